@@ -1,0 +1,96 @@
+"""What can go wrong, as types: a sentence, its cause, the next command to type, an exit code.
+
+    FleetError
+    ├── UsageError          2   the command line or a file it names is wrong; nothing was started
+    ├── CredentialsError   10   a provider does not know the caller
+    ├── QuotaError         11   a provider's limit is reached
+    ├── CapacityError      12   a provider has nothing to give now
+    ├── UnreachableError   13   a host does not answer, or is not the host it was
+    ├── NotReadyError      14   a host answers but cannot run the job, or somebody else is using the fleet
+    ├── JobFailedError    100   a task of the job failed
+    ├── JobNotFinished    101   the job goes on without this program
+    ├── NotFoundError     102   no such fleet, job, or task
+    └── CancelledError    103   stopped on request
+
+Anything else that reaches the top is a bug of this program: exit code 1.
+"""
+
+from __future__ import annotations
+
+
+class FleetError(Exception):
+    """Something the user can read and act on.
+
+    Args:
+        sentence: What happened, one sentence, no trailing full stop needed.
+        cause: Why, when that is known and not said in the sentence.
+        next_step: What to type or change now.
+    """
+
+    exit_code = 1
+
+    def __init__(self, sentence: str, *, cause: str = "", next_step: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.cause = cause
+        self.next_step = next_step
+
+
+class UsageError(FleetError):
+    """The command line, or a file that it names, is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class CredentialsError(FleetError):
+    """A provider does not know the caller."""
+
+    exit_code = 10
+
+
+class QuotaError(FleetError):
+    """A provider's limit is reached."""
+
+    exit_code = 11
+
+
+class CapacityError(FleetError):
+    """A provider has nothing to give now."""
+
+    exit_code = 12
+
+
+class UnreachableError(FleetError):
+    """A host does not answer, or does not prove to be the host that was pinned."""
+
+    exit_code = 13
+
+
+class NotReadyError(FleetError):
+    """A host answers but cannot run the job, or somebody else is using the fleet."""
+
+    exit_code = 14
+
+
+class JobFailedError(FleetError):
+    """A task of the job failed."""
+
+    exit_code = 100
+
+
+class JobNotFinished(FleetError):  # noqa: N818 - no failure: the job goes on
+    """The job goes on without this program."""
+
+    exit_code = 101
+
+
+class NotFoundError(FleetError):
+    """No such fleet, job or task."""
+
+    exit_code = 102
+
+
+class CancelledError(FleetError):
+    """Stopped on request."""
+
+    exit_code = 103

@@ -1,0 +1,166 @@
+"""What happens during a command, as frozen objects; consoles and JSON lines are made of these alone.
+
+What the agents report is passed on as it is: TaskState, Progress, Usage and JobResult of train.agent.records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from train.agent.records import JobResult, Member, Progress, TaskState, Usage
+
+
+class Level(Enum):
+    """How much a note matters."""
+
+    INFO = "info"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence for the reader."""
+
+    text: str
+    level: Level = Level.INFO
+
+
+@dataclass(frozen=True)
+class FleetOpened:
+    """The command works on this fleet."""
+
+    fleet: str
+    provider: str
+    hosts: tuple[str, ...]
+    created_at: float
+    price_usd_h: float
+    delete_at: float = 0.0  # seconds since the epoch; 0: never by itself
+
+
+@dataclass(frozen=True)
+class InstanceChanged:
+    """Something was done with an instance (``starting sshd``, ``ready``, ``deleting``, ``deleted``)."""
+
+    instance: str
+    step: str
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class HostConnected:
+    """SSH to a host stands."""
+
+    host: str
+    address: str
+
+
+@dataclass(frozen=True)
+class PushProgress:
+    """Contents on their way to a host, in bytes before compression."""
+
+    host: str
+    sent: int
+    total: int
+    files: int
+
+
+@dataclass(frozen=True)
+class TaskPrepared:
+    """A host reserved what a task needs."""
+
+    task: str
+    endpoint: str
+    versions: dict[str, str] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TaskPlanned:
+    """What `--dry-run` shows of a task."""
+
+    task: str
+    host: str
+    tf_config: str
+    command: str
+    env: dict[str, str]
+
+
+@dataclass(frozen=True)
+class JobStarted:
+    """A job was committed on all hosts, or is being followed again."""
+
+    job: str
+    script: str
+    attempt: int
+    members: tuple[Member, ...]
+    started_at: float
+    attached: bool = False  # it was already there
+
+
+@dataclass(frozen=True)
+class LogChunk:
+    """Bytes of a task's output, as it wrote them; consecutive chunks have consecutive offsets."""
+
+    task: str
+    attempt: int
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class ConnectionLost:
+    """A host stopped answering; the command tries again."""
+
+    host: str
+    reason: str
+    retry_s: float
+
+
+@dataclass(frozen=True)
+class ConnectionRestored:
+    """A host answers again."""
+
+    host: str
+
+
+@dataclass(frozen=True)
+class FleetDown:
+    """A fleet was deleted, and listed again."""
+
+    fleet: str
+    deleted: tuple[str, ...]
+    left: int
+    cost_usd: float
+    lived_s: float
+
+
+Event = (
+    Note
+    | FleetOpened
+    | InstanceChanged
+    | HostConnected
+    | PushProgress
+    | TaskPrepared
+    | TaskPlanned
+    | JobStarted
+    | LogChunk
+    | ConnectionLost
+    | ConnectionRestored
+    | FleetDown
+    | TaskState
+    | Progress
+    | Usage
+    | JobResult
+)
+
+
+class Sink(Protocol):
+    """Takes events, in the order in which they happened, always from one thread at a time."""
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+
+    def close(self) -> None:
+        """No event comes after this; give the terminal back."""

@@ -1,0 +1,1 @@
+"""Where hosts come from: instances, hosts, fleets, and the providers that make them."""

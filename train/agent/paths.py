@@ -1,0 +1,102 @@
+"""Every path on a host, in one place.
+
+ROOT/                       one fleet's files on this host, readable by their owner alone
+    agent/HASH.pyz          the agent, and HASH/ with its compiled modules
+    store/ab/abcdef…        contents by SHA-256, read only
+    active                  locked by the supervisor of the running job; names it
+    jobs/JOB/TASK/
+        job.json            what was committed, secrets left out
+        src/                the bundle: the task's working folder
+        checkpoints/  logs/  model/
+        attempt-1/log       the task's output, byte for byte
+        attempt-1/records   what happened to it, one JSON line each
+        attempt-1/agent.log the supervisor's own last words
+        result.json         how the job ended
+        control             socket of the supervisor
+"""
+
+import os
+from typing import NamedTuple
+
+
+class HostPaths(NamedTuple):
+    """Paths of one fleet on one host; `root` is absolute."""
+
+    root: str
+
+    @property
+    def agent(self) -> str:
+        """Folder of the agents."""
+        return os.path.join(self.root, "agent")
+
+    @property
+    def store(self) -> str:
+        """Folder of contents by their hash."""
+        return os.path.join(self.root, "store")
+
+    @property
+    def active(self) -> str:
+        """File that the supervisor of the running job keeps locked."""
+        return os.path.join(self.root, "active")
+
+    @property
+    def jobs(self) -> str:
+        """Folder of all jobs."""
+        return os.path.join(self.root, "jobs")
+
+    def task(self, job: str, task: str) -> "TaskPaths":
+        """Paths of one task of one job."""
+        return TaskPaths(os.path.join(self.jobs, job, task))
+
+
+class TaskPaths(NamedTuple):
+    """Paths of one task of one job."""
+
+    folder: str
+
+    @property
+    def job(self) -> str:
+        """What was committed."""
+        return os.path.join(self.folder, "job.json")
+
+    @property
+    def source(self) -> str:
+        """The task's working folder."""
+        return os.path.join(self.folder, "src")
+
+    @property
+    def checkpoints(self) -> str:
+        """Where the script is told to keep checkpoints."""
+        return os.path.join(self.folder, "checkpoints")
+
+    @property
+    def logs(self) -> str:
+        """Where the script is told to write TensorBoard's event files."""
+        return os.path.join(self.folder, "logs")
+
+    @property
+    def model(self) -> str:
+        """Where the script is told to export its model."""
+        return os.path.join(self.folder, "model")
+
+    @property
+    def result(self) -> str:
+        """How the job ended."""
+        return os.path.join(self.folder, "result.json")
+
+    @property
+    def control(self) -> str:
+        """Socket of the supervisor."""
+        return os.path.join(self.folder, "control")
+
+    def log(self, attempt: int) -> str:
+        """The task's output in one attempt."""
+        return os.path.join(self.folder, f"attempt-{attempt}", "log")
+
+    def records(self, attempt: int) -> str:
+        """What happened to the task in one attempt."""
+        return os.path.join(self.folder, f"attempt-{attempt}", "records")
+
+    def agent_log(self, attempt: int) -> str:
+        """What the supervisor had to say of itself."""
+        return os.path.join(self.folder, f"attempt-{attempt}", "agent.log")

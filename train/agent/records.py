@@ -1,0 +1,421 @@
+"""Everything that client and agent say to each other, and what the agent writes on its host.
+
+A message is one line of JSON, ``{"record": "task_state", "task": "worker-0", …}``; where it has a field ``payload``
+greater than zero, that many raw bytes follow the line. Unknown fields are ignored and missing ones take their
+default, so that a client follows a job which an older agent supervises.
+
+One exec of the agent on a host is one conversation:
+
+    agent   → Hello
+    client  → Prepare            agent → Want            (which contents are not yet on the host)
+    client  → Chunk* Chunk(0)                            (one zlib stream: the wanted contents, in that order)
+                                 agent → Prepared | Refused
+    client  → Commit             agent → Committed       (the task now waits for its peers, without this connection)
+    client  → Follow             agent → TaskState | Progress | Usage | Log | JobResult | Beat …, then End
+    client  → Stop               agent → Stopped
+    client  → Inspect            agent → JobReport*, End
+
+End of input before Commit gives everything back that Prepare reserved.
+"""
+
+import json
+from enum import Enum
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type, Union
+
+
+class Phase(str, Enum):
+    """Where a task is within its attempt."""
+
+    WAITING = "waiting"  # its process exists and is held before the first byte of user code
+    RUNNING = "running"
+    STOPPING = "stopping"
+    EXITED = "exited"
+
+
+class Outcome(str, Enum):
+    """How a job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"  # nobody is left who could tell
+
+
+class EntryKind(str, Enum):
+    """What a path of the bundle is."""
+
+    FILE = "file"  # the task may change its copy
+    DATA = "data"  # shared with the store, read only
+    LINK = "link"
+    FOLDER = "folder"
+
+
+class Entry(NamedTuple):
+    """One path of the bundle, relative to the task's working folder, with forward slashes."""
+
+    path: str
+    kind: EntryKind
+    mode: int = 0o644
+    size: int = 0  # bytes
+    sha256: str = ""
+    target: str = ""  # of a link
+
+
+class Gpu(NamedTuple):
+    """A GPU as nvidia-smi lists it."""
+
+    number: int
+    name: str
+    memory_mib: int
+    driver: str
+
+
+class GpuUse(NamedTuple):
+    """What a GPU is doing now."""
+
+    number: int
+    percent: float
+    memory_mib: int
+
+
+class Member(NamedTuple):
+    """A task of the job as its host prepared it."""
+
+    task: str  # worker-0
+    address: str  # by which the other hosts reach it
+    port: int  # of the task's TensorFlow server
+    link_port: int  # of its agent
+
+
+class Exit(NamedTuple):
+    """How a process ended: one of both is set."""
+
+    code: Optional[int] = None
+    signal: Optional[int] = None
+
+
+# --- requests ---------------------------------------------------------------------------------------------------
+
+
+class Prepare(NamedTuple):
+    """Make everything ready for `task`, and reserve what it needs."""
+
+    job: str
+    fleet: str
+    task: str
+    entries: List[Entry]
+    address: str
+    python: str = ""  # empty: find one
+    first_port: int = 2222
+    dry_run: bool = False  # reserve and report; nothing is wanted or unpacked
+
+
+class Chunk(NamedTuple):
+    """A piece of the stream of wanted contents; payload 0 ends it."""
+
+    payload: int
+
+
+class Commit(NamedTuple):
+    """Start `task` together with its peers, and supervise it whether or not anybody is connected."""
+
+    job: str
+    task: str
+    members: List[Member]
+    secret: str  # hexadecimal, of this job
+    command: List[str]
+    env: Dict[str, str]
+    secret_env: Dict[str, str]  # never written anywhere
+    attempt: int = 1
+    grace_s: float = 10.0
+    join_timeout_s: float = 60.0
+    link_timeout_s: float = 10.0
+
+
+class Follow(NamedTuple):
+    """Send what happened and what happens to `task` of `job`."""
+
+    job: str
+    task: str
+    log_offset: int = 0  # bytes
+    record_offset: int = 0  # bytes of the file of records
+    tail_lines: int = -1  # 0 or more: of the log only the last so many lines, from log_offset on
+    logs: bool = True
+    follow: bool = True  # False: what is there now, then End
+
+
+class Stop(NamedTuple):
+    """End the whole job: TERM, `grace_s` seconds, KILL."""
+
+    job: str
+    task: str
+    grace_s: float = 10.0
+
+
+class Inspect(NamedTuple):
+    """Report the newest `limit` jobs of this host."""
+
+    limit: int = 1
+
+
+# --- answers ----------------------------------------------------------------------------------------------------
+
+
+class Hello(NamedTuple):
+    """First words of the agent."""
+
+    agent: str  # hash of its zipapp
+    python: str  # version that runs it
+    pid: int
+
+
+class Want(NamedTuple):
+    """Contents that are not on the host: their hashes, in the order in which they must come."""
+
+    objects: List[str]
+    size: int  # bytes, uncompressed
+
+
+class Prepared(NamedTuple):
+    """The host is ready for the task, and holds what it reserved until Commit or the end of input."""
+
+    task: str
+    member: Member
+    python: str  # path of the interpreter for the script
+    versions: Dict[str, str]  # python, tensorflow, keras, tf_keras: those that are installed
+    gpus: List[Gpu]
+    disk_free: int  # bytes
+    memory_total: int  # bytes
+    hostname: str
+    workdir: str  # absolute, where the bundle was unpacked
+
+
+class Refusal(str, Enum):
+    """Why a host does not take a task."""
+
+    BUSY = "busy"  # a job is running on it
+    DISK = "disk"
+    PYTHON = "python"  # no usable interpreter
+    PORT = "port"
+    BUNDLE = "bundle"  # contents did not arrive as announced
+    REQUEST = "request"  # what was asked makes no sense here
+    FAULT = "fault"  # a bug of the agent
+
+
+class Refused(NamedTuple):
+    """The request cannot be met; nothing is left of it on the host."""
+
+    kind: Refusal
+    reason: str
+    next_step: str = ""
+    job: str = ""  # the running one, where BUSY
+
+
+class Committed(NamedTuple):
+    """The supervisor of the task runs by itself now."""
+
+    pid: int
+
+
+class Stopped(NamedTuple):
+    """No process of the job is left on this host."""
+
+    killed: bool  # SIGKILL was needed
+    running: bool  # there was something to stop
+
+
+class JobReport(NamedTuple):
+    """What this host knows of a job."""
+
+    job: str
+    fleet: str
+    task: str
+    attempt: int
+    phase: Phase
+    alive: bool  # a supervisor looks after it
+    started_at: float
+    command: List[str]
+    members: List[Member]
+    log_size: int  # bytes
+    exit: Optional[Exit] = None
+    result: "Optional[JobResult]" = None
+    progress: "Optional[Progress]" = None
+    usage: "Optional[Usage]" = None
+
+
+# --- what happens to a job --------------------------------------------------------------------------------------
+
+
+class TaskState(NamedTuple):
+    """A task went over into another phase."""
+
+    task: str
+    attempt: int
+    phase: Phase
+    at: float  # seconds since the epoch, by the host's clock
+    pid: int = 0
+    exit: Optional[Exit] = None
+    reason: str = ""
+
+
+class Progress(NamedTuple):
+    """What the task's output tells of its training; -1 where it does not."""
+
+    task: str
+    attempt: int
+    at: float
+    epoch: int = -1
+    epochs: int = -1
+    step: int = -1
+    steps: int = -1
+    metrics: Dict[str, float] = {}  # noqa: RUF012 - never changed
+    steps_per_s: float = -1.0
+
+
+class Usage(NamedTuple):
+    """What the task's processes take of the host."""
+
+    task: str
+    at: float
+    cpu_percent: float  # of one core
+    memory_bytes: int
+    gpus: List[GpuUse] = []  # noqa: RUF012 - never changed
+
+
+class Log(NamedTuple):
+    """Bytes of the task's output, as it wrote them."""
+
+    task: str
+    attempt: int
+    offset: int
+    payload: int
+
+
+class JobResult(NamedTuple):
+    """How the whole job ended; the same on every host that could be told."""
+
+    job: str
+    attempt: int
+    outcome: Outcome
+    at: float
+    first_task: str = ""  # that failed
+    reason: str = ""
+    exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed
+
+
+class Beat(NamedTuple):
+    """Nothing happened; the connection and the agent are alive."""
+
+    at: float
+    record_offset: int = 0
+    log_offset: int = 0
+
+
+class End(NamedTuple):
+    """The answer is complete."""
+
+
+Record = Union[
+    Prepare, Chunk, Commit, Follow, Stop, Inspect,
+    Hello, Want, Prepared, Refused, Committed, Stopped, JobReport,
+    TaskState, Progress, Usage, Log, JobResult, Beat, End,
+]  # fmt: skip
+
+_NAMES: Dict[str, Type[Any]] = {
+    "prepare": Prepare, "chunk": Chunk, "commit": Commit, "follow": Follow, "stop": Stop, "inspect": Inspect,
+    "hello": Hello, "want": Want, "prepared": Prepared, "refused": Refused, "committed": Committed,
+    "stopped": Stopped, "job_report": JobReport, "task_state": TaskState, "progress": Progress, "usage": Usage,
+    "log": Log, "job_result": JobResult, "beat": Beat, "end": End,
+}  # fmt: skip
+_NAME_OF = {kind: name for name, kind in _NAMES.items()}
+
+# How the fields that are not plain JSON are read; the type, and whether the field holds one, a list or a dict of it.
+_NESTED: Dict[Type[Any], Dict[str, Tuple[Type[Any], str]]] = {
+    Prepare: {"entries": (Entry, "list")},
+    Entry: {"kind": (EntryKind, "enum")},
+    Commit: {"members": (Member, "list")},
+    Prepared: {"member": (Member, "one"), "gpus": (Gpu, "list")},
+    Refused: {"kind": (Refusal, "enum")},
+    TaskState: {"phase": (Phase, "enum"), "exit": (Exit, "one")},
+    Usage: {"gpus": (GpuUse, "list")},
+    JobResult: {"outcome": (Outcome, "enum"), "exits": (Exit, "dict")},
+    JobReport: {
+        "phase": (Phase, "enum"), "members": (Member, "list"), "exit": (Exit, "one"),
+        "result": (JobResult, "one"), "progress": (Progress, "one"), "usage": (Usage, "one"),
+    },
+}  # fmt: skip
+
+
+class MalformedRecordError(ValueError):
+    """A line that is not one of the records above."""
+
+
+def name_of(record: Record) -> str:
+    """Name of a record on the wire: ``task_state`` for TaskState."""
+    return _NAME_OF[type(record)]
+
+
+def to_dict(value: Any) -> Any:
+    """A record, or what is in one, as plain JSON values: dicts, lists, strings and numbers."""
+    if isinstance(value, Enum):
+        return value.value
+    if hasattr(value, "_fields"):
+        return {key: to_dict(getattr(value, key)) for key in value._fields}
+    if isinstance(value, dict):
+        return {key: to_dict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_dict(item) for item in value]
+    return value
+
+
+def encode(record: Record) -> bytes:
+    """A record as one line of JSON, newline included."""
+    line = {"record": name_of(record), **to_dict(record)}
+    return json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+
+
+def _build(kind: Type[Any], values: Any) -> Any:
+    if not isinstance(values, dict):
+        raise MalformedRecordError(f"{kind.__name__} wants an object, not {values!r}")
+    nested = _NESTED.get(kind, {})
+    fields = {}
+    for key, value in values.items():
+        if key in kind._fields:
+            inner, shape = nested.get(key, (None, ""))
+            fields[key] = _read(inner, shape, value) if inner is not None and value is not None else value
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise MalformedRecordError(f"{kind.__name__}: {error}") from error
+
+
+def _read(kind: Type[Any], shape: str, value: Any) -> Any:
+    try:
+        if shape == "enum":
+            return kind(value)
+        if shape == "list":
+            return [_build(kind, item) for item in value]
+        if shape == "dict":
+            return {key: _build(kind, item) for key, item in value.items()}
+        return _build(kind, value)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise MalformedRecordError(f"{kind.__name__}: {error}") from error
+
+
+def decode(line: Union[bytes, str]) -> Record:
+    """The record of one line of JSON.
+
+    Raises:
+        MalformedRecordError: the line is not JSON, of no known record, or lacks a field without a default.
+    """
+    if isinstance(line, bytes):
+        line = line.decode("utf-8", "surrogateescape")
+    try:
+        values = json.loads(line)
+    except ValueError as error:
+        raise MalformedRecordError(f"not a line of JSON: {line[:80]!r}") from error
+    kind = _NAMES.get(values.pop("record", "")) if isinstance(values, dict) else None
+    if kind is None:
+        raise MalformedRecordError(f"of no known record: {line[:80]!r}")
+    record: Record = _build(kind, values)
+    return record
