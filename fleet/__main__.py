@@ -1,0 +1,35 @@
+"""`python -m fleet`, and where the installed program `fleet` begins."""
+
+from __future__ import annotations
+
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+_ROOT = str(Path(__file__).resolve().parent.parent)
+
+
+class _OwnPackages(MetaPathFinder):
+    """Finds `provision` and `train` beside this package, whatever the user's folders hold under these names."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if fullname in ("fleet", "provision", "train"):
+            return PathFinder.find_spec(fullname, [_ROOT])
+        return None
+
+
+def main() -> int:
+    """Run the command line.
+
+    Returns:
+        The exit code.
+    """
+    sys.meta_path.insert(0, _OwnPackages())
+    from fleet.cli import run
+
+    return run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

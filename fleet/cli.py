@@ -1,0 +1,305 @@
+"""The command line: parse, wire, print errors, nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from typer.exceptions import TyperException
+
+from fleet.config import DEFAULT_FLEET, NAME_VARIABLE, state_root
+from fleet.errors import CancelledError, FleetError, UsageError
+
+if TYPE_CHECKING:
+    from fleet.events import Sink
+    from fleet.ports import Ports
+
+app = typer.Typer(
+    name="fleet",
+    help="Turns a TensorFlow training script into a multi-worker job on bare machines over plain SSH.",
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start here: fleet demo. Exit codes: 0 success, 1 bug, 2 usage, 10 credentials, 11 quota, 12 capacity, "
+    "13 unreachable, 14 not ready, 100 job failed, 101 job not finished, 102 not found, 103 cancelled.",
+)
+
+
+class Output(str, Enum):
+    """How a command tells what happens."""
+
+    AUTO = "auto"
+    LINES = "lines"
+    JSON = "json"
+
+
+Fleet = Annotated[
+    str, typer.Option("--fleet", envvar=NAME_VARIABLE, metavar="NAME", help="Which fleet, where there are several.")
+]
+OutputOption = Annotated[
+    Output, typer.Option("--output", "-o", help="Live view on a terminal, plain lines elsewhere; or JSON lines.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Worker = Annotated[
+    str, typer.Option("--worker", metavar="N", help="Only this worker: 0, worker-0, or all.", show_default=False)
+]
+
+
+def _confirm(question: str) -> bool:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    print(f"{question} [Y/n] ", end="", file=sys.stderr, flush=True)  # noqa: T201
+    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+
+
+def _ports(yes: bool = False) -> Ports:
+    from fleet.ports import Ports
+    from fleet.state import Store
+
+    return Ports(store=Store(state_root()), confirm=(lambda _: True) if yes else _confirm)
+
+
+def _sink(output: Output, *, prefix: bool = True) -> Sink:
+    from fleet.console import make_sink
+
+    return make_sink(output.value, stdout=sys.stdout.buffer, stderr=sys.stderr, prefix=prefix)
+
+
+def _checked(name: str) -> str:
+    from provision.names import check_fleet_name
+
+    try:
+        return check_fleet_name(name)
+    except ValueError as error:
+        raise UsageError(str(error), next_step="fleet up --fleet my-fleet") from None
+
+
+@app.command()
+def up(
+    workers: Annotated[
+        int | None, typer.Option("--workers", "-w", metavar="N", help="Number of workers; 2 where not said.")
+    ] = None,
+    gpu: Annotated[str, typer.Option("--gpu", metavar="TYPE[:N]", help="GPUs of each worker, as t4 or t4:2.")] = "",
+    provider: Annotated[str, typer.Option("--provider", metavar="NAME", help="Where the hosts come from.")] = "",
+    python: Annotated[
+        str, typer.Option("--python", metavar="PATH", help="Interpreter for the script on the hosts.")
+    ] = "",
+    fleet: Fleet = DEFAULT_FLEET,
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Start a fleet, or repair it; on this computer, unless a GPU or another provider is asked for."""
+    from fleet.commands import up as verb
+
+    request = verb.UpRequest(fleet=_checked(fleet), workers=workers, provider=provider, gpu=gpu, python=python)
+    _run(output, lambda sink: verb.run(request, _ports(), sink))
+
+
+@app.command()
+def train(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script, task.py.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="After --: arguments of the script.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the job runs.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show each task's TF_CONFIG and command; start nothing.")
+    ] = False,
+    workdir: Annotated[
+        str, typer.Option("--workdir", metavar="DIR", help="Folder to push; the script's own where not said.")
+    ] = "",
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", metavar="SRC[:DEST]", help="Data to push, found at DEST in the working folder."),
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="Variable of the script; K alone: as here.")
+    ] = None,
+    env_file: Annotated[
+        list[str] | None, typer.Option("--env-file", metavar="FILE", help="Variables, one K=V a line.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option("--secret", metavar="K[=@FILE]", help="Secret variable, from this environment or a file."),
+    ] = None,
+    grace: Annotated[
+        float, typer.Option("--grace", metavar="SECONDS", min=0, help="From TERM to KILL when the job is stopped.")
+    ] = 10.0,
+    fleet: Fleet = DEFAULT_FLEET,
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Run SCRIPT on all workers together, and show what happens. Ctrl-C detaches; the job goes on."""
+    from fleet.commands import train as verb
+    from fleet.commands.variables import environment, secrets
+
+    def request() -> verb.TrainRequest:
+        return verb.TrainRequest(
+            fleet=_checked(fleet),
+            script=script,
+            arguments=tuple(arguments or ()),
+            workdir=workdir,
+            data=tuple(data or ()),
+            env=environment(env or (), env_file or (), os.environ),
+            secrets=secrets(secret or (), os.environ),
+            detach=detach,
+            dry_run=dry_run,
+            grace_s=grace,
+        )
+
+    _run(output, lambda sink: verb.run(request(), _ports(), sink))
+
+
+@app.command()
+def logs(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    lines: Annotated[
+        int | None, typer.Option("--lines", "-n", metavar="N", min=0, help="Only the last N lines.")
+    ] = None,
+    worker: Worker = "all",
+    job: Annotated[str, typer.Option("--job", metavar="ID", help="Another job than the newest.")] = "",
+    fleet: Fleet = DEFAULT_FLEET,
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Show the log of the newest job, byte for byte; one worker's comes without prefix."""
+    from fleet.commands import logs as verb
+
+    request = verb.LogsRequest(fleet=_checked(fleet), follow=follow, lines=lines, worker=worker, job=job)
+    _run(output, lambda sink: verb.run(request, _ports(), sink), prefix=worker == "all", live=follow)
+
+
+@app.command()
+def status(
+    fleet: Annotated[
+        str, typer.Option("--fleet", envvar=NAME_VARIABLE, metavar="NAME", help="Only this fleet.", show_default=False)
+    ] = "",
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Show the fleets, their hosts, and what runs on them."""
+    from fleet.commands import status as verb
+
+    request = verb.StatusRequest(fleet=_checked(fleet) if fleet else "")
+    statuses = verb.run(request, _ports())
+    from fleet.console.tables import print_status
+
+    print_status(statuses, sys.stdout, json=output is Output.JSON)
+
+
+@app.command()
+def stop(
+    grace: Annotated[
+        float, typer.Option("--grace", metavar="SECONDS", min=0, help="From TERM to KILL.")
+    ] = 10.0,
+    fleet: Fleet = DEFAULT_FLEET,
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """End the running job on all hosts; the fleet stays up."""
+    from fleet.commands import stop as verb
+
+    request = verb.StopRequest(fleet=_checked(fleet), grace_s=grace)
+    _run(output, lambda sink: verb.run(request, _ports(), sink))
+
+
+@app.command()
+def down(
+    fleet: Fleet = DEFAULT_FLEET,
+    yes: Yes = False,
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Delete the fleet and all that belongs to it, and prove it."""
+    from fleet.commands import down as verb
+
+    request = verb.DownRequest(fleet=_checked(fleet))
+    _run(output, lambda sink: verb.run(request, _ports(yes), sink))
+
+
+@app.command()
+def demo(
+    workers: Annotated[int, typer.Option("--workers", "-w", metavar="N", help="Number of workers.")] = 2,
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Show the whole way on this computer: up, train a small model, logs, down."""
+    from fleet.commands import demo as verb
+
+    _run(output, lambda sink: verb.run(verb.DemoRequest(workers=workers), _ports(yes=True), sink))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fleet import __version__
+
+        print(f"fleet {__version__}")  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[  # noqa: ARG001 - the callback does the work
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _run(output: Output, verb: Callable[[Sink], object], *, prefix: bool = True, live: bool = True) -> None:
+    sink = _sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix)
+    try:
+        verb(sink)
+    finally:
+        sink.close()
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return any(
+        word in ("-ojson", "--output=json", "-o=json") or (word == "json" and before in ("-o", "--output"))
+        for before, word in zip(["", *own], own, strict=False)
+    )
+
+
+def _usage(error: TyperException) -> UsageError:
+    sentence = getattr(error, "format_message", lambda: str(error))()
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "fleet"
+    return UsageError(sentence.replace("\n", " "), next_step=f"{command} --help")
+
+
+def _end_quietly() -> int:
+    # What reads our output has gone: nothing more may be written, at exit neither.
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    return 0
+
+
+def _interrupted(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command.
+
+    Returns:
+        The exit code, see fleet.errors.
+    """
+    from fleet.console.errors import print_error
+
+    signal.signal(signal.SIGTERM, _interrupted)
+    json = _wants_json(arguments)
+    try:
+        code = app(args=arguments, prog_name="fleet", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        return _end_quietly()
+    except FleetError as error:
+        failure = error
+    except TyperException as error:
+        failure = _usage(error)
+    except KeyboardInterrupt:
+        failure = CancelledError("interrupted")
+    print_error(failure, sys.stderr, json=json)
+    return failure.exit_code

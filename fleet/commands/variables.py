@@ -1,0 +1,97 @@
+"""The variables that a user gives to the script: --env, --env-file, --secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fleet.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _check_name(name: str, source: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name of a variable ({source})", next_step="write it as NAME=VALUE")
+    if name == "TF_CONFIG":
+        raise UsageError(
+            "TF_CONFIG is what fleet sets, differently on each worker",
+            next_step="leave it out; fleet train --dry-run shows what each worker gets",
+        )
+    return name
+
+
+def _read(path: Path, option: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"{option} cannot be read: {path}", cause=reason or "", next_step="check the path") from error
+
+
+def _file_variables(path: Path) -> dict[str, str]:
+    variables = {}
+    for number, line in enumerate(_read(path, "--env-file").splitlines(), start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        name, separator, value = text.removeprefix("export ").partition("=")
+        if not separator:
+            raise UsageError(f"{path}, line {number}: no NAME=VALUE", next_step="write one variable a line")
+        value = value.strip()
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        variables[_check_name(name.strip(), f"{path}, line {number}")] = value
+    return variables
+
+
+def environment(given: Sequence[str], files: Sequence[str], here: Mapping[str, str]) -> dict[str, str]:
+    """The script's variables: those of the files, then those given, which win.
+
+    Args:
+        given: ``K=V``, or ``K`` alone for the value that it has `here`.
+        files: Files with one ``K=V`` a line; empty lines and those that begin with # are skipped.
+        here: The environment of this program.
+
+    Raises:
+        UsageError: a name is malformed or not set here, or a file cannot be read.
+    """
+    variables: dict[str, str] = {}
+    for file in files:
+        variables.update(_file_variables(Path(file).expanduser()))
+    for item in given:
+        name, separator, value = item.partition("=")
+        _check_name(name, "--env")
+        if not separator and name not in here:
+            raise UsageError(f"--env {name}: the variable is not set here", next_step=f"--env {name}=VALUE")
+        variables[name] = value if separator else here[name]
+    return variables
+
+
+def secrets(given: Sequence[str], here: Mapping[str, str]) -> dict[str, str]:
+    """The script's secret variables; their values never stand on a command line.
+
+    Args:
+        given: ``K`` for the value that it has `here`, or ``K=@FILE`` for the content of a file.
+        here: The environment of this program.
+
+    Raises:
+        UsageError: a value stands on the command line, is not set here, or its file cannot be read.
+    """
+    variables = {}
+    for item in given:
+        name, separator, source = item.partition("=")
+        _check_name(name, "--secret")
+        if separator and not source.startswith("@"):
+            raise UsageError(
+                f"--secret {name} has its value on the command line, where every user of this computer can read it",
+                next_step=f"export {name}, then --secret {name}; or --secret {name}=@FILE",
+            )
+        if separator:
+            variables[name] = _read(Path(source[1:]).expanduser(), f"--secret {name}").rstrip("\n")
+        elif name in here:
+            variables[name] = here[name]
+        else:
+            raise UsageError(f"--secret {name}: the variable is not set here", next_step=f"export {name} first")
+    return variables

@@ -1,0 +1,20 @@
+"""What the environment decides: where the state lies, which fleet is meant."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+DEFAULT_FLEET = "default"
+STATE_VARIABLE = "FLEET_STATE_DIR"
+NAME_VARIABLE = "FLEET_NAME"
+
+
+def state_root() -> Path:
+    """Folder of all state on this computer: ``FLEET_STATE_DIR``, else the user's state folder of the system."""
+    given = os.environ.get(STATE_VARIABLE, "")
+    if given:
+        return Path(given).expanduser().absolute()
+    from platformdirs import user_state_path
+
+    return user_state_path("fleet")

@@ -1,0 +1,142 @@
+"""Text in columns that fit the terminal, without a terminal: spans, widths, tables."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fleet.console.colors import paint
+
+GAP = 2  # columns of space between two columns
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of a line in one style of fleet.console.colors.SGR; empty: plain."""
+
+    text: str
+    style: str = ""
+
+
+Line = tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        title: What stands above it.
+        cells: One for each row; a column of nothing but empty cells is left out.
+        rank: Where there is no room, columns of the highest rank are left out first; 0 never is.
+        right: Whether cells stand flush right.
+        limit: Widest it gets; what is longer is cut.
+    """
+
+    title: str
+    cells: tuple[Span, ...]
+    rank: int = 0
+    right: bool = False
+    limit: int = 40
+
+    @property
+    def width(self) -> int:
+        """Terminal columns it takes."""
+        return min(self.limit, max(cell_len(self.title), *(cell_len(cell.text) for cell in self.cells)))
+
+
+def cell_len(text: str) -> int:
+    """Terminal columns that `text`, free of control characters, takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_char_len(char) for char in text)
+
+
+def _char_len(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def fit(text: str, width: int, mark: str = "…") -> str:
+    """`text`, or as much of it as fits `width` terminal columns, the `mark` included."""
+    if cell_len(text) <= width:
+        return text
+    room = width - cell_len(mark)
+    if room < 0:
+        return ""
+    used, end = 0, 0
+    for end, char in enumerate(text):  # noqa: B007 - where it stopped is what is wanted
+        used += _char_len(char)
+        if used > room:
+            break
+    return text[:end] + mark
+
+
+def line_len(line: Line) -> int:
+    """Terminal columns of a line."""
+    return sum(cell_len(span.text) for span in line)
+
+
+def crop(line: Line, width: int, mark: str = "…") -> Line:
+    """`line`, or as much of it as fits `width`."""
+    if line_len(line) <= width:
+        return line
+    spans: list[Span] = []
+    for span in line:
+        room = width - line_len(tuple(spans))
+        spans.append(Span(fit(span.text, room, mark), span.style))
+        if cell_len(span.text) > room:
+            break
+    return tuple(span for span in spans if span.text)
+
+
+def justify(left: Line, right: Line, width: int, mark: str = "…") -> Line:
+    """`left` and `right` at the two ends of a line; `left` is cut where both do not fit."""
+    cut = crop(left, max(0, width - line_len(right) - GAP), mark)
+    space = width - line_len(cut) - line_len(right)
+    return (*cut, Span(" " * space), *right) if right else cut
+
+
+def choose(columns: Iterable[Column], width: int) -> list[Column]:
+    """The columns that say something and together fit `width`."""
+    chosen = [column for column in columns if any(cell.text for cell in column.cells)]
+    while table_width(chosen) > width:
+        worst = max(chosen, key=lambda column: column.rank)
+        if worst.rank == 0:
+            break
+        chosen.remove(worst)
+    return chosen
+
+
+def table_width(columns: Sequence[Column]) -> int:
+    """Terminal columns of a table."""
+    return sum(column.width for column in columns) + GAP * max(0, len(columns) - 1)
+
+
+def table(columns: Sequence[Column], width: int, mark: str = "…") -> list[Line]:
+    """Header and rows of a table, none longer than `width`."""
+    rows = [tuple(Span(column.title, "dim") for column in columns)]
+    rows += list(zip(*(column.cells for column in columns), strict=True))
+    return [crop(_row(columns, row, mark), width, mark) for row in rows]
+
+
+def _row(columns: Sequence[Column], cells: tuple[Span, ...], mark: str) -> Line:
+    spans: list[Span] = []
+    for column, cell in zip(columns, cells, strict=True):
+        text = fit(cell.text, column.width, mark)
+        space = Span(" " * (column.width - cell_len(text)))
+        if spans:
+            spans.append(Span(" " * GAP))
+        spans += [space, Span(text, cell.style)] if column.right else [Span(text, cell.style), space]
+    while spans and not spans[-1].text.strip():
+        spans.pop()
+    return tuple(span for span in spans if span.text)
+
+
+def render(lines: Iterable[Line], *, color: bool) -> str:
+    """Lines as text for a stream, each ended by a newline."""
+    return "".join(
+        "".join(paint(span.text, span.style) if color else span.text for span in line) + "\n" for line in lines
+    )

@@ -1,0 +1,109 @@
+"""Durations, sizes, rates and names as people read them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def clock(seconds: float) -> str:
+    """A running time that stays comparable while it grows: ``0:42``, ``12:34``, ``1:02:03``, ``2d 03:04:05``."""
+    total = max(0, int(seconds))
+    days, hours, minutes, rest = total // 86400, total // 3600 % 24, total // 60 % 60, total % 60
+    if days:
+        return f"{days}d {hours:02}:{minutes:02}:{rest:02}"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def span(seconds: float) -> str:
+    """A length of time with one or two units: ``42 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
+    total = max(0, int(seconds))
+    if total < 60:
+        return f"{total} s"
+    for large, small, large_s, small_s in (("d", "h", 86400, 3600), ("h", "min", 3600, 60)):
+        if total >= large_s:
+            rest = total % large_s // small_s
+            return f"{total // large_s} {large}" + (f" {rest} {small}" if rest else "")
+    return f"{total // 60} min"
+
+
+def money(dollars: float) -> str:
+    """US dollars: ``$0.07``, and ``<$0.01`` for what is more than nothing."""
+    return "<$0.01" if 0 < dollars < 0.005 else f"${dollars:,.2f}"
+
+
+def size(count: float) -> str:
+    """Bytes: ``512 B``, ``5.0 MiB``."""
+    power = 0
+    while count >= 1000 and power < len(_UNITS) - 1:  # 1000: never four digits
+        count /= 1024
+        power += 1
+    return f"{int(count)} B" if power == 0 else f"{count:.1f} {_UNITS[power]}"
+
+
+def size_short(count: float) -> str:
+    """Bytes in at most five characters: ``512B``, ``1.2G``, ``117M``."""
+    number, unit = size(count).split()
+    return (number if len(number) <= 3 else number.partition(".")[0]) + unit[0]
+
+
+def metric(value: float) -> str:
+    """A metric in at most eight characters: ``0.3412``, ``12.345``, ``1.2e-05``, ``nan``."""
+    if not math.isfinite(value):
+        return str(value)
+    magnitude = abs(value)
+    if magnitude >= 100_000 or 0 < magnitude < 0.001:
+        return f"{value:.1e}"
+    return f"{value:.{4 if magnitude < 10 else 3 if magnitude < 100 else 1}f}"
+
+
+def rate(per_second: float) -> str:
+    """Steps a second with three digits."""
+    return f"{per_second:.{2 if per_second < 10 else 1 if per_second < 100 else 0}f}"
+
+
+def of(count: int, total: int) -> str:
+    """``3/5``; ``3`` where the total is unknown (-1), nothing where the count is."""
+    if count < 0:
+        return ""
+    return f"{count}/{total}" if total >= 0 else str(count)
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 file``, ``12,000 files``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def order(name: str) -> tuple[int, str, int]:
+    """Sorts tasks and hosts as people count: the chief first, then by type, worker-2 before worker-10."""
+    kind, _, index = name.rpartition("-")
+    if not (index.isascii() and index.isdigit()):
+        return (2, name, 0)
+    return (0 if kind == "chief" else 1, kind, int(index))
+
+
+def fold(names: Iterable[str]) -> str:
+    """Names with their numbers folded: ``worker-[0-3,7]``, ``worker-0``, ``alpha, worker-[0-1]``."""
+    numbers: dict[str, list[int]] = {}
+    for name in sorted(set(names), key=order):
+        match = re.fullmatch(r"(.*-)(0|[1-9][0-9]*)", name, re.ASCII | re.DOTALL)
+        if match:
+            numbers.setdefault(match[1], []).append(int(match[2]))
+        else:
+            numbers.setdefault(name, [])
+    return ", ".join(_folded(stem, found) for stem, found in numbers.items())
+
+
+def _folded(stem: str, numbers: list[int]) -> str:
+    if len(numbers) <= 1:
+        return stem + "".join(map(str, numbers))
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return f"{stem}[{','.join(str(a) if a == b else f'{a}-{b}' for a, b in ranges)}]"
