@@ -4,6 +4,7 @@ ROOT/                       one fleet's files on this host, readable by their ow
     agent/HASH.pyz          the agent, and HASH/ with its compiled modules
     store/ab/abcdef…        contents by SHA-256, read only
     active                  locked by the supervisor of the running job; names it
+    probe.json              what interpreters and GPUs were found, and when to look again
     jobs/JOB/TASK/
         job.json            what was committed, secrets left out
         src/                the bundle: the task's working folder
@@ -13,6 +14,8 @@ ROOT/                       one fleet's files on this host, readable by their ow
         attempt-1/agent.log the supervisor's own last words
         result.json         how the job ended
         control             socket of the supervisor
+        processes           who is alive, while the supervisor is
+        objects             contents of the store that the bundle names, one hash a line
 """
 
 import os
@@ -43,6 +46,11 @@ class HostPaths(NamedTuple):
     def jobs(self) -> str:
         """Folder of all jobs."""
         return os.path.join(self.root, "jobs")
+
+    @property
+    def probe(self) -> str:
+        """What was found out about interpreters and GPUs."""
+        return os.path.join(self.root, "probe.json")
 
     def task(self, job: str, task: str) -> "TaskPaths":
         """Paths of one task of one job."""
@@ -89,14 +97,28 @@ class TaskPaths(NamedTuple):
         """Socket of the supervisor."""
         return os.path.join(self.folder, "control")
 
+    @property
+    def processes(self) -> str:
+        """Who is alive; missing once the supervisor has ended in order."""
+        return os.path.join(self.folder, "processes")
+
+    @property
+    def objects(self) -> str:
+        """Contents of the store that the bundle names."""
+        return os.path.join(self.folder, "objects")
+
+    def attempt(self, attempt: int) -> str:
+        """Folder of one attempt."""
+        return os.path.join(self.folder, f"attempt-{attempt}")
+
     def log(self, attempt: int) -> str:
         """The task's output in one attempt."""
-        return os.path.join(self.folder, f"attempt-{attempt}", "log")
+        return os.path.join(self.attempt(attempt), "log")
 
     def records(self, attempt: int) -> str:
         """What happened to the task in one attempt."""
-        return os.path.join(self.folder, f"attempt-{attempt}", "records")
+        return os.path.join(self.attempt(attempt), "records")
 
     def agent_log(self, attempt: int) -> str:
         """What the supervisor had to say of itself."""
-        return os.path.join(self.folder, f"attempt-{attempt}", "agent.log")
+        return os.path.join(self.attempt(attempt), "agent.log")

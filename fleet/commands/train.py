@@ -1,0 +1,271 @@
+"""`fleet train`: push, prepare everywhere, start together, follow."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fleet.commands.agents import ask, open_agents, stop_everywhere
+from fleet.commands.follow import Followed, follow, outcome_or_raise, until_running
+from fleet.commands.interrupts import deferred_interrupt
+from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
+from fleet.events import FleetOpened, JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
+from fleet.ports import Ports
+from fleet.state import FleetFolder, FleetRecord
+from train.agent.cluster import endpoint, tf_config
+from train.agent.records import Commit, JobResult, Member, Prepare, Prepared
+from train.keras import Choice, KerasError, choose, needs_legacy
+from train.script import ScriptError, check_script, imports
+
+if TYPE_CHECKING:
+    from fleet.remote.bundle import Bundle
+    from fleet.remote.channel import AgentChannel
+
+JOIN_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What the user typed."""
+
+    fleet: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    workdir: str = ""
+    data: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    detach: bool = False
+    dry_run: bool = False
+    grace_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class TrainSummary:
+    """The job that was started; `result` where it was followed to its end."""
+
+    job: str
+    result: JobResult | None = None
+
+
+@dataclass(frozen=True)
+class _Program:
+    script: Path
+    workdir: Path
+    path: str  # of the script below workdir, with forward slashes
+    bundle: Bundle
+
+
+def job_id(now: float) -> str:
+    """A name for a job that sorts by time: ``20261121-094500-k3f9``."""
+    letters = "abcdefghijkmnpqrstuvwxyz23456789"
+    suffix = "".join(secrets.choice(letters) for _ in range(4))
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + f"-{suffix}"
+
+
+def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
+    """Start a job on all hosts of a fleet, and follow it unless asked not to.
+
+    Raises:
+        UsageError: the script or an option is wrong; nothing was started.
+        NotFoundError: there is no such fleet.
+        NotReadyError: a host cannot run the job; all reasons are given and nothing was started.
+        UnreachableError: a host does not answer.
+        JobFailedError: the job failed.
+        JobNotFinished: Ctrl-C; the job goes on.
+        CancelledError: Ctrl-C before anything was started, or the job was stopped.
+    """
+    script = _checked(Path(request.script))
+    folder, record = ports.store.need(request.fleet)
+    program = _program(request, script, ports)
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(contextlib.ExitStack())
+        lock.enter_context(ports.store.lock(request.fleet, f"train {request.script}"))
+        _announce(record, sink)
+        channels = stack.enter_context(open_agents(record.hosts, folder.key))
+        try:
+            job = job_id(ports.clock())
+            prepared = _prepare(request, record, job, program, channels, sink)
+            choice = _keras(request, program, prepared)
+            if choice.note:
+                sink.emit(Note(choice.note))
+            commits = _commits(request, record, job, program, prepared, choice)
+            if request.dry_run:
+                _show(record, prepared, commits, sink)
+                return TrainSummary(job="")
+        except KeyboardInterrupt:
+            raise CancelledError("interrupted; nothing was started", next_step="fleet train again") from None
+        with deferred_interrupt():
+            _commit(channels, commits, request.grace_s)
+            record = dataclasses.replace(record, last_job=job, last_script=program.path)
+            folder.write(record)
+        lock.close()
+        return _followed(request, folder, record, channels, commits, ports, sink)
+
+
+def _checked(script: Path) -> Path:
+    try:
+        return check_script(script)
+    except ScriptError as error:
+        raise UsageError(error.sentence, cause=error.cause, next_step=error.next_step) from error
+
+
+def _program(request: TrainRequest, script: Path, ports: Ports) -> _Program:
+    from fleet.remote.bundle import parse_data, scan
+
+    workdir = (Path(request.workdir) if request.workdir else script.parent).expanduser().resolve()
+    if not workdir.is_dir():
+        raise UsageError(f"--workdir {request.workdir} is no folder", next_step="name the folder that holds the script")
+    try:
+        path = script.resolve().relative_to(workdir).as_posix()
+    except ValueError:
+        raise UsageError(
+            f"{request.script} is outside the folder to push, {workdir}",
+            next_step="leave --workdir out, or name a folder that holds the script",
+        ) from None
+    bundle = scan(
+        workdir, script.resolve(), data=[parse_data(item) for item in request.data], cache=ports.store.hashes
+    )
+    return _Program(script.resolve(), workdir, path, bundle)
+
+
+def _announce(record: FleetRecord, sink: Sink) -> None:
+    sink.emit(
+        FleetOpened(
+            fleet=record.spec.name,
+            provider=record.spec.provider,
+            hosts=tuple(host.name for host in record.hosts),
+            created_at=record.created_at,
+            price_usd_h=record.price_usd_h,
+        )
+    )
+
+
+def _prepare(
+    request: TrainRequest,
+    record: FleetRecord,
+    job: str,
+    program: _Program,
+    channels: Sequence[AgentChannel],
+    sink: Sink,
+) -> list[Prepared]:
+    from fleet.remote.job import prepare
+
+    def one(channel: AgentChannel) -> Prepared:
+        host = channel.connection.host
+
+        def progress(sent: int, total: int, files: int) -> None:
+            sink.emit(PushProgress(host.name, sent, total, files))
+
+        wish = Prepare(
+            job=job,
+            fleet=record.spec.name,
+            task=host.name,
+            entries=list(program.bundle.entries),
+            address=host.private_address,
+            python=host.python,
+            dry_run=request.dry_run,
+        )
+        return prepare(channel, wish, program.bundle, progress)
+
+    prepared = ask(channels, one, "prepare the job")
+    for item in prepared:
+        gpus = tuple(gpu.name for gpu in item.gpus)
+        sink.emit(TaskPrepared(item.task, endpoint(item.member.address, item.member.port), item.versions, gpus))
+    return prepared
+
+
+def _keras(request: TrainRequest, program: _Program, prepared: Sequence[Prepared]) -> Choice:
+    sources = {
+        path.relative_to(program.workdir).as_posix(): path.read_bytes()
+        for path in imports(program.script, program.workdir)
+    }
+    try:
+        return choose(
+            needs_legacy(sources), {item.task: item.versions for item in prepared}, {**request.env, **request.secrets}
+        )
+    except KerasError as error:
+        raise NotReadyError(error.sentence, cause=error.cause, next_step=error.next_step) from error
+
+
+def _commits(
+    request: TrainRequest,
+    record: FleetRecord,
+    job: str,
+    program: _Program,
+    prepared: Sequence[Prepared],
+    choice: Choice,
+) -> list[Commit]:
+    members: list[Member] = [item.member for item in prepared]
+    secret = secrets.token_hex(32)
+    return [
+        Commit(
+            job=job,
+            task=item.task,
+            members=members,
+            secret=secret,
+            command=[item.python, program.path, *request.arguments],
+            env={**choice.env, **request.env},
+            secret_env=request.secrets,
+            grace_s=request.grace_s,
+            join_timeout_s=JOIN_TIMEOUT_S,
+        )
+        for item in prepared
+    ]
+
+
+def _show(record: FleetRecord, prepared: Sequence[Prepared], commits: Sequence[Commit], sink: Sink) -> None:
+    for item, commit, host in zip(prepared, commits, record.hosts, strict=True):
+        sink.emit(
+            TaskPlanned(
+                task=item.task,
+                host=host.address,
+                tf_config=tf_config(commit.members, item.task),
+                command=shlex.join(commit.command),
+                env=commit.env,
+            )
+        )
+
+
+def _commit(channels: Sequence[AgentChannel], commits: Sequence[Commit], grace_s: float) -> None:
+    """Commit on all hosts; where one cannot, the others are stopped again.
+
+    Raises:
+        FleetError: a host could not take the commit; nothing runs.
+    """
+    from fleet.remote.job import commit
+
+    by_host = dict(zip((channel.connection.host.name for channel in channels), commits, strict=True))
+    try:
+        ask(channels, lambda channel: commit(channel, by_host[channel.connection.host.name]), "start the job")
+    except FleetError:
+        stop_everywhere(channels, commits[0].job, grace_s)
+        raise
+
+
+def _followed(
+    request: TrainRequest,
+    folder: FleetFolder,
+    record: FleetRecord,
+    channels: Sequence[AgentChannel],
+    commits: Sequence[Commit],
+    ports: Ports,
+    sink: Sink,
+) -> TrainSummary:
+    first = commits[0]
+    sink.emit(JobStarted(first.job, record.last_script, first.attempt, tuple(first.members), ports.clock()))
+    followed = Followed(folder=folder, record=record, job=first.job, channels=tuple(channels))
+    if request.detach:
+        until_running(followed, sink)
+        sink.emit(Note(f"job {first.job} runs; `fleet logs -f` shows it, `fleet stop` ends it"))
+        return TrainSummary(job=first.job)
+    result = follow(followed, sink)
+    outcome_or_raise(result, record)
+    return TrainSummary(job=first.job, result=result)

@@ -1,0 +1,244 @@
+"""The live console's table as lines of spans: what is shown where, without a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fleet.console import figures
+from fleet.console.colors import task_color
+from fleet.console.columns import GAP, Column, Line, Span, choose, crop, justify, table, table_width
+from fleet.console.logtext import clean
+from fleet.console.sentences import exit_words, result_sentence
+from fleet.console.view import Row, Stage, View, stragglers
+from train.agent.records import Outcome, Phase
+
+_ROWS_MIN = 3  # shown on the smallest terminal
+_BAR_MIN, _BAR_MAX = 10, 40  # terminal columns
+
+_TONE = {
+    "waiting": "dim",
+    "running": "green",
+    "done": "green",
+    "stopping": "yellow",
+    "slow": "yellow",
+    "no answer": "yellow",
+}
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """Characters beyond ASCII, or what stands for them where the terminal's encoding has none."""
+
+    rule: str = "─"
+    full: str = "━"
+    rest: str = "─"
+    mark: str = "…"
+    dot: str = "·"
+
+
+ASCII = Glyphs(rule="-", full="#", rest="-", mark="~", dot="-")
+
+
+def frame(
+    view: View,
+    *,
+    width: int,
+    height: int,
+    now: float,
+    bars: Mapping[str, str] = {},  # noqa: B006 - never changed
+    notice: str = "",
+    glyphs: Glyphs = Glyphs(),  # noqa: B008 - frozen
+) -> list[Line]:
+    """What stands under the log: a rule, the header, a row for each task, the state of the whole.
+
+    Args:
+        view: What is known.
+        width: Columns of the terminal; no line is longer.
+        height: Lines of the terminal; at least a third is left to the log where that is possible.
+        now: Seconds since the epoch.
+        bars: Progress bars that tasks draw by themselves, by name of the task.
+        notice: A remark for the last line.
+        glyphs: Characters to draw with.
+    """
+    now = view.ended_at or now
+    lines: list[Line] = [(Span(glyphs.rule * width, "dim"),), _header(view, width, now, glyphs)]
+    foot = _foot(view, width, notice, glyphs)
+    room = max(_ROWS_MIN, height * 2 // 3 - len(lines) - len(foot) - 1)
+    slow = stragglers(view.rows)
+    shown, folded = _folded(view.rows, slow, room)
+    if shown:
+        lines += table(_columns(view, shown, slow, bars, width, glyphs), width, glyphs.mark)
+    if folded:
+        lines.append(_fold_line(folded, slow, glyphs))
+    return [crop(line, width, glyphs.mark) for line in lines + foot]
+
+
+def bar(done: float, total: float, width: int, glyphs: Glyphs) -> str:
+    """A progress bar, also readable without colours."""
+    full = int(width * min(1.0, max(0.0, done / total))) if total > 0 else width
+    return glyphs.full * full + glyphs.rest * (width - full)
+
+
+def state_word(row: Row, slow: frozenset[str]) -> str:
+    """What a row is doing, in at most a few words."""
+    if row.phase is None:
+        return "no answer" if row.lost else row.step_text
+    if row.phase is Phase.EXITED:
+        return exit_words(row.exit)
+    if row.lost:
+        return "no answer"
+    return "slow" if row.name in slow else row.phase.value
+
+
+def _header(view: View, width: int, now: float, glyphs: Glyphs) -> Line:
+    left = [Span(view.fleet or "fleet", "bold")]
+    if view.job:
+        left += [Span(f"  job {view.job}"), Span(f"  attempt {view.attempt}"), Span(f"  {clean(view.script)}")]
+    elif view.provider:
+        left += [Span(f"  {view.provider}", "dim")]
+    right = []
+    if view.started_at or view.began_at:
+        right.append(figures.clock(now - (view.started_at or view.began_at)))
+    if view.price_usd_h > 0:
+        right.append(figures.money(view.cost_usd(now)))
+    if view.delete_at > 0 and not view.down:
+        right.append(f"deletes in {figures.span(view.delete_at - now)}" if view.delete_at > now else "deletes now")
+    return justify(tuple(left), (Span("  ".join(right)),), width, glyphs.mark)
+
+
+def _foot(view: View, width: int, notice: str, glyphs: Glyphs) -> list[Line]:
+    lines: list[Line] = []
+    if view.result:
+        style = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}.get(view.result.outcome, "bold red")
+        lines.append((Span(clean(result_sentence(view.result)), style),))
+    elif view.stage in (Stage.UP, Stage.PUSH, Stage.DOWN) and view.rows and not view.down:
+        lines.append(_stage_line(view, width, glyphs))
+    if notice:
+        lines.append((Span(notice, "dim"),))
+    return lines
+
+
+def _stage_line(view: View, width: int, glyphs: Glyphs) -> Line:
+    ready = sum(row.ready for row in view.rows)
+    done, total = float(ready), float(len(view.rows))
+    text = f"{ready} of {len(view.rows)}"
+    pushed = sum(max(0, row.total) for row in view.rows)
+    if view.stage is Stage.PUSH and pushed:
+        done, total = float(sum(max(0, row.sent) for row in view.rows)), float(pushed)
+        text = f"{figures.size(done)} of {figures.size(total)}"
+    word = view.stage.value if view.stage else ""
+    drawn = bar(done, total, min(_BAR_MAX, max(_BAR_MIN, width - 40)), glyphs)
+    full = drawn.rstrip(glyphs.rest) if glyphs.rest != glyphs.full else drawn
+    return (Span(f"{word}  "), Span(full, "green"), Span(drawn[len(full) :], "dim"), Span(f"  {text}"))
+
+
+def _folded(rows: tuple[Row, ...], slow: frozenset[str], room: int) -> tuple[list[Row], list[Row]]:
+    """Rows to show, those that need attention first among them, and rows without room."""
+    if len(rows) <= room:
+        return list(rows), []
+    ranked = sorted(rows, key=lambda row: not _notable(row, slow))  # stable: by name within each half
+    names = {row.name for row in ranked[: room - 1]}
+    return [row for row in rows if row.name in names], [row for row in rows if row.name not in names]
+
+
+def _notable(row: Row, slow: frozenset[str]) -> bool:
+    failed = row.phase is Phase.EXITED and (row.exit is None or row.exit.code != 0)
+    return bool(failed or row.lost or row.name in slow)
+
+
+def _fold_line(rows: list[Row], slow: frozenset[str], glyphs: Glyphs) -> Line:
+    words = Counter(state_word(row, slow) or "known" for row in rows)
+    text = ", ".join(f"{count} more {word}" if n == 0 else f"{count} {word}" for n, (word, count) in _each(words))
+    return (Span(f"{glyphs.mark} and {text}", "dim"),)
+
+
+def _each(words: Counter[str]) -> list[tuple[int, tuple[str, int]]]:
+    return list(enumerate(words.most_common()))
+
+
+def _columns(
+    view: View, rows: list[Row], slow: frozenset[str], bars: Mapping[str, str], width: int, glyphs: Glyphs
+) -> list[Column]:
+    columns = choose([*_fixed_columns(view, rows, slow), *_metric_columns(rows), *_usage_columns(rows)], width)
+    room = width - table_width(columns) - GAP
+    if room < _BAR_MIN:
+        return columns
+    cells = tuple(_last_cell(row, bars, min(room, _BAR_MAX), room, glyphs) for row in rows)
+    return columns + choose([Column("", cells, limit=room)], room)
+
+
+def _fixed_columns(view: View, rows: list[Row], slow: frozenset[str]) -> list[Column]:
+    words = [state_word(row, slow) for row in rows]
+    title = "TASK" if view.stage is Stage.JOB else "HOST"
+    epochs = [figures.of(row.epoch, row.epochs) for row in rows]
+    steps = [figures.of(row.step, row.steps) for row in rows]
+    rates = [figures.rate(row.steps_per_s) if row.steps_per_s >= 0 else "" for row in rows]
+    return [
+        Column(title, tuple(Span(row.name, task_color(row.name)) for row in rows), limit=20),
+        Column("STATE", tuple(map(_state_span, rows, words)), limit=24),
+        Column("ADDRESS", _plain(row.endpoint or row.address for row in rows), rank=9, limit=28),
+        Column("EPOCH", _plain(epochs), rank=1, right=True),
+        Column("STEP", _plain(steps), rank=2, right=True),
+        Column("STEPS/S", _plain(rates), rank=4, right=True),
+    ]
+
+
+def _state_span(row: Row, word: str) -> Span:
+    failed = row.phase is Phase.EXITED and word != "done"
+    if row.phase is None and row.ready:
+        return Span(clean(word), "green")
+    return Span(clean(word), "red" if failed else _TONE.get(word, ""))
+
+
+def _metric_columns(rows: list[Row]) -> list[Column]:
+    names = dict.fromkeys(name for row in rows for name in row.metrics)
+    ranked = sorted(names, key=lambda name: (name != "loss", name.startswith("val_")))
+    return [
+        Column(
+            clean(name).upper(),
+            _plain(figures.metric(row.metrics[name]) if name in row.metrics else "" for row in rows),
+            rank=3 if number == 0 else 5 + 2 * number,  # after the first other one comes memory
+            right=True,
+            limit=12,
+        )
+        for number, name in enumerate(ranked[:4])
+    ]
+
+
+def _usage_columns(rows: list[Row]) -> list[Column]:
+    def percent(value: float) -> str:
+        return f"{value:.0f}%" if value >= 0 else ""
+
+    def memory(value: float) -> str:
+        return figures.size_short(value) if value >= 0 else ""
+
+    gpu = any(row.gpu_percent >= 0 for row in rows)
+    gpu_memory = [memory(row.gpu_memory_mib * 2**20 if row.gpu_memory_mib >= 0 else -1) for row in rows]
+    return [
+        Column("GPU", _plain(percent(row.gpu_percent) for row in rows), rank=5, right=True),
+        Column("GPU MEM", _plain(gpu_memory), rank=8, right=True),
+        Column("CPU", _plain(percent(row.cpu_percent) for row in rows), rank=10 if gpu else 6, right=True),
+        Column("MEM", _plain(memory(row.memory_bytes) for row in rows), rank=11 if gpu else 8, right=True),
+    ]
+
+
+def _plain(texts: object) -> tuple[Span, ...]:
+    return tuple(Span(text) for text in texts)  # type: ignore[attr-defined]
+
+
+def _last_cell(row: Row, bars: Mapping[str, str], bar_width: int, room: int, glyphs: Glyphs) -> Span:
+    """What stands in the room at the end of a row: why, how much was pushed, how far the epoch is."""
+    if row.lost or (row.reason and row.phase in (Phase.STOPPING, Phase.EXITED)):
+        return Span(clean(row.lost or row.reason), "dim")
+    if row.phase is None:
+        return Span(_push_text(row, bar_width, glyphs)) if row.total > 0 else Span("")
+    if row.step >= 0 and row.steps > 0:
+        return Span(bar(row.step, row.steps, bar_width, glyphs), "dim")
+    return Span(bars.get(row.name, "") if row.running and room else "", "dim")
+
+
+def _push_text(row: Row, width: int, glyphs: Glyphs) -> str:
+    text = f"{figures.size(row.sent)} of {figures.size(row.total)}, {figures.counted(row.files, 'file')}"
+    return text if row.sent >= row.total else f"{bar(row.sent, row.total, 16, glyphs)}  {text}"[: max(width, 60)]

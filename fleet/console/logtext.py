@@ -1,0 +1,178 @@
+"""A task's bytes as lines for a terminal; pure.
+
+What a task prints may come from anywhere, so nothing of it reaches the terminal but text and colours: no cursor
+movements, no titles, no queries that a terminal answers on its input. Control sequences: ECMA-48, and
+https://invisible-island.net/xterm/ctlseqs/ctlseqs.html.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fleet.console.figures import size
+
+LINE_MAX = 1000  # characters of a line that are shown
+_HELD_MAX = 32 * 1024  # bytes of an unfinished line that are kept
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)([0-?]*)([ -/]*[@-~])?"  # CSI parameters, intermediates and final byte
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, SOS, PM, APC
+    r"|\x1b[ -/]*[0-Z\\^-~]?"  # what has two or three characters
+)
+_SGR_PARAMETERS = re.compile(r"[0-9;:]*", re.ASCII)
+_SGR = re.compile(r"(\x1b\[[0-9;:]*m)")
+_ERASURE = re.compile(r"([^\x08]*)(\x08*)")
+
+_NOISE = re.compile(
+    # Written in C++: I0000 00:00:1700000000.000000 123 file.cc:1] text. The same from Python is the script's own.
+    r"I\d{4} \d\d:\d\d:\d+\.\d+ +\d+ [\w/.-]+\.(?:cc|h):\d+\] "
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: I (?:tensorflow|external|xla|tsl)/"  # TensorFlow up to 2.20
+    r"|WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
+    r"|To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags"
+    r"|.*Unable to register cu\w+ factory: Attempting to register factory"
+    r"|.*computation placer already registered"
+    r"|.*failed call to cuInit: .*\(303\)"  # no driver at all: a host without a GPU
+    r"|.*Could not find cuda drivers on your machine"
+    r"|.*oneDNN custom operations are on\."
+    r"|.*GeneratorDatasetOp::Dataset will not be optimized"
+    r"|.*Memory patch applied: M_TRIM_THRESHOLD"
+)
+
+
+def is_noise(line: str) -> bool:
+    """Whether `line` is TensorFlow talking of itself: start-up chatter and messages of level INFO.
+
+    For the live display only; the log keeps every line.
+    """
+    return _NOISE.match(line) is not None
+
+
+def clean(text: str) -> str:
+    """`text` from anywhere, as one line without control characters, colours included."""
+    return _SGR.sub("", _clean_line(text.replace("\n", " "))) if _CONTROL.search(text) else text
+
+
+def display_line(line: str, dropped: int = 0) -> str:
+    """The final state of a line, free of control sequences other than colours, at most LINE_MAX characters and a mark.
+
+    As on a terminal, what follows a carriage return replaces what was before it, and what follows backspaces
+    replaces as many characters. A tab stays a tab.
+
+    Args:
+        line: The line, without its newline.
+        dropped: Bytes of its end that are missing already.
+    """
+    if _CONTROL.search(line):
+        line = _clean_line(_last_state(line))
+    return _cut(line, dropped) if dropped or len(line) > LINE_MAX else line
+
+
+def _last_state(line: str) -> str:
+    line = line.rstrip("\r")
+    line = line[line.rfind("\r") + 1 :]
+    if "\x08" not in line:
+        return line
+    shown: list[str] = []
+    erased = 0
+    for text, erasures in _ERASURE.findall(line):
+        if text:
+            del shown[max(0, len(shown) - erased) :]
+            shown.extend(text)
+            erased = 0
+        erased += len(erasures)
+    return "".join(shown)
+
+
+def _clean_line(line: str) -> str:
+    kept = _SEQUENCE.sub(_sgr_or_nothing, line)
+    if "\x1b" not in kept:
+        return _CONTROL.sub("", kept)
+    pieces = _SGR.split(kept)  # text, sequence, text, sequence, …, text
+    pieces[::2] = [_CONTROL.sub("", piece) for piece in pieces[::2]]
+    return "".join(pieces) + "\x1b[0m"
+
+
+def _sgr_or_nothing(match: re.Match[str]) -> str:
+    if match[2] == "m" and _SGR_PARAMETERS.fullmatch(match[1]):
+        return f"\x1b[{match[1]}m"
+    return ""
+
+
+def _cut(line: str, dropped: int) -> str:
+    pieces = _SGR.split(line)  # text, sequence, text, sequence, …, text
+    room = LINE_MAX
+    for number in range(0, len(pieces), 2):
+        kept = pieces[number][:room]
+        dropped += len(pieces[number][room:].encode())
+        room -= len(kept)
+        pieces[number] = kept
+    if dropped == 0:
+        return line
+    del pieces[2 * LINE_MAX :]  # so many colours are no text
+    end = "\x1b[0m" if len(pieces) > 1 else ""
+    return "".join(pieces) + f"{end} … {size(dropped)} more"
+
+
+class LogText:
+    """Splits the output of one task, chunk by chunk, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._held = b""  # the unfinished line, or what of it will be shown
+        self._dropped = 0  # bytes of it that are not held
+        self._gap = False  # the rest of the line that stood here was not seen
+
+    def feed(self, data: bytes) -> list[str]:
+        """The lines that `data` completes, as they are to be shown."""
+        first, newline, rest = data.partition(b"\n")
+        if not newline:
+            self._hold(data)
+            return []
+        self._hold(first)
+        lines = self._end()
+        whole, newline, self._held = rest.rpartition(b"\n")
+        if newline:
+            lines += [display_line(line) for line in whole.decode("utf-8", "replace").split("\n")]
+        self._hold(b"")
+        return lines
+
+    def finish(self) -> list[str]:
+        """The unfinished line, if there is one: the task writes no more."""
+        return self._end() if self._held else []
+
+    def _end(self) -> list[str]:
+        held, dropped, gap = self._held, self._dropped, self._gap
+        self._held, self._dropped, self._gap = b"", 0, False
+        if gap:
+            return []
+        return [display_line(held.decode("utf-8", "replace"), dropped)]
+
+    def skip(self) -> None:
+        """Output was left out here: what is held is forgotten, and so is the rest of the line that comes next."""
+        self._held, self._dropped, self._gap = b"", 0, True
+
+    @property
+    def bar(self) -> str:
+        """The unfinished line without colours, if it is one that the task redraws: a progress bar; else nothing."""
+        if self._gap or not (b"\r" in self._held or b"\x08" in self._held):
+            return ""
+        return clean(display_line(self._held.decode("utf-8", "replace")))
+
+    def _hold(self, data: bytes) -> None:
+        """Append `data`, which has no newline, to the unfinished line."""
+        held = self._held + data
+        if len(held) > _HELD_MAX:
+            held = self._latest_state(held)
+        self._held = held[:_HELD_MAX]
+        self._dropped += max(0, len(held) - _HELD_MAX)
+
+    def _latest_state(self, held: bytes) -> bytes:
+        """`held` without what its carriage returns and backspaces have replaced; enough is kept to tell a bar."""
+        end = len(held.rstrip(b"\r"))
+        start = held.rfind(b"\r", 0, end)
+        if start >= 0:
+            self._dropped = 0
+        held = held[max(0, start) : end] + held[end : end + 1]
+        if len(held) > _HELD_MAX and b"\x08" in held:
+            held = b"\r" + _last_state(held.decode("latin-1")).encode("latin-1")
+        return held

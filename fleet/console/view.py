@@ -1,0 +1,359 @@
+"""What the live console knows: a fold over the events, without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from statistics import median
+from types import MappingProxyType
+from typing import Any
+
+from fleet.console.figures import order
+from fleet.events import (
+    ConnectionLost,
+    ConnectionRestored,
+    Event,
+    FleetDown,
+    FleetOpened,
+    HostConnected,
+    InstanceChanged,
+    JobStarted,
+    PushProgress,
+    TaskPrepared,
+)
+from train.agent.cluster import endpoint
+from train.agent.records import Exit, JobResult, Phase, Progress, TaskState, Usage
+
+_SLOW_RATE = 0.7  # of the median of the others
+_WARM_STEPS = 10  # the first ones say nothing of the speed
+_BEHIND_S = 10.0  # seconds' worth of steps: what reports that cross on the way cannot explain
+_BEHIND_PART = 0.05  # of the others' steps
+
+_NOTHING: Mapping[str, float] = MappingProxyType({})
+
+
+class Stage(Enum):
+    """What the command is waiting for."""
+
+    UP = "starting"
+    PUSH = "pushing"
+    JOB = "training"
+    DOWN = "deleting"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A host until the job starts, then a task; -1 stands for unknown.
+
+    Attributes:
+        name: ``worker-0``.
+        host: Host it is on.
+        address: Address of that host.
+        step_text: What is being done with the host, while no task is on it.
+        ready: The host's part of the present stage is done.
+        endpoint: Address and port of the task's server.
+        sent: Bytes pushed.
+        total: Bytes to push.
+        files: Files to push.
+        attempt: Attempt that the following tells of.
+        phase: None until the task exists.
+        exit: How the task ended.
+        reason: Why it is in this phase, where somebody said.
+        epoch: Of `epochs`, counted from 1.
+        epochs: How many there will be.
+        step: Of `steps`, within the epoch.
+        steps: Steps of an epoch.
+        metrics: Latest values, by name.
+        steps_per_s: Speed.
+        cpu_percent: Of one core.
+        memory_bytes: Memory of the task's processes.
+        gpu_percent: Mean of the host's GPUs.
+        gpu_memory_mib: Sum of the host's GPUs.
+        lost: Why the host does not answer; empty: it does.
+    """
+
+    name: str
+    host: str = ""
+    address: str = ""
+    step_text: str = ""
+    ready: bool = False
+    endpoint: str = ""
+    sent: int = -1
+    total: int = -1
+    files: int = -1
+    attempt: int = 0
+    phase: Phase | None = None
+    exit: Exit | None = None
+    reason: str = ""
+    epoch: int = -1
+    epochs: int = -1
+    step: int = -1
+    steps: int = -1
+    metrics: Mapping[str, float] = _NOTHING
+    steps_per_s: float = -1.0
+    cpu_percent: float = -1.0
+    memory_bytes: int = -1
+    gpu_percent: float = -1.0
+    gpu_memory_mib: int = -1
+    lost: str = ""
+
+    @property
+    def position(self) -> int:
+        """Steps since the beginning, as far as the task's output tells; -1: it does not."""
+        if self.step >= 0 and self.steps > 0 and self.epoch > 0:
+            return (self.epoch - 1) * self.steps + self.step
+        return self.step if self.epoch < 0 else -1
+
+    @property
+    def running(self) -> bool:
+        """Whether the script runs."""
+        return self.phase is Phase.RUNNING
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything that the live console shows; times in seconds since the epoch, 0: unknown.
+
+    Attributes:
+        fleet: Name of the fleet.
+        provider: Where its instances come from.
+        created_at: When it was created.
+        price_usd_h: US dollars an hour.
+        delete_at: When it deletes itself.
+        began_at: When the first event came.
+        stage: What is being waited for; None before anything is.
+        job: Its identifier.
+        script: What it runs.
+        attempt: The latest one.
+        started_at: When the job started.
+        ended_at: When this computer learned of its end.
+        rows: Hosts or tasks, in the order of their names.
+        result: How the job ended.
+        down: What was deleted.
+    """
+
+    fleet: str = ""
+    provider: str = ""
+    created_at: float = 0.0
+    price_usd_h: float = 0.0
+    delete_at: float = 0.0
+    began_at: float = 0.0
+    stage: Stage | None = None
+    job: str = ""
+    script: str = ""
+    attempt: int = 0
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    rows: tuple[Row, ...] = field(default=())
+    result: JobResult | None = None
+    down: FleetDown | None = None
+
+    def cost_usd(self, now: float) -> float:
+        """What the fleet has cost until `now`."""
+        return self.price_usd_h * max(0.0, now - self.created_at) / 3600 if self.created_at else 0.0
+
+
+def apply(view: View, event: Event, now: float) -> View:
+    """`view` after `event`, which this computer learned at `now`."""
+    if not view.began_at:
+        view = replace(view, began_at=now)
+    if isinstance(event, (JobResult, FleetDown)):
+        view = replace(view, ended_at=now)
+    reducer = _REDUCERS.get(type(event))
+    return reducer(view, event) if reducer else view
+
+
+def stragglers(rows: tuple[Row, ...]) -> frozenset[str]:
+    """Names of the running tasks that are clearly behind the median of the others, in speed or in steps.
+
+    In synchronous training the slowest task sets everybody's pace, and then all are equal here: this finds those
+    whose own speed shows.
+    """
+    running = [row for row in rows if row.running and not row.lost]
+    return frozenset(row.name for row in running if _is_behind(row, [other for other in running if other is not row]))
+
+
+def _is_behind(row: Row, others: list[Row]) -> bool:
+    rates = [other.steps_per_s for other in others if other.steps_per_s > 0]
+    if not rates:
+        return False
+    speed = median(rates)
+    if 0 <= row.steps_per_s < _SLOW_RATE * speed and not 0 <= row.position < _WARM_STEPS:
+        return True
+    positions = [other.position for other in others if other.position >= 0]
+    if row.position < 0 or not positions:
+        return False
+    place = median(positions)
+    return place - row.position > max(_BEHIND_S * speed, _BEHIND_PART * place)
+
+
+def _row(view: View, name: str) -> Row:
+    return next((row for row in view.rows if row.name == name), Row(name, host=name))
+
+
+def _put(view: View, row: Row) -> View:
+    """`view` with `row` in the place of the one of its name, or among the others where there is none."""
+    for number, known in enumerate(view.rows):
+        if known.name == row.name:
+            return replace(view, rows=(*view.rows[:number], row, *view.rows[number + 1 :]))
+    return replace(view, rows=tuple(sorted((*view.rows, row), key=lambda row: order(row.name))))
+
+
+def _with(view: View, name: str, **changes: Any) -> View:
+    return _put(view, replace(_row(view, name), **changes))
+
+
+def _stage(view: View, stage: Stage) -> View:
+    """`view` in `stage`: with it, nobody is ready yet."""
+    if view.stage is stage:
+        return view
+    return replace(view, stage=stage, rows=tuple(replace(row, ready=False) for row in view.rows))
+
+
+def _fleet_opened(view: View, event: FleetOpened) -> View:
+    known = {row.name: row for row in view.rows}
+    rows = tuple(known.get(name, Row(name, host=name)) for name in sorted(event.hosts, key=order))
+    return replace(
+        view,
+        fleet=event.fleet,
+        provider=event.provider,
+        created_at=event.created_at,
+        price_usd_h=event.price_usd_h,
+        delete_at=event.delete_at,
+        rows=rows,
+    )
+
+
+def _instance_changed(view: View, event: InstanceChanged) -> View:
+    stage = Stage.DOWN if event.step.startswith("delet") else Stage.UP
+    return _with(_stage(view, stage), event.instance, step_text=event.step, ready=event.done, phase=None)
+
+
+def _host_connected(view: View, event: HostConnected) -> View:
+    return _with(view, event.host, step_text="connected", address=event.address, lost="")
+
+
+def _push_progress(view: View, event: PushProgress) -> View:
+    done = event.sent >= event.total
+    return _with(
+        _stage(view, Stage.PUSH),
+        event.host,
+        step_text="pushed" if done else "pushing",
+        ready=done,
+        sent=event.sent,
+        total=event.total,
+        files=event.files,
+    )
+
+
+def _task_prepared(view: View, event: TaskPrepared) -> View:
+    return _with(view, event.task, step_text="prepared", ready=True, endpoint=event.endpoint)
+
+
+def _job_started(view: View, event: JobStarted) -> View:
+    hosts = {row.name: row for row in view.rows}
+    by_address = {row.address: row.name for row in view.rows if row.address}
+    rows = []
+    for member in sorted(event.members, key=lambda member: order(member.task)):
+        host = member.task if member.task in hosts else by_address.get(member.address, member.task)
+        lost = hosts[host].lost if host in hosts else ""
+        rows.append(
+            Row(member.task, host=host, lost=lost, address=member.address,
+                endpoint=endpoint(member.address, member.port), attempt=event.attempt)
+        )  # fmt: skip
+    return replace(
+        view,
+        stage=Stage.JOB,
+        job=event.job,
+        script=event.script,
+        attempt=event.attempt,
+        started_at=event.started_at,
+        ended_at=0.0,
+        result=None,
+        rows=tuple(rows),
+    )
+
+
+def _connection(view: View, host: str, reason: str) -> View:
+    rows = tuple(replace(row, lost=reason) if host in (row.host, row.name) else row for row in view.rows)
+    return replace(view, rows=rows)
+
+
+def _connection_lost(view: View, event: ConnectionLost) -> View:
+    return _connection(view, event.host, event.reason or "no answer")
+
+
+def _connection_restored(view: View, event: ConnectionRestored) -> View:
+    return _connection(view, event.host, "")
+
+
+def _fleet_down(view: View, event: FleetDown) -> View:
+    return replace(view, fleet=event.fleet, stage=Stage.DOWN, down=event)
+
+
+def _of_attempt(view: View, task: str, attempt: int) -> View | None:
+    """`view` ready for news of `attempt`; None where they are old."""
+    row = _row(view, task)
+    if attempt < row.attempt:
+        return None
+    if attempt > row.attempt:
+        fresh = Row(task, host=row.host, address=row.address, endpoint=row.endpoint, lost=row.lost, attempt=attempt)
+        view = _put(view, fresh)
+    return replace(view, attempt=max(view.attempt, attempt))
+
+
+def _task_state(view: View, event: TaskState) -> View:
+    current = _of_attempt(view, event.task, event.attempt)
+    if current is None:
+        return view
+    return _with(current, event.task, phase=event.phase, exit=event.exit, reason=event.reason)
+
+
+def _progress(view: View, event: Progress) -> View:
+    current = _of_attempt(view, event.task, event.attempt)
+    if current is None:
+        return view
+    return _with(
+        current,
+        event.task,
+        epoch=event.epoch,
+        epochs=event.epochs,
+        step=event.step,
+        steps=event.steps,
+        metrics=MappingProxyType({**_row(current, event.task).metrics, **event.metrics}),
+        steps_per_s=event.steps_per_s,
+    )
+
+
+def _usage(view: View, event: Usage) -> View:
+    gpus = event.gpus
+    return _with(
+        view,
+        event.task,
+        cpu_percent=event.cpu_percent,
+        memory_bytes=event.memory_bytes,
+        gpu_percent=sum(gpu.percent for gpu in gpus) / len(gpus) if gpus else -1.0,
+        gpu_memory_mib=sum(gpu.memory_mib for gpu in gpus) if gpus else -1,
+    )
+
+
+def _job_result(view: View, event: JobResult) -> View:
+    return replace(view, job=event.job, attempt=max(view.attempt, event.attempt), result=event)
+
+
+_REDUCERS: dict[type, Callable[[View, Any], View]] = {
+    FleetOpened: _fleet_opened,
+    InstanceChanged: _instance_changed,
+    HostConnected: _host_connected,
+    PushProgress: _push_progress,
+    TaskPrepared: _task_prepared,
+    JobStarted: _job_started,
+    ConnectionLost: _connection_lost,
+    ConnectionRestored: _connection_restored,
+    FleetDown: _fleet_down,
+    TaskState: _task_state,
+    Progress: _progress,
+    Usage: _usage,
+    JobResult: _job_result,
+}

@@ -1,0 +1,102 @@
+"""What paramiko, fabric and sockets raise, as errors of this program: the only place that knows their types."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import paramiko
+from paramiko.ssh_exception import IncompatiblePeer, NoValidConnectionsError, ProxyCommandFailure
+
+from fleet.errors import FleetError, UnreachableError
+from fleet.remote.fanout import where
+from provision.model import Host
+
+
+class _Row(NamedTuple):
+    kind: type[BaseException]
+    reason: str  # goes on after the host's name
+    cause: Callable[[Any], str]
+    next_step: str
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _of_socket(error: OSError) -> str:
+    return error.strerror or _text(error)
+
+
+def _of_attempts(error: NoValidConnectionsError) -> str:
+    return ", ".join(dict.fromkeys(_of_socket(item) for item in error.errors.values() if isinstance(item, OSError)))
+
+
+def _of_host_key(error: paramiko.BadHostKeyException) -> str:
+    return (
+        f"it shows {error.key.get_name()} {error.key.fingerprint} where {error.expected_key.get_name()} "
+        f"{error.expected_key.fingerprint} is pinned: another computer answers at this address now, "
+        "or somebody intercepts the connection"
+    )
+
+
+# The first row whose type fits decides, so that the special stands above the general.
+_TABLE: tuple[_Row, ...] = (
+    _Row(
+        paramiko.BadHostKeyException, "is not the host that it was: its host key has changed",
+        _of_host_key, "fleet down && fleet up",
+    ),
+    _Row(
+        paramiko.AuthenticationException, "refuses the fleet's key",
+        lambda _: "the key is not among the authorised keys of the login there", "fleet up",
+    ),
+    _Row(IncompatiblePeer, "shares no SSH algorithm with this program", _text, "update the SSH server there"),
+    _Row(paramiko.ChannelException, "refuses another session on its connection", lambda e: e.text, "fleet status"),
+    _Row(ProxyCommandFailure, "cannot be reached through its proxy command", _text, "fleet status"),
+    _Row(NoValidConnectionsError, "cannot be connected to", _of_attempts, "fleet status"),
+    _Row(paramiko.SSHException, "broke off the SSH connection", _text, "fleet status"),
+    _Row(socket.gaierror, "has an address that is not known here", _of_socket, "fleet status"),
+    _Row(TimeoutError, "does not answer", lambda _: "", "fleet status"),
+    _Row(EOFError, "closed the connection", lambda _: "", "fleet status"),
+    _Row(OSError, "cannot be connected to", _of_socket, "fleet status"),
+)  # fmt: skip
+
+
+def translate(host: Host, error: BaseException, doing: str = "") -> FleetError | None:
+    """What `error` means for the user, or None if it is of no known type.
+
+    Args:
+        host: The host that was talked to.
+        error: What paramiko, fabric or a socket raised.
+        doing: What was being done, goes on after ``while``.
+    """
+    for row in _TABLE:
+        if isinstance(error, row.kind):
+            during = f" while {doing}" if doing else ""
+            return UnreachableError(
+                f"{where(host)} {row.reason}{during}", cause=row.cause(error), next_step=row.next_step
+            )
+    return None
+
+
+def no_answer(host: Host, deadline_s: float, doing: str) -> UnreachableError:
+    """The error of a wait that outlived its deadline."""
+    return UnreachableError(
+        f"{where(host)} did not answer within {deadline_s:g} s while {doing}", next_step="fleet status"
+    )
+
+
+@contextlib.contextmanager
+def translated(host: Host, doing: str = "") -> Iterator[None]:
+    """Raise what the SSH libraries raise as the error that the user gets."""
+    try:
+        yield
+    except FleetError:
+        raise
+    except Exception as error:
+        meant = translate(host, error, doing)
+        if meant is None:
+            raise
+        raise meant from error

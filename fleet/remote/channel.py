@@ -1,0 +1,275 @@
+"""The conversation with an agent: records and payloads over one exec, each wait with a deadline."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import paramiko
+
+from fleet.errors import FleetError, NotReadyError, UnreachableError
+from fleet.remote.causes import no_answer, translate
+from fleet.remote.connection import HostConnection
+from fleet.remote.fanout import where
+from fleet.remote.watchdog import Watchdog
+from train import pack
+from train.agent.records import Hello, MalformedRecordError, Record, decode, encode
+
+ANSWER_S = 20.0
+"""How long an agent may stay silent where it has nothing to do but to answer, in seconds."""
+
+_SLICE = 256 * 1024  # paramiko copies what is left of it for each packet
+_READ = 16 * 1024 * 1024
+_LINE_MAX = 64 * 1024 * 1024
+_STDERR_KEPT = 8 * 1024
+_NOISE_LINES = 100
+_EXIT_S = 2.0
+_CLOSE_S = 2.0
+_NOT_FOUND = (126, 127)  # of a shell: cannot be run, is not there
+_WANT = b"want-agent"
+_TOO_OLD = b"python-too-old"
+
+
+def open_agent(connection: HostConnection, *, deadline_s: float = ANSWER_S) -> AgentChannel:
+    """Start the agent on a host, bringing it there first where it is not, and hear its first words.
+
+    Args:
+        connection: Where to start it.
+        deadline_s: Longest time without an answer, in seconds.
+
+    Raises:
+        UnreachableError: the host does not answer, or the connection broke.
+        NotReadyError: no usable Python there, or the agent does not start.
+    """
+    host = connection.host
+    agent = pack.agent()
+    python = host.python or "python3"
+    session = connection.open_session(deadline_s)
+    channel = AgentChannel(connection, session, python)
+    channel.execute(pack.bootstrap_command(python, host.root, agent.digest), deadline_s)
+    channel.greet(agent.content, deadline_s)
+    return channel
+
+
+class AgentChannel:
+    """A conversation with the agent on one host; `open_agent` begins one.
+
+    Attributes:
+        connection: The connection below it.
+        hello: First words of the agent.
+    """
+
+    hello: Hello
+
+    def __init__(self, connection: HostConnection, session: paramiko.Channel, python: str) -> None:
+        self.connection = connection
+        self._session = session
+        self._python = python
+        self._greeted = False
+        self._buffer = bytearray()
+        self._start = 0  # of what is not yet consumed in _buffer
+        self._stderr = b""
+
+    def __enter__(self) -> AgentChannel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def has_input(self) -> bool:
+        """Whether the agent has said something that was not yet received."""
+        return self._start < len(self._buffer) or self._session.recv_ready()
+
+    def send(self, record: Record, payload: bytes = b"", *, doing: str, deadline_s: float = ANSWER_S) -> None:
+        """Send a record, and the payload that it announces.
+
+        Args:
+            record: What to send.
+            payload: The bytes that follow it.
+            doing: What is being done, goes on after ``while`` in an error.
+            deadline_s: Longest time in which the host may take nothing, in seconds.
+
+        Raises:
+            UnreachableError: the host takes nothing, or the connection broke.
+            NotReadyError: the agent ended.
+        """
+        self._send(encode(record) + payload, doing, deadline_s)
+
+    def receive(self, deadline_s: float, waiting_for: str) -> tuple[Record, bytes]:
+        """The next record, and the payload that follows it.
+
+        Args:
+            deadline_s: Longest time in which nothing comes, in seconds.
+            waiting_for: What is being done, goes on after ``while`` in an error.
+
+        Raises:
+            UnreachableError: nothing came, or the connection broke.
+            NotReadyError: the agent ended, or said something that is no record.
+        """
+        line = self._line(deadline_s, waiting_for)
+        record = self._decoded(line)
+        size = getattr(record, "payload", 0)
+        return record, self._take(size, deadline_s, waiting_for) if size else b""
+
+    def close(self) -> None:
+        """End the conversation; the connection stays. Repeated calls do nothing."""
+        with Watchdog(self.connection.sever, _CLOSE_S):
+            try:
+                self._session.close()
+            except (paramiko.SSHException, OSError, EOFError):
+                return  # it is gone already
+
+    # --- opening ------------------------------------------------------------------------------------------------
+
+    def execute(self, command: str, deadline_s: float) -> None:
+        """Run the command that starts the agent."""
+        doing = "the agent was being started"
+        with Watchdog(self.connection.sever, deadline_s) as watchdog:
+            try:
+                self._session.exec_command(command)
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                raise self._broken(error, watchdog, deadline_s, doing) from error
+
+    def greet(self, agent: bytes, deadline_s: float) -> None:
+        """Hear the agent's first words, after giving it to a host that asks for it."""
+        doing = "the agent was being started"
+        for _ in range(_NOISE_LINES):  # start-up files of the login's shell may print
+            line = self._line(deadline_s, doing)
+            if line == _WANT:
+                self._send(b"%d\n" % len(agent) + agent, "the agent was being sent", deadline_s)
+            elif line.startswith(_TOO_OLD):
+                raise self._too_old(line)
+            elif line.startswith(b'{"record":"hello"'):
+                hello = self._decoded(line)
+                if isinstance(hello, Hello):
+                    self.hello = hello
+                    self._greeted = True
+                    return
+        raise self._not_an_agent(line)
+
+    # --- sending ------------------------------------------------------------------------------------------------
+
+    def _send(self, data: bytes, doing: str, deadline_s: float) -> None:
+        self._session.settimeout(deadline_s)
+        with Watchdog(self.connection.sever, deadline_s) as watchdog:
+            try:
+                for start in range(0, len(data), _SLICE):
+                    self._send_slice(data[start : start + _SLICE], watchdog)
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                raise self._broken(error, watchdog, deadline_s, doing) from error
+        if watchdog.fired:
+            raise no_answer(self.connection.host, deadline_s, doing)
+
+    def _send_slice(self, data: bytes, watchdog: Watchdog) -> None:
+        while data:
+            sent = self._session.send(data)
+            if sent == 0:
+                raise EOFError
+            watchdog.progressed()
+            data = data[sent:]
+
+    # --- receiving ----------------------------------------------------------------------------------------------
+
+    def _line(self, deadline_s: float, waiting_for: str) -> bytes:
+        looked = 0
+        while True:
+            end = self._buffer.find(b"\n", self._start + looked)
+            if end >= 0:
+                line = bytes(memoryview(self._buffer)[self._start : end])
+                self._start = end + 1
+                return line
+            looked = len(self._buffer) - self._start
+            if looked > _LINE_MAX:
+                raise self._not_an_agent(bytes(self._buffer[self._start : self._start + 80]))
+            self._fill(deadline_s, waiting_for)
+
+    def _take(self, size: int, deadline_s: float, waiting_for: str) -> bytes:
+        while len(self._buffer) - self._start < size:
+            self._fill(deadline_s, waiting_for)
+        end = self._start + size
+        taken = bytes(memoryview(self._buffer)[self._start : end])
+        self._start = end
+        return taken
+
+    def _fill(self, deadline_s: float, waiting_for: str) -> None:
+        """Wait for more bytes."""
+        if self._start:
+            del self._buffer[: self._start]
+            self._start = 0
+        self._session.settimeout(deadline_s)
+        try:
+            # All that has arrived: paramiko moves the rest of its buffer at each partial read.
+            data = self._session.recv(_READ)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise self._broken(error, None, deadline_s, waiting_for) from error
+        self._keep_stderr()
+        if not data:
+            raise self._ended(waiting_for)
+        self._buffer += data
+
+    def _keep_stderr(self) -> None:
+        while self._session.recv_stderr_ready():
+            self._stderr = (self._stderr + self._session.recv_stderr(_READ))[-_STDERR_KEPT:]
+
+    def _decoded(self, line: bytes) -> Record:
+        try:
+            return decode(line)
+        except MalformedRecordError as error:
+            raise self._not_an_agent(line) from error
+
+    # --- ends ---------------------------------------------------------------------------------------------------
+
+    def _not_an_agent(self, line: bytes) -> FleetError:
+        return NotReadyError(
+            f"{where(self.connection.host)} answered something that its agent does not say",
+            cause=repr(line[:80].decode("utf-8", "replace")),
+            next_step="fleet status",
+        )
+
+    def _too_old(self, line: bytes) -> FleetError:
+        version = line.removeprefix(_TOO_OLD).strip().decode("ascii", "replace")
+        return NotReadyError(
+            f"{where(self.connection.host)} has Python {version} as {self._python}, and the agent needs 3.9",
+            next_step="install Python 3.9 or later there",
+        )
+
+    def _broken(
+        self, error: Exception, watchdog: Watchdog | None, deadline_s: float, doing: str
+    ) -> FleetError:
+        """What an exception of paramiko's means, the connection being of no more use where the host hangs."""
+        if isinstance(error, TimeoutError) or (watchdog is not None and watchdog.fired):
+            self.connection.sever()
+            return no_answer(self.connection.host, deadline_s, doing)
+        return self._ended(doing)
+
+    def _ended(self, doing: str) -> FleetError:
+        """Why nothing more comes: the agent ended, or the connection broke."""
+        self._session.status_event.wait(_EXIT_S)  # the exit code comes after the end of output
+        self._keep_stderr()
+        status = self._session.exit_status
+        transport = self._session.get_transport()
+        if status >= 0 or transport.is_active():
+            return self._agent_ended(status, doing)
+        host = self.connection.host
+        error = transport.get_exception() or EOFError()
+        return translate(host, error, doing) or UnreachableError(
+            f"{where(host)} is gone", cause=str(error), next_step="fleet status"
+        )
+
+    def _agent_ended(self, status: int, doing: str) -> FleetError:
+        lines = self._stderr.decode("utf-8", "replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if status in _NOT_FOUND and not self._greeted:
+            return NotReadyError(
+                f"{where(self.connection.host)} has no {self._python} that runs",
+                cause=last,
+                next_step="install Python 3.9 or later there (sudo apt install python3)",
+            )
+        how = f"with exit code {status}" if status >= 0 else "without an exit code"
+        return NotReadyError(
+            f"the agent on {where(self.connection.host)} ended {how} while {doing}",
+            cause=last,
+            next_step="fleet status",
+        )

@@ -1,0 +1,189 @@
+"""The same action on many hosts at once: every host finishes, every failure is reported."""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fleet.errors import FleetError
+from provision.model import Host
+from train.agent.cluster import endpoint
+
+T = TypeVar("T")
+
+_NUMBERED = re.compile(r"(?P<prefix>.*-)(?P<number>0|[1-9]\d*)")
+_INTERRUPTED_JOIN_S = 5.0
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """How an action ended on one host: `error` is None, or there is no value.
+
+    Attributes:
+        host: Where it ran.
+        value: What it returned; None where it failed.
+        error: Why it failed; None where it did not.
+    """
+
+    host: Host
+    value: T | None = None
+    error: FleetError | None = None
+
+
+def where(host: Host) -> str:
+    """A host as errors name it: ``worker-1 (10.0.0.3)``, with the port where that is not SSH's own."""
+    address = host.address if host.port == 22 else endpoint(host.address, host.port)
+    return f"{host.name} ({address})"
+
+
+def fan_out(
+    hosts: Sequence[Host],
+    action: Callable[[Host], T],
+    *,
+    limit: int = 32,
+    abort: Callable[[], None] | None = None,
+) -> list[Outcome[T]]:
+    """Run `action` on all hosts, at most `limit` at a time, and wait for every one of them.
+
+    Args:
+        hosts: Where to run it.
+        action: What to run; called with a host, in a thread of its own.
+        limit: Number of hosts served at a time.
+        abort: Called once on KeyboardInterrupt, to close what is open so that running actions end.
+
+    Returns:
+        One outcome a host, in the order of `hosts`.
+
+    Raises:
+        Exception: what an action raised that is no FleetError, after all hosts have ended.
+        KeyboardInterrupt: hosts that had not begun are left out, those that had are aborted.
+    """
+    calls = _Calls(hosts, action)
+    threads = [
+        threading.Thread(target=calls.work, name=f"fan-out-{number}", daemon=True)
+        for number in range(min(limit, len(hosts)))
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        calls.cancel()
+        if abort is not None:
+            abort()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(_INTERRUPTED_JOIN_S)
+        raise
+    return calls.outcomes()
+
+
+class _Calls(Generic[T]):
+    def __init__(self, hosts: Sequence[Host], action: Callable[[Host], T]) -> None:
+        self._hosts = hosts
+        self._action = action
+        self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._outcomes: dict[int, Outcome[T]] = {}
+        self._bugs: dict[int, Exception] = {}
+        for number in range(len(hosts)):
+            self._waiting.put(number)
+
+    def work(self) -> None:
+        while True:
+            try:
+                number = self._waiting.get_nowait()
+            except queue.Empty:
+                return
+            host = self._hosts[number]
+            try:
+                self._outcomes[number] = Outcome(host, value=self._action(host))
+            except FleetError as error:
+                self._outcomes[number] = Outcome(host, error=error)
+            except Exception as error:  # noqa: BLE001 - raised again by outcomes(), in the caller's thread
+                self._bugs[number] = error
+
+    def cancel(self) -> None:
+        while True:
+            try:
+                self._waiting.get_nowait()
+            except queue.Empty:
+                return
+
+    def outcomes(self) -> list[Outcome[T]]:
+        if self._bugs:
+            raise self._bugs[min(self._bugs)]
+        return [self._outcomes[number] for number in range(len(self._hosts))]
+
+
+def fold(names: Iterable[str]) -> str:
+    """Names of hosts or tasks, written short: ``worker-[0-3,7]``; duplicates count once."""
+    numbers: dict[str, set[int]] = {}
+    parts: list[str] = []
+    for name in dict.fromkeys(names):
+        match = _NUMBERED.fullmatch(name)
+        if match is None:
+            parts.append(name)
+            continue
+        prefix = match["prefix"]
+        if prefix not in numbers:
+            parts.append(prefix)
+        numbers.setdefault(prefix, set()).add(int(match["number"]))
+    return ", ".join(part + _ranges(numbers[part]) if part in numbers else part for part in parts)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return texts[0] if texts == [str(runs[0][0])] else f"[{','.join(texts)}]"
+
+
+def raise_failures(outcomes: Sequence[Outcome[T]], verb: str) -> list[T]:
+    """The values of `outcomes`, or one error for all that failed.
+
+    Hosts that failed for the same reason are folded: ``cannot prepare the job: worker-[0-7]: no space left``.
+
+    Args:
+        outcomes: What fan_out returned.
+        verb: What was tried, for the sentence: ``prepare the job``.
+
+    Raises:
+        FleetError: at least one host failed; of the type of the lowest exit code among them.
+    """
+    failed = [(outcome.host, outcome.error) for outcome in outcomes if outcome.error is not None]
+    if not failed:
+        return [outcome.value for outcome in outcomes if outcome.error is None]  # type: ignore[misc]
+    groups: dict[tuple[str, str, str], list[tuple[Host, FleetError]]] = {}
+    for host, error in failed:
+        key = (_reason(host, error.sentence), _reason(host, error.cause), error.next_step)
+        groups.setdefault(key, []).append((host, error))
+    worst = min((error for _, error in failed), key=lambda error: error.exit_code)
+    sentence = "; ".join(_sentence(reason, group) for (reason, _, _), group in groups.items())
+    causes = dict.fromkeys(error.cause for ((_, error), *_) in groups.values() if error.cause)
+    raise type(worst)(
+        f"cannot {verb}: {sentence}", cause="; ".join(causes), next_step=worst.next_step
+    ) from worst
+
+
+def _reason(host: Host, text: str) -> str:
+    return text.replace(where(host), "\0").replace(host.name, "\0")
+
+
+def _sentence(reason: str, group: Sequence[tuple[Host, FleetError]]) -> str:
+    if len(group) == 1:
+        host, error = group[0]
+        return error.sentence if host.name in error.sentence else f"{host.name}: {error.sentence}"
+    names = fold(host.name for host, _ in group)
+    if reason.startswith("\0"):
+        reason = reason[1:]
+        return names + reason.replace("\0", "it")
+    return f"{names}: {reason.replace(chr(0), 'it')}"

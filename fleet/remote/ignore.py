@@ -1,0 +1,119 @@
+"""Which files stay behind: .gitignore as git reads it, .fleetignore above it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+ALWAYS = frozenset(
+    {".git", ".hg", ".svn", "__pycache__", ".venv", ".DS_Store", ".ipynb_checkpoints"},
+)
+"""Names that are left out whatever the ignore files say, and ``*.pyc``."""
+
+_GIT = ".gitignore"
+_FLEET = ".fleetignore"
+
+# Pathspec's patterns match what lies in a matched folder as well, through this group. Git asks for each folder on
+# the way down instead, so that a pattern must match the path itself, and a later one can take it back.
+_BELOW = "(?P<ps_d>/)"
+
+
+class _Rule(NamedTuple):
+    pattern: re.Pattern[str]
+    folders_only: bool
+    ignore: bool
+
+
+class _RuleFile(NamedTuple):
+    """The rules of one file, for paths relative to the folder that it lies in."""
+
+    rules: tuple[_Rule, ...]
+    cut: int  # characters to cut off a path relative to the bundle
+    prefix: str  # to put before it, where the file lies above the bundle
+
+    def decide(self, path: str, is_folder: bool) -> bool | None:
+        """Whether `path` is ignored; None where no rule matches. The last that matches decides."""
+        path = self.prefix + path[self.cut :]
+        for rule in reversed(self.rules):
+            if rule.folders_only and not is_folder:
+                continue
+            if rule.pattern.search(path + "/" if rule.folders_only else path):
+                return rule.ignore
+        return None
+
+
+class IgnoreRules(NamedTuple):
+    """The ignore files that count in one folder, outermost first."""
+
+    git: tuple[_RuleFile, ...] = ()
+    fleet: tuple[_RuleFile, ...] = ()
+
+    def ignores(self, path: str, name: str, is_folder: bool) -> bool:
+        """Whether `path`, relative to the bundle and called `name`, is left out.
+
+        A folder that is left out is not entered: nothing below it can be taken back.
+        """
+        if name in ALWAYS or name.endswith(".pyc"):
+            return True
+        for files in (self.fleet, self.git):
+            for file in reversed(files):
+                decision = file.decide(path, is_folder)
+                if decision is not None:
+                    return decision
+        return False
+
+    def entering(self, folder: Path, names: Collection[str], path: str) -> IgnoreRules:
+        """The rules within a folder.
+
+        Args:
+            folder: Where it lies on this computer.
+            names: What is in it.
+            path: Its path relative to the bundle, empty for the bundle's own.
+        """
+        rules = self
+        cut = len(path) + 1 if path else 0
+        if _GIT in names:
+            rules = rules._replace(git=(*rules.git, _RuleFile(_read(folder / _GIT), cut, "")))
+        if _FLEET in names:
+            rules = rules._replace(fleet=(*rules.fleet, _RuleFile(_read(folder / _FLEET), cut, "")))
+        return rules
+
+
+def rules_above(folder: Path) -> IgnoreRules:
+    """The .gitignore files between the top of the git repository that `folder` lies in, if any, and `folder`."""
+    found: list[_RuleFile] = []
+    prefix = ""
+    while not (folder / ".git").exists():
+        if folder.parent == folder:
+            return IgnoreRules()
+        prefix = f"{folder.name}/{prefix}"
+        folder = folder.parent
+        found.append(_RuleFile(_read(folder / _GIT), 0, prefix))
+    return IgnoreRules(git=tuple(reversed(found)))
+
+
+def _read(path: Path) -> tuple[_Rule, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
+    except OSError:
+        return ()  # as git does with one that is not there or that it cannot read
+    return tuple(rule for rule in map(_rule, lines) if rule is not None)
+
+
+@lru_cache(maxsize=4096)
+def _rule(line: str) -> _Rule | None:
+    """The rule of one line; None for a comment, an empty or an invalid one, which git passes over."""
+    from pathspec.patterns.gitignore.base import GitIgnorePatternError
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+    try:
+        text, ignore = GitIgnoreSpecPattern.pattern_to_regex(line)
+        if text is None or ignore is None:
+            return None
+        pattern = re.compile(text.replace(_BELOW, _BELOW + "$"), re.DOTALL)
+    except (GitIgnorePatternError, re.error):
+        return None
+    return _Rule(pattern, line.rstrip().endswith("/"), ignore)

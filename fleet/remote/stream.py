@@ -1,0 +1,163 @@
+"""The contents that hosts want, compressed once for all of them while they are being sent."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from fleet.errors import FleetError, NotReadyError, UsageError
+
+_BLOCK = 256 * 1024
+_PIECE = 256 * 1024  # largest, compressed
+_WAIT_S = 60.0
+
+
+class Content(NamedTuple):
+    """A file's content as it was scanned."""
+
+    path: Path
+    sha256: str
+    size: int  # bytes
+
+
+class Piece(NamedTuple):
+    """Consecutive bytes of the compressed stream.
+
+    Attributes:
+        data: The bytes.
+        raw_end: Bytes of contents that the stream holds up to here, before compression.
+    """
+
+    data: bytes
+    raw_end: int
+
+
+class _Mark(NamedTuple):
+    start: int
+    end: int
+    raw_end: int
+
+
+class Stream:
+    """One zlib stream of many contents, written to a temporary file by a thread of its own.
+
+    Any number of hosts reads it, from the first piece on, while it grows.
+
+    Args:
+        contents: What it holds, in that order.
+    """
+
+    def __init__(self, contents: Sequence[Content]) -> None:
+        self._contents = contents
+        self._marks: list[_Mark] = []
+        self._grown = threading.Condition()
+        self._complete = False
+        self._error: FleetError | None = None
+        self._closed = False
+        self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._thread = threading.Thread(target=self._build, name="compress", daemon=True)
+        self._thread.start()
+
+    def pieces(self) -> Iterator[Piece]:
+        """The stream from its beginning, each piece as soon as it is there.
+
+        Raises:
+            UsageError: a file is not any more what it was when it was scanned.
+            NotReadyError: no room for the compressed contents on this computer.
+        """
+        number = 0
+        while True:
+            with self._grown:
+                if not self._grown.wait_for(lambda: len(self._marks) > number or self._complete, _WAIT_S):
+                    raise NotReadyError(f"reading the files to send made no progress for {_WAIT_S:g} s")
+                if len(self._marks) <= number:
+                    if self._error is not None:
+                        raise self._error
+                    return
+                mark = self._marks[number]
+            yield Piece(os.pread(self._file.fileno(), mark.end - mark.start, mark.start), mark.raw_end)
+            number += 1
+
+    def close(self) -> None:
+        """Free what the stream takes of the disk."""
+        self._closed = True
+        self._thread.join()
+        self._file.close()
+
+    def _build(self) -> None:
+        error: FleetError | None = None
+        try:
+            self._compress()
+        except FleetError as raised:
+            error = raised
+        except OSError as raised:
+            error = NotReadyError(
+                f"cannot keep the compressed files in {tempfile.gettempdir()}",
+                cause=raised.strerror or str(raised),
+                next_step="free space there, or set TMPDIR to another folder",
+            )
+        with self._grown:
+            self._error = error
+            self._complete = True
+            self._grown.notify_all()
+
+    def _compress(self) -> None:
+        compressor = zlib.compressobj(level=1)
+        raw_end = 0
+        for content in self._contents:
+            for block in _blocks(content):
+                if self._closed:
+                    return
+                raw_end += len(block)
+                self._append(compressor.compress(block), raw_end)
+        self._append(compressor.flush(), raw_end)
+
+    def _append(self, data: bytes, raw_end: int) -> None:
+        for start in range(0, len(data), _PIECE):
+            part = data[start : start + _PIECE]
+            begin = self._marks[-1].end if self._marks else 0
+            os.pwrite(self._file.fileno(), part, begin)
+            with self._grown:
+                self._marks.append(_Mark(begin, begin + len(part), raw_end))
+                self._grown.notify_all()
+
+
+def _blocks(content: Content) -> Iterator[bytes]:
+    """The content of a file, checked against what was scanned.
+
+    Raises:
+        UsageError: it has changed.
+    """
+    digest = hashlib.sha256()
+    left = content.size
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(content.path.open("rb", buffering=0))
+        except OSError as error:
+            raise _changed(content.path) from error
+        while True:
+            try:
+                block = file.read(min(_BLOCK, left + 1))
+            except OSError as error:
+                raise _changed(content.path) from error
+            left -= len(block)
+            if left < 0 or (not block and left):
+                raise _changed(content.path)
+            if not block:
+                break
+            digest.update(block)
+            yield block
+    if digest.hexdigest() != content.sha256:
+        raise _changed(content.path)
+
+
+def _changed(path: Path) -> UsageError:
+    name = os.fsencode(path.name).decode("utf-8", "replace")
+    return UsageError(f"{name} changed while it was being sent", next_step="run the command again")

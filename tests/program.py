@@ -1,0 +1,165 @@
+"""The installed program `fleet`, run as a user runs it, with a state folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+PROGRAM = Path(sys.executable).parent / "fleet"
+T = TypeVar("T")
+
+
+def wait_for(what: str, probe: Callable[[], T | None], deadline_s: float = 20.0) -> T:
+    """The first value of `probe` that is neither None nor False; fails after the deadline, naming `what`."""
+    deadline = time.monotonic() + deadline_s
+    while time.monotonic() < deadline:
+        value = probe()
+        if value is not None and value is not False:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"waited {deadline_s} s for {what}")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one command did."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode("utf-8", "replace")
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Of -o json: one object a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@dataclass
+class Program:
+    """The program with a state folder of its own.
+
+    Attributes:
+        state: FLEET_STATE_DIR.
+        folder: Working folder of the commands.
+        env: Variables beside those of the tests.
+    """
+
+    state: Path
+    folder: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLEET_")}
+        return {**inherited, "FLEET_STATE_DIR": str(self.state), **self.env, **(more or {})}
+
+    def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [str(PROGRAM), *arguments],
+            cwd=self.folder,
+            env=self.environment(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def run(
+        self, *arguments: str, code: int | None = 0, timeout: float = 120, env: Mapping[str, str] | None = None
+    ) -> Ran:
+        """Run to the end; `code` is the exit code that must come, None for any."""
+        process = self.start(*arguments, env=env)
+        return self.finish(process, code=code, timeout=timeout)
+
+    @staticmethod
+    def finish(process: subprocess.Popen[bytes], *, code: int | None = 0, timeout: float = 120) -> Ran:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            raise AssertionError(f"no end within {timeout} s\n{err.decode()[-3000:]}") from None
+        ran = Ran(process.returncode, out, err.decode("utf-8", "replace"))
+        assert "Traceback (most recent call last)" not in ran.err, ran.err
+        if code is not None:
+            assert ran.code == code, f"exit code {ran.code}, not {code}\n{ran.text[-2000:]}\n{ran.err[-3000:]}"
+        return ran
+
+    def script(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def host_file(self, pattern: str) -> Path:
+        """The one file on the hosts of the local fleet that matches `pattern`, below the instances' folders."""
+        found = sorted((self.state / "local").glob(pattern))
+        assert len(found) == 1, f"{pattern}: {found}"
+        return found[0]
+
+    def log_of(self, task: str, job: str = "*") -> Path:
+        return self.host_file(f"*-{task}/fleet/jobs/{job}/{task}/attempt-1/log")
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process that belongs to an instance of this state folder."""
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            return "FLEET_INSTANCE" in process.environ() and any(
+                str(self.state) in text for text in (*process.cmdline(), *process.environ().values())
+            )
+        except psutil.Error:
+            return False
+
+    def tasks(self, task: str = "") -> list[psutil.Process]:
+        """The running processes of user code, of one task where it is named."""
+        found = []
+        for process in self.processes():
+            try:
+                env = process.environ()
+                name = f"{env.get('FLEET_TASK_TYPE')}-{env.get('FLEET_TASK_INDEX')}"
+                if "TF_CONFIG" in env and (not task or name == task):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def close(self) -> None:
+        """Take everything down; end whatever a failing test has left."""
+        for name in [path.name for path in (self.state / "fleets").glob("*") if path.is_dir()]:
+            self.run("down", "--yes", "--fleet", name, code=None)
+        left = self.processes()
+        for process in left:
+            try:
+                process.send_signal(signal.SIGKILL)
+            except psutil.NoSuchProcess:
+                continue
+        assert not left, f"left behind: {left}"
+
+
+def task_config(env_dump: str) -> dict[str, Any]:
+    """TF_CONFIG out of a line ``TF_CONFIG=…`` of a task's output."""
+    line = next(line for line in env_dump.splitlines() if line.startswith("TF_CONFIG="))
+    config: dict[str, Any] = json.loads(line.partition("=")[2])
+    return config
+
+
+def lines_of(ran: Ran, task: str) -> Sequence[str]:
+    """What one task printed, of a merged and prefixed log."""
+    prefix = f"{task} | "
+    return [line[len(prefix) :] for line in ran.text.splitlines() if line.startswith(prefix)]

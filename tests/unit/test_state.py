@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
+from fleet.state import FleetRecord, Store, with_hosts, write_atomic
+from provision.model import FleetSpec, Host
+
+HOST = Host(
+    name="worker-0",
+    address="127.0.0.2",
+    port=4022,
+    user="me",
+    host_key="ssh-ed25519 AAAA",
+    key_alias="local.1",
+    private_address="127.0.0.2",
+)
+SPEC = FleetSpec(name="demo", provider="local", workers=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "state")
+
+
+def test_a_record_is_read_as_it_was_written(store: Store) -> None:
+    folder = store.fleet("demo")
+    folder.create()
+    record = with_hosts(FleetRecord(spec=SPEC, created_at=12.5), [HOST], 0.5)
+    folder.write(record)
+    assert folder.read() == record
+    assert (folder.path / "known_hosts").read_text() == "local.1 ssh-ed25519 AAAA\n"
+    assert store.names() == ["demo"]
+
+
+def test_a_record_of_a_later_version_is_read(store: Store) -> None:
+    folder = store.fleet("demo")
+    folder.create()
+    folder.write(FleetRecord(spec=SPEC, created_at=1.0))
+    values = json.loads((folder.path / "fleet.json").read_text())
+    values["new_field"] = values["spec"]["new_field"] = 1
+    (folder.path / "fleet.json").write_text(json.dumps(values))
+    assert folder.read() == FleetRecord(spec=SPEC, created_at=1.0)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"spec": 3}', '{"spec": {"name": "x"}}'])
+def test_a_damaged_record_is_an_error_that_says_the_way_out(store: Store, damage: str) -> None:
+    folder = store.fleet("demo")
+    folder.create()
+    (folder.path / "fleet.json").write_text(damage)
+    with pytest.raises(FleetError, match="cannot be read") as caught:
+        folder.read()
+    assert "fleet down" in caught.value.next_step
+
+
+def test_the_key_is_for_its_owner_alone_and_made_once(store: Store) -> None:
+    folder = store.fleet("demo")
+    public = folder.create()
+    assert stat.S_IMODE(folder.key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    assert folder.create() == public
+    printed = subprocess.run(
+        ["ssh-keygen", "-y", "-f", str(folder.key)], check=True, capture_output=True, text=True
+    ).stdout
+    assert printed.split()[:2] == public.split()[:2]
+
+
+def test_missing_and_half_made_fleets_are_told_apart(store: Store) -> None:
+    with pytest.raises(NotFoundError, match="no fleet 'demo'") as missing:
+        store.need("demo")
+    assert missing.value.next_step == "fleet up --workers 2 --fleet demo"
+    store.fleet("demo").create()
+    with pytest.raises(NotReadyError, match="has not finished"):
+        store.need("demo")
+
+
+def test_the_journal_grows_line_by_line(store: Store) -> None:
+    folder = store.fleet("demo")
+    folder.create()
+    folder.intend("create", instances=["worker-0"])
+    folder.intend("delete", instances=["worker-0"])
+    lines = [json.loads(line) for line in (folder.path / "journal").read_text().splitlines()]
+    assert [line["intent"] for line in lines] == ["create", "delete"]
+    assert all(line["at"] > 0 for line in lines)
+
+
+def test_a_second_holder_is_told_who_holds_the_lock(store: Store) -> None:
+    with store.lock("demo", "up"):
+        code = (
+            "import sys; from pathlib import Path; from fleet.state import Store\n"
+            "from fleet.errors import NotReadyError\n"
+            "try:\n with Store(Path(sys.argv[1])).lock('demo', 'down', wait_s=0.1): pass\n"
+            "except NotReadyError as e: print(e.sentence)\n"
+        )
+        told = subprocess.run(
+            [sys.executable, "-c", code, str(store.root)], check=True, capture_output=True, text=True
+        ).stdout
+        assert f"process {os.getpid()}" in told
+        assert "`fleet up`" in told
+    with store.lock("demo", "down", wait_s=0):
+        pass
+
+
+def test_a_lock_ends_with_its_process(store: Store) -> None:
+    code = (
+        "import sys, os; from pathlib import Path; from fleet.state import Store\n"
+        "with Store(Path(sys.argv[1])).lock('demo', 'up'): os._exit(9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(store.root)], check=False)
+    with store.lock("demo", "down", wait_s=0):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_state_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(UsageError, match="cannot be written"), Store(tmp_path / "state").lock("demo", "up"):
+        pass
+
+
+def test_replacing_a_file_leaves_the_old_one_where_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    write_atomic(file, b"old")
+
+    def refuse(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]

@@ -1,0 +1,329 @@
+"""The main job with stand-in tasks: real sshd, the real agent, scripts without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.program import Program, lines_of, task_config, wait_for
+
+pytestmark = pytest.mark.wire
+
+SHOW = """
+import os, sys
+for name in sorted(os.environ):
+    print(f"{name}={os.environ[name]}")
+print("ARGS", sys.argv[1:])
+print("CWD", sorted(os.listdir(".")))
+"""
+
+SLEEP = """
+import time
+print("up", flush=True)
+time.sleep(600)
+"""
+
+COUNT = """
+import os, sys, time
+rank = os.environ["FLEET_RANK"]
+for i in range(400):
+    sys.stdout.buffer.write(b"line %d of %s \\xff\\r" % (i, rank.encode()) + (b"\\n" if i % 3 else b""))
+    sys.stdout.buffer.flush()
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_every_task_sees_its_own_index_in_the_same_cluster(program: Program, workers: int) -> None:
+    program.run("up", "--workers", str(workers))
+    program.script("task.py", SHOW)
+    ran = program.run("train", "task.py", "-e", "COLOUR=blue", "--", "--epochs", "3 and more")
+    clusters = []
+    for index in range(workers):
+        lines = lines_of(ran, f"worker-{index}")
+        config = task_config("\n".join(lines))
+        assert config["task"] == {"type": "worker", "index": index}
+        clusters.append(json.dumps(config["cluster"]))
+        assert "ARGS ['--epochs', '3 and more']" in lines
+        assert "COLOUR=blue" in lines
+        assert "PYTHONUNBUFFERED=1" in lines
+        assert f"FLEET_RANK={index}" in lines
+        assert f"FLEET_NUM_TASKS={workers}" in lines
+        assert any(line.startswith("AIP_CHECKPOINT_DIR=/") for line in lines)
+    assert len(set(clusters)) == 1
+    endpoints = json.loads(clusters[0])["worker"]
+    assert len(endpoints) == len(set(endpoints)) == workers
+    ports = [int(endpoint.rpartition(":")[2]) for endpoint in endpoints]
+    assert len(set(ports)) == workers
+    assert min(ports) >= 2222
+
+
+def test_the_dry_run_shows_what_would_start_and_starts_nothing(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", SHOW)
+    ran = program.run("train", "task.py", "--dry-run", "-o", "json", "--", "--epochs", "3")
+    planned = [event for event in ran.events if event["event"] == "task_planned"]
+    assert [event["task"] for event in planned] == ["worker-0", "worker-1"]
+    for index, event in enumerate(planned):
+        assert json.loads(event["tf_config"])["task"] == {"type": "worker", "index": index}
+        assert event["command"].endswith("task.py --epochs 3")
+    assert not program.tasks()
+    assert not list((program.state / "local").glob("*/fleet/jobs/*"))
+    text = program.run("train", "task.py", "--dry-run")
+    assert '"index": 1' in text.text + text.err
+
+
+def test_a_client_killed_in_the_middle_loses_nothing(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", COUNT)
+    client = program.start("train", "task.py")
+    wait_for("both tasks", lambda: len(program.tasks()) == 2)
+    time.sleep(0.5)
+    client.kill()
+    client.communicate()
+    ran = program.run("logs", "-f", "--worker", "1")
+    assert ran.out == program.log_of("worker-1").read_bytes()
+    assert ran.out.count(b"of 1 \xff\r") == 400
+    assert program.run("logs", "--worker", "worker-0").out == program.log_of("worker-0").read_bytes()
+
+
+def test_ctrl_c_detaches_and_says_how_to_come_back(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", COUNT)
+    client = program.start("train", "task.py")
+    wait_for("both tasks", lambda: len(program.tasks()) == 2)
+    client.send_signal(signal.SIGINT)
+    ran = program.finish(client, code=101, timeout=20)
+    assert "fleet logs -f" in ran.err
+    assert "fleet stop" in ran.err
+    assert len(program.tasks()) == 2
+    assert program.run("logs", "-n", "1", code=101).out
+    program.run("logs", "-f")
+
+
+def test_one_worker_killed_stops_all_within_the_grace_period(program: Program) -> None:
+    program.run("up", "--workers", "3")
+    program.script(
+        "task.py",
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)\n",
+    )
+    client = program.start("train", "task.py", "--grace", "1")
+    wait_for("the tasks", lambda: len(program.tasks()) == 3)
+    wait_for("their output", lambda: all(program.log_of(f"worker-{i}").stat().st_size for i in range(3)))
+    (victim,) = program.tasks("worker-1")
+    victim.kill()
+    killed = time.monotonic()
+    wait_for("all tasks to end", lambda: not program.tasks(), deadline_s=5)
+    assert time.monotonic() - killed < 3
+    ran = program.finish(client, code=100, timeout=20)
+    assert "worker-1" in ran.err
+    assert "SIGKILL" in ran.err
+    assert program.run("logs", "-f", code=100)
+
+
+def test_a_failing_script_is_told_by_its_first_task(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script(
+        "task.py",
+        "import os, sys, time\nif os.environ['FLEET_RANK'] == '1': sys.exit('the disk of dreams is full')\n"
+        "time.sleep(600)\n",
+    )
+    ran = program.run("train", "task.py", code=100)
+    assert "worker-1" in ran.err
+    assert "worker-1 | the disk of dreams is full" in ran.text
+    result = program.run("logs", "-f", "-o", "json", code=100).events[-1]
+    assert result["event"] in ("job_result", "error")
+
+
+def test_a_detached_job_is_seen_and_stopped(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", SLEEP)
+    program.run("train", "-d", "task.py")
+    assert len(program.tasks()) == 2
+    status = program.run("status", "-o", "json").events
+    (fleet,) = [event for event in status if event.get("name") == "default"]
+    assert fleet["job"]["script"] == "task.py"
+    assert [task["phase"] for task in fleet["job"]["tasks"]] == ["running", "running"]
+    busy = program.run("train", "task.py", code=14)
+    assert "is running" in busy.err
+    assert len(program.tasks()) == 2
+    program.run("stop")
+    assert not program.tasks()
+    assert program.run("logs", code=103).text.count("up") == 2
+    program.run("stop")
+
+
+def test_two_launches_at_once_start_one_job(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", SLEEP)
+    clients = [program.start("train", "-d", "task.py") for _ in range(2)]
+    codes = sorted(program.finish(client, code=None, timeout=60).code for client in clients)
+    assert codes == [0, 14]
+    assert len(program.tasks()) == 2
+
+
+def test_secrets_are_seen_by_the_task_alone(program: Program) -> None:
+    program.run("up", "--workers", "1")
+    program.script("task.py", "import os, time\nprint(len(os.environ['TOKEN']), flush=True)\ntime.sleep(600)\n")
+    secret = "correct-horse-battery"
+    ran = program.run("train", "-d", "task.py", "--secret", "TOKEN", env={"TOKEN": secret})
+    assert secret not in ran.text + ran.err
+    (task,) = program.tasks()
+    assert task.environ()["TOKEN"] == secret
+    for process in program.processes():
+        assert all(secret not in word for word in process.cmdline())
+    for path in program.state.rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), path
+    assert program.run("logs", code=101).out.strip() == b"worker-0 | 21"
+
+
+def test_down_leaves_nothing(program: Program, tmp_path: Path) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", "import subprocess, time\nsubprocess.Popen(['sleep', '601'], start_new_session=True)\n" + SLEEP)
+    program.run("train", "-d", "task.py")
+    wait_for("the children", lambda: len([p for p in program.tasks() if "sleep" in p.name()]) == 2)
+    ran = program.run("down", "--yes")
+    assert "0 left" in ran.err + ran.text
+    assert not program.processes()
+    assert not list((program.state / "local").iterdir())
+    assert not [path for path in (program.state / "fleets").iterdir() if path.is_dir()]
+    assert program.run("status", code=102).err
+    program.run("down")
+
+
+def test_the_fleet_of_a_user_with_files_called_like_our_packages(program: Program) -> None:
+    for name in ("train.py", "fleet.py", "provision.py"):
+        program.script(name, f"print('the file {name} of the user ran')\n")
+    program.script("main.py", "import train, provision\nprint('both imported')\n")
+    env = {"PYTHONPATH": "."}
+    up = program.run("up", "--workers", "1", env=env)
+    assert "of the user ran" not in up.text + up.err
+    ran = program.run("train", "main.py", env=env)
+    assert lines_of(ran, "worker-0") == [
+        "the file train.py of the user ran",
+        "the file provision.py of the user ran",
+        "both imported",
+    ]
+    assert lines_of(program.run("train", "train.py", env=env), "worker-0") == ["the file train.py of the user ran"]
+    (program.folder / "fleet.py").unlink()
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", "fleet", "status"],
+        cwd=program.folder, env=program.environment(env), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "of the user ran" not in done.stdout + done.stderr
+
+
+def test_the_bundle_follows_the_folder(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    show = "import os\nfor r, d, f in sorted(os.walk('.')):\n for n in sorted(f): print(os.path.join(r, n), open(os.path.join(r, n)).read().strip()[:20])\n"
+    program.script("task.py", show)
+    program.script("lib/a.py", "a")
+    program.script("old.txt", "old")
+    program.script("big.bin", "x")
+    program.script(".fleetignore", "*.bin\n")
+    program.script("../data/part-0", "zero")
+    first = program.run("train", "task.py", "--data", "../data:input/set")
+    assert "./old.txt old" in lines_of(first, "worker-1")
+    assert "./input/set/part-0 zero" in lines_of(first, "worker-1")
+    assert not any("big.bin" in line for line in lines_of(first, "worker-1"))
+    (program.folder / "old.txt").unlink()
+    program.script("lib/a.py", "b")
+    second = program.run("train", "task.py", "-o", "json")
+    pushed = [event for event in second.events if event["event"] == "push_progress"]
+    assert max(event["total"] for event in pushed) <= 2
+    text = program.run("logs").text
+    assert "worker-1 | ./lib/a.py b" in text
+    assert "old.txt" not in text
+
+
+def test_hard_output_is_kept_byte_for_byte(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script(
+        "task.py",
+        "import os, sys\nout = sys.stdout.buffer\n"
+        "if os.environ['FLEET_RANK'] == '0':\n    out.write(b'x' * 50_000_000 + b'\\n')\n"
+        "else:\n    out.write(b'\\xff\\xfe\\x00' * 1000 + b'\\r' * 100_000)\n",
+    )
+    program.run("train", "task.py")
+    for index in (0, 1):
+        ran = program.run("logs", "--worker", str(index))
+        assert ran.out == program.log_of(f"worker-{index}").read_bytes()
+    assert program.log_of("worker-0").stat().st_size == 50_000_001
+    assert program.log_of("worker-1").stat().st_size == 103_000
+
+
+def test_fleets_side_by_side(program: Program) -> None:
+    program.script("task.py", SLEEP)
+    for name in ("one", "two"):
+        program.run("up", "--workers", "1", "--fleet", name)
+        program.run("train", "-d", "task.py", env={"FLEET_NAME": name})
+    assert len(program.tasks()) == 2
+    program.run("down", "--fleet", "one", "--yes")
+    assert len(program.tasks()) == 1
+    assert program.run("logs", "--fleet", "two", code=101).text == "worker-0 | up\n"
+
+
+def test_a_client_killed_during_up_is_repaired(program: Program) -> None:
+    for delay in (0.1, 0.3, 0.4, 0.5, 0.7):
+        client = program.start("up", "--workers", "3")
+        time.sleep(delay)
+        client.kill()
+        client.communicate()
+    program.run("up", "--workers", "3")
+    listeners = [process for process in program.processes() if "sshd" in process.name()]
+    assert len([p for p in listeners if p.ppid() == 1 or p.parent() is None or "sshd" not in p.parent().name()]) == 3  # type: ignore[union-attr]
+    program.script("task.py", "print('ran')\n")
+    assert program.run("train", "task.py").text.count("ran") == 3
+
+
+def test_ctrl_c_during_up_cleans_up(program: Program) -> None:
+    for delay in (0.2, 0.4, 0.6):
+        client = program.start("up", "--workers", "3")
+        time.sleep(delay)
+        client.send_signal(signal.SIGINT)
+        ran = program.finish(client, code=None, timeout=30)
+        if ran.code == 0:
+            program.run("down")
+        else:
+            assert ran.code == 103, ran.err
+        assert not program.processes()
+        assert not list((program.state / "local").glob("*/instance.json"))
+
+
+def test_a_dead_sshd_is_named_and_up_repairs_it(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", "print('ran')\n")
+    (pid,) = {
+        json.loads(path.read_text())["pid"] for path in (program.state / "local").glob("*-worker-1/instance.json")
+    }
+    psutil.Process(pid).kill()
+    ran = program.run("train", "task.py", code=13)
+    assert "worker-1" in ran.err
+    assert "fleet up" in ran.err
+    assert "unreachable" in program.run("status").text or "worker-1" in program.run("status").text
+    program.run("up")
+    assert program.run("train", "task.py").text.count("ran") == 2
+
+
+def test_a_killed_supervisor_takes_its_task_with_it(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", SLEEP)
+    client = program.start("train", "task.py")
+    wait_for("both tasks", lambda: len(program.tasks()) == 2)
+    (task,) = program.tasks("worker-1")
+    os.kill(task.ppid(), signal.SIGKILL)
+    ran = program.finish(client, code=100, timeout=40)
+    assert "worker-1" in ran.err
+    wait_for("the tasks to end", lambda: not program.tasks(), deadline_s=15)
+    program.script("task.py", "print('ran')\n")
+    assert program.run("train", "task.py").text.count("ran") == 2

@@ -1,0 +1,72 @@
+"""What a user can get wrong: one sentence, the next step, the documented exit code, and nothing started."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.program import Program
+
+pytestmark = pytest.mark.wire
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["train", "task.py"], 102, "no fleet"),
+        (["logs"], 102, "no fleet"),
+        (["stop"], 102, "no fleet"),
+        (["status"], 102, "no fleet"),
+        (["train", "none.py"], 2, "none.py"),
+        (["train", "folder"], 2, "folder"),
+        (["train", "broken.py"], 2, "line 2"),
+        (["train", "notes.ipynb"], 2, "notebook"),
+        (["train"], 2, "SCRIPT"),
+        (["up", "--workers", "0"], 2, "at least one worker"),
+        (["up", "--workers", "-1"], 2, "at least one worker"),
+        (["up", "--workers", "two"], 2, "two"),
+        (["up", "--gpu", "abacus"], 2, "abacus"),
+        (["up", "--gpu", "t4"], 2, "Compute Engine"),
+        (["up", "--provider", "moon"], 2, "moon"),
+        (["up", "--fleet", "Not A Name"], 2, "Not A Name"),
+        (["up", "--wrokers", "2"], 2, "--wrokers"),
+        (["fly"], 2, "fly"),
+        (["train", "task.py", "--data", "nowhere"], 2, "nowhere"),
+        (["train", "task.py", "--env", "TF_CONFIG=1"], 2, "TF_CONFIG"),
+        (["logs", "--worker", "nine"], 2, "nine"),
+    ],
+)
+def test_mistakes_without_a_fleet(program: Program, arguments: list[str], code: int, said: str) -> None:
+    program.script("task.py", "print('x')\n")
+    program.script("broken.py", "print('x')\nif:\n")
+    program.script("notes.ipynb", "{}")
+    (program.folder / "folder").mkdir()
+    ran = program.run(*arguments, code=code)
+    assert said in ran.err
+    assert "next:" in ran.err
+    assert len(ran.err.splitlines()) <= 4
+    assert not ran.out
+    assert not list((program.state / "local").glob("*"))
+
+
+def test_mistakes_with_a_fleet(program: Program) -> None:
+    program.script("task.py", "print('x')\n")
+    program.run("up", "--workers", "2")
+    other = program.run("up", "--workers", "3", code=2)
+    assert "already up with other settings" in other.err
+    assert "3" in other.err
+    again = program.run("up")
+    assert "already up" in again.err + again.text
+    assert "no job" in program.run("logs", code=102).err
+    assert "worker-7" in program.run("logs", "--worker", "7", code=102).err
+    assert program.run("train", "../elsewhere/task.py", code=2).err
+    program.script("../elsewhere/task.py", "print('x')\n")
+    assert "outside" in program.run("train", "../elsewhere/task.py", "--workdir", ".", code=2).err
+    assert program.run("logs", "--job", "no-such-job", code=102).err
+
+
+def test_mistakes_in_json_are_objects(program: Program) -> None:
+    ran = program.run("train", "none.py", "-o", "json", code=2)
+    error = ran.events[-1]
+    assert error["event"] == "error"
+    assert error["exit_code"] == 2
+    assert "none.py" in error["sentence"]

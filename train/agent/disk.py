@@ -1,0 +1,112 @@
+"""Files, as the agent writes and removes them."""
+
+import json
+import os
+import stat
+from typing import Any, Dict, Optional, Tuple
+
+
+def write_atomic(path: str, data: bytes, mode: int = 0o600) -> None:
+    """Replace the file `path` by one with `data`: readers see the old one or the new one, whole.
+
+    Raises:
+        OSError: it cannot be written; the old one is left as it was.
+    """
+    temporary = f"{path}.{os.getpid()}.new"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            write_all(fd, data)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except OSError:
+        remove_file(temporary)
+        raise
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of `data` to a blocking file descriptor."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def remove_file(path: str) -> None:
+    """Remove `path`, a file, link or socket; a missing one is success."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def remove_tree(path: str) -> None:
+    """Remove the folder `path` with all that is in it, following no link; what is missing is success.
+
+    Raises:
+        OSError: something in it cannot be removed.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(mode):
+        remove_file(path)
+        return
+    if mode & 0o700 != 0o700:
+        os.chmod(path, 0o700)
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                remove_tree(entry.path)
+            else:
+                remove_file(entry.path)
+    os.rmdir(path)
+
+
+def make_folder(path: str) -> None:
+    """Make the folder `path` and its parents, each readable by its owner alone."""
+    os.makedirs(path, mode=0o700, exist_ok=True)
+
+
+def read_text(path: str) -> str:
+    """The text of a small file; empty where there is none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def read_json(path: str) -> Optional[Dict[str, Any]]:
+    """The JSON object in a file; None where there is no file, or no object in it."""
+    try:
+        with open(path, "rb") as file:
+            value = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def size_of(path: str) -> int:
+    """Size of a file in bytes; 0 where there is none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def free_space(path: str) -> Tuple[int, int]:
+    """Bytes that an ordinary user may still write to the file system of `path`, and its size in bytes."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+def readable_size(count: int) -> str:
+    """``1.5 GiB`` for a number of bytes."""
+    value = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -1,0 +1,89 @@
+"""The environment of a task, from what is known before it starts. Pure: the client shows the same."""
+
+from typing import Dict, List, Mapping, Sequence
+
+from train.agent.cluster import TASK_TYPES, endpoint, parse_task, tf_config
+from train.agent.paths import TaskPaths
+from train.agent.processes import MARK
+from train.agent.records import Member
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+def by_rank(members: Sequence[Member]) -> List[Member]:
+    """Tasks in the order of their rank: by type as TensorFlow lists them, then by index."""
+
+    def key(member: Member) -> "tuple[int, int]":
+        kind, index = parse_task(member.task)
+        return TASK_TYPES.index(kind), index
+
+    return sorted(members, key=key)
+
+
+def _without_proxy(variables: Mapping[str, str], members: Sequence[Member]) -> Dict[str, str]:
+    """Keep a proxy out of the way between tasks: gRPC honours these variables and hangs in silence behind one.
+
+    Source: https://github.com/grpc/grpc/blob/master/doc/environment_variables.md
+    """
+    hosts = [*(member.address for member in members), *_LOCAL]
+    both = [variables.get("no_proxy", ""), variables.get("NO_PROXY", "")]
+    found = {"no_proxy": both, "NO_PROXY": both}
+    if "no_grpc_proxy" in variables:
+        found["no_grpc_proxy"] = [variables["no_grpc_proxy"]]
+    merged = {}
+    for name, values in found.items():
+        given = [item.strip() for value in values for item in value.split(",")]
+        merged[name] = ",".join(dict.fromkeys(item for item in [*given, *hosts] if item))
+    return merged
+
+
+def task_environment(  # noqa: PLR0913 - one fact each
+    session: Mapping[str, str],
+    user: Mapping[str, str],
+    *,
+    fleet: str,
+    job: str,
+    task: str,
+    attempt: int,
+    members: Sequence[Member],
+    paths: TaskPaths,
+) -> Dict[str, str]:
+    """Every variable that the process of `task` starts with.
+
+    Args:
+        session: The host's own environment.
+        user: What the user set; it wins over everything but TF_CONFIG and what keeps a proxy away.
+        fleet: Name of the fleet.
+        job: Name of the job.
+        task: Name of the task, ``worker-1``.
+        attempt: Number of the attempt, from 1.
+        members: All tasks of the job.
+        paths: The task's paths on its host.
+    """
+    kind, index = parse_task(task)
+    ranked = by_rank(members)
+    variables = dict(session)
+    variables.update(
+        PYTHONUNBUFFERED="1",
+        PWD=paths.source,
+        FLEET_NAME=fleet,
+        FLEET_JOB_ID=job,
+        FLEET_ATTEMPT=str(attempt),
+        FLEET_TASK_TYPE=kind,
+        FLEET_TASK_INDEX=str(index),
+        FLEET_RANK=str([member.task for member in ranked].index(task)),
+        FLEET_NUM_TASKS=str(len(ranked)),
+        FLEET_ADDRESSES=",".join(endpoint(member.address, member.port) for member in ranked),
+        FLEET_CHECKPOINT_DIR=paths.checkpoints,
+        FLEET_LOG_DIR=paths.logs,
+        FLEET_MODEL_DIR=paths.model,
+        # Names of Vertex AI, https://cloud.google.com/vertex-ai/docs/training/code-requirements
+        AIP_CHECKPOINT_DIR=paths.checkpoints,
+        AIP_TENSORBOARD_LOG_DIR=paths.logs,
+        AIP_MODEL_DIR=paths.model,
+    )
+    variables.update(user)
+    variables.update(_without_proxy(variables, members))
+    variables["TF_CONFIG"] = tf_config(members, task)
+    variables[MARK] = paths.folder
+    return variables

@@ -1,0 +1,67 @@
+"""Waits for file descriptors and for points in time, in one thread."""
+
+import selectors
+import time
+from typing import Callable, Dict, Tuple
+
+READ = selectors.EVENT_READ
+WRITE = selectors.EVENT_WRITE
+
+_Ready = Callable[[int], None]
+
+
+class Loop:
+    """Calls back when something can be read or written, or when a time has come.
+
+    What is ready is served before what is due, so that bytes which came in time count as in time.
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: Dict[str, Tuple[float, Callable[[], None]]] = {}
+
+    def watch(self, fd: int, events: int, call: _Ready) -> None:
+        """Call `call` with the events that are ready on `fd`, from now on; replaces what was watched on it."""
+        try:
+            self._selector.modify(fd, events, call)
+        except KeyError:
+            self._selector.register(fd, events, call)
+
+    def unwatch(self, fd: int) -> None:
+        """Stop watching; to be called before `fd` is closed."""
+        try:
+            self._selector.unregister(fd)
+        except KeyError:
+            pass
+
+    def after(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+        """Call `call` once in so many seconds; replaces the timer of that name."""
+        self._timers[name] = (time.monotonic() + seconds, call)
+
+    def waits_for(self, name: str) -> bool:
+        """Whether the timer of that name is set."""
+        return name in self._timers
+
+    def cancel(self, name: str) -> None:
+        """Forget a timer; a missing one is success."""
+        self._timers.pop(name, None)
+
+    def turn(self) -> None:
+        """Wait for the next thing to happen, and serve it."""
+        timeout = None
+        if self._timers:
+            timeout = max(0.0, min(when for when, _ in self._timers.values()) - time.monotonic())
+        for key, events in self._selector.select(timeout):
+            # Served one may have stopped the watch of a later one, or closed it and opened another.
+            current = self._selector.get_map().get(key.fd)
+            if current is not None and current.data is key.data:
+                key.data(events)
+        now = time.monotonic()
+        for name in [name for name, (when, _) in self._timers.items() if when <= now]:
+            due = self._timers.pop(name, None)
+            if due is not None:
+                due[1]()
+
+    def close(self) -> None:
+        """Give the selector back."""
+        self._selector.close()

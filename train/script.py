@@ -1,0 +1,231 @@
+"""The user's script as it lies on this computer: can it start at all, and which modules of its own does it import?
+
+Nothing is executed. The script is compiled by the Python that runs this program, which may be another version than
+the one on the hosts; where the two could disagree, the error says so.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import errno
+import os
+import platform
+import shlex
+import stat
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_LINE_SHOWN = 100  # characters of an offending line
+
+
+class ScriptError(ValueError):
+    """The script cannot be started.
+
+    Args:
+        sentence: What is wrong.
+        cause: Why, when that is not said in the sentence.
+        next_step: What to type or change now.
+    """
+
+    def __init__(self, sentence: str, *, cause: str = "", next_step: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.cause = cause
+        self.next_step = next_step
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Python file, read and parsed."""
+
+    path: Path
+    tree: ast.Module
+
+
+def check(script: Path) -> Source:
+    """Read and compile `script`.
+
+    Raises:
+        ScriptError: it is missing, not a file, not readable, not a Python script, or does not compile.
+    """
+    _check_kind(script)
+    _check_name(script)
+    try:
+        content = script.read_bytes()
+    except OSError as error:
+        raise _unreadable(script, error) from error
+    return Source(script, _parse(script, content))
+
+
+def sources(script: Path, workdir: Path) -> list[Source]:
+    """`script` and the modules of `workdir` that it imports, parsed; modules that do not parse are left out.
+
+    Raises:
+        ScriptError: `check` refuses the script.
+    """
+    return list(_reachable(check(script), workdir))
+
+
+def imports(script: Path, workdir: Path) -> list[Path]:
+    """`script` and the modules of `workdir` that it imports, directly or not; the script first.
+
+    Modules are looked for where Python looks: beside the script, then in `workdir`; for relative imports, in their
+    package. Modules that do not parse are left out: the task may never reach them.
+
+    Raises:
+        ScriptError: `check` refuses the script.
+    """
+    return [source.path for source in sources(script, workdir)]
+
+
+def _check_kind(script: Path) -> None:
+    try:
+        mode = script.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if script.is_symlink():
+            sentence, cause = f"the script {script} is a link to nothing", f"it points to {os.readlink(script)}"
+            raise ScriptError(sentence, cause=cause, next_step="repair the link, or name its target") from error
+        raise ScriptError(f"there is no script {script}", next_step=_similar(script)) from error
+    except OSError as error:
+        raise _unreadable(script, error) from error
+    except ValueError as error:  # a null character in the name
+        raise ScriptError(f"{str(script)!r} is not a file name", next_step="name a Python script") from error
+    if stat.S_ISDIR(mode):
+        inside = sorted(path.name for path in script.glob("*.py"))
+        choice = f"one of its scripts, such as {script / inside[0]}" if inside else "a Python script"
+        raise ScriptError(f"{script} is a folder, not a script", next_step=f"name {choice}")
+    if not stat.S_ISREG(mode):
+        raise ScriptError(f"{script} is not a regular file", next_step="write the script to a file and name that")
+
+
+def _check_name(script: Path) -> None:
+    if script.suffix == ".ipynb":
+        raise ScriptError(
+            f"{script} is a notebook, not a script",
+            next_step=f"jupyter nbconvert --to script {shlex.quote(str(script))}",
+        )
+    if script.suffix != ".py":
+        raise ScriptError(
+            f"{script} is not a Python script",
+            cause="its name does not end in .py",
+            next_step="name a file that ends in .py",
+        )
+
+
+def _similar(script: Path) -> str:
+    """What to type instead of a script that is not there."""
+    folder = script.parent
+    if not folder.is_dir():
+        return f"check the path: there is no folder {folder}"
+    try:
+        names = sorted(path.name for path in folder.glob("*.py"))
+    except OSError:
+        names = []
+    close = difflib.get_close_matches(script.name, names, n=1)
+    if close:
+        return f"did you mean {folder / close[0]}?"
+    return f"check the name; in {folder.absolute()} there are: {', '.join(names[:8])}" if names else "check the path"
+
+
+def _unreadable(script: Path, error: OSError) -> ScriptError:
+    reason = (error.strerror or str(error)).lower()
+    if error.errno == errno.EACCES:
+        return ScriptError(
+            f"the script {script} cannot be read", cause=reason, next_step=f"chmod u+r {shlex.quote(str(script))}"
+        )
+    return ScriptError(f"the script {script} cannot be read", cause=reason, next_step="check the path")
+
+
+def _parse(script: Path, content: bytes) -> ast.Module:
+    """Syntax tree of a Python file, in the encoding that it declares (PEP 263).
+
+    Compiling finds more than parsing does: a `return` outside a function, a `nonlocal` without a function around it.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes and the like: the task itself shows them
+            tree = ast.parse(content, str(script))
+            compile(content, str(script), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise _syntax(script, content, error) from error
+    except ValueError as error:  # null bytes, before Python 3.12
+        raise ScriptError(f"{script} is not a Python script", cause=str(error)) from error
+    except (RecursionError, MemoryError) as error:
+        raise ScriptError(f"{script} cannot be compiled", cause="its expressions are nested too deeply") from error
+    return tree
+
+
+def _syntax(script: Path, content: bytes, error: SyntaxError) -> ScriptError:
+    line = error.lineno or 0
+    shown = (error.text or _line(content, line)).strip()
+    if len(shown) > _LINE_SHOWN:
+        shown = shown[:_LINE_SHOWN] + "…"
+    version = ".".join(platform.python_version_tuple()[:2])
+    return ScriptError(
+        f"{script}:{line}: {error.msg}" if line else f"{script}: {error.msg}",
+        cause=f"Python {version} cannot compile the line: {shown}" if shown else "",
+        next_step=f"correct it; this checks it again: python3 -m py_compile {shlex.quote(str(script))}",
+    )
+
+
+def _line(content: bytes, number: int) -> str:
+    lines = content.splitlines()
+    return lines[number - 1].decode("utf-8", "replace") if 0 < number <= len(lines) else ""
+
+
+def _reachable(script: Source, workdir: Path) -> Iterator[Source]:
+    roots = [script.path.parent, workdir]
+    seen = {_key(script.path)}
+    waiting = [script]
+    while waiting:
+        source = waiting.pop(0)
+        yield source
+        for path in _siblings(source, roots):
+            if _key(path) in seen or not _inside(path, workdir):
+                continue
+            seen.add(_key(path))
+            try:
+                waiting.append(Source(path, _parse(path, path.read_bytes())))
+            except (ScriptError, OSError):
+                continue
+
+
+def _siblings(source: Source, roots: list[Path]) -> Iterator[Path]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files(roots, alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module.split(".") if node.module else []
+            where = roots
+            if node.level:
+                package = source.path.parent
+                for _ in range(node.level - 1):
+                    package = package.parent
+                where = [package]
+            for alias in node.names:
+                yield from _files(where, [*base, alias.name])
+
+
+def _files(roots: list[Path], parts: list[str]) -> Iterator[Path]:
+    """Files that importing the dotted name `parts` executes; its last part may be no module but a name in one."""
+    for root in roots:
+        found = []
+        for depth in range(1, len(parts) + 1):
+            place = root.joinpath(*parts[:depth])
+            choices = (place / "__init__.py", place.with_name(place.name + ".py"))
+            found += [path for path in choices if path.is_file()][:1]
+        if found:
+            yield from found
+            return
+
+
+def _key(path: Path) -> str:
+    return os.path.realpath(path)
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    return Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder))  # noqa: PTH100 - normalises `..`
