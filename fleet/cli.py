@@ -70,14 +70,16 @@ def _ports(yes: bool = False) -> Ports:
 def _sink(output: Output, *, prefix: bool = True) -> Sink:
     from fleet.console import make_sink
 
-    return make_sink(output.value, stdout=sys.stdout.buffer, stderr=sys.stderr, prefix=prefix)
+    return make_sink(
+        output.value, stdout=sys.stdout, stderr=sys.stderr, prefix=prefix, hint="Ctrl-C detaches; the job goes on"
+    )
 
 
 def _checked(name: str) -> str:
-    from provision.names import check_fleet_name
+    from provision.names import validate_fleet_name
 
     try:
-        return check_fleet_name(name)
+        return validate_fleet_name(name)
     except ValueError as error:
         raise UsageError(str(error), next_step="fleet up --fleet my-fleet") from None
 
@@ -251,8 +253,24 @@ def _run(output: Output, verb: Callable[[Sink], object], *, prefix: bool = True,
     sink = _sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix)
     try:
         verb(sink)
+    except FleetError as error:
+        sink.close()
+        raise typer.Exit(_report(error, sink)) from None
+    except KeyboardInterrupt:
+        sink.close()
+        raise typer.Exit(_report(CancelledError("interrupted"), sink)) from None
     finally:
         sink.close()
+
+
+def _report(error: FleetError, sink: Sink | None = None) -> int:
+    from fleet.console.colors import wants_color
+    from fleet.console.errors import print_error
+    from fleet.console.jsonl import JsonSink
+
+    json = sink if isinstance(sink, JsonSink) else None
+    print_error(error, sys.stderr, json=json, color=wants_color(sys.stderr, os.environ))
+    return error.exit_code
 
 
 def _wants_json(arguments: list[str]) -> bool:
@@ -286,10 +304,7 @@ def run(arguments: list[str]) -> int:
     Returns:
         The exit code, see fleet.errors.
     """
-    from fleet.console.errors import print_error
-
     signal.signal(signal.SIGTERM, _interrupted)
-    json = _wants_json(arguments)
     try:
         code = app(args=arguments, prog_name="fleet", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -301,5 +316,4 @@ def run(arguments: list[str]) -> int:
         failure = _usage(error)
     except KeyboardInterrupt:
         failure = CancelledError("interrupted")
-    print_error(failure, sys.stderr, json=json)
-    return failure.exit_code
+    return _report(failure, _sink(Output.JSON) if _wants_json(arguments) else None)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 UNKNOWN = "?"
 _COMPAT = re.compile(r"^tensorflow\.compat\.v[12](?=\.|$)")
@@ -52,35 +54,39 @@ def uses(tree: ast.Module) -> list[Use]:
     found = []
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            found += [Use(name, node.lineno) for name in _imported(node).values()]
-        elif isinstance(node, ast.Attribute | ast.Name):
+            found += [Use(item.full, node.lineno) for item in _imported(node)]
+        elif isinstance(node, ast.Attribute | ast.Name) and (name := _resolve(node, aliases)) != UNKNOWN:
             line = node.end_lineno or node.lineno  # of the attribute, where a chain runs over several lines
-            found.append(Use(_resolve(node, aliases), line, called.get(id(node))))
+            found.append(Use(name, line, called.get(id(node))))
     return found
+
+
+class _Import(NamedTuple):
+    bound: str  # the name that the module can use now
+    stands_for: str
+    full: str  # what was imported
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[_Import]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            full = _plain(alias.name)
+            top = full.partition(".")[0]
+            yield _Import(alias.asname, full, full) if alias.asname else _Import(top, top, full)
+    elif node.module and not node.level:
+        for alias in node.names:
+            full = _plain(f"{node.module}.{alias.name}")
+            yield _Import(alias.asname or alias.name, full, full)
 
 
 def _learn(node: ast.AST, aliases: dict[str, str]) -> None:
     if isinstance(node, ast.Import | ast.ImportFrom):
-        aliases.update({name: _bound(node, name, full) for name, full in _imported(node).items()})
+        for item in _imported(node):  # of `try: import a as x` and `except ImportError: import b as x` the first
+            aliases.setdefault(item.bound, item.stands_for)
     elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Name | ast.Attribute | ast.Call):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         full = _resolve(node.value, aliases)
         aliases.update({target.id: full for target in targets if isinstance(target, ast.Name)})
-
-
-def _imported(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
-    """What an import brings, by the name that it binds: full names."""
-    if isinstance(node, ast.Import):
-        return {alias.asname or alias.name: _plain(alias.name) for alias in node.names}
-    if node.level or not node.module:
-        return {}
-    return {alias.asname or alias.name: _plain(f"{node.module}.{alias.name}") for alias in node.names}
-
-
-def _bound(node: ast.Import | ast.ImportFrom, name: str, full: str) -> str:
-    """Full name that a bound name stands for: ``import a.b`` binds `a`, to ``a``."""
-    plain = isinstance(node, ast.Import) and not any(alias.asname == name for alias in node.names)
-    return full.partition(".")[0] if plain else full
 
 
 def _plain(name: str) -> str:

@@ -10,12 +10,11 @@ import ast
 import difflib
 import errno
 import os
-import platform
 import shlex
 import stat
+import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 _LINE_SHOWN = 100  # characters of an offending line
@@ -37,16 +36,8 @@ class ScriptError(ValueError):
         self.next_step = next_step
 
 
-@dataclass(frozen=True)
-class Source:
-    """A Python file, read and parsed."""
-
-    path: Path
-    tree: ast.Module
-
-
-def check(script: Path) -> Source:
-    """Read and compile `script`.
+def check_script(script: Path) -> Path:
+    """`script` as it is, when it can be read and compiled.
 
     Raises:
         ScriptError: it is missing, not a file, not readable, not a Python script, or does not compile.
@@ -57,28 +48,49 @@ def check(script: Path) -> Source:
         content = script.read_bytes()
     except OSError as error:
         raise _unreadable(script, error) from error
-    return Source(script, _parse(script, content))
-
-
-def sources(script: Path, workdir: Path) -> list[Source]:
-    """`script` and the modules of `workdir` that it imports, parsed; modules that do not parse are left out.
-
-    Raises:
-        ScriptError: `check` refuses the script.
-    """
-    return list(_reachable(check(script), workdir))
+    parse(content, str(script))
+    return script
 
 
 def imports(script: Path, workdir: Path) -> list[Path]:
     """`script` and the modules of `workdir` that it imports, directly or not; the script first.
 
     Modules are looked for where Python looks: beside the script, then in `workdir`; for relative imports, in their
-    package. Modules that do not parse are left out: the task may never reach them.
+    package. What a module imports that cannot be read or does not compile is not followed: the task may never
+    reach it.
+    """
+    roots = [script.parent, workdir]
+    found = {os.path.realpath(script): script}
+    waiting = [script]
+    while waiting:
+        for path in _siblings(waiting.pop(0), roots):
+            key = os.path.realpath(path)
+            if key not in found and _inside(path, workdir):
+                found[key] = path
+                waiting.append(path)
+    return list(found.values())
+
+
+def parse(content: bytes, name: str) -> ast.Module:
+    """Syntax tree of a Python file, in the encoding that it declares (PEP 263).
+
+    Compiling finds more than parsing does: a `return` outside a function, a `nonlocal` without a function around it.
 
     Raises:
-        ScriptError: `check` refuses the script.
+        ScriptError: it does not compile; the sentence has `name` and the line.
     """
-    return [source.path for source in sources(script, workdir)]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes and the like: the task itself shows them
+            tree = ast.parse(content, name)
+            compile(content, name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise _syntax(name, content, error) from error
+    except ValueError as error:  # null bytes, before Python 3.12
+        raise ScriptError(f"{name} is not a Python script", cause=str(error)) from error
+    except (RecursionError, MemoryError) as error:
+        raise ScriptError(f"{name} cannot be compiled", cause="its expressions are nested too deeply") from error
+    return tree
 
 
 def _check_kind(script: Path) -> None:
@@ -86,7 +98,7 @@ def _check_kind(script: Path) -> None:
         mode = script.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
         if script.is_symlink():
-            sentence, cause = f"the script {script} is a link to nothing", f"it points to {os.readlink(script)}"
+            sentence, cause = f"the script {script} is a link to nothing", f"it points to {script.readlink()}"
             raise ScriptError(sentence, cause=cause, next_step="repair the link, or name its target") from error
         raise ScriptError(f"there is no script {script}", next_step=_similar(script)) from error
     except OSError as error:
@@ -139,35 +151,16 @@ def _unreadable(script: Path, error: OSError) -> ScriptError:
     return ScriptError(f"the script {script} cannot be read", cause=reason, next_step="check the path")
 
 
-def _parse(script: Path, content: bytes) -> ast.Module:
-    """Syntax tree of a Python file, in the encoding that it declares (PEP 263).
-
-    Compiling finds more than parsing does: a `return` outside a function, a `nonlocal` without a function around it.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes and the like: the task itself shows them
-            tree = ast.parse(content, str(script))
-            compile(content, str(script), "exec", dont_inherit=True)
-    except SyntaxError as error:
-        raise _syntax(script, content, error) from error
-    except ValueError as error:  # null bytes, before Python 3.12
-        raise ScriptError(f"{script} is not a Python script", cause=str(error)) from error
-    except (RecursionError, MemoryError) as error:
-        raise ScriptError(f"{script} cannot be compiled", cause="its expressions are nested too deeply") from error
-    return tree
-
-
-def _syntax(script: Path, content: bytes, error: SyntaxError) -> ScriptError:
+def _syntax(script: str, content: bytes, error: SyntaxError) -> ScriptError:
     line = error.lineno or 0
     shown = (error.text or _line(content, line)).strip()
     if len(shown) > _LINE_SHOWN:
         shown = shown[:_LINE_SHOWN] + "…"
-    version = ".".join(platform.python_version_tuple()[:2])
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return ScriptError(
         f"{script}:{line}: {error.msg}" if line else f"{script}: {error.msg}",
         cause=f"Python {version} cannot compile the line: {shown}" if shown else "",
-        next_step=f"correct it; this checks it again: python3 -m py_compile {shlex.quote(str(script))}",
+        next_step=f"correct it; this checks it again: python3 -m py_compile {shlex.quote(script)}",
     )
 
 
@@ -176,38 +169,21 @@ def _line(content: bytes, number: int) -> str:
     return lines[number - 1].decode("utf-8", "replace") if 0 < number <= len(lines) else ""
 
 
-def _reachable(script: Source, workdir: Path) -> Iterator[Source]:
-    roots = [script.path.parent, workdir]
-    seen = {_key(script.path)}
-    waiting = [script]
-    while waiting:
-        source = waiting.pop(0)
-        yield source
-        for path in _siblings(source, roots):
-            if _key(path) in seen or not _inside(path, workdir):
-                continue
-            seen.add(_key(path))
-            try:
-                waiting.append(Source(path, _parse(path, path.read_bytes())))
-            except (ScriptError, OSError):
-                continue
-
-
-def _siblings(source: Source, roots: list[Path]) -> Iterator[Path]:
-    for node in ast.walk(source.tree):
+def _siblings(module: Path, roots: list[Path]) -> Iterator[Path]:
+    """Files below `roots` that `module` imports itself."""
+    try:
+        tree = parse(module.read_bytes(), str(module))
+    except (ScriptError, OSError):
+        return
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _files(roots, alias.name.split("."))
         elif isinstance(node, ast.ImportFrom):
             base = node.module.split(".") if node.module else []
-            where = roots
-            if node.level:
-                package = source.path.parent
-                for _ in range(node.level - 1):
-                    package = package.parent
-                where = [package]
+            package = [module.parents[min(node.level, len(module.parents)) - 1]] if node.level else roots
             for alias in node.names:
-                yield from _files(where, [*base, alias.name])
+                yield from _files(package, [*base, alias.name])
 
 
 def _files(roots: list[Path], parts: list[str]) -> Iterator[Path]:
@@ -221,10 +197,6 @@ def _files(roots: list[Path], parts: list[str]) -> Iterator[Path]:
         if found:
             yield from found
             return
-
-
-def _key(path: Path) -> str:
-    return os.path.realpath(path)
 
 
 def _inside(path: Path, folder: Path) -> bool:

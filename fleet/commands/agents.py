@@ -1,21 +1,22 @@
-"""The agents of a fleet: open them on all hosts, ask them what they know."""
+"""The agents of a fleet: open them on all hosts, ask them all, stop what they supervise."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from fleet.errors import FleetError, NotFoundError
+from fleet.errors import FleetError
 from fleet.state import FleetRecord
 from provision.model import Host
-from train.agent.records import Inspect, JobReport, Stop
+from train.agent.records import Inspect, JobReport, Stop, Stopped
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
+    from fleet.remote.fanout import Outcome
 
-ASK_TIMEOUT_S = 5.0
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -25,20 +26,94 @@ def open_agents(hosts: Sequence[Host], key: Path) -> Iterator[list[AgentChannel]
     Raises:
         FleetError: a host could not be reached; all of these are named.
     """
+    with opened(hosts, key) as outcomes:
+        from fleet.remote.fanout import raise_failures
+
+        yield raise_failures(outcomes, "reach the fleet")
+
+
+@contextlib.contextmanager
+def opened(hosts: Sequence[Host], key: Path) -> Iterator[list[Outcome[AgentChannel]]]:
+    """An agent on every host that can be reached, or why it cannot; closed at the end."""
     from fleet.remote.channel import open_agent
-    from fleet.remote.fanout import fan_out, raise_failures
+    from fleet.remote.fanout import fan_out
 
-    opened: list[AgentChannel] = []
+    channels: list[AgentChannel] = []
 
-    def connect(host: Host) -> AgentChannel:
+    def one(host: Host) -> AgentChannel:
         channel = open_agent(host, key)
-        opened.append(channel)
+        channels.append(channel)
         return channel
 
     try:
-        outcomes = fan_out(hosts, connect)
-        raise_failures(outcomes)
-        yield [outcome.value for outcome in outcomes if outcome.value is not None]
+        yield fan_out(hosts, one)
     finally:
-        for channel in opened:
-            channel.close()
+        for channel in channels:
+            channel.connection.close()
+
+
+def ask(channels: Sequence[AgentChannel], question: Callable[[AgentChannel], T], verb: str) -> list[T]:
+    """The answers of all agents.
+
+    Args:
+        channels: The agents.
+        question: Asked of each, side by side.
+        verb: What is being done, for the sentence of an error.
+
+    Raises:
+        FleetError: at least one failed; every reason is given.
+    """
+    from fleet.remote.fanout import raise_failures
+
+    return raise_failures(_each(channels, question), verb)
+
+
+def _each(channels: Sequence[AgentChannel], question: Callable[[AgentChannel], T]) -> list[Outcome[T]]:
+    from fleet.remote.fanout import fan_out
+
+    by_host = {channel.connection.host.name: channel for channel in channels}
+
+    def abort() -> None:
+        for channel in channels:
+            channel.connection.sever()
+
+    hosts = [channel.connection.host for channel in channels]
+    return fan_out(hosts, lambda host: question(by_host[host.name]), abort=abort)
+
+
+def stop_everywhere(channels: Sequence[AgentChannel], job: str, grace_s: float) -> list[Outcome[Stopped]]:
+    """Have every host end its task of `job`; all are tried, whatever one answers."""
+    from fleet.remote.job import stop
+
+    return _each(channels, lambda channel: stop(channel, Stop(job, channel.connection.host.name, grace_s)))
+
+
+def newest_reports(channels: Sequence[AgentChannel], job: str = "") -> dict[str, JobReport]:
+    """What each host knows of one job, by host: of `job`, or of the newest that any host knows.
+
+    Raises:
+        FleetError: a host does not answer.
+    """
+    from fleet.remote.job import inspect
+
+    limit = 1000 if job else 1
+    reports = [
+        (channel.connection.host.name, report)
+        for channel, answers in zip(
+            channels, ask(channels, lambda channel: inspect(channel, Inspect(limit)), "ask for jobs"), strict=True
+        )
+        for report in answers
+    ]
+    wanted = job or max((report.job for _, report in reports), default="")
+    return {host: report for host, report in reports if report.job == wanted}
+
+
+def running_job(record: FleetRecord, key: Path) -> str:
+    """The job that runs on a fleet, as far as its hosts can be reached; empty where none does."""
+    with opened(record.hosts, key) as outcomes:
+        channels = [outcome.value for outcome in outcomes if outcome.value is not None]
+        with contextlib.suppress(FleetError):
+            for report in newest_reports(channels).values():
+                if report.alive and report.result is None:
+                    return report.job
+    return ""

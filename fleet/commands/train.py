@@ -161,8 +161,8 @@ def _prepare(
     def one(channel: AgentChannel) -> Prepared:
         host = channel.connection.host
 
-        def progress(sent: int, total: int, files: int) -> None:
-            sink.emit(PushProgress(host.name, sent, total, files))
+        def progress(sent: int, total: int) -> None:
+            sink.emit(PushProgress(host.name, sent, total, len(program.bundle.entries)))
 
         wish = Prepare(
             job=job,

@@ -1,0 +1,45 @@
+"""Sinks of events: a live table on a terminal, plain lines in a pipe, JSON lines for programs; and errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Literal, TextIO
+
+from fleet.console.colors import is_smart, wants_color
+from fleet.console.jsonl import JsonSink
+from fleet.console.lines import LinesSink
+from fleet.events import Sink
+
+Output = Literal["auto", "lines", "json"]
+
+
+def make_sink(
+    output: Output,
+    *,
+    stdout: TextIO,
+    stderr: TextIO,
+    prefix: bool = True,
+    hint: str = "",
+    environ: Mapping[str, str] = os.environ,
+) -> Sink:
+    """The sink that fits the streams.
+
+    Args:
+        output: ``auto`` is live where `stdout` is a terminal that can move its cursor, else lines.
+        stdout: Takes the log; its ``buffer`` is written to directly, unless the sink is live.
+        stderr: Takes sentences, where the log goes to `stdout` as lines.
+        prefix: Whether lines of the log start with their task; without it and without a terminal, they are passed
+            on byte for byte.
+        hint: How to leave the live console, for its last line.
+        environ: Environment: TERM and NO_COLOR count.
+    """
+    if output == "json":
+        return JsonSink(stdout.buffer)
+    if output == "auto" and is_smart(stdout, environ):
+        from fleet.console.live import LiveSink
+
+        return LiveSink(stdout, prefix=prefix, hint=hint)
+    return LinesSink(
+        stdout.buffer, stderr, prefix=prefix, color=wants_color(stdout, environ), terminal=stdout.isatty()
+    )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fleet.console.colors import paint
+from fleet.console.logtext import clean
 
 GAP = 2  # columns of space between two columns
 
@@ -136,7 +137,9 @@ def _row(columns: Sequence[Column], cells: tuple[Span, ...], mark: str) -> Line:
 
 
 def render(lines: Iterable[Line], *, color: bool) -> str:
-    """Lines as text for a stream, each ended by a newline."""
-    return "".join(
-        "".join(paint(span.text, span.style) if color else span.text for span in line) + "\n" for line in lines
-    )
+    """Lines as text for a stream, each ended by a newline, without control characters but those of colours."""
+
+    def text(span: Span) -> str:
+        return paint(clean(span.text), span.style if color else "")
+
+    return "".join("".join(map(text, line)) + "\n" for line in lines)

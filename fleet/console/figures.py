@@ -60,6 +60,13 @@ def metric(value: float) -> str:
     return f"{value:.{4 if magnitude < 10 else 3 if magnitude < 100 else 1}f}"
 
 
+def metric_title(name: str) -> str:
+    """Head of a metric's column; whatever kind of accuracy it is, the word is enough."""
+    if name.endswith("accuracy"):
+        name = "val_accuracy" if name.startswith("val_") else "accuracy"
+    return name.upper()
+
+
 def rate(per_second: float) -> str:
     """Steps a second with three digits."""
     return f"{per_second:.{2 if per_second < 10 else 1 if per_second < 100 else 0}f}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fleet.console import figures
 from fleet.console.colors import task_color
-from fleet.console.columns import GAP, Column, Line, Span, choose, crop, justify, table, table_width
+from fleet.console.columns import GAP, Column, Line, Span, choose, crop, line_len, table, table_width
 from fleet.console.logtext import clean
 from fleet.console.sentences import exit_words, result_sentence
 from fleet.console.view import Row, Stage, View, stragglers
@@ -47,9 +47,9 @@ def frame(
     width: int,
     height: int,
     now: float,
-    bars: Mapping[str, str] = {},  # noqa: B006 - never changed
+    bars: Mapping[str, str] = {},
     notice: str = "",
-    glyphs: Glyphs = Glyphs(),  # noqa: B008 - frozen
+    glyphs: Glyphs = Glyphs(),
 ) -> list[Line]:
     """What stands under the log: a rule, the header, a row for each task, the state of the whole.
 
@@ -62,8 +62,10 @@ def frame(
         notice: A remark for the last line.
         glyphs: Characters to draw with.
     """
+    if not view.fleet and not view.rows:
+        return []
     now = view.ended_at or now
-    lines: list[Line] = [(Span(glyphs.rule * width, "dim"),), _header(view, width, now, glyphs)]
+    lines = _header(view, width, now, glyphs)
     foot = _foot(view, width, notice, glyphs)
     room = max(_ROWS_MIN, height * 2 // 3 - len(lines) - len(foot) - 1)
     slow = stragglers(view.rows)
@@ -92,20 +94,23 @@ def state_word(row: Row, slow: frozenset[str]) -> str:
     return "slow" if row.name in slow else row.phase.value
 
 
-def _header(view: View, width: int, now: float, glyphs: Glyphs) -> Line:
-    left = [Span(view.fleet or "fleet", "bold")]
-    if view.job:
-        left += [Span(f"  job {view.job}"), Span(f"  attempt {view.attempt}"), Span(f"  {clean(view.script)}")]
-    elif view.provider:
-        left += [Span(f"  {view.provider}", "dim")]
-    right = []
+def _header(view: View, width: int, now: float, glyphs: Glyphs) -> list[Line]:
+    """The fleet and what it costs, drawn into the rule between log and table; then the job."""
+    facts = []
     if view.started_at or view.began_at:
-        right.append(figures.clock(now - (view.started_at or view.began_at)))
+        facts.append(figures.clock(now - (view.started_at or view.began_at)))
     if view.price_usd_h > 0:
-        right.append(figures.money(view.cost_usd(now)))
+        facts.append(figures.money(view.cost_usd(now)))
     if view.delete_at > 0 and not view.down:
-        right.append(f"deletes in {figures.span(view.delete_at - now)}" if view.delete_at > now else "deletes now")
-    return justify(tuple(left), (Span("  ".join(right)),), width, glyphs.mark)
+        facts.append(f"deletes in {figures.span(view.delete_at - now)}" if view.delete_at > now else "deletes now")
+    edge = Span(glyphs.rule * 2, "dim")
+    right = (Span(" "), Span(f" {glyphs.dot} ".join(facts)), Span(" "), edge)
+    left = crop((edge, Span(f" {view.fleet or 'fleet'} ", "bold")), width - line_len(right), glyphs.mark)
+    rule = Span(glyphs.rule * (width - line_len(left) - line_len(right)), "dim")
+    lines: list[Line] = [(*left, rule, *right)]
+    if view.job:
+        lines.append((Span(f"job {view.job}  attempt {view.attempt}  {clean(view.script)}"),))
+    return lines
 
 
 def _foot(view: View, width: int, notice: str, glyphs: Glyphs) -> list[Line]:
@@ -149,13 +154,9 @@ def _notable(row: Row, slow: frozenset[str]) -> bool:
 
 
 def _fold_line(rows: list[Row], slow: frozenset[str], glyphs: Glyphs) -> Line:
-    words = Counter(state_word(row, slow) or "known" for row in rows)
-    text = ", ".join(f"{count} more {word}" if n == 0 else f"{count} {word}" for n, (word, count) in _each(words))
+    (word, count), *others = Counter(state_word(row, slow) or "known" for row in rows).most_common()
+    text = ", ".join([f"{count} more {word}", *(f"{count} {word}" for word, count in others)])
     return (Span(f"{glyphs.mark} and {text}", "dim"),)
-
-
-def _each(words: Counter[str]) -> list[tuple[int, tuple[str, int]]]:
-    return list(enumerate(words.most_common()))
 
 
 def _columns(
@@ -165,7 +166,7 @@ def _columns(
     room = width - table_width(columns) - GAP
     if room < _BAR_MIN:
         return columns
-    cells = tuple(_last_cell(row, bars, min(room, _BAR_MAX), room, glyphs) for row in rows)
+    cells = tuple(_last_cell(row, bars, room, glyphs) for row in rows)
     return columns + choose([Column("", cells, limit=room)], room)
 
 
@@ -197,7 +198,7 @@ def _metric_columns(rows: list[Row]) -> list[Column]:
     ranked = sorted(names, key=lambda name: (name != "loss", name.startswith("val_")))
     return [
         Column(
-            clean(name).upper(),
+            figures.metric_title(clean(name)),
             _plain(figures.metric(row.metrics[name]) if name in row.metrics else "" for row in rows),
             rank=3 if number == 0 else 5 + 2 * number,  # after the first other one comes memory
             right=True,
@@ -224,21 +225,21 @@ def _usage_columns(rows: list[Row]) -> list[Column]:
     ]
 
 
-def _plain(texts: object) -> tuple[Span, ...]:
-    return tuple(Span(text) for text in texts)  # type: ignore[attr-defined]
+def _plain(texts: Iterable[str]) -> tuple[Span, ...]:
+    return tuple(Span(text) for text in texts)
 
 
-def _last_cell(row: Row, bars: Mapping[str, str], bar_width: int, room: int, glyphs: Glyphs) -> Span:
+def _last_cell(row: Row, bars: Mapping[str, str], room: int, glyphs: Glyphs) -> Span:
     """What stands in the room at the end of a row: why, how much was pushed, how far the epoch is."""
     if row.lost or (row.reason and row.phase in (Phase.STOPPING, Phase.EXITED)):
         return Span(clean(row.lost or row.reason), "dim")
     if row.phase is None:
-        return Span(_push_text(row, bar_width, glyphs)) if row.total > 0 else Span("")
+        return Span(_push_text(row, glyphs)) if row.total > 0 else Span("")
     if row.step >= 0 and row.steps > 0:
-        return Span(bar(row.step, row.steps, bar_width, glyphs), "dim")
-    return Span(bars.get(row.name, "") if row.running and room else "", "dim")
+        return Span(bar(row.step, row.steps, min(room, _BAR_MAX), glyphs), "dim")
+    return Span(bars.get(row.name, "") if row.running else "", "dim")
 
 
-def _push_text(row: Row, width: int, glyphs: Glyphs) -> str:
+def _push_text(row: Row, glyphs: Glyphs) -> str:
     text = f"{figures.size(row.sent)} of {figures.size(row.total)}, {figures.counted(row.files, 'file')}"
-    return text if row.sent >= row.total else f"{bar(row.sent, row.total, 16, glyphs)}  {text}"[: max(width, 60)]
+    return text if row.sent >= row.total else f"{bar(row.sent, row.total, _BAR_MIN, glyphs)}  {text}"

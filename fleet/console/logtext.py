@@ -54,7 +54,7 @@ def clean(text: str) -> str:
 
 
 def display_line(line: str, dropped: int = 0) -> str:
-    """The final state of a line, free of control sequences other than colours, at most LINE_MAX characters and a mark.
+    """The final state of a line, with no control sequences but colours, at most LINE_MAX characters and a mark.
 
     As on a terminal, what follows a carriage return replaces what was before it, and what follows backspaces
     replaces as many characters. A tab stays a tab.

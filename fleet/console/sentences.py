@@ -120,7 +120,7 @@ def _task_prepared(event: TaskPrepared) -> str:
 
 def _gpus(names: tuple[str, ...]) -> str:
     kinds = {name: names.count(name) for name in names}
-    return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in kinds.items())
+    return ", ".join(f"{count} of {name}" if count > 1 else name for name, count in kinds.items())
 
 
 def _job_started(event: JobStarted) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from statistics import median
-from types import MappingProxyType
 from typing import Any
 
 from fleet.console.figures import order
@@ -29,8 +28,6 @@ _SLOW_RATE = 0.7  # of the median of the others
 _WARM_STEPS = 10  # the first ones say nothing of the speed
 _BEHIND_S = 10.0  # seconds' worth of steps: what reports that cross on the way cannot explain
 _BEHIND_PART = 0.05  # of the others' steps
-
-_NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 class Stage(Enum):
@@ -90,7 +87,7 @@ class Row:
     epochs: int = -1
     step: int = -1
     steps: int = -1
-    metrics: Mapping[str, float] = _NOTHING
+    metrics: Mapping[str, float] = field(default_factory=dict)
     steps_per_s: float = -1.0
     cpu_percent: float = -1.0
     memory_bytes: int = -1
@@ -321,7 +318,7 @@ def _progress(view: View, event: Progress) -> View:
         epochs=event.epochs,
         step=event.step,
         steps=event.steps,
-        metrics=MappingProxyType({**_row(current, event.task).metrics, **event.metrics}),
+        metrics={**_row(current, event.task).metrics, **event.metrics},
         steps_per_s=event.steps_per_s,
     )
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import TracebackType
 
 import paramiko
 
 from fleet.errors import FleetError, NotReadyError, UnreachableError
 from fleet.remote.causes import no_answer, translate
-from fleet.remote.connection import HostConnection
+from fleet.remote.connection import HostConnection, connect
 from fleet.remote.fanout import where
 from fleet.remote.watchdog import Watchdog
+from provision.model import Host
 from train import pack
 from train.agent.records import Hello, MalformedRecordError, Record, decode, encode
 
@@ -23,30 +25,36 @@ _LINE_MAX = 64 * 1024 * 1024
 _STDERR_KEPT = 8 * 1024
 _NOISE_LINES = 100
 _EXIT_S = 2.0
-_CLOSE_S = 2.0
 _NOT_FOUND = (126, 127)  # of a shell: cannot be run, is not there
 _WANT = b"want-agent"
 _TOO_OLD = b"python-too-old"
 
 
-def open_agent(connection: HostConnection, *, deadline_s: float = ANSWER_S) -> AgentChannel:
-    """Start the agent on a host, bringing it there first where it is not, and hear its first words.
+def open_agent(
+    host: Host, key_path: Path, *, connect_timeout_s: float = 10.0, deadline_s: float = ANSWER_S
+) -> AgentChannel:
+    """Connect to a host and start its agent, bringing it there first where it is not.
 
     Args:
-        connection: Where to start it.
-        deadline_s: Longest time without an answer, in seconds.
+        host: Where to start it.
+        key_path: Private key of the fleet.
+        connect_timeout_s: Longest time until the connection stands, in seconds.
+        deadline_s: Longest time without an answer after that, in seconds.
 
     Raises:
-        UnreachableError: the host does not answer, or the connection broke.
+        UnreachableError: the host does not answer, refuses, or is not the host that was pinned.
         NotReadyError: no usable Python there, or the agent does not start.
     """
-    host = connection.host
-    agent = pack.agent()
+    agent, digest = pack.build()
     python = host.python or "python3"
-    session = connection.open_session(deadline_s)
-    channel = AgentChannel(connection, session, python)
-    channel.execute(pack.bootstrap_command(python, host.root, agent.digest), deadline_s)
-    channel.greet(agent.content, deadline_s)
+    connection = connect(host, key_path, connect_timeout_s=connect_timeout_s)
+    try:
+        channel = AgentChannel(connection, connection.open_session(deadline_s), python)
+        channel.execute(pack.bootstrap_command(python, host.root, digest), deadline_s)
+        channel.greet(agent, deadline_s)
+    except BaseException:
+        connection.close()
+        raise
     return channel
 
 
@@ -54,7 +62,7 @@ class AgentChannel:
     """A conversation with the agent on one host; `open_agent` begins one.
 
     Attributes:
-        connection: The connection below it.
+        connection: The connection below it, which it owns.
         hello: First words of the agent.
     """
 
@@ -114,12 +122,8 @@ class AgentChannel:
         return record, self._take(size, deadline_s, waiting_for) if size else b""
 
     def close(self) -> None:
-        """End the conversation; the connection stays. Repeated calls do nothing."""
-        with Watchdog(self.connection.sever, _CLOSE_S):
-            try:
-                self._session.close()
-            except (paramiko.SSHException, OSError, EOFError):
-                return  # it is gone already
+        """End the conversation and its connection; repeated calls do nothing."""
+        self.connection.close()
 
     # --- opening ------------------------------------------------------------------------------------------------
 
@@ -235,9 +239,7 @@ class AgentChannel:
             next_step="install Python 3.9 or later there",
         )
 
-    def _broken(
-        self, error: Exception, watchdog: Watchdog | None, deadline_s: float, doing: str
-    ) -> FleetError:
+    def _broken(self, error: Exception, watchdog: Watchdog | None, deadline_s: float, doing: str) -> FleetError:
         """What an exception of paramiko's means, the connection being of no more use where the host hangs."""
         if isinstance(error, TimeoutError) or (watchdog is not None and watchdog.fired):
             self.connection.sever()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -16,7 +17,7 @@ from train.agent.cluster import endpoint
 T = TypeVar("T")
 
 _NUMBERED = re.compile(r"(?P<prefix>.*-)(?P<number>0|[1-9]\d*)")
-_INTERRUPTED_JOIN_S = 5.0
+_INTERRUPTED_JOIN_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,10 @@ def fan_out(
         calls.cancel()
         if abort is not None:
             abort()
+        end = time.monotonic() + _INTERRUPTED_JOIN_S
         for thread in threads:
             if thread.ident is not None:
-                thread.join(_INTERRUPTED_JOIN_S)
+                thread.join(max(0.0, end - time.monotonic()))
         raise
     return calls.outcomes()
 
@@ -147,7 +149,7 @@ def _ranges(numbers: Iterable[int]) -> str:
     return texts[0] if texts == [str(runs[0][0])] else f"[{','.join(texts)}]"
 
 
-def raise_failures(outcomes: Sequence[Outcome[T]], verb: str) -> list[T]:
+def raise_failures(outcomes: Sequence[Outcome[T]], verb: str = "reach all hosts") -> list[T]:
     """The values of `outcomes`, or one error for all that failed.
 
     Hosts that failed for the same reason are folded: ``cannot prepare the job: worker-[0-7]: no space left``.
@@ -169,9 +171,7 @@ def raise_failures(outcomes: Sequence[Outcome[T]], verb: str) -> list[T]:
     worst = min((error for _, error in failed), key=lambda error: error.exit_code)
     sentence = "; ".join(_sentence(reason, group) for (reason, _, _), group in groups.items())
     causes = dict.fromkeys(error.cause for ((_, error), *_) in groups.values() if error.cause)
-    raise type(worst)(
-        f"cannot {verb}: {sentence}", cause="; ".join(causes), next_step=worst.next_step
-    ) from worst
+    raise type(worst)(f"cannot {verb}: {sentence}", cause="; ".join(causes), next_step=worst.next_step) from worst
 
 
 def _reason(host: Host, text: str) -> str:

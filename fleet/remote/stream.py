@@ -17,6 +17,7 @@ from fleet.errors import FleetError, NotReadyError, UsageError
 _BLOCK = 256 * 1024
 _PIECE = 256 * 1024  # largest, compressed
 _WAIT_S = 60.0
+_CLOSE_S = 5.0
 
 
 class Content(NamedTuple):
@@ -73,22 +74,25 @@ class Stream:
             NotReadyError: no room for the compressed contents on this computer.
         """
         number = 0
-        while True:
-            with self._grown:
-                if not self._grown.wait_for(lambda: len(self._marks) > number or self._complete, _WAIT_S):
-                    raise NotReadyError(f"reading the files to send made no progress for {_WAIT_S:g} s")
-                if len(self._marks) <= number:
-                    if self._error is not None:
-                        raise self._error
-                    return
-                mark = self._marks[number]
+        while (mark := self._mark(number)) is not None:
             yield Piece(os.pread(self._file.fileno(), mark.end - mark.start, mark.start), mark.raw_end)
             number += 1
+
+    def _mark(self, number: int) -> _Mark | None:
+        """Where piece `number` lies, once it does; None after the last."""
+        with self._grown:
+            if not self._grown.wait_for(lambda: len(self._marks) > number or self._complete, _WAIT_S):
+                raise NotReadyError(f"reading the files to send made no progress for {_WAIT_S:g} s")
+            if len(self._marks) > number:
+                return self._marks[number]
+            if self._error is not None:
+                raise self._error
+            return None
 
     def close(self) -> None:
         """Free what the stream takes of the disk."""
         self._closed = True
-        self._thread.join()
+        self._thread.join(_CLOSE_S)
         self._file.close()
 
     def _build(self) -> None:
@@ -123,7 +127,8 @@ class Stream:
         for start in range(0, len(data), _PIECE):
             part = data[start : start + _PIECE]
             begin = self._marks[-1].end if self._marks else 0
-            os.pwrite(self._file.fileno(), part, begin)
+            self._file.write(part)
+            self._file.flush()
             with self._grown:
                 self._marks.append(_Mark(begin, begin + len(part), raw_end))
                 self._grown.notify_all()

@@ -1,6 +1,6 @@
 """The environment of a task, from what is known before it starts. Pure: the client shows the same."""
 
-from typing import Dict, List, Mapping, Sequence
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from train.agent.cluster import TASK_TYPES, endpoint, parse_task, tf_config
 from train.agent.paths import TaskPaths
@@ -13,7 +13,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 def by_rank(members: Sequence[Member]) -> List[Member]:
     """Tasks in the order of their rank: by type as TensorFlow lists them, then by index."""
 
-    def key(member: Member) -> "tuple[int, int]":
+    def key(member: Member) -> Tuple[int, int]:
         kind, index = parse_task(member.task)
         return TASK_TYPES.index(kind), index
 

@@ -29,6 +29,11 @@ class LineBuffer:
         self._searched = 0
         self._limit = limit
 
+    @property
+    def size(self) -> int:
+        """Bytes that came and were not handed out."""
+        return len(self._bytes)
+
     def feed(self, data: bytes) -> None:
         """Take bytes that came."""
         self._bytes += data

@@ -1,0 +1,67 @@
+"""What the agent takes of a host while its task sleeps: memory, and processor time over a minute.
+
+Run: .venv/bin/python -m benchmarks.footprint
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from benchmarks.launch import Stage
+
+SECONDS = 60.0
+MEMORY_GOAL_MB = 30.0
+CPU_GOAL_PERCENT = 1.0
+SLEEP = "import time\ntime.sleep(600)\n"
+
+
+def agents(state: Path) -> list[psutil.Process]:
+    """The agent's processes of all hosts, tasks and sshd left out."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            ours = str(state) in " ".join(process.cmdline())
+            if ours and "python" in process.name() and "TF_CONFIG" not in process.environ():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def main() -> None:
+    """Print memory and processor time a host, with a client connected and without."""
+    with tempfile.TemporaryDirectory() as root:
+        stage = Stage(Path(root))
+        stage.script.write_text(SLEEP)
+        stage.up()
+        try:
+            subprocess.run([stage.fleet, "train", "-d", str(stage.script)], env=stage.env, check=True)
+            _measure("alone", stage.state)
+            client = subprocess.Popen([stage.fleet, "logs", "-f"], env=stage.env, stdout=subprocess.DEVNULL)
+            time.sleep(2)
+            _measure("with a client that follows", stage.state)
+            client.terminate()
+            client.wait()
+        finally:
+            stage.down()
+
+
+def _measure(name: str, state: Path) -> None:
+    processes = agents(state)
+    before = sum(sum(process.cpu_times()[:2]) for process in processes)
+    time.sleep(SECONDS)
+    spent = sum(sum(process.cpu_times()[:2]) for process in processes) - before
+    memory = sum(process.memory_full_info().pss for process in processes) / 2 / 1e6
+    percent = 100 * spent / SECONDS / 2
+    print(f"{name}: {len(processes)} processes on 2 hosts; a host: {memory:.1f} MB (PSS), {percent:.2f} % of a core")
+    reached = memory <= MEMORY_GOAL_MB and percent < CPU_GOAL_PERCENT
+    print(f"goal: at most {MEMORY_GOAL_MB} MB, under {CPU_GOAL_PERCENT} %   {'reached' if reached else 'MISSED'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Launch: from the command to the start of user code on the last host, beside two `ssh host python task.py` by hand.
+
+Both sides run on the same local fleet of two workers, whose agents and contents are already there. The script writes
+the time of its first line into a file.
+
+Run: .venv/bin/python -m benchmarks.launch
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.harness import interleaved
+
+RUNS = 11
+GOAL_S = 0.5
+SCRIPT = """
+import time
+now = time.time()
+import os, sys
+with open(os.path.join(sys.argv[1], str(os.getpid())), "w") as file:
+    file.write(repr(now))
+"""
+
+
+class Stage:
+    """A local fleet, a script, and a folder into which the script writes when it began."""
+
+    def __init__(self, root: Path) -> None:
+        self.fleet = str(Path(sys.executable).parent / "fleet")
+        self.marks = root / "marks"
+        self.marks.mkdir()
+        self.work = root / "work"
+        self.work.mkdir()
+        self.script = self.work / "task.py"
+        self.script.write_text(SCRIPT)
+        self.state = root / "state"
+        self.env = {**os.environ, "FLEET_STATE_DIR": str(self.state)}
+
+    def up(self) -> None:
+        """Start the fleet."""
+        subprocess.run([self.fleet, "up", "--workers", "2"], env=self.env, check=True, capture_output=True)
+
+    def down(self) -> None:
+        """Delete the fleet."""
+        subprocess.run([self.fleet, "down", "--yes"], env=self.env, check=True, capture_output=True)
+
+    def with_fleet(self) -> float:
+        """Seconds until the last task began, started by `fleet train`."""
+        arguments = [self.fleet, "train", str(self.script), "--", str(self.marks)]
+        return self._last(lambda: subprocess.run(arguments, env=self.env, check=True, capture_output=True))
+
+    def by_hand(self) -> float:
+        """Seconds until the last task began, started by one ssh a host at the same time."""
+        record = json.loads((self.state / "fleets" / "default" / "fleet.json").read_text())
+        folder = self.state / "fleets" / "default"
+
+        def start() -> None:
+            clients = [
+                subprocess.Popen(
+                    [
+                        *("ssh", "-F", "/dev/null", "-i", str(folder / "id_ed25519"), "-o", "IdentitiesOnly=yes"),
+                        *("-o", f"UserKnownHostsFile={folder / 'known_hosts'}", "-o", f"HostKeyAlias={host['key_alias']}"),
+                        *("-p", str(host["port"]), f"{host['user']}@{host['address']}"),
+                        f"{host['python']} {self.script} {self.marks}",
+                    ]
+                )
+                for host in record["hosts"]
+            ]
+            if any([client.wait(timeout=60) for client in clients]):
+                raise RuntimeError("ssh failed")
+
+        return self._last(start)
+
+    def _last(self, launch: object) -> float:
+        for mark in self.marks.iterdir():
+            mark.unlink()
+        begun = time.time()
+        launch()  # type: ignore[operator]
+        marks = [float(mark.read_text()) for mark in self.marks.iterdir()]
+        if len(marks) != 2:
+            raise RuntimeError(f"{len(marks)} tasks wrote when they began, not 2")
+        return max(marks) - begun
+
+
+def main() -> None:
+    """Print the medians and their difference."""
+    with tempfile.TemporaryDirectory() as root:
+        stage = Stage(Path(root))
+        stage.up()
+        try:
+            series = interleaved({"fleet train": stage.with_fleet, "two ssh by hand": stage.by_hand}, RUNS)
+        finally:
+            stage.down()
+    for one in series.values():
+        print(one)
+    more = series["fleet train"].median - series["two ssh by hand"].median
+    print(f"ratio {series['fleet train'].median / series['two ssh by hand'].median:.2f}")
+    verdict = "reached" if more <= GOAL_S else "MISSED"
+    print(f"fleet train - two ssh by hand = {more:.3f} s   goal: at most {GOAL_S} s   {verdict}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""`fleet demo`: the whole way on this computer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.commands import down, train, up
+from fleet.errors import FleetError, NotReadyError
+from fleet.events import Note, Sink
+from fleet.ports import Ports
+
+FLEET = "demo"
+EPOCHS = 5
+
+
+@dataclass(frozen=True)
+class DemoRequest:
+    """What the user typed."""
+
+    workers: int = 2
+
+
+def run(request: DemoRequest, ports: Ports, sink: Sink) -> train.TrainSummary:
+    """Start a fleet called ``demo``, train a small model on it, show that its logs are whole, delete it.
+
+    Raises:
+        NotReadyError: TensorFlow is not installed here.
+        FleetError: as the verbs that it calls.
+    """
+    _need_tensorflow()
+    script = examples() / "keras_fit.py"
+    with _fleet(request, ports, sink):
+        sink.emit(Note(f"$ fleet train {script.name} -- --epochs {EPOCHS}"))
+        wish = train.TrainRequest(fleet=FLEET, script=str(script), arguments=("--epochs", str(EPOCHS)))
+        return train.run(wish, ports, sink)
+
+
+def examples() -> Path:
+    """Folder of the examples."""
+    from train import examples as package
+
+    return Path(package.__path__[0])
+
+
+def _need_tensorflow() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("tensorflow") is None:
+        raise NotReadyError(
+            "the demo trains with TensorFlow, which is not installed here",
+            next_step="pip install 'fleet[tensorflow]'",
+        )
+
+
+@contextmanager
+def _fleet(request: DemoRequest, ports: Ports, sink: Sink) -> Iterator[None]:
+    sink.emit(Note(f"$ fleet up --workers {request.workers}"))
+    up.run(up.UpRequest(fleet=FLEET, workers=request.workers), ports, sink)
+    try:
+        yield
+    finally:
+        sink.emit(Note("$ fleet down"))
+        try:
+            down.run(down.DownRequest(fleet=FLEET), ports, sink)
+        except FleetError as error:
+            sink.emit(Note(error.sentence))
+            raise

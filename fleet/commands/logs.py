@@ -1,0 +1,99 @@
+"""`fleet logs`: show the log of a job, byte for byte, from any terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet.commands.agents import newest_reports, open_agents
+from fleet.commands.follow import Followed, follow, outcome_or_raise
+from fleet.commands.status import script_of
+from fleet.errors import NotFoundError, UsageError
+from fleet.events import FleetOpened, JobStarted, Sink
+from fleet.ports import Ports
+from fleet.state import FleetRecord
+from provision.names import index_of, instance_name
+from train.agent.records import JobReport, JobResult
+
+
+@dataclass(frozen=True)
+class LogsRequest:
+    """What the user typed; `lines` None: all; `worker` ``all``, ``1`` or ``worker-1``; an empty `job`: the newest."""
+
+    fleet: str
+    follow: bool = False
+    lines: int | None = None
+    worker: str = "all"
+    job: str = ""
+
+
+def worker_name(worker: str) -> str:
+    """The worker that ``1`` or ``worker-1`` means; empty for ``all``.
+
+    Raises:
+        UsageError: it is no worker.
+    """
+    if worker == "all":
+        return ""
+    try:
+        return instance_name(int(worker) if worker.isascii() and worker.isdigit() else index_of(worker))
+    except ValueError:
+        raise UsageError(f"--worker {worker} is no worker", next_step="--worker 0, --worker worker-0 or all") from None
+
+
+def _tasks(name: str, record: FleetRecord) -> list[str]:
+    names = [host.name for host in record.hosts]
+    if name and name not in names:
+        raise NotFoundError(
+            f"fleet {record.spec.name!r} has no {name}",
+            cause=f"it has {names[0]} to {names[-1]}",
+            next_step="fleet status",
+        )
+    return [name] if name else names
+
+
+def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
+    """Show what a job has written, and with `follow` what it writes, until it ends.
+
+    Raises:
+        NotFoundError: there is no such fleet, worker or job.
+        JobFailedError: the job failed.
+        JobNotFinished: the job goes on.
+        CancelledError: the job was stopped.
+    """
+    name = worker_name(request.worker)
+    folder, record = ports.store.need(request.fleet)
+    tasks = _tasks(name, record)
+    with open_agents(record.hosts, folder.key) as channels:
+        reports = newest_reports(channels, request.job)
+        if not reports:
+            what = f"no job {request.job}" if request.job else "no job yet"
+            raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_step="fleet status, fleet train task.py")
+        first = next(iter(reports.values()))
+        _announce(record, first, sink)
+        followed = Followed(
+            folder=folder,
+            record=record,
+            job=first.job,
+            channels=tuple(channel for channel in channels if channel.connection.host.name in tasks),
+            lines=request.lines,
+            follow=request.follow,
+        )
+        result = follow(followed, sink)
+    return outcome_or_raise(result, record)
+
+
+def _announce(record: FleetRecord, report: JobReport, sink: Sink) -> None:
+    sink.emit(
+        FleetOpened(
+            fleet=record.spec.name,
+            provider=record.spec.provider,
+            hosts=tuple(host.name for host in record.hosts),
+            created_at=record.created_at,
+            price_usd_h=record.price_usd_h,
+        )
+    )
+    sink.emit(
+        JobStarted(
+            report.job, script_of(report), report.attempt, tuple(report.members), report.started_at, attached=True
+        )
+    )

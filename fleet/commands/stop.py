@@ -1,0 +1,53 @@
+"""`fleet stop`: end the running job on all hosts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet.commands.agents import newest_reports, open_agents, stop_everywhere
+from fleet.errors import NotFoundError
+from fleet.events import Note, Sink
+from fleet.ports import Ports
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """What the user typed."""
+
+    fleet: str
+    grace_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class StopSummary:
+    """The newest job, and whether there was anything to stop."""
+
+    job: str
+    was_running: bool
+
+
+def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
+    """End the newest job: TERM, the grace period, KILL of all that is left of it.
+
+    Raises:
+        NotFoundError: there is no such fleet, or it never ran a job.
+        FleetError: a host does not answer; the others were stopped.
+    """
+    from fleet.remote.fanout import raise_failures
+
+    folder, record = ports.store.need(request.fleet)
+    with open_agents(record.hosts, folder.key) as channels:
+        reports = newest_reports(channels)
+        if not reports:
+            raise NotFoundError(f"fleet {request.fleet!r} has run no job", next_step="fleet train task.py")
+        job = next(iter(reports.values())).job
+        with_job = [channel for channel in channels if channel.connection.host.name in reports]
+        stopped = raise_failures(stop_everywhere(with_job, job, request.grace_s), "stop the job")
+    running = any(answer.running for answer in stopped)
+    killed = sum(answer.killed for answer in stopped)
+    if running:
+        how = f"; {killed} of {len(stopped)} tasks had to be killed" if killed else ""
+        sink.emit(Note(f"job {job} is stopped on all hosts{how}"))
+    else:
+        sink.emit(Note(f"job {job} had already ended"))
+    return StopSummary(job, running)

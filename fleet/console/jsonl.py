@@ -1,0 +1,159 @@
+"""Events as lines of JSON, for programs; docs/json.md describes every one."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import dataclasses
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import Enum
+from typing import Any, BinaryIO
+
+from fleet.errors import FleetError
+from fleet.events import Event, LogChunk
+from fleet.status import FleetStatus
+from train.agent.records import Phase, TaskState
+
+SCHEMA_VERSION = 1
+
+
+def event_name(kind: type) -> str:
+    """Name of an event on a line: ``task_state`` for TaskState."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+def to_json(event: Event | FleetStatus) -> dict[str, Any]:
+    """`event` as values that JSON has, its name first.
+
+    Data of a LogChunk becomes ``text`` where it is UTF-8, else ``base64``. Numbers that JSON lacks become the strings
+    ``NaN``, ``Infinity`` and ``-Infinity``.
+    """
+    fields = {"event": event_name(type(event)), **_plain(event)}
+    if isinstance(event, LogChunk):
+        data = fields.pop("data")
+        try:
+            fields["text"] = data.decode("utf-8")
+        except UnicodeDecodeError:
+            fields["base64"] = base64.b64encode(data).decode("ascii")
+    return fields
+
+
+def error_to_json(error: FleetError) -> dict[str, Any]:
+    """An error as values that JSON has."""
+    return {
+        "event": "error",
+        "kind": event_name(type(error)).removesuffix("_error"),
+        "sentence": error.sentence,
+        "cause": error.cause,
+        "next_step": error.next_step,
+        "exit_code": error.exit_code,
+    }
+
+
+def _plain(value: Any) -> Any:
+    names = _field_names(value)
+    if names:
+        return {name: _plain(getattr(value, name)) for name in names}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _field_names(value: Any) -> list[str]:
+    if dataclasses.is_dataclass(value):
+        return [item.name for item in dataclasses.fields(value)]
+    return list(getattr(value, "_fields", ()))  # of a record of the agent's
+
+
+class JsonSink:
+    """Writes one JSON object per event and line, the version of the schema first; nothing else goes to `out`.
+
+    A character whose bytes are in two chunks of the log is moved into the second, so that a task which writes UTF-8
+    appears as text alone. As soon as emit returns, the line is with the reader. If the reader goes away, emit
+    raises BrokenPipeError once, and writes and raises nothing from then on.
+    """
+
+    def __init__(self, out: BinaryIO, clock: Callable[[], float] = time.time) -> None:
+        """A sink that writes to `out`; `clock` tells the seconds since the epoch."""
+        self._out = out
+        self._clock = clock
+        self._tails: dict[str, LogChunk] = {}  # the first bytes of a character whose others are to come
+        self._started = False
+        self._broken = False
+
+    def emit(self, event: Event | FleetStatus) -> None:
+        """Take one event.
+
+        Raises:
+            BrokenPipeError: Nobody reads the output any more.
+            OSError: The output cannot be written (a full disk).
+        """
+        events: list[Event | FleetStatus] = [event]
+        if isinstance(event, LogChunk):
+            events = list(self._whole_characters(event))
+        elif isinstance(event, TaskState) and event.phase is Phase.EXITED and event.task in self._tails:
+            events.insert(0, self._tails.pop(event.task))
+        self._write([to_json(item) for item in events])
+
+    def error(self, error: FleetError) -> None:
+        """Write the last line of a command that failed."""
+        self._write([*map(to_json, self._tails.values()), error_to_json(error)])
+        self._tails.clear()
+
+    def close(self) -> None:
+        """Write what is held back; the stream stays open."""
+        tails = list(self._tails.values())
+        self._tails.clear()
+        with suppress(BrokenPipeError):
+            self._write([to_json(tail) for tail in tails])
+
+    def _whole_characters(self, chunk: LogChunk) -> list[LogChunk]:
+        """What can be written now, this chunk included; the bytes of an unfinished character at its end are held."""
+        held = self._tails.pop(chunk.task, None)
+        ready = []
+        if held and (held.attempt != chunk.attempt or held.offset + len(held.data) != chunk.offset):
+            ready.append(held)
+        elif held:
+            chunk = dataclasses.replace(chunk, offset=held.offset, data=held.data + chunk.data)
+        tail = _unfinished(chunk.data)
+        if tail:
+            end = len(chunk.data) - tail
+            self._tails[chunk.task] = dataclasses.replace(chunk, offset=chunk.offset + end, data=chunk.data[end:])
+            chunk = dataclasses.replace(chunk, data=chunk.data[:end])
+        return [*ready, chunk] if chunk.data else ready
+
+    def _write(self, lines: list[dict[str, Any]]) -> None:
+        if self._broken:
+            return
+        text = "" if self._started else json.dumps({"event": "schema", "version": SCHEMA_VERSION}) + "\n"
+        now = round(self._clock(), 6)
+        for line in lines:
+            name = line.pop("event")
+            text += json.dumps({"event": name, "time": now, **line}, ensure_ascii=False, allow_nan=False) + "\n"
+        self._started = True
+        if not text:
+            return
+        try:
+            self._out.write(text.encode("utf-8", "replace"))
+            self._out.flush()
+        except BrokenPipeError:
+            self._broken = True
+            raise
+
+
+def _unfinished(data: bytes) -> int:
+    """Bytes at the end of `data` that begin a character of UTF-8 but do not complete it."""
+    decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+    decoder.decode(data[-4:])
+    return len(decoder.getstate()[0])

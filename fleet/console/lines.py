@@ -1,0 +1,148 @@
+"""Plain lines for pipes, files and CI: the log on standard output, what happens on standard error."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import BinaryIO, TextIO
+
+from fleet.console.colors import paint, task_color
+from fleet.console.logtext import LogText
+from fleet.console.sentences import plan_text, sentence
+from fleet.events import Event, LogChunk, PushProgress, TaskPlanned
+from train.agent.records import Phase, TaskState
+
+_PARTIAL_MAX = 64 * 1024  # bytes of an unfinished line that are held back
+
+
+class LinesSink:
+    r"""Writes each line of the log as ``worker-0 | text``, and events as sentences.
+
+    After the prefix a line is what the task wrote, byte for byte: it is not decoded, and ends at ``\n`` alone. A
+    line is written when it is complete, or in pieces of 64 KiB, or when its task ends. If another task's output
+    comes between two such pieces, the second starts a new line with its own prefix. Without prefixes, the bytes are
+    passed on as they come, and nothing is added.
+
+    If the reader of standard output goes away (``| head``), emit raises BrokenPipeError and drops what it could not
+    write; from then on, emit writes nothing more there, and raises nothing, and close raises nothing either.
+    """
+
+    def __init__(self, out: BinaryIO, err: TextIO, *, prefix: bool, color: bool, terminal: bool = False) -> None:
+        """A sink.
+
+        Args:
+            out: Takes the log, and plans of ``--dry-run``; buffered, so that it writes all or raises.
+            err: Takes sentences.
+            prefix: Whether lines of the log start with their task.
+            color: Whether prefixes are coloured.
+            terminal: `out` is a terminal. Then output is not passed on byte for byte: a task's control sequences
+                must not reach it.
+        """
+        self._out = out
+        self._err = err
+        self._prefix = prefix
+        self._color = color
+        self._terminal = terminal
+        self._texts: dict[str, LogText] = {}  # for a terminal
+        self._partial: dict[str, bytes] = {}
+        self._attempts: dict[str, int] = {}
+        self._open = ""  # the task whose unfinished line stands at the end of the output
+        self._broken = False
+        self._pushed: set[str] = set()  # hosts
+
+    def emit(self, event: Event) -> None:
+        """Take one event.
+
+        Raises:
+            BrokenPipeError: Nobody reads the output any more.
+            OSError: The output cannot be written (a full disk).
+        """
+        if isinstance(event, LogChunk):
+            self._log(event)
+            return
+        if isinstance(event, TaskState) and event.phase is Phase.EXITED:
+            self._release(event.task)
+        if isinstance(event, TaskPlanned):
+            self._write(plan_text(event).encode("utf-8", "replace"))
+        if isinstance(event, PushProgress) and event.sent >= event.total:
+            if event.host in self._pushed:
+                return
+            self._pushed.add(event.host)
+        text = sentence(event)
+        if text:
+            print(text, file=self._err, flush=True)
+
+    def close(self) -> None:
+        """Write what is unfinished; the streams stay open."""
+        with suppress(BrokenPipeError):
+            for task in sorted({*self._partial, *self._texts}):
+                self._release(task)
+            self._end_open_line()
+
+    def _log(self, chunk: LogChunk) -> None:
+        task = chunk.task
+        if self._attempts.setdefault(task, chunk.attempt) != chunk.attempt:
+            self._attempts[task] = chunk.attempt
+            self._release(task)
+            self._end_open_line()
+        data = self._cleaned(task, chunk.data) if self._terminal else chunk.data
+        if not self._prefix:
+            self._write(data)
+            return
+        data = self._partial.pop(task, b"") + data
+        end = data.rfind(b"\n") + 1
+        if end:
+            self._lines(task, data[:end])
+        rest = data[end:]
+        if len(rest) >= _PARTIAL_MAX:
+            self._piece(task, rest)
+        elif rest:
+            self._partial[task] = rest
+
+    def _lines(self, task: str, data: bytes) -> None:
+        """Write `data`, which ends with a newline."""
+        prefix = self._prefix_of(task)
+        body = data[:-1].replace(b"\n", b"\n" + prefix) + b"\n"
+        self._write(self._start(task, prefix) + body)
+        self._open = ""
+
+    def _piece(self, task: str, data: bytes) -> None:
+        """Write `data`, which is a piece of one line."""
+        self._write(self._start(task, self._prefix_of(task)) + data)
+        self._open = task
+
+    def _start(self, task: str, prefix: bytes) -> bytes:
+        if self._open == task:
+            return b""
+        return b"\n" + prefix if self._open else prefix
+
+    def _release(self, task: str) -> None:
+        partial = self._partial.pop(task, b"")
+        if task in self._texts:
+            partial += "\n".join(self._texts[task].finish()).encode("utf-8", "replace")
+        if partial and self._prefix:
+            self._piece(task, partial)
+        elif partial:
+            self._write(partial)
+
+    def _end_open_line(self) -> None:
+        if self._open:
+            self._write(b"\n")
+            self._open = ""
+
+    def _cleaned(self, task: str, data: bytes) -> bytes:
+        lines = self._texts.setdefault(task, LogText()).feed(data)
+        return "".join(line + "\n" for line in lines).encode("utf-8", "replace")
+
+    def _prefix_of(self, task: str) -> bytes:
+        prefix = f"{task} |"
+        return (paint(prefix, task_color(task)) if self._color else prefix).encode("utf-8", "replace") + b" "
+
+    def _write(self, data: bytes) -> None:
+        if self._broken or not data:
+            return
+        try:
+            self._out.write(data)
+            self._out.flush()
+        except BrokenPipeError:
+            self._broken = True
+            raise

@@ -1,0 +1,260 @@
+"""The live console: the log scrolls, and under it stands a table that is redrawn in place."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.segment import Segment
+from rich.text import Text
+
+from fleet.console import figures
+from fleet.console.backlog import Backlog, Batch
+from fleet.console.colors import paint, task_color
+from fleet.console.columns import Line
+from fleet.console.frame import ASCII, Glyphs, frame
+from fleet.console.logtext import clean
+from fleet.console.sentences import plan_text, sentence
+from fleet.console.view import View, apply
+from fleet.events import (
+    ConnectionLost,
+    ConnectionRestored,
+    Event,
+    FleetDown,
+    JobStarted,
+    LogChunk,
+    Note,
+    TaskPlanned,
+)
+
+_REFRESH_S = 0.1
+_CLOCK_S = 1.0  # between two redraws when nothing happens
+_LINES_PER_S = 5000  # of the log; more than that nobody reads
+_CLOSE_S = 5.0  # for a terminal that takes no output (Ctrl-S) to take it again
+
+# Everything else is seen in the table.
+_SAID = (Note, JobStarted, ConnectionLost, ConnectionRestored, FleetDown)
+
+
+class _Verbatim:
+    """Text that is ready for the terminal, control sequences of colours included."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Segment(self._text)
+
+
+class _Region:
+    """What stands under the log."""
+
+    def __init__(self) -> None:
+        self.lines: list[Text] = []
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self.lines
+
+
+class LiveSink:
+    """Draws on a terminal, at most ten times a second, in a thread of its own.
+
+    emit only takes note of an event, so that neither an event nor a KeyboardInterrupt in the thread that emits can
+    tear what is being drawn. close leaves the last table on the screen and gives the cursor back. If the terminal
+    goes away, the next emit raises the OSError, once.
+    """
+
+    def __init__(
+        self,
+        out: TextIO,
+        *,
+        prefix: bool = True,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.time,
+        hint: str = "",
+    ) -> None:
+        """A sink; nothing is drawn before the first event.
+
+        Args:
+            out: A terminal.
+            prefix: Whether lines of the log start with their task.
+            console: Where to draw, instead of `out`.
+            clock: Seconds since the epoch.
+            hint: Stands in the last line while a job runs, such as how to detach.
+        """
+        self._console = console or Console(file=out, highlight=False, markup=False, emoji=False)
+        self._region = _Region()
+        self._live = Live(
+            self._region,
+            console=self._console,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
+        encoding = self._console.encoding.lower()
+        self._encoding = "" if encoding.startswith("utf") else encoding
+        self._glyphs = ASCII if self._encoding else Glyphs()
+        self._color = self._console.color_system is not None and not self._console.no_color
+        self._prefix = prefix
+        self._hint = hint
+        self._clock = clock
+        self._lock = threading.Lock()  # guards what follows
+        self._view = View()
+        self._backlog = Backlog()
+        self._said: list[str] = []
+        self._dirty = False
+        self._failure: Exception | None = None  # of the drawing thread
+        self._gone = False
+        # Of the drawing thread alone:
+        self._allowance = float(_LINES_PER_S)
+        self._drawn_at = time.monotonic()
+        self._flood = 0  # lines left out since the last that was shown
+        self._held: tuple[tuple[str, str], ...] = ()  # the latest of these lines
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def emit(self, event: Event) -> None:
+        """Take one event.
+
+        Raises:
+            OSError: The terminal is gone.
+        """
+        if self._gone:
+            return
+        now = self._clock()
+        with self._lock:
+            if isinstance(event, LogChunk):
+                self._backlog.add(event)
+            else:
+                self._view = apply(self._view, event, now)
+                self._say(event)
+            self._dirty = True
+        if self._failure is not None:
+            self._gone = True
+            raise self._failure
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="console", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Draw what is left, give the terminal back; more calls do nothing."""
+        if self._thread is None:
+            return
+        self._wake.set()
+        try:
+            self._thread.join(_CLOSE_S)
+        except KeyboardInterrupt:
+            self._thread.join(_CLOSE_S)
+            raise
+        finally:
+            self._thread = None
+        if self._failure is not None and not isinstance(self._failure, OSError):
+            raise self._failure
+
+    def _say(self, event: Event) -> None:
+        if isinstance(event, TaskPlanned):
+            self._said.append(plan_text(event))
+        elif isinstance(event, _SAID):
+            self._said.append(sentence(event) + "\n")
+
+    def _run(self) -> None:
+        try:
+            self._live.start()
+            try:
+                self._draw_until_closed()
+            finally:
+                self._live.stop()
+        except Exception as error:  # noqa: BLE001 - raised again where somebody sees it
+            self._failure = error
+
+    def _draw_until_closed(self) -> None:
+        self._draw()
+        while not self._wake.wait(_REFRESH_S):
+            if self._dirty or self._flood or time.monotonic() - self._drawn_at >= _CLOCK_S:
+                self._draw()
+        self._draw(last=True)
+
+    def _draw(self, *, last: bool = False) -> None:
+        with self._lock:
+            view, said = self._view, "".join(self._said)
+            batch = self._backlog.take(self._lines_max())
+            end = self._backlog.finish() if last else Batch()
+            bars = {} if last else self._backlog.bars()
+            noise = self._backlog.noise
+            self._said.clear()
+            self._dirty = False
+        text = self._log_text(view, batch, end, last=last) + said
+        size = self._console.size
+        lines = frame(
+            view,
+            width=size.width,
+            height=size.height,
+            now=self._clock(),
+            bars=bars,
+            notice=self._notice(view, noise),
+            glyphs=self._glyphs,
+        )
+        self._region.lines = [self._rich(line) for line in lines]
+        if text:
+            self._console.print(_Verbatim(self._encodable(text)), end="", crop=False)
+        else:
+            self._live.refresh()
+
+    def _lines_max(self) -> int:
+        """Lines of the log that may be shown now; fewer once there were too many, so that a flood stays one."""
+        now = time.monotonic()
+        self._allowance = min(_LINES_PER_S, self._allowance + _LINES_PER_S * (now - self._drawn_at))
+        self._drawn_at = now
+        return int(min(self._allowance, _LINES_PER_S * _REFRESH_S / 2) if self._flood else self._allowance)
+
+    def _log_text(self, view: View, batch: Batch, end: Batch, *, last: bool) -> str:
+        """What is to be printed of the log: nothing while a flood goes on, its end when it is over."""
+        if batch.dropped:
+            self._flood += batch.dropped + len(self._held)
+            self._held = batch.lines
+            if not last:
+                return ""
+            batch = Batch()
+        wide = max((len(row.name) for row in view.rows), default=0)
+        text = ""
+        if self._flood:
+            text = paint(_left_out(self._flood, self._glyphs), self._style("dim")) + "\n"
+            batch = Batch(self._held + batch.lines)
+            self._flood, self._held = 0, ()
+        self._allowance -= len(batch.lines)
+        return text + "".join(self._log_line(task, line, wide) for task, line in batch.lines + end.lines)
+
+    def _log_line(self, task: str, line: str, wide: int) -> str:
+        text = line if self._color else clean(line)
+        return f"{paint(f'{task:{wide}} |', self._style(task_color(task)))} {text}\n" if self._prefix else text + "\n"
+
+    def _notice(self, view: View, noise: int) -> str:
+        parts = []
+        if self._flood:
+            parts.append(_left_out(self._flood, self._glyphs))
+        if view.job and not view.result and self._hint:
+            parts.append(self._hint)
+        if noise and not self._flood:
+            parts.append(f"{figures.counted(noise, 'line')} of TensorFlow's start-up hidden")
+        return f" {self._glyphs.dot} ".join(parts)
+
+    def _style(self, style: str) -> str:
+        return style if self._color else ""
+
+    def _rich(self, line: Line) -> Text:
+        text = Text(no_wrap=True, overflow="crop")
+        for span in line:
+            text.append(self._encodable(clean(span.text).replace("\t", " ")), span.style)
+        return text
+
+    def _encodable(self, text: str) -> str:
+        return text.encode(self._encoding, "replace").decode(self._encoding) if self._encoding else text
+
+
+def _left_out(count: int, glyphs: Glyphs) -> str:
+    return f"{glyphs.mark} {figures.counted(count, 'line')} not shown; fleet logs has them all"

@@ -1,0 +1,146 @@
+"""`fleet status` as text, at most as wide as the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fleet.console import figures
+from fleet.console.colors import task_color
+from fleet.console.columns import Column, Line, Span, choose, crop, justify, render, table
+from fleet.console.logtext import clean
+from fleet.console.sentences import exit_words
+from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
+from train.agent.cluster import endpoint
+from train.agent.records import Outcome, Phase
+
+_INDENT = "  "
+_METRICS = 2  # shown of each task
+
+
+def render_status(fleets: Sequence[FleetStatus], *, now: float, width: int = 80, color: bool = False) -> str:
+    """Fleets, their hosts and newest jobs as text; no line is longer than `width`.
+
+    Args:
+        fleets: What is known.
+        now: Seconds since the epoch.
+        width: Columns of the terminal.
+        color: Whether the stream takes colours.
+    """
+    parts = [render((crop(line, width) for line in _fleet(fleet, now, width)), color=color) for fleet in fleets]
+    return "\n".join(parts)
+
+
+def _fleet(fleet: FleetStatus, now: float, width: int) -> list[Line]:
+    lines = [_head(fleet, now, width)]
+    lines += _indented(choose(_host_columns(fleet.hosts), width - len(_INDENT)), width) if fleet.hosts else []
+    lines += [
+        (Span(f"{_INDENT}{host.name}: {clean(host.reason)}", "yellow"),)
+        for host in fleet.hosts
+        if not host.reachable and host.reason
+    ]
+    if fleet.job is None:
+        return [*lines, (Span(f"{_INDENT}no job yet", "dim"),)]
+    lines += [(), _job_line(fleet.job, now, width)]
+    if fleet.job.tasks:
+        lines += _indented(choose(_task_columns(fleet.job.tasks), width - len(_INDENT)), width)
+    if fleet.job.reason:
+        lines.append((Span(f"{_INDENT}{clean(fleet.job.reason)}"),))
+    return lines
+
+
+def _head(fleet: FleetStatus, now: float, width: int) -> Line:
+    left = (Span(fleet.name, "bold"), Span(f"  {fleet.provider}, {figures.counted(len(fleet.hosts), 'host')}"))
+    right = []
+    if fleet.created_at > 0:
+        right.append(f"up {figures.span(now - fleet.created_at)}")
+    if fleet.price_usd_h > 0:
+        cost = fleet.price_usd_h * max(0.0, now - fleet.created_at) / 3600 if fleet.created_at > 0 else 0.0
+        right.append(f"{figures.money(fleet.price_usd_h)}/h, {figures.money(cost)} so far")
+    if fleet.delete_at > 0:
+        right.append(f"deletes in {figures.span(fleet.delete_at - now)}" if fleet.delete_at > now else "deletes now")
+    return justify(left, (Span("  ".join(right)),), width)
+
+
+def _job_line(job: JobStatus, now: float, width: int) -> Line:
+    word, style = _job_word(job)
+    attempt = f"  attempt {job.attempt}" if job.attempt > 1 else ""
+    left = (Span(f"job {job.id}", "bold"), Span("  "), Span(word, style), Span(f"{attempt}  {clean(job.script)}"))
+    elapsed = (job.ended_at or now) - job.started_at
+    return justify(left, (Span(figures.clock(elapsed) if job.started_at > 0 else ""),), width)
+
+
+def _job_word(job: JobStatus) -> tuple[str, str]:
+    if job.outcome is not None:
+        tones = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}
+        return job.outcome.value, tones.get(job.outcome, "red")
+    if any(task.phase is Phase.STOPPING for task in job.tasks):
+        return "stopping", "yellow"
+    if any(task.phase is Phase.RUNNING and task.alive for task in job.tasks):
+        return "running", "green"
+    if any(task.phase is Phase.WAITING and task.alive for task in job.tasks):
+        return "waiting", ""
+    return "unknown", "yellow"
+
+
+def _indented(columns: list[Column], width: int) -> list[Line]:
+    return [(Span(_INDENT), *line) for line in table(columns, width - len(_INDENT))]
+
+
+def _host_columns(hosts: Sequence[HostStatus]) -> list[Column]:
+    states = [Span("ready", "green") if host.reachable else Span("no answer", "yellow") for host in hosts]
+    return [
+        Column("HOST", tuple(Span(host.name, task_color(host.name)) for host in hosts), limit=24),
+        Column("STATE", tuple(states)),
+        Column("SSH", tuple(Span(endpoint(host.address, host.port)) for host in hosts), rank=1),
+        Column("GPU", tuple(Span(_percent(host.gpu_percent)) for host in hosts), rank=2, right=True),
+        Column("CPU", tuple(Span(_percent(host.cpu_percent)) for host in hosts), rank=3, right=True),
+        Column("MEM", tuple(Span(_memory(host.memory_bytes)) for host in hosts), rank=4, right=True),
+    ]
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0f}%" if value >= 0 else ""
+
+
+def _memory(value: int) -> str:
+    return figures.size_short(value) if value >= 0 else ""
+
+
+def _task_columns(tasks: Sequence[TaskStatus]) -> list[Column]:
+    rates = [figures.rate(task.steps_per_s) if task.steps_per_s >= 0 else "" for task in tasks]
+    return [
+        Column("TASK", tuple(Span(task.task, task_color(task.task)) for task in tasks), limit=24),
+        Column("STATE", tuple(map(_task_span, tasks))),
+        Column("EPOCH", tuple(Span(figures.of(task.epoch, task.epochs)) for task in tasks), rank=1, right=True),
+        Column("STEP", tuple(Span(figures.of(task.step, task.steps)) for task in tasks), rank=2, right=True),
+        *_metric_columns(tasks),
+        Column("STEPS/S", tuple(map(Span, rates)), rank=4, right=True),
+    ]
+
+
+def _task_span(task: TaskStatus) -> Span:
+    if task.phase is Phase.EXITED:
+        word = exit_words(task.exit)
+        return Span(word, "green" if word == "done" else "red")
+    if task.phase is None:
+        return Span("unknown", "yellow")
+    if not task.alive:
+        return Span("lost", "red")
+    return Span(task.phase.value, "green" if task.phase is Phase.RUNNING else "")
+
+
+def _metric_columns(tasks: Sequence[TaskStatus]) -> list[Column]:
+    names = sorted(
+        dict.fromkeys(name for task in tasks for name in task.metrics),
+        key=lambda name: (name != "loss", name.startswith("val_")),
+    )
+    return [
+        Column(
+            figures.metric_title(clean(name)),
+            tuple(Span(figures.metric(task.metrics[name]) if name in task.metrics else "") for task in tasks),
+            rank=3 + 2 * number,
+            right=True,
+            limit=12,
+        )
+        for number, name in enumerate(names[:_METRICS])
+    ]

@@ -1,0 +1,188 @@
+"""The client's side of the conversation about one job, per host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fleet.errors import FleetError, NotReadyError
+from fleet.remote.bundle import Bundle, compress
+from fleet.remote.channel import ANSWER_S, AgentChannel
+from fleet.remote.fanout import where
+from provision.model import Host
+from train.agent.records import (
+    Chunk,
+    Commit,
+    Committed,
+    End,
+    Follow,
+    Inspect,
+    JobReport,
+    Prepare,
+    Prepared,
+    Record,
+    Refusal,
+    Refused,
+    Stop,
+    Stopped,
+    Want,
+    name_of,
+)
+
+PREPARE_S = 120.0
+"""How long a host may take to unpack the bundle and to look at its interpreter, in seconds."""
+
+_STOP_MARGIN_S = 20.0
+
+_NEXT_STEPS = {
+    Refusal.BUSY: "fleet logs -f to follow it, fleet stop to end it",
+    Refusal.DISK: "free space on the host, or send less (--workdir, .fleetignore)",
+    Refusal.PYTHON: "install Python and TensorFlow on the host",
+    Refusal.PORT: "fleet status",
+    Refusal.BUNDLE: "run the command again",
+    Refusal.REQUEST: "fleet status",
+    Refusal.FAULT: "fleet status",
+}
+
+
+def prepare(
+    channel: AgentChannel, request: Prepare, bundle: Bundle, on_progress: Callable[[int, int], None]
+) -> Prepared:
+    """Have a host make everything ready for its task, and send it the contents that it lacks.
+
+    Args:
+        channel: Conversation with the host's agent, which holds what it reserved until commit or close.
+        request: What to prepare.
+        bundle: Where the contents are from.
+        on_progress: Called with the bytes sent and the bytes to send, both before compression.
+
+    Raises:
+        NotReadyError: the host refuses.
+        UnreachableError: it does not answer, or the connection broke.
+        UsageError: a file has changed since the bundle was scanned.
+    """
+    channel.send(request, doing="sending what to prepare")
+    answer = _answer(channel, PREPARE_S, "preparing the task", Want, Prepared)
+    if isinstance(answer, Want):
+        _send_contents(channel, answer, bundle, on_progress)
+        answer = _answer(channel, PREPARE_S, "preparing the task", Prepared)
+    assert isinstance(answer, Prepared)  # noqa: S101 - _answer returns nothing else
+    return answer
+
+
+def _send_contents(
+    channel: AgentChannel, want: Want, bundle: Bundle, on_progress: Callable[[int, int], None]
+) -> None:
+    on_progress(0, want.size)
+    if want.objects:
+        sent = 0
+        for piece in compress(bundle, want.objects).pieces():
+            _send_chunk(channel, piece.data, f"receiving the script ({_of(sent, want.size)} sent)")
+            sent = piece.raw_end
+            on_progress(sent, want.size)
+    _send_chunk(channel, b"", "receiving the script (all of it sent)")
+
+
+def _send_chunk(channel: AgentChannel, data: bytes, doing: str) -> None:
+    """Send a piece, unless the host has refused the rest in the meantime."""
+    if not channel.has_input:
+        try:
+            channel.send(Chunk(len(data)), data, doing=doing)
+        except NotReadyError:
+            if not channel.has_input:
+                raise
+        else:
+            return
+    record, _ = channel.receive(ANSWER_S, doing)
+    raise _unexpected(channel.connection.host, record)
+
+
+def _of(sent: int, total: int) -> str:
+    return f"{sent / 1e6:.1f} of {total / 1e6:.1f} MB"
+
+
+def commit(channel: AgentChannel, request: Commit) -> Committed:
+    """Start the prepared task, together with its peers.
+
+    Raises:
+        NotReadyError: the host refuses.
+        UnreachableError: it does not answer, or the connection broke; the task may have been started.
+    """
+    channel.send(request, doing="sending the cluster spec")
+    answer = _answer(channel, request.join_timeout_s + ANSWER_S, "starting the task", Committed)
+    assert isinstance(answer, Committed)  # noqa: S101 - _answer returns nothing else
+    return answer
+
+
+def stop(channel: AgentChannel, request: Stop) -> Stopped:
+    """End the whole job, of which the host runs one task.
+
+    Raises:
+        NotReadyError: the host refuses.
+        UnreachableError: it does not answer, or the connection broke.
+    """
+    channel.send(request, doing="sending the order to stop")
+    answer = _answer(channel, request.grace_s + _STOP_MARGIN_S, "stopping the job", Stopped)
+    assert isinstance(answer, Stopped)  # noqa: S101 - _answer returns nothing else
+    return answer
+
+
+def inspect(channel: AgentChannel, request: Inspect) -> list[JobReport]:
+    """What a host knows of its newest jobs, newest first.
+
+    Raises:
+        NotReadyError: the host refuses.
+        UnreachableError: it does not answer, or the connection broke.
+    """
+    doing = "reporting its jobs"
+    channel.send(request, doing=doing)
+    reports: list[JobReport] = []
+    while isinstance(answer := _answer(channel, ANSWER_S, doing, JobReport, End), JobReport):
+        reports.append(answer)
+    return reports
+
+
+def follow(
+    channel: AgentChannel, request: Follow, silence_s: float = ANSWER_S
+) -> Iterator[tuple[Record, bytes]]:
+    """What happened and what happens to a task, until the agent has nothing more to tell.
+
+    Args:
+        channel: Conversation with the host's agent.
+        request: What to follow, and from where on.
+        silence_s: Longest time without a record; an agent that lives sends Beat in between.
+
+    Raises:
+        NotReadyError: the host refuses, or the agent ended.
+        UnreachableError: nothing came, or the connection broke.
+    """
+    doing = "following the job"
+    channel.send(request, doing=doing)
+    while True:
+        record, payload = channel.receive(silence_s, doing)
+        if isinstance(record, End):
+            return
+        if isinstance(record, Refused):
+            raise refusal(channel.connection.host, record)
+        yield record, payload
+
+
+def refusal(host: Host, refused: Refused) -> FleetError:
+    """The error of a request that a host does not meet."""
+    return NotReadyError(
+        f"{where(host)}: {refused.reason}", next_step=refused.next_step or _NEXT_STEPS[refused.kind]
+    )
+
+
+def _answer(channel: AgentChannel, deadline_s: float, waiting_for: str, *kinds: type[Record]) -> Record:
+    record, _ = channel.receive(deadline_s, waiting_for)
+    if isinstance(record, kinds):
+        return record
+    raise _unexpected(channel.connection.host, record)
+
+
+def _unexpected(host: Host, record: Record) -> FleetError:
+    if isinstance(record, Refused):
+        return refusal(host, record)
+    return NotReadyError(
+        f"{where(host)} answered {name_of(record)} out of turn", next_step="fleet down && fleet up"
+    )

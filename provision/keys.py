@@ -1,0 +1,54 @@
+"""SSH key pairs of a fleet and of the hosts that this computer plays."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A key pair as OpenSSH stores it.
+
+    Attributes:
+        private: The private key, unencrypted, in the text format of OpenSSH; it never shows in a repr.
+        public: The public key on one line, ``ssh-ed25519 AAAA… comment``.
+    """
+
+    private: str = field(repr=False)
+    public: str
+
+
+def generate_ed25519(comment: str) -> KeyPair:
+    """A new ed25519 key pair.
+
+    Args:
+        comment: What the public key is for; it ends the line of the public key.
+
+    Raises:
+        ValueError: `comment` does not fit on one line.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    if not comment.isprintable():
+        raise ValueError("The comment of a key must be a single line of printable characters")
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode("ascii")
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
+    return KeyPair(private, f"{public} {comment}".rstrip())
+
+
+def fingerprint(public: str) -> str:
+    """The fingerprint of an OpenSSH public key, ``SHA256:…``, as `ssh-keygen -l` prints it.
+
+    Raises:
+        ValueError: `public` is no public key.
+    """
+    try:
+        blob = base64.b64decode(public.split()[1], validate=True)
+    except (IndexError, binascii.Error):
+        raise ValueError("This is no OpenSSH public key: it should read like 'ssh-ed25519 AAAA…'") from None
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode("ascii").rstrip("=")

@@ -1,0 +1,60 @@
+"""Whether sshd would let the account that runs this program log in on this computer."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+from provision.provider import ProviderError
+
+_SHADOW = Path("/etc/shadow")
+
+
+def login() -> pwd.struct_passwd:
+    """The account that runs this program.
+
+    Raises:
+        ProviderError: the system has no entry for it.
+    """
+    try:
+        return pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise ProviderError(
+            "missing",
+            f"User number {os.geteuid()}, who runs this program, has no entry in this system's list of users",
+            cause="sshd lets only known users log in",
+            next_step="Run fleet as a user with a login name",
+        ) from None
+
+
+def check() -> str:
+    """Name of the account that runs this program, if it can log in.
+
+    Raises:
+        ProviderError: sshd would turn it away.
+    """
+    entry = login()
+    shell = entry.pw_shell or "/bin/sh"
+    if Path(shell).name in ("nologin", "false") or not os.access(shell, os.X_OK):
+        raise ProviderError(
+            "missing",
+            f"User {entry.pw_name} cannot log in on this computer: the login shell is {shell}",
+            next_step=f"Run fleet as another user, or change the shell: chsh -s /bin/sh {entry.pw_name}",
+        )
+    if _locked(entry.pw_name):
+        raise ProviderError(
+            "missing",
+            f"User {entry.pw_name} cannot log in on this computer: the account is locked",
+            next_step=f"Run fleet as an ordinary user, or unlock it: usermod -p '*' {entry.pw_name}",
+        )
+    return entry.pw_name
+
+
+def _locked(name: str) -> bool:
+    """Whether the password entry starts with ``!``, at which an sshd that can read it refuses even keys."""
+    try:
+        lines = _SHADOW.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False  # sshd runs with the same rights and cannot read it either
+    return any(line.startswith(f"{name}:!") for line in lines)

@@ -1,0 +1,108 @@
+"""Which processes of this computer belong to which local instance.
+
+The mark is ``FLEET_INSTANCE=<id>``. Whatever is started through SSH has it in its environment. An sshd has no
+environment left to read, for it writes its title over it: the one that listens shows the mark in its arguments, and
+those that serve a connection keep standard error on the log whose name bears the id.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import psutil
+
+from provision.provider import ProviderError
+
+MARK = "FLEET_INSTANCE"
+GRACE_S = 2.0
+END_TIMEOUT_S = 15.0
+_POLL_S = 0.03
+
+
+def log_name(instance_id: str) -> str:
+    """Name of the log that an instance's sshd keeps as its standard error."""
+    return f"sshd-{instance_id}.log"
+
+
+def listens(pid: int, instance_id: str) -> bool:
+    """Whether `pid` is the listening sshd of this very instance, and no later process with the same number."""
+    try:
+        return instance_id in _as_listener(psutil.Process(pid), {instance_id})
+    except (psutil.Error, OSError, ValueError):
+        return False
+
+
+def end(ids: Collection[str]) -> None:
+    """End every process of the instances `ids`: TERM, listeners first, then KILL; look again until none is left.
+
+    Raises:
+        ProviderError: some are there after all that.
+    """
+    started = time.monotonic()
+    asked: set[psutil.Process] = set()
+    while found := sorted(_belonging(ids), key=lambda entry: not entry[0]):
+        now = time.monotonic() - started
+        if now > END_TIMEOUT_S:
+            raise ProviderError(
+                "unreachable",
+                f"Processes do not end, even {END_TIMEOUT_S:.0f} seconds after they were killed",
+                cause="still there: " + ", ".join(str(process.pid) for _, process in found),
+                next_step="Repeat the command once they are gone",
+            )
+        for _, process in found:
+            if now > GRACE_S:
+                _send(process, signal.SIGKILL)
+            elif process not in asked:
+                _send(process, signal.SIGTERM)
+                asked.add(process)
+        time.sleep(_POLL_S)
+        for process in asked:
+            reap(process.pid)
+
+
+def reap(pid: int) -> None:
+    """Take note that a child of this program has ended, if `pid` is one, so that the system forgets it."""
+    if pid > 0:
+        try:
+            os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return
+
+
+def _belonging(ids: Collection[str]) -> Iterator[tuple[bool, psutil.Process]]:
+    """Processes of the instances `ids`, each with whether it is a listening sshd; never this program itself."""
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        try:
+            if _as_listener(process, ids):
+                yield True, process
+            elif process.environ().get(MARK) in ids or _as_session(process, ids):
+                yield False, process
+        except (psutil.Error, OSError):
+            continue  # it has ended, or is another user's
+
+
+def _as_listener(process: psutil.Process, ids: Collection[str]) -> set[str]:
+    if not process.name().startswith("sshd"):
+        return set()
+    words = " ".join(process.cmdline())
+    return {each for each in ids if f"{MARK}={each} " in f"{words} "}
+
+
+def _as_session(process: psutil.Process, ids: Collection[str]) -> bool:
+    if not process.name().startswith("sshd"):
+        return False
+    standard_error = Path(f"/proc/{process.pid}/fd/2").readlink().name
+    return any(standard_error.removesuffix(" (deleted)") == log_name(each) for each in ids)
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.Error:
+        return  # it has ended

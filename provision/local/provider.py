@@ -1,0 +1,272 @@
+"""Instances that are OpenSSH servers on this computer: no cloud account, no price, the same way as everywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
+
+from provision.local import account, processes, sshd
+from provision.local.records import Record, Records
+from provision.model import FleetSpec, Host, Instance, InstanceState
+from provision.names import index_of, validate_fleet_name
+from provision.provider import Progress, ProviderError
+
+WORKERS_MAX = 64
+REMOVE_TIMEOUT_S = 10.0
+_STARTS_AT_ONCE = 16
+_POLL_S = 0.05
+
+
+class LocalProvider:
+    """Makes instances out of sshd processes and the folders below `root`.
+
+    Args:
+        root: Holds the records and folders of all local instances; made when the first one is created.
+    """
+
+    name = "local"
+
+    def __init__(self, root: Path) -> None:
+        self._records = Records(root.absolute())
+
+    def check(self, spec: FleetSpec) -> None:
+        """Raise ProviderError if `spec` cannot be made on this computer; touches nothing."""
+        try:
+            validate_fleet_name(spec.name)
+        except ValueError as error:
+            raise ProviderError("usage", str(error)) from error
+        if spec.workers < 1:
+            raise ProviderError("usage", f"A fleet has 1 worker or more, not {spec.workers}")
+        if spec.workers > WORKERS_MAX:
+            raise ProviderError(
+                "usage", f"At most {WORKERS_MAX} workers fit on this computer, {spec.workers} are asked for"
+            )
+        account.check()
+        _find_sshd()
+
+    def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
+        """Start an sshd for each of `names` that has none; one that is half made or has died is made anew.
+
+        Raises:
+            ProviderError: an instance could not be made; all others were.
+        """
+        program = _find_sshd()
+        user = account.check()
+        there = {instance.name: instance for instance in self.list(spec.name)}
+        running = {name for name, instance in there.items() if instance.state is InstanceState.RUNNING}
+        self.delete([there[name] for name in names if name in there and name not in running], progress)
+        self._make_root()
+
+        def make(name: str, step: Progress, stopped: Event) -> None:
+            record = Record(spec.name, name, uuid.uuid4().hex, time.time(), spec.python or sys.executable)
+            self._records.write(record)
+            folder = self._records.folder(record.fleet, name)
+            _write_keys(folder, spec, name)
+            step(name, "starting sshd")
+            address = sshd.loopback_address(spec.name, index_of(name))
+            pid, port = sshd.start(program, folder, record.id, address, user, stopped)
+            self._records.write(replace(record, address=address, port=port, pid=pid))
+            step(name, "ready")
+
+        _all_at_once(make, [name for name in dict.fromkeys(names) if name not in running], progress)
+
+    def _make_root(self) -> None:
+        try:
+            self._records.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sshd.make_separation_folder()
+        except OSError as error:
+            raise ProviderError(
+                "missing",
+                f"The folder {error.filename} could not be made",
+                cause=error.strerror or str(error),
+                next_step="Make it, or let this user make it",
+            ) from error
+
+    def list(self, fleet: str | None = None) -> list[Instance]:
+        """All instances of `fleet` (of every fleet, where it is None), ordered by fleet and index."""
+        return [_instance(record) for record in self._records.all(fleet)]
+
+    def host(self, instance: Instance) -> Host:
+        """How SSH reaches `instance`.
+
+        Raises:
+            ProviderError: its sshd does not run.
+        """
+        record = self._records.read(instance.fleet, instance.name)
+        if record is None or record.id != instance.id or _instance(record).state is not InstanceState.RUNNING:
+            raise ProviderError(
+                "unreachable",
+                f"The sshd of {instance.name} in fleet {instance.fleet} is not running",
+                next_step="Type 'fleet up' with the same settings to start it again",
+            )
+        folder = self._records.folder(record.fleet, record.name)
+        try:
+            kind, key, *_ = (folder / "host_key.pub").read_text(encoding="ascii").split()
+        except (OSError, ValueError) as error:
+            raise ProviderError(
+                "unreachable",
+                f"The host key of {instance.name} in fleet {instance.fleet} is gone",
+                cause=str(error),
+                next_step="Type 'fleet down', then 'fleet up'",
+            ) from error
+        return Host(
+            name=record.name,
+            address=record.address,
+            port=record.port,
+            user=account.login().pw_name,
+            host_key=f"{kind} {key}",
+            key_alias=f"local.{record.id}",
+            private_address=record.address,
+            python=record.python,
+            root=str(folder / "fleet"),
+        )
+
+    def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
+        """End every process of `instances` and delete their folders; a missing one is success.
+
+        Raises:
+            ProviderError: a process does not end, a file cannot be deleted, or this program runs inside of them.
+        """
+        ids = {instance.id for instance in instances if instance.id}
+        if os.environ.get(processes.MARK) in ids:
+            raise ProviderError(
+                "usage",
+                "This program was started on one of the hosts that it is to delete",
+                next_step="Repeat the command in a terminal that is not logged in there",
+            )
+        for instance in instances:
+            progress(instance.name, "deleting")
+        processes.end(ids)
+        for instance in instances:
+            record = self._records.read(instance.fleet, instance.name)
+            if record is not None and record.id == instance.id:
+                processes.reap(record.pid)
+                _remove(self._records.folder(record.fleet, record.name))
+                self._records.forget(record.fleet, record.name)
+            progress(instance.name, "deleted")
+
+
+def _find_sshd() -> str:
+    program = sshd.find()
+    if program is None:
+        raise ProviderError(
+            "missing",
+            "The OpenSSH server (sshd) is not installed on this computer",
+            cause="a local fleet is made of OpenSSH servers, one for each worker",
+            next_step=_install_step(),
+        )
+    return program
+
+
+def _install_step() -> str:
+    commands = {
+        "apt-get": "apt-get install openssh-server",
+        "dnf": "dnf install openssh-server",
+        "zypper": "zypper install openssh-server",
+        "pacman": "pacman -S openssh",
+        "apk": "apk add openssh-server",
+    }
+    for tool, command in commands.items():
+        if shutil.which(tool):
+            return command if os.geteuid() == 0 else f"sudo {command}"
+    return "Install the OpenSSH server with your system's package manager"
+
+
+def _instance(record: Record) -> Instance:
+    if not record.pid:
+        state = InstanceState.STARTING if record.id else InstanceState.STOPPED
+    elif processes.listens(record.pid, record.id):
+        state = InstanceState.RUNNING
+    else:
+        state = InstanceState.STOPPED
+    return Instance(record.name, record.fleet, record.id, state, "localhost", created_at=record.created_at)
+
+
+def _write_keys(folder: Path, spec: FleetSpec, name: str) -> None:
+    from provision.keys import generate_ed25519
+
+    folder.mkdir(mode=0o700, exist_ok=True)
+    pair = generate_ed25519(f"host key of {name} in fleet {spec.name}")
+    private = folder / "host_key"
+    private.touch(mode=0o600)
+    private.write_text(pair.private, encoding="ascii")
+    (folder / "host_key.pub").write_text(pair.public + "\n", encoding="ascii")
+    (folder / "authorized_keys").write_text(spec.public_key.strip() + "\n", encoding="utf-8")
+
+
+def _all_at_once(make: Callable[[str, Progress, Event], None], names: Sequence[str], progress: Progress) -> None:
+    """Call `make` for every name in threads of its own, and `progress` in this one; let all of them finish.
+
+    Raises:
+        ProviderError: some of them failed.
+    """
+    if not names:
+        return
+    steps: SimpleQueue[tuple[str, str] | None] = SimpleQueue()
+    stopped = Event()
+    pool = ThreadPoolExecutor(max_workers=min(len(names), _STARTS_AT_ONCE))
+    try:
+        futures = {name: pool.submit(make, name, lambda *step: steps.put(step), stopped) for name in names}
+        for future in futures.values():
+            future.add_done_callback(lambda _: steps.put(None))
+        left = len(names)
+        while left:
+            step = steps.get()
+            if step is None:
+                left -= 1
+            else:
+                progress(*step)
+    finally:
+        stopped.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+    failures = {name: error for name, future in futures.items() if (error := future.exception()) is not None}
+    if failures:
+        _raise(failures)
+
+
+def _raise(failures: dict[str, BaseException]) -> None:
+    for error in failures.values():
+        if not isinstance(error, (ProviderError, OSError)):
+            raise error
+    first = next(iter(failures.values()))
+    who = ", ".join(failures)
+    if isinstance(first, ProviderError):
+        cause = f"{first.sentence}: {first.cause}" if first.cause else first.sentence
+        raise ProviderError(first.kind, f"Could not start {who}", cause=cause, next_step=first.next_step) from first
+    raise ProviderError(
+        "capacity", f"Could not make the folder of {who}", cause=str(first), next_step="Free space or fix permissions"
+    ) from first
+
+
+def _remove(folder: Path) -> None:
+    """Delete `folder`, also while the last writes into it come to an end.
+
+    Raises:
+        ProviderError: it is still there after REMOVE_TIMEOUT_S.
+    """
+    deadline = time.monotonic() + REMOVE_TIMEOUT_S
+    while os.path.lexists(folder):
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ProviderError(
+                    "unreachable",
+                    f"{folder} could not be deleted",
+                    cause=str(error),
+                    next_step="Delete it by hand, then repeat the command",
+                ) from error
+            for inner, _, _ in os.walk(folder):
+                with contextlib.suppress(OSError):
+                    Path(inner).chmod(0o700)
+            time.sleep(_POLL_S)

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import _thread
+import threading
+import time
+from typing import NoReturn
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.errors import CapacityError, FleetError, NotReadyError, UnreachableError
+from fleet.remote.fanout import Outcome, fan_out, fold, raise_failures, where
+from provision.model import Host
+
+
+def host(index: int, port: int = 22) -> Host:
+    name = f"worker-{index}"
+    return Host(name, f"10.0.0.{index}", port, "me", "ssh-ed25519 AAAA", name, f"10.0.0.{index}")
+
+
+HOSTS = [host(index) for index in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        ([], ""),
+        (["worker-0"], "worker-0"),
+        (["worker-0", "worker-1"], "worker-[0-1]"),
+        (["worker-3", "worker-1", "worker-0", "worker-2", "worker-7"], "worker-[0-3,7]"),
+        (["worker-2", "worker-4"], "worker-[2,4]"),
+        (["chief-0", "worker-0", "worker-1", "ps-0"], "chief-0, worker-[0-1], ps-0"),
+        (["worker-9", "worker-10"], "worker-[9-10]"),
+        (["gpu-a", "worker-1", "gpu-a"], "gpu-a, worker-1"),
+        (["worker-01", "worker-1"], "worker-01, worker-1"),
+    ],
+)
+def test_fold(names: list[str], folded: str) -> None:
+    assert fold(names) == folded
+
+
+@given(st.sets(st.integers(0, 50), min_size=1))
+def test_fold_names_exactly_those_it_was_given(numbers: set[int]) -> None:
+    text = fold(f"worker-{number}" for number in numbers).removeprefix("worker-").strip("[]")
+    named: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        named |= set(range(int(first), int(last or first) + 1))
+    assert named == numbers
+
+
+def test_where_names_the_port_that_is_not_sshs_own() -> None:
+    assert where(host(1)) == "worker-1 (10.0.0.1)"
+    assert where(host(1, 2222)) == "worker-1 (10.0.0.1:2222)"
+
+
+def test_every_host_finishes_though_some_fail() -> None:
+    def action(one: Host) -> str:
+        if one.name in ("worker-2", "worker-5"):
+            raise UnreachableError(f"{one.name} is gone")
+        return one.address
+
+    outcomes = fan_out(HOSTS, action, limit=3)
+    assert [outcome.host for outcome in outcomes] == HOSTS
+    assert [outcome.host.name for outcome in outcomes if outcome.error is not None] == ["worker-2", "worker-5"]
+    assert [outcome.value for outcome in outcomes if outcome.error is None] == [
+        one.address for one in HOSTS if one.name not in ("worker-2", "worker-5")
+    ]
+
+
+def test_no_more_than_the_limit_at_a_time() -> None:
+    lock = threading.Lock()
+    running = most = 0
+
+    def action(_: Host) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+
+    fan_out(HOSTS, action, limit=4)
+    assert 1 < most <= 4
+
+
+def test_a_bug_comes_out_after_all_hosts_ended() -> None:
+    ended: list[str] = []
+
+    def action(one: Host) -> None:
+        if one is HOSTS[0]:
+            raise ZeroDivisionError
+        time.sleep(0.01)
+        ended.append(one.name)
+
+    with pytest.raises(ZeroDivisionError):
+        fan_out(HOSTS, action)
+    assert len(ended) == len(HOSTS) - 1
+
+
+def test_no_hosts_are_no_outcomes() -> None:
+    assert fan_out([], lambda one: one) == []
+
+
+def test_an_interrupt_aborts_what_runs_and_drops_what_has_not_begun() -> None:
+    begun: list[str] = []
+    aborted = threading.Event()
+
+    def action(one: Host) -> NoReturn:
+        begun.append(one.name)
+        if len(begun) == 2:
+            _thread.interrupt_main()
+        assert aborted.wait(30)
+        raise UnreachableError("closed")
+
+    with pytest.raises(KeyboardInterrupt):
+        fan_out(HOSTS, action, limit=2, abort=aborted.set)
+    assert len(begun) == 2
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("fan-out")]
+
+
+def failed(index: int, error: FleetError) -> Outcome[str]:
+    return Outcome(host(index), error=error)
+
+
+def test_without_failures_the_values_come_out() -> None:
+    assert raise_failures([Outcome(host(0), value="a"), Outcome(host(1), value="b")], "do it") == ["a", "b"]
+
+
+def test_identical_reasons_are_folded() -> None:
+    outcomes = [
+        failed(index, NotReadyError(f"{where(host(index))}: no space left", cause="disk", next_step="free some"))
+        for index in range(8)
+    ]
+    with pytest.raises(NotReadyError, match=r"^cannot prepare: worker-\[0-7\]: no space left$") as raised:
+        raise_failures(outcomes, "prepare")
+    assert (raised.value.cause, raised.value.next_step) == ("disk", "free some")
+
+
+def test_one_failure_keeps_its_address() -> None:
+    with pytest.raises(UnreachableError, match=r"^cannot connect: worker-3 \(10\.0\.0\.3\) does not answer$"):
+        raise_failures([failed(3, UnreachableError(f"{where(host(3))} does not answer"))], "connect")
+
+
+def test_different_reasons_stand_side_by_side_and_the_lowest_exit_code_wins() -> None:
+    outcomes = [
+        failed(0, NotReadyError("worker-0: no Python", next_step="install it")),
+        failed(1, UnreachableError("worker-1 does not answer", cause="timed out", next_step="fleet status")),
+        failed(2, NotReadyError("worker-2: no Python", next_step="install it")),
+        Outcome(host(3), value="fine"),
+    ]
+    with pytest.raises(UnreachableError) as raised:
+        raise_failures(outcomes, "prepare")
+    assert raised.value.sentence == "cannot prepare: worker-[0,2]: no Python; worker-1 does not answer"
+    assert (raised.value.cause, raised.value.next_step) == ("timed out", "fleet status")
+
+
+def test_a_reason_that_names_no_host_gets_one() -> None:
+    with pytest.raises(CapacityError, match=r"^cannot go: worker-\[1-2\]: nothing left$"):
+        raise_failures([failed(1, CapacityError("nothing left")), failed(2, CapacityError("nothing left"))], "go")

@@ -1,0 +1,208 @@
+"""The rule of the gang, pure: nobody starts before all are ready, and the first failure ends all.
+
+The chief's supervisor feeds events and carries out actions. Distributed TensorFlow hangs on a peer that is missing,
+and a task that goes on alone trains something else, so there is nothing between all and none.
+"""
+
+import signal
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
+
+from train.agent.records import Exit, JobResult, Member, Outcome
+
+# Beyond the grace period, for SIGKILL to work and the news to arrive.
+STOP_MARGIN_S = 10.0
+
+
+class Joined(NamedTuple):
+    """The agent of `task` has proven that it knows the job's secret."""
+
+    task: str
+
+
+class Ready(NamedTuple):
+    """The process of `task` waits at its gate."""
+
+    task: str
+
+
+class Exited(NamedTuple):
+    """The process of `task` ended; `reason` where its agent knows more than the exit tells."""
+
+    task: str
+    exit: Exit
+    reason: str = ""
+
+
+class LostPeer(NamedTuple):
+    """The agent of `task` is gone, or was silent for too long; `reason` is a clause that says which."""
+
+    task: str
+    reason: str
+
+
+class StopRequested(NamedTuple):
+    """Somebody wants the job to end."""
+
+    grace_s: float
+
+
+class DeadlinePassed(NamedTuple):
+    """The point in time that `Gang.deadline` named has come."""
+
+
+Event = Union[Joined, Ready, Exited, LostPeer, StopRequested, DeadlinePassed]
+
+
+class Go(NamedTuple):
+    """Open all gates."""
+
+
+class StopAll(NamedTuple):
+    """End all tasks: TERM, `grace_s` seconds, KILL."""
+
+    reason: str
+    grace_s: float
+
+
+class Finish(NamedTuple):
+    """The job is over; when, the one who carries it out knows by his clock."""
+
+    result: JobResult
+
+
+Action = Union[Go, StopAll, Finish]
+
+
+class Gang(NamedTuple):
+    """What is known of a job; `deadline` is when DeadlinePassed is due, by the clock of `now`."""
+
+    job: str
+    attempt: int
+    members: Tuple[Member, ...]
+    grace_s: float
+    join_timeout_s: float
+    deadline: Optional[float]
+    started: bool = False
+    stopping: bool = False
+    finished: bool = False
+    ready: FrozenSet[str] = frozenset()
+    gone: FrozenSet[str] = frozenset()  # lost, or never seen
+    exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed
+    outcome: Outcome = Outcome.SUCCEEDED
+    first_task: str = ""
+    reason: str = ""
+
+
+Step = Tuple[Gang, List[Action]]
+
+
+def form(
+    job: str, attempt: int, members: Tuple[Member, ...], *, grace_s: float, join_timeout_s: float, now: float
+) -> Gang:
+    """A gang of which nobody has been heard yet."""
+    return Gang(job, attempt, members, grace_s, join_timeout_s, deadline=now + join_timeout_s)
+
+
+def describe_exit(task: str, ended: Exit) -> str:
+    """``worker-1 was killed by SIGKILL``, or ``worker-1 exited with code 1``."""
+    if ended.signal is None:
+        return f"{task} exited with code {ended.code}"
+    try:
+        name = signal.Signals(ended.signal).name
+    except ValueError:
+        name = f"signal {ended.signal}"
+    return f"{task} was killed by {name}"
+
+
+def called(members: Tuple[Member, ...], task: str) -> str:
+    """``worker-1 (10.0.0.3)``."""
+    address = next((member.address for member in members if member.task == task), "")
+    return f"{task} ({address})" if address else task
+
+
+def step(gang: Gang, event: Event, now: float) -> Step:
+    """What becomes of the gang by `event`, and what is to be done.
+
+    `now` is in seconds by any clock that never goes back. Events of unknown tasks, and all events after Finish,
+    change nothing.
+    """
+    task = getattr(event, "task", "")
+    if gang.finished or (task and task not in _tasks(gang)):
+        return gang, []
+    if isinstance(event, Ready):
+        return _ready(gang, event.task)
+    if isinstance(event, Exited):
+        return _exited(gang, event, now)
+    if isinstance(event, LostPeer):
+        return _lost(gang, event, now)
+    if isinstance(event, StopRequested):
+        return _stop(gang, Outcome.CANCELLED, "", "stopped on request", now, event.grace_s)
+    if isinstance(event, DeadlinePassed):
+        return _late(gang, now)
+    return gang, []
+
+
+def _tasks(gang: Gang) -> List[str]:
+    return [member.task for member in gang.members]
+
+
+def _ready(gang: Gang, task: str) -> Step:
+    gang = gang._replace(ready=gang.ready | {task})
+    if gang.started or gang.stopping or len(gang.ready) < len(gang.members):
+        return gang, []
+    return gang._replace(started=True, deadline=None), [Go()]
+
+
+def _exited(gang: Gang, event: Exited, now: float) -> Step:
+    if event.task in gang.exits:
+        return gang, []
+    gang = gang._replace(exits={**gang.exits, event.task: event.exit})
+    if gang.stopping:
+        return _finish_if_over(gang)
+    if not gang.started:
+        reason = event.reason or f"{event.task} ended before the start"
+        return _stop(gang, Outcome.FAILED, event.task, reason, now, gang.grace_s)
+    if event.exit.code == 0 and not event.reason:
+        return _finish_if_over(gang)
+    reason = event.reason or describe_exit(event.task, event.exit)
+    return _stop(gang, Outcome.FAILED, event.task, reason, now, gang.grace_s)
+
+
+def _lost(gang: Gang, event: LostPeer, now: float) -> Step:
+    gang = gang._replace(gone=gang.gone | {event.task})
+    if gang.stopping:
+        return _finish_if_over(gang)
+    if event.task in gang.exits:
+        return gang, []
+    reason = f"{called(gang.members, event.task)} was lost: {event.reason}"
+    return _stop(gang, Outcome.FAILED, event.task, reason, now, gang.grace_s)
+
+
+def _late(gang: Gang, now: float) -> Step:
+    if gang.deadline is None or now < gang.deadline:
+        return gang, []
+    if gang.stopping:
+        left = [task for task in _tasks(gang) if task not in gang.exits]
+        return _finish_if_over(gang._replace(gone=gang.gone | set(left)))
+    missing = [task for task in _tasks(gang) if task not in gang.ready]
+    names = ", ".join(called(gang.members, task) for task in missing)
+    reason = f"{names} did not join within {gang.join_timeout_s:.0f} s; nothing was started"
+    gang = gang._replace(gone=gang.gone | set(missing))
+    return _stop(gang, Outcome.FAILED, missing[0], reason, now, gang.grace_s)
+
+
+def _stop(gang: Gang, outcome: Outcome, first: str, reason: str, now: float, grace_s: float) -> Step:  # noqa: PLR0913
+    if gang.stopping:
+        return gang, []
+    gang = gang._replace(
+        stopping=True, outcome=outcome, first_task=first, reason=reason, deadline=now + grace_s + STOP_MARGIN_S
+    )
+    gang, actions = _finish_if_over(gang)
+    return gang, [StopAll(reason, grace_s), *actions]
+
+
+def _finish_if_over(gang: Gang) -> Step:
+    if any(task not in gang.exits and task not in gang.gone for task in _tasks(gang)):
+        return gang, []
+    result = JobResult(gang.job, gang.attempt, gang.outcome, 0.0, gang.first_task, gang.reason, dict(gang.exits))
+    return gang._replace(finished=True, deadline=None), [Finish(result)]
