@@ -66,7 +66,12 @@ class Stage:
                 subprocess.Popen(
                     [
                         *("ssh", "-F", "/dev/null", "-i", str(folder / "id_ed25519"), "-o", "IdentitiesOnly=yes"),
-                        *("-o", f"UserKnownHostsFile={folder / 'known_hosts'}", "-o", f"HostKeyAlias={host['key_alias']}"),
+                        *(
+                            "-o",
+                            f"UserKnownHostsFile={folder / 'known_hosts'}",
+                            "-o",
+                            f"HostKeyAlias={host['key_alias']}",
+                        ),
                         *("-p", str(host["port"]), f"{host['user']}@{host['address']}"),
                         f"{host['python']} {self.script} {self.marks}",
                     ]

@@ -13,7 +13,7 @@ _ROOT = str(Path(__file__).resolve().parent.parent)
 class _OwnPackages(MetaPathFinder):
     """Finds `provision` and `train` beside this package, whatever the user's folders hold under these names."""
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         if fullname in ("fleet", "provision", "train"):
             return PathFinder.find_spec(fullname, [_ROOT])
         return None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -19,6 +18,7 @@ from fleet.errors import CancelledError, FleetError, UsageError
 if TYPE_CHECKING:
     from fleet.events import Sink
     from fleet.ports import Ports
+    from fleet.status import FleetStatus
 
 app = typer.Typer(
     name="fleet",
@@ -105,7 +105,7 @@ def up(
 
 
 @app.command()
-def train(
+def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script, task.py.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS]", help="After --: arguments of the script.")
@@ -179,7 +179,7 @@ def logs(
 @app.command()
 def status(
     fleet: Annotated[
-        str, typer.Option("--fleet", envvar=NAME_VARIABLE, metavar="NAME", help="Only this fleet.", show_default=False)
+        str, typer.Option("--fleet", envvar=NAME_VARIABLE, metavar="NAME", help="Only this one.", show_default=False)
     ] = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
@@ -188,16 +188,31 @@ def status(
 
     request = verb.StatusRequest(fleet=_checked(fleet) if fleet else "")
     statuses = verb.run(request, _ports())
-    from fleet.console.tables import print_status
+    if output is Output.JSON:
+        from fleet.console.jsonl import JsonSink
 
-    print_status(statuses, sys.stdout, json=output is Output.JSON)
+        sink = JsonSink(sys.stdout.buffer)
+        for one in statuses:
+            sink.emit(one)
+        return
+    _print_status(statuses)
+
+
+def _print_status(statuses: Sequence[FleetStatus]) -> None:
+    import shutil
+    import time
+
+    from fleet.console.colors import wants_color
+    from fleet.console.tables import render_status
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
+    color = wants_color(sys.stdout, os.environ)
+    print(render_status(statuses, now=time.time(), width=width, color=color))  # noqa: T201
 
 
 @app.command()
 def stop(
-    grace: Annotated[
-        float, typer.Option("--grace", metavar="SECONDS", min=0, help="From TERM to KILL.")
-    ] = 10.0,
+    grace: Annotated[float, typer.Option("--grace", metavar="SECONDS", min=0, help="From TERM to KILL.")] = 10.0,
     fleet: Fleet = DEFAULT_FLEET,
     output: OutputOption = Output.AUTO,
 ) -> None:
@@ -242,7 +257,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _main(
-    version: Annotated[  # noqa: ARG001 - the callback does the work
+    version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:

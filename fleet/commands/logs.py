@@ -37,7 +37,7 @@ def worker_name(worker: str) -> str:
     try:
         return instance_name(int(worker) if worker.isascii() and worker.isdigit() else index_of(worker))
     except ValueError:
-        raise UsageError(f"--worker {worker} is no worker", next_step="--worker 0, --worker worker-0 or all") from None
+        raise UsageError(f"--worker {worker} is no worker", next_step="--worker 0, worker-0 or all") from None
 
 
 def _tasks(name: str, record: FleetRecord) -> list[str]:

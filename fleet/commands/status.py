@@ -44,7 +44,7 @@ def _status(name: str, folder: FleetFolder) -> FleetStatus:
         name=name,
         provider=record.spec.provider,
         hosts=hosts,
-        job=_job(record, reports),
+        job=_job(reports),
         price_usd_h=record.price_usd_h,
         created_at=record.created_at,
     )
@@ -90,7 +90,7 @@ def _host(host: Host, report: JobReport | None, error: FleetError | None) -> Hos
     )
 
 
-def _job(record: FleetRecord, reports: list[JobReport]) -> JobStatus | None:
+def _job(reports: list[JobReport]) -> JobStatus | None:
     newest = max((report.job for report in reports), default="")
     if not newest:
         return None

@@ -96,7 +96,7 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
             choice = _keras(request, program, prepared)
             if choice.note:
                 sink.emit(Note(choice.note))
-            commits = _commits(request, record, job, program, prepared, choice)
+            commits = _commits(request, job, program, prepared, choice)
             if request.dry_run:
                 _show(record, prepared, commits, sink)
                 return TrainSummary(job="")
@@ -122,7 +122,7 @@ def _program(request: TrainRequest, script: Path, ports: Ports) -> _Program:
 
     workdir = (Path(request.workdir) if request.workdir else script.parent).expanduser().resolve()
     if not workdir.is_dir():
-        raise UsageError(f"--workdir {request.workdir} is no folder", next_step="name the folder that holds the script")
+        raise UsageError(f"--workdir {request.workdir} is no folder", next_step="name the script's folder")
     try:
         path = script.resolve().relative_to(workdir).as_posix()
     except ValueError:
@@ -161,8 +161,8 @@ def _prepare(
     def one(channel: AgentChannel) -> Prepared:
         host = channel.connection.host
 
-        def progress(sent: int, total: int) -> None:
-            sink.emit(PushProgress(host.name, sent, total, len(program.bundle.entries)))
+        def progress(sent: int, total: int, files: int) -> None:
+            sink.emit(PushProgress(host.name, sent, total, files))
 
         wish = Prepare(
             job=job,
@@ -197,7 +197,6 @@ def _keras(request: TrainRequest, program: _Program, prepared: Sequence[Prepared
 
 def _commits(
     request: TrainRequest,
-    record: FleetRecord,
     job: str,
     program: _Program,
     prepared: Sequence[Prepared],
@@ -263,7 +262,8 @@ def _followed(
     sink.emit(JobStarted(first.job, record.last_script, first.attempt, tuple(first.members), ports.clock()))
     followed = Followed(folder=folder, record=record, job=first.job, channels=tuple(channels))
     if request.detach:
-        until_running(followed, sink)
+        if (result := until_running(dataclasses.replace(followed, logs=False), sink)) is not None:
+            outcome_or_raise(result, record)
         sink.emit(Note(f"job {first.job} runs; `fleet logs -f` shows it, `fleet stop` ends it"))
         return TrainSummary(job=first.job)
     result = follow(followed, sink)

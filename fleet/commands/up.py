@@ -154,13 +154,11 @@ def _make(spec: FleetSpec, steps: Plan, folder: FleetFolder, provider: Provider,
 
     with open_agents(hosts, folder.key) as channels:
         for channel in channels:
-            sink.emit(HostConnected(channel.host.name, channel.host.address))
+            sink.emit(HostConnected(channel.connection.host.name, channel.connection.host.address))
     return hosts
 
 
-def _undo(
-    spec: FleetSpec, steps: Plan, folder: FleetFolder, provider: Provider, sink: Sink, *, forget: bool
-) -> None:
+def _undo(spec: FleetSpec, steps: Plan, folder: FleetFolder, provider: Provider, sink: Sink, *, forget: bool) -> None:
     """Delete what this call made; a second Ctrl-C leaves it, and says so."""
     try:
         made = [instance for instance in provider.list(spec.name) if forget or instance.name in steps.create]

@@ -27,7 +27,7 @@ def _read(path: Path, option: str) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"{option} cannot be read: {path}", cause=reason or "", next_step="check the path") from error
+        raise UsageError(f"cannot read {option} {path}", cause=reason or "", next_step="check the path") from error
 
 
 def _file_variables(path: Path) -> dict[str, str]:

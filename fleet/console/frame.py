@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -117,7 +118,8 @@ def _foot(view: View, width: int, notice: str, glyphs: Glyphs) -> list[Line]:
     lines: list[Line] = []
     if view.result:
         style = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}.get(view.result.outcome, "bold red")
-        lines.append((Span(clean(result_sentence(view.result)), style),))
+        words = textwrap.wrap(clean(result_sentence(view.result)), width, max_lines=4, placeholder=f" {glyphs.mark}")
+        lines += [(Span(line, style),) for line in words]
     elif view.stage in (Stage.UP, Stage.PUSH, Stage.DOWN) and view.rows and not view.down:
         lines.append(_stage_line(view, width, glyphs))
     if notice:
@@ -235,9 +237,11 @@ def _last_cell(row: Row, bars: Mapping[str, str], room: int, glyphs: Glyphs) -> 
         return Span(clean(row.lost or row.reason), "dim")
     if row.phase is None:
         return Span(_push_text(row, glyphs)) if row.total > 0 else Span("")
+    if not row.running:
+        return Span("")
     if row.step >= 0 and row.steps > 0:
         return Span(bar(row.step, row.steps, min(room, _BAR_MAX), glyphs), "dim")
-    return Span(bars.get(row.name, "") if row.running else "", "dim")
+    return Span(bars.get(row.name, ""), "dim")
 
 
 def _push_text(row: Row, glyphs: Glyphs) -> str:

@@ -196,7 +196,7 @@ class LiveSink:
             height=size.height,
             now=self._clock(),
             bars=bars,
-            notice=self._notice(view, noise),
+            notice=self._notice(noise, "" if last or view.result or not view.job else self._hint),
             glyphs=self._glyphs,
         )
         self._region.lines = [self._rich(line) for line in lines]
@@ -233,12 +233,12 @@ class LiveSink:
         text = line if self._color else clean(line)
         return f"{paint(f'{task:{wide}} |', self._style(task_color(task)))} {text}\n" if self._prefix else text + "\n"
 
-    def _notice(self, view: View, noise: int) -> str:
+    def _notice(self, noise: int, hint: str) -> str:
         parts = []
         if self._flood:
             parts.append(_left_out(self._flood, self._glyphs))
-        if view.job and not view.result and self._hint:
-            parts.append(self._hint)
+        if hint:
+            parts.append(hint)
         if noise and not self._flood:
             parts.append(f"{figures.counted(noise, 'line')} of TensorFlow's start-up hidden")
         return f" {self._glyphs.dot} ".join(parts)

@@ -224,7 +224,9 @@ def _fleet_opened(view: View, event: FleetOpened) -> View:
 
 def _instance_changed(view: View, event: InstanceChanged) -> View:
     stage = Stage.DOWN if event.step.startswith("delet") else Stage.UP
-    return _with(_stage(view, stage), event.instance, step_text=event.step, ready=event.done, phase=None)
+    address = _row(view, event.instance).address
+    row = Row(event.instance, host=event.instance, address=address, step_text=event.step, ready=event.done)
+    return _put(_stage(view, stage), row)
 
 
 def _host_connected(view: View, event: HostConnected) -> View:

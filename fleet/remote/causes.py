@@ -15,6 +15,10 @@ from fleet.remote.fanout import where
 from provision.model import Host
 
 
+class WrongHostError(UnreachableError):
+    """A host answers and is not the one that was pinned, or does not take the fleet's key; trying again is no use."""
+
+
 class _Row(NamedTuple):
     kind: type[BaseException]
     reason: str  # goes on after the host's name
@@ -41,6 +45,8 @@ def _of_host_key(error: paramiko.BadHostKeyException) -> str:
         "or somebody intercepts the connection"
     )
 
+
+_FINAL = (paramiko.BadHostKeyException, paramiko.AuthenticationException)
 
 # The first row whose type fits decides, so that the special stands above the general.
 _TABLE: tuple[_Row, ...] = (
@@ -75,9 +81,8 @@ def translate(host: Host, error: BaseException, doing: str = "") -> FleetError |
     for row in _TABLE:
         if isinstance(error, row.kind):
             during = f" while {doing}" if doing else ""
-            return UnreachableError(
-                f"{where(host)} {row.reason}{during}", cause=row.cause(error), next_step=row.next_step
-            )
+            meant = WrongHostError if issubclass(row.kind, _FINAL) else UnreachableError
+            return meant(f"{where(host)} {row.reason}{during}", cause=row.cause(error), next_step=row.next_step)
     return None
 
 

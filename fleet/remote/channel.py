@@ -45,13 +45,13 @@ def open_agent(
         UnreachableError: the host does not answer, refuses, or is not the host that was pinned.
         NotReadyError: no usable Python there, or the agent does not start.
     """
-    agent, digest = pack.build()
+    archive = pack.build_agent()
     python = host.python or "python3"
     connection = connect(host, key_path, connect_timeout_s=connect_timeout_s)
     try:
         channel = AgentChannel(connection, connection.open_session(deadline_s), python)
-        channel.execute(pack.bootstrap_command(python, host.root, digest), deadline_s)
-        channel.greet(agent, deadline_s)
+        channel.execute(pack.bootstrap_command(python, host.root, archive.digest), deadline_s)
+        channel.greet(archive.data, deadline_s)
     except BaseException:
         connection.close()
         raise

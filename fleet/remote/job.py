@@ -28,6 +28,11 @@ from train.agent.records import (
     name_of,
 )
 
+
+class RefusedError(NotReadyError):
+    """A host answered that it does not do what it was asked; asking again is of no use."""
+
+
 PREPARE_S = 120.0
 """How long a host may take to unpack the bundle and to look at its interpreter, in seconds."""
 
@@ -45,7 +50,7 @@ _NEXT_STEPS = {
 
 
 def prepare(
-    channel: AgentChannel, request: Prepare, bundle: Bundle, on_progress: Callable[[int, int], None]
+    channel: AgentChannel, request: Prepare, bundle: Bundle, on_progress: Callable[[int, int, int], None]
 ) -> Prepared:
     """Have a host make everything ready for its task, and send it the contents that it lacks.
 
@@ -53,10 +58,11 @@ def prepare(
         channel: Conversation with the host's agent, which holds what it reserved until commit or close.
         request: What to prepare.
         bundle: Where the contents are from.
-        on_progress: Called with the bytes sent and the bytes to send, both before compression.
+        on_progress: Called with the bytes sent and the bytes to send, both before compression, and the number of
+            contents among them.
 
     Raises:
-        NotReadyError: the host refuses.
+        RefusedError: the host refuses.
         UnreachableError: it does not answer, or the connection broke.
         UsageError: a file has changed since the bundle was scanned.
     """
@@ -70,15 +76,15 @@ def prepare(
 
 
 def _send_contents(
-    channel: AgentChannel, want: Want, bundle: Bundle, on_progress: Callable[[int, int], None]
+    channel: AgentChannel, want: Want, bundle: Bundle, on_progress: Callable[[int, int, int], None]
 ) -> None:
-    on_progress(0, want.size)
+    on_progress(0, want.size, len(want.objects))
     if want.objects:
         sent = 0
         for piece in compress(bundle, want.objects).pieces():
             _send_chunk(channel, piece.data, f"receiving the script ({_of(sent, want.size)} sent)")
             sent = piece.raw_end
-            on_progress(sent, want.size)
+            on_progress(sent, want.size, len(want.objects))
     _send_chunk(channel, b"", "receiving the script (all of it sent)")
 
 
@@ -104,7 +110,7 @@ def commit(channel: AgentChannel, request: Commit) -> Committed:
     """Start the prepared task, together with its peers.
 
     Raises:
-        NotReadyError: the host refuses.
+        RefusedError: the host refuses.
         UnreachableError: it does not answer, or the connection broke; the task may have been started.
     """
     channel.send(request, doing="sending the cluster spec")
@@ -117,7 +123,7 @@ def stop(channel: AgentChannel, request: Stop) -> Stopped:
     """End the whole job, of which the host runs one task.
 
     Raises:
-        NotReadyError: the host refuses.
+        RefusedError: the host refuses.
         UnreachableError: it does not answer, or the connection broke.
     """
     channel.send(request, doing="sending the order to stop")
@@ -130,7 +136,7 @@ def inspect(channel: AgentChannel, request: Inspect) -> list[JobReport]:
     """What a host knows of its newest jobs, newest first.
 
     Raises:
-        NotReadyError: the host refuses.
+        RefusedError: the host refuses.
         UnreachableError: it does not answer, or the connection broke.
     """
     doing = "reporting its jobs"
@@ -141,9 +147,7 @@ def inspect(channel: AgentChannel, request: Inspect) -> list[JobReport]:
     return reports
 
 
-def follow(
-    channel: AgentChannel, request: Follow, silence_s: float = ANSWER_S
-) -> Iterator[tuple[Record, bytes]]:
+def follow(channel: AgentChannel, request: Follow, silence_s: float = ANSWER_S) -> Iterator[tuple[Record, bytes]]:
     """What happened and what happens to a task, until the agent has nothing more to tell.
 
     Args:
@@ -152,7 +156,8 @@ def follow(
         silence_s: Longest time without a record; an agent that lives sends Beat in between.
 
     Raises:
-        NotReadyError: the host refuses, or the agent ended.
+        RefusedError: the host refuses.
+        NotReadyError: the agent ended.
         UnreachableError: nothing came, or the connection broke.
     """
     doing = "following the job"
@@ -168,9 +173,7 @@ def follow(
 
 def refusal(host: Host, refused: Refused) -> FleetError:
     """The error of a request that a host does not meet."""
-    return NotReadyError(
-        f"{where(host)}: {refused.reason}", next_step=refused.next_step or _NEXT_STEPS[refused.kind]
-    )
+    return RefusedError(f"{where(host)}: {refused.reason}", next_step=refused.next_step or _NEXT_STEPS[refused.kind])
 
 
 def _answer(channel: AgentChannel, deadline_s: float, waiting_for: str, *kinds: type[Record]) -> Record:
@@ -183,6 +186,4 @@ def _answer(channel: AgentChannel, deadline_s: float, waiting_for: str, *kinds: 
 def _unexpected(host: Host, record: Record) -> FleetError:
     if isinstance(record, Refused):
         return refusal(host, record)
-    return NotReadyError(
-        f"{where(host)} answered {name_of(record)} out of turn", next_step="fleet down && fleet up"
-    )
+    return NotReadyError(f"{where(host)} answered {name_of(record)} out of turn", next_step="fleet down && fleet up")

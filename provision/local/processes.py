@@ -12,10 +12,12 @@ import signal
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-
-import psutil
+from typing import TYPE_CHECKING
 
 from provision.provider import ProviderError
+
+if TYPE_CHECKING:
+    import psutil
 
 MARK = "FLEET_INSTANCE"
 GRACE_S = 2.0
@@ -30,6 +32,8 @@ def log_name(instance_id: str) -> str:
 
 def listens(pid: int, instance_id: str) -> bool:
     """Whether `pid` is the listening sshd of this very instance, and no later process with the same number."""
+    import psutil
+
     try:
         return instance_id in _as_listener(psutil.Process(pid), {instance_id})
     except (psutil.Error, OSError, ValueError):
@@ -75,6 +79,8 @@ def reap(pid: int) -> None:
 
 def _belonging(ids: Collection[str]) -> Iterator[tuple[bool, psutil.Process]]:
     """Processes of the instances `ids`, each with whether it is a listening sshd; never this program itself."""
+    import psutil
+
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
@@ -102,6 +108,8 @@ def _as_session(process: psutil.Process, ids: Collection[str]) -> bool:
 
 
 def _send(process: psutil.Process, number: signal.Signals) -> None:
+    import psutil
+
     try:
         process.send_signal(number)
     except psutil.Error:

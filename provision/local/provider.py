@@ -9,7 +9,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -210,6 +209,8 @@ def _all_at_once(make: Callable[[str, Progress, Event], None], names: Sequence[s
     Raises:
         ProviderError: some of them failed.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     if not names:
         return
     steps: SimpleQueue[tuple[str, str] | None] = SimpleQueue()

@@ -1,7 +1,7 @@
 """What is known of the local instances, on disk.
 
 An instance has a record, ``ROOT/FLEET-NAME.json``, and a folder beside it, ``ROOT/FLEET-NAME/``. The record is
-written before the folder and deleted after it, so that no crash leaves a folder or a process which no record tells of.
+written before the folder and deleted after it, so that no crash leaves a folder or a process that no record tells.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def test_an_env_file_names_the_bad_line(tmp_path: Path) -> None:
     file.write_text("A=1\nnonsense\n")
     with pytest.raises(UsageError, match="line 2"):
         environment([], [str(file)], {})
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot read"):
         environment([], [str(tmp_path / "none")], {})
 
 

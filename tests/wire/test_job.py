@@ -186,7 +186,9 @@ def test_secrets_are_seen_by_the_task_alone(program: Program) -> None:
 
 def test_down_leaves_nothing(program: Program, tmp_path: Path) -> None:
     program.run("up", "--workers", "2")
-    program.script("task.py", "import subprocess, time\nsubprocess.Popen(['sleep', '601'], start_new_session=True)\n" + SLEEP)
+    program.script(
+        "task.py", "import subprocess, time\nsubprocess.Popen(['sleep', '601'], start_new_session=True)\n" + SLEEP
+    )
     program.run("train", "-d", "task.py")
     wait_for("the children", lambda: len([p for p in program.tasks() if "sleep" in p.name()]) == 2)
     ran = program.run("down", "--yes")

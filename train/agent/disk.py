@@ -1,5 +1,6 @@
 """Files, as the agent writes and removes them."""
 
+import contextlib
 import json
 import os
 import stat
@@ -34,10 +35,8 @@ def write_all(fd: int, data: bytes) -> None:
 
 def remove_file(path: str) -> None:
     """Remove `path`, a file, link or socket; a missing one is success."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
 def remove_tree(path: str) -> None:

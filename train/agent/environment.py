@@ -37,7 +37,7 @@ def _without_proxy(variables: Mapping[str, str], members: Sequence[Member]) -> D
     return merged
 
 
-def task_environment(  # noqa: PLR0913 - one fact each
+def task_environment(
     session: Mapping[str, str],
     user: Mapping[str, str],
     *,

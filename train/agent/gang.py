@@ -129,17 +129,18 @@ def step(gang: Gang, event: Event, now: float) -> Step:
     task = getattr(event, "task", "")
     if gang.finished or (task and task not in _tasks(gang)):
         return gang, []
+    outcome: Step = (gang, [])
     if isinstance(event, Ready):
-        return _ready(gang, event.task)
-    if isinstance(event, Exited):
-        return _exited(gang, event, now)
-    if isinstance(event, LostPeer):
-        return _lost(gang, event, now)
-    if isinstance(event, StopRequested):
-        return _stop(gang, Outcome.CANCELLED, "", "stopped on request", now, event.grace_s)
-    if isinstance(event, DeadlinePassed):
-        return _late(gang, now)
-    return gang, []
+        outcome = _ready(gang, event.task)
+    elif isinstance(event, Exited):
+        outcome = _exited(gang, event, now)
+    elif isinstance(event, LostPeer):
+        outcome = _lost(gang, event, now)
+    elif isinstance(event, StopRequested):
+        outcome = _stop(gang, Outcome.CANCELLED, "", "stopped on request", now, event.grace_s)
+    elif isinstance(event, DeadlinePassed):
+        outcome = _late(gang, now)
+    return outcome
 
 
 def _tasks(gang: Gang) -> List[str]:
@@ -191,7 +192,7 @@ def _late(gang: Gang, now: float) -> Step:
     return _stop(gang, Outcome.FAILED, missing[0], reason, now, gang.grace_s)
 
 
-def _stop(gang: Gang, outcome: Outcome, first: str, reason: str, now: float, grace_s: float) -> Step:  # noqa: PLR0913
+def _stop(gang: Gang, outcome: Outcome, first: str, reason: str, now: float, grace_s: float) -> Step:
     if gang.stopping:
         return gang, []
     gang = gang._replace(

@@ -87,7 +87,7 @@ class Probe:
             self._changed = False
 
     def interpreter(self, asked: str) -> Interpreter:
-        """The interpreter `asked` for; where that is empty, the first python3 on PATH with TensorFlow, else the first.
+        """The interpreter `asked` for; where that is empty, the first python3 with TensorFlow, else the first.
 
         Raises:
             RefusedError: there is none, or it does not run.
@@ -148,7 +148,7 @@ class Probe:
 
 def _printed(command: Sequence[str], environment: Dict[str, str], deadline_s: float) -> str:
     try:
-        done = subprocess.run(  # noqa: S603 - no shell
+        done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

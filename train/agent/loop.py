@@ -1,5 +1,6 @@
 """Waits for file descriptors and for points in time, in one thread."""
 
+import contextlib
 import selectors
 import time
 from typing import Callable, Dict, Tuple
@@ -29,10 +30,8 @@ class Loop:
 
     def unwatch(self, fd: int) -> None:
         """Stop watching; to be called before `fd` is closed."""
-        try:
+        with contextlib.suppress(KeyError):
             self._selector.unregister(fd)
-        except KeyError:
-            pass
 
     def after(self, name: str, seconds: float, call: Callable[[], None]) -> None:
         """Call `call` once in so many seconds; replaces the timer of that name."""

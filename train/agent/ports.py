@@ -1,13 +1,13 @@
 """Reserves the port of a task's TensorFlow server, and the one on which agents meet.
 
-TensorFlow's gRPC server binds 0.0.0.0 seconds after the task has started, and by then we must have let go of the port.
+TensorFlow's gRPC server binds 0.0.0.0 seconds after the task has started, and by then we must have let the port go.
 What bridges the gap against other agents on the same computer is a name that all of them know: an abstract Unix
 socket, which belongs to the network namespace as the port does and vanishes with its owner.
 """
 
 import errno
 import socket
-from typing import Optional
+from typing import List, Optional
 
 from train.agent.errors import RefusedError
 from train.agent.records import Refusal
@@ -35,6 +35,11 @@ class TaskPort:
         if self._hold is not None:
             self._hold.close()
             self._hold = None
+
+    def descriptors(self) -> List[int]:
+        """File descriptors that hold the reservation."""
+        held = [self._name.fileno()]
+        return held if self._hold is None else [*held, self._hold.fileno()]
 
     def release(self) -> None:
         """Give the port back."""

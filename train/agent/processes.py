@@ -5,7 +5,7 @@ import signal
 import time
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
-from train.agent.disk import read_json, read_text
+from train.agent.disk import read_json, read_text, remove_file
 from train.agent.paths import TaskPaths
 
 MARK = "FLEET_TASK_FOLDER"  # in the environment of every process of a task
@@ -163,6 +163,7 @@ def end_leftovers(paths: TaskPaths) -> bool:
     while True:
         left = _left_over(paths, leader)
         if not left:
+            remove_file(paths.processes)
             return found
         if time.monotonic() > end:
             raise TimeoutError(f"processes {left} are still there {_END_DEADLINE_S:.0f} s after SIGKILL")

@@ -1,6 +1,6 @@
-"""Finds a training's progress in what it prints: Keras' bars and lines, and what custom loops print.
+r"""Finds a training's progress in what it prints: Keras' bars and lines, and what custom loops print.
 
-Formats, as printed where stdout is no terminal (``\\b`` and colours are taken out first):
+Formats, as printed where stdout is no terminal (``\b`` and colours are taken out first):
 
     Epoch 1/2                                                                  Keras, before each epoch
     1/6 [====>.........................] - ETA: 7s - loss: 1.1554              Keras 2, after a carriage return
@@ -140,10 +140,8 @@ class ProgressParser:
             return
         metrics = _loose_metrics(line)
         at_start = not line[:first].strip(b" \t[(<>=#*-")
-        if not (metrics and (at_start or any(_FIGURE.search(name.encode()) for name in metrics))):
-            if not (at_start and (b"epoch" in counts or len(line) < 80)):
-                return
-        self._report_loose(counts, metrics)
+        if at_start or any(_FIGURE.search(name.encode()) for name in metrics):
+            self._report_loose(counts, metrics)
 
     def _report_loose(self, counts: Dict[bytes, Tuple[int, int]], metrics: Dict[str, float]) -> None:
         now = self._now

@@ -7,9 +7,10 @@ from typing import Deque, Dict, List, Optional, Protocol, Tuple
 
 from train.agent import gang
 from train.agent.cluster import chief_of
+from train.agent.link import Message
 from train.agent.loop import Loop
 from train.agent.records import Commit, Exit, JobResult, Outcome, decode, encode
-from train.agent.star import Bond, ChiefEnd, Message, PeerEnd
+from train.agent.star import Bond, ChiefEnd, PeerEnd
 
 # How much longer than the chief the others wait for a gang to be complete, so that the verdict is the chief's.
 _CHIEF_FIRST_S = 5.0
@@ -27,6 +28,9 @@ class Orders(Protocol):
     def finish(self, result: JobResult) -> None:
         """The job is over."""
 
+    def told(self) -> None:
+        """Everybody who can be told knows the result."""
+
 
 class Side(Protocol):
     """What a supervisor tells its gang."""
@@ -42,9 +46,6 @@ class Side(Protocol):
 
     def close(self) -> None:
         """End all links."""
-
-    def is_told(self) -> bool:
-        """Whether everybody who can be told knows the result."""
 
 
 def _bond(commit: Commit) -> Bond:
@@ -82,7 +83,7 @@ class ChiefSide:
             others,
             on_join=lambda task: self._feed(gang.Joined(task)),
             on_message=self._heard,
-            on_loss=lambda task, reason: self._feed(gang.LostPeer(task, reason)),
+            on_loss=self._lost,
         )
         self._set_timer()
 
@@ -103,10 +104,6 @@ class ChiefSide:
         """End all links."""
         self._links.close()
 
-    def is_told(self) -> bool:
-        """Whether everybody who can be told knows the result: they hang up when they do."""
-        return not self._links.connected
-
     def _heard(self, task: str, message: Message) -> None:
         if "ready" in message:
             self._feed(gang.Ready(task))
@@ -115,6 +112,15 @@ class ChiefSide:
             self._feed(gang.Exited(task, Exit(code, number), reason))
         elif "stop" in message:
             self._feed(gang.StopRequested(float(message["stop"])))
+
+    def _lost(self, task: str, reason: str) -> None:
+        self._feed(gang.LostPeer(task, reason))
+        self._look_if_told()
+
+    def _look_if_told(self) -> None:
+        # The others hang up when they have the result.
+        if self._gang.finished and not self._links.connected:
+            self._orders.told()
 
     def _feed(self, event: gang.Event) -> None:
         # An action may itself lead to an event, as when a link breaks under a broadcast: one after the other.
@@ -147,6 +153,7 @@ class ChiefSide:
             result = action.result._replace(at=time.time())
             self._links.broadcast({"result": encode(result).decode()})
             self._orders.finish(result)
+            self._look_if_told()
 
 
 class PeerSide:
@@ -199,10 +206,6 @@ class PeerSide:
         """End the link."""
         self._links.close()
 
-    def is_told(self) -> bool:
-        """Whether everybody who can be told knows the result: it came from there."""
-        return True
-
     def _say(self, message: Message) -> None:
         if self._links.joined:
             self._links.send(message)
@@ -226,6 +229,7 @@ class PeerSide:
                 self._finished = True
                 self._links.close()
                 self._orders.finish(result)
+                self._orders.told()
 
     def _lost(self, reason: str) -> None:
         chief = gang.called(tuple(self._commit.members), self._chief.task)
@@ -246,6 +250,7 @@ class PeerSide:
         outcome, first, reason = self._verdict
         job, attempt = self._commit.job, self._commit.attempt
         self._orders.finish(JobResult(job, attempt, outcome, time.time(), first, reason, dict(self._exits)))
+        self._orders.told()
 
 
 def side_of(loop: Loop, commit: Commit, listener: socket.socket, orders: Orders) -> Side:

@@ -15,7 +15,7 @@ try:
 
     _prctl = ctypes.CDLL(None, use_errno=True).prctl
 except (ImportError, OSError, AttributeError):  # a Python built without libffi
-    _prctl = None
+    _prctl = None  # type: ignore[assignment]
 
 
 def adopt_orphans() -> None:
@@ -94,7 +94,7 @@ def _keep_descriptors(output_end: int, gate_end: Optional[int]) -> None:
                 continue
 
 
-def _become(  # noqa: PLR0913 - all that a process starts with
+def _become(
     command: Sequence[str],
     env: Dict[str, str],
     folder: str,
@@ -118,7 +118,7 @@ def _become(  # noqa: PLR0913 - all that a process starts with
                 os._exit(_NOT_RELEASED)
             os.close(gate_end)
         os.chdir(folder)
-        os.execvpe(command[0], command, env)  # noqa: S606 - no shell is meant
+        os.execvpe(command[0], list(command), env)  # noqa: S606 - no shell is meant
     except OSError as error:
         os.write(2, f"fleet: cannot run {command[0]}: {error.strerror}\n".encode("utf-8", "surrogateescape"))
     finally:

@@ -156,7 +156,7 @@ class ChiefEnd:
         on_loss: Called with a task and a reason; not after `on_join` of none.
     """
 
-    def __init__(  # noqa: PLR0913 - three callbacks
+    def __init__(
         self,
         loop: Loop,
         listener: socket.socket,
@@ -269,7 +269,7 @@ class PeerEnd:
         on_loss: Called once with a reason: the link broke, or never stood.
     """
 
-    def __init__(  # noqa: PLR0913 - three callbacks
+    def __init__(
         self,
         loop: Loop,
         address: str,
@@ -383,7 +383,8 @@ class PeerEnd:
 
     def _never(self) -> None:
         self.close()
-        self._on_loss(f"its agent at port {self._port} did not answer within {self._join_timeout_s:.0f} s ({self._last_reason})")
+        waited = f"{self._join_timeout_s:.0f} s ({self._last_reason})"
+        self._on_loss(f"its agent at port {self._port} did not answer within {waited}")
 
     def _beat(self) -> None:
         if self._session is None or self._line is None:

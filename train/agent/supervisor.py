@@ -1,5 +1,6 @@
 """Looks after one task from Commit to the end of its job, whether or not anybody is connected."""
 
+import json
 import os
 import signal
 import socket
@@ -15,8 +16,21 @@ from train.agent.paths import TaskPaths
 from train.agent.ports import TaskPort
 from train.agent.processes import descendants, everybody, identify
 from train.agent.progress import ProgressParser
-from train.agent.records import Commit, End, Exit, Inspect, JobResult, Phase, Progress, Record, Stop, Stopped, TaskState
-from train.agent.records import Follow, Usage
+from train.agent.records import (
+    Commit,
+    End,
+    Exit,
+    Follow,
+    Inspect,
+    JobResult,
+    Phase,
+    Progress,
+    Record,
+    Stop,
+    Stopped,
+    TaskState,
+    Usage,
+)
 from train.agent.sides import Side, side_of
 from train.agent.spawn import adopt_orphans, spawn
 from train.agent.task import TaskProcess
@@ -68,6 +82,8 @@ class Supervisor:
         self._result: Optional[JobResult] = None
         self._fault = ""
         self._stopping = False
+        self._written = False
+        self._told = False
         self._over = False
         self._stoppers: List[Callable[[Record], None]] = []
         self._side: Side
@@ -93,11 +109,11 @@ class Supervisor:
         os.set_blocking(reads, False)
         os.set_blocking(writes, False)
         signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._told_to_end())
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)  # their numbers come through the pipe
         for number in (signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        self._loop.watch(reads, READ, lambda _: self._reap(reads))
+        self._loop.watch(reads, READ, lambda _: self._signalled(os.read(reads, 4096)))
 
     def _start_task(self) -> None:
         commit, paths = self._commit, self._start.paths
@@ -114,8 +130,6 @@ class Supervisor:
         self._task.start(commit.command, env, paths.source, self._start.umask)
         self._commit = commit._replace(secret_env={})
         known = {"supervisor": list(identify(os.getpid())), "task": list(identify(self._task.pid))}
-        import json
-
         write_atomic(paths.processes, json.dumps(known).encode())
         self._record_phase(Phase.WAITING)
 
@@ -145,9 +159,15 @@ class Supervisor:
         """The job is over."""
         if self._result is None:
             self._result = result
+            self._loop.after("told", self._commit.link_timeout_s + _CLOSE_S, self.told)
             if not self._task.closed:
                 self._loop.after("finish", _CLOSE_S, self._task.give_up)
             self._finish_if_closed()
+
+    def told(self) -> None:
+        """Everybody who can be told knows the result."""
+        self._told = True
+        self._over = self._written
 
     # --- what the task does ---------------------------------------------------------------------------------------
 
@@ -217,23 +237,14 @@ class Supervisor:
         except OSError as error:
             os.write(2, f"the result cannot be written: {error.strerror}\n{self._result}\n".encode())
         self._control.wake()
-        # The others hang up when they have the result; who does not has a link timeout for it.
-        self._loop.after("told", self._commit.link_timeout_s, self._leave)
-        self._look_if_told()
-
-    def _look_if_told(self) -> None:
-        if self._side.is_told():
-            self._leave()
-        else:
-            self._loop.after("look", 0.01, self._look_if_told)
-
-    def _leave(self) -> None:
-        self._over = True
+        self._written = True
+        self._over = self._told
 
     # --- what the host and its users do ---------------------------------------------------------------------------
 
-    def _reap(self, reads: int) -> None:
-        os.read(reads, 4096)
+    def _signalled(self, numbers: bytes) -> None:
+        if signal.SIGTERM in numbers:
+            self._give_up(f"the agent of {self._commit.task} was told to end (SIGTERM)")
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -243,9 +254,8 @@ class Supervisor:
                 return
             if pid == self._task.pid:
                 self._task.reaped(status)
-
-    def _told_to_end(self) -> None:
-        self._give_up(f"the agent of {self._commit.task} was told to end (SIGTERM)")
+            elif pid == self._gpu_pid:
+                self._gpu_pid = 0
 
     def _asked(self, request: Record, answer: Callable[[Record], None]) -> bool:
         if isinstance(request, Stop):

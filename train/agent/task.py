@@ -1,4 +1,4 @@
-"""The task's process as its supervisor holds it: started at a gate, read, stopped, buried with all its descendants."""
+"""The task's process as its supervisor holds it: started, read, stopped, buried with all its descendants."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from train.agent.spawn import open_gate, spawn
 
 # How long what is left of a task may go on writing after the task itself has ended.
 LINGER_S = 2.0
-_AGAIN_S = 0.1
+_AGAIN_S = 0.02  # nobody tells of the end of a grandchild
 _BURY_S = 5.0
 _AT_ONCE = 1 << 18
 _PIPE_SIZE = 1 << 20
@@ -146,7 +146,9 @@ class TaskProcess:
             self._bury()
 
     def _drain(self) -> None:
-        while self._output >= 0:
+        for _ in range(2 * _PIPE_SIZE // _AT_ONCE):  # more only comes from somebody who goes on writing
+            if self._output < 0:
+                return
             try:
                 data = os.read(self._output, _AT_ONCE)
             except BlockingIOError:

@@ -77,9 +77,11 @@ def step(iterator):
 # Saving is a common act: every worker has to take part, or the others wait for it for ever. But only the chief's
 # files are kept. The others write to a folder of their own, which they then delete.
 resolver = strategy.cluster_resolver
-is_chief = not resolver.task_type or resolver.task_type == "chief" or resolver.task_id == 0
+cluster = resolver.cluster_spec().as_dict()  # empty without TF_CONFIG
+chief = ("chief", 0) if "chief" in cluster else ("worker", 0)
+is_chief = not cluster or (resolver.task_type, resolver.task_id) == chief
 checkpoint_dir = os.environ.get("FLEET_CHECKPOINT_DIR", "checkpoints")
-write_dir = checkpoint_dir if is_chief else os.path.join(checkpoint_dir, f"workertemp_{resolver.task_id}")
+write_dir = checkpoint_dir if is_chief else f"{checkpoint_dir}/workertemp_{resolver.task_id}"
 
 # Whatever is needed to go on belongs in the checkpoint: the optimizer's state and the count of epochs too.
 checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, epochs_done=epochs_done)

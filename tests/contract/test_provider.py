@@ -1,0 +1,355 @@
+"""Every sentence of the contract in provision/provider.py, for every provider."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from provision.keys import generate_ed25519
+from provision.model import FleetSpec, InstanceState
+from provision.names import instance_name
+from provision.planner import plan
+from provision.provider import ProviderError
+from tests.contract.conftest import Case, Ssh
+
+pytestmark = pytest.mark.wire
+
+Spec = Callable[..., FleetSpec]
+PROJECT = Path(__file__).parents[2]
+
+
+def quiet(name: str, step: str) -> None:
+    pass
+
+
+def create(case: Case, spec: FleetSpec) -> None:
+    case.provider.create(spec, [instance_name(index) for index in range(spec.workers)], quiet)
+
+
+def states(case: Case, fleet: str | None = "demo") -> dict[str, str]:
+    return {instance.name: instance.state.value for instance in case.provider.list(fleet)}
+
+
+def ids(case: Case, fleet: str = "demo") -> dict[str, str]:
+    return {instance.name: instance.id for instance in case.provider.list(fleet)}
+
+
+# --- check ------------------------------------------------------------------------------------------------------
+
+
+def test_check_accepts_what_can_be_made_and_touches_nothing(case: Case, spec: Spec) -> None:
+    case.provider.check(spec())
+    assert case.traces() == []
+
+
+def test_check_refuses_what_cannot_be_made_and_touches_nothing(case: Case) -> None:
+    with pytest.raises(ProviderError) as refusal:
+        case.provider.check(case.impossible)
+    assert refusal.value.kind == "usage"
+    assert case.traces() == []
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_check_refuses_a_fleet_of_nobody(case: Case, spec: Spec, workers: int) -> None:
+    with pytest.raises(ProviderError, match=f"1 worker or more, not {workers}") as refusal:
+        case.provider.check(spec(workers=workers))
+    assert refusal.value.kind == "usage"
+
+
+def test_check_refuses_a_name_that_is_none(case: Case, spec: Spec) -> None:
+    with pytest.raises(ProviderError, match="lower-case") as refusal:
+        case.provider.check(spec(name="../Demo"))
+    assert refusal.value.kind == "usage"
+
+
+# --- create -----------------------------------------------------------------------------------------------------
+
+
+def test_after_create_list_shows_every_name_running_in_order(case: Case, spec: Spec) -> None:
+    before = time.time()
+    create(case, spec(workers=3))
+    instances = case.provider.list("demo")
+    assert [instance.name for instance in instances] == ["worker-0", "worker-1", "worker-2"]
+    assert {instance.state for instance in instances} == {InstanceState.RUNNING}
+    assert {instance.fleet for instance in instances} == {"demo"}
+    assert len({instance.id for instance in instances}) == 3
+    assert all(before <= instance.created_at <= time.time() for instance in instances)
+
+
+def test_create_reports_what_it_does_with_each_name(case: Case, spec: Spec) -> None:
+    steps: list[tuple[str, str]] = []
+    case.provider.create(spec(), ["worker-0", "worker-1"], lambda name, step: steps.append((name, step)))
+    assert {name for name, _ in steps} == {"worker-0", "worker-1"}
+    assert ("worker-0", "ready") in steps
+
+
+def test_create_again_leaves_all_alone(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    first = case.provider.list("demo")
+    create(case, spec())
+    assert case.provider.list("demo") == first
+
+
+def test_create_makes_only_what_is_missing(case: Case, spec: Spec) -> None:
+    case.provider.create(spec(), ["worker-1"], quiet)
+    first = ids(case)
+    create(case, spec())
+    assert ids(case)["worker-1"] == first["worker-1"]
+    assert states(case) == {"worker-0": "running", "worker-1": "running"}
+
+
+def test_one_that_died_is_listed_and_a_repeat_repairs_it_alone(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec(workers=3))
+    first = case.provider.list("demo")
+    case.kill(first[1])
+    assert states(case) == {"worker-0": "running", "worker-1": "stopped", "worker-2": "running"}
+    create(case, spec(workers=3))
+    repaired = case.provider.list("demo")
+    assert states(case) == {"worker-0": "running", "worker-1": "running", "worker-2": "running"}
+    assert (repaired[0], repaired[2]) == (first[0], first[2])
+    assert repaired[1].id != first[1].id
+    assert ssh.run(case.provider.host(repaired[1]), "true").returncode == 0
+
+
+def test_the_planner_s_repair_works_too(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    case.kill(case.provider.list("demo")[0])
+    steps = plan(spec(), case.provider.list("demo"))
+    case.provider.delete(steps.delete, quiet)
+    case.provider.create(spec(), steps.create, quiet)
+    again = plan(spec(), case.provider.list("demo"))
+    assert (again.create, again.delete) == ((), ())
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_an_interrupted_create_leaves_nothing_that_is_not_listed(case: Case, spec: Spec, nth: int) -> None:
+    seen: list[str] = []
+
+    def interrupt(name: str, step: str) -> None:
+        seen.append(name)
+        if len(seen) == nth:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        case.provider.create(spec(workers=3), ["worker-0", "worker-1", "worker-2"], interrupt)
+    assert set(seen) <= set(states(case))
+    case.provider.delete(case.provider.list("demo"), quiet)
+    assert case.traces() == []
+
+
+def test_create_repairs_what_an_interrupted_one_left(case: Case, spec: Spec) -> None:
+    def interrupt(name: str, step: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        case.provider.create(spec(), ["worker-0", "worker-1"], interrupt)
+    create(case, spec())
+    assert states(case) == {"worker-0": "running", "worker-1": "running"}
+
+
+def other_program(case: Case, spec: FleetSpec, progress: str) -> subprocess.Popen[str]:
+    source = (
+        f"import time\nfrom provision.model import FleetSpec\n{case.script()}"
+        f"def progress(name, step):\n    print(step, flush=True)\n    {progress}\n"
+        f"provider.create({spec!r}, {[instance_name(index) for index in range(spec.workers)]!r}, progress)\n"
+    )
+    return subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, cwd=PROJECT)
+
+
+def test_instances_outlive_the_program_that_made_them(case: Case, spec: Spec, ssh: Ssh) -> None:
+    with other_program(case, spec(), "pass") as other:
+        assert other.wait(timeout=30) == 0
+    assert states(case) == {"worker-0": "running", "worker-1": "running"}
+    for instance in case.provider.list("demo"):
+        assert ssh.run(case.provider.host(instance), "true").returncode == 0
+
+
+@pytest.mark.parametrize("step", ["starting sshd", "ready"])
+def test_a_create_that_was_killed_leaves_nothing_that_is_not_listed(case: Case, spec: Spec, step: str) -> None:
+    with other_program(case, spec(), f"time.sleep(60 * (step == {step!r}))") as other:
+        assert other.stdout is not None
+        while other.stdout.readline() != step + "\n":
+            assert other.poll() is None
+        other.send_signal(signal.SIGKILL)
+    assert states(case)
+    case.provider.delete(case.provider.list("demo"), quiet)
+    assert case.traces() == []
+
+
+# --- list -------------------------------------------------------------------------------------------------------
+
+
+def test_list_of_nothing_is_empty(case: Case) -> None:
+    assert case.provider.list() == []
+    assert case.provider.list("demo") == []
+
+
+def test_list_tells_fleets_apart_and_shows_all_without_a_name(case: Case, spec: Spec) -> None:
+    create(case, spec(workers=2, name="b"))
+    create(case, spec(workers=1, name="b-worker-0"))
+    create(case, spec(workers=1, name="a"))
+    assert states(case, "b") == {"worker-0": "running", "worker-1": "running"}
+    assert states(case, "b-worker-0") == {"worker-0": "running"}
+    assert [(instance.fleet, instance.name) for instance in case.provider.list()] == [
+        ("a", "worker-0"),
+        ("b", "worker-0"),
+        ("b", "worker-1"),
+        ("b-worker-0", "worker-0"),
+    ]
+
+
+# --- host -------------------------------------------------------------------------------------------------------
+
+
+def test_ssh_reaches_each_host_under_the_key_that_was_told(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec())
+    hosts = [case.provider.host(instance) for instance in case.provider.list("demo")]
+    for host in hosts:
+        ran = ssh.run(host, f"mkdir -p '{host.root}' && cd '{host.root}' && echo it is $(whoami)")
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"it is {host.user}\n", "")
+    assert len({(host.address, host.port) for host in hosts}) == 2
+    assert len({host.host_key for host in hosts}) == 2
+    assert len({host.key_alias for host in hosts}) == 2
+    assert len({host.root for host in hosts}) == 2
+
+
+def test_a_host_does_not_pass_for_another(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec())
+    first, second = (case.provider.host(instance) for instance in case.provider.list("demo"))
+    ran = ssh.run(dataclasses.replace(first, host_key=second.host_key), "true")
+    assert ran.returncode == 255
+    assert "Host key verification failed" in ran.stderr
+
+
+def test_only_the_fleet_s_key_is_let_in(case: Case, spec: Spec, tmp_path: Path) -> None:
+    create(case, spec(workers=1))
+    [instance] = case.provider.list("demo")
+    ran = Ssh(tmp_path, generate_ed25519("a stranger's").private).run(case.provider.host(instance), "true")
+    assert ran.returncode == 255
+    assert "Permission denied" in ran.stderr
+
+
+def test_the_interpreter_of_the_spec_is_the_host_s(case: Case, spec: Spec) -> None:
+    create(case, spec(workers=1, python="/opt/tf/bin/python"))
+    [instance] = case.provider.list("demo")
+    assert case.provider.host(instance).python == "/opt/tf/bin/python"
+
+
+def test_host_of_one_that_does_not_run_is_an_error(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    dead, deleted = case.provider.list("demo")
+    case.kill(dead)
+    case.provider.delete([deleted], quiet)
+    for instance in (dead, deleted):
+        with pytest.raises(ProviderError, match=f"{instance.name} in fleet demo") as error:
+            case.provider.host(instance)
+        assert error.value.kind == "unreachable"
+        assert error.value.next_step
+
+
+# --- delete -----------------------------------------------------------------------------------------------------
+
+
+def test_delete_leaves_nothing(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    assert case.traces()
+    case.provider.delete(case.provider.list("demo"), quiet)
+    assert case.provider.list() == []
+    assert case.traces() == []
+
+
+def test_deleting_what_is_gone_is_success(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    instances = case.provider.list("demo")
+    case.provider.delete(instances, quiet)
+    case.provider.delete(instances, quiet)
+    assert case.provider.list() == []
+
+
+def test_delete_leaves_the_others_alone(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec())
+    create(case, spec(name="other"))
+    first, second = case.provider.list("demo")
+    others = case.provider.list("other")
+    case.provider.delete([first], quiet)
+    assert case.provider.list() == [second, *others]
+    assert ssh.run(case.provider.host(second), "true").returncode == 0
+
+
+def test_delete_of_an_earlier_instance_spares_the_one_that_has_its_name_now(case: Case, spec: Spec) -> None:
+    create(case, spec(workers=1))
+    earlier = case.provider.list("demo")
+    case.provider.delete(earlier, quiet)
+    create(case, spec(workers=1))
+    now = case.provider.list("demo")
+    case.provider.delete(earlier, quiet)
+    assert case.provider.list("demo") == now
+
+
+def start_sleeper(case: Case, ssh: Ssh, before: str = "") -> psutil.Process:
+    """A daemonised process in a session of its own on worker-0, as `nohup` and agents leave them."""
+    host = case.provider.host(case.provider.list("demo")[0])
+    daemon = f"{before} sleep 600 </dev/null >/dev/null 2>&1 & echo $!"
+    ran = ssh.run(host, f"setsid sh -c '{daemon}'")
+    assert ran.returncode == 0, ran.stderr
+    sleeper = psutil.Process(int(ran.stdout))
+    assert os.getsid(sleeper.pid) not in (0, sleeper.pid, os.getsid(0))
+    return sleeper
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_delete_ends_what_was_started_through_ssh(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec())
+    sleeper = start_sleeper(case, ssh)
+    case.provider.delete(case.provider.list("demo")[1:], quiet)
+    assert not has_ended(sleeper)
+    case.provider.delete(case.provider.list("demo"), quiet)
+    assert has_ended(sleeper)
+
+
+def test_delete_ends_what_does_not_heed_term(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec(workers=1))
+    sleeper = start_sleeper(case, ssh, before='trap "" TERM;')
+    case.provider.delete(case.provider.list("demo"), quiet)
+    assert has_ended(sleeper)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_delete_ends_a_connection_that_is_open(case: Case, spec: Spec, ssh: Ssh, killed: bool) -> None:
+    create(case, spec(workers=1))
+    [instance] = case.provider.list("demo")
+    words = "echo connected; exec sleep 600"
+    with subprocess.Popen(ssh.command(case.provider.host(instance), words), stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"connected\n"
+        if killed:
+            case.kill(instance)
+        case.provider.delete([instance], quiet)
+        assert client.wait(timeout=10) == 255
+
+
+def test_delete_copes_with_files_that_resist_and_are_still_written(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec(workers=1))
+    [instance] = case.provider.list("demo")
+    host = case.provider.host(instance)
+    writer = 'trap "" TERM; i=0; while :; do i=$((i+1)); mkdir -p a/$i && echo x > a/$i/f; done'
+    ran = ssh.run(
+        host,
+        f"mkdir -p '{host.root}/sealed/in' && cd '{host.root}' && touch sealed/in/file && chmod -R a-w sealed"
+        f" && (setsid sh -c '{writer}' </dev/null >/dev/null 2>&1 &)",
+    )
+    assert ran.returncode == 0, ran.stderr
+    case.provider.delete([instance], quiet)
+    assert case.traces() == []

@@ -1,0 +1,77 @@
+"""An agent that does as a test says, started in place of the real one."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+
+_PRELUDE = """
+import base64, json, os, sys, time
+raw_in, raw_out = sys.stdin.buffer, sys.stdout.buffer
+def say(record, payload=b"", **fields):
+    line = json.dumps({"record": record, **fields}).encode() + b"\\n"
+    raw_out.write(line + payload)
+    raw_out.flush()
+def hear():
+    line = raw_in.readline()
+    if not line:
+        sys.exit(0)
+    return json.loads(line)
+def hello():
+    say("hello", agent="scripted", python="3", pid=os.getpid())
+"""
+
+COLLECT = """
+hello()
+hear()
+say("want", objects=WANTED, size=SIZE)
+import hashlib, zlib
+inflate, digest = zlib.decompressobj(), hashlib.sha256()
+while True:
+    size = hear()["payload"]
+    if not size:
+        break
+    digest.update(inflate.decompress(raw_in.read(size)))
+say("prepared", task="worker-0", member=dict(task="worker-0", address="a", port=1, link_port=2), python="p",
+    versions={"sha": digest.hexdigest()}, gpus=[], disk_free=1, memory_total=1, hostname="h", workdir="w")
+"""
+
+
+class Scripted:
+    """Takes the place of train.pack in fleet.remote.channel.
+
+    Args:
+        body: Python that runs on the host, after a few lines that let it say and hear records.
+        values: Names that it finds defined.
+    """
+
+    def __init__(self, body: str, **values: object) -> None:
+        settings = "".join(f"{name} = {value!r}\n" for name, value in values.items())
+        self._source = _PRELUDE + settings + body
+
+    def bootstrap_command(self, python: str, root: str, digest: str) -> str:
+        coded = base64.b64encode(self._source.encode()).decode()
+        return shlex.join([python, "-c", f"import base64; exec(base64.b64decode('{coded}'))"])
+
+    def build(self) -> tuple[bytes, str]:
+        return b"agent", "digest"
+
+
+FOLLOW = """
+hello()
+wish = hear()
+with open(LOG, "rb") as file:
+    data = file.read()
+at = wish["log_offset"]
+say("task_state", task="worker-0", attempt=1, phase="running", at=1.0, pid=7)
+told = 0
+while at < len(data):
+    piece = data[at : at + PIECE]
+    say("log", piece, task="worker-0", attempt=1, offset=at, payload=len(piece))
+    at += len(piece)
+    told += len(piece)
+    time.sleep(PAUSE)
+say("job_result", job="j", attempt=1, outcome="succeeded", at=2.0)
+say("end")
+hear()
+"""

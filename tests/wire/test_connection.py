@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from fleet.errors import UnreachableError
+from fleet.remote.causes import WrongHostError
+from fleet.remote.connection import connect
+from fleet.remote.fanout import fan_out, raise_failures
+from provision.keys import generate_ed25519
+from tests.wire.hosts import Hosts, Wire
+
+pytestmark = pytest.mark.wire
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> object:
+    """No test leaves a thread behind."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 5
+    while set(threading.enumerate()) - before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not set(threading.enumerate()) - before
+
+
+def test_a_connection_stands_until_it_is_closed(hosts: Hosts) -> None:
+    connection = connect(hosts.hosts[0], hosts.key)
+    assert connection.is_open
+    assert connection.fabric.host == hosts.hosts[0].address
+    session = connection.open_session(5)
+    session.exec_command("echo $((6 * 7))")
+    assert session.recv(100) == b"42\n"
+    connection.close()
+    connection.close()
+    assert not connection.is_open
+
+
+def test_fast_algorithms_are_agreed_on(hosts: Hosts) -> None:
+    connection = connect(hosts.hosts[0], hosts.key)
+    try:
+        transport = connection.fabric.transport
+        assert transport.local_cipher == transport.remote_cipher == "aes128-gcm@openssh.com"
+        assert transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    finally:
+        connection.close()
+
+
+def test_a_changed_host_key_is_refused(hosts: Hosts) -> None:
+    other = dataclasses.replace(hosts.hosts[0], host_key=hosts.hosts[1].host_key)
+    with pytest.raises(WrongHostError, match="is not the host that it was") as raised:
+        connect(other, hosts.key)
+    assert "intercepts" in raised.value.cause
+    assert raised.value.next_step == "fleet down && fleet up"
+
+
+def test_a_host_that_shows_only_keys_of_another_type_is_refused(hosts: Hosts) -> None:
+    pinned = paramiko.ECDSAKey.generate()
+    other = dataclasses.replace(hosts.hosts[0], host_key=f"{pinned.get_name()} {pinned.get_base64()}")
+    with pytest.raises(WrongHostError, match="is not the host that it was"):
+        connect(other, hosts.key)
+
+
+@pytest.mark.parametrize("text", ["", "ssh-ed25519", "ssh-ed25519 %%%", "ssh-nothing AAAA", "ssh-ed25519 AAAA"])
+def test_a_host_without_a_usable_pinned_key_is_refused(hosts: Hosts, text: str) -> None:
+    with pytest.raises(UnreachableError, match="no usable host key"):
+        connect(dataclasses.replace(hosts.hosts[0], host_key=text), hosts.key)
+
+
+def test_a_key_that_is_not_authorised_is_refused(hosts: Hosts, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text(generate_ed25519("wrong").private)
+    with pytest.raises(WrongHostError, match="refuses the fleet's key"):
+        connect(hosts.hosts[0], key)
+
+
+@pytest.mark.parametrize("content", [None, "", "no key"])
+def test_a_key_that_cannot_be_read_is_named(hosts: Hosts, tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "key").write_text(content)
+    with pytest.raises(UnreachableError, match=r"the fleet's key .* cannot be read"):
+        connect(hosts.hosts[0], tmp_path / "key")
+
+
+def test_a_refused_port_is_named(hosts: Hosts) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    host = dataclasses.replace(hosts.hosts[0], address="127.0.0.1", port=port)
+    with pytest.raises(UnreachableError, match=rf"worker-0 \(127\.0\.0\.1:{port}\) cannot be connected to") as raised:
+        connect(host, hosts.key)
+    assert raised.value.cause == "Connection refused"
+    assert raised.value.next_step == "fleet status"
+
+
+def test_a_name_that_does_not_exist_is_named(hosts: Hosts) -> None:
+    host = dataclasses.replace(hosts.hosts[0], address="no-such-host.invalid")
+    with pytest.raises(UnreachableError, match="has an address that is not known here"):
+        connect(host, hosts.key)
+
+
+def test_a_port_that_accepts_and_says_nothing_ends_at_the_deadline(hosts: Hosts) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host = dataclasses.replace(hosts.hosts[0], address="127.0.0.1", port=server.getsockname()[1])
+        began = time.monotonic()
+        with pytest.raises(UnreachableError, match="did not answer within 1 s while"):
+            connect(host, hosts.key, connect_timeout_s=1)
+        assert time.monotonic() - began < 3
+
+
+def test_packets_that_are_dropped_end_at_the_deadline(hosts: Hosts) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as server,
+        socket.socket() as first,
+        socket.socket() as second,
+    ):
+        for each in (first, second):  # fill the queue, so that the kernel drops what comes after
+            each.setblocking(False)
+            each.connect_ex(server.getsockname())
+        host = dataclasses.replace(hosts.hosts[0], address="127.0.0.1", port=server.getsockname()[1])
+        began = time.monotonic()
+        with pytest.raises(UnreachableError, match="did not answer within 1 s"):
+            connect(host, hosts.key, connect_timeout_s=1)
+        assert time.monotonic() - began < 3
+
+
+def test_a_handshake_that_stops_half_way_ends_at_the_deadline(hosts: Hosts, wire: Wire) -> None:
+    timer = threading.Timer(0.0, wire.hold)
+    timer.start()
+    timer.join()
+    began = time.monotonic()
+    with pytest.raises(UnreachableError, match="did not answer within 1 s"):
+        connect(wire.host, hosts.key, connect_timeout_s=1)
+    assert time.monotonic() - began < 3
+
+
+def test_a_server_that_is_not_ssh_is_named(hosts: Hosts) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            near, _ = server.accept()
+            with near:
+                near.sendall(b"HTTP/1.1 400 Bad Request\r\n" * 200)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        host = dataclasses.replace(hosts.hosts[0], address="127.0.0.1", port=server.getsockname()[1])
+        with pytest.raises(UnreachableError, match="worker-0"):
+            connect(host, hosts.key, connect_timeout_s=3)
+        thread.join()
+
+
+def test_opening_a_session_on_a_hung_host_ends_at_the_deadline(hosts: Hosts) -> None:
+    connection = connect(hosts.hosts[0], hosts.key)
+    try:
+        with hosts.hung(0):
+            began = time.monotonic()
+            with pytest.raises(UnreachableError, match="did not answer within 1 s while opening a session"):
+                connection.open_session(1)
+            assert time.monotonic() - began < 3
+    finally:
+        connection.close()
+
+
+def test_a_fan_out_reports_the_dead_host_and_serves_the_others(hosts: Hosts) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        dead = dataclasses.replace(hosts.hosts[1], address="127.0.0.1", port=server.getsockname()[1])
+    outcomes = fan_out([hosts.hosts[0], dead, hosts.hosts[2]], lambda host: connect(host, hosts.key))
+    try:
+        assert [outcome.error is None for outcome in outcomes] == [True, False, True]
+        with pytest.raises(UnreachableError, match=r"^cannot connect: worker-1 \(127\.0\.0\.1:\d+\) cannot be"):
+            raise_failures(outcomes, "connect")
+    finally:
+        for outcome in outcomes:
+            if outcome.value is not None:
+                outcome.value.close()
+
+
+def test_no_configuration_of_the_user_is_read(hosts: Hosts, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "config").write_text("Host *\n  Port 1\n  User nobody\n  ProxyCommand false\n")
+    for name in (".fabric.py", ".invoke.py", "fabric.py", "fabfile.py"):
+        text = "raise SystemExit('executed')\n"
+        ((home if name.startswith(".") else tmp_path) / name).write_text(text)
+    (home / ".fabric.yaml").write_text("port: 1\nconnect_kwargs: {password: x}\n")
+    code = (
+        "import sys; from pathlib import Path; from provision.model import Host\n"
+        "from fleet.remote.connection import connect\n"
+        f"connection = connect({hosts.hosts[0]!r}, Path({str(hosts.key)!r})); connection.close(); print('fine')"
+    )
+    env = {**os.environ, "HOME": str(home), "FABRIC_PORT": "1", "SSH_AUTH_SOCK": str(tmp_path / "agent")}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("fine\n", "")

@@ -1,0 +1,132 @@
+"""The request Commit: the supervisor is forked off, with all that was reserved."""
+
+import os
+import select
+import time
+import traceback
+from typing import Callable, NoReturn, Set
+
+from train.agent import control
+from train.agent.cluster import chief_of, cluster_spec
+from train.agent.disk import make_folder, read_text
+from train.agent.errors import RefusedError
+from train.agent.journal import write_job
+from train.agent.prepare import Reservation
+from train.agent.records import Commit, Refusal, to_dict
+from train.agent.supervisor import Start, Supervisor
+
+_STARTED = b"s"
+_START_DEADLINE_S = 20.0
+
+
+def commit(reservation: Reservation, request: Commit, umask: int) -> int:
+    """Start the supervisor; its process id, once the task waits at its gate.
+
+    Raises:
+        RefusedError: the request does not fit what was prepared, or the supervisor did not start.
+        OSError: the disk is full, most likely.
+    """
+    _check(reservation, request)
+    start = _lay_out(reservation, request, umask)
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _supervise(start, reservation.lock, writes)
+    os.close(writes)
+    start.control.close()
+    try:
+        _await_start(reservation, request, pid, reads)
+    finally:
+        os.close(reads)
+    reservation.hand_over()
+    return pid
+
+
+def _check(reservation: Reservation, request: Commit) -> None:
+    asked = reservation.request
+    if asked.dry_run or (asked.job, asked.task) != (request.job, request.task):
+        raise RefusedError(Refusal.REQUEST, f"{request.task} of job {request.job} is not prepared on this host")
+    if reservation.member() not in request.members:
+        raise RefusedError(Refusal.REQUEST, f"the job's members do not have {request.task} as it was prepared")
+    if not request.command or request.attempt < 1:
+        raise RefusedError(Refusal.REQUEST, "a job has a command, and attempts from 1 on")
+    try:
+        cluster_spec(request.members)
+        chief_of(request.members)
+        bytes.fromhex(request.secret)
+    except ValueError as error:
+        raise RefusedError(Refusal.REQUEST, str(error)) from error
+
+
+def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
+    """Write down what was committed, secrets left out, and open what the supervisor needs."""
+    paths = reservation.paths
+    values = to_dict(request._replace(secret="", secret_env={}))
+    del values["secret"], values["secret_env"]
+    values.update(fleet=reservation.request.fleet, started_at=time.time(), python=reservation.interpreter.path)
+    make_folder(paths.attempt(request.attempt))
+    listener = control.listen(paths.control)
+    write_job(paths, values)
+    if reservation.port is None or reservation.listener is None:
+        raise RefusedError(Refusal.FAULT, "the reservation holds no ports")
+    return Start(
+        commit=request,
+        fleet=reservation.request.fleet,
+        paths=paths,
+        session=reservation.session,
+        umask=umask,
+        gpus=len(reservation.gpus),
+        port=reservation.port,
+        listener=reservation.listener,
+        control=listener,
+    )
+
+
+def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
+    try:
+        os.setsid()
+        os.chdir("/")
+        keep = {lock, writes, start.control.fileno(), start.listener.fileno(), *start.port.descriptors()}
+        _close_others(keep, start.paths.agent_log(start.commit.attempt))
+        Supervisor(start).run(_tell(writes))
+    except BaseException:  # noqa: BLE001 - the last words of a process without anybody above it
+        os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(0)
+
+
+def _tell(writes: int) -> Callable[[], None]:
+    def tell() -> None:
+        os.write(writes, _STARTED)
+        os.close(writes)
+
+    return tell
+
+
+def _close_others(keep: Set[int], log: str) -> None:
+    """Leave the connection: whoever started us may go."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    words = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(nothing, 0)
+    os.dup2(words, 1)
+    os.dup2(words, 2)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in keep | {0, 1, 2}:
+            try:
+                os.close(int(name))
+            except OSError:
+                continue
+
+
+def _await_start(reservation: Reservation, request: Commit, pid: int, reads: int) -> None:
+    poll = select.poll()
+    poll.register(reads, select.POLLIN)
+    came = poll.poll(_START_DEADLINE_S * 1000)
+    if came and os.read(reads, 1) == _STARTED:
+        return
+    if not came:
+        os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    words = read_text(reservation.paths.agent_log(request.attempt)).strip().splitlines()
+    why = words[-1] if words else f"nothing was heard of it for {_START_DEADLINE_S:.0f} s"
+    raise RefusedError(Refusal.FAULT, f"the supervisor of {request.task} did not start: {why}")

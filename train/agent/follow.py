@@ -1,0 +1,209 @@
+"""The request Follow: what happened to a task and what happens to it, in order, from an offset, without a gap."""
+
+import os
+import select
+import socket
+import time
+from typing import List, Optional
+
+from train.agent import control
+from train.agent.disk import size_of
+from train.agent.errors import RefusedError
+from train.agent.jobs import known_task, lost
+from train.agent.journal import last_attempt, log_at, read_result
+from train.agent.paths import HostPaths, TaskPaths
+from train.agent.records import (
+    Beat,
+    End,
+    Follow,
+    JobResult,
+    Log,
+    Progress,
+    Refusal,
+    Stop,
+    Stopped,
+    Usage,
+)
+from train.agent.wire import Channel
+
+BEAT_S = 5.0
+SLICE = 1 << 18  # bytes of log in one record
+_BLOCK = 1 << 16
+
+
+def tail_offset(path: str, lines: int) -> int:
+    """Where the last `lines` lines of a file begin; the last may lack its newline."""
+    position = end = size_of(path)
+    if lines <= 0:
+        return end
+    with open(path, "rb") as file:
+        while position > 0:
+            begin = max(0, position - _BLOCK)
+            file.seek(begin)
+            block = file.read(position - begin)
+            cut = len(block)
+            if position == end and block.endswith(b"\n"):
+                cut -= 1
+            while True:
+                cut = block.rfind(b"\n", 0, cut)
+                if cut < 0:
+                    break
+                lines -= 1
+                if lines == 0:
+                    return begin + cut + 1
+            position = begin
+    return 0
+
+
+class _Stream:
+    """Sends log and records of one attempt, each record after the output that came before it."""
+
+    def __init__(self, channel: Channel, paths: TaskPaths, attempt: int, request: Follow) -> None:
+        self._channel = channel
+        self._task = request.task
+        self._logs = request.logs
+        self._attempt = attempt
+        self._log = paths.log(attempt)
+        self._records = paths.records(attempt)
+        self.record_offset = request.record_offset
+        self.log_offset = request.log_offset
+        if request.tail_lines >= 0:
+            self.log_offset = max(self.log_offset, tail_offset(self._log, request.tail_lines))
+
+    def send_news(self) -> None:
+        """Send everything that is on disk now."""
+        lines = self._new_records()
+        for line in lines:
+            self._send_log(log_at(line))
+            self._channel.send_raw(line)
+            self.record_offset += len(line)
+        self._send_log(size_of(self._log))
+        if lines:
+            self._channel.send(self.beat())
+
+    def beat(self) -> Beat:
+        """How far we are."""
+        return Beat(time.time(), self.record_offset, self.log_offset)
+
+    def _new_records(self) -> List[bytes]:
+        if size_of(self._records) <= self.record_offset:
+            return []
+        with open(self._records, "rb") as file:
+            file.seek(self.record_offset)
+            data = file.read()
+        return data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+
+    def _send_log(self, until: int) -> None:
+        if not self._logs or until <= self.log_offset:
+            return
+        fd = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while self.log_offset < until:
+                data = os.pread(fd, min(SLICE, until - self.log_offset), self.log_offset)
+                if not data:
+                    return
+                self._channel.send(Log(self._task, self._attempt, self.log_offset, len(data)), data)
+                self.log_offset += len(data)
+        finally:
+            os.close(fd)
+
+
+class Follower:
+    """One Follow.
+
+    Args:
+        channel: To the client.
+        host: Paths of the fleet on this host.
+        request: What was asked.
+    """
+
+    def __init__(self, channel: Channel, host: HostPaths, request: Follow) -> None:
+        self._channel = channel
+        self._request = request
+        self._paths = known_task(host, request.job, request.task)
+        self._attempt = max(1, last_attempt(self._paths))
+        self._stream = _Stream(channel, self._paths, self._attempt, request)
+        self._supervisor: Optional[socket.socket] = None
+        self._stop: Optional[Stop] = None
+        self._killed = False
+
+    def run(self) -> None:
+        """Send all of it, up to End.
+
+        Raises:
+            ClientGoneError: the client went.
+        """
+        self._supervisor = control.connect(self._paths.control)
+        try:
+            if self._supervisor is not None:
+                control.tell(self._supervisor, Follow(self._request.job, self._request.task))
+            result = self._until_result() if self._request.follow else self._what_is_there()
+        finally:
+            if self._supervisor is not None:
+                self._supervisor.close()
+        if result is not None:
+            self._channel.send(result)
+        if self._stop is not None:
+            self._channel.send(Stopped(self._killed, running=True))
+        self._channel.send(End())
+
+    def _what_is_there(self) -> Optional[JobResult]:
+        result = read_result(self._paths)
+        self._stream.send_news()
+        if result is None and self._supervisor is None:
+            return lost(self._paths, self._request.job, self._attempt)
+        return result
+
+    def _until_result(self) -> JobResult:
+        while True:
+            # Looked for before the last bytes are: what comes after the result is written is nothing.
+            alive = self._supervisor is not None
+            result = read_result(self._paths)
+            self._stream.send_news()
+            if result is not None and self._stop is None:
+                return result
+            if os.path.isdir(self._paths.attempt(self._attempt + 1)):
+                self._attempt += 1
+                again = self._request._replace(log_offset=0, record_offset=0, tail_lines=-1)
+                self._stream = _Stream(self._channel, self._paths, self._attempt, again)
+            elif not alive:
+                return result or lost(self._paths, self._request.job, self._attempt)
+            else:
+                self._wait()
+
+    def _wait(self) -> None:
+        """Wait for news from the supervisor, a request of the client, or the time to say that we live."""
+        if self._supervisor is None:
+            return
+        poll = select.poll()
+        poll.register(self._supervisor, select.POLLIN)
+        poll.register(self._channel, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(BEAT_S * 1000)]
+        if not ready:
+            self._channel.send(self._stream.beat())
+        if self._channel.fileno() in ready:
+            self._take_request()
+        if self._supervisor.fileno() in ready:
+            self._take_news()
+
+    def _take_request(self) -> None:
+        request = self._channel.received()
+        while request is not None:
+            if not isinstance(request, Stop):
+                raise RefusedError(Refusal.REQUEST, "while a job is followed, it can only be stopped")
+            self._stop = request
+            if self._supervisor is not None:
+                control.tell(self._supervisor, request)
+            request = self._channel.buffered()
+
+    def _take_news(self) -> None:
+        if self._supervisor is None:
+            return
+        record = control.hear(self._supervisor, 0)
+        if record is None:
+            self._supervisor.close()
+            self._supervisor = None
+        elif isinstance(record, Stopped):
+            self._killed = record.killed
+        elif isinstance(record, (Progress, Usage)):
+            self._channel.send(record)

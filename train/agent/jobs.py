@@ -1,0 +1,111 @@
+"""What this host knows of its jobs: found by name, listed, reported."""
+
+import os
+from typing import List, Optional
+
+from train.agent import control
+from train.agent.disk import read_text, size_of
+from train.agent.errors import RefusedError
+from train.agent.journal import last_attempt, read_job, read_result, states
+from train.agent.paths import HostPaths, TaskPaths
+from train.agent.records import (
+    JobReport,
+    JobResult,
+    Member,
+    Outcome,
+    Phase,
+    Progress,
+    Record,
+    Refusal,
+    Usage,
+)
+
+_ANSWER_DEADLINE_S = 2.0
+
+
+def known_task(host: HostPaths, job: str, task: str) -> TaskPaths:
+    """Paths of a task that was committed on this host.
+
+    Raises:
+        RefusedError: there is none of that name.
+    """
+    paths = host.task(job, task)
+    plain = all(name and "/" not in name and name not in (".", "..") for name in (job, task))
+    if not plain or read_job(paths) is None:
+        raise RefusedError(Refusal.REQUEST, f"{task} of job {job} is not on this host", "fleet status lists the jobs")
+    return paths
+
+
+def lost(paths: TaskPaths, job: str, attempt: int) -> JobResult:
+    """What is said of a job whose supervisor is gone without having written a result."""
+    task = os.path.basename(paths.folder)
+    words = read_text(paths.agent_log(attempt)).strip().splitlines()
+    reason = f"the agent that looked after {task} is gone without a word"
+    if words:
+        reason = f"the agent that looked after {task} broke off: {words[-1]}"
+    at = max((_changed(path) for path in (paths.records(attempt), paths.log(attempt))), default=0.0)
+    return JobResult(job, attempt, Outcome.LOST, at, task, reason)
+
+
+def _changed(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def newest_tasks(host: HostPaths, limit: int) -> List[TaskPaths]:
+    """Tasks that were committed on this host, newest first."""
+    found = []
+    for job in _listed(host.jobs):
+        for task in _listed(os.path.join(host.jobs, job)):
+            paths = host.task(job, task)
+            committed = _changed(paths.job)
+            if committed:
+                found.append((committed, paths))
+    found.sort(reverse=True)
+    return [paths for _, paths in found[: max(0, limit)]]
+
+
+def _listed(folder: str) -> List[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def report(paths: TaskPaths) -> Optional[JobReport]:
+    """What is known of a task; None if what was committed cannot be read."""
+    job = read_job(paths)
+    if job is None:
+        return None
+    attempt = max(1, last_attempt(paths))
+    live = control.ask(paths.control, _ANSWER_DEADLINE_S)
+    result = read_result(paths)
+    if result is None and live is None:
+        result = lost(paths, str(job.get("job", "")), attempt)
+    history = states(paths, attempt)
+    return JobReport(
+        job=str(job.get("job", "")),
+        fleet=str(job.get("fleet", "")),
+        task=str(job.get("task", "")),
+        attempt=attempt,
+        phase=history[-1].phase if history else Phase.WAITING,
+        alive=live is not None,
+        started_at=float(job.get("started_at", 0.0)),
+        command=[str(word) for word in job.get("command", [])],
+        members=[Member(**member) for member in job.get("members", [])],
+        log_size=size_of(paths.log(attempt)),
+        exit=history[-1].exit if history else None,
+        result=result,
+        progress=_newest_progress(live or []),
+        usage=_newest_usage(live or []),
+    )
+
+
+def _newest_progress(records: List[Record]) -> Optional[Progress]:
+    return next((record for record in reversed(records) if isinstance(record, Progress)), None)
+
+
+def _newest_usage(records: List[Record]) -> Optional[Usage]:
+    return next((record for record in reversed(records) if isinstance(record, Usage)), None)

@@ -1,0 +1,253 @@
+"""The request Prepare: what a task needs on its host is reserved, brought there and unpacked."""
+
+import contextlib
+import fcntl
+import os
+import re
+import socket
+from typing import Dict, List, Optional, Set
+
+from train.agent.cluster import parse_task
+from train.agent.disk import (
+    free_space,
+    make_folder,
+    read_text,
+    readable_size,
+    remove_tree,
+    write_all,
+    write_atomic,
+)
+from train.agent.errors import RefusedError
+from train.agent.host import Interpreter, Probe, login_environment, memory_total
+from train.agent.paths import HostPaths, TaskPaths
+from train.agent.ports import TaskPort, listen_for_links, reserve_task_port
+from train.agent.processes import end_leftovers
+from train.agent.records import Chunk, Gpu, Member, Prepare, Prepared, Refusal
+from train.agent.store import (
+    Receiver,
+    bytes_needed,
+    check_entries,
+    materialise,
+    missing,
+    objects_of,
+    prune_objects,
+)
+from train.agent.wire import Channel
+
+DISK_RESERVE = 64 << 20  # bytes that stay free for logs
+JOBS_KEPT = 5
+STREAM_DEADLINE_S = 300.0  # without a byte
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Reservation:
+    """What a host holds for a task between Prepare and Commit.
+
+    Args:
+        request: What was asked.
+        host: Paths of the fleet on this host.
+    """
+
+    def __init__(self, request: Prepare, host: HostPaths) -> None:
+        self.request = request
+        self.host = host
+        self.paths: TaskPaths = host.task(request.job, request.task)
+        self.session = login_environment()
+        self.interpreter = Interpreter("", {})
+        self.gpus: List[Gpu] = []
+        self.port: Optional[TaskPort] = None
+        self.listener: Optional[socket.socket] = None
+        self.lock = -1
+        self._made = False
+
+    def own_folder(self) -> None:
+        """From now on the task's folder is ours to remove."""
+        self._made = True
+
+    def member(self) -> Member:
+        """The task as the others will see it."""
+        port = self.port.port if self.port else 0
+        link = self.listener.getsockname()[1] if self.listener else 0
+        return Member(self.request.task, self.request.address, port, link)
+
+    def hand_over(self) -> None:
+        """A supervisor has all of it now."""
+        self._made = False
+        self._close()
+
+    def release(self) -> None:
+        """Give everything back, and leave nothing of it on disk."""
+        if self._made:
+            self._made = False
+            remove_tree(self.paths.folder)
+            with contextlib.suppress(OSError):  # holds another task
+                os.rmdir(os.path.dirname(self.paths.folder))
+        if self.lock >= 0:
+            os.ftruncate(self.lock, 0)
+        self._close()
+
+    def _close(self) -> None:
+        if self.port is not None:
+            self.port.release()
+            self.port = None
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
+
+
+def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
+    """Answer Prepare up to and with Prepared.
+
+    Raises:
+        RefusedError: the host does not take the task; nothing is left of it.
+        ClientGoneError: the client went; nothing is left of it.
+        OSError: the disk is full, most likely; nothing is left of it.
+    """
+    _check(request)
+    reservation = Reservation(request, host)
+    try:
+        if not request.dry_run:
+            _lock(reservation)
+        _reserve(reservation)
+        if not request.dry_run:
+            _bring(channel, reservation)
+        channel.send(_prepared(reservation))
+    except BaseException:
+        reservation.release()
+        raise
+    return reservation
+
+
+def _check(request: Prepare) -> None:
+    for name in (request.job, request.task):
+        if not _SAFE.fullmatch(name):
+            raise RefusedError(Refusal.REQUEST, f"{name!r} cannot be the name of a folder")
+    try:
+        parse_task(request.task)
+    except ValueError as error:
+        raise RefusedError(Refusal.REQUEST, str(error)) from error
+    check_entries(request.entries)
+
+
+def _lock(reservation: Reservation) -> None:
+    """Take the host for this job, or say whose it is; end what a dead supervisor left behind."""
+    host, request = reservation.host, reservation.request
+    make_folder(host.root)
+    lock = os.open(host.active, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        job = read_text(host.active).partition("/")[0]
+        raise RefusedError(
+            Refusal.BUSY, f"job {job} is running on this host", "wait for it, or end it with fleet stop", job
+        ) from None
+    reservation.lock = lock
+    job, _, task = os.read(lock, 4096).decode("utf-8", "replace").partition("/")
+    if _SAFE.fullmatch(job) and _SAFE.fullmatch(task):
+        end_leftovers(host.task(job, task))
+    os.ftruncate(lock, 0)
+    os.lseek(lock, 0, os.SEEK_SET)
+    write_all(lock, f"{request.job}/{request.task}".encode())
+
+
+def _reserve(reservation: Reservation) -> None:
+    request = reservation.request
+    probe = Probe(reservation.host.probe, reservation.session)
+    reservation.interpreter = probe.interpreter(request.python)
+    reservation.gpus = probe.gpus()
+    probe.save()
+    reservation.port = reserve_task_port(request.first_port)
+    reservation.listener = listen_for_links(request.address)
+
+
+def _bring(channel: Channel, reservation: Reservation) -> None:
+    """Get the bundle's missing contents from the client, and unpack the bundle."""
+    host, paths, entries = reservation.host, reservation.paths, reservation.request.entries
+    if os.path.exists(paths.job):
+        raise RefusedError(Refusal.REQUEST, f"job {reservation.request.job} has run on this host already")
+    remove_tree(paths.folder)
+    _prune(host, objects_of(entries))
+    want = missing(host.store, entries)
+    _check_disk(host, bytes_needed(entries, want))
+    make_folder(host.store)
+    reservation.own_folder()
+    make_folder(paths.folder)
+    write_atomic(paths.objects, "\n".join(sorted(objects_of(entries))).encode())
+    channel.send(want)
+    if want.objects:
+        sizes = {entry.sha256: entry.size for entry in entries}
+        _receive(channel, Receiver(host.store, [(one, sizes[one]) for one in want.objects]))
+    materialise(host.store, entries, paths.source)
+    for folder in (paths.checkpoints, paths.logs, paths.model):
+        make_folder(folder)
+
+
+def _receive(channel: Channel, receiver: Receiver) -> None:
+    try:
+        while True:
+            chunk = channel.receive(STREAM_DEADLINE_S)
+            if not isinstance(chunk, Chunk):
+                raise RefusedError(Refusal.REQUEST, "something else came in the middle of the contents")
+            if chunk.payload == 0:
+                receiver.finish()
+                return
+            for piece in channel.payload(chunk.payload, STREAM_DEADLINE_S):
+                receiver.feed(piece)
+    finally:
+        receiver.close()
+
+
+def _check_disk(host: HostPaths, needed: int) -> None:
+    free, _ = free_space(host.root)
+    if needed + DISK_RESERVE > free:
+        raise RefusedError(
+            Refusal.DISK,
+            f"no space left on this host: {host.root} has {readable_size(free)} free, "
+            f"and the job needs {readable_size(needed + DISK_RESERVE)}",
+            "free some space on the host, or leave files out with .fleetignore",
+        )
+
+
+def _finished_jobs(host: HostPaths) -> List[str]:
+    """Folders of jobs, newest first; all are finished, since the lock is ours."""
+    changed: Dict[str, float] = {}
+    try:
+        with os.scandir(host.jobs) as entries:
+            for entry in entries:
+                changed[entry.path] = entry.stat(follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return []
+    return sorted(changed, key=lambda path: changed[path], reverse=True)
+
+
+def _prune(host: HostPaths, needed: Set[str]) -> None:
+    """Remove all but the newest finished jobs, and contents that no job that is left names."""
+    jobs = _finished_jobs(host)
+    if len(jobs) <= JOBS_KEPT:
+        return
+    for path in jobs[JOBS_KEPT:]:
+        remove_tree(path)
+    keep = set(needed)
+    for path in jobs[:JOBS_KEPT]:
+        for task in os.listdir(path):
+            keep.update(read_text(TaskPaths(os.path.join(path, task)).objects).split())
+    prune_objects(host.store, keep)
+
+
+def _prepared(reservation: Reservation) -> Prepared:
+    free, _ = free_space(reservation.host.root)
+    return Prepared(
+        task=reservation.request.task,
+        member=reservation.member(),
+        python=reservation.interpreter.path,
+        versions=reservation.interpreter.versions,
+        gpus=reservation.gpus,
+        disk_free=free,
+        memory_total=memory_total(),
+        hostname=os.uname().nodename,
+        workdir=reservation.paths.source,
+    )

@@ -1,0 +1,156 @@
+"""One conversation of the agent: requests on stdin, answers on stdout; see train.agent.records.
+
+What a request needs is imported when it comes, so that the first word is out early.
+"""
+
+import errno
+import os
+import sys
+from typing import TYPE_CHECKING, Optional
+
+from train.agent.errors import ClientGoneError, RefusedError
+from train.agent.paths import HostPaths
+from train.agent.records import (
+    Chunk,
+    Commit,
+    Committed,
+    End,
+    Follow,
+    Hello,
+    Inspect,
+    MalformedRecordError,
+    Prepare,
+    Record,
+    Refusal,
+    Refused,
+    Stop,
+)
+from train.agent.wire import Channel
+
+if TYPE_CHECKING:
+    from train.agent.prepare import Reservation
+
+IDLE_S = 3600.0  # for the next request
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Conversation:
+    """Requests and answers over one connection.
+
+    Args:
+        channel: The connection.
+        host: Paths of the fleet on this host.
+        umask: With which the user's script is started.
+    """
+
+    def __init__(self, channel: Channel, host: HostPaths, umask: int) -> None:
+        self._channel = channel
+        self._host = host
+        self._umask = umask
+        self._reservation: "Optional[Reservation]" = None
+
+    def run(self) -> None:
+        """Answer requests until the client goes."""
+        try:
+            while True:
+                try:
+                    self._answer(self._channel.receive(IDLE_S))
+                except (RefusedError, MalformedRecordError, OSError) as error:
+                    self._channel.send(self._refused(error))
+                except ClientGoneError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a sentence
+                    self._channel.send(self._refused(error))
+        except ClientGoneError:
+            return
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
+
+    def _answer(self, request: Record) -> None:
+        if isinstance(request, Prepare):
+            self._prepare(request)
+        elif isinstance(request, Chunk):
+            for _ in self._channel.payload(request.payload, IDLE_S):
+                continue  # of a stream that was refused, or that nobody asked for
+        elif isinstance(request, Commit):
+            self._commit(request)
+        elif isinstance(request, Follow):
+            from train.agent.follow import Follower
+
+            Follower(self._channel, self._host, request).run()
+        elif isinstance(request, Stop):
+            from train.agent.stop import stop
+
+            self._channel.send(stop(self._host, request))
+        elif isinstance(request, Inspect):
+            self._inspect(request)
+        else:
+            raise RefusedError(Refusal.REQUEST, f"{type(request).__name__} is no request")
+
+    def _prepare(self, request: Prepare) -> None:
+        from train.agent.prepare import prepare
+
+        self._give_back()
+        self._reservation = prepare(self._channel, self._host, request)
+
+    def _commit(self, request: Commit) -> None:
+        from train.agent.commit import commit
+
+        if self._reservation is None:
+            raise RefusedError(Refusal.REQUEST, f"{request.task} of job {request.job} is not prepared on this host")
+        try:
+            pid = commit(self._reservation, request, self._umask)
+        except BaseException:
+            self._give_back()
+            raise
+        self._reservation = None
+        self._channel.send(Committed(pid))
+
+    def _inspect(self, request: Inspect) -> None:
+        from train.agent.jobs import newest_tasks, report
+
+        for paths in newest_tasks(self._host, request.limit):
+            found = report(paths)
+            if found is not None:
+                self._channel.send(found)
+        self._channel.send(End())
+
+    def _refused(self, error: Exception) -> Refused:
+        if isinstance(error, RefusedError):
+            return error.record
+        if isinstance(error, MalformedRecordError):
+            return Refused(Refusal.REQUEST, f"the request cannot be read: {error}")
+        if isinstance(error, OSError) and error.errno in _FULL:
+            from train.agent.disk import free_space, readable_size
+
+            free, total = (readable_size(count) for count in free_space(self._host.root))
+            reason = f"no space left on this host: {self._host.root} has {free} free of {total} ({error.strerror})"
+            return Refused(Refusal.DISK, reason, "free some space on the host")
+        return Refused(Refusal.FAULT, f"{type(error).__name__}: {error} ({_where(error)})")
+
+
+def _where(error: Exception) -> str:
+    trace = error.__traceback__
+    if trace is None:
+        return "nowhere"
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+
+
+def main() -> None:
+    """Hold one conversation on stdin and stdout; arguments are the root folder and the hash of the agent."""
+    root, digest = sys.argv[1:3]
+    umask = os.umask(0o077)
+    channel = Channel(0, 1)
+    version = "{}.{}.{}".format(*sys.version_info[:3])
+    try:
+        channel.send(Hello(digest, version, os.getpid()))
+    except ClientGoneError:
+        return
+    Conversation(channel, HostPaths(os.path.abspath(os.path.expanduser(root))), umask).run()

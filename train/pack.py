@@ -1,0 +1,142 @@
+"""Packs the agent into one file named by its hash, and builds the command that starts it on a host.
+
+What goes over the channel of that command:
+
+1. The host's first line is the agent's Hello, or ``want-agent`` where it does not have this agent yet. Then the
+   client writes the number of bytes in decimal, a newline, and the archive; Hello comes after that.
+2. Or it is the last one: ``python-too-old 3.8.1`` (exit code 3), or ``bootstrap-failed REASON`` (exit code 4).
+3. Then the conversation of train.agent.records.
+
+The bootstrap reads not one byte more than that from stdin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shlex
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+WANT_AGENT = b"want-agent"
+TOO_OLD = b"python-too-old"
+FAILED = b"bootstrap-failed"
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_MAIN = b"from train.agent.serve import main\n\nmain()\n"
+
+# Python of every version reads this far; without single quotes, so that any shell passes it on as it is.
+_BOOTSTRAP = r"""
+import os, sys
+version = "%d.%d.%d" % sys.version_info[:3]
+def end(text, code):
+    os.write(1, (text + "\n").encode("utf-8", "replace"))
+    os._exit(code)
+if sys.version_info < (3, 9):
+    end("python-too-old " + version, 3)
+import hashlib
+def take(count):
+    parts = []
+    while count:
+        part = os.read(0, min(count, 1 << 18))
+        if part == b"":
+            os._exit(4)
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+def proven(data):
+    return hashlib.sha256(data).hexdigest() == sys.argv[2]
+def receive():
+    os.write(1, b"want-agent\n")
+    line = b""
+    while line[-1:] != b"\n":
+        line += take(1)
+    data = take(int(line))
+    if not proven(data):
+        end("bootstrap-failed the agent arrived damaged", 4)
+    os.makedirs(sys.argv[1], 0o700, True)
+    os.makedirs(os.path.dirname(name), 0o700, True)
+    new = "%s.%d.new" % (archive, os.getpid())
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+    os.replace(new, archive)
+def unpack():
+    try:
+        os.umask(0o077)
+        sys.path.insert(0, archive)
+        from train.agent.unpack import unpack
+        unpack(archive, name)
+    finally:
+        os._exit(0)
+try:
+    sys.argv[1] = os.path.join(os.path.expanduser("~"), sys.argv[1])
+    name = os.path.join(sys.argv[1], "agent", sys.argv[2])
+    archive = name + ".pyz"
+    try:
+        with open(archive, "rb") as file:
+            if not proven(file.read()):
+                receive()
+    except FileNotFoundError:
+        receive()
+    if not os.path.isdir(name):
+        child = os.fork()
+        if child == 0:
+            unpack()
+        os.waitpid(child, 0)
+    sys.path.insert(0, name if os.path.isdir(name) else archive)
+except (OSError, ValueError) as error:
+    end("bootstrap-failed " + str(error), 4)
+from train.agent.serve import main
+main()
+"""
+
+
+class AgentArchive(NamedTuple):
+    """The agent as one file.
+
+    Attributes:
+        data: A zip archive that Python runs.
+        digest: Its SHA-256, hexadecimal.
+    """
+
+    data: bytes
+    digest: str
+
+
+@cache
+def build_agent() -> AgentArchive:
+    """Pack the agent of this program; the same sources always make the same bytes."""
+    train = Path(__file__).parent
+    sources = {"__main__.py": _MAIN, "train/__init__.py": (train / "__init__.py").read_bytes()}
+    for path in (train / "agent").glob("*.py"):
+        sources[f"train/agent/{path.name}"] = path.read_bytes()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name in sorted(sources):
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.create_system = 3  # Unix
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, sources[name])
+    data = packed.getvalue()
+    return AgentArchive(data, hashlib.sha256(data).hexdigest())
+
+
+def bootstrap_command(python: str, root: str, digest: str) -> str:
+    """The shell command that starts the agent on a host.
+
+    Args:
+        python: Interpreter that runs the agent; a name is looked up on the host's PATH.
+        root: Folder of fleet's files on the host; relative to the login folder unless absolute.
+        digest: Hash of the agent, from `build_agent`.
+    """
+    source = f"exec({json.dumps(_BOOTSTRAP.strip())})"
+    words = ["-I", "-S", "-c", source, root, digest]
+    return " ".join(["exec", _program(python), *map(shlex.quote, words)])
+
+
+def _program(python: str) -> str:
+    return '"$HOME"' + shlex.quote(python[1:]) if python.startswith("~/") else shlex.quote(python)
