@@ -26,8 +26,11 @@ def main() -> int:
         The exit code.
     """
     sys.meta_path.insert(0, _OwnPackages())
-    from fleet.cli import run
-
+    try:
+        from fleet.cli import run
+    except KeyboardInterrupt:
+        sys.stderr.write("fleet: interrupted; nothing was started.\n")
+        return 103
     return run(sys.argv[1:])
 
 

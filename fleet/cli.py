@@ -84,10 +84,18 @@ def _checked(name: str) -> str:
         raise UsageError(str(error), next_step="fleet up --fleet my-fleet") from None
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no whole number") from None
+
+
 @app.command()
 def up(
     workers: Annotated[
-        int | None, typer.Option("--workers", "-w", metavar="N", help="Number of workers; 2 where not said.")
+        int | None,
+        typer.Option("--workers", "-w", metavar="N", parser=_whole, help="Number of workers; 2 where not said."),
     ] = None,
     gpu: Annotated[str, typer.Option("--gpu", metavar="TYPE[:N]", help="GPUs of each worker, as t4 or t4:2.")] = "",
     provider: Annotated[str, typer.Option("--provider", metavar="NAME", help="Where the hosts come from.")] = "",
@@ -238,7 +246,9 @@ def down(
 
 @app.command()
 def demo(
-    workers: Annotated[int, typer.Option("--workers", "-w", metavar="N", help="Number of workers.")] = 2,
+    workers: Annotated[
+        int, typer.Option("--workers", "-w", metavar="N", parser=_whole, help="Number of workers.")
+    ] = 2,
     output: OutputOption = Output.AUTO,
 ) -> None:
     """Show the whole way on this computer: up, train a small model, logs, down."""
@@ -309,6 +319,9 @@ def _end_quietly() -> int:
     return 0
 
 
+_ABORTED = 130  # what Typer makes of a Ctrl-C
+
+
 def _interrupted(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
@@ -322,7 +335,9 @@ def run(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _interrupted)
     try:
         code = app(args=arguments, prog_name="fleet", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        if code != _ABORTED:
+            return code if isinstance(code, int) else 0
+        failure: FleetError = CancelledError("interrupted")
     except BrokenPipeError:
         return _end_quietly()
     except FleetError as error:

@@ -118,11 +118,9 @@ class Program:
 
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
-            if process.status() == psutil.STATUS_ZOMBIE:
+            if process.status() == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
                 return False
-            return "FLEET_INSTANCE" in process.environ() and any(
-                str(self.state) in text for text in (*process.cmdline(), *process.environ().values())
-            )
+            return any(str(self.state) in text for text in (*process.cmdline(), *process.environ().values()))
         except psutil.Error:
             return False
 
@@ -138,6 +136,15 @@ class Program:
             except psutil.Error:
                 continue
         return found
+
+    def listeners(self, task: str = "") -> list[psutil.Process]:
+        """The OpenSSH servers of the local fleet, the sessions left out."""
+        return [
+            process
+            for process in self.processes()
+            if "[listener]" in " ".join(process.cmdline())
+            and (not task or f"-{task}/" in " ".join(process.cmdline()))
+        ]
 
     def close(self) -> None:
         """Take everything down; end whatever a failing test has left."""

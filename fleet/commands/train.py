@@ -25,7 +25,7 @@ from train.keras import Choice, KerasError, choose, needs_legacy
 from train.script import ScriptError, check_script, imports
 
 if TYPE_CHECKING:
-    from fleet.remote.bundle import Bundle
+    from fleet.remote.bundle import Bundle, DataSource
     from fleet.remote.channel import AgentChannel
 
 JOIN_TIMEOUT_S = 60.0
@@ -82,9 +82,12 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
         JobNotFinished: Ctrl-C; the job goes on.
         CancelledError: Ctrl-C before anything was started, or the job was stopped.
     """
+    from fleet.remote.bundle import parse_data
+
     script = _checked(Path(request.script))
+    data = [parse_data(item) for item in request.data]
     folder, record = ports.store.need(request.fleet)
-    program = _program(request, script, ports)
+    program = _program(request, script, data, ports)
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(contextlib.ExitStack())
         lock.enter_context(ports.store.lock(request.fleet, f"train {request.script}"))
@@ -117,8 +120,8 @@ def _checked(script: Path) -> Path:
         raise UsageError(error.sentence, cause=error.cause, next_step=error.next_step) from error
 
 
-def _program(request: TrainRequest, script: Path, ports: Ports) -> _Program:
-    from fleet.remote.bundle import parse_data, scan
+def _program(request: TrainRequest, script: Path, data: Sequence[DataSource], ports: Ports) -> _Program:
+    from fleet.remote.bundle import scan
 
     workdir = (Path(request.workdir) if request.workdir else script.parent).expanduser().resolve()
     if not workdir.is_dir():
@@ -130,9 +133,7 @@ def _program(request: TrainRequest, script: Path, ports: Ports) -> _Program:
             f"{request.script} is outside the folder to push, {workdir}",
             next_step="leave --workdir out, or name a folder that holds the script",
         ) from None
-    bundle = scan(
-        workdir, script.resolve(), data=[parse_data(item) for item in request.data], cache=ports.store.hashes
-    )
+    bundle = scan(workdir, script.resolve(), data=data, cache=ports.store.hashes)
     return _Program(script.resolve(), workdir, path, bundle)
 
 

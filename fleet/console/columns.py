@@ -95,9 +95,11 @@ def crop(line: Line, width: int, mark: str = "…") -> Line:
 
 def justify(left: Line, right: Line, width: int, mark: str = "…") -> Line:
     """`left` and `right` at the two ends of a line; `left` is cut where both do not fit."""
+    if not line_len(right):
+        return crop(left, width, mark)
     cut = crop(left, max(0, width - line_len(right) - GAP), mark)
     space = width - line_len(cut) - line_len(right)
-    return (*cut, Span(" " * space), *right) if right else cut
+    return (*cut, Span(" " * space), *right)
 
 
 def choose(columns: Iterable[Column], width: int) -> list[Column]:

@@ -106,7 +106,7 @@ class LiveSink:
         self._lock = threading.Lock()  # guards what follows
         self._view = View()
         self._backlog = Backlog()
-        self._said: list[str] = []
+        self._said: list[tuple[float, str]] = []  # when, what
         self._dirty = False
         self._failure: Exception | None = None  # of the drawing thread
         self._gone = False
@@ -158,9 +158,9 @@ class LiveSink:
 
     def _say(self, event: Event) -> None:
         if isinstance(event, TaskPlanned):
-            self._said.append(plan_text(event))
+            self._said.append((time.monotonic(), plan_text(event)))
         elif isinstance(event, _SAID):
-            self._said.append(sentence(event) + "\n")
+            self._said.append((time.monotonic(), sentence(event) + "\n"))
 
     def _run(self) -> None:
         try:
@@ -169,6 +169,7 @@ class LiveSink:
                 self._draw_until_closed()
             finally:
                 self._live.stop()
+                self._print("".join(text for _, text in self._said))
         except Exception as error:  # noqa: BLE001 - raised again where somebody sees it
             self._failure = error
 
@@ -181,13 +182,12 @@ class LiveSink:
 
     def _draw(self, *, last: bool = False) -> None:
         with self._lock:
-            view, said = self._view, "".join(self._said)
+            view, said = self._view, "" if last else self._due()
             batch = self._backlog.take(self._lines_max())
             end = self._backlog.finish() if last else Batch()
             bars = {} if last else self._backlog.bars()
             noise = self._backlog.noise
-            self._said.clear()
-            self._dirty = False
+            self._dirty = bool(self._said)
         text = self._log_text(view, batch, end, last=last) + said
         size = self._console.size
         lines = frame(
@@ -201,9 +201,20 @@ class LiveSink:
         )
         self._region.lines = [self._rich(line) for line in lines]
         if text:
-            self._console.print(_Verbatim(self._encodable(text)), end="", crop=False)
+            self._print(text)
         else:
             self._live.refresh()
+
+    def _print(self, text: str) -> None:
+        if text:
+            self._console.print(_Verbatim(self._encodable(text)), end="", crop=False)
+
+    def _due(self) -> str:
+        """What was said a moment ago: what is said just before the end will stand under the table."""
+        now = time.monotonic()
+        due = [text for at, text in self._said if now - at >= _REFRESH_S]
+        del self._said[: len(due)]
+        return "".join(due)
 
     def _lines_max(self) -> int:
         """Lines of the log that may be shown now; fewer once there were too many, so that a flood stays one."""

@@ -174,5 +174,6 @@ class LogText:
             self._dropped = 0
         held = held[max(0, start) : end] + held[end : end + 1]
         if len(held) > _HELD_MAX and b"\x08" in held:
-            held = b"\r" + _last_state(held.decode("latin-1")).encode("latin-1")
+            shown = _last_state(held.decode("latin-1")).encode("latin-1")
+            held = b"\r" + shown + b"\x08" * min(len(shown), len(held) - len(held.rstrip(b"\x08")))
         return held

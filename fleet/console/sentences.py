@@ -135,7 +135,7 @@ def _connection_lost(event: ConnectionLost) -> str:
 
 
 def _fleet_down(event: FleetDown) -> str:
-    left = f"; {counted(event.left, 'instance')} left" if event.left else ", none left"
+    left = f"; {counted(event.left, 'instance')} left" if event.left else ", 0 left"
     cost = f", cost {money(event.cost_usd)}" if event.cost_usd > 0 else ""
     deleted = f"{counted(len(event.deleted), 'instance')} deleted{left}"
     return f"fleet {event.fleet}: {deleted}; lived {span(event.lived_s)}{cost}"

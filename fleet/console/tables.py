@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from collections.abc import Sequence
+from typing import TextIO
 
 from fleet.console import figures
-from fleet.console.colors import task_color
+from fleet.console.colors import task_color, wants_color
 from fleet.console.columns import Column, Line, Span, choose, crop, justify, render, table
+from fleet.console.jsonl import JsonSink
 from fleet.console.logtext import clean
 from fleet.console.sentences import exit_words
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
@@ -30,11 +35,30 @@ def render_status(fleets: Sequence[FleetStatus], *, now: float, width: int = 80,
     return "\n".join(parts)
 
 
+def print_status(fleets: Sequence[FleetStatus], out: TextIO, *, json: bool) -> None:
+    """Print fleets for people, or as lines of JSON.
+
+    Args:
+        fleets: What is known.
+        out: Takes everything.
+        json: Whether a program reads it.
+    """
+    if json:
+        sink = JsonSink(out.buffer)
+        for fleet in fleets:
+            sink.emit(fleet)
+        return
+    width = shutil.get_terminal_size().columns if out.isatty() else 80
+    text = render_status(fleets, now=time.time(), width=width, color=wants_color(out, os.environ))
+    out.write(text.encode(out.encoding or "utf-8", "replace").decode(out.encoding or "utf-8"))
+    out.flush()
+
+
 def _fleet(fleet: FleetStatus, now: float, width: int) -> list[Line]:
     lines = [_head(fleet, now, width)]
     lines += _indented(choose(_host_columns(fleet.hosts), width - len(_INDENT)), width) if fleet.hosts else []
     lines += [
-        (Span(f"{_INDENT}{host.name}: {clean(host.reason)}", "yellow"),)
+        (Span(_INDENT + _why(host), "yellow"),)
         for host in fleet.hosts
         if not host.reachable and host.reason
     ]
@@ -46,6 +70,10 @@ def _fleet(fleet: FleetStatus, now: float, width: int) -> list[Line]:
     if fleet.job.reason:
         lines.append((Span(f"{_INDENT}{clean(fleet.job.reason)}"),))
     return lines
+
+
+def _why(host: HostStatus) -> str:
+    return clean(host.reason if host.name in host.reason else f"{host.name}: {host.reason}")
 
 
 def _head(fleet: FleetStatus, now: float, width: int) -> Line:

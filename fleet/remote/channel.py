@@ -26,8 +26,6 @@ _STDERR_KEPT = 8 * 1024
 _NOISE_LINES = 100
 _EXIT_S = 2.0
 _NOT_FOUND = (126, 127)  # of a shell: cannot be run, is not there
-_WANT = b"want-agent"
-_TOO_OLD = b"python-too-old"
 
 
 def open_agent(
@@ -141,17 +139,23 @@ class AgentChannel:
         doing = "the agent was being started"
         for _ in range(_NOISE_LINES):  # start-up files of the login's shell may print
             line = self._line(deadline_s, doing)
-            if line == _WANT:
+            if line == pack.WANT_AGENT:
                 self._send(b"%d\n" % len(agent) + agent, "the agent was being sent", deadline_s)
-            elif line.startswith(_TOO_OLD):
-                raise self._too_old(line)
-            elif line.startswith(b'{"record":"hello"'):
-                hello = self._decoded(line)
-                if isinstance(hello, Hello):
-                    self.hello = hello
-                    self._greeted = True
-                    return
+            elif line.startswith((pack.TOO_OLD, pack.FAILED)):
+                raise self._refused(line)
+            elif self._is_hello(line):
+                return
         raise self._not_an_agent(line)
+
+    def _is_hello(self, line: bytes) -> bool:
+        try:
+            record = decode(line)
+        except MalformedRecordError:
+            return False
+        if isinstance(record, Hello):
+            self.hello = record
+            self._greeted = True
+        return self._greeted
 
     # --- sending ------------------------------------------------------------------------------------------------
 
@@ -232,11 +236,17 @@ class AgentChannel:
             next_step="fleet status",
         )
 
-    def _too_old(self, line: bytes) -> FleetError:
-        version = line.removeprefix(_TOO_OLD).strip().decode("ascii", "replace")
+    def _refused(self, line: bytes) -> FleetError:
+        word, _, reason = line.decode("utf-8", "replace").partition(" ")
+        if word.encode() == pack.TOO_OLD:
+            return NotReadyError(
+                f"{where(self.connection.host)} has Python {reason} as {self._python}, and the agent needs 3.9",
+                next_step="install Python 3.9 or later there",
+            )
         return NotReadyError(
-            f"{where(self.connection.host)} has Python {version} as {self._python}, and the agent needs 3.9",
-            next_step="install Python 3.9 or later there",
+            f"{where(self.connection.host)} cannot keep the agent",
+            cause=reason,
+            next_step=f"see whether {self.connection.host.root} can be written there",
         )
 
     def _broken(self, error: Exception, watchdog: Watchdog | None, deadline_s: float, doing: str) -> FleetError:

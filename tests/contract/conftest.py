@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +32,14 @@ class Case(Protocol):
         """Python statements that bind `provider` to the same provider in another program."""
 
 
+def arguments(process: psutil.Process) -> str:
+    """What `process` was started with; empty once it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 class LocalCase:
     def __init__(self, folder: Path) -> None:
         self.root = folder / "local root"
@@ -40,11 +47,7 @@ class LocalCase:
         self.impossible = FleetSpec("demo", "local", workers=65)
 
     def kill(self, instance: Instance) -> None:
-        [listener] = [
-            process
-            for process in psutil.process_iter()
-            if process.name() == "sshd" and f"FLEET_INSTANCE={instance.id}" in " ".join(process.cmdline())
-        ]
+        [listener] = [process for process in psutil.process_iter() if instance.id in arguments(process)]
         listener.kill()
         gone = time.monotonic() + 10
         while listener.is_running() and listener.status() != psutil.STATUS_ZOMBIE:
@@ -67,10 +70,10 @@ class LocalCase:
     def _is_ours(self, process: psutil.Process) -> bool:
         """By what it was started with, or what its standard error is: an sshd has nothing else to be known by."""
         try:
-            if str(self.root) in " ".join(process.cmdline()):
-                return True
-            return str(self.root) in os.readlink(f"/proc/{process.pid}/fd/2")
-        except (psutil.Error, OSError):
+            return str(self.root) in arguments(process) or str(self.root) in str(
+                Path(f"/proc/{process.pid}/fd/2").readlink()
+            )
+        except OSError:
             return False
 
 
@@ -79,7 +82,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     assert request.param == "local"
     case = LocalCase(tmp_path)
     yield case
-    case.provider.delete(case.provider.list(), lambda name, step: None)
+    case.provider.delete(case.provider.list(), lambda *_: None)
     assert case.traces() == []
 
 

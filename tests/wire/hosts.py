@@ -66,8 +66,8 @@ def local_hosts(root: Path, workers: int) -> Iterator[Hosts]:
     pair = generate_ed25519("tests")
     root.mkdir(parents=True, exist_ok=True)
     key = root / "id_ed25519"
-    with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-        file.write(pair.private)
+    key.touch(0o600)
+    key.write_text(pair.private)
     provider = LocalProvider(root / "local")
     spec = FleetSpec(f"wire{os.getpid()}", "local", workers, pair.public)
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import shlex
 
+from train.pack import FAILED, TOO_OLD, WANT_AGENT, AgentArchive
+
 _PRELUDE = """
 import base64, json, os, sys, time
 raw_in, raw_out = sys.stdin.buffer, sys.stdout.buffer
@@ -49,12 +51,16 @@ class Scripted:
         settings = "".join(f"{name} = {value!r}\n" for name, value in values.items())
         self._source = _PRELUDE + settings + body
 
+    WANT_AGENT = WANT_AGENT
+    TOO_OLD = TOO_OLD
+    FAILED = FAILED
+
     def bootstrap_command(self, python: str, root: str, digest: str) -> str:
         coded = base64.b64encode(self._source.encode()).decode()
         return shlex.join([python, "-c", f"import base64; exec(base64.b64decode('{coded}'))"])
 
-    def build(self) -> tuple[bytes, str]:
-        return b"agent", "digest"
+    def build_agent(self) -> AgentArchive:
+        return AgentArchive(b"agent", "digest")
 
 
 FOLLOW = """
@@ -70,7 +76,10 @@ while at < len(data):
     say("log", piece, task="worker-0", attempt=1, offset=at, payload=len(piece))
     at += len(piece)
     told += len(piece)
-    time.sleep(PAUSE)
+    if PAUSE:
+        time.sleep(PAUSE)
+    if told % (7 * PIECE) == 0:
+        say("beat", at=1.5, record_offset=50, log_offset=at)
 say("job_result", job="j", attempt=1, outcome="succeeded", at=2.0)
 say("end")
 hear()

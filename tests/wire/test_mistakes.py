@@ -18,7 +18,7 @@ pytestmark = pytest.mark.wire
         (["status"], 102, "no fleet"),
         (["train", "none.py"], 2, "none.py"),
         (["train", "folder"], 2, "folder"),
-        (["train", "broken.py"], 2, "line 2"),
+        (["train", "broken.py"], 2, "broken.py:2"),
         (["train", "notes.ipynb"], 2, "notebook"),
         (["train"], 2, "SCRIPT"),
         (["up", "--workers", "0"], 2, "at least one worker"),

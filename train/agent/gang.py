@@ -187,7 +187,7 @@ def _late(gang: Gang, now: float) -> Step:
         return _finish_if_over(gang._replace(gone=gang.gone | set(left)))
     missing = [task for task in _tasks(gang) if task not in gang.ready]
     names = ", ".join(called(gang.members, task) for task in missing)
-    reason = f"{names} did not join within {gang.join_timeout_s:.0f} s; nothing was started"
+    reason = f"{names} did not join within {gang.join_timeout_s:g} s; nothing was started"
     gang = gang._replace(gone=gang.gone | set(missing))
     return _stop(gang, Outcome.FAILED, missing[0], reason, now, gang.grace_s)
 

@@ -5,7 +5,8 @@ import fcntl
 import os
 import re
 import socket
-from typing import Dict, List, Optional, Set
+import time
+from typing import Dict, List, Optional, Set, Tuple
 
 from train.agent.cluster import parse_task
 from train.agent.disk import (
@@ -14,14 +15,13 @@ from train.agent.disk import (
     read_text,
     readable_size,
     remove_tree,
-    write_all,
     write_atomic,
 )
 from train.agent.errors import RefusedError
 from train.agent.host import Interpreter, Probe, login_environment, memory_total
 from train.agent.paths import HostPaths, TaskPaths
 from train.agent.ports import TaskPort, listen_for_links, reserve_task_port
-from train.agent.processes import end_leftovers
+from train.agent.processes import await_exit, end_leftovers, supervisor_of
 from train.agent.records import Chunk, Gpu, Member, Prepare, Prepared, Refusal
 from train.agent.store import (
     Receiver,
@@ -37,6 +37,8 @@ from train.agent.wire import Channel
 DISK_RESERVE = 64 << 20  # bytes that stay free for logs
 JOBS_KEPT = 5
 STREAM_DEADLINE_S = 300.0  # without a byte
+_ENDING_S = 20.0  # a chief whose peers do not hang up waits for their link timeout
+_PREPARING_S = 3.0
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -58,7 +60,14 @@ class Reservation:
         self.port: Optional[TaskPort] = None
         self.listener: Optional[socket.socket] = None
         self.lock = -1
+        self._locked = False
         self._made = False
+
+    def take_host(self) -> None:
+        """Name this task in the locked file, which from now on is ours to empty."""
+        self._locked = True
+        os.ftruncate(self.lock, 0)
+        os.pwrite(self.lock, f"{self.request.job}/{self.request.task}".encode(), 0)
 
     def own_folder(self) -> None:
         """From now on the task's folder is ours to remove."""
@@ -82,7 +91,7 @@ class Reservation:
             remove_tree(self.paths.folder)
             with contextlib.suppress(OSError):  # holds another task
                 os.rmdir(os.path.dirname(self.paths.folder))
-        if self.lock >= 0:
+        if self._locked:
             os.ftruncate(self.lock, 0)
         self._close()
 
@@ -96,6 +105,7 @@ class Reservation:
         if self.lock >= 0:
             os.close(self.lock)
             self.lock = -1
+            self._locked = False
 
 
 def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
@@ -134,24 +144,47 @@ def _check(request: Prepare) -> None:
 
 def _lock(reservation: Reservation) -> None:
     """Take the host for this job, or say whose it is; end what a dead supervisor left behind."""
-    host, request = reservation.host, reservation.request
+    host = reservation.host
     make_folder(host.root)
-    lock = os.open(host.active, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = reservation.lock = os.open(host.active, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    since = time.monotonic()
+    while not _try_lock(lock):
+        _await_holder(host, time.monotonic() - since)
+    job, paths = _holder(host)
+    if job:
+        end_leftovers(paths)
+    reservation.take_host()
+
+
+def _try_lock(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(lock)
-        job = read_text(host.active).partition("/")[0]
-        raise RefusedError(
-            Refusal.BUSY, f"job {job} is running on this host", "wait for it, or end it with fleet stop", job
-        ) from None
-    reservation.lock = lock
-    job, _, task = os.read(lock, 4096).decode("utf-8", "replace").partition("/")
-    if _SAFE.fullmatch(job) and _SAFE.fullmatch(task):
-        end_leftovers(host.task(job, task))
-    os.ftruncate(lock, 0)
-    os.lseek(lock, 0, os.SEEK_SET)
-    write_all(lock, f"{request.job}/{request.task}".encode())
+        return False
+    return True
+
+
+def _holder(host: HostPaths) -> Tuple[str, TaskPaths]:
+    """The job that has the lock, or had it last; an empty name where there is none."""
+    job, _, task = read_text(host.active).partition("/")
+    known = _SAFE.fullmatch(job) and _SAFE.fullmatch(task)
+    return (job if known else ""), host.task(job, task)
+
+
+def _await_holder(host: HostPaths, waited_s: float) -> None:
+    """Wait a little for a job that is over but for its supervisor, or was prepared by a client that may have gone."""
+    job, paths = _holder(host)
+    doing, patience_s = "running", 0.0
+    if os.path.exists(paths.result):
+        doing, patience_s = "ending", _ENDING_S
+    elif not os.path.exists(paths.job):
+        doing, patience_s = "being prepared", _PREPARING_S
+    if waited_s >= patience_s:
+        reason = f"job {job} is {doing} on this host" if job else "another job is being prepared on this host"
+        raise RefusedError(Refusal.BUSY, reason, "wait for it, or end it with fleet stop", job)
+    supervisor = supervisor_of(paths)
+    if supervisor is None or not await_exit(supervisor, patience_s - waited_s):
+        time.sleep(0.01)  # nobody tells when a lock is free, and who waits for it in the kernel has no deadline
 
 
 def _reserve(reservation: Reservation) -> None:

@@ -1,6 +1,7 @@
 """Processes of this host, as /proc shows them; format: proc(5)."""
 
 import os
+import select
 import signal
 import time
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
@@ -175,3 +176,19 @@ def supervisor_of(paths: TaskPaths) -> Optional[ProcessId]:
     """The supervisor that is recorded for a task; None once it has ended in order."""
     recorded = read_json(paths.processes)
     return _known(recorded.get("supervisor")) if recorded else None
+
+
+def await_exit(process: ProcessId, deadline_s: float) -> bool:
+    """Wait for a process to end; False if it has not in time."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except OSError:  # gone, or Linux before 5.3
+        return not is_alive(process)
+    try:
+        if not is_alive(process):
+            return True
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(deadline_s * 1000))
+    finally:
+        os.close(fd)

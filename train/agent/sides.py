@@ -175,8 +175,7 @@ class PeerSide:
         self._finished = False
         self._links = PeerEnd(
             loop,
-            self._chief.address,
-            self._chief.link_port,
+            self._chief,
             _bond(commit),
             commit.task,
             commit.join_timeout_s + _CHIEF_FIRST_S,

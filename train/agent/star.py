@@ -16,6 +16,7 @@ from train.agent.link import (
     Session,
 )
 from train.agent.loop import READ, WRITE, Loop
+from train.agent.records import Member
 from train.agent.wire import LineBuffer, LineTooLongError
 
 GREETING_DEADLINE_S = 5.0
@@ -130,7 +131,7 @@ def _clause(error: OSError) -> str:
 
 def silence(link_timeout_s: float) -> str:
     """What is said of an agent that was silent for too long."""
-    return f"its agent was silent for {link_timeout_s:.0f} s"
+    return f"its agent was silent for {link_timeout_s:g} s"
 
 
 class _Guest:
@@ -259,8 +260,7 @@ class PeerEnd:
 
     Args:
         loop: In which it is served.
-        address: Of the chief's agent.
-        port: Of the chief's agent.
+        chief: Where its agent listens.
         bond: What it has in common with us.
         task: Our task.
         join_timeout_s: For how long to try.
@@ -272,8 +272,7 @@ class PeerEnd:
     def __init__(
         self,
         loop: Loop,
-        address: str,
-        port: int,
+        chief: Member,
         bond: Bond,
         task: str,
         join_timeout_s: float,
@@ -283,8 +282,7 @@ class PeerEnd:
         on_loss: Callable[[str], None],
     ) -> None:
         self._loop = loop
-        self._address = address
-        self._port = port
+        self._chief = chief
         self._bond = bond
         self._task = task
         self._join_timeout_s = join_timeout_s
@@ -328,7 +326,7 @@ class PeerEnd:
 
     def _connect(self) -> None:
         try:
-            found = socket.getaddrinfo(self._address, self._port, type=socket.SOCK_STREAM)[0]
+            found = socket.getaddrinfo(self._chief.address, self._chief.link_port, type=socket.SOCK_STREAM)[0]
             self._socket = socket.socket(found[0], socket.SOCK_STREAM)
             self._socket.setblocking(False)
             self._socket.connect(found[4])
@@ -383,8 +381,8 @@ class PeerEnd:
 
     def _never(self) -> None:
         self.close()
-        waited = f"{self._join_timeout_s:.0f} s ({self._last_reason})"
-        self._on_loss(f"its agent at port {self._port} did not answer within {waited}")
+        waited = f"{self._join_timeout_s:g} s ({self._last_reason})"
+        self._on_loss(f"its agent at port {self._chief.link_port} did not answer within {waited}")
 
     def _beat(self) -> None:
         if self._session is None or self._line is None:

@@ -1,7 +1,6 @@
 """The request Stop: the whole job ends, and this host answers when nothing of it is left here."""
 
 import os
-import select
 import signal
 import socket
 import time
@@ -10,7 +9,7 @@ from typing import Optional
 from train.agent import control
 from train.agent.jobs import known_task
 from train.agent.paths import HostPaths, TaskPaths
-from train.agent.processes import ProcessId, end_leftovers, is_alive, supervisor_of
+from train.agent.processes import ProcessId, await_exit, end_leftovers, is_alive, supervisor_of
 from train.agent.records import Stop, Stopped
 
 # Beyond the grace period: SIGKILL, the news to the chief and back, and a peer that does not answer.
@@ -59,19 +58,3 @@ def _end_by_force(paths: TaskPaths, supervisor: Optional[ProcessId]) -> Stopped:
         await_exit(supervisor, _EXIT_S)
     end_leftovers(paths)
     return Stopped(killed=True, running=True)
-
-
-def await_exit(process: ProcessId, deadline_s: float) -> bool:
-    """Wait for a process to end; False if it has not in time."""
-    try:
-        fd = os.pidfd_open(process.pid)
-    except OSError:  # gone, or Linux before 5.3
-        return not is_alive(process)
-    try:
-        if not is_alive(process):
-            return True
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        return bool(poll.poll(deadline_s * 1000))
-    finally:
-        os.close(fd)

@@ -62,7 +62,7 @@ def learn(batch):
         loss = tf.nn.compute_average_loss(cross_entropy(answers, guesses), global_batch_size=global_batch_size)
     gradients = tape.gradient(loss, model.trainable_variables)
     # Here the workers add up their gradients, and wait for each other.
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     accuracy.update_state(answers, guesses)
     return loss
 

@@ -1,0 +1,315 @@
+"""Drives real agents over pipes, as the SSH part of the program drives them over channels."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from train.agent.records import (
+    Chunk,
+    Commit,
+    Committed,
+    End,
+    Entry,
+    EntryKind,
+    Exit,
+    Follow,
+    Hello,
+    JobResult,
+    Log,
+    Member,
+    Prepare,
+    Prepared,
+    Record,
+    Refused,
+    Stop,
+    Stopped,
+    TaskState,
+    Want,
+    decode,
+    encode,
+)
+from train.pack import bootstrap_command, build_agent
+
+DEADLINE_S = 30.0
+R = TypeVar("R")
+
+
+class Agent:
+    """One exec of the agent on one host; `root` is that host."""
+
+    def __init__(self, root: Path, *, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
+        self.root = root
+        archive = build_agent()
+        command = bootstrap_command(python, str(root), archive.digest)
+        self.process = subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+        )
+        self.fetched = False
+        self._buffer = bytearray()
+        line = self._line()
+        if line == b"want-agent":
+            self.fetched = True
+            self.write(b"%d\n" % len(archive.data) + archive.data)
+            line = self._line()
+        self.first = line
+        hello = decode(line) if line.startswith(b"{") else None
+        self.hello = hello if isinstance(hello, Hello) else None
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> str:
+        """Hang up, and give back what the agent said on stderr."""
+        assert self.process.stdin
+        assert self.process.stdout
+        assert self.process.stderr
+        if self.process.stderr.closed:
+            return ""
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
+        self.process.stdout.close()
+        try:
+            self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        words = self.process.stderr.read().decode()
+        self.process.stderr.close()
+        return words
+
+    def write(self, data: bytes) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def send(self, record: Record, payload: bytes = b"") -> None:
+        self.write(encode(record) + payload)
+
+    def _more(self, deadline: float) -> None:
+        assert self.process.stdout
+        fd = self.process.stdout.fileno()
+        if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise TimeoutError("the agent said nothing")
+        data = os.read(fd, 1 << 20)
+        if not data:
+            assert self.process.stderr
+            raise EOFError(f"the agent ended: {self.process.stderr.read().decode()}")
+        self._buffer += data
+
+    def _line(self, deadline_s: float = DEADLINE_S) -> bytes:
+        deadline = time.monotonic() + deadline_s
+        while b"\n" not in self._buffer:
+            self._more(deadline)
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return bytes(line)
+
+    def receive(self, deadline_s: float = DEADLINE_S) -> tuple[Record, bytes]:
+        record = decode(self._line(deadline_s))
+        size = record.payload if isinstance(record, Log) else 0
+        deadline = time.monotonic() + deadline_s
+        while len(self._buffer) < size:
+            self._more(deadline)
+        payload = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return record, payload
+
+    def expect(self, kind: type[R], deadline_s: float = DEADLINE_S) -> R:
+        record, _ = self.receive(deadline_s)
+        assert isinstance(record, kind), record
+        return record
+
+    def prepare(self, job: str, bundle: Bundle, **fields: object) -> Prepared | Refused:
+        """Prepare, and send what is wanted; `wanted` tells what that was."""
+        values = {"fleet": "tiny", "task": "worker-0", "address": "127.0.0.1", "python": sys.executable}
+        request = Prepare(**{"job": job, "entries": bundle.entries, **values, **fields})  # type: ignore[arg-type]
+        self.send(request)
+        answer, _ = self.receive()
+        if isinstance(answer, Want):
+            self.wanted = answer
+            data = zlib.compress(b"".join(bundle.contents[one] for one in answer.objects), 1)
+            for start in range(0, len(data), 1 << 16):
+                piece = data[start : start + (1 << 16)]
+                self.send(Chunk(len(piece)), piece)
+            self.send(Chunk(0))
+            answer, _ = self.receive()
+        assert isinstance(answer, (Prepared, Refused)), answer
+        return answer
+
+    def commit(self, request: Commit) -> Committed:
+        self.send(request)
+        return self.expect(Committed)
+
+    def stop(self, job: str, task: str = "worker-0", grace_s: float = 5.0) -> Stopped:
+        self.send(Stop(job, task, grace_s))
+        return self.expect(Stopped, DEADLINE_S + grace_s)
+
+
+class Bundle:
+    """A script and what lies beside it."""
+
+    def __init__(self, script: str = "", **files: bytes) -> None:
+        self.entries: list[Entry] = []
+        self.contents: dict[str, bytes] = {}
+        if script:
+            self.add("task.py", script.encode())
+        for name, data in files.items():
+            self.add(name, data)
+
+    def add(self, path: str, data: bytes, kind: EntryKind = EntryKind.FILE, mode: int = 0o644) -> None:
+        digest = sha256(data).hexdigest()
+        self.contents[digest] = data
+        self.entries.append(Entry(path, kind, mode, len(data), digest))
+
+
+class Story:
+    """What a Follow told, up to its end."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.log = bytearray()
+        self.log_begin = -1
+        self.result: JobResult | None = None
+
+    def take(self, record: Record, payload: bytes) -> None:
+        self.records.append(record)
+        if isinstance(record, Log):
+            if self.log_begin < 0:
+                self.log_begin = record.offset
+            assert record.offset == self.log_begin + len(self.log)
+            self.log += payload
+        elif isinstance(record, JobResult):
+            assert self.result is None
+            self.result = record
+
+    @property
+    def phases(self) -> list[str]:
+        return [record.phase.value for record in self.records if isinstance(record, TaskState)]
+
+    @property
+    def exit(self) -> Exit | None:
+        ends = [record.exit for record in self.records if isinstance(record, TaskState) and record.exit]
+        return ends[-1] if ends else None
+
+
+def follow(
+    agent: Agent,
+    request: Follow,
+    until: Callable[[Story], bool] | None = None,
+    deadline_s: float = DEADLINE_S,
+) -> Story:
+    """Follow to the end, or until something has been told."""
+    agent.send(request)
+    return listen(agent, until, deadline_s)
+
+
+def listen(agent: Agent, until: Callable[[Story], bool] | None = None, deadline_s: float = DEADLINE_S) -> Story:
+    story = Story()
+    deadline = time.monotonic() + deadline_s
+    while True:
+        record, payload = agent.receive(deadline - time.monotonic())
+        if isinstance(record, End):
+            return story
+        assert not isinstance(record, Refused), record
+        story.take(record, payload)
+        if until is not None and until(story):
+            return story
+
+
+def committed(
+    agents: Sequence[Agent],
+    job: str,
+    bundle: Bundle,
+    *,
+    command: Sequence[str] = (sys.executable, "task.py"),
+    first_port: int = 0,
+    **fields: object,
+) -> list[Member]:
+    """Prepare and commit one job on all agents, worker-0 on the first."""
+    members = []
+    for index, agent in enumerate(agents):
+        ports = {"first_port": first_port} if first_port else {}
+        answer = agent.prepare(job, bundle, task=f"worker-{index}", address=f"127.0.0.{index + 1}", **ports)
+        assert isinstance(answer, Prepared), answer
+        members.append(answer.member)
+    for agent, request in zip(agents, commits(job, members, command, **fields), strict=True):
+        agent.commit(request)
+    return members
+
+
+def commits(job: str, members: list[Member], command: Sequence[str], **fields: object) -> Iterator[Commit]:
+    values: dict[str, object] = {
+        "secret": secrets.token_hex(32),
+        "command": list(command),
+        "env": {},
+        "secret_env": {},
+        "grace_s": 2.0,
+        "join_timeout_s": 10.0,
+        "link_timeout_s": 3.0,
+        **fields,
+    }
+    for member in members:
+        yield Commit(job=job, task=member.task, members=members, **values)  # type: ignore[arg-type]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(") ")[2]
+    except FileNotFoundError:
+        return False
+    return state[:1] not in ("Z", "X")
+
+
+def gone(pid: int, deadline_s: float = 10.0) -> bool:
+    """Wait for the end of a process that is not our child."""
+    return eventually(lambda: not alive(pid), deadline_s)
+
+
+def eventually(true: Callable[[], bool], deadline_s: float = 10.0) -> bool:
+    """Wait until something holds that nobody tells of."""
+    end = time.monotonic() + deadline_s
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def end_all(roots: Sequence[Path]) -> None:
+    """SIGKILL whatever the agents under `roots` left running."""
+    import json
+
+    for root in roots:
+        for path in root.glob("jobs/*/*/processes"):
+            known = json.loads(path.read_text())
+            for pid, _, _ in known.values():
+                if alive(pid):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def quoted(words: Sequence[str]) -> str:
+    return " ".join(map(shlex.quote, words))

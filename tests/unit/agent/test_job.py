@@ -1,0 +1,509 @@
+"""Whole jobs on agents that talk over pipes, with small scripts in the place of TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from tests.unit.agent.conftest import Connect
+from tests.unit.agent.hosts import (
+    Bundle,
+    alive,
+    committed,
+    commits,
+    eventually,
+    follow,
+    gone,
+    listen,
+)
+from train.agent.records import (
+    Exit,
+    Follow,
+    Inspect,
+    JobReport,
+    Outcome,
+    Phase,
+    Prepared,
+    Progress,
+    Refusal,
+    Refused,
+    Stop,
+    Stopped,
+    TaskState,
+    Usage,
+)
+
+PRINT_ENVIRONMENT = """
+import json, os, signal
+names = [n for n in os.environ if n.startswith(("FLEET_", "AIP_", "TF_", "MY_", "SSH_"))]
+names += ["no_proxy", "NO_PROXY", "PYTHONUNBUFFERED", "PWD"]
+seen = {n: os.environ.get(n) for n in names}
+mask = os.umask(0); os.umask(mask)
+print(json.dumps({"env": seen, "cwd": os.getcwd(), "umask": mask, "pgid": os.getpgid(0) == os.getpid(),
+                  "pipe": signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL or "python ignores it",
+                  "fds": sorted(map(int, os.listdir("/proc/self/fd")))}))
+"""
+
+# Says its process id in a file, then does as it is told.
+SLEEP = """
+import os, signal, sys, time
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open("pid.new", "w") as file:
+    file.write(str(os.getpid()))
+os.rename("pid.new", "pid")
+print("sleeping", flush=True)
+time.sleep(60)
+"""
+
+
+def source(root: Path, job: str, task: str = "worker-0") -> Path:
+    return root / "jobs" / job / task / "src"
+
+
+def pid_in(root: Path, job: str, task: str, name: str = "pid") -> int:
+    path = source(root, job, task) / name
+    assert eventually(path.exists)
+    return int(path.read_text())
+
+
+def log_of(root: Path, job: str, task: str = "worker-0") -> bytes:
+    return (root / "jobs" / job / task / "attempt-1" / "log").read_bytes()
+
+
+def test_one_task_from_prepare_to_its_result(connect: Connect) -> None:
+    agent = connect(env={"SSH_CONNECTION": "1 2 3 4", "SSH_AUTH_SOCK": "/tmp/a", "MY_SESSION": "kept"})
+    members = committed([agent], "one", Bundle(PRINT_ENVIRONMENT), env={"MY_NAME": "a b"}, secret_env={"MY_KEY": "s3cr3t"})
+    story = follow(agent, Follow("one", "worker-0"))
+
+    assert story.phases == ["waiting", "running", "exited"]
+    assert story.exit == Exit(code=0)
+    assert story.result is not None
+    assert (story.result.outcome, story.result.reason) == (Outcome.SUCCEEDED, "")
+    seen = json.loads(story.log)
+    folder = agent.root / "jobs" / "one" / "worker-0"
+    assert seen["cwd"] == str(folder / "src")
+    assert seen["pgid"] is True
+    assert seen["fds"] == [0, 1, 2, 3]  # 3 is the folder that is being listed
+    assert json.loads(seen["env"]["TF_CONFIG"]) == {
+        "cluster": {"worker": [f"127.0.0.1:{members[0].port}"]},
+        "task": {"type": "worker", "index": 0},
+    }
+    assert seen["env"]["MY_NAME"] == "a b"
+    assert seen["env"]["MY_KEY"] == "s3cr3t"
+    assert seen["env"]["MY_SESSION"] == "kept"
+    assert not [name for name in seen["env"] if name.startswith("SSH_")]
+    assert seen["env"]["FLEET_CHECKPOINT_DIR"] == str(folder / "checkpoints")
+    assert (folder / "checkpoints").is_dir()
+    written = b"".join(path.read_bytes() for path in agent.root.rglob("*") if path.is_file() and path.name != "log")
+    assert b"s3cr3t" not in written
+    assert log_of(agent.root, "one") == story.log
+
+
+def test_the_users_umask_is_kept_and_the_jobs_folder_is_private(connect: Connect) -> None:
+    before = os.umask(0o027)
+    try:
+        agent = connect()
+    finally:
+        os.umask(before)
+    committed([agent], "mask", Bundle(PRINT_ENVIRONMENT))
+    assert json.loads(follow(agent, Follow("mask", "worker-0")).log)["umask"] == 0o027
+    for folder in (agent.root, agent.root / "jobs" / "mask" / "worker-0"):
+        assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_three_tasks_start_together_and_know_their_places(connect: Connect) -> None:
+    agents = [connect(index) for index in range(3)]
+    script = PRINT_ENVIRONMENT + "\nimport time; time.sleep(0.2 * int(os.environ['FLEET_RANK']))"
+    members = committed(agents, "three", Bundle(script))
+    stories = [follow(agent, Follow("three", f"worker-{index}")) for index, agent in enumerate(agents)]
+
+    cluster = {"worker": [f"{member.address}:{member.port}" for member in members]}
+    for index, story in enumerate(stories):
+        env = json.loads(story.log)["env"]
+        assert json.loads(env["TF_CONFIG"]) == {"cluster": cluster, "task": {"type": "worker", "index": index}}
+        assert (env["FLEET_RANK"], env["FLEET_NUM_TASKS"]) == (str(index), "3")
+        assert story.result is not None
+        assert story.result.outcome is Outcome.SUCCEEDED
+        assert story.result.exits == {f"worker-{each}": Exit(code=0) for each in range(3)}
+    starts = [
+        record.at
+        for story in stories
+        for record in story.records
+        if isinstance(record, TaskState) and record.phase is Phase.RUNNING
+    ]
+    assert max(starts) - min(starts) < 0.5
+
+
+def test_a_task_that_is_killed_ends_all_within_the_grace_period(connect: Connect) -> None:
+    agents = [connect(index) for index in range(3)]
+    command = [sys.executable, "task.py", "stubborn"]
+    committed(agents, "kill", Bundle(SLEEP), command=command, grace_s=1.0)
+    pids = [pid_in(agent.root, "kill", f"worker-{index}") for index, agent in enumerate(agents)]
+    before = time.monotonic()
+    os.kill(pids[1], signal.SIGKILL)
+    stories = [follow(agent, Follow("kill", f"worker-{index}")) for index, agent in enumerate(agents)]
+
+    assert time.monotonic() - before < 4
+    assert not any(map(alive, pids))
+    for story in stories:
+        assert story.result is not None
+        assert story.result.outcome is Outcome.FAILED
+        assert story.result.first_task == "worker-1"
+        assert story.result.reason == "worker-1 was killed by SIGKILL"
+    assert stories[0].phases == ["waiting", "running", "stopping", "exited"]
+    assert stories[0].exit == Exit(signal=signal.SIGKILL)
+
+
+def test_a_task_that_fails_names_its_exit_code(connect: Connect) -> None:
+    agents = [connect(index) for index in range(2)]
+    script = "import os, sys, time\nif os.environ['FLEET_RANK'] == '1': sys.exit(7)\ntime.sleep(60)"
+    committed(agents, "fail", Bundle(script))
+    story = follow(agents[0], Follow("fail", "worker-0"))
+    assert story.result is not None
+    assert (story.result.first_task, story.result.reason) == ("worker-1", "worker-1 exited with code 7")
+    assert story.result.exits["worker-1"] == Exit(code=7)
+    assert story.exit == Exit(signal=signal.SIGTERM)
+
+
+def test_a_command_that_cannot_be_run_fails_the_job_and_says_so_in_the_log(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "nothing", Bundle("pass"), command=["/nowhere/python", "task.py"])
+    story = follow(agent, Follow("nothing", "worker-0"))
+    assert story.log == b"fleet: cannot run /nowhere/python: No such file or directory\n"
+    assert story.exit == Exit(code=127)
+
+
+def test_daemons_and_children_of_a_task_do_not_outlive_it(connect: Connect) -> None:
+    agent = connect()
+    script = """
+import os, time
+def leave(name):
+    with open(name + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(name + ".new", name)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        leave("daemon")
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+if os.fork() == 0:
+    leave("child")
+    time.sleep(60)
+while not (os.path.exists("daemon") and os.path.exists("child")):
+    time.sleep(0.01)
+print("done")
+"""
+    committed([agent], "daemon", Bundle(script))
+    story = follow(agent, Follow("daemon", "worker-0"))
+    assert story.result is not None
+    assert story.result.outcome is Outcome.SUCCEEDED
+    assert story.log == b"done\n"
+    for name in ("daemon", "child"):
+        assert not alive(pid_in(agent.root, "daemon", "worker-0", name))
+
+
+def test_the_job_outlives_the_client_and_its_log_can_be_read_from_any_offset(connect: Connect) -> None:
+    agent = connect()
+    script = """
+import os, sys, time
+for n in range(40):
+    os.write(1, b"line %d \\xff\\r\\n" % n)
+    time.sleep(0.02)
+os.write(2, b"no newline")
+"""
+    committed([agent], "away", Bundle(script))
+    part = follow(agent, Follow("away", "worker-0"), lambda story: len(story.log) > 60)
+    agent.process.kill()
+    agent.process.wait()
+    expected = b"".join(b"line %d \xff\r\n" % n for n in range(40)) + b"no newline"
+
+    again = connect()
+    rest = follow(again, Follow("away", "worker-0", log_offset=len(part.log)))
+    assert part.log + rest.log == expected
+    assert rest.result is not None
+    assert rest.result.outcome is Outcome.SUCCEEDED
+    assert log_of(again.root, "away") == expected
+    late = connect()
+    assert follow(late, Follow("away", "worker-0")).log == expected
+    assert follow(late, Follow("away", "worker-0", tail_lines=3)).log == b"".join(expected.splitlines(True)[-3:])
+    assert follow(late, Follow("away", "worker-0", tail_lines=0)).log == b""
+    assert follow(late, Follow("away", "worker-0", tail_lines=999)).log == expected
+    without = follow(late, Follow("away", "worker-0", logs=False))
+    assert without.log == b""
+    assert without.phases == ["waiting", "running", "exited"]
+
+
+def test_records_continue_from_an_offset(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "resume", Bundle("print('Epoch: 1, loss: 0.5')"))
+    whole = follow(agent, Follow("resume", "worker-0"))
+    size = (agent.root / "jobs/resume/worker-0/attempt-1/records").stat().st_size
+    first = len((agent.root / "jobs/resume/worker-0/attempt-1/records").read_bytes().splitlines(True)[0])
+    rest = follow(agent, Follow("resume", "worker-0", record_offset=first))
+    assert rest.phases == whole.phases[1:]
+    none = follow(agent, Follow("resume", "worker-0", record_offset=size))
+    assert none.phases == []
+    assert none.result == whole.result
+
+
+def test_output_comes_before_the_record_of_what_followed_it(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "order", Bundle("print('x' * 100000)\nprint('Epoch: 1, loss: 0.5')\nprint('bye')"))
+    follow(agent, Follow("order", "worker-0"))
+    story = follow(connect(), Follow("order", "worker-0"))
+    kinds = [type(record).__name__ for record in story.records]
+    assert kinds.index("Log") > kinds.index("TaskState")
+    last_log = len(kinds) - 1 - kinds[::-1].index("Log")
+    last_state = len(kinds) - 1 - kinds[::-1].index("TaskState")
+    assert last_log < last_state
+
+
+def test_follow_without_follow_tells_what_is_there(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "now", Bundle(SLEEP))
+    pid_in(agent.root, "now", "worker-0")
+    assert eventually(lambda: log_of(agent.root, "now") == b"sleeping\n")
+    story = follow(agent, Follow("now", "worker-0", follow=False))
+    assert story.log == b"sleeping\n"
+    assert story.result is None
+    assert agent.stop("now") == Stopped(killed=False, running=True)
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_stop_ends_the_whole_job_whoever_is_asked(connect: Connect, asked: int) -> None:
+    agents = [connect(index) for index in range(2)]
+    command = [sys.executable, "task.py", "stubborn"]
+    committed(agents, "stop", Bundle(SLEEP), command=command)
+    pids = [pid_in(agent.root, "stop", f"worker-{index}") for index, agent in enumerate(agents)]
+    assert agents[asked].stop("stop", f"worker-{asked}", grace_s=0.3) == Stopped(killed=True, running=True)
+    for index, agent in enumerate(agents):
+        result = follow(agent, Follow("stop", f"worker-{index}")).result
+        assert result is not None
+        assert (result.outcome, result.first_task, result.reason) == (Outcome.CANCELLED, "", "stopped on request")
+    assert not any(map(alive, pids))
+    assert agents[asked].stop("stop", f"worker-{asked}") == Stopped(killed=False, running=False)
+
+
+def test_stop_while_following(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "both", Bundle(SLEEP))
+    pid_in(agent.root, "both", "worker-0")
+    follow(agent, Follow("both", "worker-0"), lambda story: bool(story.log))
+    agent.send(Stop("both", "worker-0", 5.0))
+    story = listen(agent)
+    assert story.result is not None
+    assert story.result.outcome is Outcome.CANCELLED
+    assert story.records[-1] == Stopped(killed=False, running=True)
+
+
+def test_a_stopped_process_ends_too(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "frozen", Bundle(SLEEP))
+    pid = pid_in(agent.root, "frozen", "worker-0")
+    os.kill(pid, signal.SIGSTOP)
+    assert agent.stop("frozen", grace_s=2.0).running
+    assert not alive(pid)
+
+
+def test_a_gang_that_is_never_complete_fails_and_starts_nothing(connect: Connect) -> None:
+    agents = [connect(index) for index in range(2)]
+    bundle = Bundle(SLEEP)
+    answers = [
+        agent.prepare("alone", bundle, task=f"worker-{index}", address=f"127.0.0.{index + 1}")
+        for index, agent in enumerate(agents)
+    ]
+    members = [answer.member for answer in answers if isinstance(answer, Prepared)]
+    request = next(commits("alone", members, [sys.executable, "task.py"], join_timeout_s=0.5))
+    agents[0].commit(request)
+    story = follow(agents[0], Follow("alone", "worker-0"))
+    assert story.result is not None
+    assert story.result.outcome is Outcome.FAILED
+    assert story.result.first_task == "worker-1"
+    assert story.result.reason == "worker-1 (127.0.0.2) did not join within 0.5 s; nothing was started"
+    assert "running" not in story.phases
+    assert not (source(agents[0].root, "alone") / "pid").exists()
+
+
+def test_a_supervisor_that_is_killed_takes_its_task_with_it_and_the_others_say_who_was_lost(connect: Connect) -> None:
+    agents = [connect(index) for index in range(2)]
+    members = []
+    bundle = Bundle(SLEEP)
+    for index, agent in enumerate(agents):
+        answer = agent.prepare("lost", bundle, task=f"worker-{index}", address=f"127.0.0.{index + 1}")
+        assert isinstance(answer, Prepared)
+        members.append(answer.member)
+    requests = commits("lost", members, [sys.executable, "task.py"])
+    supervisors = [agent.commit(request).pid for agent, request in zip(agents, requests, strict=True)]
+    pids = [pid_in(agent.root, "lost", f"worker-{index}") for index, agent in enumerate(agents)]
+    os.kill(supervisors[0], signal.SIGKILL)
+
+    story = follow(agents[0], Follow("lost", "worker-0"))
+    assert story.result is not None
+    assert story.result.outcome is Outcome.LOST
+    assert story.result.reason == "the agent that looked after worker-0 is gone without a word"
+    other = follow(agents[1], Follow("lost", "worker-1"))
+    assert other.result is not None
+    assert other.result.outcome is Outcome.FAILED
+    assert other.result.first_task == "worker-0"
+    assert other.result.reason == "worker-0 (127.0.0.1) was lost: its agent ended"
+    assert all(map(gone, pids))
+    assert not connect(0).stop("lost", "worker-0").running
+
+
+def test_what_a_killed_supervisor_left_is_ended_by_the_next_prepare(connect: Connect) -> None:
+    agent = connect()
+    script = """
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    with open("daemon.new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename("daemon.new", "daemon")
+time.sleep(60)
+"""
+    answer = agent.prepare("first", Bundle(script))
+    assert isinstance(answer, Prepared)
+    supervisor = agent.commit(next(commits("first", [answer.member], [sys.executable, "task.py"]))).pid
+    daemon = pid_in(agent.root, "first", "worker-0", "daemon")
+    os.kill(supervisor, signal.SIGKILL)
+    other = connect()
+    assert eventually(lambda: isinstance(other.prepare("second", Bundle(script)), Prepared))
+    assert not alive(daemon)
+
+
+def test_sigterm_to_the_supervisor_fails_the_job_with_that_reason(connect: Connect) -> None:
+    agent = connect()
+    answer = agent.prepare("term", Bundle(SLEEP))
+    assert isinstance(answer, Prepared)
+    supervisor = agent.commit(next(commits("term", [answer.member], [sys.executable, "task.py"]))).pid
+    pid = pid_in(agent.root, "term", "worker-0")
+    os.kill(supervisor, signal.SIGTERM)
+    result = follow(agent, Follow("term", "worker-0")).result
+    assert result is not None
+    assert result.reason == "the agent of worker-0 was told to end (SIGTERM)"
+    assert not alive(pid)
+
+
+@pytest.mark.parametrize(
+    ("piece", "times"),
+    [(b"x" * (1 << 20), 50), (b"\r" * (1 << 20), 8), (bytes(range(256)) * 4096, 4), (b"\xff\xfe\n" * 100000, 4)],
+    ids=["one-line", "carriage-returns", "all-bytes", "invalid-utf8"],
+)
+def test_any_output_arrives_byte_for_byte(connect: Connect, piece: bytes, times: int) -> None:
+    agent = connect()
+    bundle = Bundle(f"import os\ndata = open('piece', 'rb').read()\nfor _ in range({times}):\n    os.sys.stdout.buffer.write(data)")
+    bundle.add("piece", piece)
+    committed([agent], "bytes", bundle)
+    story = follow(agent, Follow("bytes", "worker-0"))
+    assert len(story.log) == len(piece) * times
+    expected = sha256()
+    for _ in range(times):
+        expected.update(piece)
+    assert sha256(story.log).digest() == expected.digest()
+
+
+def test_a_reader_who_does_not_read_holds_up_nothing(connect: Connect) -> None:
+    agent, other = connect(), connect()
+    committed([agent], "slow", Bundle("import os\nfor _ in range(200):\n    os.write(1, b'y' * 65536)"))
+    agent.send(Follow("slow", "worker-0"))  # and reads no answer
+    story = follow(other, Follow("slow", "worker-0"))
+    assert len(story.log) == 200 * 65536
+    assert len(listen(agent).log) == 200 * 65536
+
+
+def test_progress_is_told_as_it_comes_and_ends_of_epochs_are_kept(connect: Connect) -> None:
+    agent = connect()
+    script = """
+import sys, time
+for epoch in (1, 2):
+    sys.stdout.write("Epoch %d/2\\n" % epoch)
+    for step in (1, 2, 3):
+        sys.stdout.write("\\r%d/3 [===>...] - ETA: 1s - loss: 0.%d" % (step, 9 - step))
+        sys.stdout.flush()
+        time.sleep(0.3)
+    sys.stdout.write("\\b\\b\\b\\r3/3 [======] - 1s 3ms/step - loss: 0.5\\n")
+"""
+    committed([agent], "progress", Bundle(script))
+    live = follow(agent, Follow("progress", "worker-0"))
+    seen = [(record.epoch, record.step) for record in live.records if isinstance(record, Progress)]
+    assert (1, 2) in seen
+    late = follow(connect(), Follow("progress", "worker-0"))
+    kept = [record for record in late.records if isinstance(record, Progress)]
+    assert [(record.epoch, record.epochs, record.step, record.steps) for record in kept] == [(1, 2, 3, 3), (2, 2, 3, 3)]
+    assert kept[-1].metrics == {"loss": 0.5}
+
+
+def test_inspect_reports_the_newest_jobs_and_what_the_running_one_does(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "older", Bundle("import sys; sys.exit(3)"))
+    follow(agent, Follow("older", "worker-0"))
+    committed([agent], "newer", Bundle("print('Epoch: 4, loss: 0.25')\nimport time; time.sleep(60)"))
+    follow(agent, Follow("newer", "worker-0"), lambda story: any(isinstance(r, Progress) for r in story.records))
+    asker = connect()
+    asker.send(Inspect(2))
+    newer, older = listen(asker).records
+    assert isinstance(newer, JobReport)
+    assert isinstance(older, JobReport)
+    assert (newer.job, newer.alive, newer.phase, newer.result) == ("newer", True, Phase.RUNNING, None)
+    assert newer.progress is not None
+    assert (newer.progress.epoch, newer.progress.metrics) == (4, {"loss": 0.25})
+    assert newer.command == [sys.executable, "task.py"]
+    assert newer.log_size == len("Epoch: 4, loss: 0.25\n")
+    assert (older.job, older.alive, older.exit) == ("older", False, Exit(code=3))
+    assert older.result is not None
+    assert older.result.outcome is Outcome.FAILED
+    asker.send(Inspect())
+    assert len(listen(asker).records) == 1
+    assert asker.stop("newer").running
+
+
+@pytest.mark.slow
+def test_usage_is_told_every_five_seconds(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "usage", Bundle("data = bytearray(50 << 20)\nwhile True: pass"))
+    story = follow(agent, Follow("usage", "worker-0"), lambda story: any(isinstance(r, Usage) for r in story.records))
+    usage = next(record for record in story.records if isinstance(record, Usage))
+    assert usage.cpu_percent > 5
+    assert usage.memory_bytes > 50 << 20
+
+
+def test_a_second_job_is_refused_while_one_runs_and_taken_afterwards(connect: Connect) -> None:
+    agent, other = connect(), connect()
+    committed([agent], "mine", Bundle(SLEEP))
+    answer = other.prepare("yours", Bundle("pass"))
+    assert isinstance(answer, Refused)
+    assert (answer.kind, answer.job) == (Refusal.BUSY, "mine")
+    assert answer.reason == "job mine is running on this host"
+    agent.stop("mine")
+    assert isinstance(other.prepare("yours", Bundle("pass")), Prepared)
+
+
+def test_hanging_up_before_commit_gives_everything_back(connect: Connect) -> None:
+    agent = connect()
+    first = agent.prepare("never", Bundle("pass"), first_port=23450)
+    assert isinstance(first, Prepared)
+    assert Path(first.workdir, "task.py").exists()
+    agent.close()
+    assert not (agent.root / "jobs" / "never").exists()
+    second = connect().prepare("again", Bundle("pass"), first_port=23450)
+    assert isinstance(second, Prepared)
+    assert second.member.port == 23450
+
+
+def test_a_job_that_is_not_there_is_refused_in_a_sentence(connect: Connect) -> None:
+    agent = connect()
+    for request in (Follow("no", "worker-0"), Stop("no", "worker-0"), Follow("..", "worker-0"), Follow("", "")):
+        agent.send(request)
+        answer = agent.expect(Refused)
+        assert answer.kind is Refusal.REQUEST
+        assert "is not on this host" in answer.reason

@@ -1,0 +1,69 @@
+"""Events for the tests of sinks: one of every type, and a whole job."""
+
+from __future__ import annotations
+
+from fleet.events import (
+    ConnectionLost,
+    ConnectionRestored,
+    Event,
+    FleetDown,
+    FleetOpened,
+    HostConnected,
+    InstanceChanged,
+    JobStarted,
+    LogChunk,
+    Note,
+    PushProgress,
+    TaskPlanned,
+    TaskPrepared,
+)
+from train.agent.records import Exit, GpuUse, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
+
+START = 1_000_000.0
+
+ONE_OF_EACH: list[Event] = [
+    Note("a sentence"),
+    FleetOpened("demo", "gce", ("worker-0", "worker-1"), START, 0.7, START + 7200),
+    InstanceChanged("worker-0", "ready", done=True),
+    HostConnected("worker-0", "10.0.0.2"),
+    PushProgress("worker-0", 10, 10, 2),
+    TaskPrepared("worker-0", "10.0.0.2:2222", {"tensorflow": "2.21.0"}, ("T4", "T4")),
+    TaskPlanned("worker-0", "worker-0", "{}", "python task.py", {"A": "1"}),
+    JobStarted("j-1", "task.py", 1, (Member("worker-0", "10.0.0.2", 2222, 4000),), START),
+    LogChunk("worker-0", 1, 0, b"text\n"),
+    ConnectionLost("worker-0", "timed out", 2.0),
+    ConnectionRestored("worker-0"),
+    FleetDown("demo", ("worker-0",), 0, 0.14, 732.0),
+    TaskState("worker-0", 1, Phase.RUNNING, START, 12),
+    Progress("worker-0", 1, START, 1, 2, 3, 4, {"loss": 0.5}, 6.0),
+    Usage("worker-0", START, 120.0, 2**30, [GpuUse(0, 50.0, 1000)]),
+    JobResult("j-1", 1, Outcome.FAILED, START, "worker-0", "", {"worker-0": Exit(code=3)}),
+]
+
+
+def names(count: int) -> tuple[str, ...]:
+    return tuple(f"worker-{index}" for index in range(count))
+
+
+def opened(count: int, *, price: float = 0.0) -> FleetOpened:
+    return FleetOpened("demo", "gce", names(count), START - 3600, price, START + 3600 if price else 0.0)
+
+
+def started(count: int, attempt: int = 1) -> JobStarted:
+    members = tuple(Member(name, f"10.0.0.{number + 2}", 2222, 4000) for number, name in enumerate(names(count)))
+    return JobStarted("20260102-101112-ab3d", "custom_training_loop.py", attempt, members, START)
+
+
+def running(count: int, *, rate: float = 12.3) -> list[Event]:
+    events: list[Event] = []
+    for name in names(count):
+        events += [
+            TaskState(name, 1, Phase.RUNNING, START, 12),
+            Progress(name, 1, START, 2, 5, 840, 1200, {"accuracy": 0.891, "loss": 0.3412}, rate),
+            Usage(name, START, 180.0, 1_234_567_890, []),
+        ]
+    return events
+
+
+def exited(name: str, *, code: int | None = None, signal: int | None = None) -> TaskState:
+    return TaskState(name, 1, Phase.EXITED, START, 12, Exit(code, signal))

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.mnist.make_mnist import write_mnist
+from train.script import check_script
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "train" / "examples"
+
+
+@pytest.mark.parametrize("name", ["keras_fit.py", "custom_loop.py", "generator.py"])
+def test_an_example_compiles_stands_alone_and_is_described(name: str) -> None:
+    script = check_script(EXAMPLES / name)
+    assert f"`{name}`" in (EXAMPLES / "README.md").read_text()
+    for option in ("--epochs", "--batch-size"):
+        assert f'"{option}", type=int, default=' in script.read_text()
+
+
+def test_the_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    path = EXAMPLES / "digits.npz"
+    assert path.stat().st_size < 200_000
+    digits = load_digits()
+    with np.load(path) as shipped:
+        assert np.array_equal(shipped["images"], digits.images)
+        assert np.array_equal(shipped["labels"], digits.target)
+
+
+def test_made_mnist_has_the_layout_of_the_real_one(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "a.npz", 50)
+    write_mnist(tmp_path / "b.npz", 50)
+    with np.load(tmp_path / "a.npz") as made, np.load(tmp_path / "b.npz") as again:
+        assert made["x_train"].shape == (50, 28, 28)
+        assert made["x_test"].shape == (10, 28, 28)
+        assert {str(made[name].dtype) for name in made.files} == {"uint8"}
+        assert made["x_train"].max() > 200
+        assert set(made["y_train"]) <= set(range(10))
+        assert all(np.array_equal(made[name], again[name]) for name in made.files)

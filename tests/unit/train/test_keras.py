@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from train.keras import OLD_NAMES, VARIABLE, Choice, KerasError, Need, Verdict, choose, needs_legacy
+from train.script import imports
+
+TF = "import tensorflow as tf\n"
+GANG = TF + "strategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
+MODEL = "with strategy.scope():\n    model = tf.keras.Sequential()\n"
+FIT = GANG + MODEL + "model.fit(x, y)\n"
+SETTING = 'import os\nos.environ["TF_USE_LEGACY_KERAS"] = "1"\n'
+
+
+def need_of(source: str) -> Need:
+    return needs_legacy({"task.py": source.encode()})
+
+
+# --- the script ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "verdict"),
+    [
+        # fit and its like, across workers
+        (FIT, Verdict.FIT),
+        (GANG + MODEL + "model.evaluate(x)", Verdict.FIT),
+        (GANG + MODEL + "history = model.predict(x)", Verdict.FIT),
+        (GANG + MODEL + "model.train_on_batch(x)", Verdict.FIT),
+        (FIT.replace("distribute.", "distribute.experimental."), Verdict.FIT),
+        (FIT.replace("MultiWorkerMirroredStrategy", "experimental.ParameterServerStrategy"), Verdict.FIT),
+        ("from tensorflow.distribute import MultiWorkerMirroredStrategy as S\n" + TF + MODEL + "m.fit(x)", Verdict.FIT),
+        ("from tensorflow import keras\n" + GANG + "keras.Model().fit(x)", Verdict.FIT),
+        ("import tensorflow.keras as k\n" + GANG + "k.Model().fit(x)", Verdict.FIT),
+        ("from tensorflow.keras.layers import *\n" + GANG + "build().fit(x)", Verdict.FIT),
+        (GANG + "keras = tf.keras\nmodel = keras.Model()\ndef run(m):\n    m.fit(x)\n", Verdict.FIT),
+        ("from keras.utils import to_categorical\n" + FIT, Verdict.FIT),
+        ("import keras\nprint(keras.__version__)\n" + FIT, Verdict.FIT),
+        ("try:\n    from tensorflow import keras\nexcept ImportError:\n    import keras\n" + GANG
+         + "keras.Model().fit(x)", Verdict.FIT),
+        # nothing that depends on the version
+        ("print('hello')", Verdict.ANY),
+        (TF + "model = tf.keras.Sequential()\nmodel.fit(x)", Verdict.ANY),
+        (TF + "s = tf.distribute.MirroredStrategy()\nmodel = tf.keras.Model()\nmodel.fit(x)", Verdict.ANY),
+        (GANG + MODEL + "strategy.run(step)", Verdict.ANY),
+        (GANG + MODEL + "model.fit  # not called", Verdict.ANY),
+        (GANG + MODEL + "# model.fit(x)\ntext = 'model.fit(x)'", Verdict.ANY),
+        (GANG + MODEL + "from sklearn.svm import SVC\nSVC().fit(x)", Verdict.ANY),
+        (GANG + MODEL + "from sklearn import preprocessing as p\ns = p.StandardScaler()\ns.fit(x)", Verdict.ANY),
+        (GANG + "import tf_keras\ntf_keras.Sequential().fit(x)", Verdict.ANY),
+        # what only Keras 2 has
+        (GANG + MODEL + "tf.keras.metrics.Mean().reset_states()", Verdict.OLD_NAMES),
+        (TF + "acc = tf.keras.metrics.Mean()\nacc.reset_states()", Verdict.OLD_NAMES),
+        (TF + "tf.keras.optimizers.legacy.Adam()", Verdict.OLD_NAMES),
+        ("from tensorflow.keras.optimizers.legacy import Adam\n", Verdict.OLD_NAMES),
+        ("from tensorflow.keras.optimizers import legacy\n", Verdict.OLD_NAMES),
+        (TF + "tf.keras.optimizers.SGD(lr=0.1)", Verdict.OLD_NAMES),
+        ("from tensorflow.keras.optimizers import SGD\nSGD(lr=0.1)", Verdict.OLD_NAMES),
+        (TF + "model = tf.keras.Model()\nmodel.fit_generator(g)", Verdict.OLD_NAMES),
+        (TF + "model = tf.keras.Model()\nmodel.fit(g, workers=4)", Verdict.OLD_NAMES),
+        (TF + "tf.keras.experimental.LinearModel()", Verdict.OLD_NAMES),
+        (TF + "tf.keras.layers.experimental.preprocessing.Rescaling(1)", Verdict.OLD_NAMES),
+        (TF + "tf.keras.layers.Dense(1, batch_input_shape=(1, 2))", Verdict.OLD_NAMES),
+        (TF + "tf.keras.callbacks.ModelCheckpoint('a.keras', period=2)", Verdict.OLD_NAMES),
+        (TF + "tf.compat.v1.keras.experimental.WideDeepModel", Verdict.OLD_NAMES),
+        # and what looks like it
+        (TF + "tf.keras.optimizers.SGD(learning_rate=0.1)", Verdict.ANY),
+        (TF + "tf.keras.metrics.Mean().reset_state()", Verdict.ANY),
+        (TF + "rnn = tf.keras.layers.LSTM(2)\nrnn.reset_states()", Verdict.ANY),
+        (TF + "tf.config.experimental.list_physical_devices()", Verdict.ANY),
+        (TF + "train(lr=0.1)\ntf.keras.Model()", Verdict.ANY),
+        (TF + "env.reset_states()", Verdict.ANY),  # no Keras in sight
+        # Keras 3 by name
+        ("import keras\n" + GANG + "keras.Sequential().fit(x)", Verdict.KERAS_3_FIT),
+        ("from keras import layers\n" + GANG + "build(layers.Dense).fit(x)", Verdict.KERAS_3_FIT),
+        ("from keras.models import Model\n" + GANG + "Model().fit(x)", Verdict.KERAS_3_FIT),
+        ("import keras\n" + GANG + "model = keras.Sequential()\nstrategy.run(step)", Verdict.ANY),
+        ("import keras\nkeras.Sequential().fit(x)", Verdict.ANY),
+        # the script decides
+        (SETTING + FIT, Verdict.DECIDED),
+        ('import os\nos.environ.setdefault("TF_USE_LEGACY_KERAS", "1")\n' + FIT, Verdict.DECIDED),
+        ('import os\nos.environ.update({"A": "b", "TF_USE_LEGACY_KERAS": "1"})\n' + FIT, Verdict.DECIDED),
+        ('import os\nos.environ.update(TF_USE_LEGACY_KERAS="0")\n' + FIT, Verdict.DECIDED),
+        ('import os\nos.environ |= {"TF_USE_LEGACY_KERAS": "0"}\n' + FIT, Verdict.DECIDED),
+        ('import os\nos.putenv("TF_USE_LEGACY_KERAS", "0")\n' + FIT, Verdict.DECIDED),
+        # it only reads
+        ('import os\nos.environ.get("TF_USE_LEGACY_KERAS")\n' + FIT, Verdict.FIT),
+        ('import os\nif os.environ["TF_USE_LEGACY_KERAS"] == "1":\n    pass\n' + FIT, Verdict.FIT),
+        ('import os\nos.environ.setdefault("A", "TF_USE_LEGACY_KERAS")\n' + FIT, Verdict.FIT),
+    ],
+)  # fmt: skip
+def test_verdict(source: str, verdict: Verdict) -> None:
+    assert need_of(source).verdict is verdict
+
+
+def test_the_place_and_the_reason_are_named() -> None:
+    need = need_of(FIT)
+    assert need.legacy
+    assert need.place == "task.py:5"
+    assert need.reason == "calls fit under MultiWorkerMirroredStrategy, which Keras 3 cannot do with several workers"
+    old = need_of(TF + "tf.keras.optimizers.legacy.Adam()")
+    assert old.legacy
+    assert (old.line, old.reason) == (2, "uses tf.keras.optimizers.legacy, which Keras 3 does not have")
+    assert need_of(TF + "tf.keras.optimizers.SGD(lr=1)").reason.startswith("uses SGD(lr=…), ")
+
+
+def test_strategy_model_and_fit_may_stand_in_different_modules() -> None:
+    need = needs_legacy(
+        {
+            "main.py": b"import net, loop\nimport tensorflow as tf\ns = tf.distribute.MultiWorkerMirroredStrategy()\n",
+            "net.py": b"from tensorflow.keras import Sequential\n",
+            "loop.py": b"def run(model):\n    model.fit(1)\n",
+        }
+    )
+    assert (need.verdict, need.place) == (Verdict.FIT, "loop.py:2")
+
+
+def test_a_module_that_does_not_compile_is_passed_over() -> None:
+    assert needs_legacy({"task.py": FIT.encode(), "other.py": b"x ="}).verdict is Verdict.FIT
+
+
+def test_a_source_is_read_in_its_own_encoding() -> None:
+    source = "# coding: latin-1\n" + FIT + "name = 'é'\n"
+    assert needs_legacy({"task.py": source.encode("latin-1")}).verdict is Verdict.FIT
+
+
+# --- the hosts ----------------------------------------------------------------------------------------------------
+
+
+def hosts(*tensorflow: str, tf_keras: bool = True, keras: str = "3.15.1") -> dict[str, dict[str, str]]:
+    found = {}
+    for index, version in enumerate(tensorflow):
+        versions = {"python": "3.11.7", "tensorflow": version, "keras": keras}
+        found[f"worker-{index}"] = {**versions, "tf_keras": version} if tf_keras else versions
+    return found
+
+
+def refused(
+    need: Need, versions: Mapping[str, Mapping[str, str]], env: Mapping[str, str] | None = None
+) -> KerasError:
+    with pytest.raises(KerasError) as caught:
+        choose(need, versions, env or {})
+    return caught.value
+
+
+FITS = need_of(FIT)
+OLD = need_of(TF + "tf.keras.optimizers.legacy.Adam()")
+KERAS_3 = need_of("import keras\n" + GANG + "keras.Sequential().fit(x)")
+DECIDED = need_of(SETTING + FIT)
+NOTHING = need_of(TF)
+
+
+def test_legacy_keras_for_all_where_it_is_needed_and_said() -> None:
+    choice = choose(FITS, hosts("2.21.0", "2.21.0"), {})
+    assert choice.env == {VARIABLE: "1"}
+    assert choice.note.startswith("legacy Keras on all workers (TF_USE_LEGACY_KERAS=1): task.py:5 calls fit under")
+    assert choose(OLD, hosts("2.16.2"), {}).env == {VARIABLE: "1"}
+
+
+@pytest.mark.parametrize(
+    ("need", "versions"),
+    [
+        (NOTHING, hosts("2.21.0", "2.21.0", tf_keras=False)),
+        (FITS, hosts("2.15.1", "2.15.1", tf_keras=False, keras="2.15.0")),
+        (OLD, hosts("2.15.1", tf_keras=False, keras="2.15.0")),
+        (KERAS_3, hosts("2.15.1", "2.15.1", keras="2.15.0")),
+        (KERAS_3, hosts("2.21.0")),
+        (need_of("print()"), {"worker-0": {"python": "3.11.7"}, "worker-1": {"tensorflow": "2.15.0"}}),
+        (DECIDED, hosts("2.21.0", "2.21.0")),
+        (DECIDED, hosts("2.15.1", "2.15.1", tf_keras=False)),
+        (NOTHING, hosts("2.21.0", "2.21.3", "2.21.0rc1")),
+        (FITS, {}),
+    ],
+)
+def test_otherwise_nothing_is_added(need: Need, versions: Mapping[str, Mapping[str, str]]) -> None:
+    assert choose(need, versions, {}) == Choice()
+
+
+def test_one_worker_fits_without_tf_keras_and_is_told() -> None:
+    choice = choose(FITS, hosts("2.21.0", tf_keras=False), {})
+    assert choice.env == {}
+    assert "pip install tf-keras~=2.21.0" in choice.note
+    assert refused(OLD, hosts("2.21.0", tf_keras=False)).next_step == "install it there: pip install tf-keras~=2.21.0"
+
+
+def test_tf_keras_missing_somewhere_names_the_hosts() -> None:
+    versions = hosts("2.21.0", "2.21.0", "2.21.0")
+    del versions["worker-0"]["tf_keras"], versions["worker-2"]["tf_keras"]
+    error = refused(FITS, versions)
+    assert error.sentence == ("the script needs legacy Keras, and tf-keras is not installed on worker-0 and worker-2")
+    assert error.cause.startswith("task.py:5 calls fit under MultiWorkerMirroredStrategy")
+    assert error.next_step == "install it there: pip install tf-keras~=2.21.0"
+
+
+def test_different_versions_of_tensorflow_are_refused() -> None:
+    error = refused(NOTHING, hosts("2.21.0", "2.9.3", "2.21.1"))
+    assert error.sentence == (
+        "the hosts have different versions of TensorFlow: 2.9 on worker-1; 2.21 on worker-0 and worker-2"
+    )
+    assert error.next_step == "make them equal: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
+
+
+def test_tensorflow_missing_is_refused() -> None:
+    error = refused(NOTHING, {**hosts("2.21.0"), "worker-1": {"python": "3.11.7"}})
+    assert error.sentence == "TensorFlow is not installed on worker-1"
+    assert error.next_step == "install it there: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
+    assert "pip install tensorflow tf-keras" in refused(FITS, {"worker-0": {}}).next_step
+
+
+def test_keras_3_across_workers_is_refused_with_the_way_out() -> None:
+    error = refused(KERAS_3, hosts("2.21.0", "2.21.0"))
+    assert error.sentence.startswith("task.py:4 calls fit on a model of Keras 3 under MultiWorkerMirroredStrategy")
+    assert "from tensorflow import keras" in error.next_step
+    assert refused(KERAS_3, hosts("2.15.1", "2.15.1", keras="3.0.0")).sentence == error.sentence
+
+
+@pytest.mark.parametrize("value", ["1", "true", "True"])
+def test_the_users_own_choice_stands_and_needs_tf_keras(value: str) -> None:
+    assert choose(NOTHING, hosts("2.21.0"), {VARIABLE: value}) == Choice()
+    for version in ("2.21.0", "2.15.1"):
+        error = refused(NOTHING, hosts(version, tf_keras=False), {VARIABLE: value})
+        assert error.cause == f"the job's environment has TF_USE_LEGACY_KERAS={value}"
+
+
+def test_the_users_own_refusal_stands() -> None:
+    versions = hosts("2.21.0", "2.21.0", tf_keras=False)
+    assert choose(FITS, versions, {VARIABLE: "0"}) == Choice()
+    assert choose(KERAS_3, versions, {VARIABLE: ""}) == Choice()
+
+
+def test_the_scripts_own_choice_needs_tf_keras() -> None:
+    error = refused(DECIDED, hosts("2.21.0", "2.21.0", tf_keras=False))
+    assert error.cause == "task.py:2 sets TF_USE_LEGACY_KERAS itself"
+
+
+# --- the shipped scripts, the installed packages --------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "train" / "examples"
+TUTORIALS = ROOT / "tests" / "e2e" / "scripts"
+
+
+@pytest.mark.parametrize(
+    ("script", "verdict"),
+    [
+        (EXAMPLES / "keras_fit.py", Verdict.FIT),
+        (EXAMPLES / "generator.py", Verdict.FIT),
+        (EXAMPLES / "custom_loop.py", Verdict.ANY),
+        (TUTORIALS / "keras_tutorial" / "main.py", Verdict.FIT),
+        (TUTORIALS / "loop_tutorial" / "main.py", Verdict.OLD_NAMES),
+    ],
+)
+def test_shipped_scripts(script: Path, verdict: Verdict) -> None:
+    need = needs_legacy({path.name: path.read_bytes() for path in imports(script, script.parent)})
+    assert need.verdict is verdict
+    assert need.tensorflow
+
+
+PROBE = """
+import json, sys
+import tensorflow as tf
+import tf_keras
+def has(root, name):
+    for part in name.split("."):
+        try:
+            root = getattr(root, part)
+        except AttributeError:
+            return False
+    return True
+names = json.loads(sys.argv[1])
+print(json.dumps([[has(tf_keras, name), has(tf.keras, name)] for name in names]))
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_old_names_are_in_tf_keras_and_not_in_keras_3() -> None:
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", VARIABLE: "0"}
+    probe = [sys.executable, "-c", PROBE, json.dumps(OLD_NAMES)]
+    answer = subprocess.run(probe, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    by_name = dict(zip(OLD_NAMES, json.loads(answer.stdout), strict=True))
+    by_name.pop("optimizers.legacy")  # there too, to raise an error
+    assert {name for name, found in by_name.items() if found != [True, False]} == set()

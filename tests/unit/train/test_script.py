@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from train.script import ScriptError, check_script, imports, parse
+
+
+def refused(script: Path) -> ScriptError:
+    with pytest.raises(ScriptError) as caught:
+        check_script(script)
+    return caught.value
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"print('hello')\n",
+        b"print('hello')\r\n",
+        b"\xef\xbb\xbfx = 1\n",  # a byte order mark
+        b"# -*- coding: latin-1 -*-\nname = '\xe9'\n",
+        b"import re\nre.compile('\\d')\n",  # a SyntaxWarning only
+        b"import nothing_that_exists\nraise SystemExit(3)\n",
+    ],
+)
+def test_a_script_that_compiles_is_taken_and_not_executed(tmp_path: Path, content: bytes) -> None:
+    script = tmp_path / "task.py"
+    script.write_bytes(content)
+    assert check_script(script) == script
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "shown"),
+    [
+        (b"x = 1\nfor i in range(3\n    print(i)\n", 2, "for i in range(3"),
+        (b"return 5\n", 1, "return 5"),
+        (b"def f():\n  x = 1\n    y = 2\n", 3, "y = 2"),
+        (b"x = 1\nprint 'hello'\n", 2, "print 'hello'"),
+        (b"x = '" + b"a" * 500 + b"\n", 1, "x = 'aaa"),
+    ],
+)
+def test_a_syntax_error_is_shown_with_its_line(tmp_path: Path, content: bytes, line: int, shown: str) -> None:
+    script = tmp_path / "task.py"
+    script.write_bytes(content)
+    error = refused(script)
+    assert error.sentence.startswith(f"{script}:{line}: ")
+    assert shown in error.cause
+    assert len(error.cause) < 200
+    assert "py_compile" in error.next_step
+
+
+@pytest.mark.parametrize("content", [b"name = '\xe9'\n", b"# coding: no-such-thing\n", b"x = 1\x00\n", b"(" * 5000])
+def test_what_is_no_text_of_python_is_refused(tmp_path: Path, content: bytes) -> None:
+    script = tmp_path / "task.py"
+    script.write_bytes(content)
+    assert str(script) in refused(script).sentence
+
+
+def test_a_missing_script_names_a_similar_one(tmp_path: Path) -> None:
+    write(tmp_path, {"train_mnist.py": "", "other.py": ""})
+    error = refused(tmp_path / "train_mnits.py")
+    assert error.sentence == f"there is no script {tmp_path / 'train_mnits.py'}"
+    assert error.next_step == f"did you mean {tmp_path / 'train_mnist.py'}?"
+    assert "other.py, train_mnist.py" in refused(tmp_path / "zzz").next_step
+    assert "no folder" in refused(tmp_path / "nowhere" / "a.py").next_step
+    assert "there is no script" in refused(tmp_path / "other.py" / "a.py").sentence
+
+
+def test_a_folder_is_refused_with_a_script_in_it(tmp_path: Path) -> None:
+    assert "name a Python script" in refused(tmp_path).next_step
+    write(tmp_path, {"b.py": "", "a.py": ""})
+    error = refused(tmp_path)
+    assert error.sentence == f"{tmp_path} is a folder, not a script"
+    assert str(tmp_path / "a.py") in error.next_step
+
+
+def test_a_notebook_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    notebook = tmp_path / "my work.ipynb"
+    notebook.write_text("{}")
+    assert refused(notebook).next_step == f"jupyter nbconvert --to script '{notebook}'"
+
+
+@pytest.mark.parametrize("name", ["task", "task.pyc", "task.sh", "task.txt"])
+def test_only_python_scripts_are_taken(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("x = 1\n")
+    assert "does not end in .py" in refused(tmp_path / name).cause
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    assert "not a regular file" in refused(tmp_path / "pipe.py").sentence
+    (tmp_path / "link.py").symlink_to("gone.py")
+    assert "a link to nothing" in refused(tmp_path / "link.py").sentence
+    assert "gone.py" in refused(tmp_path / "link.py").cause
+    assert "cannot be read" in refused(tmp_path / ("x" * 300 + ".py")).sentence
+    assert "not a file name" in refused(tmp_path / "a\0b.py").sentence
+
+
+def test_an_unreadable_script_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "task.py"
+    script.write_text("x = 1\n")
+
+    def denied(_path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    error = refused(script)
+    assert error.cause == "permission denied"
+    assert error.next_step == f"chmod u+r {script}"
+
+
+def test_parse_names_what_it_was_given() -> None:
+    with pytest.raises(ScriptError, match=r"^model\.py:1: "):
+        parse(b"x =", "model.py")
+
+
+def test_imports_follows_modules_of_the_folder(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "main.py": "import os, tensorflow\nimport data\nfrom net import model, missing\nimport pkg.deep.leaf\n",
+            "data.py": "def load():\n    import lazy\n",
+            "lazy.py": "import data\nimport main\n",  # a circle
+            "net/__init__.py": "",
+            "net/model.py": "from . import layers\nfrom ..data import load\nfrom .block import Block\n",
+            "net/layers.py": "",
+            "net/block.py": "",
+            "pkg/deep/leaf.py": "",  # packages without __init__.py
+            "unused.py": "",
+        },
+    )
+    found = [path.relative_to(tmp_path).as_posix() for path in imports(tmp_path / "main.py", tmp_path)]
+    assert found[0] == "main.py"
+    assert sorted(found) == [
+        "data.py", "lazy.py", "main.py", "net/__init__.py", "net/block.py", "net/layers.py", "net/model.py",
+        "pkg/deep/leaf.py",
+    ]  # fmt: skip
+
+
+def test_imports_looks_beside_the_script_then_in_the_working_folder(tmp_path: Path) -> None:
+    write(tmp_path, {"jobs/task.py": "import near\nimport far\n", "jobs/near.py": "", "near.py": "", "far.py": ""})
+    found = imports(tmp_path / "jobs" / "task.py", tmp_path)
+    assert found == [tmp_path / "jobs" / "task.py", tmp_path / "jobs" / "near.py", tmp_path / "far.py"]
+
+
+def test_imports_stays_in_the_folder_and_passes_over_what_does_not_compile(tmp_path: Path) -> None:
+    write(
+        tmp_path, {"outside.py": "", "job/task.py": "import broken\nfrom .. import outside\n", "job/broken.py": "x ="}
+    )
+    found = imports(tmp_path / "job" / "task.py", tmp_path / "job")
+    assert found == [tmp_path / "job" / "task.py", tmp_path / "job" / "broken.py"]
+
+
+def test_imports_takes_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"task.py": "import data\n", "data.py": ""})
+    monkeypatch.chdir(tmp_path)
+    assert imports(Path("task.py"), Path()) == [Path("task.py"), Path("data.py")]

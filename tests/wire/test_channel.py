@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import FleetError, NotReadyError, UnreachableError
+from fleet.remote import channel as channel_module
+from fleet.remote.bundle import scan
+from fleet.remote.channel import AgentChannel, open_agent
+from fleet.remote.job import RefusedError, commit, inspect, prepare, stop
+from tests.wire.hosts import Hosts, Wire
+from tests.wire.scripted import COLLECT, Scripted
+from train import pack
+from train.agent.records import Chunk, Commit, Entry, EntryKind, Inspect, Log, Prepare, Refused, Stop
+
+pytestmark = pytest.mark.wire
+
+
+@contextlib.contextmanager
+def scripted(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, body: str, **values: object) -> Iterator[AgentChannel]:
+    monkeypatch.setattr(channel_module, "pack", Scripted(body, **values))
+    with open_agent(hosts.hosts[0], hosts.key) as channel:
+        yield channel
+
+
+def wish(task: str = "worker-0", entries: list[Entry] | None = None) -> Prepare:
+    return Prepare("job-1", "tests", task, entries or [], "127.0.0.1", python=sys.executable)
+
+
+def ignore_progress(*_: int) -> None:
+    return
+
+
+# --- opening ----------------------------------------------------------------------------------------------------
+
+
+def test_the_agent_is_brought_once_and_says_hello(hosts: Hosts) -> None:
+    for _ in range(2):
+        with open_agent(hosts.hosts[0], hosts.key) as channel:
+            assert channel.hello.agent == pack.build_agent().digest
+            assert channel.hello.pid > 0
+            assert inspect(channel, Inspect()) == []
+
+
+def test_a_shell_that_talks_at_login_is_no_obstacle(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(
+        hosts, monkeypatch, "print('Welcome!', flush=True); print('{', flush=True)\nhello()\nhear()"
+    ) as channel:
+        assert channel.hello.agent == "scripted"
+
+
+def test_a_missing_python_is_named(hosts: Hosts) -> None:
+    host = dataclasses.replace(hosts.hosts[0], python="/nowhere/python9")
+    with pytest.raises(NotReadyError, match=r"^worker-0 \(.*\) has no /nowhere/python9 that runs$") as raised:
+        open_agent(host, hosts.key)
+    assert "Python 3.9" in raised.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence", "cause"),
+    [
+        ("print('python-too-old 3.6.8', flush=True)", "has Python 3.6.8 as", ""),
+        ("print('bootstrap-failed disk full', flush=True)", "cannot keep the agent", "disk full"),
+        ("sys.stderr.write('one\\nlast words\\n'); sys.exit(5)", "ended with exit code 5", "last words"),
+        ("os.kill(os.getpid(), 9)", "ended without an exit code", ""),
+        ("[print(i, flush=True) for i in range(1000)]; time.sleep(60)", "does not say", "'99'"),
+    ],
+)
+def test_an_agent_that_does_not_start_is_explained(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, body: str, sentence: str, cause: str
+) -> None:
+    with pytest.raises(NotReadyError, match=sentence) as raised, scripted(hosts, monkeypatch, body):
+        pass
+    assert cause in raised.value.cause
+
+
+def test_an_agent_that_says_nothing_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "pack", Scripted("time.sleep(60)"))
+    with pytest.raises(UnreachableError, match="did not answer within 1 s while the agent was being started"):
+        open_agent(hosts.hosts[0], hosts.key, deadline_s=1)
+
+
+# --- records and payloads ---------------------------------------------------------------------------------------
+
+ECHO = """
+hello()
+while True:
+    payload = raw_in.read(hear()["payload"])
+    say("log", payload, task="t", attempt=1, offset=0, payload=len(payload))
+"""
+
+
+def test_payloads_come_back_byte_for_byte(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(hosts, monkeypatch, ECHO) as channel:
+        for size in (1, 0, 100, 32_704, 32_768, 262_144, 3_000_001):
+            data = os.urandom(size)
+            channel.send(Chunk(size), data, doing="sending")
+            record, payload = channel.receive(20, "echoing")
+            assert isinstance(record, Log)
+            assert payload == data
+
+
+def test_many_records_in_one_packet_are_told_apart(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = """
+hello()
+raw_out.write(b"".join(b'{"record":"beat","at":%d}\\n' % i for i in range(5000)))
+raw_out.flush()
+hear()
+"""
+    with scripted(hosts, monkeypatch, body) as channel:
+        assert [getattr(channel.receive(20, "counting")[0], "at", -1) for _ in range(5000)] == list(range(5000))
+
+
+def test_an_agent_that_dies_tells_its_last_words(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "hello()\nhear()\nsys.stderr.write('x' * 100_000 + '\\nMemoryError\\n')\nsys.exit(1)"
+    with scripted(hosts, monkeypatch, body) as channel:
+        channel.send(Inspect(), doing="asking")
+        with pytest.raises(NotReadyError, match="ended with exit code 1 while reporting") as raised:
+            channel.receive(20, "reporting")
+        assert raised.value.cause == "MemoryError"
+
+
+def test_a_killed_connection_is_unreachable(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(hosts, monkeypatch, "hello()\nhear()") as channel:
+        hosts.kill_sessions(0)
+        with pytest.raises(UnreachableError, match="while waiting"):
+            channel.receive(20, "waiting")
+
+
+def test_a_silent_agent_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(hosts, monkeypatch, "hello()\nhear()") as channel:
+        began = time.monotonic()
+        with pytest.raises(UnreachableError, match=r"did not answer within 0\.5 s while waiting"):
+            channel.receive(0.5, "waiting")
+        assert time.monotonic() - began < 2
+
+
+# --- the push ---------------------------------------------------------------------------------------------------
+
+
+def test_a_push_of_64_mb_arrives(hosts: Hosts, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = os.urandom(1_000_000) * 32 + b"\0" * 32_000_000
+    (empty / "data").write_bytes(data)
+    seen: list[tuple[int, int, int]] = []
+    with scan(empty, None, [], empty.parent / "cache") as bundle:
+        wanted = [entry.sha256 for entry in bundle.entries]
+        with scripted(hosts, monkeypatch, COLLECT, WANTED=wanted, SIZE=len(data)) as channel:
+            prepared = prepare(channel, wish(), bundle, lambda *now: seen.append(now))
+    assert prepared.versions["sha"] == hashlib.sha256(data).hexdigest()
+    assert seen[0] == (0, 64_000_000, 1)
+    assert seen[-1] == (64_000_000, 64_000_000, 1)
+    assert [sent for sent, _, _ in seen] == sorted(sent for sent, _, _ in seen)
+
+
+def test_a_host_that_hangs_in_the_middle_of_a_push_ends_at_the_deadline(
+    hosts: Hosts, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.remote.job.ANSWER_S", 1.0)
+    (empty / "data").write_bytes(os.urandom(64_000_000))
+    with scan(empty, None, [], empty.parent / "cache") as bundle, contextlib.ExitStack() as stack:
+        wanted = [entry.sha256 for entry in bundle.entries]
+        channel = stack.enter_context(scripted(hosts, monkeypatch, COLLECT, WANTED=wanted, SIZE=64_000_000))
+        hung_at: list[float] = []
+
+        def progress(sent: int, total: int, files: int) -> None:
+            if sent > 10_000_000 and not hung_at:
+                stack.enter_context(hosts.hung(0))
+                hung_at.append(time.monotonic())
+
+        with pytest.raises(UnreachableError) as raised:
+            prepare(channel, wish(), bundle, progress)
+        assert time.monotonic() - hung_at[0] < 4
+    assert "did not answer within 1 s while receiving the script" in raised.value.sentence
+    assert "of 64.0 MB sent)" in raised.value.sentence
+
+
+def test_a_network_that_drops_everything_in_the_middle_of_a_push_ends_at_the_deadline(
+    hosts: Hosts, wire: Wire, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.remote.job.ANSWER_S", 1.0)
+    (empty / "data").write_bytes(os.urandom(64_000_000))
+    with scan(empty, None, [], empty.parent / "cache") as bundle:
+        wanted = [entry.sha256 for entry in bundle.entries]
+        monkeypatch.setattr(channel_module, "pack", Scripted(COLLECT, WANTED=wanted, SIZE=64_000_000))
+        with open_agent(wire.host, hosts.key) as channel:
+
+            def progress(sent: int, total: int, files: int) -> None:
+                if sent > 10_000_000:
+                    wire.hold()
+
+            with pytest.raises(UnreachableError, match="did not answer within 1 s while receiving"):
+                prepare(channel, wish(), bundle, progress)
+
+
+def test_a_host_that_refuses_during_the_push_says_why(
+    hosts: Hosts, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = """
+hello(); hear()
+say("want", objects=WANTED, size=64000000)
+raw_in.read(1000000)
+say("refused", kind="disk", reason="no space left on this host", next_step="")
+END
+"""
+    (empty / "data").write_bytes(os.urandom(64_000_000))
+    with scan(empty, None, [], empty.parent / "cache") as bundle:
+        for end in ("sys.exit(0)", "raw_in.read(); sys.exit(0)"):
+            wanted = [entry.sha256 for entry in bundle.entries]
+            with scripted(hosts, monkeypatch, body.replace("END", end), WANTED=wanted) as channel:
+                with pytest.raises(RefusedError, match="no space left on this host") as raised:
+                    prepare(channel, wish(), bundle, ignore_progress)
+                assert "free space" in raised.value.next_step
+
+
+# --- the real agent ---------------------------------------------------------------------------------------------
+
+
+def test_a_whole_conversation_with_the_real_agent(hosts: Hosts, empty: Path) -> None:
+    (empty / "task.py").write_text("print('hello from', __file__, flush=True)\nimport time\ntime.sleep(600)")
+    (empty / os.fsdecode(b"caf\xe9")).write_text("x")
+    (empty / "big").write_bytes(os.urandom(5_000_000))
+    (empty / "link").symlink_to("task.py")
+    with scan(empty, empty / "task.py", [], empty.parent / "cache") as bundle:
+        with open_agent(hosts.hosts[0], hosts.key) as channel:
+            prepared = prepare(channel, wish(entries=bundle.entries), bundle, ignore_progress)
+            assert Path(prepared.workdir, "big").read_bytes() == (empty / "big").read_bytes()
+            assert Path(os.fsdecode(os.fsencode(prepared.workdir) + b"/caf\xe9")).read_text() == "x"
+            assert Path(prepared.workdir, "link").readlink() == Path("task.py")
+            with (
+                open_agent(hosts.hosts[0], hosts.key) as other,
+                pytest.raises(RefusedError, match="running on this host"),
+            ):
+                prepare(other, wish()._replace(job="job-2"), bundle, ignore_progress)
+            request = Commit(
+                "job-1", "worker-0", [prepared.member], "00" * 32, [prepared.python, "task.py"], {}, {}, grace_s=1
+            )
+            assert commit(channel, request).pid > 0
+        with open_agent(hosts.hosts[0], hosts.key) as channel:
+            (report,) = inspect(channel, Inspect())
+            assert (report.job, report.alive) == ("job-1", True)
+            assert stop(channel, Stop("job-1", "worker-0", 1.0)).running
+            (report,) = inspect(channel, Inspect())
+            assert not report.alive
+
+            seen: list[tuple[int, int, int]] = []
+            again = wish(entries=bundle.entries)._replace(job="job-3")
+            prepare(channel, again, bundle, lambda *now: seen.append(now))
+            assert seen == [(0, 0, 0)]  # nothing is sent twice
+
+
+def test_a_request_out_of_turn_is_refused(hosts: Hosts, empty: Path) -> None:
+    with open_agent(hosts.hosts[1], hosts.key) as channel:
+        with pytest.raises(RefusedError, match="is not prepared on this host"):
+            commit(channel, Commit("job-1", "worker-0", [], "00", ["true"], {}, {}))
+        with scan(empty, None, [], empty.parent / "cache") as bundle:
+            odd = wish(entries=[Entry("../x", EntryKind.FOLDER)])
+            with pytest.raises(RefusedError, match="no path below the working folder"):
+                prepare(channel, odd, bundle, ignore_progress)
+
+
+def test_an_answer_out_of_turn_is_named(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "hello(); hear(); say('committed', pid=1); hear()"
+    with scripted(hosts, monkeypatch, body) as channel, pytest.raises(FleetError, match="committed out of turn"):
+        inspect(channel, Inspect())
+
+
+def test_refusals_name_a_next_step() -> None:
+    from fleet.remote.job import refusal
+    from provision.model import Host
+    from train.agent.records import Refusal
+
+    host = Host("worker-0", "h", 22, "me", "", "", "h")
+    for kind in Refusal:
+        assert refusal(host, Refused(kind, "why")).next_step
+        assert refusal(host, Refused(kind, "why", "do this")).next_step == "do this"
