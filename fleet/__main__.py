@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 _ROOT = str(Path(__file__).resolve().parent.parent)
 
 
-class _OwnPackages(MetaPathFinder):
+class _OwnPackages:
     """Finds `provision` and `train` beside this package, whatever the user's folders hold under these names."""
 
-    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+    @staticmethod
+    def find_spec(fullname: str, _path: object = None, _target: object = None, /) -> ModuleSpec | None:
         if fullname in ("fleet", "provision", "train"):
             return PathFinder.find_spec(fullname, [_ROOT])
         return None

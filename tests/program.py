@@ -169,4 +169,4 @@ def task_config(env_dump: str) -> dict[str, Any]:
 def lines_of(ran: Ran, task: str) -> Sequence[str]:
     """What one task printed, of a merged and prefixed log."""
     prefix = f"{task} | "
-    return [line[len(prefix) :] for line in ran.text.splitlines() if line.startswith(prefix)]
+    return [line[len(prefix) :] for line in ran.text.split("\n") if line.startswith(prefix)]

@@ -55,10 +55,11 @@ def uses(tree: ast.Module) -> list[Use]:
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             found += [Use(item.full, node.lineno) for item in _imported(node)]
-        elif isinstance(node, ast.Attribute | ast.Name) and (name := _resolve(node, aliases)) != UNKNOWN:
+        elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
+            name = _resolve(node, aliases)
             line = node.end_lineno or node.lineno  # of the attribute, where a chain runs over several lines
             found.append(Use(name, line, called.get(id(node))))
-    return found
+    return [use for use in found if use.name != UNKNOWN]
 
 
 class _Import(NamedTuple):

@@ -304,16 +304,14 @@ def _decision(need: Need, user_env: Mapping[str, str], modern: bool) -> str | No
 
 def _tensorflow(versions_by_task: Versions) -> str:
     """Version of TensorFlow on the hosts, the newest patch of it."""
-    present = {
-        task: versions["tensorflow"] for task, versions in versions_by_task.items() if "tensorflow" in versions
-    }
     missing = _without(versions_by_task, "tensorflow")
+    present = {task: v["tensorflow"] for task, v in versions_by_task.items() if task not in missing}
     if missing:
-        wanted = f"tensorflow=={next(iter(present.values()))}" if present else "tensorflow tf-keras"
+        pins = {_pip_tensorflow(version) for version in present.values()}
         raise KerasError(
             f"TensorFlow is not installed on {_listed(missing)}",
             cause="the script imports it",
-            next_step=f"install it there: pip install {wanted}",
+            next_step=f"install it there: {pins.pop() if len(pins) == 1 else 'pip install tensorflow tf-keras'}",
         )
     by_minor: dict[tuple[int, ...], list[str]] = {}
     for task, version in present.items():
@@ -324,7 +322,7 @@ def _tensorflow(versions_by_task: Versions) -> str:
         raise KerasError(
             f"the hosts have different versions of TensorFlow: {'; '.join(groups)}",
             cause="workers of different versions fail together, or disagree in silence",
-            next_step=f"make them equal: pip install tensorflow~={_release(newest)} tf-keras~={_release(newest)}",
+            next_step=f"make them equal: {_pip_tensorflow(newest)}",
         )
     return newest
 
@@ -363,6 +361,11 @@ def _minor(version: str) -> tuple[int, ...]:
 
 def _release(version: str) -> str:
     return ".".join(map(str, _minor(version))) + ".0"
+
+
+def _pip_tensorflow(version: str) -> str:
+    tf_keras = f" tf-keras~={_release(version)}" if _minor(version) >= FIRST_WITH_KERAS_3 else ""
+    return f"pip install tensorflow~={_release(version)}{tf_keras}"
 
 
 def _pip_tf_keras(tensorflow: str) -> str:

@@ -79,12 +79,13 @@ def _send_contents(
     channel: AgentChannel, want: Want, bundle: Bundle, on_progress: Callable[[int, int, int], None]
 ) -> None:
     on_progress(0, want.size, len(want.objects))
-    if want.objects:
-        sent = 0
-        for piece in compress(bundle, want.objects).pieces():
-            _send_chunk(channel, piece.data, f"receiving the script ({_of(sent, want.size)} sent)")
-            sent = piece.raw_end
-            on_progress(sent, want.size, len(want.objects))
+    if not want.objects:
+        return
+    sent = 0
+    for piece in compress(bundle, want.objects).pieces():
+        _send_chunk(channel, piece.data, f"receiving the script ({_of(sent, want.size)} sent)")
+        sent = piece.raw_end
+        on_progress(sent, want.size, len(want.objects))
     _send_chunk(channel, b"", "receiving the script (all of it sent)")
 
 
@@ -92,7 +93,7 @@ def _send_chunk(channel: AgentChannel, data: bytes, doing: str) -> None:
     """Send a piece, unless the host has refused the rest in the meantime."""
     if not channel.has_input:
         try:
-            channel.send(Chunk(len(data)), data, doing=doing)
+            channel.send(Chunk(len(data)), data, doing=doing, deadline_s=ANSWER_S)
         except NotReadyError:
             if not channel.has_input:
                 raise

@@ -240,12 +240,12 @@ def _raise(failures: dict[str, BaseException]) -> None:
         if not isinstance(error, (ProviderError, OSError)):
             raise error
     first = next(iter(failures.values()))
-    who = ", ".join(failures)
+    sentence = f"Could not start {', '.join(failures)}"
     if isinstance(first, ProviderError):
         cause = f"{first.sentence}: {first.cause}" if first.cause else first.sentence
-        raise ProviderError(first.kind, f"Could not start {who}", cause=cause, next_step=first.next_step) from first
+        raise ProviderError(first.kind, sentence, cause=cause, next_step=first.next_step) from first
     raise ProviderError(
-        "capacity", f"Could not make the folder of {who}", cause=str(first), next_step="Free space or fix permissions"
+        "capacity", sentence, cause=str(first), next_step="Put the cause right, then repeat the command"
     ) from first
 
 

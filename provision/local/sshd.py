@@ -163,7 +163,7 @@ def _spawn(program: str, config: Path, log: Path, instance_id: str) -> int:
     ]
     return os.posix_spawn(
         program,
-        [program, "-D", "-f", str(config), "-E", str(log), "-o", f"SetEnv={mark}"],
+        [program, "-D", "-e", "-f", str(config), "-o", f"SetEnv={mark}"],
         {"PATH": os.defpath, MARK: instance_id},
         file_actions=actions,
         setsid=True,

@@ -47,7 +47,8 @@ class LocalCase:
         self.impossible = FleetSpec("demo", "local", workers=65)
 
     def kill(self, instance: Instance) -> None:
-        [listener] = [process for process in psutil.process_iter() if instance.id in arguments(process)]
+        mark = f"FLEET_INSTANCE={instance.id}"
+        [listener] = [process for process in psutil.process_iter() if mark in arguments(process)]
         listener.kill()
         gone = time.monotonic() + 10
         while listener.is_running() and listener.status() != psutil.STATUS_ZOMBIE:
@@ -70,9 +71,8 @@ class LocalCase:
     def _is_ours(self, process: psutil.Process) -> bool:
         """By what it was started with, or what its standard error is: an sshd has nothing else to be known by."""
         try:
-            return str(self.root) in arguments(process) or str(self.root) in str(
-                Path(f"/proc/{process.pid}/fd/2").readlink()
-            )
+            standard_error = str(Path(f"/proc/{process.pid}/fd/2").readlink())
+            return str(self.root) in arguments(process) or str(self.root) in standard_error
         except OSError:
             return False
 
@@ -124,7 +124,7 @@ class Ssh:
             "UserKnownHostsFile": str(known_hosts),
             "GlobalKnownHostsFile": "/dev/null",
         }
-        flags = [word for name, value in options.items() for word in ("-o", f'{name}="{value}"')]
+        flags = [word for name, value in options.items() for word in ("-o", f'{name}="{value.replace("%", "%%")}"')]
         return ["ssh", "-F", "none", *flags, "-p", str(host.port), f"{host.user}@{host.address}", *words]
 
     def run(self, host: Host, *words: str) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -177,9 +176,8 @@ def test_instances_outlive_the_program_that_made_them(case: Case, spec: Spec, ss
 def test_a_create_that_was_killed_leaves_nothing_that_is_not_listed(case: Case, spec: Spec, step: str) -> None:
     with other_program(case, spec(), f"time.sleep(60 * (step == {step!r}))") as other:
         assert other.stdout is not None
-        while other.stdout.readline() != step + "\n":
-            assert other.poll() is None
-        other.send_signal(signal.SIGKILL)
+        assert any(line == step + "\n" for line in other.stdout)
+        other.kill()
     assert states(case)
     case.provider.delete(case.provider.list("demo"), quiet)
     assert case.traces() == []
@@ -267,6 +265,22 @@ def test_delete_leaves_nothing(case: Case, spec: Spec) -> None:
     assert case.traces() == []
 
 
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_a_repeat_finishes_an_interrupted_delete(case: Case, spec: Spec, nth: int) -> None:
+    seen: list[str] = []
+
+    def interrupt(name: str, step: str) -> None:
+        seen.append(name)
+        if len(seen) == nth:
+            raise KeyboardInterrupt
+
+    create(case, spec())
+    with pytest.raises(KeyboardInterrupt):
+        case.provider.delete(case.provider.list("demo"), interrupt)
+    case.provider.delete(case.provider.list("demo"), quiet)
+    assert case.traces() == []
+
+
 def test_deleting_what_is_gone_is_success(case: Case, spec: Spec) -> None:
     create(case, spec())
     instances = case.provider.list("demo")
@@ -330,14 +344,17 @@ def test_delete_ends_what_does_not_heed_term(case: Case, spec: Spec, ssh: Ssh) -
 def test_delete_ends_a_connection_that_is_open(case: Case, spec: Spec, ssh: Ssh, killed: bool) -> None:
     create(case, spec(workers=1))
     [instance] = case.provider.list("demo")
-    words = "echo connected; exec sleep 600"
-    with subprocess.Popen(ssh.command(case.provider.host(instance), words), stdout=subprocess.PIPE) as client:
-        assert client.stdout is not None
-        assert client.stdout.readline() == b"connected\n"
-        if killed:
-            case.kill(instance)
-        case.provider.delete([instance], quiet)
-        assert client.wait(timeout=10) == 255
+    command = ssh.command(case.provider.host(instance), "echo connected; exec sleep 600")
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as client:
+        try:
+            assert client.stdout is not None
+            assert client.stdout.readline() == b"connected\n"
+            if killed:
+                case.kill(instance)
+            case.provider.delete([instance], quiet)
+            assert client.wait(timeout=10) == 255
+        finally:
+            client.kill()
 
 
 def test_delete_copes_with_files_that_resist_and_are_still_written(case: Case, spec: Spec, ssh: Ssh) -> None:

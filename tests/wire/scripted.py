@@ -10,9 +10,9 @@ from train.pack import FAILED, TOO_OLD, WANT_AGENT, AgentArchive
 _PRELUDE = """
 import base64, json, os, sys, time
 raw_in, raw_out = sys.stdin.buffer, sys.stdout.buffer
-def say(record, payload=b"", **fields):
+def say(record, data=b"", **fields):
     line = json.dumps({"record": record, **fields}).encode() + b"\\n"
-    raw_out.write(line + payload)
+    raw_out.write(line + data)
     raw_out.flush()
 def hear():
     line = raw_in.readline()

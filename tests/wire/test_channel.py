@@ -236,7 +236,7 @@ def test_a_whole_conversation_with_the_real_agent(hosts: Hosts, empty: Path) -> 
             assert Path(prepared.workdir, "link").readlink() == Path("task.py")
             with (
                 open_agent(hosts.hosts[0], hosts.key) as other,
-                pytest.raises(RefusedError, match="running on this host"),
+                pytest.raises(RefusedError, match="job job-1 is being prepared on this host"),
             ):
                 prepare(other, wish()._replace(job="job-2"), bundle, ignore_progress)
             request = Commit(

@@ -26,8 +26,8 @@ _PACE_LEAST_S = 0.5
 
 _NUMBER = rb"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)"
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
-_SPLIT = re.compile(rb"[\r\n]")
-_HINT = re.compile(rb"\d/\d|\d/Unknown|[Ee]poch|EPOCH|[Ss]tep|STEP|[Ii]ter|[Bb]atch")
+_SPLIT = re.compile(rb"[\r\n]+")
+_WORDS = (b"epoch", b"step", b"iter", b"batch")
 _HEADER = re.compile(rb"Epoch (\d+)/(\d+)\s*$")
 _BAR = re.compile(rb"\s*(\d+)/(\d+|Unknown)\s+(?:\[|\xe2\x94|-\s|\d+(?:\.\d+)?m?s\b)")
 _BAR_METRIC = re.compile(rb" - ([A-Za-z_][\w./()@ -]{0,60}?): (" + _NUMBER + rb")(?=\s|$)")
@@ -80,7 +80,7 @@ class ProgressParser:
             if self._overlong:
                 self._overlong = False
             elif self._rest or piece:
-                self._line(self._rest + piece, newline=found.group() == b"\n")
+                self._line(self._rest + piece, newline=b"\n" in found.group())
             self._rest = b""
         if not self._overlong:
             self._rest += data[begin:]
@@ -88,7 +88,11 @@ class ProgressParser:
             self._rest, self._overlong = b"", True
 
     def _line(self, line: bytes, *, newline: bool) -> None:
-        if len(line) > _LONGEST_LINE or not _HINT.search(line):
+        if len(line) > _LONGEST_LINE:
+            return
+        lower = line.lower()
+        tells = any(word in lower for word in _WORDS)
+        if not tells and b"/" not in line:
             return
         if b"\b" in line:
             line = line.replace(b"\b", b"")
@@ -101,6 +105,8 @@ class ProgressParser:
                 self._read_bar(ends_epoch=True)
             return
         self._read_bar(ends_epoch=False)
+        if not tells:
+            return
         header = _HEADER.match(line)
         if header:
             self._begin_epoch(int(header.group(1)), int(header.group(2)))
@@ -121,7 +127,7 @@ class ProgressParser:
             return  # of evaluate() or predict(), after the training
         step = int(found.group(1))
         steps = -1 if found.group(2) == b"Unknown" else int(found.group(2))
-        metrics = dict(self._now.metrics) if ends_epoch else {}
+        metrics: Dict[str, float] = {}
         for name, value in _BAR_METRIC.findall(line)[:_MOST_METRICS]:
             if name not in _NO_METRIC:
                 metrics[name.decode("ascii", "replace")] = float(value)

@@ -8,7 +8,8 @@ One exec of the agent on a host is one conversation:
 
     agent   → Hello
     client  → Prepare            agent → Want            (which contents are not yet on the host)
-    client  → Chunk* Chunk(0)                            (one zlib stream: the wanted contents, in that order)
+    client  → Chunk* Chunk(0)                            (one zlib stream of the wanted contents, in that order;
+                                                          nothing where nothing is wanted)
                                  agent → Prepared | Refused
     client  → Commit             agent → Committed       (the task now waits for its peers, without this connection)
     client  → Follow             agent → TaskState | Progress | Usage | Log | JobResult | Beat …, then End

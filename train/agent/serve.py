@@ -97,6 +97,7 @@ class Conversation:
 
         self._give_back()
         self._reservation = prepare(self._channel, self._host, request)
+        import train.agent.commit  # noqa: F401 - while the client waits for the other hosts
 
     def _commit(self, request: Commit) -> None:
         from train.agent.commit import commit

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import tracemalloc
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -113,7 +114,7 @@ def test_no_mixture_of_sequences_makes_a_new_one(text: str) -> None:
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=6))
 def test_how_bytes_are_cut_into_chunks_does_not_matter(data: bytes, cuts: list[int]) -> None:
     places = [0, *sorted(cuts), len(data)]
-    assert lines(*(data[a:b] for a, b in zip(places, places[1:], strict=False))) == lines(data)
+    assert lines(*(data[a:b] for a, b in pairwise(places))) == lines(data)
 
 
 def test_a_colour_ends_with_its_line() -> None:

@@ -36,7 +36,7 @@ def need_of(source: str) -> Need:
         (GANG + MODEL + "model.train_on_batch(x)", Verdict.FIT),
         (FIT.replace("distribute.", "distribute.experimental."), Verdict.FIT),
         (FIT.replace("MultiWorkerMirroredStrategy", "experimental.ParameterServerStrategy"), Verdict.FIT),
-        ("from tensorflow.distribute import MultiWorkerMirroredStrategy as S\n" + TF + MODEL + "m.fit(x)", Verdict.FIT),
+        ("from tensorflow.distribute import MultiWorkerMirroredStrategy\n" + TF + MODEL + "m.fit(x)", Verdict.FIT),
         ("from tensorflow import keras\n" + GANG + "keras.Model().fit(x)", Verdict.FIT),
         ("import tensorflow.keras as k\n" + GANG + "k.Model().fit(x)", Verdict.FIT),
         ("from tensorflow.keras.layers import *\n" + GANG + "build().fit(x)", Verdict.FIT),
@@ -114,7 +114,7 @@ def test_the_place_and_the_reason_are_named() -> None:
 def test_strategy_model_and_fit_may_stand_in_different_modules() -> None:
     need = needs_legacy(
         {
-            "main.py": b"import net, loop\nimport tensorflow as tf\ns = tf.distribute.MultiWorkerMirroredStrategy()\n",
+            "main.py": b"import net, loop\nfrom tensorflow.distribute import MultiWorkerMirroredStrategy as S\nS()\n",
             "net.py": b"from tensorflow.keras import Sequential\n",
             "loop.py": b"def run(model):\n    model.fit(1)\n",
         }
@@ -212,6 +212,8 @@ def test_tensorflow_missing_is_refused() -> None:
     assert error.sentence == "TensorFlow is not installed on worker-1"
     assert error.next_step == "install it there: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
     assert "pip install tensorflow tf-keras" in refused(FITS, {"worker-0": {}}).next_step
+    older = refused(NOTHING, {**hosts("2.12.1"), "worker-1": {"python": "3.11.7"}})
+    assert older.next_step == "install it there: pip install tensorflow~=2.12.0"
 
 
 def test_keras_3_across_workers_is_refused_with_the_way_out() -> None:

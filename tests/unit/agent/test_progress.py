@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from train.agent.progress import Pace, ProgressParser
+from train.agent.records import Progress
+
+KERAS_2 = (
+    b"Epoch 1/2\n"
+    b"\r1/6 [====>.........................] - ETA: 7s - loss: 1.1554 - accuracy: 0.3125" + b"\x08" * 84 + b"\r"
+    b"3/6 [==============>...............] - ETA: 0s - loss: 1.2000 - accuracy: 0.3000" + b"\x08" * 84 + b"\r"
+    b"6/6 [==============================] - 2s 82ms/step - loss: 1.1673 - accuracy: 0.2917\n"
+    b"Epoch 2/2\n"
+    b"\r1/6 [====>.........................] - ETA: 0s - loss: 1.1000 - accuracy: 0.4000"
+)
+KERAS_3 = (
+    "Epoch 1/2\n"
+    "\r\x1b[1m1/6\x1b[0m \x1b[32m━━━\x1b[0m\x1b[37m━━━━━━━━━━━━━━━━━\x1b[0m \x1b[1m5s\x1b[0m 1s/step"
+    " - accuracy: 0.3125 - loss: 1.5019" + "\x08" * 70 + "\r"
+    "\x1b[1m6/6\x1b[0m \x1b[32m━━━━━━━━━━━━━━━━━━━━\x1b[0m\x1b[37m\x1b[0m \x1b[1m2s\x1b[0m 95ms/step"
+    " - accuracy: 0.3500 - loss: 1.4000 - val_accuracy: 0.4000 - val_loss: 1.3000\n"
+).encode()
+VERBOSE_2 = b"Epoch 1/2\n6/6 - 3s - loss: 1.1485 - accuracy: 0.3333 - 3s/epoch - 451ms/step\nEpoch 2/2\n"
+VERBOSE_2_KERAS_3 = b"Epoch 1/2\n6/6 - 2s - 258ms/step - accuracy: 0.3125 - loss: 1.5e-05\n"
+
+
+def parse(data: bytes, size: int = 1 << 20) -> tuple[list[Progress], Progress | None]:
+    parser = ProgressParser("worker-0", 1)
+    kept: list[Progress] = []
+    for start in range(0, len(data), size):
+        kept += parser.feed(data[start : start + size], float(start))
+    return kept, parser.latest
+
+
+def place(progress: Progress | None) -> tuple[int, int, int, int]:
+    assert progress is not None
+    return progress.epoch, progress.epochs, progress.step, progress.steps
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_the_bar_of_keras_2(size: int) -> None:
+    kept, latest = parse(KERAS_2, size)
+    assert [place(one) for one in kept] == [(1, 2, 6, 6)]
+    assert kept[0].metrics == {"loss": 1.1673, "accuracy": 0.2917}
+    if size > 1:
+        kept, latest = parse(KERAS_2 + b"\r", size)
+    assert place(latest)[:2] == (2, 2)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_the_bar_of_keras_3(size: int) -> None:
+    kept, latest = parse(KERAS_3, size)
+    assert [place(one) for one in kept] == [(1, 2, 6, 6)]
+    assert kept[0].metrics == {"accuracy": 0.35, "loss": 1.4, "val_accuracy": 0.4, "val_loss": 1.3}
+    assert latest == kept[0]
+
+
+def test_a_bar_in_the_middle_of_its_epoch() -> None:
+    _, latest = parse(KERAS_2[: KERAS_2.index(b"6/6")])
+    assert place(latest) == (1, 2, 3, 6)
+    assert latest is not None
+    assert latest.metrics == {"loss": 1.2, "accuracy": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("text", "metrics"),
+    [(VERBOSE_2, {"loss": 1.1485, "accuracy": 0.3333}), (VERBOSE_2_KERAS_3, {"accuracy": 0.3125, "loss": 1.5e-05})],
+)
+def test_one_line_an_epoch(text: bytes, metrics: dict[str, float]) -> None:
+    kept, _ = parse(text)
+    assert [place(one) for one in kept] == [(1, 2, 6, 6)]
+    assert kept[0].metrics == metrics
+
+
+def test_a_data_set_of_unknown_length() -> None:
+    _, latest = parse(b"Epoch 1/3\n\r     12/Unknown - 1s 20ms/step - loss: 0.5\r")
+    assert place(latest) == (1, 3, 12, -1)
+    colours = "Epoch 1/3\n\r     \x1b[1m7/Unknown\x1b[0m \x1b[1m3s\x1b[0m 40ms/step - loss: 0.5\r".encode()
+    assert place(parse(colours)[1]) == (1, 3, 7, -1)
+
+
+def test_evaluation_after_the_training_is_no_progress() -> None:
+    kept, latest = parse(VERBOSE_2_KERAS_3 + b"\r2/9 [==>....] - ETA: 0s - loss: 9\r9/9 [=====] - 1s - loss: 9.0\n")
+    assert len(kept) == 1
+    assert place(latest) == (1, 2, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("line", "where", "metrics"),
+    [
+        ("Epoch: 0, accuracy: 0.83, train_loss: 0.5", (0, -1, -1, -1), {"accuracy": 0.83, "train_loss": 0.5}),
+        ("step 120 loss 0.31", (-1, -1, 120, -1), {"loss": 0.31}),
+        ("Epoch 3 loss=0.2", (3, -1, -1, -1), {"loss": 0.2}),
+        ("Epoch 3/10, Loss: 1e-3", (3, 10, -1, -1), {"Loss": 1e-3}),
+        ("[Epoch 3] step 5/100: loss = nan", (3, -1, 5, 100), {}),
+        ("2026-11-01 12:00:00 INFO epoch=2 step=7 loss=0.5", (2, -1, 7, -1), {"loss": 0.5}),
+        ("Iteration 40 of 200, reward -1.5", (-1, -1, 40, 200), {"reward": -1.5}),
+        ("Epoch 4", (4, -1, -1, -1), {}),
+    ],
+)
+def test_lines_of_custom_loops(line: str, where: tuple[int, int, int, int], metrics: dict[str, float]) -> None:
+    _, latest = parse(line.encode() + b"\n")
+    assert place(latest) == where
+    assert latest is not None
+    assert {name: value for name, value in latest.metrics.items() if value == value} == metrics
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Saved checkpoint for step 100: /tmp/ckpt-1",
+        "Downloading 12/40 files",
+        "2026-11-01 12:00:00.123: I tensorflow/core/x.cc:12] Waiting for 1/3 tasks to connect.",
+        "the epochal stepladder of batches",
+        "Traceback (most recent call last):",
+        "1/2",
+    ],
+)
+def test_lines_that_tell_nothing(line: str) -> None:
+    assert parse(line.encode() + b"\n") == ([], None)
+
+
+def test_the_end_of_each_epoch_of_a_custom_loop_is_kept_once() -> None:
+    kept, _ = parse(b"Epoch 1 loss 0.5\nEpoch 1 loss 0.5\nstep 3 loss 0.4\nEpoch 2 loss 0.3\n")
+    assert [one.epoch for one in kept] == [1, 2]
+
+
+def test_pace_goes_on_through_the_end_of_an_epoch() -> None:
+    pace = Pace()
+    now = Progress("worker-0", 1, 0.0)
+    assert pace.feed(now._replace(epoch=1, step=0), 0.0) == -1.0
+    assert pace.feed(now._replace(epoch=1, step=1), 0.1) == -1.0
+    assert pace.feed(now._replace(epoch=1, step=10), 1.0) == 10.0
+    assert pace.feed(now._replace(epoch=2, step=0), 1.0) == 10.0
+    assert pace.feed(now._replace(epoch=2, step=10), 2.0) == 10.0
+
+
+@given(st.binary(max_size=300), st.integers(1, 50))
+@settings(max_examples=300, deadline=None)
+def test_no_bytes_break_it(data: bytes, size: int) -> None:
+    parse(data, size)
+
+
+@given(st.lists(st.sampled_from([KERAS_2, KERAS_3, VERBOSE_2, b"\r", b"\n", b"1/6 [", b"Epoch 1 loss 0.5\n"]), max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_the_ends_of_epochs_do_not_depend_on_how_output_is_cut(parts: list[bytes]) -> None:
+    data = b"".join(parts)
+    whole = [(place(one), one.metrics) for one in parse(data)[0]]
+    assert [(place(one), one.metrics) for one in parse(data, 5)[0]] == whole
+
+
+@pytest.mark.parametrize("piece", [b"x" * 65536, b"\r" * 65536, b"\xff" * 65536, b"\x08" * 65536, b"1/6 " * 16384, b"Epoch 1 " * 8192])
+def test_memory_is_bounded_whatever_comes(piece: bytes) -> None:
+    parser = ProgressParser("worker-0", 1)
+    tracemalloc.start()
+    try:
+        for _ in range(50 << 20 >> 16):
+            parser.feed(piece, 0.0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 << 20

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from fleet.console.errors import error_text, print_error
+from fleet.console.jsonl import JsonSink
+from fleet.errors import NotFoundError, NotReadyError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (UsageError("there is no script task.py"), "fleet: there is no script task.py.\n"),
+        (
+            NotFoundError("no fleet is up", cause="none was started", next_step="fleet up --workers 2"),
+            "fleet: no fleet is up.\ncause: none was started\nnext: fleet up --workers 2\n",
+        ),
+        (
+            NotReadyError("two hosts cannot run the job", cause="worker-0: disk full\nworker-1: busy\n"),
+            "fleet: two hosts cannot run the job.\ncause: worker-0: disk full\n       worker-1: busy\n",
+        ),
+        (UsageError("really?"), "fleet: really?\n"),
+        (UsageError("bad\x1b[2J name"), "fleet: bad name.\n"),
+    ],
+)
+def test_error_text(error: UsageError, text: str) -> None:
+    assert error_text(error) == text
+
+
+def test_colours_mark_the_labels_alone() -> None:
+    text = error_text(UsageError("no", next_step="fleet up"), color=True)
+    assert text == "\x1b[1;31mfleet:\x1b[0m no.\n\x1b[2mnext:\x1b[0m fleet up\n"
+
+
+def test_in_json_mode_both_are_told() -> None:
+    out, err = io.BytesIO(), io.StringIO()
+    print_error(NotFoundError("no fleet is up"), err, json=JsonSink(out))
+    assert err.getvalue() == "fleet: no fleet is up.\n"
+    assert json.loads(out.getvalue().splitlines()[-1])["kind"] == "not_found"
+
+
+class Gone(io.BytesIO):
+    def write(self, data: object) -> int:
+        raise BrokenPipeError
+
+
+def test_people_are_told_even_if_the_program_has_gone() -> None:
+    err = io.StringIO()
+    print_error(NotFoundError("no fleet is up"), err, json=JsonSink(Gone()))
+    assert err.getvalue() == "fleet: no fleet is up.\n"

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+
+from fleet.console.sentences import exit_words, plan_text, result_sentence, sentence
+from fleet.events import (
+    ConnectionLost,
+    ConnectionRestored,
+    Event,
+    FleetDown,
+    FleetOpened,
+    InstanceChanged,
+    JobStarted,
+    Level,
+    LogChunk,
+    Note,
+    PushProgress,
+    TaskPlanned,
+    TaskPrepared,
+)
+from train.agent.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
+
+MEMBERS = tuple(Member(f"worker-{index}", "127.0.0.1", 2222, 1) for index in range(3))
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (Note("something"), "something"),
+        (Note("something", Level.WARNING), "warning: something"),
+        (FleetOpened("demo", "local", ("worker-0",), 1.0, 0.0), "fleet demo: 1 host (local)"),
+        (FleetOpened("demo", "gce", ("a", "b"), 1.0, 0.7), "fleet demo: 2 hosts (gce), $0.70 an hour"),
+        (InstanceChanged("worker-0", "starting sshd"), "worker-0: starting sshd"),
+        (PushProgress("worker-0", 1, 2, 3), ""),
+        (PushProgress("worker-0", 0, 0, 0), "worker-0: everything is there already"),
+        (PushProgress("worker-0", 2048, 2048, 1), "worker-0: 1 file pushed, 2.0 KiB"),
+        (TaskPrepared("worker-0", "127.0.0.1:2222"), "worker-0: prepared at 127.0.0.1:2222"),
+        (
+            TaskPrepared("worker-0", "h:1", {"tensorflow": "2.21.0"}, ("T4", "T4")),
+            "worker-0: prepared at h:1 (tensorflow 2.21.0, 2 of T4)",
+        ),
+        (JobStarted("j", "task.py", 1, MEMBERS, 1.0), "job j started: task.py on worker-[0-2]"),
+        (JobStarted("j", "task.py", 2, MEMBERS, 1.0, True), "job j runs: task.py on worker-[0-2], attempt 2"),
+        (LogChunk("worker-0", 1, 0, b"text"), ""),
+        (
+            ConnectionLost("worker-0", "timed out", 0.2),
+            "worker-0: connection lost (timed out); trying again in 1 s",
+        ),
+        (ConnectionRestored("worker-0"), "worker-0: connected again"),
+        (
+            FleetDown("demo", ("a", "b"), 0, 0.14, 732.0),
+            "fleet demo: 2 instances deleted, 0 left; lived 12 min, cost $0.14",
+        ),
+        (FleetDown("demo", ("a",), 1, 0.0, 10.0), "fleet demo: 1 instance deleted; 1 instance left; lived 10 s"),
+        (TaskState("worker-0", 1, Phase.RUNNING, 1.0), "worker-0: running"),
+        (TaskState("worker-0", 1, Phase.EXITED, 1.0, 1, Exit(3), "why"), "worker-0: exited with code 3 (why)"),
+        (TaskState("worker-0", 1, Phase.EXITED, 1.0, 1, Exit(None, 9)), "worker-0: was ended by SIGKILL"),
+        (Progress("worker-0", 1, 1.0), ""),
+        (Usage("worker-0", 1.0, 1.0, 1), ""),
+        (Note("a\x1b[2J\nb\x07"), "a\nb"),
+    ],
+)
+def test_sentences(event: Event, text: str) -> None:
+    assert sentence(event) == text
+
+
+EXIT = {"worker-1": Exit(3)}
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (JobResult("j", 1, Outcome.SUCCEEDED, 1.0), "job j succeeded"),
+        (JobResult("j", 1, Outcome.CANCELLED, 1.0), "job j was cancelled"),
+        (JobResult("j", 1, Outcome.LOST, 1.0), "job j is lost: no host is left that could tell"),
+        (JobResult("j", 1, Outcome.FAILED, 1.0), "job j failed"),
+        (JobResult("j", 1, Outcome.FAILED, 1.0, "", "why"), "job j failed: why"),
+        (JobResult("j", 1, Outcome.FAILED, 1.0, "worker-1", "", EXIT), "job j failed: worker-1 exited with code 3"),
+        (
+            JobResult("j", 1, Outcome.FAILED, 1.0, "worker-1", "out of memory", EXIT),
+            "job j failed: worker-1 exited with code 3 (out of memory)",
+        ),
+        (
+            JobResult("j", 1, Outcome.FAILED, 1.0, "worker-1", "worker-1 was killed for memory", EXIT),
+            "job j failed: worker-1 was killed for memory",
+        ),
+    ],
+)
+def test_results(result: JobResult, text: str) -> None:
+    assert result_sentence(result) == text
+
+
+def test_exit_words() -> None:
+    ends = [None, Exit(), Exit(0), Exit(3), Exit(None, 9), Exit(None, 99)]
+    assert [exit_words(end) for end in ends] == ["ended", "ended", "done", "exit 3", "SIGKILL", "signal 99"]
+
+
+def test_plan() -> None:
+    plan = TaskPlanned("worker-0", "alpha", '{"a": 1}', "python task.py", {"B": "2", "A": "1", "TF_CONFIG": "x"})
+    assert plan_text(plan) == (
+        "worker-0 on alpha\n"
+        "  command    python task.py\n"
+        '  TF_CONFIG  {"a": 1}\n'
+        "  A          1\n"
+        "  B          2\n"
+    )  # fmt: skip

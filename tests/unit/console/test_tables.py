@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+
+from fleet.console.tables import print_status, render_status
+from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
+from train.agent.records import Exit, Outcome, Phase
+
+NOW = 1_000_000.0
+HOSTS = (
+    HostStatus("worker-0", "127.0.0.2", 22001, True, "", 180.0, 1_234_567_890),
+    HostStatus("worker-1", "127.0.0.3", 22002, False, "timed out"),
+)
+TASKS = (
+    TaskStatus("worker-0", Phase.RUNNING, True, 2, 5, 84, 120, {"accuracy": 0.9, "loss": 0.85}, 12.3),
+    TaskStatus("worker-1"),
+)
+JOB = JobStatus("20260102-101112-ab3d", "task.py", 1, NOW - 500, TASKS)
+FLEET = FleetStatus("demo", "gce", HOSTS, JOB, 0.7, NOW - 4000, NOW + 3600)
+
+
+def test_a_fleet_at_work() -> None:
+    assert render_status([FLEET], now=NOW).splitlines() == [
+        "demo  gce, 2 hosts           up 1 h 6 min  $0.70/h, $0.78 so far  deletes in 1 h",
+        "  HOST      STATE      SSH               CPU   MEM",
+        "  worker-0  ready      127.0.0.2:22001  180%  1.1G",
+        "  worker-1  no answer  127.0.0.3:22002",
+        "  worker-1: timed out",
+        "",
+        "job 20260102-101112-ab3d  running  task.py                                  8:20",
+        "  TASK      STATE    EPOCH    STEP    LOSS  ACCURACY  STEPS/S",
+        "  worker-0  running    2/5  84/120  0.8500    0.9000     12.3",
+        "  worker-1  unknown",
+    ]
+
+
+def test_an_idle_fleet() -> None:
+    fleet = FleetStatus("demo", "local", HOSTS[:1])
+    assert render_status([fleet], now=NOW).splitlines()[-1] == "  no job yet"
+
+
+def test_a_fleet_without_hosts() -> None:
+    assert render_status([FleetStatus("demo", "local")], now=NOW) == "demo  local, 0 hosts\n  no job yet\n"
+
+
+def test_how_a_job_ended() -> None:
+    tasks = (
+        TaskStatus("worker-0", Phase.EXITED, exit=Exit(None, 15)),
+        TaskStatus("worker-1", Phase.EXITED, exit=Exit(3)),
+    )
+    job = JobStatus(
+        "j", "task.py", 2, NOW - 500, tasks, Outcome.FAILED, "worker-1 ran out of memory", "worker-1", NOW - 440
+    )
+    text = render_status([FleetStatus("demo", "local", HOSTS[:1], job)], now=NOW)
+    assert re.search(r"^job j  failed  attempt 2  task.py +1:00$", text, re.MULTILINE)
+    assert "worker-0  SIGTERM" in text
+    assert "worker-1  exit 3" in text
+    assert text.endswith("  worker-1 ran out of memory\n")
+
+
+def test_a_task_without_a_supervisor_is_lost() -> None:
+    job = JobStatus("j", "task.py", 1, NOW, (TaskStatus("worker-0", Phase.RUNNING, alive=False),))
+    text = render_status([FleetStatus("demo", "local", HOSTS[:1], job)], now=NOW)
+    assert "worker-0  lost" in text
+    assert "job j  unknown" in text
+
+
+def test_no_line_is_longer_than_the_terminal() -> None:
+    long = FleetStatus(
+        "demo" * 30, "gce", HOSTS, JobStatus("j" * 90, "x" * 90, 1, 1.0, TASKS, reason="why " * 40), 0.7, 1.0
+    )
+    for width in (40, 80, 100):
+        assert max(map(len, render_status([long], now=NOW, width=width).splitlines())) <= width
+
+
+def test_several_fleets_stand_apart() -> None:
+    fleets = [FleetStatus("a", "local"), FleetStatus("b", "local")]
+    assert render_status(fleets, now=NOW).count("\n\n") == 1
+
+
+def test_colours_and_control_characters() -> None:
+    fleet = FleetStatus("demo", "local", (HostStatus("worker-1", "127.0.0.3", 1, False, "evil\x1b[2J"),))
+    assert "\x1b" not in render_status([fleet], now=NOW)
+    assert "\x1b[1mdemo\x1b[0m" in render_status([fleet], now=NOW, color=True)
+    assert "\x1b[2J" not in render_status([fleet], now=NOW, color=True)
+
+
+def test_print_status_for_people_and_programs() -> None:
+    for wanted in (False, True):
+        raw = io.BytesIO()
+        stream = io.TextIOWrapper(raw, "ascii")
+        print_status([FLEET, FLEET], stream, json=wanted)
+        lines = raw.getvalue().decode().splitlines()
+        if wanted:
+            assert [json.loads(line)["event"] for line in lines] == ["schema", "fleet_status", "fleet_status"]
+        else:
+            assert lines[0].startswith("demo  gce")

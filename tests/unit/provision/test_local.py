@@ -1,0 +1,364 @@
+"""What the local provider says and does where this computer does not play along."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pwd
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from provision.keys import generate_ed25519
+from provision.local import LocalProvider, account, processes, sshd
+from provision.local.records import Record, Records
+from provision.model import FleetSpec, InstanceState
+from provision.names import instance_name
+from provision.provider import ProviderError
+
+KEY = generate_ed25519("the fleet's").public
+SPEC = FleetSpec("demo", "local", 1, KEY)
+
+
+def quiet(name: str, step: str) -> None:
+    pass
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> Iterator[LocalProvider]:
+    provider = LocalProvider(tmp_path / "local")
+    yield provider
+    provider.delete(provider.list(), quiet)
+    assert list(tmp_path.glob("local/*")) == []
+
+
+@pytest.fixture
+def fake_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a shell script in the place of sshd."""
+
+    def put(script: str) -> None:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        program = folder / "sshd"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    return put
+
+
+# --- what is missing --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH of one folder, and no other place to look for sshd."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setattr(sshd, "_PLACES", ())
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("tool", "step"),
+    [
+        ("apt-get", "apt-get install openssh-server"),
+        ("dnf", "dnf install openssh-server"),
+        ("pacman", "pacman -S openssh"),
+        ("none", "Install the OpenSSH server with your system's package manager"),
+    ],
+)
+def test_without_sshd_the_error_says_how_to_install_it(
+    provider: LocalProvider, without_sshd: Path, tool: str, step: str
+) -> None:
+    (without_sshd / tool).touch(0o755)
+    with pytest.raises(ProviderError, match=r"sshd.* is not installed on this computer") as error:
+        provider.check(SPEC)
+    assert error.value.kind == "missing"
+    assert error.value.next_step in (step, f"sudo {step}")
+
+
+def test_sudo_is_for_those_who_are_not_root(
+    provider: LocalProvider, without_sshd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (without_sshd / "apt-get").touch(0o755)
+    steps = []
+    me = os.geteuid()
+    monkeypatch.setattr(account, "check", lambda: "me")
+    for user in (0, 1000):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        with pytest.raises(ProviderError) as error:
+            provider.check(SPEC)
+        steps.append(error.value.next_step)
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    assert steps == ["apt-get install openssh-server", "sudo apt-get install openssh-server"]
+
+
+def test_sshd_is_found_where_the_path_does_not_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "sshd"
+    program.touch(0o755)
+    monkeypatch.setattr(sshd, "_PLACES", (str(tmp_path),))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert sshd.find() == str(program)
+
+
+def account_with(shell: str) -> pwd.struct_passwd:
+    return pwd.struct_passwd(("somebody", "x", 1000, 1000, "", "/home/somebody", shell))
+
+
+@pytest.mark.parametrize("shell", ["/usr/sbin/nologin", "/bin/false", "/no/such/shell"])
+def test_an_account_without_a_shell_cannot_have_a_fleet(
+    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    monkeypatch.setattr(account, "login", lambda: account_with(shell))
+    with pytest.raises(ProviderError, match=f"somebody cannot log in.*{shell}") as error:
+        provider.check(SPEC)
+    assert error.value.kind == "missing"
+    assert "chsh" in error.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("entry", "refused"), [("!", True), ("!!", True), ("!$6$x", True), ("*", False), ("$6$x", False)]
+)
+def test_an_account_that_is_locked_cannot_have_a_fleet(
+    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str, refused: bool
+) -> None:
+    shadow = tmp_path / "shadow"
+    shadow.write_text(f"some:!:1::::::\nsomebody:{entry}:1::::::\n")
+    monkeypatch.setattr(account, "_SHADOW", shadow)
+    monkeypatch.setattr(account, "login", lambda: account_with("/bin/sh"))
+    if not refused:
+        provider.check(SPEC)
+        return
+    with pytest.raises(ProviderError, match="the account is locked") as error:
+        provider.check(SPEC)
+    assert error.value.kind == "missing"
+
+
+def test_a_user_whom_the_system_does_not_know(provider: LocalProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(number: int) -> pwd.struct_passwd:
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(ProviderError, match="no entry in this system's list of users"):
+        provider.check(SPEC)
+
+
+def test_a_root_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    provider = LocalProvider(tmp_path / "file" / "local")
+    with pytest.raises(ProviderError, match="could not be made") as error:
+        provider.create(SPEC, ["worker-0"], quiet)
+    assert error.value.cause
+    assert error.value.next_step
+
+
+# --- starting ---------------------------------------------------------------------------------------------------
+
+
+def test_an_sshd_that_dies_at_once_is_reported_with_its_last_words(
+    provider: LocalProvider, fake_sshd: Callable[[str], None]
+) -> None:
+    fake_sshd('echo "no hostkeys available -- exiting." >&2; exit 1')
+    with pytest.raises(ProviderError, match="Could not start worker-0, worker-1") as error:
+        provider.create(dataclasses.replace(SPEC, workers=2), ["worker-0", "worker-1"], quiet)
+    assert "ended as soon as it was started: no hostkeys available -- exiting." in error.value.cause
+    assert Path(error.value.next_step.removeprefix("Read ")).read_text().startswith("no hostkeys")
+    assert [instance.state for instance in provider.list("demo")] == [InstanceState.STARTING] * 2
+
+
+def test_an_sshd_that_says_nothing_is_given_up_and_ended_by_delete(
+    provider: LocalProvider, fake_sshd: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_sshd(f'echo $$ > "{tmp_path}/pid"; exec sleep 600')
+    monkeypatch.setattr(sshd, "READY_TIMEOUT_S", 0.5)
+    with pytest.raises(ProviderError, match="Could not start worker-0") as error:
+        provider.create(SPEC, ["worker-0"], quiet)
+    assert "No SSH answer from 127." in error.value.cause
+    silent = psutil.Process(int((tmp_path / "pid").read_text()))
+    assert silent.is_running()
+    provider.delete(provider.list(), quiet)
+    assert not silent.is_running()
+
+
+def test_one_that_cannot_start_does_not_hinder_the_others(
+    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sshd.loopback_address
+    monkeypatch.setattr(
+        sshd, "loopback_address", lambda fleet, index: real(fleet, index) if index != 1 else "192.0.2.1"
+    )
+    with pytest.raises(ProviderError, match=r"Could not start worker-1$") as error:
+        provider.create(dataclasses.replace(SPEC, workers=3), ["worker-0", "worker-1", "worker-2"], quiet)
+    assert "Cannot assign requested address" in error.value.cause
+    assert {each.name: each.state.value for each in provider.list("demo")} == {
+        "worker-0": "running",
+        "worker-1": "starting",
+        "worker-2": "running",
+    }
+
+
+def test_a_port_that_was_taken_meanwhile_is_left_to_its_owner(
+    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sshd._free_port
+    with socket.create_server((sshd.loopback_address("demo", 0), 0)) as owner:
+        taken = owner.getsockname()[1]
+        ports = iter([taken])
+        monkeypatch.setattr(sshd, "_free_port", lambda address: next(ports, None) or real(address))
+        provider.create(SPEC, ["worker-0"], quiet)
+        [instance] = provider.list("demo")
+        assert provider.host(instance).port != taken
+        assert next(ports, None) is None
+
+
+def test_ports_stay_clear_of_those_that_tasks_take(provider: LocalProvider) -> None:
+    assert all(sshd._free_port("127.0.0.1") >= 10_000 for _ in range(20))
+
+
+def test_eight_are_up_in_about_a_second(provider: LocalProvider) -> None:
+    names = [instance_name(index) for index in range(8)]
+    started = time.monotonic()
+    provider.create(dataclasses.replace(SPEC, workers=8), names, quiet)
+    assert time.monotonic() - started < 5  # 0.2 on a quiet computer
+    assert len({provider.host(each).address for each in provider.list("demo")}) == 8
+
+
+def test_addresses_are_the_same_every_time_and_differ_between_workers() -> None:
+    addresses = [sshd.loopback_address("demo", index) for index in range(64)]
+    assert addresses == [sshd.loopback_address("demo", index) for index in range(64)]
+    assert len(set(addresses)) == 64
+    assert all(address.startswith("127.") and not address.startswith("127.0.") for address in addresses)
+    assert sshd.loopback_address("other", 0) != addresses[0]
+
+
+def test_where_there_is_one_loopback_address_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Narrow(socket.socket):
+        def bind(self, address: object) -> None:
+            raise OSError(99, "Cannot assign requested address")
+
+    monkeypatch.setattr(socket, "socket", Narrow)
+    assert sshd.loopback_address("demo", 3) == "127.0.0.1"
+
+
+def test_the_configuration_lets_in_one_user_with_a_key_and_nobody_else() -> None:
+    text = sshd.configuration(Path('/a "b" 100%/c'), "127.1.2.3", 40000, "DOM\\me@x")
+    lines = dict(line.split(" ", 1) for line in text.splitlines())
+    assert lines["ListenAddress"] == "127.1.2.3:40000"
+    assert lines["HostKey"] == '"/a \\"b\\" 100%/c/host_key"'
+    assert lines["AuthorizedKeysFile"] == '"/a \\"b\\" 100%%/c/authorized_keys"'
+    assert lines["AllowUsers"] == "DOM?me?x"
+    assert lines["PermitRootLogin"] == "prohibit-password"
+    assert {lines[name] for name in ("PasswordAuthentication", "KbdInteractiveAuthentication", "UsePAM")} == {"no"}
+    assert "AcceptEnv" not in lines
+
+
+# --- on disk ----------------------------------------------------------------------------------------------------
+
+
+def test_keys_and_folders_are_nobody_else_s(provider: LocalProvider, tmp_path: Path) -> None:
+    provider.create(SPEC, ["worker-0"], quiet)
+    folder = tmp_path / "local" / "demo-worker-0"
+    assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "host_key").stat().st_mode) == 0o600
+    assert (folder / "authorized_keys").read_text() == KEY + "\n"
+
+
+def test_a_host_without_its_own_interpreter_has_the_program_s(provider: LocalProvider, tmp_path: Path) -> None:
+    provider.create(SPEC, ["worker-0"], quiet)
+    [instance] = provider.list()
+    host = provider.host(instance)
+    assert host.python == sys.executable
+    assert host.root == str(tmp_path / "local" / "demo-worker-0" / "fleet")
+    assert host.private_address == host.address
+    assert host.key_alias == f"local.{instance.id}"
+    assert (instance.zone, instance.price_usd_h) == ("localhost", 0.0)
+
+
+def test_a_host_whose_key_is_gone_is_an_error(provider: LocalProvider, tmp_path: Path) -> None:
+    provider.create(SPEC, ["worker-0"], quiet)
+    (tmp_path / "local" / "demo-worker-0" / "host_key.pub").unlink()
+    with pytest.raises(ProviderError, match="host key of worker-0 in fleet demo is gone"):
+        provider.host(provider.list()[0])
+
+
+def test_records_come_back_as_they_were_written_in_the_order_of_the_index(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    written = [
+        Record("demo", instance_name(index), f"id{index}", 1.5, "py", "127.1.1.1", 9, 7) for index in range(12)
+    ]
+    for record in reversed(written):
+        records.write(record)
+    assert records.all("demo") == records.all(None) == written
+    assert records.read("demo", "worker-3") == written[3]
+    assert records.read("demo", "worker-12") is None
+    records.forget("demo", "worker-3")
+    records.forget("demo", "worker-3")
+    assert len(records.all("demo")) == 11
+    assert len(list(tmp_path.iterdir())) == 11
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"id": "x"}', '{"id": "x", "pid": "y"}', "\udcff"])
+def test_a_record_that_cannot_be_read_is_listed_and_can_be_deleted(
+    provider: LocalProvider, tmp_path: Path, text: str
+) -> None:
+    folder = tmp_path / "local" / "demo-worker-0"
+    folder.mkdir(parents=True)
+    record = tmp_path / "local" / "demo-worker-0.json"
+    record.write_bytes(text.encode("utf-8", "surrogateescape"))
+    [instance] = provider.list("demo")
+    assert (instance.name, instance.state) == ("worker-0", InstanceState.STOPPED)
+    provider.delete([instance], quiet)
+    assert not folder.exists()
+    assert not record.exists()
+
+
+def test_a_process_that_has_the_number_of_a_dead_sshd_is_not_taken_for_it(
+    provider: LocalProvider, tmp_path: Path
+) -> None:
+    provider.create(SPEC, ["worker-0"], quiet)
+    records = Records(tmp_path / "local")
+    record = records.read("demo", "worker-0")
+    assert record is not None
+    records.write(dataclasses.replace(record, pid=os.getpid()))
+    assert provider.list("demo")[0].state is InstanceState.STOPPED
+    provider.delete(provider.list("demo"), quiet)
+    assert not processes.listens(record.pid, record.id)
+
+
+# --- deleting ---------------------------------------------------------------------------------------------------
+
+
+def test_a_host_does_not_delete_itself(provider: LocalProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider.create(SPEC, ["worker-0"], quiet)
+    [instance] = provider.list()
+    with monkeypatch.context() as patch:
+        patch.setenv("FLEET_INSTANCE", instance.id)
+        with pytest.raises(ProviderError, match="started on one of the hosts") as error:
+            provider.delete([instance], quiet)
+    assert error.value.kind == "usage"
+    assert provider.list() == [instance]
+
+
+def test_a_folder_that_cannot_be_deleted_stays_listed(
+    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(folder: Path) -> None:
+        raise PermissionError(1, "Operation not permitted", str(folder))
+
+    provider.create(SPEC, ["worker-0"], quiet)
+    with monkeypatch.context() as patch:
+        patch.setattr("provision.local.provider.REMOVE_TIMEOUT_S", 0.1)
+        patch.setattr("shutil.rmtree", refuse)
+        with pytest.raises(ProviderError, match="demo-worker-0 could not be deleted") as error:
+            provider.delete(provider.list(), quiet)
+    assert "not permitted" in error.value.cause
+    assert [instance.state for instance in provider.list()] == [InstanceState.STOPPED]

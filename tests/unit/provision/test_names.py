@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.names import FLEET_NAME_LENGTH_MAX, index_of, instance_name, validate_fleet_name
+
+
+@pytest.mark.parametrize("name", ["a", "demo", "mnist-2", "a" * 30, "a-worker-0", "a--b", "a-"])
+def test_names_that_a_fleet_may_have(name: str) -> None:
+    assert validate_fleet_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "2demo", "-a", "Demo", "démo", "a_b", "a b", "a/b", "..", "a.b", "a\n", "a\0", "a²", "$(id)"]
+)
+def test_names_that_it_may_not_have(name: str) -> None:
+    with pytest.raises(ValueError, match="must start with a lower-case letter") as error:
+        validate_fleet_name(name)
+    assert repr(name) in str(error.value)
+
+
+def test_a_name_that_is_too_long_is_told_its_length() -> None:
+    with pytest.raises(ValueError, match="has 31 characters; 30 are allowed"):
+        validate_fleet_name("a" * (FLEET_NAME_LENGTH_MAX + 1))
+
+
+def test_the_first_worker_is_number_0() -> None:
+    assert instance_name(0) == "worker-0"
+
+
+@given(st.integers(min_value=0, max_value=10**9))
+def test_index_and_name_tell_the_same(index: int) -> None:
+    assert index_of(instance_name(index)) == index
+
+
+def test_workers_do_not_count_from_minus_1() -> None:
+    with pytest.raises(ValueError, match="no worker -1"):
+        instance_name(-1)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "worker", "worker-", "worker-01", "worker--1", "worker-1\n", "worker-\u0661", "ps-0"]
+)
+def test_other_names_have_no_index(name: str) -> None:
+    with pytest.raises(ValueError, match="not a worker's name"):
+        index_of(name)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.model import FleetSpec, Instance, InstanceState, Plan
+from provision.names import index_of, instance_name
+from provision.planner import conflicts, plan
+
+
+def spec(workers: int) -> FleetSpec:
+    return FleetSpec("demo", "local", workers)
+
+
+def instance(index: int, state: InstanceState = InstanceState.RUNNING, number: int = 0) -> Instance:
+    return Instance(instance_name(index), "demo", f"{index}.{number}", state, "localhost")
+
+
+@st.composite
+def observations(draw: st.DrawFn) -> list[Instance]:
+    """Instances of any index and state, some twice under one name, in any order."""
+    found = draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(InstanceState)), max_size=14))
+    return [instance(index, state, number) for number, (index, state) in enumerate(found)]
+
+
+def apply(steps: Plan, observed: list[Instance]) -> list[Instance]:
+    """What a provider makes of it: the deletions, then the creations; names are unique."""
+    left = [each for each in observed if each not in steps.delete]
+    for name in steps.create:
+        assert name not in {each.name for each in left}
+        left.append(replace(instance(index_of(name)), id=f"fresh {name}"))
+    return left
+
+
+@given(st.integers(1, 10), observations())
+def test_a_plan_reaches_what_is_wanted_and_a_second_one_has_nothing_to_do(
+    workers: int, observed: list[Instance]
+) -> None:
+    after = apply(plan(spec(workers), observed), observed)
+    assert sorted(index_of(each.name) for each in after) == list(range(workers))
+    assert {each.state for each in after} == {InstanceState.RUNNING}
+    again = plan(spec(workers), after)
+    assert (again.create, again.delete) == ((), ())
+    assert sorted(each.id for each in again.keep) == sorted(each.id for each in after)
+
+
+@given(st.integers(1, 10), observations())
+def test_each_instance_is_either_kept_or_deleted_and_running_ones_are_not_given_away(
+    workers: int, observed: list[Instance]
+) -> None:
+    steps = plan(spec(workers), observed)
+    assert sorted(each.id for each in steps.keep + steps.delete) == sorted(each.id for each in observed)
+    running = {each.name for each in observed if each.state is InstanceState.RUNNING}
+    wanted = {instance_name(index) for index in range(workers)}
+    assert {each.name for each in steps.keep} == running & wanted
+    assert set(steps.create) == wanted - running
+
+
+def test_the_order_is_that_of_the_index() -> None:
+    steps = plan(spec(12), [instance(11), instance(10), instance(2)])
+    assert [each.name for each in steps.keep] == ["worker-2", "worker-10", "worker-11"]
+    assert list(steps.create) == [instance_name(index) for index in range(12) if index not in (2, 10, 11)]
+
+
+@pytest.mark.parametrize("state", [InstanceState.STARTING, InstanceState.STOPPED])
+def test_one_that_does_not_run_is_deleted_and_created_again(state: InstanceState) -> None:
+    dead = instance(0, state)
+    assert plan(spec(1), [dead]) == Plan(create=("worker-0",), delete=(dead,))
+
+
+def test_one_too_many_is_deleted() -> None:
+    assert plan(spec(1), [instance(0), instance(1)]) == Plan(keep=(instance(0),), delete=(instance(1),))
+
+
+def test_equal_settings_do_not_conflict() -> None:
+    asked = FleetSpec("demo", "local", 2, public_key="new")
+    assert conflicts(asked, replace(asked, public_key="old")) == []
+
+
+def test_each_setting_that_differs_is_told_in_words() -> None:
+    asked = FleetSpec("demo", "gce", 4, python="/opt/python")
+    assert conflicts(asked, FleetSpec("demo", "local", 1)) == [
+        "4 workers asked for, 1 is up",
+        "provider gce asked for, it was made by local",
+        "Python interpreter /opt/python asked for, it has the one found on the host",
+    ]
+    assert conflicts(FleetSpec("demo", "local", 1), FleetSpec("demo", "local", 2)) == ["1 worker asked for, 2 are up"]

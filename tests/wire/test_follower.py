@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import FleetError, UnreachableError
+from fleet.events import ConnectionLost, ConnectionRestored
+from fleet.remote import channel as channel_module
+from fleet.remote.bundle import scan
+from fleet.remote.causes import WrongHostError
+from fleet.remote.channel import AgentChannel, open_agent
+from fleet.remote.follower import Follower, Item
+from fleet.remote.job import RefusedError, commit, follow, prepare
+from provision.model import Host
+from tests.wire.hosts import Hosts, Wire
+from tests.wire.scripted import FOLLOW, Scripted
+from train.agent.records import Commit, Follow, JobResult, Log, Outcome, Phase, Prepare, TaskState
+
+pytestmark = pytest.mark.wire
+
+ASK = Follow("job-1", "worker-0")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> object:
+    """No test leaves a thread behind."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 5
+    while set(threading.enumerate()) - before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not set(threading.enumerate()) - before
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log of 2 MB that no two places of are alike."""
+    path = tmp_path / "log"
+    path.write_bytes(os.urandom(2_000_000))
+    return path
+
+
+def opener(hosts: Hosts) -> Callable[[Host], AgentChannel]:
+    return lambda host: open_agent(host, hosts.key, connect_timeout_s=2)
+
+
+def text_of(items: list[Item], host: str = "worker-0") -> bytes:
+    """The bytes of a host's log, which must come without gap or overlap."""
+    data = b""
+    for item in items:
+        if item.host == host and isinstance(item.record, Log):
+            assert item.record.offset == len(data)
+            data += item.payload
+    return data
+
+
+def kinds(items: list[Item]) -> list[type]:
+    return [type(item.record) for item in items if not isinstance(item.record, Log)]
+
+
+def test_all_hosts_are_followed_to_their_end(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=65_536, PAUSE=0))
+    with Follower([(host, ASK) for host in hosts.hosts], opener(hosts)) as follower:
+        items = list(follower)
+    for host in hosts.hosts:
+        assert text_of(items, host.name) == log.read_bytes()
+        assert kinds([item for item in items if item.host == host.name]) == [TaskState, JobResult]
+
+
+def test_a_channel_that_is_open_is_used(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=65_536, PAUSE=0))
+    channel = open_agent(hosts.hosts[0], hosts.key)
+
+    def never(_: Host) -> AgentChannel:
+        raise AssertionError
+
+    with Follower([(hosts.hosts[0], ASK)], never, channels={"worker-0": channel}) as follower:
+        assert text_of(list(follower)) == log.read_bytes()
+    assert not channel.connection.is_open
+
+
+def test_killed_connections_go_on_at_the_byte(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=9_999, PAUSE=0.01))
+    items: list[Item] = []
+    kill_at = [300_000, 900_000, 1_500_000]
+    with Follower([(hosts.hosts[0], ASK)], opener(hosts)) as follower:
+        for item in follower:
+            items.append(item)
+            if kill_at and isinstance(item.record, Log) and item.record.offset > kill_at[0]:
+                kill_at.pop(0)
+                hosts.kill_sessions(0)
+    assert text_of(items) == log.read_bytes()
+    assert kinds(items) == [TaskState, *[ConnectionLost, ConnectionRestored] * 3, JobResult]
+    lost = next(item.record for item in items if isinstance(item.record, ConnectionLost))
+    assert (lost.host, lost.retry_s) == ("worker-0", 0.5)
+    assert "worker-0" in lost.reason
+
+
+def test_a_connection_on_which_nothing_comes_is_opened_anew(
+    hosts: Hosts, wire: Wire, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=9_999, PAUSE=0.005))
+    items: list[Item] = []
+    with Follower([(wire.host, ASK)], opener(hosts), silence_s=1.0) as follower:
+        for item in follower:
+            items.append(item)
+            if wire.opened == 1 and isinstance(item.record, Log) and item.record.offset > 500_000:
+                wire.hold()
+            if isinstance(item.record, ConnectionLost):
+                wire.cut()
+                wire.release()
+    assert text_of(items) == log.read_bytes()
+    assert kinds(items).count(ConnectionRestored) == 1
+    assert "did not answer within 1 s while following the job" in next(
+        item.record.reason for item in items if isinstance(item.record, ConnectionLost)
+    )
+
+
+def test_a_host_that_stays_away_is_given_up_and_the_others_are_followed(
+    hosts: Hosts, wire: Wire, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=9_999, PAUSE=0.005))
+    items: list[Item] = []
+
+    def read(follower: Follower) -> None:
+        for item in follower:
+            items.append(item)
+            if item.host == "worker-0" and isinstance(item.record, Log):
+                wire.close()
+
+    requests = [(wire.host, ASK), (hosts.hosts[1], ASK)]
+    sentence = r"worker-0 \(127.* did not come back within 1 s"
+    with Follower(requests, opener(hosts), give_up_s=1.0) as follower:
+        with pytest.raises(UnreachableError, match=sentence) as raised:
+            read(follower)
+    assert text_of(items, "worker-1") == log.read_bytes()
+    lost = [item.record for item in items if isinstance(item.record, ConnectionLost)]
+    assert lost[-1].retry_s == 0
+    assert all(each.retry_s > 0 for each in lost[:-1])
+    assert "worker-0" in raised.value.cause
+
+
+TASK = """
+import os, random, time
+numbers = random.Random(1)
+for _ in range(400):
+    os.write(1, numbers.randbytes(5_000))
+    time.sleep(0.005)
+"""
+
+
+def test_the_real_agent_is_followed_through_killed_connections(hosts: Hosts, empty: Path) -> None:
+    (empty / "task.py").write_text(TASK)
+    host = hosts.hosts[0]
+    channel = open_agent(host, hosts.key)
+    with scan(empty, empty / "task.py", [], empty.parent / "cache") as bundle:
+        wish = Prepare("job-1", "tests", "worker-0", bundle.entries, host.private_address, python=sys.executable)
+        prepared = prepare(channel, wish, bundle, lambda *_: None)
+    commit(channel, Commit("job-1", "worker-0", [prepared.member], "00" * 32, [prepared.python, "task.py"], {}, {}))
+    items: list[Item] = []
+    kill_at = [300_000, 900_000, 1_500_000]
+    with Follower([(host, ASK)], opener(hosts), channels={host.name: channel}) as follower:
+        for item in follower:
+            items.append(item)
+            if kill_at and isinstance(item.record, Log) and item.record.offset > kill_at[0]:
+                kill_at.pop(0)
+                hosts.kill_sessions(0)
+    log = Path(prepared.workdir).parent / "attempt-1" / "log"
+    assert text_of(items) == log.read_bytes()
+    assert log.stat().st_size == 2_000_000
+    states = [item.record.phase for item in items if isinstance(item.record, TaskState)]
+    assert states == [Phase.WAITING, Phase.RUNNING, Phase.EXITED]
+    assert kinds(items).count(ConnectionRestored) == 3
+    (result,) = (item.record for item in items if isinstance(item.record, JobResult))
+    assert result.outcome is Outcome.SUCCEEDED
+
+
+def test_a_refusal_is_not_tried_again(hosts: Hosts) -> None:
+    with (
+        Follower([(hosts.hosts[0], Follow("no-such-job", "worker-0"))], opener(hosts)) as follower,
+        pytest.raises(RefusedError, match="no-such-job"),
+    ):
+        list(follower)
+
+
+def test_a_host_that_is_another_now_is_not_tried_again(hosts: Hosts) -> None:
+    other = dataclasses.replace(hosts.hosts[0], host_key=hosts.hosts[1].host_key)
+    with Follower([(other, ASK)], opener(hosts)) as follower, pytest.raises(WrongHostError, match="follow the job"):
+        list(follower)
+
+
+def test_a_bug_comes_out(hosts: Hosts) -> None:
+    def broken(_: Host) -> AgentChannel:
+        raise ZeroDivisionError
+
+    with Follower([(hosts.hosts[0], ASK)], broken) as follower, pytest.raises(ZeroDivisionError):
+        list(follower)
+
+
+def test_close_is_prompt_while_a_host_is_silent(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "pack", Scripted("hello()\nhear()\nhear()"))
+    follower = Follower([(host, ASK) for host in hosts.hosts], opener(hosts))
+    timer = threading.Timer(0.5, follower.close)
+    timer.start()
+    began = time.monotonic()
+    assert list(follower) == []
+    timer.join()
+    assert time.monotonic() - began < 2
+
+
+def test_close_is_prompt_while_nobody_reads(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.write_bytes(bytes(100_000_000))
+    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=262_144, PAUSE=0))
+    with Follower([(hosts.hosts[0], ASK)], opener(hosts)) as follower:
+        next(iter(follower))
+        time.sleep(1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 1
+
+
+def test_close_is_prompt_between_two_tries(hosts: Hosts) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    dead = dataclasses.replace(hosts.hosts[0], address="127.0.0.1", port=port)
+    with Follower([(dead, ASK)], opener(hosts)) as follower:
+        tries = iter(follower)
+        for _ in range(3):
+            assert isinstance(next(tries).record, ConnectionLost)
+        began = time.monotonic()
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("piece", [262_144, 1_000])
+def test_a_log_comes_fast(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    size = 100_000_000 if piece > 100_000 else 2_000_000
+    log.write_bytes((b"Epoch 1/5 - loss: 0.1234 " * 5 + b"\n") * (size // 126))
+    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=piece, PAUSE=0))
+    with open_agent(hosts.hosts[0], hosts.key) as channel:
+        began = time.monotonic()
+        received = sum(len(payload) for _, payload in follow(channel, ASK))
+        seconds = time.monotonic() - began
+    assert received == log.stat().st_size
+    assert received / seconds > 1e6  # far below what is measured, far above what anything quadratic reaches
+
+
+def test_follow_alone_raises_what_happens(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "pack", Scripted("hello()\nhear()\nsys.exit(7)"))
+    with open_agent(hosts.hosts[0], hosts.key) as channel, pytest.raises(FleetError, match="exit code 7"):
+        list(follow(channel, ASK))
