@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -18,7 +18,6 @@ from fleet.errors import CancelledError, FleetError, UsageError
 if TYPE_CHECKING:
     from fleet.events import Sink
     from fleet.ports import Ports
-    from fleet.status import FleetStatus
 
 app = typer.Typer(
     name="fleet",
@@ -196,26 +195,9 @@ def status(
 
     request = verb.StatusRequest(fleet=_checked(fleet) if fleet else "")
     statuses = verb.run(request, _ports())
-    if output is Output.JSON:
-        from fleet.console.jsonl import JsonSink
+    from fleet.console.tables import print_status
 
-        sink = JsonSink(sys.stdout.buffer)
-        for one in statuses:
-            sink.emit(one)
-        return
-    _print_status(statuses)
-
-
-def _print_status(statuses: Sequence[FleetStatus]) -> None:
-    import shutil
-    import time
-
-    from fleet.console.colors import wants_color
-    from fleet.console.tables import render_status
-
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
-    color = wants_color(sys.stdout, os.environ)
-    print(render_status(statuses, now=time.time(), width=width, color=color))  # noqa: T201
+    print_status(statuses, sys.stdout, json=output is Output.JSON)
 
 
 @app.command()

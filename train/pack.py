@@ -28,12 +28,15 @@ FAILED = b"bootstrap-failed"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = b"from train.agent.serve import main\n\nmain()\n"
 
-# Python of every version reads this far; without single quotes, so that any shell passes it on as it is.
-_BOOTSTRAP = r"""
+# Every version of Python 3 can read it. It has no single quotes, backslashes or exclamation marks, so that any login
+# shell passes it on as it is, fish and csh included.
+_BOOTSTRAP = """
 import os, sys
 version = "%d.%d.%d" % sys.version_info[:3]
+def say(text):
+    os.write(1, (text + chr(10)).encode("utf-8", "replace"))
 def end(text, code):
-    os.write(1, (text + "\n").encode("utf-8", "replace"))
+    say(text)
     os._exit(code)
 if sys.version_info < (3, 9):
     end("python-too-old " + version, 3)
@@ -50,9 +53,9 @@ def take(count):
 def proven(data):
     return hashlib.sha256(data).hexdigest() == sys.argv[2]
 def receive():
-    os.write(1, b"want-agent\n")
-    line = b""
-    while line[-1:] != b"\n":
+    say("want-agent")
+    line = take(1)
+    while not line.endswith(bytes([10])):
         line += take(1)
     data = take(int(line))
     if not proven(data):

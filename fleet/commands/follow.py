@@ -10,11 +10,14 @@ from fleet.errors import CancelledError, JobFailedError, JobNotFinished
 from fleet.events import ConnectionLost, ConnectionRestored, LogChunk, Sink
 from fleet.state import FleetFolder, FleetRecord
 from provision.model import Host
-from train.agent.records import Follow, JobResult, Log, Outcome, Phase, Progress, TaskState, Usage
+from train.agent.records import Exit, Follow, JobResult, Log, Outcome, Phase, Progress, TaskState, Usage
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
     from fleet.remote.follower import Follower, Item
+
+
+_TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,19 @@ class Followed:
     lines: int | None = None
     follow: bool = True
     logs: bool = True
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What following a job came to.
+
+    Attributes:
+        result: How the job ended; None where it goes on.
+        last_line: Of the output of the task that failed first, as far as its log was followed.
+    """
+
+    result: JobResult | None
+    last_line: str = ""
 
 
 def _follower(followed: Followed) -> Follower:
@@ -66,7 +82,7 @@ def _follower(followed: Followed) -> Follower:
     return Follower(requests, reopen, channels=channels)
 
 
-def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambda _: False) -> JobResult | None:
+def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambda _: False) -> Ended:
     """Emit what happens to a job.
 
     Args:
@@ -75,13 +91,14 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
         until: Ends the following early.
 
     Returns:
-        How the job ended; None where it goes on.
+        How the job ended.
 
     Raises:
         JobNotFinished: Ctrl-C.
         FleetError: a host did not come back, and no other told how the job ended.
     """
     results: list[JobResult] = []
+    tails: dict[str, bytes] = {}
     try:
         with _follower(followed) as follower:
             for item in follower:
@@ -89,6 +106,8 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
                     results.append(item.record)
                 else:
                     _emit(item, sink)
+                if isinstance(item.record, Log):
+                    tails[item.record.task] = (tails.get(item.record.task, b"") + item.payload)[-_TAIL_BYTES:]
                 if until(item):
                     break
     except KeyboardInterrupt:
@@ -96,9 +115,15 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
             f"detached; job {followed.job} goes on", next_step="fleet logs -f to come back, fleet stop to end it"
         ) from None
     result = agreed(results)
-    if result is not None:
-        sink.emit(result)
-    return result
+    if result is None:
+        return Ended(None)
+    sink.emit(result)
+    return Ended(result, _last_line(tails.get(result.first_task, b"")))
+
+
+def _last_line(tail: bytes) -> str:
+    lines = [line.strip() for line in tail.decode("utf-8", "replace").splitlines()]
+    return next((line for line in reversed(lines) if line), "")
 
 
 def agreed(results: list[JobResult]) -> JobResult | None:
@@ -115,12 +140,8 @@ def _emit(item: Item, sink: Sink) -> None:
         sink.emit(record)
 
 
-def until_running(followed: Followed, sink: Sink) -> JobResult | None:
-    """Wait until every task runs user code, or the job has ended.
-
-    Returns:
-        How the job ended, where it did already.
-    """
+def until_running(followed: Followed, sink: Sink) -> Ended:
+    """Wait until every task runs user code, or the job has ended."""
     waiting = {channel.connection.host.name for channel in followed.channels}
 
     def all_run(item: Item) -> bool:
@@ -131,7 +152,7 @@ def until_running(followed: Followed, sink: Sink) -> JobResult | None:
     return follow(followed, sink, until=all_run)
 
 
-def outcome_or_raise(result: JobResult | None, record: FleetRecord) -> JobResult:
+def outcome_or_raise(ended: Ended, record: FleetRecord) -> JobResult:
     """The result of a job that succeeded.
 
     Raises:
@@ -140,13 +161,17 @@ def outcome_or_raise(result: JobResult | None, record: FleetRecord) -> JobResult
         CancelledError: it was stopped.
     """
     option = "" if record.spec.name == "default" else f" --fleet {record.spec.name}"
+    result = ended.result
     if result is None:
         raise JobNotFinished("the job is still running", next_step=f"fleet logs -f{option}")
     if result.outcome is Outcome.CANCELLED:
         raise CancelledError(f"job {result.job} was stopped", next_step=f"fleet train starts another{option}")
     if result.outcome is not Outcome.SUCCEEDED:
         worker = f" --worker {result.first_task}" if result.first_task else ""
+        raised = result.exits.get(result.first_task, Exit()).code
         raise JobFailedError(
-            f"job {result.job} failed", cause=result.reason, next_step=f"fleet logs -n 50{worker}{option}"
+            f"job {result.job} failed: {result.reason}" if result.reason else f"job {result.job} failed",
+            cause=ended.last_line if raised else "",
+            next_step=f"fleet logs -n 50{worker}{option}",
         )
     return result

@@ -78,8 +78,8 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             lines=request.lines,
             follow=request.follow,
         )
-        result = follow(followed, sink)
-    return outcome_or_raise(result, record)
+        ended = follow(followed, sink)
+    return outcome_or_raise(ended, record)
 
 
 def _announce(record: FleetRecord, report: JobReport, sink: Sink) -> None:

@@ -263,10 +263,10 @@ def _followed(
     sink.emit(JobStarted(first.job, record.last_script, first.attempt, tuple(first.members), ports.clock()))
     followed = Followed(folder=folder, record=record, job=first.job, channels=tuple(channels))
     if request.detach:
-        if (result := until_running(dataclasses.replace(followed, logs=False), sink)) is not None:
-            outcome_or_raise(result, record)
+        ended = until_running(dataclasses.replace(followed, logs=False), sink)
+        if ended.result is not None:
+            outcome_or_raise(ended, record)
         sink.emit(Note(f"job {first.job} runs; `fleet logs -f` shows it, `fleet stop` ends it"))
         return TrainSummary(job=first.job)
-    result = follow(followed, sink)
-    outcome_or_raise(result, record)
+    result = outcome_or_raise(follow(followed, sink), record)
     return TrainSummary(job=first.job, result=result)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from fleet.console.colors import is_smart, wants_color
-from fleet.console.jsonl import JsonSink
-from fleet.console.lines import LinesSink
-from fleet.events import Sink
+
+if TYPE_CHECKING:
+    from fleet.events import Sink
 
 Output = Literal["auto", "lines", "json"]
 
@@ -35,11 +35,15 @@ def make_sink(
         environ: Environment: TERM and NO_COLOR count.
     """
     if output == "json":
+        from fleet.console.jsonl import JsonSink
+
         return JsonSink(stdout.buffer)
     if output == "auto" and is_smart(stdout, environ):
         from fleet.console.live import LiveSink
 
         return LiveSink(stdout, prefix=prefix, hint=hint)
+    from fleet.console.lines import LinesSink
+
     return LinesSink(
         stdout.buffer, stderr, prefix=prefix, color=wants_color(stdout, environ), terminal=stdout.isatty()
     )

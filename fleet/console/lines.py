@@ -9,9 +9,14 @@ from fleet.console.colors import paint, task_color
 from fleet.console.logtext import LogText
 from fleet.console.sentences import plan_text, sentence
 from fleet.events import Event, LogChunk, PushProgress, TaskPlanned
-from train.agent.records import Phase, TaskState
+from train.agent.records import JobResult, Outcome, Phase, TaskState
 
 _PARTIAL_MAX = 64 * 1024  # bytes of an unfinished line that are held back
+
+
+def _is_told_as_error(event: Event) -> bool:
+    """Whether the command ends with an error that says the same, and the next step."""
+    return isinstance(event, JobResult) and event.outcome is not Outcome.SUCCEEDED
 
 
 class LinesSink:
@@ -68,7 +73,7 @@ class LinesSink:
                 return
             self._pushed.add(event.host)
         text = sentence(event)
-        if text:
+        if text and not _is_told_as_error(event):
             print(text, file=self._err, flush=True)
 
     def close(self) -> None:

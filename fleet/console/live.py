@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -160,7 +161,9 @@ class LiveSink:
         if isinstance(event, TaskPlanned):
             self._said.append((time.monotonic(), plan_text(event)))
         elif isinstance(event, _SAID):
-            self._said.append((time.monotonic(), sentence(event) + "\n"))
+            lines = sentence(event).split("\n")
+            text = "\n".join(textwrap.fill(line, self._console.width, break_long_words=False) for line in lines)
+            self._said.append((time.monotonic(), text + "\n"))
 
     def _run(self) -> None:
         try:

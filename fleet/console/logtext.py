@@ -29,6 +29,7 @@ _NOISE = re.compile(
     r"I\d{4} \d\d:\d\d:\d+\.\d+ +\d+ [\w/.-]+\.(?:cc|h):\d+\] "
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: I (?:tensorflow|external|xla|tsl)/"  # TensorFlow up to 2.20
     r"|WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
+    r"|/job:\w+/replica:\d+/task:\d+$"  # the rest of a list of tasks
     r"|To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags"
     r"|.*Unable to register cu\w+ factory: Attempting to register factory"
     r"|.*computation placer already registered"

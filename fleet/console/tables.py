@@ -57,11 +57,7 @@ def print_status(fleets: Sequence[FleetStatus], out: TextIO, *, json: bool) -> N
 def _fleet(fleet: FleetStatus, now: float, width: int) -> list[Line]:
     lines = [_head(fleet, now, width)]
     lines += _indented(choose(_host_columns(fleet.hosts), width - len(_INDENT)), width) if fleet.hosts else []
-    lines += [
-        (Span(_INDENT + _why(host), "yellow"),)
-        for host in fleet.hosts
-        if not host.reachable and host.reason
-    ]
+    lines += [(Span(_INDENT + _why(host), "yellow"),) for host in fleet.hosts if not host.reachable and host.reason]
     if fleet.job is None:
         return [*lines, (Span(f"{_INDENT}no job yet", "dim"),)]
     lines += [(), _job_line(fleet.job, now, width)]

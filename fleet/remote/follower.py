@@ -17,7 +17,8 @@ from fleet.remote.fanout import Outcome, raise_failures, where
 from fleet.remote.job import RefusedError, follow
 from fleet.remote.position import Position
 from provision.model import Host
-from train.agent.records import Follow, Record
+from train.agent.records import Follow, JobResult, Record
+from train.agent.records import Outcome as JobOutcome
 
 GIVE_UP_S = 300.0
 _FIRST_RETRY_S = 0.5
@@ -25,6 +26,7 @@ _LONGEST_RETRY_S = 5.0
 _LAST_RETRY_S = 0.05
 _QUEUE_BYTES = 16 * 1024 * 1024
 _QUEUE_ITEMS = 10_000
+_AFTER_RESULT_S = 10.0
 _CLOSE_S = 2.0
 
 
@@ -50,11 +52,12 @@ class Follower:
         requests: What to follow, by host.
         reopen: Opens a channel to a host's agent.
         channels: Channels that are open already, by name of host; the follower owns and closes them.
-        give_up_s: How long a host may stay away, in seconds.
+        give_up_s: How long a host may stay away, in seconds; ten at most once another has told how the job ended.
         silence_s: Longest time without a word from a living agent, in seconds.
 
     Raises:
-        FleetError: by the iteration at its end, for hosts that refused or did not come back.
+        FleetError: by the iteration at its end, if no host told how the job ended, for those that refused or did
+            not come back.
     """
 
     def __init__(
@@ -67,14 +70,9 @@ class Follower:
         silence_s: float = ANSWER_S,
     ) -> None:
         self._queue = _Queue(len(requests))
-        self._closed = threading.Event()
+        self._terms = _Terms(reopen, self._queue, give_up_s, silence_s)
         open_channels = channels or {}
-        self._lines = [
-            _Line(
-                host, request, open_channels.get(host.name), reopen, self._queue, self._closed, give_up_s, silence_s
-            )
-            for host, request in requests
-        ]
+        self._lines = [_Line(host, request, open_channels.get(host.name), self._terms) for host, request in requests]
         for line in self._lines:
             line.thread.start()
 
@@ -89,18 +87,20 @@ class Follower:
     def __iter__(self) -> Iterator[Item]:
         while (item := self._queue.get()) is not None:
             yield item
-        if self._closed.is_set():
+        if self._terms.closed.is_set():
             return
         for line in self._lines:
             if line.bug is not None:
                 raise line.bug
+        if self._terms.told.is_set():
+            return
         raise_failures(
             [Outcome(line.host, error=line.failure) for line in self._lines if line.failure], "follow the job"
         )
 
     def close(self) -> None:
         """Stop at once, from any thread; what was not yet delivered is dropped."""
-        self._closed.set()
+        self._terms.closed.set()
         self._queue.close()
         for line in self._lines:
             line.sever()
@@ -109,31 +109,31 @@ class Follower:
             line.thread.join(max(0.0, end - time.monotonic()))
 
 
+class _Terms:
+    """What the hosts' threads have in common."""
+
+    def __init__(
+        self, reopen: Callable[[Host], AgentChannel], queue: _Queue, give_up_s: float, silence_s: float
+    ) -> None:
+        self.reopen = reopen
+        self.queue = queue
+        self.give_up_s = give_up_s
+        self.silence_s = silence_s
+        self.closed = threading.Event()
+        self.told = threading.Event()  # a host knew how the job ended
+
+
 class _Line:
     """One host: its thread, its position and the channel of the moment."""
 
-    def __init__(
-        self,
-        host: Host,
-        request: Follow,
-        channel: AgentChannel | None,
-        reopen: Callable[[Host], AgentChannel],
-        queue: _Queue,
-        closed: threading.Event,
-        give_up_s: float,
-        silence_s: float,
-    ) -> None:
+    def __init__(self, host: Host, request: Follow, channel: AgentChannel | None, terms: _Terms) -> None:
         self.host = host
         self.failure: FleetError | None = None
         self.bug: Exception | None = None
         self.thread = threading.Thread(target=self._run, name=f"follow-{host.name}", daemon=True)
         self._position = Position(request)
         self._channel = channel
-        self._reopen = reopen
-        self._queue = queue
-        self._closed = closed
-        self._give_up_s = give_up_s
-        self._silence_s = silence_s
+        self._terms = terms
         self._lost_at: float | None = None
         self._retry_s = _FIRST_RETRY_S
 
@@ -145,7 +145,7 @@ class _Line:
 
     def _run(self) -> None:
         try:
-            while not self._closed.is_set():
+            while not self._terms.closed.is_set():
                 try:
                     self._converse()
                     return
@@ -156,15 +156,15 @@ class _Line:
             self.bug = error
         finally:
             self._hang_up()
-            self._queue.leave()
+            self._terms.queue.leave()
 
     def _converse(self) -> None:
         """One conversation with the agent, up to its end."""
         if self._channel is None:
-            self._channel = self._reopen(self.host)
-        if self._closed.is_set():
+            self._channel = self._terms.reopen(self.host)
+        if self._terms.closed.is_set():
             return
-        for record, payload in follow(self._channel, self._position.request(), self._silence_s):
+        for record, payload in follow(self._channel, self._position.request(), self._terms.silence_s):
             if self._lost_at is not None:
                 self._lost_at = None
                 self._retry_s = _FIRST_RETRY_S
@@ -172,31 +172,35 @@ class _Line:
             new = self._position.passed(record, payload)
             if new is not None and not self._put(*new):
                 return
+            if isinstance(record, JobResult) and record.outcome is not JobOutcome.LOST:
+                self._terms.told.set()
 
     def _again(self, error: FleetError) -> bool:
         """Wait before the next try; False if there is none."""
         self._hang_up()
-        if self._closed.is_set():
+        if self._terms.closed.is_set():
             return False
         now = time.monotonic()
         if self._lost_at is None:
             self._lost_at = now
-        reason = error.sentence
+        give_up_s = min(
+            self._terms.give_up_s, _AFTER_RESULT_S if self._terms.told.is_set() else self._terms.give_up_s
+        )
         if isinstance(error, (RefusedError, WrongHostError)):
             self.failure = error
-        elif now - self._lost_at >= self._give_up_s:
+        elif now - self._lost_at >= give_up_s:
             self.failure = UnreachableError(
-                f"{where(self.host)} did not come back within {self._give_up_s:g} s",
-                cause=reason,
+                f"{where(self.host)} did not come back within {give_up_s:g} s",
+                cause=error.sentence,
                 next_step="fleet status, then fleet logs -f",
             )
         if self.failure is not None:
-            self._put(ConnectionLost(self.host.name, reason, 0.0))
+            self._put(ConnectionLost(self.host.name, error.sentence, 0.0))
             return False
-        retry_s = min(self._retry_s, max(_LAST_RETRY_S, self._lost_at + self._give_up_s - now))
+        retry_s = min(self._retry_s, max(_LAST_RETRY_S, self._lost_at + give_up_s - now))
         self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
-        self._put(ConnectionLost(self.host.name, reason, retry_s))
-        return not self._closed.wait(retry_s)
+        self._put(ConnectionLost(self.host.name, error.sentence, retry_s))
+        return not self._terms.closed.wait(retry_s)
 
     def _hang_up(self) -> None:
         channel, self._channel = self._channel, None
@@ -204,7 +208,7 @@ class _Line:
             channel.close()
 
     def _put(self, record: Record | ConnectionLost | ConnectionRestored, payload: bytes = b"") -> bool:
-        return self._queue.put(Item(self.host.name, record, payload))
+        return self._terms.queue.put(Item(self.host.name, record, payload))
 
 
 class _Queue:

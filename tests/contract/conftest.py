@@ -57,9 +57,11 @@ class LocalCase:
 
     def traces(self) -> list[str]:
         files = [str(path) for path in self.root.glob("**/*")]
-        return files + [
-            f"{process.pid} {process.name()}" for process in psutil.process_iter() if self._is_ours(process)
-        ]
+        return files + [f"{process.pid} {process.name()}" for process in self._processes()]
+
+    def sweep(self) -> None:
+        for process in self._processes():
+            process.kill()
 
     def script(self) -> str:
         return (
@@ -67,6 +69,9 @@ class LocalCase:
             "from provision.local import LocalProvider\n"
             f"provider = LocalProvider(Path({str(self.root)!r}))\n"
         )
+
+    def _processes(self) -> list[psutil.Process]:
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def _is_ours(self, process: psutil.Process) -> bool:
         """By what it was started with, or what its standard error is: an sshd has nothing else to be known by."""
@@ -81,9 +86,12 @@ class LocalCase:
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     assert request.param == "local"
     case = LocalCase(tmp_path)
-    yield case
-    case.provider.delete(case.provider.list(), lambda *_: None)
-    assert case.traces() == []
+    try:
+        yield case
+        case.provider.delete(case.provider.list(), lambda *_: None)
+        assert case.traces() == []
+    finally:
+        case.sweep()
 
 
 @pytest.fixture(scope="session")

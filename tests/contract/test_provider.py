@@ -341,10 +341,11 @@ def test_delete_ends_what_does_not_heed_term(case: Case, spec: Spec, ssh: Ssh) -
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_delete_ends_a_connection_that_is_open(case: Case, spec: Spec, ssh: Ssh, killed: bool) -> None:
+def test_delete_ends_a_connection_on_which_nothing_runs(case: Case, spec: Spec, ssh: Ssh, killed: bool) -> None:
     create(case, spec(workers=1))
     [instance] = case.provider.list("demo")
-    command = ssh.command(case.provider.host(instance), "echo connected; exec sleep 600")
+    idle = ["ssh", "-N", "-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo connected"]
+    command = [*idle, *ssh.command(case.provider.host(instance))[1:]]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as client:
         try:
             assert client.stdout is not None

@@ -7,11 +7,12 @@ can put both into one order.
 import os
 from typing import Any, Dict, List, Optional
 
-from train.agent.disk import make_folder, read_json, write_all, write_atomic
+from train.agent.disk import make_folder, read_json, remove_file, write_all, write_atomic
 from train.agent.paths import TaskPaths
 from train.agent.records import JobResult, Record, TaskState, decode, encode
 
 LOG_AT = b'"log_at":'
+SPARE = 1 << 18  # bytes
 
 
 def _append(path: str) -> int:
@@ -31,6 +32,8 @@ class Journal:
         self._log = _append(paths.log(attempt))
         self._records = _append(paths.records(attempt))
         self.log_size = os.fstat(self._log).st_size
+        self._spare = paths.spare(attempt)
+        write_atomic(self._spare, bytes(SPARE))
 
     def write_log(self, data: bytes) -> None:
         """Add to the log.
@@ -53,8 +56,13 @@ class Journal:
         line = encode(record)
         write_all(self._records, line[:-2] + b"," + LOG_AT + str(self.log_size).encode() + b"}\n")
 
+    def use_spare(self) -> None:
+        """The disk is full: make room for the records and the result that are still to come."""
+        remove_file(self._spare)
+
     def close(self) -> None:
         """Close both files."""
+        remove_file(self._spare)
         os.close(self._log)
         os.close(self._records)
 

@@ -12,6 +12,7 @@ ROOT/                       one fleet's files on this host, readable by their ow
         attempt-1/log       the task's output, byte for byte
         attempt-1/records   what happened to it, one JSON line each
         attempt-1/agent.log the supervisor's own last words
+        attempt-1/spare     while it runs: space for these when the disk is full
         result.json         how the job ended
         control             socket of the supervisor
         processes           who is alive, while the supervisor is
@@ -118,6 +119,10 @@ class TaskPaths(NamedTuple):
     def records(self, attempt: int) -> str:
         """What happened to the task in one attempt."""
         return os.path.join(self.attempt(attempt), "records")
+
+    def spare(self, attempt: int) -> str:
+        """Space that is given back when the disk is full, so that the end can still be written down."""
+        return os.path.join(self.attempt(attempt), "spare")
 
     def agent_log(self, attempt: int) -> str:
         """What the supervisor had to say of itself."""

@@ -215,6 +215,7 @@ class Supervisor:
     def _give_up(self, reason: str) -> None:
         if not self._fault:
             self._fault = reason
+            self._journal.use_spare()
             self._task.stop(self._commit.grace_s)
 
     def _task_exited(self, ended: Exit) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import secrets
 import select
-import shlex
 import signal
 import subprocess
 import sys
@@ -87,10 +88,8 @@ class Agent:
         assert self.process.stderr
         if self.process.stderr.closed:
             return ""
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        except BrokenPipeError:
-            pass
         self.process.stdout.close()
         try:
             self.process.wait(DEADLINE_S)
@@ -301,15 +300,9 @@ def eventually(true: Callable[[], bool], deadline_s: float = 10.0) -> bool:
 
 def end_all(roots: Sequence[Path]) -> None:
     """SIGKILL whatever the agents under `roots` left running."""
-    import json
-
     for root in roots:
         for path in root.glob("jobs/*/*/processes"):
             known = json.loads(path.read_text())
             for pid, _, _ in known.values():
                 if alive(pid):
                     os.kill(pid, signal.SIGKILL)
-
-
-def quoted(words: Sequence[str]) -> str:
-    return " ".join(map(shlex.quote, words))

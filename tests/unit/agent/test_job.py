@@ -16,8 +16,8 @@ from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import (
     Bundle,
     alive,
-    committed,
     commits,
+    committed,
     eventually,
     follow,
     gone,
@@ -80,7 +80,8 @@ def log_of(root: Path, job: str, task: str = "worker-0") -> bytes:
 
 def test_one_task_from_prepare_to_its_result(connect: Connect) -> None:
     agent = connect(env={"SSH_CONNECTION": "1 2 3 4", "SSH_AUTH_SOCK": "/tmp/a", "MY_SESSION": "kept"})
-    members = committed([agent], "one", Bundle(PRINT_ENVIRONMENT), env={"MY_NAME": "a b"}, secret_env={"MY_KEY": "s3cr3t"})
+    bundle = Bundle(PRINT_ENVIRONMENT)
+    members = committed([agent], "one", bundle, env={"MY_NAME": "a b"}, secret_env={"MY_KEY": "s3cr3t"})
     story = follow(agent, Follow("one", "worker-0"))
 
     assert story.phases == ["waiting", "running", "exited"]
@@ -401,7 +402,9 @@ def test_sigterm_to_the_supervisor_fails_the_job_with_that_reason(connect: Conne
 )
 def test_any_output_arrives_byte_for_byte(connect: Connect, piece: bytes, times: int) -> None:
     agent = connect()
-    bundle = Bundle(f"import os\ndata = open('piece', 'rb').read()\nfor _ in range({times}):\n    os.sys.stdout.buffer.write(data)")
+    bundle = Bundle(
+        f"import sys\ndata = open('piece', 'rb').read()\nfor _ in range({times}): sys.stdout.buffer.write(data)"
+    )
     bundle.add("piece", piece)
     committed([agent], "bytes", bundle)
     story = follow(agent, Follow("bytes", "worker-0"))
@@ -439,7 +442,7 @@ for epoch in (1, 2):
     assert (1, 2) in seen
     late = follow(connect(), Follow("progress", "worker-0"))
     kept = [record for record in late.records if isinstance(record, Progress)]
-    assert [(record.epoch, record.epochs, record.step, record.steps) for record in kept] == [(1, 2, 3, 3), (2, 2, 3, 3)]
+    assert [(one.epoch, one.epochs, one.step, one.steps) for one in kept] == [(1, 2, 3, 3), (2, 2, 3, 3)]
     assert kept[-1].metrics == {"loss": 0.5}
 
 

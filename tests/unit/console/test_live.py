@@ -215,6 +215,12 @@ def test_last_words_stand_under_the_table() -> None:
     assert screen.plain[-2] == "fleet demo: 2 instances deleted, 0 left; lived 1 min"
 
 
+def test_sentences_are_broken_between_words() -> None:
+    screen = Screen(40)
+    play(screen, Note("legacy Keras on all workers (TF_USE_LEGACY_KERAS=1)\nsecond line"))
+    assert screen.plain == ["legacy Keras on all workers", "(TF_USE_LEGACY_KERAS=1)", "second line", ""]
+
+
 def test_plans_are_printed() -> None:
     screen = Screen()
     play(screen, TaskPlanned("worker-0", "worker-0", "{}", "python task.py", {}))

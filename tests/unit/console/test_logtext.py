@@ -184,6 +184,7 @@ To enable the following instructions: AVX2 FMA, in other operations, rebuild Ten
 E0000 00:00:1795228847.362245    5800 cuda_platform.cc:52] failed call to cuInit: INTERNAL: UNKNOWN ERROR (303)
 I0000 00:00:1795228847.438592    5812 coordination_service.h:529] /job:worker/task:0 has connected
 W0000 00:00:1795228847.675245    5800 dataset.cc:997] Input of GeneratorDatasetOp::Dataset will not be optimized because
+/job:worker/replica:0/task:1
 2024-05-09 12:34:56.123456: I tensorflow/core/util/port.cc:113] oneDNN custom operations are on.
 2024-05-09 12:34:56.123456: I external/local_tsl/tsl/cuda/cudart_stub.cc:32] Could not find cuda drivers on your machine
 2024-05-09 12:34:56.1: E external/local_xla/xla/cuda_dnn.cc:9261] Unable to register cuDNN factory: Attempting to register factory for plugin cuDNN

@@ -223,6 +223,15 @@ def test_ports_stay_clear_of_those_that_tasks_take(provider: LocalProvider) -> N
     assert all(sshd._free_port("127.0.0.1") >= 10_000 for _ in range(20))
 
 
+def test_an_sshd_has_a_session_of_its_own_so_that_no_ctrl_c_reaches_it(
+    provider: LocalProvider, tmp_path: Path
+) -> None:
+    provider.create(SPEC, ["worker-0"], quiet)
+    record = Records(tmp_path / "local").read("demo", "worker-0")
+    assert record is not None
+    assert os.getsid(record.pid) == record.pid
+
+
 def test_eight_are_up_in_about_a_second(provider: LocalProvider) -> None:
     names = [instance_name(index) for index in range(8)]
     started = time.monotonic()

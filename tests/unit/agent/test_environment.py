@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+
+from train.agent.environment import by_rank, task_environment
+from train.agent.paths import TaskPaths
+from train.agent.records import Member
+
+MEMBERS = [
+    Member("worker-1", "10.0.0.3", 2222, 1),
+    Member("ps-0", "10.0.0.9", 2222, 1),
+    Member("chief-0", "10.0.0.2", 2223, 1),
+    Member("worker-0", "fd00::4", 2222, 1),
+]
+
+
+def environment(
+    session: dict[str, str] | None = None, user: dict[str, str] | None = None, task: str = "worker-1"
+) -> dict[str, str]:
+    return task_environment(
+        session or {},
+        user or {},
+        fleet="tiny",
+        job="j1",
+        task=task,
+        attempt=2,
+        members=MEMBERS,
+        paths=TaskPaths("/root/jobs/j1/" + task),
+    )
+
+
+def test_rank_follows_type_and_index() -> None:
+    assert [member.task for member in by_rank(MEMBERS)] == ["chief-0", "worker-0", "worker-1", "ps-0"]
+
+
+def test_all_variables_of_a_task() -> None:
+    found = environment()
+    assert json.loads(found.pop("TF_CONFIG")) == {
+        "cluster": {
+            "chief": ["10.0.0.2:2223"],
+            "worker": ["[fd00::4]:2222", "10.0.0.3:2222"],
+            "ps": ["10.0.0.9:2222"],
+        },
+        "task": {"type": "worker", "index": 1},
+    }
+    around = "10.0.0.3,10.0.0.9,10.0.0.2,fd00::4,localhost,127.0.0.1,::1"
+    assert found == {
+        "PYTHONUNBUFFERED": "1",
+        "PWD": "/root/jobs/j1/worker-1/src",
+        "FLEET_NAME": "tiny",
+        "FLEET_JOB_ID": "j1",
+        "FLEET_ATTEMPT": "2",
+        "FLEET_TASK_TYPE": "worker",
+        "FLEET_TASK_INDEX": "1",
+        "FLEET_RANK": "2",
+        "FLEET_NUM_TASKS": "4",
+        "FLEET_ADDRESSES": "10.0.0.2:2223,[fd00::4]:2222,10.0.0.3:2222,10.0.0.9:2222",
+        "FLEET_CHECKPOINT_DIR": "/root/jobs/j1/worker-1/checkpoints",
+        "FLEET_LOG_DIR": "/root/jobs/j1/worker-1/logs",
+        "FLEET_MODEL_DIR": "/root/jobs/j1/worker-1/model",
+        "FLEET_TASK_FOLDER": "/root/jobs/j1/worker-1",
+        "AIP_CHECKPOINT_DIR": "/root/jobs/j1/worker-1/checkpoints",
+        "AIP_TENSORBOARD_LOG_DIR": "/root/jobs/j1/worker-1/logs",
+        "AIP_MODEL_DIR": "/root/jobs/j1/worker-1/model",
+        "no_proxy": around,
+        "NO_PROXY": around,
+    }
+
+
+def test_the_user_wins_over_the_session_and_over_us_but_for_tf_config() -> None:
+    user = {"PYTHONUNBUFFERED": "", "FLEET_LOG_DIR": "gs://b/logs", "TF_CONFIG": "{}", "HOME": "/user"}
+    found = environment({"HOME": "/session", "LANG": "C", "TF_CPP_MIN_LOG_LEVEL": "2"}, user)
+    assert found["PYTHONUNBUFFERED"] == ""
+    assert found["FLEET_LOG_DIR"] == "gs://b/logs"
+    assert found["HOME"] == "/user"
+    assert found["LANG"] == "C"
+    assert found["TF_CPP_MIN_LOG_LEVEL"] == "2"
+    assert json.loads(found["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
+
+
+def test_a_proxy_stays_out_of_the_way_between_tasks() -> None:
+    found = environment({"http_proxy": "http://proxy:3128", "NO_PROXY": "intern, 10.0.0.3", "no_grpc_proxy": "x"})
+    assert found["http_proxy"] == "http://proxy:3128"
+    assert found["no_proxy"] == "intern,10.0.0.3,10.0.0.9,10.0.0.2,fd00::4,localhost,127.0.0.1,::1"
+    assert found["NO_PROXY"] == found["no_proxy"]
+    assert found["no_grpc_proxy"].startswith("x,10.0.0.3,")
+
+
+def test_the_cluster_is_the_same_on_every_task() -> None:
+    clusters = [json.loads(environment(task=member.task)["TF_CONFIG"])["cluster"] for member in MEMBERS]
+    assert all(cluster == clusters[0] for cluster in clusters)
