@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="fleet",
-    help="Turns a TensorFlow training script into a multi-worker job on bare machines over plain SSH.",
+    help="Run a TensorFlow training script as a multi-worker job over plain SSH.",
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
@@ -104,7 +104,10 @@ def up(
     fleet: Fleet = DEFAULT_FLEET,
     output: OutputOption = Output.AUTO,
 ) -> None:
-    """Start a fleet, or repair it; on this computer, unless a GPU or another provider is asked for."""
+    """Start a fleet, or repair it.
+
+    On this computer, unless a GPU or another provider is asked for.
+    """
     from fleet.commands import up as verb
 
     request = verb.UpRequest(fleet=_checked(fleet), workers=workers, provider=provider, gpu=gpu, python=python)
@@ -115,7 +118,7 @@ def up(
 def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script, task.py.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="After --: arguments of the script.")
+        list[str] | None, typer.Argument(metavar="-- ARGS", help="After --: arguments of the script.")
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the job runs.")] = False,
     dry_run: Annotated[
@@ -144,7 +147,11 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
     fleet: Fleet = DEFAULT_FLEET,
     output: OutputOption = Output.AUTO,
 ) -> None:
-    """Run SCRIPT on all workers together, and show what happens. Ctrl-C detaches; the job goes on."""
+    """Run SCRIPT on all workers together.
+
+    Pushes the script's folder, starts every worker with its TF_CONFIG, and shows what happens. Ctrl-C detaches; the
+    job goes on.
+    """
     from fleet.commands import train as verb
     from fleet.commands.variables import environment, secrets
 
@@ -176,7 +183,11 @@ def logs(
     fleet: Fleet = DEFAULT_FLEET,
     output: OutputOption = Output.AUTO,
 ) -> None:
-    """Show the log of the newest job, byte for byte; one worker's comes without prefix."""
+    """Show the log of the newest job.
+
+    Byte for byte as the workers wrote it; one worker's alone comes without prefix. Ends with the exit code of the
+    job.
+    """
     from fleet.commands import logs as verb
 
     request = verb.LogsRequest(fleet=_checked(fleet), follow=follow, lines=lines, worker=worker, job=job)
@@ -219,7 +230,7 @@ def down(
     yes: Yes = False,
     output: OutputOption = Output.AUTO,
 ) -> None:
-    """Delete the fleet and all that belongs to it, and prove it."""
+    """Delete the fleet and all its files, and prove it."""
     from fleet.commands import down as verb
 
     request = verb.DownRequest(fleet=_checked(fleet))
@@ -233,7 +244,10 @@ def demo(
     ] = 2,
     output: OutputOption = Output.AUTO,
 ) -> None:
-    """Show the whole way on this computer: up, train a small model, logs, down."""
+    """Show the whole way on this computer.
+
+    Starts two workers, trains a small model on them, and takes everything down again.
+    """
     from fleet.commands import demo as verb
 
     _run(output, lambda sink: verb.run(verb.DemoRequest(workers=workers), _ports(yes=True), sink))

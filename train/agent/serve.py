@@ -75,8 +75,8 @@ class Conversation:
         if isinstance(request, Prepare):
             self._prepare(request)
         elif isinstance(request, Chunk):
-            for _ in self._channel.payload(request.payload, IDLE_S):
-                continue  # of a stream that was refused, or that nobody asked for
+            # Of a stream that was refused, or that nobody asked for: read and forgotten before the next request.
+            self._channel.pass_over(request.payload)
         elif isinstance(request, Commit):
             self._commit(request)
         elif isinstance(request, Follow):

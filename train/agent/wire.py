@@ -75,6 +75,7 @@ class Channel:
         self._reads = reads
         self._writes = writes
         self._buffer = LineBuffer(LONGEST_REQUEST)
+        self._owed = 0  # of a payload that nobody read to its end
         os.set_blocking(writes, False)
 
     def fileno(self) -> int:
@@ -88,6 +89,8 @@ class Channel:
             ClientGoneError: the input ended, or nothing came for `deadline_s` seconds.
             MalformedRecordError: what came is no record.
         """
+        for _ in self.payload(self._owed, deadline_s):
+            continue
         while True:
             line = self._buffer.line()
             if line is not None:
@@ -110,19 +113,23 @@ class Channel:
         return decode(line) if line is not None else None
 
     def payload(self, size: int, deadline_s: float) -> Iterator[bytes]:
-        """The `size` raw bytes that follow a line, in pieces.
+        """The `size` raw bytes that follow a line, in pieces; what is not read of them, `receive` passes over.
 
         Raises:
             ClientGoneError: the input ended, or nothing came for `deadline_s` seconds.
         """
-        left = size
-        while left > 0:
-            piece = self._buffer.take(min(left, _PIECE))
+        self._owed = size
+        while self._owed > 0:
+            piece = self._buffer.take(min(self._owed, _PIECE))
             if piece:
-                left -= len(piece)
+                self._owed -= len(piece)
                 yield piece
             else:
                 self._fill(deadline_s)
+
+    def pass_over(self, size: int) -> None:
+        """Let `receive` pass over the `size` raw bytes that follow a line."""
+        self._owed = size
 
     def send(self, record: Record, payload: bytes = b"") -> None:
         """Send `record`, and the bytes that its field ``payload`` announces.
