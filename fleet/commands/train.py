@@ -89,6 +89,7 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
     folder, record = ports.store.need(request.fleet)
     program = _program(request, script, data, ports)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(program.bundle)
         lock = stack.enter_context(contextlib.ExitStack())
         lock.enter_context(ports.store.lock(request.fleet, f"train {request.script}"))
         _announce(record, sink)

@@ -1,7 +1,7 @@
 """What this host knows of its jobs: found by name, listed, reported."""
 
 import os
-from typing import List, Optional
+from typing import Any, Dict, List, Optional
 
 from train.agent import control
 from train.agent.disk import read_text, size_of
@@ -94,13 +94,18 @@ def report(paths: TaskPaths) -> Optional[JobReport]:
         alive=live is not None,
         started_at=float(job.get("started_at", 0.0)),
         command=[str(word) for word in job.get("command", [])],
-        members=[Member(**member) for member in job.get("members", [])],
+        members=_members(job),
         log_size=size_of(paths.log(attempt)),
         exit=history[-1].exit if history else None,
         result=result,
         progress=_newest_progress(live or []),
         usage=_newest_usage(live or []),
     )
+
+
+def _members(job: Dict[str, Any]) -> List[Member]:
+    given = job.get("members", [])
+    return [Member(*(member.get(field) for field in Member._fields)) for member in given]
 
 
 def _newest_progress(records: List[Record]) -> Optional[Progress]:

@@ -11,6 +11,7 @@ from train.agent.paths import TaskPaths
 
 MARK = "FLEET_TASK_FOLDER"  # in the environment of every process of a task
 _END_DEADLINE_S = 10.0
+_LOOK_AGAIN_S = 0.02
 _DEAD = ("Z", "X", "x")
 
 
@@ -169,7 +170,7 @@ def end_leftovers(paths: TaskPaths) -> bool:
         if time.monotonic() > end:
             raise TimeoutError(f"processes {left} are still there {_END_DEADLINE_S:.0f} s after SIGKILL")
         found = signal_all(left, signal.SIGKILL) or found
-        time.sleep(0.02)  # nobody tells of the end of somebody else's child
+        time.sleep(_LOOK_AGAIN_S)  # nobody tells of the end of somebody else's child
 
 
 def supervisor_of(paths: TaskPaths) -> Optional[ProcessId]:
@@ -179,16 +180,19 @@ def supervisor_of(paths: TaskPaths) -> Optional[ProcessId]:
 
 
 def await_exit(process: ProcessId, deadline_s: float) -> bool:
-    """Wait for a process to end; False if it has not in time."""
+    """Wait for the end of a process that need not be our child; False if it has not come in time."""
+    end = time.monotonic() + deadline_s
     try:
         fd = os.pidfd_open(process.pid)
-    except OSError:  # gone, or Linux before 5.3
+    except (OSError, AttributeError):  # gone; or Linux before 5.3, where nobody tells
+        while is_alive(process) and time.monotonic() < end:
+            time.sleep(_LOOK_AGAIN_S)
         return not is_alive(process)
     try:
-        if not is_alive(process):
-            return True
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        return bool(poll.poll(deadline_s * 1000))
+        if is_alive(process):
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            poll.poll(max(0.0, deadline_s) * 1000)
+        return not is_alive(process)
     finally:
         os.close(fd)

@@ -13,7 +13,7 @@ from train.agent.processes import ProcessId, await_exit, end_leftovers, is_alive
 from train.agent.records import Stop, Stopped
 
 # Beyond the grace period: SIGKILL, the news to the chief and back, and a peer that does not answer.
-MARGIN_S = 25.0
+MARGIN_S = 35.0
 _EXIT_S = 5.0
 
 

@@ -7,6 +7,8 @@ import zipfile
 
 from train.agent.disk import remove_tree
 
+AGENTS_KEPT = 5
+
 
 def unpack(archive: str, folder: str) -> None:
     """Make `folder` hold the modules of `archive`; it appears whole or not at all.
@@ -25,11 +27,21 @@ def unpack(archive: str, folder: str) -> None:
             for written in (path, importlib.util.cache_from_source(path)):
                 _sync(written)
         os.rename(temporary, folder)
+        _prune(os.path.dirname(folder))
     except OSError:
         if not os.path.isdir(folder):  # or another start was faster
             raise
     finally:
         remove_tree(temporary)
+
+
+def _prune(folder: str) -> None:
+    """Remove all agents but the newest; one that is at work has long read all of its modules."""
+    archives = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pyz")]
+    archives.sort(key=lambda path: os.stat(path).st_mtime, reverse=True)
+    for archive in archives[AGENTS_KEPT:]:
+        remove_tree(archive[: -len(".pyz")])
+        remove_tree(archive)
 
 
 def _sync(path: str) -> None:

@@ -154,6 +154,8 @@ class Channel:
         self._wait(self._reads, select.POLLIN, deadline_s, "to send something")
         try:
             data = os.read(self._reads, _PIECE)
+        except BlockingIOError:  # both ends may be one socket, which then blocks for neither
+            return
         except OSError as error:
             raise ClientGoneError(f"the client cannot be read: {error.strerror}") from error
         if not data:

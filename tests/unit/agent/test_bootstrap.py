@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.conftest import Connect
-from tests.unit.agent.hosts import Agent, Bundle, committed, follow
-from train.agent.records import Exit, Follow
+from tests.unit.agent.hosts import Agent, Bundle, commits, committed, follow
+from train.agent.records import Exit, Follow, Prepared
 from train.pack import bootstrap_command, build_agent
 
 AGENT = Path(__file__).parents[3] / "train" / "agent"
@@ -66,6 +66,30 @@ def test_the_agent_is_asked_for_once_and_then_starts_from_disk(connect: Connect)
     assert (folder / f"{digest}.pyz").stat().st_mode & 0o777 == 0o600
     assert folder.stat().st_mode & 0o777 == 0o700
     assert list((folder / digest / "train/agent/__pycache__").glob("serve.*.pyc"))
+
+
+def test_the_archive_on_disk_runs_by_itself(connect: Connect) -> None:
+    archive = next((connect().root / "agent").glob("*.pyz"))
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", archive, archive.parents[1], archive.stem],
+        input=b"",
+        capture_output=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.stdout.startswith(b'{"record":"hello","agent":"' + archive.stem.encode())
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_only_the_newest_agents_stay(connect: Connect) -> None:
+    folder = connect().root / "agent"
+    for n in range(8):
+        (folder / f"{n}.pyz").touch()
+        (folder / f"{n}").mkdir()
+        os.utime(folder / f"{n}.pyz", (n, n))
+    shutil.rmtree(folder / build_agent().digest)
+    connect()
+    assert {path.stem for path in folder.iterdir()} == {build_agent().digest, "7", "6", "5", "4"}
 
 
 def test_a_damaged_archive_on_disk_is_replaced(connect: Connect) -> None:
@@ -172,12 +196,9 @@ def memory_of(pid: int) -> int:
 
 def test_supervisor_and_follower_are_small(connect: Connect) -> None:
     agent = connect()
-    members = agent.prepare("small", Bundle("import time; time.sleep(60)"))
-    from tests.unit.agent.hosts import commits
-    from train.agent.records import Prepared
-
-    assert isinstance(members, Prepared)
+    answer = agent.prepare("small", Bundle("import time; time.sleep(60)"))
+    assert isinstance(answer, Prepared)
     assert agent.hello is not None
-    supervisor = agent.commit(next(commits("small", [members.member], [sys.executable, "task.py"]))).pid
+    supervisor = agent.commit(next(commits("small", [answer.member], [sys.executable, "task.py"]))).pid
     follow(agent, Follow("small", "worker-0"), lambda story: "running" in story.phases)
     assert memory_of(supervisor) + memory_of(agent.hello.pid) < 30 << 20

@@ -26,6 +26,7 @@ from tests.unit.agent.hosts import (
 from train.agent.records import (
     Exit,
     Follow,
+    GpuUse,
     Inspect,
     JobReport,
     Outcome,
@@ -72,6 +73,13 @@ def pid_in(root: Path, job: str, task: str, name: str = "pid") -> int:
     path = source(root, job, task) / name
     assert eventually(path.exists)
     return int(path.read_text())
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def log_of(root: Path, job: str, task: str = "worker-0") -> bytes:
@@ -471,13 +479,30 @@ def test_inspect_reports_the_newest_jobs_and_what_the_running_one_does(connect: 
 
 
 @pytest.mark.slow
-def test_usage_is_told_every_five_seconds(connect: Connect) -> None:
-    agent = connect()
+def test_usage_is_told_every_five_seconds(connect: Connect, tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in\n'
+        "*utilization*) echo '0, 37, 1024'; exec sleep 60 ;;\n"
+        "*) echo '0, Tesla T4, 15360, 535.183.01' ;;\n"
+        "esac\n"
+    )
+    program.chmod(0o755)
+    agent = connect(env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
     committed([agent], "usage", Bundle("data = bytearray(50 << 20)\nwhile True: pass"))
     story = follow(agent, Follow("usage", "worker-0"), lambda story: any(isinstance(r, Usage) for r in story.records))
     usage = next(record for record in story.records if isinstance(record, Usage))
     assert usage.cpu_percent > 5
     assert usage.memory_bytes > 50 << 20
+    assert usage.gpus == [GpuUse(0, 37.0, 1024)]
+    connect().stop("usage")
+
+    def left() -> list[str]:
+        found = [path for path in Path("/proc").glob("[0-9]*/environ") if str(tmp_path).encode() in read(path)]
+        return [path.parent.name for path in found if path.parent.name != str(agent.process.pid)]
+
+    assert eventually(lambda: not left()), left()
 
 
 def test_a_second_job_is_refused_while_one_runs_and_taken_afterwards(connect: Connect) -> None:

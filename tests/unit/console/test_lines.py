@@ -131,7 +131,7 @@ def test_what_happens_is_told_beside_the_log() -> None:
         reader.sink.emit(event)
     assert reader.out.startswith(b"worker-0\n  command")  # the plan of a dry run, and nothing else
     told = reader.err.getvalue().splitlines()
-    assert "job j-1 failed: worker-0 exited with code 3" in told
+    assert not any("failed" in line for line in told)  # the error at the end of the command tells that
     assert "worker-0: connection lost (timed out); trying again in 2 s" in told
 
 
