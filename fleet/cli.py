@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from fleet.config import DEFAULT_FLEET, NAME_VARIABLE, state_root
+from fleet.config import DEFAULT_FLEET, NAME_VARIABLE, for_fleet, state_root
 from fleet.errors import CancelledError, FleetError, UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def up(
     from fleet.commands import up as verb
 
     request = verb.UpRequest(fleet=_checked(fleet), workers=workers, provider=provider, gpu=gpu, python=python)
-    _run(output, lambda sink: verb.run(request, _ports(), sink))
+    _run(fleet, output, lambda sink: verb.run(request, _ports(), sink))
 
 
 @app.command()
@@ -169,7 +169,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             grace_s=grace,
         )
 
-    _run(output, lambda sink: verb.run(request(), _ports(), sink))
+    _run(fleet, output, lambda sink: verb.run(request(), _ports(), sink))
 
 
 @app.command()
@@ -191,7 +191,7 @@ def logs(
     from fleet.commands import logs as verb
 
     request = verb.LogsRequest(fleet=_checked(fleet), follow=follow, lines=lines, worker=worker, job=job)
-    _run(output, lambda sink: verb.run(request, _ports(), sink), prefix=worker == "all", live=follow)
+    _run(fleet, output, lambda sink: verb.run(request, _ports(), sink), prefix=worker == "all", live=follow)
 
 
 @app.command()
@@ -221,7 +221,7 @@ def stop(
     from fleet.commands import stop as verb
 
     request = verb.StopRequest(fleet=_checked(fleet), grace_s=grace)
-    _run(output, lambda sink: verb.run(request, _ports(), sink))
+    _run(fleet, output, lambda sink: verb.run(request, _ports(), sink))
 
 
 @app.command()
@@ -234,7 +234,7 @@ def down(
     from fleet.commands import down as verb
 
     request = verb.DownRequest(fleet=_checked(fleet))
-    _run(output, lambda sink: verb.run(request, _ports(yes), sink))
+    _run(fleet, output, lambda sink: verb.run(request, _ports(yes), sink))
 
 
 @app.command()
@@ -250,7 +250,7 @@ def demo(
     """
     from fleet.commands import demo as verb
 
-    _run(output, lambda sink: verb.run(verb.DemoRequest(workers=workers), _ports(yes=True), sink))
+    _run(verb.FLEET, output, lambda sink: verb.run(verb.DemoRequest(workers=workers), _ports(yes=True), sink))
 
 
 def _version(wanted: bool) -> None:
@@ -270,12 +270,15 @@ def _main(
     pass
 
 
-def _run(output: Output, verb: Callable[[Sink], object], *, prefix: bool = True, live: bool = True) -> None:
+def _run(
+    fleet: str, output: Output, verb: Callable[[Sink], object], *, prefix: bool = True, live: bool = True
+) -> None:
     sink = _sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix)
     try:
         verb(sink)
     except FleetError as error:
         sink.close()
+        error.next_step = for_fleet(error.next_step, fleet)
         raise typer.Exit(_report(error, sink)) from None
     except KeyboardInterrupt:
         sink.close()
@@ -300,6 +303,19 @@ def _wants_json(arguments: list[str]) -> bool:
         word in ("-ojson", "--output=json", "-o=json") or (word == "json" and before in ("-o", "--output"))
         for before, word in zip(["", *own], own, strict=False)
     )
+
+
+def _bug(error: Exception) -> FleetError:
+    import traceback
+
+    file = state_root() / "bug-report.txt"
+    sentence = f"a bug of fleet: {type(error).__name__}: {error}"
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    except OSError:
+        return FleetError(sentence, cause="".join(traceback.format_exception(error)))
+    return FleetError(sentence, next_step=f"please report it, with {file}")
 
 
 def _usage(error: TyperException) -> UsageError:
@@ -342,4 +358,6 @@ def run(arguments: list[str]) -> int:
         failure = _usage(error)
     except KeyboardInterrupt:
         failure = CancelledError("interrupted")
+    except Exception as error:  # noqa: BLE001 - a bug: the traceback goes into a file, the user gets a sentence
+        failure = _bug(error)
     return _report(failure, _sink(Output.JSON) if _wants_json(arguments) else None)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 DEFAULT_FLEET = "default"
 STATE_VARIABLE = "FLEET_STATE_DIR"
 NAME_VARIABLE = "FLEET_NAME"
+
+_COMMAND = re.compile(r"\bfleet (?:up|train|logs|status|stop|down)\b(?! --fleet)")
+
+
+def for_fleet(text: str, name: str) -> str:
+    """`text` with ``--fleet NAME`` in each command that it names, unless that is the default fleet."""
+    return text if name == DEFAULT_FLEET else _COMMAND.sub(rf"\g<0> --fleet {name}", text)
 
 
 def state_root() -> Path:

@@ -116,7 +116,7 @@ class FleetFolder:
             raise FleetError(
                 f"the record of fleet {self.path.name!r} cannot be read: {file}",
                 cause=str(error),
-                next_step=f"fleet down --fleet {self.path.name}   deletes the fleet by its labels",
+                next_step="fleet down   deletes the fleet by its name",
             ) from error
 
     def write(self, record: FleetRecord) -> None:
@@ -188,18 +188,17 @@ class Store:
         """
         folder = self.fleet(name)
         record = folder.read() if folder.exists() else None
-        option = "" if name == "default" else f" --fleet {name}"
         if record is None and not folder.exists():
             others = ", ".join(self.names())
             raise NotFoundError(
                 f"there is no fleet {name!r}",
                 cause=f"fleets that are up: {others}" if others else "",
-                next_step=f"fleet up --workers 2{option}",
+                next_step="fleet up --workers 2",
             )
         if record is None or not record.ready:
             raise NotReadyError(
                 f"fleet {name!r} is not ready: `fleet up` has not finished",
-                next_step=f"fleet up{option}   repairs it, fleet down{option}   deletes it",
+                next_step="fleet up   repairs it, fleet down   deletes it",
             )
         return folder, record
 

@@ -77,12 +77,12 @@ def _down(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
     except KeyboardInterrupt:
         raise CancelledError(
             "fleet down was interrupted; some of the fleet may be left",
-            next_step=f"fleet down --fleet {request.fleet}",
+            next_step="fleet down",
         ) from None
     if left:
         raise FleetError(
             f"{len(left)} of {len(instances)} instances are still there: {', '.join(item.name for item in left)}",
-            next_step=f"fleet down --fleet {request.fleet}",
+            next_step="fleet down",
         )
     folder.delete()
     lived = max(0.0, ports.clock() - record.created_at) if record else 0.0

@@ -152,7 +152,7 @@ def until_running(followed: Followed, sink: Sink) -> Ended:
     return follow(followed, sink, until=all_run)
 
 
-def outcome_or_raise(ended: Ended, record: FleetRecord) -> JobResult:
+def outcome_or_raise(ended: Ended) -> JobResult:
     """The result of a job that succeeded.
 
     Raises:
@@ -160,18 +160,17 @@ def outcome_or_raise(ended: Ended, record: FleetRecord) -> JobResult:
         JobNotFinished: it goes on.
         CancelledError: it was stopped.
     """
-    option = "" if record.spec.name == "default" else f" --fleet {record.spec.name}"
     result = ended.result
     if result is None:
-        raise JobNotFinished("the job is still running", next_step=f"fleet logs -f{option}")
+        raise JobNotFinished("the job is still running", next_step="fleet logs -f")
     if result.outcome is Outcome.CANCELLED:
-        raise CancelledError(f"job {result.job} was stopped", next_step=f"fleet train starts another{option}")
+        raise CancelledError(f"job {result.job} was stopped", next_step="fleet train starts another")
     if result.outcome is not Outcome.SUCCEEDED:
         worker = f" --worker {result.first_task}" if result.first_task else ""
         raised = result.exits.get(result.first_task, Exit()).code
         raise JobFailedError(
             f"job {result.job} failed: {result.reason}" if result.reason else f"job {result.job} failed",
             cause=ended.last_line if raised else "",
-            next_step=f"fleet logs -n 50{worker}{option}",
+            next_step=f"fleet logs -n 50{worker}",
         )
     return result

@@ -79,7 +79,7 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             follow=request.follow,
         )
         ended = follow(followed, sink)
-    return outcome_or_raise(ended, record)
+    return outcome_or_raise(ended)
 
 
 def _announce(record: FleetRecord, report: JobReport, sink: Sink) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fleet.config import for_fleet
 from fleet.errors import FleetError, NotFoundError
 from fleet.ports import Ports
 from fleet.state import FleetFolder, FleetRecord
@@ -37,7 +38,7 @@ def _status(name: str, folder: FleetFolder) -> FleetStatus:
     record = folder.read()
     if record is None or not record.ready:
         spec = record.spec if record else None
-        reason = f"`fleet up` has not finished: fleet up --fleet {name} repairs, fleet down --fleet {name} deletes"
+        reason = for_fleet("`fleet up` has not finished; it repairs when repeated, `fleet down` deletes", name)
         return FleetStatus(name=name, provider=spec.provider if spec else "unknown", hosts=(_unmade(reason),))
     hosts, reports = _ask(record, folder)
     return FleetStatus(

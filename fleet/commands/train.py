@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from fleet.commands.agents import ask, open_agents, stop_everywhere
 from fleet.commands.follow import Followed, follow, outcome_or_raise, until_running
 from fleet.commands.interrupts import deferred_interrupt
+from fleet.config import for_fleet
 from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
 from fleet.events import FleetOpened, JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
 from fleet.ports import Ports
@@ -266,8 +267,9 @@ def _followed(
     if request.detach:
         ended = until_running(dataclasses.replace(followed, logs=False), sink)
         if ended.result is not None:
-            outcome_or_raise(ended, record)
-        sink.emit(Note(f"job {first.job} runs; `fleet logs -f` shows it, `fleet stop` ends it"))
+            outcome_or_raise(ended)
+        text = f"job {first.job} runs; `fleet logs -f` shows it, `fleet stop` ends it"
+        sink.emit(Note(for_fleet(text, request.fleet)))
         return TrainSummary(job=first.job)
-    result = outcome_or_raise(follow(followed, sink), record)
+    result = outcome_or_raise(follow(followed, sink))
     return TrainSummary(job=first.job, result=result)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from fleet.commands.down import delete_instances
+from fleet.config import for_fleet
 from fleet.errors import CancelledError, FleetError, UsageError
 from fleet.events import FleetOpened, HostConnected, InstanceChanged, Level, Note, Sink
 from fleet.ports import Ports
@@ -90,7 +91,7 @@ def wanted(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
         raise UsageError(
             f"fleet {request.fleet!r} is already up with other settings",
             cause="; ".join(different),
-            next_step=f"fleet down --fleet {request.fleet} first, or --fleet NAME for another one",
+            next_step="fleet down first, or --fleet NAME for another one",
         )
     return said
 
@@ -170,7 +171,7 @@ def _undo(spec: FleetSpec, steps: Plan, folder: FleetFolder, provider: Provider,
         raise CancelledError(
             f"interrupted again; still there: {names}",
             cause=error.sentence if isinstance(error, FleetError) else "",
-            next_step=f"fleet down --fleet {spec.name}",
+            next_step="fleet down",
         ) from None
 
 
@@ -187,5 +188,4 @@ def _report(record: FleetRecord, hosts: list[Host], steps: Plan, price: float, s
     )
     if not steps.create:
         sink.emit(Note(f"fleet {spec.name!r} was already up; every host answers", Level.INFO))
-    option = "" if spec.name == "default" else f" --fleet {spec.name}"
-    sink.emit(Note(f"next: fleet train task.py{option}"))
+    sink.emit(Note(for_fleet("next: fleet train task.py", spec.name)))

@@ -61,10 +61,10 @@ _TABLE: tuple[_Row, ...] = (
     _Row(IncompatiblePeer, "shares no SSH algorithm with this program", _text, "update the SSH server there"),
     _Row(paramiko.ChannelException, "refuses another session on its connection", lambda e: e.text, "fleet status"),
     _Row(ProxyCommandFailure, "cannot be reached through its proxy command", _text, "fleet status"),
-    _Row(NoValidConnectionsError, "cannot be connected to", _of_attempts, "fleet status"),
+    _Row(NoValidConnectionsError, "cannot be connected to", _of_attempts, "fleet up   repairs it"),
     _Row(paramiko.SSHException, "broke off the SSH connection", _text, "fleet status"),
     _Row(socket.gaierror, "has an address that is not known here", _of_socket, "fleet status"),
-    _Row(TimeoutError, "does not answer", lambda _: "", "fleet status"),
+    _Row(TimeoutError, "does not answer", lambda _: "", "fleet status, fleet up   repairs it"),
     _Row(EOFError, "closed the connection", lambda _: "", "fleet status"),
     _Row(OSError, "cannot be connected to", _of_socket, "fleet status"),
 )  # fmt: skip

@@ -75,7 +75,7 @@ def test_the_key_is_for_its_owner_alone_and_made_once(store: Store) -> None:
 def test_missing_and_half_made_fleets_are_told_apart(store: Store) -> None:
     with pytest.raises(NotFoundError, match="no fleet 'demo'") as missing:
         store.need("demo")
-    assert missing.value.next_step == "fleet up --workers 2 --fleet demo"
+    assert missing.value.next_step == "fleet up --workers 2"
     store.fleet("demo").create()
     with pytest.raises(NotReadyError, match="has not finished"):
         store.need("demo")

@@ -246,14 +246,18 @@ def _check_disk(host: HostPaths, needed: int) -> None:
 
 
 def _finished_jobs(host: HostPaths) -> List[str]:
-    """Folders of jobs, newest first; all are finished, since the lock is ours."""
+    """Folders of jobs, newest first; all are finished, since the lock is ours. Never committed ones are removed."""
     changed: Dict[str, float] = {}
     try:
-        with os.scandir(host.jobs) as entries:
-            for entry in entries:
-                changed[entry.path] = entry.stat(follow_symlinks=False).st_mtime
+        names = os.listdir(host.jobs)
     except FileNotFoundError:
         return []
+    for name in names:
+        path = os.path.join(host.jobs, name)
+        if any(os.path.exists(host.task(name, task).job) for task in os.listdir(path)):
+            changed[path] = os.stat(path).st_mtime
+        else:
+            remove_tree(path)
     return sorted(changed, key=lambda path: changed[path], reverse=True)
 
 

@@ -16,7 +16,9 @@ One exec of the agent on a host is one conversation:
     client  → Stop               agent → Stopped
     client  → Inspect            agent → JobReport*, End
 
-End of input before Commit gives everything back that Prepare reserved.
+An empty Want is followed by Prepared at once; a stream that comes nevertheless is passed over, as is the rest of one
+after Refused. End of input before Commit gives everything back that Prepare reserved. During Follow the client may
+send Stop, answered with Stopped before End. After every answer but a broken connection the next request may come.
 """
 
 import json

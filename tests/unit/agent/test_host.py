@@ -273,6 +273,16 @@ def test_the_five_newest_jobs_are_kept_and_the_contents_that_they_name(connect: 
     assert kept == {b"common", *(f"print({n})".encode() for n in range(1, 7))}
 
 
+def test_what_an_agent_that_was_killed_while_preparing_left_is_removed(connect: Connect) -> None:
+    agent = connect()
+    assert isinstance(agent.prepare("broken", Bundle("pass")), Prepared)
+    agent.process.kill()
+    agent.process.wait()
+    assert (agent.root / "jobs/broken").exists()
+    assert isinstance(connect().prepare("next", Bundle("pass")), Prepared)
+    assert not (agent.root / "jobs/broken").exists()
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "host-77"
