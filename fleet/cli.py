@@ -24,7 +24,6 @@ app = typer.Typer(
     help="Run a TensorFlow training script as a multi-worker job over plain SSH.",
     rich_markup_mode=None,
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start here: fleet demo. Exit codes: 0 success, 1 bug, 2 usage, 10 credentials, 11 quota, 12 capacity, "
@@ -346,7 +345,7 @@ def run(arguments: list[str]) -> int:
     """
     signal.signal(signal.SIGTERM, _interrupted)
     try:
-        code = app(args=arguments, prog_name="fleet", standalone_mode=False)
+        code = app(args=arguments or ["--help"], prog_name="fleet", standalone_mode=False)
         if code != _ABORTED:
             return code if isinstance(code, int) else 0
         failure: FleetError = CancelledError("interrupted")

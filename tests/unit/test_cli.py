@@ -11,7 +11,7 @@ from fleet.commands import up
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path))
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     return tmp_path
 
 
@@ -51,5 +51,5 @@ def test_help_and_version_succeed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.run([])
     told = capsys.readouterr()
-    assert "Commands:" in told.out + told.err
-    assert code in (0, 2)
+    assert "Commands:" in told.out
+    assert code == 0
