@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import interleaved
@@ -78,16 +79,17 @@ class Stage:
                 )
                 for host in record["hosts"]
             ]
-            if any([client.wait(timeout=60) for client in clients]):
+            codes = [client.wait(timeout=60) for client in clients]
+            if any(codes):
                 raise RuntimeError("ssh failed")
 
         return self._last(start)
 
-    def _last(self, launch: object) -> float:
+    def _last(self, launch: Callable[[], object]) -> float:
         for mark in self.marks.iterdir():
             mark.unlink()
         begun = time.time()
-        launch()  # type: ignore[operator]
+        launch()
         marks = [float(mark.read_text()) for mark in self.marks.iterdir()]
         if len(marks) != 2:
             raise RuntimeError(f"{len(marks)} tasks wrote when they began, not 2")

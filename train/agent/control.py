@@ -186,6 +186,7 @@ class ControlServer:
             return
         if self._answer(request, lambda record: self._send(connection, encode(record))):
             self._subscribers.add(connection)
+            self._send(connection, _WAKE)  # for what was written since he looked
 
     def _drop(self, connection: socket.socket) -> None:
         if connection in self._connections:
