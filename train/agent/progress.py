@@ -39,6 +39,7 @@ _PAIR = re.compile(rb"([A-Za-z_][\w./@-]{0,60})[ \t]*([:=]?)[ \t]*(" + _NUMBER +
 _FIGURE = re.compile(rb"loss|acc|error|mae|mse|auc|perplexity|reward|precision|recall|f1", re.IGNORECASE)
 _COUNTERS = (b"epoch", b"epochs", b"step", b"steps", b"iteration", b"iter", b"batch", b"of")
 _NO_METRIC = (b"ETA",)
+_WITHIN_EPOCH = b" - ETA: "  # of Keras 2
 
 
 class ProgressParser:
@@ -47,9 +48,12 @@ class ProgressParser:
     Args:
         task: Name of the task, for what it reports.
         attempt: Number of the attempt, for what it reports.
+        workers: Number of workers. Within an epoch Keras 2 prints sums over all of them, so that a loss is as many
+            times too large (seen on TensorFlow 2.15 and 2.21 with tf-keras); of several workers these are left out.
     """
 
-    def __init__(self, task: str, attempt: int) -> None:
+    def __init__(self, task: str, attempt: int, workers: int = 1) -> None:
+        self._sums = workers > 1
         self._rest = b""
         self._overlong = False
         self._in_epoch = False
@@ -127,10 +131,7 @@ class ProgressParser:
             return  # of evaluate() or predict(), after the training
         step = int(found.group(1))
         steps = -1 if found.group(2) == b"Unknown" else int(found.group(2))
-        metrics: Dict[str, float] = {}
-        for name, value in _BAR_METRIC.findall(line)[:_MOST_METRICS]:
-            if name not in _NO_METRIC:
-                metrics[name.decode("ascii", "replace")] = float(value)
+        metrics = self._now.metrics if self._sums and _WITHIN_EPOCH in line else _bar_metrics(line)
         self._report(self._now._replace(step=step, steps=steps, metrics=metrics), ends_epoch=ends_epoch)
         if ends_epoch:
             self._in_epoch = False
@@ -167,6 +168,11 @@ class ProgressParser:
         if ends_epoch:
             self._last_epoch = now.epoch
             self._kept.append(self._now)
+
+
+def _bar_metrics(line: bytes) -> Dict[str, float]:
+    found = _BAR_METRIC.findall(line)[:_MOST_METRICS]
+    return {name.decode("ascii", "replace"): float(value) for name, value in found if name not in _NO_METRIC}
 
 
 def _loose_metrics(line: bytes) -> Dict[str, float]:

@@ -68,7 +68,7 @@ class Supervisor:
         self._commit = start.commit
         self._loop = Loop()
         self._journal = Journal(start.paths, start.commit.attempt)
-        self._parser = ProgressParser(start.commit.task, start.commit.attempt)
+        self._parser = ProgressParser(start.commit.task, start.commit.attempt, len(start.commit.members))
         self._control = ControlServer(self._loop, start.control, self._asked)
         self._task = TaskProcess(
             self._loop, on_output=self._output, on_exit=self._task_exited, on_closed=self._task_closed

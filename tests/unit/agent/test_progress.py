@@ -169,3 +169,14 @@ def test_memory_is_bounded_whatever_comes(pattern: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 2 << 20
+
+
+def test_sums_over_workers_within_an_epoch_are_not_taken_for_the_loss() -> None:
+    parser = ProgressParser("worker-0", 1, workers=2)
+    parser.feed(b"Epoch 1/2\n\r1/6 [====>......] - ETA: 7s - loss: 4.6 - accuracy: 1.2\r", 1.0)
+    assert parser.latest is not None
+    assert (parser.latest.step, parser.latest.metrics) == (1, {})
+    parser.feed(b"6/6 [==========] - 2s 82ms/step - loss: 1.5 - accuracy: 0.5\n", 2.0)
+    assert parser.latest.metrics == {"loss": 1.5, "accuracy": 0.5}
+    parser.feed(b"Epoch 2/2\n\r3/6 [====>......] - ETA: 3s - loss: 2.4\r", 3.0)
+    assert (parser.latest.step, parser.latest.metrics) == (3, {"loss": 1.5, "accuracy": 0.5})
