@@ -24,6 +24,10 @@ _LOWEST_PORT = 10_000
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 _SEPARATION_FOLDER = Path("/run/sshd")
 
+# Debian's bash reads ~/.bashrc for a command that comes through SSH, unless it finds itself below another shell
+# (shell.c, SSH_SOURCE_BASHRC). What stands there is for people: it may print, ask, or take its time.
+_NO_BASHRC = "SHLVL=1"
+
 
 class SshdEndedError(Exception):
     """An sshd ended before it answered; the text is what it logged last."""
@@ -163,7 +167,7 @@ def _spawn(program: str, config: Path, log: Path, instance_id: str) -> int:
     ]
     return os.posix_spawn(
         program,
-        [program, "-D", "-e", "-f", str(config), "-o", f"SetEnv={mark}"],
+        [program, "-D", "-e", "-f", str(config), "-o", f"SetEnv={mark} {_NO_BASHRC}"],
         {"PATH": os.defpath, MARK: instance_id},
         file_actions=actions,
         setsid=True,

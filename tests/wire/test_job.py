@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -30,6 +33,7 @@ time.sleep(600)
 
 TREE = """
 import os
+import pwd
 for folder, _, names in sorted(os.walk(".")):
     for name in sorted(names):
         path = os.path.join(folder, name)
@@ -225,8 +229,6 @@ def test_the_fleet_of_a_user_with_files_called_like_our_packages(program: Progra
     ]
     assert lines_of(program.run("train", "train.py", env=env), "worker-0") == ["the file train.py of the user ran"]
     (program.folder / "fleet.py").unlink()
-    import subprocess
-    import sys
 
     done = subprocess.run(
         [sys.executable, "-m", "fleet", "status"],
@@ -335,3 +337,15 @@ def test_a_killed_supervisor_takes_its_task_with_it(program: Program) -> None:
     wait_for("the tasks to end", lambda: not program.tasks(), deadline_s=15)
     program.script("task.py", "print('ran')\n")
     assert program.run("train", "task.py").text.count("ran") == 2
+
+
+@pytest.mark.skipif(Path(pwd.getpwuid(os.getuid()).pw_shell).name != "bash", reason="the login shell is not bash")
+def test_a_session_does_not_read_what_is_meant_for_people(program: Program) -> None:
+    """Bash reads ~/.bashrc for a command through SSH only where it finds no other shell above itself."""
+    program.run("up", "--workers", "1")
+    folder = program.state / "fleets" / "default"
+    (host,) = json.loads((folder / "fleet.json").read_text())["hosts"]
+    ssh = ["ssh", "-F", "none", "-i", str(folder / "id_ed25519"), "-o", f"HostKeyAlias={host['key_alias']}"]
+    ssh += ["-o", f"UserKnownHostsFile={folder / 'known_hosts'}", "-p", str(host["port"])]
+    done = subprocess.run([*ssh, f"{host['user']}@{host['address']}", "echo $SHLVL"], capture_output=True, check=True)
+    assert done.stdout == b"2\n"
