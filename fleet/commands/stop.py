@@ -41,6 +41,8 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
         if not reports:
             raise NotFoundError(f"fleet {request.fleet!r} has run no job", next_step="fleet train task.py")
         job = next(iter(reports.values())).job
+        if any(report.alive and report.result is None for report in reports.values()):
+            sink.emit(Note(f"stopping job {job}: its tasks have {request.grace_s:g} s to end by themselves"))
         with_job = [channel for channel in channels if channel.connection.host.name in reports]
         stopped = raise_failures(stop_everywhere(with_job, job, request.grace_s), "stop the job")
     running = any(answer.running for answer in stopped)

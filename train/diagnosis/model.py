@@ -1,0 +1,88 @@
+"""What a diagnosis is made from, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from train.agent.records import Exit
+
+LARGEST_TAIL = 256 * 1024
+LARGEST_HEAD = 16 * 1024
+MOST_LINES = 12
+
+
+class Kind(str, Enum):
+    """Classes of first causes."""
+
+    SCRIPT_EXCEPTION = "script-exception"
+    HOST_OUT_OF_MEMORY = "host-out-of-memory"
+    GPU_OUT_OF_MEMORY = "gpu-out-of-memory"
+    PORT_IN_USE = "port-in-use"
+    PEER_UNREACHABLE = "peer-unreachable"
+    PEER_NEVER_STARTED = "peer-never-started"
+    WRONG_TF_CONFIG = "wrong-tf-config"
+    VERSION_MISMATCH = "version-mismatch"
+    DATA_RAN_OUT = "data-ran-out"
+    DATA_CANNOT_BE_SHARDED = "data-cannot-be-sharded"
+    FILE_NOT_FOUND = "file-not-found"
+    CHECKPOINT_NOT_SHARED = "checkpoint-not-shared"
+    NCCL = "nccl"
+    NAME_RESOLUTION = "name-resolution"
+    DISK_FULL = "disk-full"
+    PREEMPTED = "preempted"
+    KILLED = "killed"  # by a signal that nobody of us sent, crashes in native code included
+    HANG = "hang"
+    KERAS_3 = "keras-3"
+    STOPPED_EARLY = "stopped-early"  # a task exited 0 while its peers still needed it
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class TaskEvidence:
+    """What is known of one task after its end.
+
+    Attributes:
+        task: ``worker-1``.
+        address: By which its peers reach it.
+        host: Name of its host.
+        exit: How its process ended; None: nobody saw it.
+        exited_at: Seconds since the epoch by its host's clock; None or 0: not known.
+        reason: What its agent said of it; empty: nothing.
+        stopped_by_us: Whether its agent had sent TERM or KILL before it ended.
+        log_tail: The last of its output; of more than LARGEST_TAIL bytes the last so many are read.
+        log_head: The first of its output; of more than LARGEST_HEAD bytes the first so many are read.
+    """
+
+    task: str
+    address: str = ""
+    host: str = ""
+    exit: Exit | None = None
+    exited_at: float | None = None
+    reason: str = ""
+    stopped_by_us: bool = False
+    log_tail: bytes = b""
+    log_head: bytes = b""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The first cause of a job's failure.
+
+    Attributes:
+        task: Whose failure came first; empty: that of no single task.
+        kind: Class of the cause.
+        sentence: Task and cause in one sentence, without a full stop.
+        lines: The log lines that decided, at most MOST_LINES, without control characters.
+        traceback: Where in the user's own code it was raised: ``task.py:12 in main``; empty: no exception.
+        consequences: Tasks whose own errors only follow from it.
+        next_step: What to do now; empty where that is not known.
+    """
+
+    task: str
+    kind: Kind
+    sentence: str
+    lines: tuple[str, ...] = ()
+    traceback: str = ""
+    consequences: tuple[str, ...] = ()
+    next_step: str = ""

@@ -1,0 +1,93 @@
+"""Log bytes as lines: control characters and the prefixes of launchers taken out, sizes bounded."""
+
+from __future__ import annotations
+
+import re
+
+TRACEBACK = "Traceback (most recent call last):"
+
+_LONGEST_LINE = 4096
+_LONGEST_PREFIX = 160
+_MOST_SHAPES = 4
+
+_BREAK = re.compile(r"\r\n|\n|\r")
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]{0,32}[ -/]{0,8}[@-~]"  # colours and cursor
+    r"|\x1b\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)"  # window titles
+    r"|[\x00-\x08\x0b-\x1f\x7f]"
+)
+# Lines by which TensorFlow, absl, grpc and NCCL log; their text never belongs to an exception.
+_NOISE = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [DIWEF] \S"
+    r"|[DIWEF]\d{4} \d\d:\d\d:\d\d"
+    r"|(?:DEBUG|INFO|WARNING|ERROR):[\w.]+:"
+    r"|WARNING: All log messages before absl"
+    r"|To enable the following instructions"
+    r"|\S{1,80}:\d+:\d+ \[\d+\] .{0,60}NCCL "
+)
+_PROGRESS = re.compile(
+    r"\b(?:epoch|step|iter|iteration|batch)s?\b\W{0,4}\d"
+    r"|\b\w{0,24}loss\W{1,4}[-+]?(?:\d|nan|inf)"
+    r"|^\s*\d+/(?:\d+|Unknown)\s+(?:\[|━|-\s|\d+m?s)",
+    re.IGNORECASE,
+)
+
+
+def lines_of(data: bytes) -> list[str]:
+    """The lines of a log, cleaned and without the prefix that a launcher may have put before each.
+
+    A carriage return ends a line as a newline does. Of a line longer than 4 KiB the middle is left out.
+    """
+    text = data.decode("utf-8", "replace")
+    return _unprefixed([_clean(line) for line in _BREAK.split(text)])
+
+
+def _clean(line: str) -> str:
+    if len(line) > _LONGEST_LINE:
+        line = line[: _LONGEST_LINE - 1024] + " … " + line[-1024:]
+    return _CONTROL.sub("", line).rstrip()
+
+
+def is_noise(line: str) -> bool:
+    """Whether a library wrote this line into its log."""
+    return _NOISE.match(line) is not None
+
+
+def is_progress(line: str) -> bool:
+    """Whether this line tells that training goes on."""
+    return _PROGRESS.search(line[:400]) is not None
+
+
+def shortened(line: str, most: int = 300) -> str:
+    """The line, cut to `most` characters."""
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def _unprefixed(lines: list[str]) -> list[str]:
+    """The lines without the prefix that stands before tracebacks, whatever numbers are in it."""
+    shapes: list[re.Pattern[str]] = []
+    texts: set[str] = set()
+    for line in lines:
+        at = line.find(TRACEBACK)
+        if 0 < at <= _LONGEST_PREFIX and line[:at].strip() and len(shapes) < _MOST_SHAPES:
+            shape = _shape(line[:at])
+            if shape not in texts:
+                texts.add(shape)
+                shapes.append(re.compile(shape))
+    return [_strip(line, shapes) for line in lines] if shapes else lines
+
+
+def _strip(line: str, shapes: list[re.Pattern[str]]) -> str:
+    for shape in shapes:
+        found = shape.match(line)
+        if found:
+            return line[found.end() :]
+    return line
+
+
+def _shape(prefix: str) -> str:
+    """A pattern for prefixes like this one: other numbers, other padding, the text after it left whole."""
+    body = prefix.rstrip(" \t")
+    parts = re.findall(r"\d+|\s+|\D", body)
+    written = [r"\d+" if part.isdecimal() else r"\s+" if part.isspace() else re.escape(part) for part in parts]
+    return "".join(written) + rf"(?:\s{{{len(prefix) - len(body)}}}|$)"
