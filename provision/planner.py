@@ -11,24 +11,25 @@ from provision.names import instance_name
 def plan(spec: FleetSpec, observed: Sequence[Instance]) -> Plan:
     """Plan the way from the instances `observed` to ``worker-0`` … ``worker-N-1`` of `spec`, all running.
 
-    An instance that is half made or stopped is deleted and created again under its name, so a name can stand in
-    both ``create`` and ``delete``; the deletions come first. An instance that `spec` does not name, or a second one
+    One that is stopped stands in ``create``, which starts it again with what it holds. One that is half made stands
+    in ``create`` and ``delete``; the deletions come first. An instance that `spec` does not name, or a second one
     under the same name, is deleted.
 
     Args:
         spec: What is wanted.
         observed: Every instance of this fleet, as its provider lists them.
     """
-    running: dict[str, Instance] = {}
-    for instance in observed:
-        if instance.state is InstanceState.RUNNING:
-            running.setdefault(instance.name, instance)
     wanted = [instance_name(index) for index in range(spec.workers)]
-    keep = tuple(running[name] for name in wanted if name in running)
+    best: dict[str, Instance] = {}
+    for instance in sorted(observed, key=lambda one: one.state is not InstanceState.RUNNING):
+        if instance.name in wanted and instance.state is not InstanceState.STARTING:
+            best.setdefault(instance.name, instance)
+    keep = tuple(best[name] for name in wanted if name in best and best[name].state is InstanceState.RUNNING)
+    kept = {instance.name for instance in keep}
     return Plan(
-        create=tuple(name for name in wanted if name not in running),
+        create=tuple(name for name in wanted if name not in kept),
         keep=keep,
-        delete=tuple(instance for instance in observed if instance not in keep),
+        delete=tuple(instance for instance in observed if instance not in best.values()),
     )
 
 

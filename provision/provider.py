@@ -37,7 +37,9 @@ class Provider(Protocol):
 
     - ``check`` touches nothing. It raises ProviderError while nothing has been started or paid for.
     - ``create`` is idempotent: names are deterministic, so instances already there under the fleet's name are
-      left alone and only the missing ones are made. When it returns, ``list`` shows every name as RUNNING.
+      left alone and only the missing ones are made. One that is STOPPED is
+      started again, with its id, its host key and all that it holds; one that is STARTING was half made by a program
+      that died, and is made anew. When it returns, ``list`` shows every name as RUNNING.
       When it raises (KeyboardInterrupt included), whatever it made is still shown by ``list``.
     - ``list`` is one call for all instances of a fleet; of all fleets where no name is given. An instance that
       was only half made, or whose process has died, is listed too (STARTING, STOPPED), so that ``delete``

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fleet.commands.down import delete_instances
@@ -12,7 +13,7 @@ from fleet.events import FleetOpened, HostConnected, InstanceChanged, Level, Not
 from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord, with_hosts
-from provision.model import FleetSpec, Host, Plan
+from provision.model import FleetSpec, Host, Instance, Plan
 from provision.planner import conflicts, plan
 from provision.provider import Provider
 
@@ -121,15 +122,15 @@ def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
 def _reconcile(
     spec: FleetSpec, folder: FleetFolder, record: FleetRecord, provider: Provider, sink: Sink
 ) -> UpSummary:
-    steps = plan(spec, provider.list(spec.name))
-    new = not steps.keep
+    before = provider.list(spec.name)
+    steps = plan(spec, before)
     try:
         hosts = _make(spec, steps, folder, provider, sink)
     except (KeyboardInterrupt, FleetError) as error:
-        _undo(spec, steps, folder, provider, sink, forget=new)
+        _undo(spec, before, folder, provider, sink)
         if isinstance(error, KeyboardInterrupt):
             raise CancelledError(
-                f"fleet up was interrupted; {'nothing is left' if new else 'what it had made is deleted'}",
+                f"fleet up was interrupted; {'what it had made is deleted' if before else 'nothing is left'}",
                 next_step=f"fleet up --workers {spec.workers}",
             ) from None
         raise
@@ -159,12 +160,13 @@ def _make(spec: FleetSpec, steps: Plan, folder: FleetFolder, provider: Provider,
     return hosts
 
 
-def _undo(spec: FleetSpec, steps: Plan, folder: FleetFolder, provider: Provider, sink: Sink, *, forget: bool) -> None:
-    """Delete what this call made; a second Ctrl-C leaves it, and says so."""
+def _undo(spec: FleetSpec, before: Sequence[Instance], folder: FleetFolder, provider: Provider, sink: Sink) -> None:
+    """Delete what this call made, nothing that was there before; a second Ctrl-C leaves it, and says so."""
     try:
-        made = [instance for instance in provider.list(spec.name) if forget or instance.name in steps.create]
+        old = {instance.id for instance in before}
+        made = [instance for instance in provider.list(spec.name) if instance.id not in old]
         left = delete_instances(made, folder, provider, sink)
-        if forget and not left:
+        if not before and not left:
             folder.delete()
     except (KeyboardInterrupt, FleetError) as error:
         names = ", ".join(instance.name for instance in provider.list(spec.name)) or "nothing"

@@ -40,15 +40,19 @@ def listens(pid: int, instance_id: str) -> bool:
         return False
 
 
-def end(ids: Collection[str]) -> None:
+def end(ids: Collection[str], *, listeners_alone: bool = False) -> None:
     """End every process of the instances `ids`: TERM, listeners first, then KILL; look again until none is left.
+
+    Args:
+        ids: Of the instances.
+        listeners_alone: Leave alone what was started through SSH.
 
     Raises:
         ProviderError: some are there after all that.
     """
     started = time.monotonic()
     asked: set[psutil.Process] = set()
-    while found := sorted(_belonging(ids), key=lambda entry: not entry[0]):
+    while found := [entry for entry in _listeners_first(ids) if entry[0] or not listeners_alone]:
         now = time.monotonic() - started
         if now > END_TIMEOUT_S:
             raise ProviderError(
@@ -66,6 +70,10 @@ def end(ids: Collection[str]) -> None:
         time.sleep(_POLL_S)
         for process in asked:
             reap(process.pid)
+
+
+def _listeners_first(ids: Collection[str]) -> list[tuple[bool, psutil.Process]]:
+    return sorted(_belonging(ids), key=lambda entry: not entry[0])
 
 
 def reap(pid: int) -> None:

@@ -54,7 +54,10 @@ class LocalProvider:
         _find_sshd()
 
     def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
-        """Start an sshd for each of `names` that has none; one that is half made or has died is made anew.
+        """Start an sshd for each of `names` that has none; one that is half made is made anew.
+
+        One whose sshd has died gets another one, in the same folder and if possible on the same port. What was
+        started through the old one goes on meanwhile.
 
         Raises:
             ProviderError: an instance could not be made; all others were.
@@ -63,17 +66,23 @@ class LocalProvider:
         user = account.check()
         there = {instance.name: instance for instance in self.list(spec.name)}
         running = {name for name, instance in there.items() if instance.state is InstanceState.RUNNING}
-        self.delete([there[name] for name in names if name in there and name not in running], progress)
+        whole = {name: record for name in there if (record := self._whole(spec.name, name)) is not None}
+        self.delete([there[name] for name in names if name in there and name not in whole], progress)
+        # A program that died between the start of an sshd and the note of it has left one that nobody knows.
+        again = {whole[name].id for name in names if name in whole and name not in running}
+        processes.end(again, listeners_alone=True)
         self._make_root()
 
         def make(name: str, step: Progress, stopped: Event) -> None:
-            record = Record(spec.name, name, uuid.uuid4().hex, time.time(), spec.python or sys.executable)
-            self._records.write(record)
-            folder = self._records.folder(record.fleet, name)
-            _write_keys(folder, spec, name)
+            folder = self._records.folder(spec.name, name)
+            record = whole.get(name)
+            if record is None:
+                record = Record(spec.name, name, uuid.uuid4().hex, time.time(), spec.python or sys.executable)
+                self._records.write(record)
+                _write_keys(folder, spec, name)
             step(name, "starting sshd")
-            address = sshd.loopback_address(spec.name, index_of(name))
-            pid, port = sshd.start(program, folder, record.id, address, user, stopped)
+            address = record.address or sshd.loopback_address(spec.name, index_of(name))
+            pid, port = sshd.start(program, folder, record.id, address, user, stopped, port=record.port)
             self._records.write(replace(record, address=address, port=port, pid=pid))
             step(name, "ready")
 
@@ -90,6 +99,12 @@ class LocalProvider:
                 cause=error.strerror or str(error),
                 next_step="Make it, or let this user make it",
             ) from error
+
+    def _whole(self, fleet: str, name: str) -> Record | None:
+        """The record of an instance that was made to its end, whether its sshd still runs or not."""
+        record = self._records.read(fleet, name)
+        made = record is not None and record.pid and (self._records.folder(fleet, name) / "host_key.pub").exists()
+        return record if made else None
 
     def list(self, fleet: str | None = None) -> list[Instance]:
         """All instances of `fleet` (of every fleet, where it is None), ordered by fleet and index."""

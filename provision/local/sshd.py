@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -108,7 +109,9 @@ def make_separation_folder() -> None:
         _SEPARATION_FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
 
 
-def start(program: str, folder: Path, instance_id: str, address: str, user: str, stopped: Event) -> tuple[int, int]:
+def start(
+    program: str, folder: Path, instance_id: str, address: str, user: str, stopped: Event, *, port: int = 0
+) -> tuple[int, int]:
     """Start an sshd that outlives this program, and wait until it answers.
 
     Args:
@@ -118,6 +121,7 @@ def start(program: str, folder: Path, instance_id: str, address: str, user: str,
         address: To listen on.
         user: Who may log in.
         stopped: Ends the waiting when set.
+        port: TCP port to listen on, if it is free; 0: any.
 
     Returns:
         Its process and the TCP port that it listens on.
@@ -128,7 +132,7 @@ def start(program: str, folder: Path, instance_id: str, address: str, user: str,
     """
     log = folder / log_name(instance_id)
     for attempt in range(1, _ATTEMPTS + 1):
-        port = _free_port(address)
+        port = _free_port(address, wanted=port)
         config = folder / "sshd_config"
         config.write_text(configuration(folder, address, port, user), encoding="utf-8")
         pid = _spawn(program, config, log, instance_id)
@@ -136,6 +140,7 @@ def start(program: str, folder: Path, instance_id: str, address: str, user: str,
             _await_banner(pid, log, address, port, stopped)
         except SshdEndedError as error:
             if "Address already in use" in str(error) and attempt < _ATTEMPTS:
+                port = 0
                 continue  # somebody took the port between the look and the start
             raise ProviderError(
                 "missing", f"{program} ended as soon as it was started", cause=str(error), next_step=f"Read {log}"
@@ -148,7 +153,12 @@ def _quoted(path: Path) -> str:
     return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _free_port(address: str) -> int:
+def _free_port(address: str, *, wanted: int) -> int:
+    if wanted:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as sshd does: old connections may linger
+            probe.bind((address, wanted))
+            return wanted
     while True:
         with socket.socket() as probe:
             probe.bind((address, 0))

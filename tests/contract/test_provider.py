@@ -109,14 +109,18 @@ def test_create_makes_only_what_is_missing(case: Case, spec: Spec) -> None:
 def test_one_that_died_is_listed_and_a_repeat_repairs_it_alone(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec(workers=3))
     first = case.provider.list("demo")
+    host = case.provider.host(first[1])
+    assert ssh.run(host, f"mkdir -p '{host.root}' && echo precious > '{host.root}/log'").returncode == 0
     case.kill(first[1])
     assert states(case) == {"worker-0": "running", "worker-1": "stopped", "worker-2": "running"}
     create(case, spec(workers=3))
     repaired = case.provider.list("demo")
     assert states(case) == {"worker-0": "running", "worker-1": "running", "worker-2": "running"}
     assert (repaired[0], repaired[2]) == (first[0], first[2])
-    assert repaired[1].id != first[1].id
-    assert ssh.run(case.provider.host(repaired[1]), "true").returncode == 0
+    assert repaired[1].id == first[1].id
+    again = case.provider.host(repaired[1])
+    assert again.host_key == host.host_key
+    assert ssh.run(again, f"cat '{again.root}/log'").stdout == "precious\n"
 
 
 def test_the_planner_s_repair_works_too(case: Case, spec: Spec) -> None:

@@ -320,9 +320,30 @@ def test_a_dead_sshd_is_named_and_up_repairs_it(program: Program) -> None:
     ran = program.run("train", "task.py", code=13)
     assert "worker-1" in ran.err
     assert "fleet up" in ran.err
-    assert "unreachable" in program.run("status").text or "worker-1" in program.run("status").text
+    assert "no answer" in program.run("status").text
     program.run("up")
     assert program.run("train", "task.py").text.count("ran") == 2
+
+
+def test_a_job_goes_on_without_its_sshd_and_is_found_again(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", COUNT)
+    client = program.start("train", "task.py")
+    wait_for("both tasks", lambda: len(program.tasks()) == 2)
+    (listener,) = program.listeners("worker-1")
+    for session in listener.children(recursive=False):
+        session.kill()
+    listener.kill()
+    assert len(program.tasks()) == 2
+    program.run("up")
+    ran = program.finish(client)
+    assert "worker-1" in ran.err
+    assert program.run("logs", "--worker", "1").out == program.log_of("worker-1").read_bytes()
+    assert program.run("logs", "--worker", "1").out.count(b"of 1 \xff\r") == 400
+    lines = [line for line in ran.out.split(b"\n") if line.startswith(b"worker-1 | ")]
+    assert b"\n".join(line[len(b"worker-1 | ") :] for line in lines).rstrip(b"\n") == program.log_of(
+        "worker-1"
+    ).read_bytes().rstrip(b"\n")
 
 
 def test_a_killed_supervisor_takes_its_task_with_it(program: Program) -> None:

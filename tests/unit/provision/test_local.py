@@ -212,7 +212,9 @@ def test_a_port_that_was_taken_meanwhile_is_left_to_its_owner(
     with socket.create_server((sshd.loopback_address("demo", 0), 0)) as owner:
         taken = owner.getsockname()[1]
         ports = iter([taken])
-        monkeypatch.setattr(sshd, "_free_port", lambda address: next(ports, None) or real(address))
+        monkeypatch.setattr(
+            sshd, "_free_port", lambda address, wanted: next(ports, None) or real(address, wanted=wanted)
+        )
         provider.create(SPEC, ["worker-0"], quiet)
         [instance] = provider.list("demo")
         assert provider.host(instance).port != taken
@@ -220,7 +222,7 @@ def test_a_port_that_was_taken_meanwhile_is_left_to_its_owner(
 
 
 def test_ports_stay_clear_of_those_that_tasks_take(provider: LocalProvider) -> None:
-    assert all(sshd._free_port("127.0.0.1") >= 10_000 for _ in range(20))
+    assert all(sshd._free_port("127.0.0.1", wanted=0) >= 10_000 for _ in range(20))
 
 
 def test_an_sshd_has_a_session_of_its_own_so_that_no_ctrl_c_reaches_it(

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,11 +27,12 @@ def observations(draw: st.DrawFn) -> list[Instance]:
 
 def apply(steps: Plan, observed: list[Instance]) -> list[Instance]:
     """What a provider makes of it: the deletions, then the creations; names are unique."""
-    left = [each for each in observed if each not in steps.delete]
+    left = {each.name: each for each in observed if each not in steps.delete}
+    assert len(left) == len(observed) - len(steps.delete)
     for name in steps.create:
-        assert name not in {each.name for each in left}
-        left.append(replace(instance(index_of(name)), id=f"fresh {name}"))
-    return left
+        there = left.get(name, instance(index_of(name), InstanceState.STARTING, 99))
+        left[name] = replace(there, state=InstanceState.RUNNING)
+    return list(left.values())
 
 
 @given(st.integers(1, 10), observations())
@@ -52,7 +52,9 @@ def test_each_instance_is_either_kept_or_deleted_and_running_ones_are_not_given_
     workers: int, observed: list[Instance]
 ) -> None:
     steps = plan(spec(workers), observed)
-    assert sorted(each.id for each in steps.keep + steps.delete) == sorted(each.id for each in observed)
+    started_again = [each for each in observed if each not in steps.delete and each not in steps.keep]
+    assert all(each.state is InstanceState.STOPPED and each.name in steps.create for each in started_again)
+    assert not set(steps.keep) & set(steps.delete)
     running = {each.name for each in observed if each.state is InstanceState.RUNNING}
     wanted = {instance_name(index) for index in range(workers)}
     assert {each.name for each in steps.keep} == running & wanted
@@ -65,10 +67,13 @@ def test_the_order_is_that_of_the_index() -> None:
     assert list(steps.create) == [instance_name(index) for index in range(12) if index not in (2, 10, 11)]
 
 
-@pytest.mark.parametrize("state", [InstanceState.STARTING, InstanceState.STOPPED])
-def test_one_that_does_not_run_is_deleted_and_created_again(state: InstanceState) -> None:
-    dead = instance(0, state)
-    assert plan(spec(1), [dead]) == Plan(create=("worker-0",), delete=(dead,))
+def test_one_that_is_half_made_is_deleted_and_created_again() -> None:
+    half = instance(0, InstanceState.STARTING)
+    assert plan(spec(1), [half]) == Plan(create=("worker-0",), delete=(half,))
+
+
+def test_one_that_is_stopped_is_started_again_with_what_it_holds() -> None:
+    assert plan(spec(1), [instance(0, InstanceState.STOPPED)]) == Plan(create=("worker-0",))
 
 
 def test_one_too_many_is_deleted() -> None:
