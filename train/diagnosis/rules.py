@@ -55,8 +55,7 @@ def _rule(kind: Kind, text: str, types: str = "", unless: str = "", *, shared: b
 _COLLATERAL_TEXT = re.compile(
     r"Collective ops is aborted by|failed to connect to all addresses|Socket closed|recvmsg:|sendmsg:"
     r"|stopped sending heartbeats|heartbeat timeout|RPC: /tensorflow\.|Collective has timed out|Barrier "
-    r"|Deadline Exceeded|Connection reset by peer|GOAWAY received|\[_Derived_\]"
-    r"|Additional GRPC error information from remote target"
+    r"|Deadline Exceeded|\[_Derived_\]|Additional GRPC error information from remote target"
 )
 _COLLATERAL_TYPE = re.compile(
     r"(?:Unavailable|DeadlineExceeded|Internal|Cancelled|Aborted|InvalidArgument)Error|InvalidArgument"
@@ -67,6 +66,7 @@ _DERIVED = re.compile(r"Collective ops is aborted by|\[_Derived_\]")
 _NEVER_COLLATERAL = re.compile(
     r"unknown device\.|Collective instance \d+ expected type|joining a group|that group has size"
     r"|different incarnation|DNS resolution failed|Domain name not found|Name or service not known"
+    r"|errors resolving |Address lookup failed"
 )
 
 _TF = r"\w+Error"
@@ -89,7 +89,7 @@ EXCEPTIONS = (
         shared=True,
     ),
     _rule(Kind.WRONG_TF_CONFIG, r"The `task_id` \S+ exceeds the maximum id", types="ValueError"),
-    _rule(Kind.WRONG_TF_CONFIG, r"Task index \S+ .{0,40}(?:out of range|not in)|Job \S+ (?:not|was not) .{0,30}cluster"),
+    _rule(Kind.WRONG_TF_CONFIG, r"Task index \S+ .{0,40}(?:out of range|not in)|Job \S+ .{0,20}not .{0,30}cluster"),
     _rule(
         Kind.WRONG_TF_CONFIG,
         r"TF_CONFIG|`?task_type`? .{0,60}(?:must|should|not) |cluster_spec.{0,60}(?:invalid|must|missing)"
@@ -119,14 +119,16 @@ EXCEPTIONS = (
     _rule(Kind.PORT_IN_USE, r"Could not start gRPC server|Address already in use"),
     _rule(
         Kind.NAME_RESOLUTION,
-        r"DNS resolution failed|Domain name not found|Name or service not known|Temporary failure in name resolution"
+        r"DNS resolution failed|Domain name not found|errors resolving \S|Address lookup failed"
+        r"|Name or service not known|Temporary failure in name resolution"
         r"|No address associated with hostname|nodename nor servname|Failed to resolve '|Could not resolve host",
     ),
     _rule(
         Kind.NCCL,
         r"\bNCCL\b|\bnccl(?:Unhandled|System|Internal|Invalid|Remote)\w*|unhandled (?:system|cuda) error",
-        types=r"(?:Internal|Unknown|Unavailable|Aborted|Cancelled|FailedPrecondition|InvalidArgument|Runtime)Error",
+        types=r"(?:Internal|Unknown|Unavailable|Aborted|Cancelled|FailedPrecondition|InvalidArgument)Error",
     ),
+    _rule(Kind.NCCL, r"\bNCCL (?:[Ee]rror|failure)|\bnccl\w+Error\b", types="RuntimeError"),
     # Data and files.
     _rule(
         Kind.DATA_CANNOT_BE_SHARDED,
@@ -139,7 +141,10 @@ EXCEPTIONS = (
         types=r"(?:OutOfRange|Cancelled|Value|Runtime|Unknown)Error|StopIteration",
     ),
     _rule(Kind.DATA_RAN_OUT, r"Unexpected result of `?train_function`? \(Empty Logs\)", types="ValueError"),
-    _rule(Kind.CHECKPOINT_NOT_SHARED, r"[Ff]ailed to find any matching files for \S*ck(?:p|pt)\b|ckpt-\d+.{0,80}(?:No such file|Not found)"),
+    _rule(
+        Kind.CHECKPOINT_NOT_SHARED,
+        r"[Ff]ailed to find any matching files for \S*(?:ckpt|checkpoint|ck-\d)|ckpt-\d+.{0,80}No such file",
+    ),
     _rule(Kind.FILE_NOT_FOUND, r"", types=r"FileNotFoundError|NotADirectoryError"),
     _rule(
         Kind.FILE_NOT_FOUND,
@@ -150,7 +155,8 @@ EXCEPTIONS = (
     # Keras 3 where Keras 2 is meant.
     _rule(
         Kind.KERAS_3,
-        r"Attempt to convert a value \(PerReplica:|object has no attribute 'reset_states'\. Did you mean: 'reset_state'"
+        r"Attempt to convert a value \(PerReplica:"
+        r"|object has no attribute 'reset_states'\. Did you mean: 'reset_state'"
         r"|not (?:supported|available) in Keras 3|Keras 3 (?:only|no longer|does not)"
         r"|Keras cannot be imported\. Check that it is installed"
         r"|`?keras\.optimizers\.legacy`? is not supported"
@@ -234,7 +240,8 @@ CLAUSES = {
 
 SHARED_CLAUSES = {
     Kind.VERSION_MISMATCH: "the tasks run different programs or different versions of TensorFlow or Keras",
-    Kind.WRONG_TF_CONFIG: "the tasks do not agree on the cluster: TF_CONFIG differs between them, or has an index twice",
+    Kind.WRONG_TF_CONFIG: "the tasks do not agree on the cluster: TF_CONFIG differs between them, or an index "
+    "is in use twice",
     Kind.CHECKPOINT_NOT_SHARED: "the tasks resumed from different checkpoints",
 }
 
@@ -243,15 +250,14 @@ NEXT_STEPS = {
     Kind.HOST_OUT_OF_MEMORY: "use a smaller batch, cache or shuffle buffer, or hosts with more memory",
     Kind.GPU_OUT_OF_MEMORY: "use a smaller batch a worker, or GPUs with more memory; see nvidia-smi on the host for "
     "other processes",
-    Kind.PORT_IN_USE: "see with `ss -ltnp` on the host who has the port, end it or take another port, and start again",
-    Kind.PEER_UNREACHABLE: "check that the host is up, and that its firewall lets the other hosts of the fleet in on "
-    "all TCP ports",
-    Kind.PEER_NEVER_STARTED: "see its log and its host; check that the firewall lets the other hosts of the fleet in "
-    "on its port",
-    Kind.WRONG_TF_CONFIG: "give every task the same cluster in TF_CONFIG, in the same order, and an index of its own; "
-    "let nothing in the script set it",
-    Kind.VERSION_MISMATCH: "install the same TensorFlow and Keras on all hosts, set TF_USE_LEGACY_KERAS alike on all, "
-    "and start them from the same checkpoint",
+    Kind.PORT_IN_USE: "see with `ss -ltnp` on the host who has the port; end it or take another port, "
+    "and start again",
+    Kind.PEER_UNREACHABLE: "check that the host is up, and that its firewall lets in the others on all TCP ports",
+    Kind.PEER_NEVER_STARTED: "see its log and its host; check that the firewall lets the other hosts in on its port",
+    Kind.WRONG_TF_CONFIG: "give every task the same cluster in TF_CONFIG, in the same order, and an index of "
+    "its own; let nothing in the script set it",
+    Kind.VERSION_MISMATCH: "install the same TensorFlow and Keras on all hosts, set TF_USE_LEGACY_KERAS alike "
+    "on all, and start them from the same checkpoint",
     Kind.DATA_RAN_OUT: "give every worker the same number of batches: repeat() the data set and set steps_per_epoch",
     Kind.DATA_CANNOT_BE_SHARDED: "set the data set's option experimental_distribute.auto_shard_policy to "
     "tf.data.experimental.AutoShardPolicy.DATA, or give it at least as many files as there are workers",
@@ -273,14 +279,10 @@ NEXT_STEPS = {
 
 def is_collateral(raised: Raised) -> bool:
     """Whether an exception only tells that a peer is gone, or that one's own failure aborted the collective."""
-    if any(_is_collateral(one) for one in raised.chain()):
-        return rule_of(raised) is None or not _NEVER_COLLATERAL.search(raised.message)
-    return False
+    return not _NEVER_COLLATERAL.search(raised.message) and any(_is_collateral(one) for one in raised.chain())
 
 
 def _is_collateral(raised: Raised) -> bool:
-    if _NEVER_COLLATERAL.search(raised.message):
-        return False
     if raised.short.endswith("Error") and _DERIVED.search(raised.message):
         return True
     return _COLLATERAL_TYPE.fullmatch(raised.short) is not None and tells_of_peers(raised.message)

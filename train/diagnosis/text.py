@@ -9,6 +9,7 @@ TRACEBACK = "Traceback (most recent call last):"
 _LONGEST_LINE = 4096
 _LONGEST_PREFIX = 160
 _MOST_SHAPES = 4
+_LEAST_SHARE = 0.2  # of all lines have a prefix that is one
 
 _BREAK = re.compile(r"\r\n|\n|\r")
 _CONTROL = re.compile(
@@ -25,6 +26,11 @@ _NOISE = re.compile(
     r"|To enable the following instructions"
     r"|\S{1,80}:\d+:\d+ \[\d+\] .{0,60}NCCL "
 )
+_LOGGED = re.compile(
+    r"(?<![^\s:>|\])])(?:[DIWEF]\d{4} \d\d:\d\d:\d\d\.\d|[DIWEF]0000 00:00:\d{10}\.\d|"
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9}: [DIWEF] \S)"
+)
+_CHATTER = re.compile(r"(?:\S+ \S+: )?[DIW](?:\d{4})? |(?:DEBUG|INFO):|WARNING: All|To enable")
 _PROGRESS = re.compile(
     r"\b(?:epoch|step|iter|iteration|batch)s?\b\W{0,4}\d"
     r"|\b\w{0,24}loss\W{1,4}[-+]?(?:\d|nan|inf)"
@@ -53,6 +59,11 @@ def is_noise(line: str) -> bool:
     return _NOISE.match(line) is not None
 
 
+def is_chatter(line: str) -> bool:
+    """Whether it did so for information only."""
+    return is_noise(line) and _CHATTER.match(line) is not None
+
+
 def is_progress(line: str) -> bool:
     """Whether this line tells that training goes on."""
     return _PROGRESS.search(line[:400]) is not None
@@ -64,17 +75,25 @@ def shortened(line: str, most: int = 300) -> str:
 
 
 def _unprefixed(lines: list[str]) -> list[str]:
-    """The lines without the prefix that stands before tracebacks, whatever numbers are in it."""
-    shapes: list[re.Pattern[str]] = []
-    texts: set[str] = set()
+    """The lines without the prefix that a launcher put before most of them, whatever numbers are in it.
+
+    It shows before lines whose own beginning is known: tracebacks, and what TensorFlow logs.
+    """
+    shapes: dict[str, re.Pattern[str]] = {}
     for line in lines:
-        at = line.find(TRACEBACK)
+        at = line.find(TRACEBACK) if TRACEBACK in line else _logged_at(line)
         if 0 < at <= _LONGEST_PREFIX and line[:at].strip() and len(shapes) < _MOST_SHAPES:
             shape = _shape(line[:at])
-            if shape not in texts:
-                texts.add(shape)
-                shapes.append(re.compile(shape))
-    return [_strip(line, shapes) for line in lines] if shapes else lines
+            shapes.setdefault(shape, re.compile(shape))
+    least = _LEAST_SHARE * sum(1 for line in lines if line)
+    common = [shape for shape in shapes.values() if sum(1 for line in lines if shape.match(line)) >= least]
+    return [_strip(line, common) for line in lines] if common else lines
+
+
+def _logged_at(line: str) -> int:
+    """Where TensorFlow's own line begins in this one; -1: nowhere."""
+    found = _LOGGED.search(line[: 2 * _LONGEST_PREFIX])
+    return found.start() if found else -1
 
 
 def _strip(line: str, shapes: list[re.Pattern[str]]) -> str:

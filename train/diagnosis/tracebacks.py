@@ -19,6 +19,7 @@ _NOTEBOOK = re.compile(r"([A-Za-z_][\w.]{0,120})\s{2,}Traceback \(most recent ca
 _CELL = re.compile(r"(?:Cell )?In\s?\[(\d+)\], line (\d+)")
 _NAMED = re.compile(r"([A-Za-z_]\w{0,120}(?:\.[A-Za-z_<]\w{0,120}>?){0,12})(?:: ?|$)")
 _SUFFIX = re.compile(r"(?:Error|Exception|Warning|Interrupt|Exit|Iteration|Timeout|Group)$")
+_LOWER = re.compile(r"(?:error|timeout)$")  # socket.gaierror, struct.error
 _NO_TYPE = re.compile(r"(?:[A-Z_\d]+|Epochs?|Steps?|Loss|Iteration|Iter|Batch|Note|Hint|Traceback|File)$")
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 # What stands before a traceback that did not end the process.
@@ -94,6 +95,16 @@ class Raised:
             raised = raised.before
 
 
+def frame_in(text: str) -> str:
+    """``task.py:12 in main``, of a traceback's line without its indentation; empty: it is no call."""
+    found = _FRAME.match(text)
+    return str(_frame(found)) if found else ""
+
+
+def _frame(found: re.Match[str]) -> Frame:
+    return Frame(found.group(1), int(found.group(2)), found.group(3) or "")
+
+
 def find_all(lines: list[str]) -> list[Raised]:
     """All exceptions whose tracebacks are in `lines`, in order; those that are cut off are left out."""
     found: list[Raised] = []
@@ -153,7 +164,7 @@ def _block(lines: list[str], first: int, begin: int, column: int) -> tuple[Raise
             return None, at
         frame = _FRAME.match(text) if text.startswith('File "') else None
         if frame:
-            frames.append(Frame(frame.group(1), int(frame.group(2)), frame.group(3) or ""))
+            frames.append(_frame(frame))
             after_frame = True
             continue
         if not text or is_noise(line):
@@ -180,7 +191,7 @@ def _type_in(text: str, *, strict: bool) -> str:
         return ""
     name = found.group(1)
     short = name.rpartition(".")[2]
-    if _SUFFIX.search(short):
+    if _SUFFIX.search(short) or ("." in name and _LOWER.search(short)):
         return name
     if strict or _NO_TYPE.match(short) or not short[:1].isupper():
         return ""

@@ -1,13 +1,15 @@
+# ruff: noqa: E501 - one row a line
 """Real logs, each from a run of two or three workers that failed in a way that was made on purpose.
 
-Paths in them were made neutral, and lines of TensorFlow's start-up were taken out; every other byte is as it was written.
-Those in `v215-*` are of TensorFlow 2.15.1, all others of 2.21.0.
+Paths in them were made neutral and lines of TensorFlow's start-up were taken out; every other byte is as it was.
+Those in `v215-*` are of TensorFlow 2.15.1, all others of 2.21.0; in `mixed` worker 0 has the one, worker 1 the other.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +42,6 @@ EXPECTED: dict[str, tuple[str, Kind, str, str, str]] = {
     "group": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised ValueError: invalid literal for int()", "task.py:103 in fault", "worker-0"),
     "import": ("worker-1", Kind.SCRIPT_EXCEPTION, "ModuleNotFoundError: No module named 'tensorflow_addons_x'", "task.py:10 in early", ""),
     "index-big": ("worker-1", Kind.WRONG_TF_CONFIG, "`task_id` 5 exceeds the maximum id", "task.py:17 in <module>", ""),
-    "k-after": ("worker-1", Kind.SCRIPT_EXCEPTION, "Collective ops must be configured at program startup", "keras_task.py:10 in <module>", ""),
     "k-callback": ("worker-1", Kind.SCRIPT_EXCEPTION, "FloatingPointError: loss went up", "keras_task.py:27 in on_epoch_end", "worker-0"),
     "k-die": ("worker-0", Kind.UNKNOWN, "exited with code 7", "", "worker-1"),
     "k-dist": ("worker-0", Kind.SCRIPT_EXCEPTION, "you must specify the number of steps to run", "keras_task.py:35 in <module>", ""),
@@ -70,6 +71,15 @@ EXPECTED: dict[str, tuple[str, Kind, str, str, str]] = {
     "syntax": ("worker-1", Kind.SCRIPT_EXCEPTION, "SyntaxError: invalid syntax", "model.py:1", ""),
     "tf-oom": ("worker-1", Kind.HOST_OUT_OF_MEMORY, "OOM when allocating tensor", "task.py:84 in fault", "worker-0"),
     "usage": ("worker-1", Kind.UNKNOWN, "argument --epochs: invalid int value: 'ten'", "", ""),
+    "mixed": ("", Kind.VERSION_MISMATCH, "Collective instance 101 expected type 1 and data_type 9", "keras_task.py:22 in <module>", "worker-0"),
+    "v215-exception": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised ValueError: loss is not a number", "task.py:67 in fault", "worker-0"),
+    "v215-exit0": ("worker-1", Kind.STOPPED_EARLY, "exited with code 0", "", "worker-0"),
+    "v215-k-file": ("worker-0", Kind.DATA_CANNOT_BE_SHARDED, "FILE based sharding", "keras_task.py:36 in <module>", "worker-1"),
+    "v215-never": ("worker-1", Kind.PEER_NEVER_STARTED, "worker-0 waited for worker-1, which never joined", "", ""),
+    "v215-port": ("worker-1", Kind.PORT_IN_USE, "Could not start gRPC server", "task.py:17 in <module>", ""),
+    "v215-sigkill": ("worker-1", Kind.KILLED, "was killed by SIGKILL", "", "worker-0"),
+    "v215-sigstop": ("worker-1", Kind.PEER_UNREACHABLE, "worker-0 lost worker-1", "", "worker-0"),
+    "v215-sigstop0": ("worker-0", Kind.PEER_UNREACHABLE, "stopped answering worker-1", "", "worker-1"),
 }  # fmt: skip
 # Those in which all tasks exited with code 0, whatever their logs say.
 SUCCEEDED = ("k-ranout", "stagger", "thread")
@@ -80,7 +90,7 @@ def evidence(case: str) -> list[TaskEvidence]:
     found = []
     for task, end in ends.items():
         log = (LOGS / case / f"{task}.log").read_bytes()
-        ended = Exit(end["code"], end["signal"])
+        ended = Exit(end["code"], end["signal"]) if end["at"] else None
         found.append(TaskEvidence(task, "", task, ended, 1.7e9 + end["at"], "", end["ours"], log, log[:16384]))
     return found
 
@@ -115,13 +125,19 @@ def test_success_that_is_taken_for_a_failure_is_not_explained(case: str) -> None
     assert verdict.kind is Kind.UNKNOWN
 
 
-PREFIXES = ("2026-11-21 03:35:%02d.%06d ", "worker-0 | ", "[1,%d]<stderr>:", "  |   | 2021-11-17 12:30:%02d | ", "%d: ")
+PREFIXES = (
+    "2026-11-21 03:35:%02d.%06d ",
+    "worker-0 | ",
+    "[1,%d]<stderr>:",
+    "  |   | 2021-11-17 12:30:%02d | ",
+    "%d: ",
+)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("case", EXPECTED)
 def test_prefixes_change_nothing(case: str, prefix: str) -> None:
-    prefixed = [one.__class__(**{**vars(one), "log_tail": with_prefix(one.log_tail, prefix)}) for one in evidence(case)]
+    prefixed = [replace(one, log_tail=with_prefix(one.log_tail, prefix)) for one in evidence(case)]
     verdict = diagnose(prefixed, Outcome.FAILED, "")
     assert verdict is not None
     task, kind, _, place, _ = EXPECTED[case]
@@ -131,14 +147,14 @@ def test_prefixes_change_nothing(case: str, prefix: str) -> None:
 def with_prefix(log: bytes, prefix: str) -> bytes:
     count = prefix.count("%")
     lines = log.split(b"\n")
-    return b"\n".join((prefix % ((i % 60, i)[:count] if count else ())).encode() + line for i, line in enumerate(lines))
+    return b"\n".join(
+        (prefix % ((i % 60, i)[:count] if count else ())).encode() + line for i, line in enumerate(lines)
+    )
 
 
 @pytest.mark.parametrize("case", EXPECTED)
 def test_windows_line_ends_change_nothing(case: str) -> None:
-    changed = [
-        one.__class__(**{**vars(one), "log_tail": one.log_tail.replace(b"\n", b"\r\n")}) for one in evidence(case)
-    ]
+    changed = [replace(one, log_tail=one.log_tail.replace(b"\n", b"\r\n")) for one in evidence(case)]
     verdict = diagnose(changed, Outcome.FAILED, "")
     assert verdict is not None
     assert (verdict.kind, verdict.task) == (EXPECTED[case][1], EXPECTED[case][0])
