@@ -110,6 +110,20 @@ class LogChunk:
 
 
 @dataclass(frozen=True)
+class JobDiagnosed:
+    """Why a job failed, out of the logs of all its tasks."""
+
+    job: str
+    task: str  # whose failure came first; empty: that of no single task
+    kind: str  # class of the cause, as in train.diagnosis.Kind
+    sentence: str
+    lines: tuple[str, ...] = ()  # of the log, that decided
+    traceback: str = ""  # where in the user's own code
+    consequences: tuple[str, ...] = ()  # tasks whose errors only follow from it
+    next_step: str = ""
+
+
+@dataclass(frozen=True)
 class ConnectionLost:
     """A host stopped answering; the command tries again."""
 
@@ -146,6 +160,7 @@ Event = (
     | TaskPlanned
     | JobStarted
     | LogChunk
+    | JobDiagnosed
     | ConnectionLost
     | ConnectionRestored
     | FleetDown

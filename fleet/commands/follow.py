@@ -6,18 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fleet.commands.evidence import Evidence
 from fleet.errors import CancelledError, JobFailedError, JobNotFinished
-from fleet.events import ConnectionLost, ConnectionRestored, LogChunk, Sink
+from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, LogChunk, Sink
 from fleet.state import FleetFolder, FleetRecord
 from provision.model import Host
-from train.agent.records import Exit, Follow, JobResult, Log, Outcome, Phase, Progress, TaskState, Usage
+from train.agent.records import Follow, JobResult, Log, Member, Outcome, Phase, Progress, TaskState, Usage
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
     from fleet.remote.follower import Follower, Item
-
-
-_TAIL_BYTES = 4096
+    from train.diagnosis import Verdict
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,7 @@ class Followed:
         record: Its fleet.
         job: Its identifier.
         channels: Open conversations with the hosts to follow.
+        members: All tasks of the job.
         lines: Of the logs only the last so many lines; None: all.
         follow: Go on until the job ends.
         logs: Send the logs.
@@ -38,9 +38,15 @@ class Followed:
     record: FleetRecord
     job: str
     channels: tuple[AgentChannel, ...]
+    members: tuple[Member, ...] = ()
     lines: int | None = None
     follow: bool = True
     logs: bool = True
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that the job's tasks wrote is seen."""
+        return self.logs and self.lines is None and len(self.channels) == len(self.members)
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,11 @@ class Ended:
 
     Attributes:
         result: How the job ended; None where it goes on.
-        last_line: Of the output of the task that failed first, as far as its log was followed.
+        verdict: Its first cause, where it failed and all of its logs were followed.
     """
 
     result: JobResult | None
-    last_line: str = ""
+    verdict: Verdict | None = None
 
 
 def _follower(followed: Followed) -> Follower:
@@ -98,7 +104,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
         FleetError: a host did not come back, and no other told how the job ended.
     """
     results: list[JobResult] = []
-    tails: dict[str, bytes] = {}
+    evidence = Evidence(followed.members)
     try:
         with _follower(followed) as follower:
             for item in follower:
@@ -106,8 +112,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
                     results.append(item.record)
                 else:
                     _emit(item, sink)
-                if isinstance(item.record, Log):
-                    tails[item.record.task] = (tails.get(item.record.task, b"") + item.payload)[-_TAIL_BYTES:]
+                    evidence.add(item.record, item.payload)
                 if until(item):
                     break
     except KeyboardInterrupt:
@@ -118,12 +123,21 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
     if result is None:
         return Ended(None)
     sink.emit(result)
-    return Ended(result, _last_line(tails.get(result.first_task, b"")))
-
-
-def _last_line(tail: bytes) -> str:
-    lines = [line.strip() for line in tail.decode("utf-8", "replace").splitlines()]
-    return next((line for line in reversed(lines) if line), "")
+    verdict = evidence.verdict(result) if followed.whole else None
+    if verdict is not None:
+        sink.emit(
+            JobDiagnosed(
+                result.job,
+                verdict.task,
+                verdict.kind.value,
+                verdict.sentence,
+                verdict.lines,
+                verdict.traceback,
+                verdict.consequences,
+                verdict.next_step,
+            )
+        )
+    return Ended(result, verdict)
 
 
 def agreed(results: list[JobResult]) -> JobResult | None:
@@ -166,11 +180,19 @@ def outcome_or_raise(ended: Ended) -> JobResult:
     if result.outcome is Outcome.CANCELLED:
         raise CancelledError(f"job {result.job} was stopped", next_step="fleet train starts another")
     if result.outcome is not Outcome.SUCCEEDED:
-        worker = f" --worker {result.first_task}" if result.first_task else ""
-        raised = result.exits.get(result.first_task, Exit()).code
-        raise JobFailedError(
-            f"job {result.job} failed: {result.reason}" if result.reason else f"job {result.job} failed",
-            cause=ended.last_line if raised else "",
-            next_step=f"fleet logs -n 50{worker}",
-        )
+        raise _failure(result, ended.verdict)
     return result
+
+
+def _failure(result: JobResult, verdict: Verdict | None) -> JobFailedError:
+    from train.diagnosis import Kind
+
+    known = verdict is not None and verdict.kind is not Kind.UNKNOWN
+    sentence = verdict.sentence if verdict and known else result.reason
+    task = (verdict.task if verdict else "") or result.first_task
+    logs = f"fleet logs -n 50 --worker {task}" if task else "fleet logs -n 50"
+    return JobFailedError(
+        f"job {result.job} failed: {sentence}" if sentence else f"job {result.job} failed",
+        cause="\n".join(verdict.lines) if verdict else "",
+        next_step=f"{verdict.next_step}; {logs}" if verdict and verdict.next_step else logs,
+    )

@@ -75,6 +75,7 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             record=record,
             job=first.job,
             channels=tuple(channel for channel in channels if channel.connection.host.name in tasks),
+            members=tuple(first.members),
             lines=request.lines,
             follow=request.follow,
         )

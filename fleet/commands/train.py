@@ -263,7 +263,9 @@ def _followed(
 ) -> TrainSummary:
     first = commits[0]
     sink.emit(JobStarted(first.job, record.last_script, first.attempt, tuple(first.members), ports.clock()))
-    followed = Followed(folder=folder, record=record, job=first.job, channels=tuple(channels))
+    followed = Followed(
+        folder=folder, record=record, job=first.job, channels=tuple(channels), members=tuple(first.members)
+    )
     if request.detach:
         ended = until_running(dataclasses.replace(followed, logs=False), sink)
         if ended.result is not None:

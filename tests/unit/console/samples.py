@@ -10,6 +10,7 @@ from fleet.events import (
     FleetOpened,
     HostConnected,
     InstanceChanged,
+    JobDiagnosed,
     JobStarted,
     LogChunk,
     Note,
@@ -22,6 +23,9 @@ from train.agent.records import Exit, GpuUse, JobResult, Member, Outcome, Phase,
 START = 1_000_000.0
 
 ONE_OF_EACH: list[Event] = [
+    JobDiagnosed(
+        "j-1", "worker-0", "script-exception", "worker-0 raised ValueError", ("ValueError",), "task.py:1 in f"
+    ),
     Note("a sentence"),
     FleetOpened("demo", "gce", ("worker-0", "worker-1"), START, 0.7, START + 7200),
     InstanceChanged("worker-0", "ready", done=True),
