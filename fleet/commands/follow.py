@@ -193,6 +193,17 @@ def _failure(result: JobResult, verdict: Verdict | None) -> JobFailedError:
     logs = f"fleet logs -n 50 --worker {task}" if task else "fleet logs -n 50"
     return JobFailedError(
         f"job {result.job} failed: {sentence}" if sentence else f"job {result.job} failed",
-        cause="\n".join(verdict.lines) if verdict else "",
+        cause=f"{_heading(verdict, task)}{lines}" if verdict and (lines := "\n".join(verdict.lines)) else "",
         next_step=f"{verdict.next_step}; {logs}" if verdict and verdict.next_step else logs,
     )
+
+
+def _heading(verdict: Verdict, task: str) -> str:
+    """What stands before lines that do not tell the cause themselves."""
+    from train.diagnosis import Kind
+
+    headings = {
+        Kind.UNKNOWN: f"not known; the last words of {task or 'the log'}:\n",
+        Kind.KILLED: f"the last words of {task or 'the log'}:\n",
+    }
+    return headings.get(verdict.kind, "")
