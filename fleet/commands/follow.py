@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fleet.errors import CancelledError, JobFailedError, JobNotFinished
-from fleet.events import ConnectionLost, ConnectionRestored, LogChunk, Sink
+from fleet.errors import CancelledError, JobFailedError, JobNotFinished, NotReadyError
+from fleet.events import ConnectionLost, ConnectionRestored, Level, LogChunk, Note, Sink
 from fleet.state import FleetFolder, FleetRecord
 from provision.model import Host
-from train.agent.records import Exit, Follow, JobResult, Log, Outcome, Phase, Progress, TaskState, Usage
+from train.agent.records import Exit, Follow, JobResult, Log, Notice, Outcome, Phase, Progress, TaskState, Usage
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
@@ -99,11 +99,14 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
     """
     results: list[JobResult] = []
     tails: dict[str, bytes] = {}
+    noticed: set[str] = set()
     try:
         with _follower(followed) as follower:
             for item in follower:
                 if isinstance(item.record, JobResult):
                     results.append(item.record)
+                elif isinstance(item.record, Notice):
+                    _tell_once(item.record.text, noticed, sink)
                 else:
                     _emit(item, sink)
                 if isinstance(item.record, Log):
@@ -132,6 +135,13 @@ def agreed(results: list[JobResult]) -> JobResult | None:
     return next(iter(known or results), None)
 
 
+def _tell_once(text: str, told: set[str], sink: Sink) -> None:
+    # Every host tells it.
+    if text not in told:
+        told.add(text)
+        sink.emit(Note(text, Level.WARNING))
+
+
 def _emit(item: Item, sink: Sink) -> None:
     record = item.record
     if isinstance(record, Log):
@@ -156,6 +166,7 @@ def outcome_or_raise(ended: Ended) -> JobResult:
     """The result of a job that succeeded.
 
     Raises:
+        NotReadyError: it failed before any user code ran.
         JobFailedError: it failed, or nobody can tell how it ended.
         JobNotFinished: it goes on.
         CancelledError: it was stopped.
@@ -165,6 +176,8 @@ def outcome_or_raise(ended: Ended) -> JobResult:
         raise JobNotFinished("the job is still running", next_step="fleet logs -f")
     if result.outcome is Outcome.CANCELLED:
         raise CancelledError(f"job {result.job} was stopped", next_step="fleet train starts another")
+    if result.outcome is Outcome.FAILED and not result.started:
+        raise _not_started(result)
     if result.outcome is not Outcome.SUCCEEDED:
         worker = f" --worker {result.first_task}" if result.first_task else ""
         raised = result.exits.get(result.first_task, Exit()).code
@@ -174,3 +187,11 @@ def outcome_or_raise(ended: Ended) -> JobResult:
             next_step=f"fleet logs -n 50{worker}",
         )
     return result
+
+
+def _not_started(result: JobResult) -> NotReadyError:
+    reasons = result.reason.splitlines()
+    next_step = "fleet status shows the hosts; fleet train again"
+    if len(reasons) == 1:
+        return NotReadyError(f"job {result.job} was not started: {reasons[0]}", next_step=next_step)
+    return NotReadyError(f"job {result.job} was not started", cause="\n".join(reasons), next_step=next_step)
