@@ -217,8 +217,9 @@ class Visits:
             data = visit.connection.recv(LONGEST_GREETING)
         except BlockingIOError:
             return
-        except OSError as error:
-            self._ended(visit, _clause(error.errno or 0))
+        except OSError as error:  # our agents hang up on those whom they do not know, too
+            reset = error.errno == errno.ECONNRESET
+            self._ended(visit, gate.STRANGER if reset else _clause(error.errno or 0))
             return
         visit.answer += data
         if visit.answer.endswith(b"\n") or not data or len(visit.answer) > LONGEST_GREETING:
