@@ -14,6 +14,7 @@ from train.agent.records import Exit, JobResult, Member, Outcome
 
 # Beyond the grace period, for SIGKILL to work and the news to arrive.
 STOP_MARGIN_S = 10.0
+NOT_READY = "the hosts are not ready for the job"
 # From the order to check until every agent has told what it found.
 CHECK_TIMEOUT_S = 25.0
 
@@ -188,7 +189,7 @@ def _judge(gang: Gang, now: float) -> Step:
     pairs = {(source, task): why for source, found in gang.reached.items() for task, why in found.items()}
     problems, warnings, first = gate.verdict(gang.members, gang.facts, pairs)
     if problems:
-        return _stop(gang, Outcome.FAILED, first, "\n".join(problems), now, gang.grace_s)
+        return _stop(gang, Outcome.FAILED, first, "\n".join(problems), now, gang.grace_s, told=NOT_READY)
     return gang._replace(started=True, deadline=None), [Go(warnings)]
 
 
@@ -232,14 +233,15 @@ def _late(gang: Gang, now: float) -> Step:
     return _stop(gang, Outcome.FAILED, missing[0], reason, now, gang.grace_s)
 
 
-def _stop(gang: Gang, outcome: Outcome, first: str, reason: str, now: float, grace_s: float) -> Step:
+def _stop(gang: Gang, outcome: Outcome, first: str, reason: str, now: float, grace_s: float, told: str = "") -> Step:
+    # What all are told while they stop is short where the reason is long.
     if gang.stopping:
         return gang, []
     gang = gang._replace(
         stopping=True, outcome=outcome, first_task=first, reason=reason, deadline=now + grace_s + STOP_MARGIN_S
     )
     gang, actions = _finish_if_over(gang)
-    return gang, [StopAll(reason, grace_s), *actions]
+    return gang, [StopAll(told or reason, grace_s), *actions]
 
 
 def _finish_if_over(gang: Gang) -> Step:

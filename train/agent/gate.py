@@ -4,6 +4,7 @@ Left to itself TensorFlow waits an hour in silence for a port that it cannot rea
 with none, where versions or GPUs differ.
 """
 
+from collections import Counter
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from train.agent.cluster import endpoint, parse_task
@@ -120,7 +121,7 @@ def _unreached(members: Sequence[Member], pairs: Pairs) -> List[_Problem]:
     broken: Dict[str, Set[Tuple[str, str]]] = {}
     tasks = {member.task for member in members}
     for pair, clause in pairs.items():
-        if clause and tasks.issuperset(pair):
+        if clause and pair[0] != pair[1] and tasks.issuperset(pair):
             broken.setdefault(clause, set()).add(pair)
     blamed = _blamed({pair for group in broken.values() for pair in group})
     texts = [text for clause, group in sorted(broken.items()) for text in _folded(members, clause, group)]
@@ -145,10 +146,10 @@ def _folded(members: Sequence[Member], clause: str, broken: Set[Tuple[str, str]]
         yield f"no host can reach another ({ends}): {clause}; {_advice(clause, members)}"
         return
     left = set(broken)
+    reached_by_none = {task for task, count in Counter(target for _, target in broken).items() if count == others}
     for source in members:
         targets = [one for one in members if (source.task, one.task) in broken]
-        nobody_reaches = [one for one in targets if sum(pair[1] == one.task for pair in broken) == others]
-        if 1 < others == len(targets) and len(nobody_reaches) < others:
+        if 1 < others == len(targets) and any(one.task not in reached_by_none for one in targets):
             left -= {(source.task, one.task) for one in targets}
             ends = _listed([f"{one.task} at {places[one.task]}" for one in targets])
             yield f"{_called(source)} can reach none of the others ({ends}): {clause}; {_advice(clause, targets)}"
