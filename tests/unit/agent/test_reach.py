@@ -182,3 +182,17 @@ def test_the_check_leaves_nothing_in_the_way_of_whoever_binds_the_port_next(site
     site.closing.pop(0)()
     with socket.socket() as after:  # without SO_REUSEADDR: even a connection in TIME_WAIT would be in the way
         after.bind(("0.0.0.0", port))
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1"])
+def test_nobody_can_take_a_reserved_port(address: str) -> None:
+    """Not even with the options that gRPC sets."""
+    port = reserve_task_port(30000)
+    with socket.socket() as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        with pytest.raises(OSError, match="already in use"):
+            stranger.bind((address, port.port))
+        port.yield_to_task()
+        stranger.bind((address, port.port))
+    port.release()
