@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fleet.commands.evidence import Evidence
-from fleet.errors import CancelledError, JobFailedError, JobNotFinished
-from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, LogChunk, Sink
+from fleet.errors import CancelledError, JobFailedError, JobNotFinished, NotReadyError
+from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, LogChunk, Note, Sink
 from fleet.state import FleetFolder, FleetRecord
 from provision.model import Host
-from train.agent.records import Follow, JobResult, Log, Member, Outcome, Phase, Progress, TaskState, Usage
+from train.agent.records import Follow, JobResult, Log, Member, Notice, Outcome, Phase, Progress, TaskState, Usage
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
@@ -105,25 +105,26 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
     """
     results: list[JobResult] = []
     evidence = Evidence(followed.members)
+    noticed: set[str] = set()
     try:
         with _follower(followed) as follower:
             for item in follower:
                 if isinstance(item.record, JobResult):
                     results.append(item.record)
+                elif isinstance(item.record, Notice):
+                    _tell_once(item.record.text, noticed, sink)
                 else:
                     _emit(item, sink)
                     evidence.add(item.record, item.payload)
                 if until(item):
                     break
     except KeyboardInterrupt:
-        raise JobNotFinished(
-            f"detached; job {followed.job} goes on", next_step="fleet logs -f to come back, fleet stop to end it"
-        ) from None
+        raise detached(followed.job) from None
     result = agreed(results)
     if result is None:
         return Ended(None)
     sink.emit(result)
-    verdict = evidence.verdict(result) if followed.whole else None
+    verdict = evidence.verdict(result) if followed.whole and result.started else None
     if verdict is not None:
         sink.emit(
             JobDiagnosed(
@@ -140,10 +141,24 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
     return Ended(result, verdict)
 
 
+def detached(job: str) -> JobNotFinished:
+    """What a Ctrl-C comes to once a job runs."""
+    return JobNotFinished(
+        f"detached; job {job} goes on", next_step="fleet logs -f to come back, fleet stop to end it"
+    )
+
+
 def agreed(results: list[JobResult]) -> JobResult | None:
     """What the hosts' results amount to: one that knows how the job ended, before one that lost sight of it."""
     known = [result for result in results if result.outcome is not Outcome.LOST]
     return next(iter(known or results), None)
+
+
+def _tell_once(text: str, told: set[str], sink: Sink) -> None:
+    # Every host tells it.
+    if text not in told:
+        told.add(text)
+        sink.emit(Note(text, Level.WARNING))
 
 
 def _emit(item: Item, sink: Sink) -> None:
@@ -170,6 +185,7 @@ def outcome_or_raise(ended: Ended) -> JobResult:
     """The result of a job that succeeded.
 
     Raises:
+        NotReadyError: it failed before any user code ran.
         JobFailedError: it failed, or nobody can tell how it ended.
         JobNotFinished: it goes on.
         CancelledError: it was stopped.
@@ -179,9 +195,19 @@ def outcome_or_raise(ended: Ended) -> JobResult:
         raise JobNotFinished("the job is still running", next_step="fleet logs -f")
     if result.outcome is Outcome.CANCELLED:
         raise CancelledError(f"job {result.job} was stopped", next_step="fleet train starts another")
+    if result.outcome is Outcome.FAILED and not result.started:
+        raise _not_started(result)
     if result.outcome is not Outcome.SUCCEEDED:
         raise _failure(result, ended.verdict)
     return result
+
+
+def _not_started(result: JobResult) -> NotReadyError:
+    reasons = result.reason.splitlines()
+    next_step = "fleet status shows the hosts; fleet train again"
+    if len(reasons) == 1:
+        return NotReadyError(f"job {result.job} was not started: {reasons[0]}", next_step=next_step)
+    return NotReadyError(f"job {result.job} was not started", cause="\n".join(reasons), next_step=next_step)
 
 
 def _failure(result: JobResult, verdict: Verdict | None) -> JobFailedError:

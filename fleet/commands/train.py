@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleet.commands.agents import ask, open_agents, stop_everywhere
-from fleet.commands.follow import Followed, follow, outcome_or_raise, until_running
+from fleet.commands.follow import Followed, detached, follow, outcome_or_raise, until_running
 from fleet.commands.interrupts import deferred_interrupt
 from fleet.config import for_fleet
 from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
@@ -106,13 +106,20 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
                 _show(record, prepared, commits, sink)
                 return TrainSummary(job="")
         except KeyboardInterrupt:
-            raise CancelledError("interrupted; nothing was started", next_step="fleet train again") from None
-        with deferred_interrupt():
-            _commit(channels, commits, request.grace_s)
-            record = dataclasses.replace(record, last_job=job, last_script=program.path)
-            folder.write(record)
-        lock.close()
-        return _followed(request, folder, record, channels, commits, ports, sink)
+            raise _nothing_started() from None
+        try:
+            with deferred_interrupt():
+                _commit(channels, commits, request.grace_s)
+                record = dataclasses.replace(record, last_job=job, last_script=program.path)
+                folder.write(record)
+            lock.close()
+            return _followed(request, folder, record, channels, commits, ports, sink)
+        except KeyboardInterrupt:
+            raise (detached(job) if record.last_job == job else _nothing_started()) from None
+
+
+def _nothing_started() -> CancelledError:
+    return CancelledError("interrupted; nothing was started", next_step="fleet train again")
 
 
 def _checked(script: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from train.agent.records import Beat, Follow, JobResult, Log, Progress, Record, TaskState, Usage
+from train.agent.records import Beat, Follow, JobResult, Log, Notice, Progress, Record, TaskState, Usage
 
 
 class Position:
@@ -39,7 +39,7 @@ class Position:
             if self._request.logs:
                 self._log_end = record.log_offset
             return None
-        if isinstance(record, (TaskState, JobResult)):
+        if isinstance(record, (TaskState, Notice, JobResult)):
             key = repr(record)
             if key in self._seen:
                 return None

@@ -67,6 +67,12 @@ def chief_of(members: Sequence[Member]) -> Member:
     raise ValueError("a job has a chief or a worker 0")
 
 
+def called(members: Sequence[Member], task: str) -> str:
+    """``worker-1 (10.0.0.3)``."""
+    address = next((member.address for member in members if member.task == task), "")
+    return f"{task} ({address})" if address else task
+
+
 def tf_config(members: Sequence[Member], task: str) -> str:
     """TF_CONFIG of `task`: JSON, the cluster in the same order on every task."""
     kind, index = parse_task(task)

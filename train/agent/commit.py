@@ -8,8 +8,9 @@ from typing import Callable, NoReturn, Set
 
 from train.agent import control
 from train.agent.cluster import chief_of, cluster_spec
-from train.agent.disk import make_folder, read_text
+from train.agent.disk import free_space, make_folder, read_text
 from train.agent.errors import RefusedError
+from train.agent.gate import Facts, visible
 from train.agent.journal import write_job
 from train.agent.prepare import Reservation
 from train.agent.records import Commit, Refusal, to_dict
@@ -75,11 +76,18 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
         paths=paths,
         session=reservation.session,
         umask=umask,
-        gpus=len(reservation.gpus),
+        facts=_facts(reservation, request),
         port=reservation.port,
         listener=reservation.listener,
         control=listener,
     )
+
+
+def _facts(reservation: Reservation, request: Commit) -> Facts:
+    env = {**reservation.session, **request.env, **request.secret_env}
+    gpus = visible([gpu.name for gpu in reservation.gpus], env.get("CUDA_VISIBLE_DEVICES"))
+    free, _ = free_space(reservation.paths.folder)
+    return Facts(reservation.interpreter.versions, gpus, free)
 
 
 def _supervise(start: Start, lock: int, writes: int) -> NoReturn:

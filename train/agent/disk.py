@@ -6,6 +6,8 @@ import os
 import stat
 from typing import Any, Dict, Optional, Tuple
 
+DISK_RESERVE = 64 << 20  # bytes that stay free for logs
+
 
 def write_atomic(path: str, data: bytes, mode: int = 0o600) -> None:
     """Replace the file `path` by one with `data`: readers see the old one or the new one, whole.

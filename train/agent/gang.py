@@ -1,28 +1,42 @@
-"""The rule of the gang, pure: nobody starts before all are ready, and the first failure ends all.
+"""The rule of the gang, pure: nobody starts before all are ready and reach all, and the first failure ends all.
 
 The chief's supervisor feeds events and carries out actions. Distributed TensorFlow hangs on a peer that is missing,
 and a task that goes on alone trains something else, so there is nothing between all and none.
 """
 
 import signal
-from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple, Union
 
+from train.agent import gate
+from train.agent.cluster import called
+from train.agent.gate import Facts
 from train.agent.records import Exit, JobResult, Member, Outcome
 
 # Beyond the grace period, for SIGKILL to work and the news to arrive.
 STOP_MARGIN_S = 10.0
+NOT_READY = "the hosts are not ready for the job"
+# From the order to check until every agent has told what it found.
+CHECK_TIMEOUT_S = 25.0
 
 
 class Joined(NamedTuple):
-    """The agent of `task` has proven that it knows the job's secret."""
+    """The agent of `task` has proven that it knows the job's secret, and told of its host."""
 
     task: str
+    facts: Facts
 
 
 class Ready(NamedTuple):
     """The process of `task` waits at its gate."""
 
     task: str
+
+
+class Checked(NamedTuple):
+    """The agent of `task` visited the others' ports; `reached` has why one cannot be reached, empty where it can."""
+
+    task: str
+    reached: Mapping[str, str]
 
 
 class Exited(NamedTuple):
@@ -50,11 +64,17 @@ class DeadlinePassed(NamedTuple):
     """The point in time that `Gang.deadline` named has come."""
 
 
-Event = Union[Joined, Ready, Exited, LostPeer, StopRequested, DeadlinePassed]
+Event = Union[Joined, Ready, Checked, Exited, LostPeer, StopRequested, DeadlinePassed]
+
+
+class Check(NamedTuple):
+    """Let each agent find out which of the others' ports it reaches."""
 
 
 class Go(NamedTuple):
     """Open all gates."""
+
+    warnings: Tuple[str, ...] = ()
 
 
 class StopAll(NamedTuple):
@@ -70,7 +90,7 @@ class Finish(NamedTuple):
     result: JobResult
 
 
-Action = Union[Go, StopAll, Finish]
+Action = Union[Check, Go, StopAll, Finish]
 
 
 class Gang(NamedTuple):
@@ -82,10 +102,13 @@ class Gang(NamedTuple):
     grace_s: float
     join_timeout_s: float
     deadline: Optional[float]
+    checking: bool = False
     started: bool = False
     stopping: bool = False
     finished: bool = False
     ready: FrozenSet[str] = frozenset()
+    facts: Dict[str, Facts] = {}  # noqa: RUF012 - never changed
+    reached: Dict[str, Mapping[str, str]] = {}  # noqa: RUF012 - never changed
     gone: FrozenSet[str] = frozenset()  # lost, or never seen
     exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed
     outcome: Outcome = Outcome.SUCCEEDED
@@ -114,12 +137,6 @@ def describe_exit(task: str, ended: Exit) -> str:
     return f"{task} was killed by {name}"
 
 
-def called(members: Tuple[Member, ...], task: str) -> str:
-    """``worker-1 (10.0.0.3)``."""
-    address = next((member.address for member in members if member.task == task), "")
-    return f"{task} ({address})" if address else task
-
-
 def step(gang: Gang, event: Event, now: float) -> Step:
     """What becomes of the gang by `event`, and what is to be done.
 
@@ -130,8 +147,12 @@ def step(gang: Gang, event: Event, now: float) -> Step:
     if gang.finished or (task and task not in _tasks(gang)):
         return gang, []
     outcome: Step = (gang, [])
-    if isinstance(event, Ready):
-        outcome = _ready(gang, event.task)
+    if isinstance(event, Joined):
+        outcome = _check_if_complete(gang._replace(facts={event.task: event.facts, **gang.facts}), now)
+    elif isinstance(event, Ready):
+        outcome = _check_if_complete(gang._replace(ready=gang.ready | {event.task}), now)
+    elif isinstance(event, Checked):
+        outcome = _checked(gang, event, now)
     elif isinstance(event, Exited):
         outcome = _exited(gang, event, now)
     elif isinstance(event, LostPeer):
@@ -147,11 +168,29 @@ def _tasks(gang: Gang) -> List[str]:
     return [member.task for member in gang.members]
 
 
-def _ready(gang: Gang, task: str) -> Step:
-    gang = gang._replace(ready=gang.ready | {task})
-    if gang.started or gang.stopping or len(gang.ready) < len(gang.members):
+def _missing(gang: Gang) -> List[str]:
+    return [task for task in _tasks(gang) if task not in gang.ready or task not in gang.facts]
+
+
+def _check_if_complete(gang: Gang, now: float) -> Step:
+    if gang.checking or gang.stopping or _missing(gang):
         return gang, []
-    return gang._replace(started=True, deadline=None), [Go()]
+    return gang._replace(checking=True, deadline=now + CHECK_TIMEOUT_S), [Check()]
+
+
+def _checked(gang: Gang, event: Checked, now: float) -> Step:
+    if not gang.checking or gang.started or gang.stopping or event.task in gang.reached:
+        return gang, []
+    gang = gang._replace(reached={**gang.reached, event.task: event.reached})
+    return _judge(gang, now) if len(gang.reached) == len(gang.members) else (gang, [])
+
+
+def _judge(gang: Gang, now: float) -> Step:
+    pairs = {(source, task): why for source, found in gang.reached.items() for task, why in found.items()}
+    problems, warnings, first = gate.verdict(gang.members, gang.facts, pairs)
+    if problems:
+        return _stop(gang, Outcome.FAILED, first, "\n".join(problems), now, gang.grace_s, told=NOT_READY)
+    return gang._replace(started=True, deadline=None), [Go(warnings)]
 
 
 def _exited(gang: Gang, event: Exited, now: float) -> Step:
@@ -185,25 +224,30 @@ def _late(gang: Gang, now: float) -> Step:
     if gang.stopping:
         left = [task for task in _tasks(gang) if task not in gang.exits]
         return _finish_if_over(gang._replace(gone=gang.gone | set(left)))
-    missing = [task for task in _tasks(gang) if task not in gang.ready]
+    if gang.checking:
+        return _judge(gang, now)
+    missing = _missing(gang)
     names = ", ".join(called(gang.members, task) for task in missing)
     reason = f"{names} did not join within {gang.join_timeout_s:g} s; nothing was started"
     gang = gang._replace(gone=gang.gone | set(missing))
     return _stop(gang, Outcome.FAILED, missing[0], reason, now, gang.grace_s)
 
 
-def _stop(gang: Gang, outcome: Outcome, first: str, reason: str, now: float, grace_s: float) -> Step:
+def _stop(gang: Gang, outcome: Outcome, first: str, reason: str, now: float, grace_s: float, told: str = "") -> Step:
+    # What all are told while they stop is short where the reason is long.
     if gang.stopping:
         return gang, []
     gang = gang._replace(
         stopping=True, outcome=outcome, first_task=first, reason=reason, deadline=now + grace_s + STOP_MARGIN_S
     )
     gang, actions = _finish_if_over(gang)
-    return gang, [StopAll(reason, grace_s), *actions]
+    return gang, [StopAll(told or reason, grace_s), *actions]
 
 
 def _finish_if_over(gang: Gang) -> Step:
     if any(task not in gang.exits and task not in gang.gone for task in _tasks(gang)):
         return gang, []
-    result = JobResult(gang.job, gang.attempt, gang.outcome, 0.0, gang.first_task, gang.reason, dict(gang.exits))
+    result = JobResult(
+        gang.job, gang.attempt, gang.outcome, 0.0, gang.first_task, gang.reason, dict(gang.exits), gang.started
+    )
     return gang._replace(finished=True, deadline=None), [Finish(result)]

@@ -181,3 +181,49 @@ class PeerGreeting:
         transcript = _Transcript(self._secret, self._greeting, self._nonce, _nonce(message))
         transcript.check(b"chief", message)
         return _line({"proof": transcript.proof(b"peer")}), Session(transcript.key(b"peer"), transcript.key(b"chief"))
+
+
+# --- who listens on a task's port -------------------------------------------------------------------------------
+#
+#     anybody → {"port": [job, attempt, asker], "nonce": …}
+#     agent   → {"task": …, "proof": HMAC(secret, "port", task, greeting of the asker, nonce)}
+
+
+def _port_proof(secret: bytes, task: str, greeting: bytes, nonce: bytes) -> str:
+    return _digest(secret, b"port", task.encode(), greeting, nonce).hex()
+
+
+def port_question(job: str, attempt: int, asker: str, nonce: bytes) -> bytes:
+    """The line that asks whether an agent of this job listens here; `nonce`: random bytes, never used before."""
+    return _line({"port": [job, attempt, asker], "nonce": nonce.hex()})
+
+
+def port_answer(secret: bytes, job: str, attempt: int, task: str, line: bytes) -> bytes:
+    """The line that answers it for the agent of `task`.
+
+    Raises:
+        LinkError: it is no such question, or one of another job or attempt.
+    """
+    message = _read(line)
+    asked = message.get("port")
+    if not isinstance(asked, list) or len(asked) != 3 or asked[:2] != [job, attempt]:
+        raise LinkError("a question of another job or attempt")
+    greeting = _greeting(job, attempt, str(asked[2]))
+    return _line({"task": task, "proof": _port_proof(secret, task, greeting, _nonce(message))})
+
+
+def port_owner(secret: bytes, job: str, attempt: int, asker: str, nonce: bytes, line: bytes) -> str:
+    """The task whose agent gave the answer `line` to our question.
+
+    Raises:
+        LinkError: it is not of this job.
+    """
+    message = _read(line)
+    task, given = message.get("task"), message.get("proof")
+    if not isinstance(task, str) or not isinstance(given, str):
+        raise LinkError("no proof")
+    if not hmac.compare_digest(
+        given.encode(), _port_proof(secret, task, _greeting(job, attempt, asker), nonce).encode()
+    ):
+        raise LinkError("the other end does not know the job's secret")
+    return task

@@ -1,7 +1,7 @@
 """Reserves the port of a task's TensorFlow server, and the one on which agents meet.
 
-TensorFlow's gRPC server binds 0.0.0.0 seconds after the task has started, and by then we must have let the port go.
-What bridges the gap against other agents on the same computer is a name that all of them know: an abstract Unix
+TensorFlow's gRPC server binds all addresses seconds after the task has started, and by then we must have let the port
+go. What bridges the gap against other agents on the same computer is a name that all of them know: an abstract Unix
 socket, which belongs to the network namespace as the port does and vanishes with its owner.
 """
 
@@ -14,6 +14,8 @@ from train.agent.records import Refusal
 
 PORTS_TRIED = 1000
 _TAKEN = (errno.EADDRINUSE,)
+_NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+_BACKLOG = 1024  # who asks before the supervisor can answer waits here
 
 
 class TaskPort:
@@ -29,6 +31,17 @@ class TaskPort:
         self.port = port
         self._name = name
         self._hold: Optional[socket.socket] = hold
+
+    @property
+    def listener(self) -> socket.socket:
+        """What listens on the port until it is yielded.
+
+        Raises:
+            ValueError: it is.
+        """
+        if self._hold is None:
+            raise ValueError(f"port {self.port} is the task's")
+        return self._hold
 
     def yield_to_task(self) -> None:
         """Let the task bind the port; other agents still keep off it."""
@@ -57,14 +70,30 @@ def _claim_name(port: int) -> Optional[socket.socket]:
     return name
 
 
-def _hold(port: int) -> Optional[socket.socket]:
-    hold = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def _listen_everywhere(family: int, address: str, port: int) -> socket.socket:
+    # Without listening nothing would keep off others who set SO_REUSEADDR, and gRPC does.
+    hold = socket.socket(family, socket.SOCK_STREAM)
     try:
         hold.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        hold.bind(("0.0.0.0", port))  # noqa: S104 - what TensorFlow will bind
-        hold.listen(8)
-    except OSError as error:
+        if family == socket.AF_INET6:
+            hold.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        hold.bind((address, port))
+        hold.listen(_BACKLOG)
+    except OSError:
         hold.close()
+        raise
+    return hold
+
+
+def _hold(port: int) -> Optional[socket.socket]:
+    try:
+        try:
+            hold = _listen_everywhere(socket.AF_INET6, "::", port)
+        except OSError as error:
+            if error.errno not in _NO_IPV6:
+                raise
+            hold = _listen_everywhere(socket.AF_INET, "0.0.0.0", port)  # noqa: S104 - what TensorFlow will bind
+    except OSError as error:
         if error.errno in _TAKEN:
             return None
         raise RefusedError(

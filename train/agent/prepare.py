@@ -10,6 +10,7 @@ from typing import Dict, List, Optional, Set, Tuple
 
 from train.agent.cluster import parse_task
 from train.agent.disk import (
+    DISK_RESERVE,
     free_space,
     make_folder,
     read_text,
@@ -34,7 +35,6 @@ from train.agent.store import (
 )
 from train.agent.wire import Channel
 
-DISK_RESERVE = 64 << 20  # bytes that stay free for logs
 JOBS_KEPT = 5
 STREAM_DEADLINE_S = 300.0  # without a byte
 _ENDING_S = 20.0  # a chief whose peers do not hang up waits for their link timeout

@@ -12,7 +12,8 @@ One exec of the agent on a host is one conversation:
                                                           nothing where nothing is wanted)
                                  agent → Prepared | Refused
     client  → Commit             agent → Committed       (the task now waits for its peers, without this connection)
-    client  → Follow             agent → TaskState | Progress | Usage | Log | JobResult | Beat …, then End
+    client  → Follow             agent → TaskState | Notice | Progress | Usage | Log | JobResult | Beat …,
+                                 then End
     client  → Stop               agent → Stopped
     client  → Inspect            agent → JobReport*, End
 
@@ -261,6 +262,15 @@ class TaskState(NamedTuple):
     reason: str = ""
 
 
+class Notice(NamedTuple):
+    """Something about the hosts that the user ought to know; the same on every host of the job."""
+
+    task: str  # that tells it
+    attempt: int
+    at: float
+    text: str
+
+
 class Progress(NamedTuple):
     """What the task's output tells of its training; -1 where it does not."""
 
@@ -304,6 +314,7 @@ class JobResult(NamedTuple):
     first_task: str = ""  # that failed
     reason: str = ""
     exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed
+    started: bool = True  # whether any user code ran
 
 
 class Beat(NamedTuple):
@@ -321,14 +332,14 @@ class End(NamedTuple):
 Record = Union[
     Prepare, Chunk, Commit, Follow, Stop, Inspect,
     Hello, Want, Prepared, Refused, Committed, Stopped, JobReport,
-    TaskState, Progress, Usage, Log, JobResult, Beat, End,
+    TaskState, Notice, Progress, Usage, Log, JobResult, Beat, End,
 ]  # fmt: skip
 
 _NAMES: Dict[str, Type[Any]] = {
     "prepare": Prepare, "chunk": Chunk, "commit": Commit, "follow": Follow, "stop": Stop, "inspect": Inspect,
     "hello": Hello, "want": Want, "prepared": Prepared, "refused": Refused, "committed": Committed,
-    "stopped": Stopped, "job_report": JobReport, "task_state": TaskState, "progress": Progress, "usage": Usage,
-    "log": Log, "job_result": JobResult, "beat": Beat, "end": End,
+    "stopped": Stopped, "job_report": JobReport, "task_state": TaskState, "notice": Notice, "progress": Progress,
+    "usage": Usage, "log": Log, "job_result": JobResult, "beat": Beat, "end": End,
 }  # fmt: skip
 _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 

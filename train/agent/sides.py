@@ -3,13 +3,15 @@
 import socket
 import time
 from collections import deque
-from typing import Deque, Dict, List, Optional, Protocol, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from train.agent import gang
-from train.agent.cluster import chief_of
+from train.agent.cluster import called, chief_of
+from train.agent.gate import Facts, read_facts
 from train.agent.link import Message
 from train.agent.loop import Loop
-from train.agent.records import Commit, Exit, JobResult, Outcome, decode, encode
+from train.agent.reach import Visits
+from train.agent.records import Commit, Exit, JobResult, Outcome, decode, encode, to_dict
 from train.agent.star import Bond, ChiefEnd, PeerEnd
 
 # How much longer than the chief the others wait for a gang to be complete, so that the verdict is the chief's.
@@ -19,8 +21,8 @@ _CHIEF_FIRST_S = 5.0
 class Orders(Protocol):
     """What a supervisor does when its gang says so."""
 
-    def go(self) -> None:
-        """Open the gate of the task."""
+    def go(self, warnings: Sequence[str]) -> None:
+        """Open the gate of the task; `warnings` are for the user."""
 
     def stop(self, reason: str, grace_s: float) -> None:
         """End the task: TERM, `grace_s` seconds, KILL."""
@@ -48,7 +50,8 @@ class Side(Protocol):
         """End all links."""
 
 
-def _bond(commit: Commit) -> Bond:
+def bond_of(commit: Commit) -> Bond:
+    """What the agents of this attempt have in common."""
     return Bond(commit.job, commit.attempt, bytes.fromhex(commit.secret), commit.link_timeout_s)
 
 
@@ -60,12 +63,15 @@ class ChiefSide:
         commit: The job.
         listener: Where the other agents connect.
         orders: The supervisor.
+        facts: What is known of this host.
     """
 
-    def __init__(self, loop: Loop, commit: Commit, listener: socket.socket, orders: Orders) -> None:
+    def __init__(self, loop: Loop, commit: Commit, listener: socket.socket, orders: Orders, facts: Facts) -> None:
         self._loop = loop
         self._task = commit.task
         self._orders = orders
+        self._facts = facts
+        self._asked_at: Dict[str, float] = {}
         self._events: Deque[gang.Event] = deque()
         self._gang = gang.form(
             commit.job,
@@ -75,13 +81,14 @@ class ChiefSide:
             join_timeout_s=commit.join_timeout_s,
             now=time.monotonic(),
         )
+        self._visits = _visits(loop, commit, lambda found: self._feed(gang.Checked(commit.task, found)))
         others = {member.task for member in commit.members} - {commit.task}
         self._links = ChiefEnd(
             loop,
             listener,
-            _bond(commit),
+            bond_of(commit),
             others,
-            on_join=lambda task: self._feed(gang.Joined(task)),
+            on_join=self._ask,
             on_message=self._heard,
             on_loss=self._lost,
         )
@@ -89,7 +96,7 @@ class ChiefSide:
 
     def ready(self) -> None:
         """The task waits at its gate."""
-        self._feed(gang.Joined(self._task))
+        self._feed(gang.Joined(self._task, self._facts))
         self._feed(gang.Ready(self._task))
 
     def exited(self, ended: Exit, reason: str) -> None:
@@ -102,11 +109,25 @@ class ChiefSide:
 
     def close(self) -> None:
         """End all links."""
+        self._visits.close()
         self._links.close()
+
+    def _ask(self, task: str) -> None:
+        self._asked_at[task] = time.time()
+        self._links.send(task, {"tell": 1})
+
+    def _learn(self, task: str, told: Dict[str, Any]) -> None:
+        # The other clock was read about half-way between our question and now.
+        between = (self._asked_at.get(task, 0.0) + time.time()) / 2
+        self._feed(gang.Joined(task, read_facts(told, float(told["clock"]) - between)))
 
     def _heard(self, task: str, message: Message) -> None:
         if "ready" in message:
             self._feed(gang.Ready(task))
+        elif "facts" in message:
+            self._learn(task, message["facts"])
+        elif "reached" in message:
+            self._feed(gang.Checked(task, message["reached"]))
         elif "exited" in message:
             code, number, reason = message["exited"]
             self._feed(gang.Exited(task, Exit(code, number), reason))
@@ -115,9 +136,9 @@ class ChiefSide:
 
     def _lost(self, task: str, reason: str) -> None:
         self._feed(gang.LostPeer(task, reason))
-        self._look_if_told()
+        self._look_if_learn()
 
-    def _look_if_told(self) -> None:
+    def _look_if_learn(self) -> None:
         # The others hang up when they have the result.
         if self._gang.finished and not self._links.connected:
             self._orders.told()
@@ -143,17 +164,21 @@ class ChiefSide:
 
     def _carry_out(self, action: gang.Action) -> None:
         # The others first: what goes over the network takes longer than what stays here.
-        if isinstance(action, gang.Go):
-            self._links.broadcast({"go": 1})
-            self._orders.go()
+        if isinstance(action, gang.Check):
+            self._links.broadcast({"check": 1})
+            self._visits.begin()
+        elif isinstance(action, gang.Go):
+            self._links.broadcast({"go": 1, "warnings": action.warnings})
+            self._orders.go(action.warnings)
         elif isinstance(action, gang.StopAll):
+            self._visits.close()
             self._links.broadcast({"end": [action.reason, action.grace_s]})
             self._orders.stop(action.reason, action.grace_s)
         else:
             result = action.result._replace(at=time.time())
             self._links.broadcast({"result": encode(result).decode()})
             self._orders.finish(result)
-            self._look_if_told()
+            self._look_if_learn()
 
 
 class PeerSide:
@@ -163,20 +188,24 @@ class PeerSide:
         loop: In which it is served.
         commit: The job.
         orders: The supervisor.
+        facts: What is known of this host.
     """
 
-    def __init__(self, loop: Loop, commit: Commit, orders: Orders) -> None:
+    def __init__(self, loop: Loop, commit: Commit, orders: Orders, facts: Facts) -> None:
         self._commit = commit
         self._orders = orders
         self._chief = chief_of(commit.members)
         self._unsaid: List[Message] = []
         self._exits: Dict[str, Exit] = {}
         self._verdict: Optional[Tuple[Outcome, str, str]] = None
+        self._facts = facts
+        self._started = False
         self._finished = False
+        self._visits = _visits(loop, commit, lambda found: self._links.send({"reached": found}))
         self._links = PeerEnd(
             loop,
             self._chief,
-            _bond(commit),
+            bond_of(commit),
             commit.task,
             commit.join_timeout_s + _CHIEF_FIRST_S,
             on_join=self._joined,
@@ -203,6 +232,7 @@ class PeerSide:
 
     def close(self) -> None:
         """End the link."""
+        self._visits.close()
         self._links.close()
 
     def _say(self, message: Message) -> None:
@@ -217,10 +247,16 @@ class PeerSide:
         self._unsaid.clear()
 
     def _heard(self, message: Message) -> None:
-        if "go" in message:
-            self._orders.go()
+        if "tell" in message:
+            self._links.send({"facts": {**to_dict(self._facts), "clock": time.time()}})
+        elif "check" in message:
+            self._visits.begin()
+        elif "go" in message:
+            self._started = True
+            self._orders.go([str(one) for one in message["warnings"]])
         elif "end" in message:
             reason, grace_s = message["end"]
+            self._visits.close()
             self._orders.stop(str(reason), float(grace_s))
         elif "result" in message:
             result = decode(message["result"])
@@ -231,14 +267,14 @@ class PeerSide:
                 self._orders.told()
 
     def _lost(self, reason: str) -> None:
-        chief = gang.called(tuple(self._commit.members), self._chief.task)
+        chief = called(self._commit.members, self._chief.task)
         self._give_up(Outcome.FAILED, self._chief.task, f"{chief} was lost: {reason}", self._commit.grace_s)
 
     def _give_up(self, outcome: Outcome, first: str, reason: str, grace_s: float) -> None:
         if self._finished or self._verdict is not None:
             return
         self._verdict = (outcome, first, reason)
-        self._links.close()
+        self.close()
         self._orders.stop(reason, grace_s)
         self._finish_alone()
 
@@ -248,13 +284,19 @@ class PeerSide:
         self._finished = True
         outcome, first, reason = self._verdict
         job, attempt = self._commit.job, self._commit.attempt
-        self._orders.finish(JobResult(job, attempt, outcome, time.time(), first, reason, dict(self._exits)))
+        exits = dict(self._exits)
+        self._orders.finish(JobResult(job, attempt, outcome, time.time(), first, reason, exits, self._started))
         self._orders.told()
 
 
-def side_of(loop: Loop, commit: Commit, listener: socket.socket, orders: Orders) -> Side:
+def _visits(loop: Loop, commit: Commit, on_done: Callable[[Dict[str, str]], None]) -> Visits:
+    others = [member for member in commit.members if member.task != commit.task]
+    return Visits(loop, bond_of(commit), commit.task, others, on_done)
+
+
+def side_of(loop: Loop, commit: Commit, listener: socket.socket, orders: Orders, facts: Facts) -> Side:
     """The side that the supervisor of `commit.task` plays."""
     if chief_of(commit.members).task == commit.task:
-        return ChiefSide(loop, commit, listener, orders)
+        return ChiefSide(loop, commit, listener, orders, facts)
     listener.close()
-    return PeerSide(loop, commit, orders)
+    return PeerSide(loop, commit, orders, facts)

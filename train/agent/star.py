@@ -186,6 +186,12 @@ class ChiefEnd:
             if guest.session is not None:
                 guest.line.send(guest.session.seal(message))
 
+    def send(self, task: str, message: Message) -> None:
+        """Send a message to one of them; dropped where it is not connected."""
+        guest = self._peers.get(task)
+        if guest is not None and guest.session is not None:
+            guest.line.send(guest.session.seal(message))
+
     @property
     def connected(self) -> bool:
         """Whether any of the others is."""

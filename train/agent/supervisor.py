@@ -5,17 +5,19 @@ import os
 import signal
 import socket
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from train.agent.control import ControlServer
 from train.agent.disk import remove_file, write_atomic
 from train.agent.environment import task_environment
+from train.agent.gate import Facts
 from train.agent.journal import Journal, write_result
 from train.agent.loop import READ, Loop
 from train.agent.paths import TaskPaths
 from train.agent.ports import TaskPort
 from train.agent.processes import descendants, everybody, identify
 from train.agent.progress import ProgressParser
+from train.agent.reach import Door
 from train.agent.records import (
     Commit,
     End,
@@ -23,6 +25,7 @@ from train.agent.records import (
     Follow,
     Inspect,
     JobResult,
+    Notice,
     Phase,
     Progress,
     Record,
@@ -31,7 +34,7 @@ from train.agent.records import (
     TaskState,
     Usage,
 )
-from train.agent.sides import Side, side_of
+from train.agent.sides import Side, bond_of, side_of
 from train.agent.spawn import adopt_orphans, spawn
 from train.agent.task import TaskProcess
 from train.agent.usage import GPU_COMMAND, PERIOD_S, CpuMeter, GpuMeter
@@ -50,7 +53,7 @@ class Start(NamedTuple):
     paths: TaskPaths
     session: Dict[str, str]
     umask: int
-    gpus: int
+    facts: Facts
     port: TaskPort
     listener: socket.socket
     control: socket.socket
@@ -69,6 +72,8 @@ class Supervisor:
         self._loop = Loop()
         self._journal = Journal(start.paths, start.commit.attempt)
         self._parser = ProgressParser(start.commit.task, start.commit.attempt, len(start.commit.members))
+        visitors = len(start.commit.members)
+        self._door = Door(self._loop, start.port.listener, bond_of(start.commit), start.commit.task, visitors)
         self._control = ControlServer(self._loop, start.control, self._asked)
         self._task = TaskProcess(
             self._loop, on_output=self._output, on_exit=self._task_exited, on_closed=self._task_closed
@@ -97,7 +102,7 @@ class Supervisor:
         self._take_signals()
         adopt_orphans()
         self._start_task()
-        self._side = side_of(self._loop, self._commit, self._start.listener, self)
+        self._side = side_of(self._loop, self._commit, self._start.listener, self, self._start.facts)
         started()
         self._side.ready()
         while not self._over:
@@ -135,14 +140,17 @@ class Supervisor:
 
     # --- orders of the gang ---------------------------------------------------------------------------------------
 
-    def go(self) -> None:
-        """Open the gate of the task."""
+    def go(self, warnings: Sequence[str]) -> None:
+        """Open the gate of the task; `warnings` are for the user."""
         if self._stopping or not self._task.held:
             return
+        self._door.close()
         self._start.port.yield_to_task()
         self._task.release()
+        for text in warnings:
+            self._record(Notice(self._commit.task, self._commit.attempt, time.time(), text))
         self._record_phase(Phase.RUNNING)
-        if self._start.gpus:
+        if self._start.facts.gpus:
             self._start_gpu_meter()
         self._sample()
 
@@ -151,6 +159,7 @@ class Supervisor:
         if self._stopping:
             return
         self._stopping = True
+        self._door.close()
         if self._task.exit is None:
             self._record_phase(Phase.STOPPING, reason)
         self._task.stop(grace_s)

@@ -49,14 +49,21 @@ R = TypeVar("R")
 
 
 class Agent:
-    """One exec of the agent on one host; `root` is that host."""
+    """One exec of the agent on one host; `root` is that host, `prefix` what leads there."""
 
-    def __init__(self, root: Path, *, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        python: str = sys.executable,
+        env: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.root = root
         archive = build_agent()
         command = bootstrap_command(python, str(root), archive.digest)
         self.process = subprocess.Popen(
-            ["/bin/sh", "-c", command],
+            [*prefix, "/bin/sh", "-c", command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -245,17 +252,27 @@ def committed(
     *,
     command: Sequence[str] = (sys.executable, "task.py"),
     first_port: int = 0,
+    addresses: Sequence[str] = (),
     **fields: object,
 ) -> list[Member]:
     """Prepare and commit one job on all agents, worker-0 on the first."""
+    members = prepared(agents, job, bundle, first_port=first_port, addresses=addresses)
+    for agent, request in zip(agents, commits(job, members, command, **fields), strict=True):
+        agent.commit(request)
+    return members
+
+
+def prepared(
+    agents: Sequence[Agent], job: str, bundle: Bundle, *, first_port: int = 0, addresses: Sequence[str] = ()
+) -> list[Member]:
+    """Prepare one job on all agents, worker-0 on the first."""
     members = []
     for index, agent in enumerate(agents):
         ports = {"first_port": first_port} if first_port else {}
-        answer = agent.prepare(job, bundle, task=f"worker-{index}", address=f"127.0.0.{index + 1}", **ports)
+        address = addresses[index] if addresses else f"127.0.0.{index + 1}"
+        answer = agent.prepare(job, bundle, task=f"worker-{index}", address=address, **ports)
         assert isinstance(answer, Prepared), answer
         members.append(answer.member)
-    for agent, request in zip(agents, commits(job, members, command, **fields), strict=True):
-        agent.commit(request)
     return members
 
 
@@ -272,6 +289,15 @@ def commits(job: str, members: list[Member], command: Sequence[str], **fields: o
     }
     for member in members:
         yield Commit(job=job, task=member.task, members=members, **values)  # type: ignore[arg-type]
+
+
+def fake_python(folder: Path, **versions: str) -> str:
+    """An interpreter that says it has other packages."""
+    probed = json.dumps({"versions": versions, "folders": []})
+    path = folder / "python"
+    path.write_text(f'#!/bin/sh\ncase "$1" in\n-c) echo \'{probed}\' ;;\n*) exec {sys.executable} "$@" ;;\nesac\n')
+    path.chmod(0o755)
+    return str(path)
 
 
 def alive(pid: int) -> bool:

@@ -22,6 +22,7 @@ from tests.unit.agent.hosts import (
     follow,
     gone,
     listen,
+    prepared,
 )
 from train.agent.records import (
     Exit,
@@ -367,6 +368,19 @@ def test_a_supervisor_that_is_killed_takes_its_task_with_it_and_the_others_say_w
     assert other.result.reason == "worker-0 (127.0.0.1) was lost: its agent ended"
     assert all(map(gone, pids))
     assert not connect(0).stop("lost", "worker-0").running
+
+
+def test_a_chief_that_is_lost_before_the_start_leaves_word_that_nothing_was_started(connect: Connect) -> None:
+    agents = [connect(index) for index in range(3)]
+    members = prepared(agents, "early", Bundle(SLEEP))
+    requests = commits("early", members, [sys.executable, "task.py"])
+    supervisors = [agent.commit(next(requests)).pid for agent in agents[:2]]
+    agents[1].send(Follow("early", "worker-1"))
+    time.sleep(0.3)  # for the link, of which nobody tells
+    os.kill(supervisors[0], signal.SIGKILL)
+    result = listen(agents[1]).result
+    assert result is not None
+    assert (result.outcome, result.first_task, result.started) == (Outcome.FAILED, "worker-0", False)
 
 
 def test_what_a_killed_supervisor_left_is_ended_by_the_next_prepare(connect: Connect) -> None:

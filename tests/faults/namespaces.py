@@ -1,0 +1,92 @@
+"""Hosts as network namespaces of this computer, on one switch: 10.77.0.2 and up, with faults to order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+NOBODY = "02:00:00:00:00:01"  # a hardware address that no port of the switch has
+
+
+def ip(*words: str) -> str:
+    """Run `ip`; what it printed.
+
+    Raises:
+        OSError: it is missing or failed.
+    """
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False, timeout=30)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A host; its interface is called eth0."""
+
+    name: str
+    address: str
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """What runs a command there."""
+        return ("ip", "netns", "exec", self.name)
+
+    @property
+    def hardware(self) -> str:
+        """Hardware address of its interface."""
+        return ip("-n", self.name, "-br", "link", "show", "eth0").split()[2]
+
+    def mislead(self, other: Namespace, hardware: str = NOBODY) -> None:
+        """Let all packets to `other` end in the void, or at another host; unlike a firewall, without a word."""
+        ip("-n", self.name, "neigh", "replace", other.address, "lladdr", hardware, "dev", "eth0", "nud", "permanent")
+
+    def refuse_way(self, other: Namespace, port: int, kind: str = "unreachable") -> None:
+        """Let the kernel refuse connections to a port of `other`: ``unreachable``, ``prohibit`` or ``blackhole``."""
+        to = ("to", other.address, "ipproto", "tcp", "dport", str(port))
+        ip("-n", self.name, "rule", "add", "pref", "10", *to, "type", kind)
+
+    def swallow_answers(self, other: Namespace, port: int) -> None:
+        """Let no answer of our port reach `other`, as a firewall does that drops what comes in."""
+        to = ("to", other.address, "ipproto", "tcp", "sport", str(port))
+        ip("-n", self.name, "rule", "add", "pref", "10", *to, "type", "blackhole")
+
+
+def obstacle() -> str:
+    """Why there can be no namespaces here; empty where there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "ip (iproute2) is not installed"
+    try:
+        ip("netns", "add", f"fleet-{os.getpid()}-try")
+        ip("netns", "del", f"fleet-{os.getpid()}-try")
+    except OSError as error:
+        return f"no network namespace can be made: {error}"
+    return ""
+
+
+@contextlib.contextmanager
+def namespaces(count: int) -> Iterator[list[Namespace]]:
+    """So many hosts; they are deleted at the end, with what their network still holds."""
+    stem = f"fleet-{os.getpid()}"
+    switch = f"{stem}-switch"
+    hosts = [Namespace(f"{stem}-{n}", f"10.77.0.{n + 2}") for n in range(count)]
+    with contextlib.ExitStack() as stack:
+        for name in (switch, *[host.name for host in hosts]):
+            ip("netns", "add", name)
+            stack.callback(ip, "netns", "del", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", switch, "link", "add", "switch", "type", "bridge", "forward_delay", "0")
+        ip("-n", switch, "link", "set", "switch", "up")
+        for n, host in enumerate(hosts):
+            port = f"port{n}"
+            ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host.name)
+            ip("-n", switch, "link", "set", port, "master", "switch", "up")
+            ip("-n", host.name, "address", "add", f"{host.address}/24", "dev", "eth0")
+            ip("-n", host.name, "link", "set", "eth0", "up")
+        yield hosts

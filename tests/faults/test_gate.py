@@ -1,0 +1,216 @@
+"""The readiness gate on hosts that cannot work together: nothing starts, and it is said why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import Connect, Hosts
+from tests.faults.namespaces import Namespace
+from tests.unit.agent.hosts import Agent, Bundle, Story, commits, committed, fake_python, follow, prepared
+from train.agent.records import Follow, JobResult, Notice, Outcome, Prepared
+
+MARK = "from pathlib import Path\nPath('ran').touch()\n"
+OPEN = "open TCP port 2222 between the hosts (all TCP among the hosts of the fleet)"
+
+
+def stories(agents: Sequence[Agent], job: str) -> list[Story]:
+    return [follow(agent, Follow(job, f"worker-{n}")) for n, agent in enumerate(agents)]
+
+
+def play(connect: Connect, hosts: Sequence[Namespace]) -> tuple[list[Agent], list[Story]]:
+    """A job on all hosts, from the commit to its end."""
+    agents = [connect(number, host) for number, host in enumerate(hosts)]
+    committed(agents, "gate", Bundle(MARK), addresses=[host.address for host in hosts])
+    return agents, stories(agents, "gate")
+
+
+def nothing_started(agents: Sequence[Agent], told: Sequence[Story], job: str = "gate") -> JobResult:
+    """The result that every host has of a job of which no user code ran."""
+    for number, (agent, story) in enumerate(zip(agents, told, strict=True)):
+        assert "running" not in story.phases
+        assert not (agent.root / "jobs" / job / f"worker-{number}" / "src" / "ran").exists()
+    results = {(one.result.outcome, one.result.reason, one.result.started) for one in told if one.result}
+    assert len(results) == 1
+    result = told[0].result
+    assert result is not None
+    assert (result.outcome, result.started) == (Outcome.FAILED, False)
+    return result
+
+
+def test_hosts_that_reach_each_other_start_on_the_same_port(connect: Connect, hosts: Hosts) -> None:
+    agents, told = play(connect, hosts(3))
+    for number, (agent, story) in enumerate(zip(agents, told, strict=True)):
+        assert story.result is not None
+        assert (story.result.outcome, story.result.started) == (Outcome.SUCCEEDED, True)
+        assert (agent.root / "jobs" / "gate" / f"worker-{number}" / "src" / "ran").exists()
+
+
+def test_a_pair_that_is_cut_off_in_silence_is_named_with_both_ends(connect: Connect, hosts: Hosts) -> None:
+    """TensorFlow alone hangs for a quarter of an hour: the heartbeats go to worker 0."""
+    three = hosts(3)
+    three[1].mislead(three[2])
+    result = nothing_started(*play(connect, three))
+    assert result.reason.splitlines() == [
+        f"worker-2 (10.77.0.4) cannot reach worker-1 at 10.77.0.3:2222: timed out; {OPEN}",
+        f"worker-1 (10.77.0.3) cannot reach worker-2 at 10.77.0.4:2222: timed out; {OPEN}",
+    ]
+    assert result.first_task == ""
+
+
+def test_a_firewall_that_drops_what_comes_to_the_port_of_the_chief(connect: Connect, hosts: Hosts) -> None:
+    two = hosts(2)
+    two[0].swallow_answers(two[1], 2222)
+    result = nothing_started(*play(connect, two))
+    assert result.reason == f"worker-1 (10.77.0.3) cannot reach worker-0 at 10.77.0.2:2222: timed out; {OPEN}"
+    assert result.first_task == "worker-0"
+
+
+def test_a_port_that_nobody_reaches_is_told_once(connect: Connect, hosts: Hosts) -> None:
+    three = hosts(3)
+    for other in three[:2]:
+        other.refuse_way(three[2], 2222)
+    result = nothing_started(*play(connect, three))
+    assert result.reason == (
+        "none of the others (worker-0 (10.77.0.2) and worker-1 (10.77.0.3)) can reach worker-2 at 10.77.0.4:2222: "
+        f"network is unreachable; {OPEN}"
+    )
+    assert result.first_task == "worker-2"
+
+
+def test_a_way_that_is_prohibited(connect: Connect, hosts: Hosts) -> None:
+    two = hosts(2)
+    two[0].refuse_way(two[1], 2222, "prohibit")
+    result = nothing_started(*play(connect, two))
+    assert result.reason == f"worker-0 (10.77.0.2) cannot reach worker-1 at 10.77.0.3:2222: permission denied; {OPEN}"
+
+
+def test_an_address_that_leads_to_another_computer(connect: Connect, hosts: Hosts) -> None:
+    """Two hosts have one address: whoever holds the port there takes the connection."""
+    *three, impostor = hosts(4)
+    subprocess.run([*impostor.prefix, "ip", "address", "add", "10.77.0.3/32", "dev", "eth0"], check=True)
+    three[2].mislead(three[1], impostor.hardware)
+    listens = "import socket; s = socket.create_server(('', 2222)); print('x', flush=True)\nwhile 1: s.accept()"
+    stranger = subprocess.Popen([*impostor.prefix, sys.executable, "-c", listens], stdout=subprocess.PIPE)
+    try:
+        assert stranger.stdout
+        assert stranger.stdout.readline() == b"x\n"
+        result = nothing_started(*play(connect, three))
+    finally:
+        stranger.kill()
+        stranger.communicate()
+    assert (
+        "worker-2 (10.77.0.4) cannot reach worker-1 at 10.77.0.3:2222: something else answers there; "
+        in result.reason
+    )
+
+
+def test_a_host_that_is_cut_off_altogether_did_not_join(connect: Connect, hosts: Hosts) -> None:
+    two = hosts(2)
+    two[1].mislead(two[0])
+    agents = [connect(number, host) for number, host in enumerate(two)]
+    addresses = [host.address for host in two]
+    committed(agents, "gate", Bundle(MARK), addresses=addresses, join_timeout_s=1.0)
+    story = follow(agents[0], Follow("gate", "worker-0"))
+    result = nothing_started(agents[:1], [story])
+    assert result.reason == "worker-1 (10.77.0.3) did not join within 1 s; nothing was started"
+
+
+# --- what the hosts have, on the loopback interface -------------------------------------------------------------
+
+
+def test_hosts_with_other_versions(connect: Connect, tmp_path: Path) -> None:
+    agents = [connect(number) for number in range(2)]
+    members = []
+    for number, tensorflow in enumerate(("2.21.0", "2.19.1")):
+        folder = tmp_path / f"bin-{number}"
+        folder.mkdir()
+        python = fake_python(folder, python=f"3.{11 + number}.1", tensorflow=tensorflow)
+        answer = agents[number].prepare(
+            "gate", Bundle(MARK), task=f"worker-{number}", address=f"127.0.0.{number + 1}", python=python
+        )
+        assert isinstance(answer, Prepared), answer
+        members.append(answer.member)
+    for agent, request in zip(agents, commits("gate", members, [sys.executable, "task.py"]), strict=True):
+        agent.commit(request)
+    result = nothing_started(agents, stories(agents, "gate"))
+    assert result.reason == (
+        "TensorFlow differs: 2.21 on worker-0 (127.0.0.1), 2.19 on worker-1 (127.0.0.2); "
+        "install the same release on all hosts, or name an interpreter that has it"
+    )
+
+
+def test_hosts_with_different_numbers_of_gpus_and_a_way_out(connect: Connect, tmp_path: Path) -> None:
+    agents = []
+    for number in range(2):
+        program = tmp_path / f"bin-{number}" / "nvidia-smi"
+        program.parent.mkdir()
+        rows = "".join(f"echo '{gpu}, Tesla T4, 15360, 535.183.01'\n" for gpu in range(number + 1))
+        program.write_text(f'#!/bin/sh\ncase "$1" in\n*utilization*) exec sleep 60 ;;\n*) {rows};;\nesac\n')
+        program.chmod(0o755)
+        agents.append(connect(number, env={"PATH": f"{program.parent}:/usr/bin:/bin"}))
+    committed(agents, "gate", Bundle(MARK))
+    result = nothing_started(agents, stories(agents, "gate"))
+    assert result.reason.startswith(
+        "GPUs differ: 1 x Tesla T4 on worker-0 (127.0.0.1), 2 x Tesla T4 on worker-1 (127.0.0.2); "
+    )
+    committed(agents, "again", Bundle(MARK), env={"CUDA_VISIBLE_DEVICES": "0"})
+    for story in stories(agents, "again"):
+        assert story.result is not None
+        assert story.result.outcome is Outcome.SUCCEEDED
+
+
+def test_clocks_that_are_apart_are_told_on_every_host_and_stop_nobody(connect: Connect, tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(
+        textwrap.dedent("""
+            import sys, time
+            now = time.time
+            time.time = lambda: now() - 3600
+            source = sys.argv[sys.argv.index("-c") + 1]
+            sys.argv[:] = ["-c", *sys.argv[sys.argv.index("-c") + 2:]]
+            exec(source)
+        """)
+    )
+    python = tmp_path / "python-late"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {tmp_path / "late.py"} "$@"\n')
+    python.chmod(0o755)
+    agents = [connect(0), connect(1, python=str(python)), connect(2)]
+    committed(agents, "gate", Bundle(MARK))
+    expected = "the clock of worker-0 (127.0.0.1) is 3600 s ahead of that of worker-1 (127.0.0.2); "
+    for story in stories(agents, "gate"):
+        (notice,) = [record for record in story.records if isinstance(record, Notice)]
+        assert notice.text.startswith(expected) or notice.text.startswith(
+            expected.replace("0 (127.0.0.1", "2 (127.0.0.3")
+        )
+        assert story.result is not None
+        assert story.result.outcome is Outcome.SUCCEEDED
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """The folder of host 1, on a file system of its own."""
+    folder = tmp_path / "host-1"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"tmpfs cannot be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_filled_up_since_the_host_was_prepared(small_disk: Path, connect: Connect) -> None:
+    agents = [connect(number) for number in range(2)]
+    members = prepared(agents, "gate", Bundle(MARK))
+    (small_disk / "something").write_bytes(bytes(48 << 20))
+    for agent, request in zip(agents, commits("gate", members, [sys.executable, "task.py"]), strict=True):
+        agent.commit(request)
+    result = nothing_started(agents, stories(agents, "gate"))
+    assert result.reason.startswith("worker-1 (127.0.0.2) has ")
+    assert result.reason.endswith(" MiB of disk left for the job, less than 64.0 MiB; free some space on the host")
+    assert result.first_task == "worker-1"

@@ -1,0 +1,198 @@
+"""Visits to tasks' ports, and who answers there."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from train.agent import gate, reach
+from train.agent.link import LinkError, port_answer, port_owner, port_question
+from train.agent.loop import Loop
+from train.agent.ports import reserve_task_port
+from train.agent.reach import Door, Visits
+from train.agent.records import Member
+from train.agent.star import Bond
+
+SECRET = b"s" * 32
+BOND = Bond("job", 1, SECRET, 1.0)
+NONCE = b"n" * 16
+
+
+def asked(line: bytes | None = None, secret: bytes = SECRET) -> bytes:
+    return port_answer(secret, "job", 1, "worker-1", line or port_question("job", 1, "worker-0", NONCE))
+
+
+def test_an_agent_of_the_job_proves_which_task_it_is() -> None:
+    assert port_owner(SECRET, "job", 1, "worker-0", NONCE, asked()) == "worker-1"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"task": 1, "proof": 2}\n',
+        asked(secret=b"t" * 32),
+        asked(port_question("job", 1, "worker-0", b"m" * 16)),  # an answer that was heard earlier
+        asked(port_question("job", 1, "worker-2", NONCE)),
+        asked().replace(b"worker-1", b"worker-0"),
+    ],
+)
+def test_nobody_else_does(answer: bytes) -> None:
+    with pytest.raises(LinkError):
+        port_owner(SECRET, "job", 1, "worker-0", NONCE, answer)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"GET / HTTP/1.1",
+        b"{}",
+        port_question("other", 1, "worker-0", NONCE),
+        port_question("job", 2, "worker-0", NONCE),
+    ],
+)
+def test_a_stranger_gets_no_answer(line: bytes) -> None:
+    with pytest.raises(LinkError):
+        asked(line)
+
+
+class Site:
+    """Doors and visits in one loop."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.closing: list[Callable[[], None]] = []
+        self.found: list[dict[str, str]] = []
+
+    def door(self, task: str = "worker-1", bond: Bond = BOND) -> int:
+        port = reserve_task_port(30000)
+        self.closing += [Door(self.loop, port.listener, bond, task, 4).close, port.release]
+        return port.port
+
+    def stranger(self) -> socket.socket:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.closing.append(listener.close)
+        return listener
+
+    def visit(self, *ports: int, address: str = "127.0.0.1") -> dict[str, str]:
+        others = [Member(f"worker-{n + 1}", address, port, 0) for n, port in enumerate(ports)]
+        visits = Visits(self.loop, BOND, "worker-0", others, self.found.append)
+        self.closing.append(visits.close)
+        visits.begin()
+        end = time.monotonic() + 10
+        while not self.found:
+            assert time.monotonic() < end
+            self.loop.after("test", 0.05, lambda: None)
+            self.loop.turn()
+        return self.found.pop()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    for close in site.closing:
+        close()
+    site.loop.close()
+
+
+def test_ports_of_the_job_are_reached_and_nobody_to_visit_is_soon_done(site: Site) -> None:
+    ports = [site.door(f"worker-{n + 1}") for n in range(3)]
+    assert site.visit(*ports) == {"worker-1": "", "worker-2": "", "worker-3": ""}
+    assert site.visit() == {}
+
+
+def test_over_ipv6_too(site: Site) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error.strerror}")
+    assert site.visit(site.door(), address="::1") == {"worker-1": ""}
+
+
+def test_more_hosts_than_are_visited_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "_AT_ONCE", 2)
+    ports = [site.door(f"worker-{n + 1}") for n in range(7)]
+    assert set(site.visit(*ports).values()) == {""}
+
+
+def test_a_closed_port_is_told_as_refused(site: Site) -> None:
+    listener = site.stranger()
+    port = listener.getsockname()[1]
+    listener.close()
+    assert site.visit(port) == {"worker-1": gate.REFUSED}
+
+
+def test_the_agent_of_another_task_is_told_by_name(site: Site) -> None:
+    assert site.visit(site.door("worker-5")) == {"worker-1": "worker-5 answers there"}
+
+
+@pytest.mark.parametrize("bond", [Bond("other", 1, SECRET, 1.0), BOND._replace(attempt=2)])
+def test_another_job_or_attempt_is_a_stranger(site: Site, bond: Bond) -> None:
+    assert site.visit(site.door(bond=bond)) == {"worker-1": gate.STRANGER}
+
+
+def test_somebody_who_takes_the_connection_and_says_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "VISIT_DEADLINE_S", 0.2)
+    assert site.visit(site.stranger().getsockname()[1]) == {"worker-1": gate.SILENT}
+
+
+def test_a_host_that_swallows_packets_is_told_as_timed_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "VISIT_DEADLINE_S", 0.2)
+    listener = socket.socket()
+    site.closing.append(listener.close)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    where = listener.getsockname()
+    for _ in range(2):  # the queue of those who wait is full now, and the next SYN is dropped
+        filler = socket.socket()
+        filler.setblocking(False)
+        filler.connect_ex(where)
+        site.closing.append(filler.close)
+    assert site.visit(where[1]) == {"worker-1": gate.TIMED_OUT}
+
+
+def test_the_whole_round_has_a_deadline(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "VISITS_DEADLINE_S", 0.3)
+    monkeypatch.setattr(reach, "_AT_ONCE", 1)
+    silent = site.stranger().getsockname()[1]
+    assert site.visit(silent, site.door("worker-2")) == {"worker-1": gate.TIMED_OUT, "worker-2": gate.TIMED_OUT}
+
+
+def test_strangers_at_the_door_disturb_nobody(site: Site) -> None:
+    port = site.door()
+    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+    for stranger, data in zip(strangers, (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 9000, b"\n"), strict=False):
+        stranger.sendall(data)
+    assert site.visit(port) == {"worker-1": ""}
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_the_check_leaves_nothing_in_the_way_of_whoever_binds_the_port_next(site: Site) -> None:
+    port = site.door()
+    assert site.visit(port) == {"worker-1": ""}
+    site.closing.pop(0)()
+    site.closing.pop(0)()
+    with socket.socket() as after:  # without SO_REUSEADDR: even a connection in TIME_WAIT would be in the way
+        after.bind(("0.0.0.0", port))
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1"])
+def test_nobody_can_take_a_reserved_port(address: str) -> None:
+    """Not even with the options that gRPC sets."""
+    port = reserve_task_port(30000)
+    with socket.socket() as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        with pytest.raises(OSError, match="already in use"):
+            stranger.bind((address, port.port))
+        port.yield_to_task()
+        stranger.bind((address, port.port))
+    port.release()
