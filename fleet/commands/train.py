@@ -63,6 +63,11 @@ class _Program:
     path: str  # of the script below workdir, with forward slashes
     bundle: Bundle
 
+    @property
+    def argument(self) -> str:
+        """The script as an argument of its interpreter, which takes a leading hyphen for an option."""
+        return f"./{self.path}" if self.path.startswith("-") else self.path
+
 
 def job_id(now: float) -> str:
     """A name for a job that sorts by time: ``20261121-094500-k3f9``."""
@@ -142,7 +147,7 @@ def _program(request: TrainRequest, script: Path, data: Sequence[DataSource], po
             f"{request.script} is outside the folder to push, {workdir}",
             next_step="leave --workdir out, or name a folder that holds the script",
         ) from None
-    bundle = scan(workdir, script.resolve(), data=data, cache=ports.store.hashes)
+    bundle = scan(workdir, script.resolve(), data=data, cache=ports.store.hashes, state=ports.store.root)
     return _Program(script.resolve(), workdir, path, bundle)
 
 
@@ -220,7 +225,7 @@ def _commits(
             task=item.task,
             members=members,
             secret=secret,
-            command=[item.python, program.path, *request.arguments],
+            command=[item.python, program.argument, *request.arguments],
             env={**choice.env, **request.env},
             secret_env=request.secrets,
             grace_s=request.grace_s,

@@ -128,7 +128,9 @@ def parse_data(text: str) -> DataSource:
     return DataSource(source, "" if str(path) == "." else str(path))
 
 
-def scan(workdir: Path, script: Path | None, data: Sequence[DataSource], cache: Path) -> Bundle:
+def scan(
+    workdir: Path, script: Path | None, data: Sequence[DataSource], cache: Path, *, state: Path | None = None
+) -> Bundle:
     """Everything in `workdir` that is not ignored, the script in any case, and the data.
 
     Left out are what ``.gitignore`` files name (as git reads them, negations included), what ``.fleetignore``
@@ -140,12 +142,13 @@ def scan(workdir: Path, script: Path | None, data: Sequence[DataSource], cache: 
         script: The script in it, where there is one.
         data: What else goes along.
         cache: File that remembers hashes from one scan to the next.
+        state: Folder with the keys of fleets; never goes along, wherever it is.
 
     Raises:
         UsageError: too much, a file that cannot be read, a link that leads nowhere, or a script elsewhere.
     """
     root = _checked(workdir)
-    tree = _Tree(root, data)
+    tree = _Tree(root, data, state)
     tree.walk(root, "", rules_above(root))
     tree.check_size()
     if script is not None:
@@ -197,9 +200,10 @@ class _Tree:
         found: What was found, by path relative to the bundle.
     """
 
-    def __init__(self, root: Path, data: Sequence[DataSource]) -> None:
+    def __init__(self, root: Path, data: Sequence[DataSource], state: Path | None) -> None:
         self.found: dict[str, _Found] = {}
         self._root = root
+        self._state = state.resolve() if state is not None else None
         self._data_sources = {str(source.source) for source in data}
         self._data_destinations = {source.destination for source in data}
         self._links: dict[str, Path] = {}
@@ -214,6 +218,8 @@ class _Tree:
         waiting = [(top, base, rules)]
         while waiting:
             folder, path, above = waiting.pop()
+            if folder == self._state:
+                continue
             self._folders.add(path)
             children = _listed(folder)
             here = above.entering(folder, {child.name for child in children}, path) if above is not None else None

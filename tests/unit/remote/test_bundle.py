@@ -360,3 +360,14 @@ def test_closing_ends_the_compression(root: Path) -> None:
     found.close()
     assert time.monotonic() - began < 2
     assert not [thread for thread in threading.enumerate() if thread.name == "compress"]
+
+
+def test_the_keys_of_fleets_never_go_along(root: Path) -> None:
+    put(root / "task.py")
+    put(root / "state" / "fleets" / "default" / "id_ed25519", b"secret")
+    state = root / "state"
+    everything = scan(root, None, [DataSource(root, "all")], root.parent / "hashes.json", state=state)
+    assert sorted(entry.path for entry in everything.entries if entry.kind is not EntryKind.FOLDER) == [
+        "all/task.py",
+        "task.py",
+    ]
