@@ -207,7 +207,10 @@ def status(
     statuses = verb.run(request, _ports())
     from fleet.console.tables import print_status
 
-    print_status(statuses, sys.stdout, json=output is Output.JSON)
+    try:
+        print_status(statuses, sys.stdout, json=output is Output.JSON)
+    except BrokenPipeError:
+        raise typer.Exit(_end_quietly()) from None
 
 
 @app.command()
@@ -282,6 +285,8 @@ def _run(
     except KeyboardInterrupt:
         sink.close()
         raise typer.Exit(_report(CancelledError("interrupted"), sink)) from None
+    except BrokenPipeError:
+        raise typer.Exit(_end_quietly()) from None
     finally:
         sink.close()
 
@@ -349,8 +354,6 @@ def run(arguments: list[str]) -> int:
         if code != _ABORTED:
             return code if isinstance(code, int) else 0
         failure: FleetError = CancelledError("interrupted")
-    except BrokenPipeError:
-        return _end_quietly()
     except FleetError as error:
         failure = error
     except TyperException as error:

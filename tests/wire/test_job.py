@@ -377,3 +377,17 @@ def test_a_script_with_an_odd_name_and_odd_arguments(program: Program) -> None:
     program.script("sub dir/-my täsk.py", "import sys\nprint(sys.argv[1:])\n")
     ran = program.run("train", "--workdir", "sub dir", "--", "sub dir/-my täsk.py", "a", "b c", "$(id)", "")
     assert lines_of(ran, "worker-0") == ["['a', 'b c', '$(id)', '']"]
+
+
+@pytest.mark.parametrize("command", [["logs"], ["logs", "-f"], ["logs", "-o", "json"], ["train", "task.py"]])
+def test_a_reader_that_goes_away_ends_the_command_quietly(program: Program, command: list[str]) -> None:
+    program.run("up", "--workers", "1")
+    program.script("task.py", "for number in range(20_000): print(number, 'x' * 50)\n")
+    program.run("train", "task.py")
+    with program.start(*command) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline()
+        client.stdout.close()
+        assert client.wait(timeout=30) == 0
+        assert client.stderr is not None
+        assert b"rror" not in client.stderr.read()
