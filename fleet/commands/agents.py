@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from fleet.errors import FleetError
+from fleet.events import FleetOpened
 from fleet.state import FleetRecord
 from provision.model import Host
 from train.agent.records import Inspect, JobReport, Stop, Stopped
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
     from fleet.remote.fanout import Outcome
 
 T = TypeVar("T")
+
+
+def fleet_opened(record: FleetRecord) -> FleetOpened:
+    """The event that a command works on a fleet."""
+    return FleetOpened(
+        fleet=record.spec.name,
+        provider=record.spec.provider,
+        hosts=tuple(host.name for host in record.hosts),
+        created_at=record.created_at,
+        price_usd_h=record.price_usd_h,
+    )
 
 
 @contextlib.contextmanager

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet.commands.agents import newest_reports, open_agents
+from fleet.commands.agents import fleet_opened, newest_reports, open_agents
 from fleet.commands.follow import Followed, follow, outcome_or_raise
 from fleet.commands.status import script_of
 from fleet.errors import NotFoundError, UsageError
-from fleet.events import FleetOpened, JobStarted, Sink
+from fleet.events import JobStarted, Sink
 from fleet.ports import Ports
 from fleet.state import FleetRecord
 from provision.names import index_of, instance_name
@@ -84,15 +84,7 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
 
 
 def _announce(record: FleetRecord, report: JobReport, sink: Sink) -> None:
-    sink.emit(
-        FleetOpened(
-            fleet=record.spec.name,
-            provider=record.spec.provider,
-            hosts=tuple(host.name for host in record.hosts),
-            created_at=record.created_at,
-            price_usd_h=record.price_usd_h,
-        )
-    )
+    sink.emit(fleet_opened(record))
     sink.emit(
         JobStarted(
             report.job, script_of(report), report.attempt, tuple(report.members), report.started_at, attached=True

@@ -10,7 +10,7 @@ from fleet.ports import Ports
 from fleet.state import FleetFolder, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from provision.model import Host
-from train.agent.records import Inspect, JobReport
+from train.agent.records import Inspect, JobReport, Progress
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,12 @@ def script_of(report: JobReport) -> str:
 
 
 def _task(report: JobReport) -> TaskStatus:
-    base = TaskStatus(task=report.task, phase=report.phase, alive=report.alive, exit=report.exit)
-    progress = report.progress
-    if progress is None:
-        return base
+    progress = report.progress or Progress(report.task, report.attempt, 0.0)
     return TaskStatus(
-        task=base.task,
-        phase=base.phase,
-        alive=base.alive,
-        exit=base.exit,
+        task=report.task,
+        phase=report.phase,
+        alive=report.alive,
+        exit=report.exit,
         epoch=progress.epoch,
         epochs=progress.epochs,
         step=progress.step,

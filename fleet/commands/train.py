@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fleet.commands.agents import ask, open_agents, stop_everywhere
+from fleet.commands.agents import ask, fleet_opened, open_agents, stop_everywhere
 from fleet.commands.follow import Followed, detached, follow, outcome_or_raise, until_running
 from fleet.commands.interrupts import deferred_interrupt
 from fleet.config import for_fleet
 from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
-from fleet.events import FleetOpened, JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
+from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
 from fleet.ports import Ports
 from fleet.state import FleetFolder, FleetRecord
 from train.agent.cluster import endpoint, tf_config
@@ -98,7 +98,7 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
         stack.enter_context(program.bundle)
         lock = stack.enter_context(contextlib.ExitStack())
         lock.enter_context(ports.store.lock(request.fleet, f"train {request.script}"))
-        _announce(record, sink)
+        sink.emit(fleet_opened(record))
         channels = stack.enter_context(open_agents(record.hosts, folder.key))
         try:
             job = job_id(ports.clock())
@@ -149,18 +149,6 @@ def _program(request: TrainRequest, script: Path, data: Sequence[DataSource], po
         ) from None
     bundle = scan(workdir, script.resolve(), data=data, cache=ports.store.hashes, state=ports.store.root)
     return _Program(script.resolve(), workdir, path, bundle)
-
-
-def _announce(record: FleetRecord, sink: Sink) -> None:
-    sink.emit(
-        FleetOpened(
-            fleet=record.spec.name,
-            provider=record.spec.provider,
-            hosts=tuple(host.name for host in record.hosts),
-            created_at=record.created_at,
-            price_usd_h=record.price_usd_h,
-        )
-    )
 
 
 def _prepare(

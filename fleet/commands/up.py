@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fleet.commands.agents import fleet_opened, open_agents
 from fleet.commands.down import delete_instances
 from fleet.config import for_fleet
 from fleet.errors import CancelledError, FleetError, UsageError
-from fleet.events import FleetOpened, HostConnected, InstanceChanged, Level, Note, Sink
+from fleet.events import HostConnected, InstanceChanged, Note, Sink
 from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord, with_hosts
@@ -135,8 +136,9 @@ def _reconcile(
             ) from None
         raise
     price = sum(instance.price_usd_h for instance in provider.list(spec.name))
-    folder.write(with_hosts(replace(record, spec=spec), hosts, price))
-    _report(record, hosts, steps, price, sink)
+    record = with_hosts(replace(record, spec=spec), hosts, price)
+    folder.write(record)
+    _report(record, steps, sink)
     return UpSummary(fleet=spec.name, hosts=tuple(hosts), created=steps.create)
 
 
@@ -152,8 +154,6 @@ def _make(spec: FleetSpec, steps: Plan, folder: FleetFolder, provider: Provider,
             folder.intend("create", instances=list(steps.create))
             provider.create(spec, steps.create, progress)
         hosts = [provider.host(instance) for instance in provider.list(spec.name)]
-    from fleet.commands.agents import open_agents
-
     with open_agents(hosts, folder.key) as channels:
         for channel in channels:
             sink.emit(HostConnected(channel.connection.host.name, channel.connection.host.address))
@@ -177,17 +177,9 @@ def _undo(spec: FleetSpec, before: Sequence[Instance], folder: FleetFolder, prov
         ) from None
 
 
-def _report(record: FleetRecord, hosts: list[Host], steps: Plan, price: float, sink: Sink) -> None:
-    spec = record.spec
-    sink.emit(
-        FleetOpened(
-            fleet=spec.name,
-            provider=spec.provider,
-            hosts=tuple(host.name for host in hosts),
-            created_at=record.created_at,
-            price_usd_h=price,
-        )
-    )
+def _report(record: FleetRecord, steps: Plan, sink: Sink) -> None:
+    name = record.spec.name
+    sink.emit(fleet_opened(record))
     if not steps.create:
-        sink.emit(Note(f"fleet {spec.name!r} was already up; every host answers", Level.INFO))
-    sink.emit(Note(for_fleet("next: fleet train task.py", spec.name)))
+        sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
+    sink.emit(Note(for_fleet("next: fleet train task.py", name)))
