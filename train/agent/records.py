@@ -12,8 +12,8 @@ One exec of the agent on a host is one conversation:
                                                           nothing where nothing is wanted)
                                  agent → Prepared | Refused
     client  → Commit             agent → Committed       (the task now waits for its peers, without this connection)
-    client  → Follow             agent → TaskState | Notice | Progress | Usage | Log | JobResult | Beat …,
-                                 then End
+    client  → Follow             agent → TaskState | AttemptEnded | Stalled | Notice | Progress | Usage | Log |
+                                         JobResult | Beat …, then End
     client  → Stop               agent → Stopped
     client  → Inspect            agent → JobReport*, End
 
@@ -43,6 +43,28 @@ class Outcome(str, Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     LOST = "lost"  # nobody is left who could tell
+
+
+class RestartPolicy(str, Enum):
+    """After which failures a job is started again; names of Kubeflow's TFJob."""
+
+    NEVER = "never"
+    ON_FAILURE = "on-failure"
+    EXIT_CODE = "exit-code"  # after signals and exit codes from 128 on, which need not happen again
+
+
+class SuccessPolicy(str, Enum):
+    """Whose success is that of the job; names of Kubeflow's TFJob."""
+
+    CHIEF = "chief"
+    ALL_WORKERS = "all-workers"
+
+
+class OnHang(str, Enum):
+    """What becomes of a job that hangs."""
+
+    REPORT = "report"
+    RESTART = "restart"
 
 
 class EntryKind(str, Enum):
@@ -98,6 +120,28 @@ class Exit(NamedTuple):
     signal: Optional[int] = None
 
 
+class Policy(NamedTuple):
+    """What becomes of a job when something goes wrong."""
+
+    restart: RestartPolicy = RestartPolicy.ON_FAILURE
+    restarts: int = 0  # at most so many
+    success: SuccessPolicy = SuccessPolicy.ALL_WORKERS
+    min_workers: int = 0  # fewer than these do not go on; 0: all that the job began with
+    backoff_s: float = 0.5  # before the first restart; twice as long before each further one
+    host_timeout_s: float = 60.0  # how long a lost host may take to come back, or to be replaced
+    timeout_s: float = 0.0  # for the whole job; 0: none
+    start_timeout_s: float = 600.0  # to the first step of an attempt; 0: none
+    hang_timeout_s: float = 0.0  # without progress; 0: nobody looks
+    on_hang: OnHang = OnHang.REPORT
+
+
+class Replication(NamedTuple):
+    """How checkpoints are kept on all hosts."""
+
+    folder: str = ""  # where the script writes them; relative to its working folder; empty: the job's own
+    mib_s: float = 100.0  # at most so many MiB a second leave a host; 0: nothing is replicated
+
+
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
@@ -134,6 +178,9 @@ class Commit(NamedTuple):
     grace_s: float = 10.0
     join_timeout_s: float = 60.0
     link_timeout_s: float = 10.0
+    policy: Policy = Policy()
+    replication: Replication = Replication()
+    spares: List[str] = []  # noqa: RUF012 - never changed; members without a task until one is lost
 
 
 class Follow(NamedTuple):
@@ -144,6 +191,7 @@ class Follow(NamedTuple):
     log_offset: int = 0  # bytes
     record_offset: int = 0  # bytes of the file of records
     tail_lines: int = -1  # 0 or more: of the log only the last so many lines, from log_offset on
+    attempt: int = 0  # from this one on, to which both offsets belong; 0: the newest
     logs: bool = True
     follow: bool = True  # False: what is there now, then End
 
@@ -260,6 +308,30 @@ class TaskState(NamedTuple):
     pid: int = 0
     exit: Optional[Exit] = None
     reason: str = ""
+    role: str = ""  # the task as the cluster spec of this attempt has it, where that is another
+
+
+class AttemptEnded(NamedTuple):
+    """An attempt failed, and there will be another; the same on every host of the job but for `task`."""
+
+    task: str  # that tells it
+    attempt: int
+    at: float
+    first_task: str  # that failed
+    reason: str
+    exits: Dict[str, Exit]
+    retry_s: float  # until the next attempt, at the earliest
+
+
+class Stalled(NamedTuple):
+    """What a task does that makes no progress."""
+
+    task: str
+    attempt: int
+    at: float
+    state: str  # of its process, proc(5): R, S, D, T, …
+    stack: str  # of every Python thread, the most recent call first; empty: not known
+    sockets: List[str]  # one connection each: both ends, state, bytes in its queues
 
 
 class Notice(NamedTuple):
@@ -315,6 +387,7 @@ class JobResult(NamedTuple):
     reason: str = ""
     exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed
     started: bool = True  # whether any user code ran
+    alone: bool = False  # told by a host that had lost sight of the others
 
 
 class Beat(NamedTuple):
@@ -323,6 +396,7 @@ class Beat(NamedTuple):
     at: float
     record_offset: int = 0
     log_offset: int = 0
+    attempt: int = 0  # to which both offsets belong
 
 
 class End(NamedTuple):
@@ -332,13 +406,14 @@ class End(NamedTuple):
 Record = Union[
     Prepare, Chunk, Commit, Follow, Stop, Inspect,
     Hello, Want, Prepared, Refused, Committed, Stopped, JobReport,
-    TaskState, Notice, Progress, Usage, Log, JobResult, Beat, End,
+    TaskState, AttemptEnded, Stalled, Notice, Progress, Usage, Log, JobResult, Beat, End,
 ]  # fmt: skip
 
 _NAMES: Dict[str, Type[Any]] = {
     "prepare": Prepare, "chunk": Chunk, "commit": Commit, "follow": Follow, "stop": Stop, "inspect": Inspect,
     "hello": Hello, "want": Want, "prepared": Prepared, "refused": Refused, "committed": Committed,
-    "stopped": Stopped, "job_report": JobReport, "task_state": TaskState, "notice": Notice, "progress": Progress,
+    "stopped": Stopped, "job_report": JobReport, "task_state": TaskState,
+    "attempt_ended": AttemptEnded, "stalled": Stalled, "notice": Notice, "progress": Progress,
     "usage": Usage, "log": Log, "job_result": JobResult, "beat": Beat, "end": End,
 }  # fmt: skip
 _NAME_OF = {kind: name for name, kind in _NAMES.items()}
@@ -347,10 +422,12 @@ _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 _NESTED: Dict[Type[Any], Dict[str, Tuple[Type[Any], str]]] = {
     Prepare: {"entries": (Entry, "list")},
     Entry: {"kind": (EntryKind, "enum")},
-    Commit: {"members": (Member, "list")},
+    Commit: {"members": (Member, "list"), "policy": (Policy, "one"), "replication": (Replication, "one")},
+    Policy: {"restart": (RestartPolicy, "enum"), "success": (SuccessPolicy, "enum"), "on_hang": (OnHang, "enum")},
     Prepared: {"member": (Member, "one"), "gpus": (Gpu, "list")},
     Refused: {"kind": (Refusal, "enum")},
     TaskState: {"phase": (Phase, "enum"), "exit": (Exit, "one")},
+    AttemptEnded: {"exits": (Exit, "dict")},
     Usage: {"gpus": (GpuUse, "list")},
     JobResult: {"outcome": (Outcome, "enum"), "exits": (Exit, "dict")},
     JobReport: {
