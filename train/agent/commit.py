@@ -4,20 +4,25 @@ import os
 import select
 import time
 import traceback
-from typing import Callable, NoReturn, Set
+from typing import Callable, NoReturn, Optional, Set
 
 from train.agent import control
+from train.agent.attempt import Start
 from train.agent.cluster import chief_of, cluster_spec
 from train.agent.disk import free_space, make_folder, read_text
 from train.agent.errors import RefusedError
 from train.agent.gate import Facts, visible
 from train.agent.journal import write_job
+from train.agent.orders import Order
 from train.agent.prepare import Reservation
 from train.agent.records import Commit, Refusal, to_dict
-from train.agent.supervisor import Start, Supervisor
+from train.agent.supervisor import Resumed, Supervisor
+from train.agent.warden import Warden, watch
 
 _STARTED = b"s"
 _START_DEADLINE_S = 20.0
+# Of the link timeout: a supervisor that is stopped for longer is replaced before the others give it up.
+_STOPPED_PART = 0.5
 
 
 def commit(reservation: Reservation, request: Commit, umask: int) -> int:
@@ -51,9 +56,10 @@ def _check(reservation: Reservation, request: Commit) -> None:
         raise RefusedError(Refusal.REQUEST, f"the job's members do not have {request.task} as it was prepared")
     if not request.command or request.attempt < 1:
         raise RefusedError(Refusal.REQUEST, "a job has a command, and attempts from 1 on")
+    playing = [member for member in request.members if member.task not in request.spares]
     try:
-        cluster_spec(request.members)
-        chief_of(request.members)
+        cluster_spec(playing)
+        chief_of(playing)
         bytes.fromhex(request.secret)
     except ValueError as error:
         raise RefusedError(Refusal.REQUEST, str(error)) from error
@@ -65,7 +71,6 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
     values = to_dict(request._replace(secret="", secret_env={}))
     del values["secret"], values["secret_env"]
     values.update(fleet=reservation.request.fleet, started_at=time.time(), python=reservation.interpreter.path)
-    make_folder(paths.attempt(request.attempt))
     listener = control.listen(paths.control)
     write_job(paths, values)
     if reservation.port is None or reservation.listener is None:
@@ -80,6 +85,7 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
         port=reservation.port,
         listener=reservation.listener,
         control=listener,
+        proof=reservation.proof(),
     )
 
 
@@ -95,12 +101,22 @@ def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
         os.setsid()
         os.chdir("/")
         keep = {lock, writes, start.control.fileno(), start.listener.fileno(), *start.port.descriptors()}
-        _close_others(keep, start.paths.agent_log(start.commit.attempt))
-        Supervisor(start).run(_tell(writes))
+        _close_others(keep, start.paths.agent_log)
+
+        def supervise(warden: Warden, last: Optional[Order], why: str) -> None:
+            resumed = Resumed(last, why) if last is not None else None
+            Supervisor(start, warden, resumed).run(_tell(writes) if resumed is None else _nobody)
+
+        stopped_s = _STOPPED_PART * start.commit.link_timeout_s
+        watch(start.paths, start.commit.task, stopped_s, supervise, start.port.release)
     except BaseException:  # noqa: BLE001 - the last words of a process without anybody above it
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
     finally:
         os._exit(0)
+
+
+def _nobody() -> None:
+    """Nobody waits for the start of a supervisor after the first."""
 
 
 def _tell(writes: int) -> Callable[[], None]:
@@ -135,6 +151,6 @@ def _await_start(reservation: Reservation, request: Commit, pid: int, reads: int
     if not came:
         os.kill(pid, 9)
     os.waitpid(pid, 0)
-    words = read_text(reservation.paths.agent_log(request.attempt)).strip().splitlines()
+    words = read_text(reservation.paths.agent_log).strip().splitlines()
     why = words[-1] if words else f"nothing was heard of it for {_START_DEADLINE_S:.0f} s"
     raise RefusedError(Refusal.FAULT, f"the supervisor of {request.task} did not start: {why}")

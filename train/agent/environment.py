@@ -47,6 +47,7 @@ def task_environment(
     attempt: int,
     members: Sequence[Member],
     paths: TaskPaths,
+    checkpoints: str = "",
 ) -> Dict[str, str]:
     """Every variable that the process of `task` starts with.
 
@@ -59,7 +60,9 @@ def task_environment(
         attempt: Number of the attempt, from 1.
         members: All tasks of the job.
         paths: The task's paths on its host.
+        checkpoints: Folder or URL where the script keeps checkpoints; empty: the job's own.
     """
+    checkpoints = checkpoints or paths.checkpoints
     kind, index = parse_task(task)
     ranked = by_rank(members)
     variables = dict(session)
@@ -74,11 +77,11 @@ def task_environment(
         FLEET_RANK=str([member.task for member in ranked].index(task)),
         FLEET_NUM_TASKS=str(len(ranked)),
         FLEET_ADDRESSES=",".join(endpoint(member.address, member.port) for member in ranked),
-        FLEET_CHECKPOINT_DIR=paths.checkpoints,
+        FLEET_CHECKPOINT_DIR=checkpoints,
         FLEET_LOG_DIR=paths.logs,
         FLEET_MODEL_DIR=paths.model,
         # Names of Vertex AI, https://cloud.google.com/vertex-ai/docs/training/code-requirements
-        AIP_CHECKPOINT_DIR=paths.checkpoints,
+        AIP_CHECKPOINT_DIR=checkpoints,
         AIP_TENSORBOARD_LOG_DIR=paths.logs,
         AIP_MODEL_DIR=paths.model,
     )

@@ -1,16 +1,19 @@
-"""The request Follow: what happened to a task and what happens to it, in order, from an offset, without a gap."""
+"""The request Follow: what happened to a task and what happens to it, in order, from an offset, without a gap.
+
+One attempt after the other, those that this host had no part in left out.
+"""
 
 import os
 import select
 import socket
 import time
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 from train.agent import control
 from train.agent.disk import size_of
 from train.agent.errors import RefusedError
 from train.agent.jobs import known_task, lost
-from train.agent.journal import last_attempt, log_at, read_result
+from train.agent.journal import attempts, log_at, read_result, states
 from train.agent.paths import HostPaths, TaskPaths
 from train.agent.records import (
     Beat,
@@ -18,6 +21,7 @@ from train.agent.records import (
     Follow,
     JobResult,
     Log,
+    Phase,
     Progress,
     Refusal,
     Stop,
@@ -29,6 +33,7 @@ from train.agent.wire import Channel
 BEAT_S = 5.0
 SLICE = 1 << 18  # bytes of log in one record
 _BLOCK = 1 << 16
+_PROGRESS = b'{"record":"progress"'
 
 
 def tail_offset(path: str, lines: int) -> int:
@@ -55,6 +60,13 @@ def tail_offset(path: str, lines: int) -> int:
     return 0
 
 
+def _middle(size: int, request: Follow) -> Tuple[int, int]:
+    """Where what is not wanted of a log of `size` bytes begins and ends; nowhere: both are 0."""
+    if request.head_bytes < 0 or size <= request.head_bytes + request.tail_bytes:
+        return 0, 0
+    return request.head_bytes, size - request.tail_bytes
+
+
 class _Stream:
     """Sends log and records of one attempt, each record after the output that came before it."""
 
@@ -62,9 +74,11 @@ class _Stream:
         self._channel = channel
         self._task = request.task
         self._logs = request.logs
-        self._attempt = attempt
         self._log = paths.log(attempt)
         self._records = paths.records(attempt)
+        self._left_out = _middle(size_of(self._log), request)
+        self._brief = request.head_bytes >= 0
+        self.attempt = attempt
         self.record_offset = request.record_offset
         self.log_offset = request.log_offset
         if request.tail_lines >= 0:
@@ -75,7 +89,8 @@ class _Stream:
         lines = self._new_records()
         for line in lines:
             self._send_log(log_at(line))
-            self._channel.send_raw(line)
+            if not (self._brief and line.startswith(_PROGRESS)):
+                self._channel.send_raw(line)
             self.record_offset += len(line)
         self._send_log(size_of(self._log))
         if lines:
@@ -83,7 +98,7 @@ class _Stream:
 
     def beat(self) -> Beat:
         """How far we are."""
-        return Beat(time.time(), self.record_offset, self.log_offset)
+        return Beat(time.time(), self.record_offset, self.log_offset, self.attempt)
 
     def _new_records(self) -> List[bytes]:
         if size_of(self._records) <= self.record_offset:
@@ -98,11 +113,16 @@ class _Stream:
             return
         fd = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
         try:
+            begin, end = self._left_out
             while self.log_offset < until:
-                data = os.pread(fd, min(SLICE, until - self.log_offset), self.log_offset)
+                if begin <= self.log_offset < end:
+                    self.log_offset = end
+                    continue
+                most = begin if self.log_offset < begin else until
+                data = os.pread(fd, min(SLICE, min(most, until) - self.log_offset), self.log_offset)
                 if not data:
                     return
-                self._channel.send(Log(self._task, self._attempt, self.log_offset, len(data)), data)
+                self._channel.send(Log(self._task, self.attempt, self.log_offset, len(data)), data)
                 self.log_offset += len(data)
         finally:
             os.close(fd)
@@ -121,11 +141,43 @@ class Follower:
         self._channel = channel
         self._request = request
         self._paths = known_task(host, request.job, request.task)
-        self._attempt = max(1, last_attempt(self._paths))
-        self._stream = _Stream(channel, self._paths, self._attempt, request)
+        self._stream: Optional[_Stream] = None
+        self._passed = max(0, request.attempt - 1)  # of this attempt and those before it nothing is to be sent
+        self._begin_first()
         self._supervisor: Optional[socket.socket] = None
         self._stop: Optional[Stop] = None
         self._killed = False
+
+    def _begin_first(self) -> None:
+        """Begin with the attempt that was asked for; where this host had no part in it, with the next."""
+        request = self._request
+        found = [number for number in attempts(self._paths) if number > self._passed]
+        if not found:
+            return
+        first = found[0] if request.attempt else found[-1]
+        if first == request.attempt or not request.attempt:
+            self._passed = first
+            self._stream = _Stream(self._channel, self._paths, first, request)
+        else:
+            self._begin(first)
+
+    def _begin(self, attempt: int) -> None:
+        again = self._request._replace(log_offset=0, record_offset=0, tail_lines=-1)
+        self._passed = attempt
+        self._stream = _Stream(self._channel, self._paths, attempt, again)
+
+    def _following(self, over: bool) -> int:
+        """The attempt to go on with, once all of the present one is written; 0: none yet.
+
+        Args:
+            over: Whether nothing more will be written at all.
+        """
+        number = next((one for one in attempts(self._paths) if one > self._passed), 0)
+        if not number or over or self._stream is None:
+            return number
+        history = states(self._paths, self._passed)
+        ended = not history or any(state.phase is Phase.EXITED for state in history)
+        return number if ended or states(self._paths, number) else 0
 
     def run(self) -> None:
         """Send all of it, up to End.
@@ -133,10 +185,8 @@ class Follower:
         Raises:
             ClientGoneError: the client went.
         """
-        self._supervisor = control.connect(self._paths.control)
+        self._meet_supervisor()
         try:
-            if self._supervisor is not None:
-                control.tell(self._supervisor, Follow(self._request.job, self._request.task))
             result = self._until_result() if self._request.follow else self._what_is_there()
         finally:
             if self._supervisor is not None:
@@ -147,11 +197,24 @@ class Follower:
             self._channel.send(Stopped(self._killed, running=True))
         self._channel.send(End())
 
+    def _meet_supervisor(self) -> None:
+        """Subscribe to news; a supervisor that was killed has a successor, who listens in the same place."""
+        if self._supervisor is not None:
+            self._supervisor.close()
+        self._supervisor = control.connect(self._paths.control)
+        if self._supervisor is not None:
+            control.tell(self._supervisor, Follow(self._request.job, self._request.task))
+            if self._stop is not None:
+                control.tell(self._supervisor, self._stop)
+
     def _what_is_there(self) -> Optional[JobResult]:
         result = read_result(self._paths)
-        self._stream.send_news()
+        self._send_news()
+        while number := self._following(over=True):
+            self._begin(number)
+            self._send_news()
         if result is None and self._supervisor is None:
-            return lost(self._paths, self._request.job, self._attempt)
+            return lost(self._paths, self._request.job, self._passed)
         return result
 
     def _until_result(self) -> JobResult:
@@ -159,17 +222,20 @@ class Follower:
             # Looked for before the last bytes are: what comes after the result is written is nothing.
             alive = self._supervisor is not None
             result = read_result(self._paths)
-            self._stream.send_news()
-            if result is not None and self._stop is None:
+            number = self._following(over=result is not None or not alive)
+            self._send_news()
+            if number:
+                self._begin(number)
+            elif result is not None and self._stop is None:
                 return result
-            if os.path.isdir(self._paths.attempt(self._attempt + 1)):
-                self._attempt += 1
-                again = self._request._replace(log_offset=0, record_offset=0, tail_lines=-1)
-                self._stream = _Stream(self._channel, self._paths, self._attempt, again)
             elif not alive:
-                return result or lost(self._paths, self._request.job, self._attempt)
+                return result or lost(self._paths, self._request.job, self._passed)
             else:
                 self._wait()
+
+    def _send_news(self) -> None:
+        if self._stream is not None:
+            self._stream.send_news()
 
     def _wait(self) -> None:
         """Wait for news from the supervisor, a request of the client, or the time to say that we live."""
@@ -180,7 +246,7 @@ class Follower:
         poll.register(self._channel, select.POLLIN)
         ready = [fd for fd, _ in poll.poll(BEAT_S * 1000)]
         if not ready:
-            self._channel.send(self._stream.beat())
+            self._channel.send(self._stream.beat() if self._stream is not None else Beat(time.time()))
         if self._channel.fileno() in ready:
             self._take_request()
         if self._supervisor.fileno() in ready:
@@ -201,8 +267,7 @@ class Follower:
             return
         record = control.hear(self._supervisor, 0)
         if record is None:
-            self._supervisor.close()
-            self._supervisor = None
+            self._meet_supervisor()
         elif isinstance(record, Stopped):
             self._killed = record.killed
         elif isinstance(record, (Progress, Usage)):

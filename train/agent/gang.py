@@ -1,129 +1,230 @@
 """The rule of the gang, pure: nobody starts before all are ready and reach all, and the first failure ends all.
 
-The chief's supervisor feeds events and carries out actions. Distributed TensorFlow hangs on a peer that is missing,
-and a task that goes on alone trains something else, so there is nothing between all and none.
+The leader feeds what it hears, and carries `order` to all seats, its own included. Distributed TensorFlow hangs on a
+peer that is missing, and a task that goes on alone trains something else, so there is nothing between all and none;
+after a failure all begin again together, with fresh ports, at the newest complete checkpoint.
 """
 
 import signal
-from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 from train.agent import gate
 from train.agent.cluster import called
-from train.agent.gate import Facts
-from train.agent.records import Exit, JobResult, Member, Outcome
+from train.agent.orders import Order, Part, Report, Stage, newest
+from train.agent.records import Exit, JobResult, Member, OnHang, Outcome, Policy, RestartPolicy, SuccessPolicy
+from train.agent.roles import first_cast, is_needed, recast
+from train.agent.snapshot import Snapshot
+from train.agent.stall import who_waits
 
 # Beyond the grace period, for SIGKILL to work and the news to arrive.
 STOP_MARGIN_S = 10.0
-NOT_READY = "the hosts are not ready for the job"
+# After a failure no peer can finish anything together with the others.
+FAILURE_GRACE_S = 1.0
 # From the order to check until every agent has told what it found.
 CHECK_TIMEOUT_S = 25.0
+LONGEST_BACKOFF_S = 60.0
+# Beats in a link timeout are so far apart, and as much earlier silence is noticed.
+BEAT_PART = 0.2
+_KILL_S = 1.0
+NOT_READY = "the hosts are not ready for the job"
+_LOOK_S = 5.0
+_LONGEST_QUIET_START_S = 60.0
 
 
-class Joined(NamedTuple):
-    """The agent of `task` has proven that it knows the job's secret, and told of its host."""
+class Terms(NamedTuple):
+    """What was agreed on when the job was committed."""
 
-    task: str
-    facts: Facts
+    job: str
+    seats: Tuple[Member, ...]
+    spares: Tuple[str, ...] = ()
+    policy: Policy = Policy()
+    grace_s: float = 10.0
+    join_timeout_s: float = 60.0
+    link_timeout_s: float = 10.0
+
+    @property
+    def first_cast(self) -> Tuple[Part, ...]:
+        """Who plays what in the first attempt."""
+        return tuple(first_cast(self.seats, self.spares))
+
+    @property
+    def roles(self) -> Tuple[str, ...]:
+        """All roles of the job."""
+        return tuple(part.role for part in self.first_cast)
 
 
-class Ready(NamedTuple):
-    """The process of `task` waits at its gate."""
+class End(NamedTuple):
+    """Why an attempt ends."""
 
-    task: str
-
-
-class Checked(NamedTuple):
-    """The agent of `task` visited the others' ports; `reached` has why one cannot be reached, empty where it can."""
-
-    task: str
-    reached: Mapping[str, str]
-
-
-class Exited(NamedTuple):
-    """The process of `task` ended; `reason` where its agent knows more than the exit tells."""
-
-    task: str
-    exit: Exit
+    outcome: Outcome
+    first: str = ""  # seat that failed first
     reason: str = ""
-
-
-class LostPeer(NamedTuple):
-    """The agent of `task` is gone, or was silent for too long; `reason` is a clause that says which."""
-
-    task: str
-    reason: str
-
-
-class StopRequested(NamedTuple):
-    """Somebody wants the job to end."""
-
-    grace_s: float
-
-
-class DeadlinePassed(NamedTuple):
-    """The point in time that `Gang.deadline` named has come."""
-
-
-Event = Union[Joined, Ready, Checked, Exited, LostPeer, StopRequested, DeadlinePassed]
-
-
-class Check(NamedTuple):
-    """Let each agent find out which of the others' ports it reaches."""
-
-
-class Go(NamedTuple):
-    """Open all gates."""
-
-    warnings: Tuple[str, ...] = ()
-
-
-class StopAll(NamedTuple):
-    """End all tasks: TERM, `grace_s` seconds, KILL."""
-
-    reason: str
-    grace_s: float
-
-
-class Finish(NamedTuple):
-    """The job is over; when, the one who carries it out knows by his clock."""
-
-    result: JobResult
-
-
-Action = Union[Check, Go, StopAll, Finish]
+    exit: Optional[Exit] = None
+    final: bool = False  # whatever the policy says
+    told: str = ""  # to all while they stop, where the reason is long
 
 
 class Gang(NamedTuple):
-    """What is known of a job; `deadline` is when DeadlinePassed is due, by the clock of `now`."""
+    """What the leader knows of a job; points in time are in seconds by any clock that never goes back."""
 
-    job: str
+    terms: Terms
+    me: str
+    term: int
     attempt: int
+    stage: Stage
+    cast: Tuple[Part, ...]
     members: Tuple[Member, ...]
-    grace_s: float
-    join_timeout_s: float
-    deadline: Optional[float]
-    checking: bool = False
-    started: bool = False
-    stopping: bool = False
-    finished: bool = False
-    ready: FrozenSet[str] = frozenset()
-    facts: Dict[str, Facts] = {}  # noqa: RUF012 - never changed
-    reached: Dict[str, Mapping[str, str]] = {}  # noqa: RUF012 - never changed
-    gone: FrozenSet[str] = frozenset()  # lost, or never seen
-    exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed
-    outcome: Outcome = Outcome.SUCCEEDED
-    first_task: str = ""
-    reason: str = ""
+    began_at: float  # of the stage
+    restarts: int = 0
+    present: FrozenSet[str] = frozenset()
+    reports: Dict[str, Report] = {}  # noqa: RUF012 - never changed
+    lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; seats of the cast, and how, in this attempt
+    started: bool = False  # whether any user code ever ran
+    went_at: float = 0.0
+    ends_at: Optional[float] = None
+    end: Optional[End] = None
+    grace_s: float = 0.0
+    retry_s: float = 0.0
+    fenced_until: float = 0.0  # whom we lost has noticed it by then, and ended what it ran
+    snapshot: Optional[Snapshot] = None
+    notices: Tuple[str, ...] = ()
+    look: int = 0
+    look_until: Optional[float] = None
+    hang_told: bool = False
+    alone: bool = False
+    result: Optional[JobResult] = None
 
 
-Step = Tuple[Gang, List[Action]]
+def _fence_s(terms: Terms) -> float:
+    return BEAT_PART * terms.link_timeout_s + FAILURE_GRACE_S + _KILL_S
 
 
-def form(
-    job: str, attempt: int, members: Tuple[Member, ...], *, grace_s: float, join_timeout_s: float, now: float
+def form(terms: Terms, me: str, now: float) -> Gang:
+    """A gang at its first attempt, of which nobody has been heard yet."""
+    cast = terms.first_cast
+    return Gang(terms, me, 1, 1, Stage.LAUNCH, cast, _members(terms, cast, {}), now)
+
+
+def take_over(
+    terms: Terms,
+    last: Order,
+    me: str,
+    term: int,
+    now: float,
+    *,
+    end: End,
+    lost: Dict[str, str],
+    started: bool,
+    ends_at: Optional[float],
 ) -> Gang:
-    """A gang of which nobody has been heard yet."""
-    return Gang(job, attempt, members, grace_s, join_timeout_s, deadline=now + join_timeout_s)
+    """A gang whose leader was lost, led by `me` from now on: the attempt is over, and all are heard anew.
+
+    Args:
+        terms: Of the job.
+        last: The last order of the leader before.
+        me: Our seat.
+        term: Ours; later than any before.
+        now: The time.
+        end: Why the attempt ends, if it had not ended yet.
+        lost: Seats that are known to be gone, and how.
+        started: Whether any user code ever ran.
+        ends_at: When the job's time is up.
+    """
+    gang = Gang(terms, me, term, last.attempt, Stage.GO, tuple(last.cast), tuple(last.members), now)
+    gang = gang._replace(restarts=last.restarts, lost=lost, started=started, ends_at=ends_at, snapshot=last.snapshot)
+    if lost:
+        gang = gang._replace(fenced_until=now + _fence_s(terms))
+    if last.stage is Stage.WAIT:
+        end = end._replace(reason=last.reason, first=last.first)
+    return _end(gang, end, now)
+
+
+def hear(gang: Gang, report: Report, now: float) -> Gang:
+    """A seat told of itself."""
+    if gang.result is not None or report.seat not in {member.task for member in gang.terms.seats}:
+        return gang
+    gang = gang._replace(
+        reports={**gang.reports, report.seat: report},
+        present=gang.present | {report.seat},
+        snapshot=newest(gang.snapshot, report.snapshot),
+    )
+    if report.stop is not None:
+        gang = _stop_asked(gang, report.stop, now)
+    return advance(gang, now)
+
+
+def lose(gang: Gang, seat: str, reason: str, now: float) -> Gang:
+    """The agent of a seat is gone, or was silent for too long; `reason` is a clause that says which."""
+    if gang.result is not None or seat == gang.me:
+        return gang
+    sentence = f"{called(gang.terms.seats, seat)} was lost: {reason}"
+    lost = gang.lost
+    if seat in _playing(gang) and seat not in lost and not _has_ended(gang, seat):
+        lost = {**lost, seat: sentence}
+    fenced_until = now + _fence_s(gang.terms)
+    return advance(gang._replace(present=gang.present - {seat}, lost=lost, fenced_until=fenced_until), now)
+
+
+def stop(gang: Gang, grace_s: float, now: float) -> Gang:
+    """Somebody wants the job to end."""
+    return advance(_stop_asked(gang, grace_s, now), now)
+
+
+def advance(gang: Gang, now: float) -> Gang:
+    """What has become of the gang by `now`."""
+    while True:
+        following = _STEPS[gang.stage](_in_time(gang, now), now)
+        if following is gang:
+            return gang
+        gang = following
+
+
+def deadline(gang: Gang, now: float) -> Optional[float]:
+    """When `advance` is due after `now`, even if nothing is heard."""
+    policy = gang.terms.policy
+    due: List[Optional[float]] = [gang.ends_at if gang.stage is not Stage.STOP else None]
+    if gang.stage is Stage.RESULT:
+        return None
+    if gang.stage in (Stage.RESERVE, Stage.LAUNCH):
+        due.append(gang.began_at + gang.terms.join_timeout_s)
+    elif gang.stage is Stage.CHECK:
+        due.append(gang.began_at + CHECK_TIMEOUT_S)
+    elif gang.stage is Stage.GO:
+        due.append(gang.look_until)
+    elif gang.stage is Stage.STOP:
+        due.append(_stop_deadline(gang))
+    else:
+        due += [_retry_at(gang), max(_retry_at(gang), gang.began_at + policy.host_timeout_s)]
+    return min((point for point in due if point is not None and point > now), default=None)
+
+
+def order(gang: Gang) -> Order:
+    """What the leader wants now."""
+    end = gang.end or End(Outcome.SUCCEEDED)
+    sources = [
+        report.source
+        for seat, report in sorted(gang.reports.items())
+        if seat in gang.present and report.source is not None and report.snapshot == gang.snapshot
+    ]
+    return Order(
+        term=gang.term,
+        leader=gang.me,
+        attempt=gang.attempt,
+        stage=gang.stage,
+        cast=list(gang.cast),
+        members=list(gang.members),
+        restarts=gang.restarts,
+        snapshot=gang.snapshot,
+        sources=sources if gang.snapshot is not None else [],
+        reason=end.told or end.reason,
+        first=end.first,
+        grace_s=gang.grace_s,
+        exits=_exits(gang) if gang.stage is Stage.WAIT else {},
+        retry_s=gang.retry_s,
+        notices=list(gang.notices),
+        look=gang.look,
+        result=gang.result,
+    )
 
 
 def describe_exit(task: str, ended: Exit) -> str:
@@ -137,117 +238,325 @@ def describe_exit(task: str, ended: Exit) -> str:
     return f"{task} was killed by {name}"
 
 
-def step(gang: Gang, event: Event, now: float) -> Step:
-    """What becomes of the gang by `event`, and what is to be done.
-
-    `now` is in seconds by any clock that never goes back. Events of unknown tasks, and all events after Finish,
-    change nothing.
-    """
-    task = getattr(event, "task", "")
-    if gang.finished or (task and task not in _tasks(gang)):
-        return gang, []
-    outcome: Step = (gang, [])
-    if isinstance(event, Joined):
-        outcome = _check_if_complete(gang._replace(facts={event.task: event.facts, **gang.facts}), now)
-    elif isinstance(event, Ready):
-        outcome = _check_if_complete(gang._replace(ready=gang.ready | {event.task}), now)
-    elif isinstance(event, Checked):
-        outcome = _checked(gang, event, now)
-    elif isinstance(event, Exited):
-        outcome = _exited(gang, event, now)
-    elif isinstance(event, LostPeer):
-        outcome = _lost(gang, event, now)
-    elif isinstance(event, StopRequested):
-        outcome = _stop(gang, Outcome.CANCELLED, "", "stopped on request", now, event.grace_s)
-    elif isinstance(event, DeadlinePassed):
-        outcome = _late(gang, now)
-    return outcome
+# --- what is known of the seats -----------------------------------------------------------------------------------
 
 
-def _tasks(gang: Gang) -> List[str]:
-    return [member.task for member in gang.members]
+def _playing(gang: Gang) -> List[str]:
+    return [part.seat for part in gang.cast]
+
+
+def _report(gang: Gang, seat: str) -> Report:
+    """What a seat told of this attempt."""
+    report = gang.reports.get(seat)
+    if report is None or report.attempt != gang.attempt:
+        return Report(seat, closed=False)
+    return report
+
+
+def _has_ended(gang: Gang, seat: str) -> bool:
+    return _report(gang, seat).exit is not None
+
+
+def _exits(gang: Gang) -> Dict[str, Exit]:
+    found = {seat: _report(gang, seat).exit for seat in _playing(gang)}
+    return {seat: ended for seat, ended in found.items() if ended is not None}
 
 
 def _missing(gang: Gang) -> List[str]:
-    return [task for task in _tasks(gang) if task not in gang.ready or task not in gang.facts]
+    reports = [_report(gang, seat) for seat in _playing(gang)]
+    return [report.seat for report in reports if not report.held or report.facts is None]
 
 
-def _check_if_complete(gang: Gang, now: float) -> Step:
-    if gang.checking or gang.stopping or _missing(gang):
-        return gang, []
-    return gang._replace(checking=True, deadline=now + CHECK_TIMEOUT_S), [Check()]
+def _members(terms: Terms, cast: Tuple[Part, ...], ports: Dict[str, int]) -> Tuple[Member, ...]:
+    seats = {member.task: member for member in terms.seats}
+    return tuple(seats[part.seat]._replace(port=ports.get(part.seat, seats[part.seat].port)) for part in cast)
 
 
-def _checked(gang: Gang, event: Checked, now: float) -> Step:
-    if not gang.checking or gang.started or gang.stopping or event.task in gang.reached:
-        return gang, []
-    gang = gang._replace(reached={**gang.reached, event.task: event.reached})
-    return _judge(gang, now) if len(gang.reached) == len(gang.members) else (gang, [])
+def _failure(gang: Gang) -> Optional[End]:
+    """The first failure among the tasks; None while there is none."""
+    for seat in _playing(gang):
+        report = _report(gang, seat)
+        if report.reason and (report.exit is not None or report.closed):
+            return End(Outcome.FAILED, seat, report.reason, report.exit)
+        if report.exit is not None and gang.stage is not Stage.GO:
+            return End(Outcome.FAILED, seat, f"{seat} ended before the start", report.exit)
+        if report.exit is not None and report.exit.code != 0:
+            return End(Outcome.FAILED, seat, describe_exit(seat, report.exit), report.exit)
+    for seat, reason in gang.lost.items():
+        return End(Outcome.FAILED, seat, reason)
+    return None
 
 
-def _judge(gang: Gang, now: float) -> Step:
-    pairs = {(source, task): why for source, found in gang.reached.items() for task, why in found.items()}
-    problems, warnings, first = gate.verdict(gang.members, gang.facts, pairs)
-    if problems:
-        return _stop(gang, Outcome.FAILED, first, "\n".join(problems), now, gang.grace_s, told=NOT_READY)
-    return gang._replace(started=True, deadline=None), [Go(warnings)]
+# --- the stages ---------------------------------------------------------------------------------------------------
 
 
-def _exited(gang: Gang, event: Exited, now: float) -> Step:
-    if event.task in gang.exits:
-        return gang, []
-    gang = gang._replace(exits={**gang.exits, event.task: event.exit})
-    if gang.stopping:
-        return _finish_if_over(gang)
-    if not gang.started:
-        reason = event.reason or f"{event.task} ended before the start"
-        return _stop(gang, Outcome.FAILED, event.task, reason, now, gang.grace_s)
-    if event.exit.code == 0 and not event.reason:
-        return _finish_if_over(gang)
-    reason = event.reason or describe_exit(event.task, event.exit)
-    return _stop(gang, Outcome.FAILED, event.task, reason, now, gang.grace_s)
+def _enter(gang: Gang, stage: Stage, now: float) -> Gang:
+    return gang._replace(stage=stage, began_at=now)
 
 
-def _lost(gang: Gang, event: LostPeer, now: float) -> Step:
-    gang = gang._replace(gone=gang.gone | {event.task})
-    if gang.stopping:
-        return _finish_if_over(gang)
-    if event.task in gang.exits:
-        return gang, []
-    reason = f"{called(gang.members, event.task)} was lost: {event.reason}"
-    return _stop(gang, Outcome.FAILED, event.task, reason, now, gang.grace_s)
+def _in_time(gang: Gang, now: float) -> Gang:
+    late = gang.ends_at is not None and now >= gang.ends_at
+    if not late or gang.stage in (Stage.STOP, Stage.RESULT):
+        return gang
+    reason = f"the job ran longer than {gang.terms.policy.timeout_s:g} s (--timeout)"
+    return _end(gang, End(Outcome.FAILED, "", reason, final=True), now)
 
 
-def _late(gang: Gang, now: float) -> Step:
-    if gang.deadline is None or now < gang.deadline:
-        return gang, []
-    if gang.stopping:
-        left = [task for task in _tasks(gang) if task not in gang.exits]
-        return _finish_if_over(gang._replace(gone=gang.gone | set(left)))
-    if gang.checking:
-        return _judge(gang, now)
+def _stop_asked(gang: Gang, grace_s: float, now: float) -> Gang:
+    if gang.stage is Stage.RESULT or (gang.end is not None and gang.end.outcome is Outcome.CANCELLED):
+        return gang
+    end = End(Outcome.CANCELLED, "", "stopped on request")
+    if gang.stage is Stage.STOP:  # it ends already, and will not begin again
+        failed = gang.end is not None and gang.end.outcome is Outcome.FAILED and not _again(gang)
+        return gang if failed else gang._replace(end=end)
+    return _end(gang, end, now, grace_s)
+
+
+def _end(gang: Gang, end: End, now: float, grace_s: Optional[float] = None) -> Gang:
+    if grace_s is None:
+        hopeless = end.outcome is Outcome.FAILED and not end.final
+        grace_s = min(gang.terms.grace_s, FAILURE_GRACE_S) if hopeless else gang.terms.grace_s
+    return _enter(gang._replace(end=end, grace_s=grace_s, look_until=None), Stage.STOP, now)
+
+
+def _reserving(gang: Gang, now: float) -> Gang:
+    failure = _failure(gang)
+    if failure is not None:
+        return _end(gang, failure, now)
+    ports = {seat: _report(gang, seat).port for seat in _playing(gang)}
+    if all(ports.values()):
+        return _enter(gang._replace(members=_members(gang.terms, gang.cast, ports)), Stage.LAUNCH, now)
+    return _not_in_time(gang, [seat for seat, port in ports.items() if not port], now)
+
+
+def _launching(gang: Gang, now: float) -> Gang:
+    failure = _failure(gang)
+    if failure is not None:
+        return _end(gang, failure._replace(final=not gang.started), now)
     missing = _missing(gang)
-    names = ", ".join(called(gang.members, task) for task in missing)
-    reason = f"{names} did not join within {gang.join_timeout_s:g} s; nothing was started"
-    gang = gang._replace(gone=gang.gone | set(missing))
-    return _stop(gang, Outcome.FAILED, missing[0], reason, now, gang.grace_s)
+    return _not_in_time(gang, missing, now) if missing else _enter(gang, Stage.CHECK, now)
 
 
-def _stop(gang: Gang, outcome: Outcome, first: str, reason: str, now: float, grace_s: float, told: str = "") -> Step:
-    # What all are told while they stop is short where the reason is long.
-    if gang.stopping:
-        return gang, []
+def _not_in_time(gang: Gang, missing: List[str], now: float) -> Gang:
+    if now < gang.began_at + gang.terms.join_timeout_s:
+        return gang
+    names = ", ".join(called(gang.terms.seats, seat) for seat in missing)
+    reason = f"{names} did not join within {gang.terms.join_timeout_s:g} s; nothing was started"
+    if gang.started:
+        reason = f"{names} did not join attempt {gang.attempt} within {gang.terms.join_timeout_s:g} s"
+    lost = {seat: reason for seat in missing if seat not in gang.present}
+    gang = gang._replace(lost={**gang.lost, **lost})
+    return _end(gang, End(Outcome.FAILED, missing[0], reason, final=not gang.started), now)
+
+
+def _checking(gang: Gang, now: float) -> Gang:
+    failure = _failure(gang)
+    if failure is not None:
+        return _end(gang, failure._replace(final=not gang.started), now)
+    found = {seat: _report(gang, seat).reached for seat in _playing(gang)}
+    if any(reached is None for reached in found.values()) and now < gang.began_at + CHECK_TIMEOUT_S:
+        return gang
+    pairs = {(source, seat): why for source, reached in found.items() for seat, why in (reached or {}).items()}
+    facts = {seat: told for seat in _playing(gang) if (told := _report(gang, seat).facts) is not None}
+    problems, warnings, first = gate.verdict(gang.members, facts, pairs)
+    if problems:
+        end = End(Outcome.FAILED, first, "\n".join(problems), final=not gang.started, told=NOT_READY)
+        return _end(gang, end, now)
+    timeout_s = gang.terms.policy.timeout_s
+    ends_at = now + timeout_s if timeout_s > 0 and gang.ends_at is None else gang.ends_at
+    gang = gang._replace(started=True, went_at=now, ends_at=ends_at, notices=(*gang.notices, *warnings))
+    return _enter(gang, Stage.GO, now)
+
+
+def _running(gang: Gang, now: float) -> Gang:
+    failure = _failure(gang)
+    if failure is not None:
+        return _end(gang, failure, now)
+    if _succeeded(gang):
+        return _end(gang, End(Outcome.SUCCEEDED), now)
+    return _watched(gang, now)
+
+
+def _succeeded(gang: Gang) -> bool:
+    needed = [part.seat for part in gang.cast if is_needed(part.role)]
+    if gang.terms.policy.success is SuccessPolicy.CHIEF:
+        needed = needed[:1]
+    return all(_has_ended(gang, seat) for seat in needed)
+
+
+def _stopping(gang: Gang, now: float) -> Gang:
+    unfinished = [seat for seat in _playing(gang) if seat not in gang.lost and not _report(gang, seat).closed]
+    if unfinished and now < _stop_deadline(gang):
+        return gang
+    unheard = {seat: f"{called(gang.terms.seats, seat)} did not answer" for seat in unfinished}
+    gang = gang._replace(lost={**gang.lost, **unheard}, end=_first_cause(gang))
+    return _wait(gang, now) if _again(gang) else _finish(gang, now)
+
+
+def _stop_deadline(gang: Gang) -> float:
+    return gang.began_at + gang.grace_s + max(STOP_MARGIN_S, gang.terms.link_timeout_s + 1.0)
+
+
+def _first_cause(gang: Gang) -> Optional[End]:
+    """Peers of a host that is gone may end before its silence counts: they only follow."""
+    end = gang.end
+    if end is None or end.outcome is not Outcome.FAILED or end.final or end.exit is None or end.exit.code is None:
+        return end
+    for seat, reason in gang.lost.items():
+        return End(Outcome.FAILED, seat, reason)
+    return end
+
+
+def _again(gang: Gang) -> bool:
+    """Whether the policy wants another attempt."""
+    policy, end = gang.terms.policy, gang.end
+    if end is None or end.outcome is not Outcome.FAILED or end.final or gang.alone:
+        return False
+    if policy.restart is RestartPolicy.NEVER or gang.restarts >= policy.restarts:
+        return False
+    permanent = end.exit is not None and end.exit.code is not None and end.exit.code < 128
+    return not (permanent and policy.restart is RestartPolicy.EXIT_CODE)
+
+
+def _wait(gang: Gang, now: float) -> Gang:
+    retry_s = min(LONGEST_BACKOFF_S, gang.terms.policy.backoff_s * 2.0 ** min(gang.restarts, 20))
+    return _enter(gang._replace(retry_s=retry_s), Stage.WAIT, now)
+
+
+def _retry_at(gang: Gang) -> float:
+    return max(gang.began_at + gang.retry_s, gang.fenced_until)
+
+
+def _waiting(gang: Gang, now: float) -> Gang:
+    if now < _retry_at(gang):
+        return gang
+    terms = gang.terms
+    idle = [
+        member.task
+        for member in terms.seats
+        if member.task in gang.present and (report := gang.reports.get(member.task)) is not None and report.closed
+    ]
+    cast = recast(terms.roles, gang.cast, idle, fewest=len(terms.roles))
+    if cast is None and now >= max(_retry_at(gang), gang.began_at + terms.policy.host_timeout_s):
+        cast = recast(terms.roles, gang.cast, idle, fewest=terms.policy.min_workers or len(terms.roles))
+        if cast is None:
+            return _finish(gang, now)
+    return gang if cast is None else _begin(gang, tuple(cast), now)
+
+
+def _begin(gang: Gang, cast: Tuple[Part, ...], now: float) -> Gang:
+    attempt = 1 + max(gang.attempt, *(report.attempt for report in gang.reports.values()))
+    changed = _changes(gang.cast, cast)
     gang = gang._replace(
-        stopping=True, outcome=outcome, first_task=first, reason=reason, deadline=now + grace_s + STOP_MARGIN_S
+        attempt=attempt,
+        restarts=gang.restarts + 1,
+        cast=cast,
+        members=_members(gang.terms, cast, {}),
+        lost={},
+        end=None,
+        grace_s=0.0,
+        retry_s=0.0,
+        look=0,
+        hang_told=False,
+        notices=(f"attempt {attempt}: {changed}",) if changed else (),
     )
-    gang, actions = _finish_if_over(gang)
-    return gang, [StopAll(told or reason, grace_s), *actions]
+    return _enter(gang, Stage.RESERVE, now)
 
 
-def _finish_if_over(gang: Gang) -> Step:
-    if any(task not in gang.exits and task not in gang.gone for task in _tasks(gang)):
-        return gang, []
+def _changes(before: Tuple[Part, ...], after: Tuple[Part, ...]) -> str:
+    played = {part.seat: part.role for part in before}
+    new = [part for part in after if played.get(part.seat) != part.role]
+    gone = [part.seat for part in before if part.seat not in {other.seat for other in after}]
+    clauses = [f"{', '.join(gone)} left out"] if gone else []
+    clauses += [f"{part.seat} is {part.role}" for part in new]
+    return ", ".join(clauses)
+
+
+def _finish(gang: Gang, now: float) -> Gang:
+    end = gang.end or End(Outcome.SUCCEEDED)
     result = JobResult(
-        gang.job, gang.attempt, gang.outcome, 0.0, gang.first_task, gang.reason, dict(gang.exits), gang.started
+        gang.terms.job,
+        gang.attempt,
+        end.outcome,
+        0.0,
+        end.first,
+        end.reason,
+        _exits(gang),
+        gang.started,
+        alone=gang.alone or 2 * len(gang.present) <= len(gang.terms.seats),
     )
-    return gang._replace(finished=True, deadline=None), [Finish(result)]
+    return _enter(gang._replace(result=result), Stage.RESULT, now)
+
+
+def _over(gang: Gang, now: float) -> Gang:
+    del now
+    return gang
+
+
+# --- the watches --------------------------------------------------------------------------------------------------
+
+
+def _watched(gang: Gang, now: float) -> Gang:
+    if gang.look_until is not None:
+        return _looked(gang, now)
+    if not _hangs(gang, now):
+        progress = gang.hang_told and not _all_quiet(gang, gang.terms.policy.hang_timeout_s)
+        return gang._replace(hang_told=False) if progress else gang
+    if gang.hang_told:
+        return gang
+    return gang._replace(look=gang.look + 1, look_until=now + _LOOK_S)
+
+
+def _running_reports(gang: Gang) -> List[Report]:
+    return [_report(gang, seat) for seat in _playing(gang) if not _has_ended(gang, seat)]
+
+
+def _all_quiet(gang: Gang, seconds: float) -> bool:
+    """Whether nobody wrote anything, and somebody did nothing at all, for so long."""
+    running = _running_reports(gang)
+    return (
+        bool(running)
+        and all(report.quiet_s >= seconds for report in running)
+        and any(report.idle_s >= seconds for report in running)
+    )
+
+
+def _start_overdue(gang: Gang, now: float) -> bool:
+    limit_s = gang.terms.policy.start_timeout_s
+    if limit_s <= 0 or now < gang.went_at + limit_s or any(_report(gang, seat).stepped for seat in _playing(gang)):
+        return False
+    return _all_quiet(gang, min(_LONGEST_QUIET_START_S, limit_s / 2))
+
+
+def _hangs(gang: Gang, now: float) -> bool:
+    limit_s = gang.terms.policy.hang_timeout_s
+    return (limit_s > 0 and _all_quiet(gang, limit_s)) or _start_overdue(gang, now)
+
+
+def _looked(gang: Gang, now: float) -> Gang:
+    running = _running_reports(gang)
+    seen = [report for report in running if report.looked == gang.look]
+    if len(seen) < len(running) and gang.look_until is not None and now < gang.look_until:
+        return gang
+    policy = gang.terms.policy
+    gang = gang._replace(look_until=None, hang_told=True)
+    stalled = {report.seat: report.stalled for report in seen if report.stalled is not None}
+    waits = who_waits(stalled, gang.members)
+    if _start_overdue(gang, now):
+        reason = f"no first step within {policy.start_timeout_s:g} s: {waits}"
+        return _end(gang, End(Outcome.FAILED, "", reason), now)
+    reason = f"no progress for {policy.hang_timeout_s:g} s: {waits}"
+    if policy.on_hang is OnHang.RESTART:
+        return _end(gang, End(Outcome.FAILED, "", reason), now)
+    return gang._replace(notices=(*gang.notices, reason))
+
+
+_STEPS: Dict[Stage, Callable[[Gang, float], Gang]] = {
+    Stage.RESERVE: _reserving,
+    Stage.LAUNCH: _launching,
+    Stage.CHECK: _checking,
+    Stage.GO: _running,
+    Stage.STOP: _stopping,
+    Stage.WAIT: _waiting,
+    Stage.RESULT: _over,
+}

@@ -6,10 +6,12 @@ Looking costs a process each, so what was found is kept beside what would change
 import json
 import os
 import subprocess
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence
+import zlib
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from train.agent.disk import read_json, read_text, write_atomic
 from train.agent.errors import RefusedError
+from train.agent.hook import PROVEN, SOURCE, install, proving
 from train.agent.processes import boot_id
 from train.agent.records import Gpu, Refusal
 
@@ -17,7 +19,7 @@ PROBE_DEADLINE_S = 60.0
 GPU_DEADLINE_S = 30.0
 _GPU_QUERY = ("--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
 _PROBE = """
-import json, sys
+import json, os, sys
 found = {"python": "%d.%d.%d" % sys.version_info[:3]}
 try:
     from importlib.metadata import version
@@ -36,7 +38,7 @@ if version:
                         "tf-nightly-cpu", "tf-nightly-gpu"))
     look("keras", ("keras", "keras-nightly"))
     look("tf_keras", ("tf-keras", "tf_keras", "tf-keras-nightly"))
-print(json.dumps({"versions": found, "folders": [p for p in sys.path if p]}))
+print(json.dumps({"versions": found, "folders": [p for p in sys.path if p], "hook": os.environ.get("FLEET_HOOK")}))
 """
 _PROBE_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBASE")
 
@@ -46,6 +48,7 @@ class Interpreter(NamedTuple):
 
     path: str
     versions: Dict[str, str]
+    hooked: bool = False  # it has proven that it runs the hook
 
 
 def which(program: str, search: str) -> Iterator[str]:
@@ -69,9 +72,12 @@ class Probe:
     Args:
         cache: The file.
         environment: In which the user's script will find its interpreter.
+        hook: Folder of the hook that interpreters are to prove; empty: nothing is proven.
     """
 
-    def __init__(self, cache: str, environment: Dict[str, str]) -> None:
+    def __init__(self, cache: str, environment: Dict[str, str], hook: str = "") -> None:
+        self._hook = hook
+        self._asked = zlib.crc32(SOURCE.encode()) if hook else 0
         self._cache = cache
         self._environment = environment
         self._known: Dict[str, Any] = read_json(cache) or {}
@@ -91,6 +97,7 @@ class Probe:
 
         Raises:
             RefusedError: there is none, or it does not run.
+            OSError: the hook cannot be written.
         """
         search = self._environment.get("PATH", os.defpath)
         if asked:
@@ -100,35 +107,44 @@ class Probe:
         else:
             found = list(which("python3", search))
             reason = f"there is no python3 on the PATH of this host ({search})"
+        if self._hook:
+            install(self._hook)
         usable: List[Interpreter] = []
         for path in found:
-            versions = self._versions(path)
-            if versions and (asked or "tensorflow" in versions):
-                return Interpreter(path, versions)
-            if versions:
-                usable.append(Interpreter(path, versions))
+            one = self._look(path)
+            if one and (asked or "tensorflow" in one.versions):
+                return one
+            if one:
+                usable.append(one)
             elif asked:
                 reason = f"{asked} on this host does not run as a Python interpreter"
         if not usable:
             raise RefusedError(Refusal.PYTHON, reason, "install Python on the host, or name its interpreter")
         return usable[0]
 
-    def _versions(self, path: str) -> Dict[str, str]:
+    def _look(self, path: str) -> Optional[Interpreter]:
         key = "\n".join([path] + [self._environment.get(name, "") for name in _PROBE_VARIABLES])
         known = self._known.setdefault("interpreters", {}).get(key)
-        if known and all(_stamp(one) == stamp for one, stamp in known["stamps"].items()):
-            return dict(known["versions"])
-        printed = _printed([path, "-c", _PROBE], self._environment, PROBE_DEADLINE_S)
+        if known and self._holds(known):
+            return Interpreter(path, dict(known["versions"]), known.get("hooked", False))
+        environment = proving(self._hook, self._environment) if self._hook else self._environment
+        printed = _printed([path, "-c", _PROBE], environment, PROBE_DEADLINE_S)
         try:
             answer = json.loads(printed.splitlines()[-1])
             versions: Dict[str, str] = dict(answer["versions"])
             watched = [path, os.path.realpath(path), *answer["folders"]]
         except (ValueError, LookupError, TypeError):
-            return {}
+            return None
+        hooked = self._hook != "" and answer.get("hook") == PROVEN
         stamps = {one: _stamp(one) for one in watched}
-        self._known["interpreters"][key] = {"versions": versions, "stamps": stamps}
+        found = {"versions": versions, "stamps": stamps, "asked": self._asked, "hooked": hooked}
+        self._known["interpreters"][key] = found
         self._changed = True
-        return versions
+        return Interpreter(path, versions, hooked) if versions else None
+
+    def _holds(self, known: Dict[str, Any]) -> bool:
+        same = all(_stamp(one) == stamp for one, stamp in known["stamps"].items())
+        return same and self._asked in (0, known.get("asked"))
 
     def gpus(self) -> List[Gpu]:
         """The GPUs that nvidia-smi lists; none where it is missing or does not answer."""

@@ -17,6 +17,7 @@ from train.agent.records import (
     Progress,
     Record,
     Refusal,
+    RestartPolicy,
     Usage,
 )
 
@@ -39,7 +40,8 @@ def known_task(host: HostPaths, job: str, task: str) -> TaskPaths:
 def lost(paths: TaskPaths, job: str, attempt: int) -> JobResult:
     """What is said of a job whose supervisor is gone without having written a result."""
     task = os.path.basename(paths.folder)
-    words = read_text(paths.agent_log(attempt)).strip().splitlines()
+    attempt = max(1, attempt)
+    words = read_text(paths.agent_log).strip().splitlines()
     reason = f"the agent that looked after {task} is gone without a word"
     if words:
         reason = f"the agent that looked after {task} broke off: {words[-1]}"
@@ -79,7 +81,7 @@ def report(paths: TaskPaths) -> Optional[JobReport]:
     job = read_job(paths)
     if job is None:
         return None
-    attempt = max(1, last_attempt(paths))
+    attempt = last_attempt(paths)
     live = control.ask(paths.control, _ANSWER_DEADLINE_S)
     result = read_result(paths)
     if result is None and live is None:
@@ -100,7 +102,14 @@ def report(paths: TaskPaths) -> Optional[JobReport]:
         result=result,
         progress=_newest_progress(live or []),
         usage=_newest_usage(live or []),
+        role=history[-1].role if history else "",
+        spares=[str(name) for name in job.get("spares", [])],
+        attempts=_most_attempts(job.get("policy") or {}),
     )
+
+
+def _most_attempts(policy: Dict[str, Any]) -> int:
+    return 1 if policy.get("restart") == RestartPolicy.NEVER.value else 1 + int(policy.get("restarts", 0))
 
 
 def _members(job: Dict[str, Any]) -> List[Member]:

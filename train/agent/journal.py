@@ -123,11 +123,16 @@ def states(paths: TaskPaths, attempt: int) -> List[TaskState]:
     return found
 
 
-def last_attempt(paths: TaskPaths) -> int:
-    """Number of the newest attempt; 0 before the first."""
+def attempts(paths: TaskPaths) -> List[int]:
+    """Numbers of the attempts that this host took part in, in order; some may be missing."""
     try:
         names = os.listdir(paths.folder)
     except OSError:
-        return 0
-    numbers = [name.partition("attempt-")[2] for name in names]
-    return max((int(number) for number in numbers if number.isdigit()), default=0)
+        return []
+    numbers = [name[len("attempt-") :] for name in names if name.startswith("attempt-")]
+    return sorted(int(number) for number in numbers if number.isdigit())
+
+
+def last_attempt(paths: TaskPaths) -> int:
+    """Number of the newest attempt; 0 before the first."""
+    return max(attempts(paths), default=0)

@@ -5,13 +5,15 @@ ROOT/                       one fleet's files on this host, readable by their ow
     store/ab/abcdef…        contents by SHA-256, read only
     active                  locked by the supervisor of the running job; names it
     probe.json              what interpreters and GPUs were found, and when to look again
+    hook/                   code of ours that a task's interpreter runs first
     jobs/JOB/TASK/
         job.json            what was committed, secrets left out
         src/                the bundle: the task's working folder
         checkpoints/  logs/  model/
+        replica/            the newest complete snapshot of the checkpoints
         attempt-1/log       the task's output, byte for byte
         attempt-1/records   what happened to it, one JSON line each
-        attempt-1/agent.log the supervisor's own last words
+        agent.log           the supervisor's own last words
         attempt-1/spare     while it runs: space for these when the disk is full
         result.json         how the job ended
         control             socket of the supervisor
@@ -53,6 +55,11 @@ class HostPaths(NamedTuple):
         """What was found out about interpreters and GPUs."""
         return os.path.join(self.root, "probe.json")
 
+    @property
+    def hook(self) -> str:
+        """Folder of the code of ours that a task's interpreter runs first."""
+        return os.path.join(self.root, "hook")
+
     def task(self, job: str, task: str) -> "TaskPaths":
         """Paths of one task of one job."""
         return TaskPaths(os.path.join(self.jobs, job, task))
@@ -77,6 +84,11 @@ class TaskPaths(NamedTuple):
     def checkpoints(self) -> str:
         """Where the script is told to keep checkpoints."""
         return os.path.join(self.folder, "checkpoints")
+
+    @property
+    def replica(self) -> str:
+        """Where a copy of the newest complete checkpoint is kept."""
+        return os.path.join(self.folder, "replica")
 
     @property
     def logs(self) -> str:
@@ -124,6 +136,7 @@ class TaskPaths(NamedTuple):
         """Space that is given back when the disk is full, so that the end can still be written down."""
         return os.path.join(self.attempt(attempt), "spare")
 
-    def agent_log(self, attempt: int) -> str:
+    @property
+    def agent_log(self) -> str:
         """What the supervisor had to say of itself."""
-        return os.path.join(self.attempt(attempt), "agent.log")
+        return os.path.join(self.folder, "agent.log")

@@ -19,6 +19,7 @@ from train.agent.disk import (
     write_atomic,
 )
 from train.agent.errors import RefusedError
+from train.agent.hook import Proof, is_program
 from train.agent.host import Interpreter, Probe, login_environment, memory_total
 from train.agent.paths import HostPaths, TaskPaths
 from train.agent.ports import TaskPort, listen_for_links, reserve_task_port
@@ -78,6 +79,11 @@ class Reservation:
         port = self.port.port if self.port else 0
         link = self.listener.getsockname()[1] if self.listener else 0
         return Member(self.request.task, self.request.address, port, link)
+
+    def proof(self) -> Optional[Proof]:
+        """That the interpreter runs the hook; None where it has not proven it."""
+        one = self.interpreter
+        return Proof(one.path, self.host.hook, is_program(one.path)) if one.hooked else None
 
     def hand_over(self) -> None:
         """A supervisor has all of it now."""
@@ -189,7 +195,8 @@ def _await_holder(host: HostPaths, waited_s: float) -> None:
 
 def _reserve(reservation: Reservation) -> None:
     request = reservation.request
-    probe = Probe(reservation.host.probe, reservation.session)
+    hook = "" if request.dry_run else reservation.host.hook
+    probe = Probe(reservation.host.probe, reservation.session, hook)
     reservation.interpreter = probe.interpreter(request.python)
     reservation.gpus = probe.gpus()
     probe.save()

@@ -13,6 +13,7 @@ MARK = "FLEET_TASK_FOLDER"  # in the environment of every process of a task
 _END_DEADLINE_S = 10.0
 _LOOK_AGAIN_S = 0.02
 _DEAD = ("Z", "X", "x")
+_PF_EXITING = 0x4  # include/linux/sched.h
 
 
 class Stat(NamedTuple):
@@ -25,6 +26,12 @@ class Stat(NamedTuple):
     ticks: int  # of CPU time, user and system
     started: int  # ticks after the start of the computer
     resident: int  # pages
+    flags: int = 0  # of the kernel, PF_…
+
+    @property
+    def ending(self) -> bool:
+        """Whether it has begun to end, by itself or killed; only after this does it close its files."""
+        return bool(self.flags & _PF_EXITING) or self.state in _DEAD
 
 
 class ProcessId(NamedTuple):
@@ -58,6 +65,7 @@ def parse_stat(line: str) -> Stat:
         ticks=int(fields[11]) + int(fields[12]),
         started=int(fields[19]),
         resident=int(fields[21]),
+        flags=int(fields[6]),
     )
 
 
@@ -67,6 +75,14 @@ def stat_of(pid: int) -> Optional[Stat]:
         return parse_stat(read_text(f"/proc/{pid}/stat"))
     except ValueError:
         return None
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; False when it is gone."""
+    for line in read_text(f"/proc/{pid}/status").splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
 
 
 def everybody() -> Dict[int, Stat]:
@@ -125,10 +141,12 @@ def signal_group(group: int, number: int) -> bool:
     return True
 
 
-def _is_marked(pid: int, mark: bytes) -> bool:
+def is_marked(pid: int, folder: str) -> bool:
+    """Whether a process is one of the task in `folder`, by its environment."""
+    mark = f"{MARK}={folder}".encode("utf-8", "surrogateescape")
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark in b"\0" + file.read() + b"\0"
+            return mark in file.read().split(b"\0")
     except OSError:
         return False
 
@@ -139,14 +157,13 @@ def _known(value: Any) -> Optional[ProcessId]:
 
 def _left_over(paths: TaskPaths, leader: Optional[ProcessId]) -> List[int]:
     table = everybody()
-    mark = b"\0" + f"{MARK}={paths.folder}".encode() + b"\0"
     group = leader.pid if leader and leader.boot == boot_id() else 0
     if leader and group in table and table[group].started != leader.started:
         group = 0
     return [
         one.pid
         for one in table.values()
-        if one.pid != os.getpid() and ((group and one.group == group) or _is_marked(one.pid, mark))
+        if one.pid != os.getpid() and ((group and one.group == group) or is_marked(one.pid, paths.folder))
     ]
 
 

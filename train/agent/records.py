@@ -194,6 +194,8 @@ class Follow(NamedTuple):
     attempt: int = 0  # from this one on, to which both offsets belong; 0: the newest
     logs: bool = True
     follow: bool = True  # False: what is there now, then End
+    head_bytes: int = -1  # 0 or more: of the log only the first so many, and the last `tail_bytes`; no Progress
+    tail_bytes: int = 0
 
 
 class Stop(NamedTuple):
@@ -293,6 +295,9 @@ class JobReport(NamedTuple):
     result: "Optional[JobResult]" = None
     progress: "Optional[Progress]" = None
     usage: "Optional[Usage]" = None
+    role: str = ""  # as in TaskState
+    spares: List[str] = []  # noqa: RUF012 - never changed; as they were committed
+    attempts: int = 1  # at most so many
 
 
 # --- what happens to a job --------------------------------------------------------------------------------------
@@ -321,6 +326,7 @@ class AttemptEnded(NamedTuple):
     reason: str
     exits: Dict[str, Exit]
     retry_s: float  # until the next attempt, at the earliest
+    attempts: int = 0  # at most so many; 0: not told
 
 
 class Stalled(NamedTuple):
@@ -332,6 +338,7 @@ class Stalled(NamedTuple):
     state: str  # of its process, proc(5): R, S, D, T, …
     stack: str  # of every Python thread, the most recent call first; empty: not known
     sockets: List[str]  # one connection each: both ends, state, bytes in its queues
+    kernel: str = ""  # its CPU time, and where in the kernel its main thread waits
 
 
 class Notice(NamedTuple):
@@ -419,7 +426,7 @@ _NAMES: Dict[str, Type[Any]] = {
 _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 
 # How the fields that are not plain JSON are read; the type, and whether the field holds one, a list or a dict of it.
-_NESTED: Dict[Type[Any], Dict[str, Tuple[Type[Any], str]]] = {
+NESTED: Dict[Type[Any], Dict[str, Tuple[Type[Any], str]]] = {
     Prepare: {"entries": (Entry, "list")},
     Entry: {"kind": (EntryKind, "enum")},
     Commit: {"members": (Member, "list"), "policy": (Policy, "one"), "replication": (Replication, "one")},
@@ -465,10 +472,15 @@ def encode(record: Record) -> bytes:
     return json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
 
 
-def _build(kind: Type[Any], values: Any) -> Any:
+def build(kind: Type[Any], values: Any) -> Any:
+    """A named tuple of `kind` from plain JSON values; its fields that are no plain JSON stand in NESTED.
+
+    Raises:
+        MalformedRecordError: the values do not fit.
+    """
     if not isinstance(values, dict):
         raise MalformedRecordError(f"{kind.__name__} wants an object, not {values!r}")
-    nested = _NESTED.get(kind, {})
+    nested = NESTED.get(kind, {})
     fields = {}
     for key, value in values.items():
         if key in kind._fields:
@@ -485,10 +497,10 @@ def _read(kind: Type[Any], shape: str, value: Any) -> Any:
         if shape == "enum":
             return kind(value)
         if shape == "list":
-            return [_build(kind, item) for item in value]
+            return [build(kind, item) for item in value]
         if shape == "dict":
-            return {key: _build(kind, item) for key, item in value.items()}
-        return _build(kind, value)
+            return {key: build(kind, item) for key, item in value.items()}
+        return build(kind, value)
     except (ValueError, TypeError, AttributeError) as error:
         raise MalformedRecordError(f"{kind.__name__}: {error}") from error
 
@@ -508,5 +520,5 @@ def decode(line: Union[bytes, str]) -> Record:
     kind = _NAMES.get(values.pop("record", "")) if isinstance(values, dict) else None
     if kind is None:
         raise MalformedRecordError(f"of no known record: {line[:80]!r}")
-    record: Record = _build(kind, values)
+    record: Record = build(kind, values)
     return record

@@ -1,25 +1,27 @@
-"""Looks after one task from Commit to the end of its job, whether or not anybody is connected."""
+"""Looks after one seat from Commit to the end of its job, through all attempts, whether or not anybody is connected.
 
-import json
+What is to be done is decided by train.agent.node; here it is done.
+"""
+
 import os
 import signal
-import socket
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional
 
+from train.agent import node as minds
+from train.agent.attempt import Attempt, Start
 from train.agent.control import ControlServer
-from train.agent.disk import remove_file, write_atomic
-from train.agent.environment import task_environment
-from train.agent.gate import Facts
-from train.agent.journal import Journal, write_result
+from train.agent.disk import remove_file
+from train.agent.errors import RefusedError
+from train.agent.gang import Terms
+from train.agent.journal import states, write_result
+from train.agent.links import Bond, Links
 from train.agent.loop import READ, Loop
-from train.agent.paths import TaskPaths
-from train.agent.ports import TaskPort
-from train.agent.processes import descendants, everybody, identify
-from train.agent.progress import ProgressParser
-from train.agent.reach import Door
+from train.agent.node import Dial, Due, Heard, Knock, LinkDown, LinkUp, Node, NodeAction, NodeEvent, StopAsked, Tell
+from train.agent.orders import Message, Order, Report, Source, from_wire, to_wire
 from train.agent.records import (
-    Commit,
+    AttemptEnded,
     End,
     Exit,
     Follow,
@@ -27,84 +29,103 @@ from train.agent.records import (
     JobResult,
     Notice,
     Phase,
-    Progress,
     Record,
     Stop,
     Stopped,
     TaskState,
-    Usage,
 )
-from train.agent.sides import Side, bond_of, side_of
-from train.agent.spawn import adopt_orphans, spawn
-from train.agent.task import TaskProcess
-from train.agent.usage import GPU_COMMAND, PERIOD_S, CpuMeter, GpuMeter
+from train.agent.replica import News, Replicator, Setup
+from train.agent.seat import (
+    Closed,
+    EndTask,
+    Failed,
+    Fetch,
+    Finish,
+    Holds,
+    Look,
+    Notify,
+    Open,
+    Reserve,
+    Reserved,
+    Restore,
+    Restored,
+    Seat,
+    SeatEvent,
+    Spawn,
+    TellEnd,
+    Visit,
+)
+from train.agent.spawn import adopt_orphans
+from train.agent.warden import Warden
 
-_PROGRESS_S = 0.2
-_WAKE_S = 0.01
-_FEW_EPOCHS = 1000  # after so many, ends of epochs are kept at most once a second
 _CLOSE_S = 5.0
+_SETTLE_S = 8.0
+_REPLICATORS = 5
 
 
-class Start(NamedTuple):
-    """All that a supervisor is given."""
+class Resumed(NamedTuple):
+    """What is left of the supervisor before."""
 
-    commit: Commit
-    fleet: str
-    paths: TaskPaths
-    session: Dict[str, str]
-    umask: int
-    facts: Facts
-    port: TaskPort
-    listener: socket.socket
-    control: socket.socket
+    last: Order
+    reason: str
 
 
 class Supervisor:
-    """One task, its output, and its part in the gang.
+    """One seat of a job.
 
     Args:
         start: What was prepared and committed.
+        warden: Who starts another in our place if we are killed.
+        resumed: Of the supervisor before; None: we are the first.
     """
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, warden: Warden, resumed: Optional[Resumed] = None) -> None:
         self._start = start
         self._commit = start.commit
+        self._warden = warden
+        self._resumed = resumed
         self._loop = Loop()
-        self._journal = Journal(start.paths, start.commit.attempt)
-        self._parser = ProgressParser(start.commit.task, start.commit.attempt, len(start.commit.members))
-        visitors = len(start.commit.members)
-        self._door = Door(self._loop, start.port.listener, bond_of(start.commit), start.commit.task, visitors)
         self._control = ControlServer(self._loop, start.control, self._asked)
-        self._task = TaskProcess(
-            self._loop, on_output=self._output, on_exit=self._task_exited, on_closed=self._task_closed
-        )
-        self._cpu = CpuMeter()
-        self._gpu = GpuMeter()
-        self._gpu_pid = 0
-        self._usage: Optional[Usage] = None
-        self._kept: Optional[Progress] = None
-        self._kept_count = 0
+        self._attempt: Optional[Attempt] = None
+        self._replicator: Optional[Replicator] = None
+        self._settled: Optional[Closed] = None
+        self._restoring: Optional[Restore] = None
+        self._watching = 0  # attempt whose checkpoints are copied
+        self._replicator_lives = _REPLICATORS
+        self._node: Node
+        self._events: Deque[NodeEvent] = deque()
+        self._actions: Dict[type, Callable[[Any], None]] = {
+            Tell: self._tell,
+            Dial: lambda action: self._links.dial(action.seat),
+            Knock: lambda action: self._links.knock(action.seat, to_wire(action.message)),
+            Reserve: self._reserve,
+            Restore: self._restore,
+            Fetch: self._fetch,
+            Spawn: self._spawn,
+            Visit: lambda action: self._mine(action.attempt).visit(action.others),
+            Open: self._open,
+            Notify: self._notify,
+            Look: lambda action: self._mine(action.attempt).look(action.look),
+            EndTask: lambda action: self._mine(action.attempt).end(action.reason, action.grace_s),
+            TellEnd: self._tell_end,
+            Finish: lambda action: self._finish(action.result),
+        }
         self._result: Optional[JobResult] = None
-        self._fault = ""
-        self._stopping = False
-        self._written = False
-        self._told = False
         self._over = False
+        self._killed = False
         self._stoppers: List[Callable[[Record], None]] = []
-        self._side: Side
 
     def run(self, started: Callable[[], None]) -> None:
-        """Look after the task until the job is over; calls `started` when it waits at its gate.
+        """Look after the seat until the job is over; calls `started` when all is set up.
 
         Raises:
-            OSError: the task's process cannot be made, or the disk is full before it is.
+            OSError: the disk is full before anything was started.
         """
         self._take_signals()
         adopt_orphans()
-        self._start_task()
-        self._side = side_of(self._loop, self._commit, self._start.listener, self, self._start.facts)
+        self._meet_the_others()
+        self._begin()
         started()
-        self._side.ready()
         while not self._over:
             self._loop.turn()
         self._end()
@@ -120,141 +141,267 @@ class Supervisor:
             signal.signal(number, signal.SIG_IGN)
         self._loop.watch(reads, READ, lambda _: self._signalled(os.read(reads, 4096)))
 
-    def _start_task(self) -> None:
-        commit, paths = self._commit, self._start.paths
-        env = task_environment(
-            self._start.session,
-            {**commit.env, **commit.secret_env},
-            fleet=self._start.fleet,
-            job=commit.job,
-            task=commit.task,
-            attempt=commit.attempt,
-            members=commit.members,
-            paths=paths,
-        )
-        self._task.start(commit.command, env, paths.source, self._start.umask)
-        self._commit = commit._replace(secret_env={})
-        known = {"supervisor": list(identify(os.getpid())), "task": list(identify(self._task.pid))}
-        write_atomic(paths.processes, json.dumps(known).encode())
-        self._record_phase(Phase.WAITING)
-
-    # --- orders of the gang ---------------------------------------------------------------------------------------
-
-    def go(self, warnings: Sequence[str]) -> None:
-        """Open the gate of the task; `warnings` are for the user."""
-        if self._stopping or not self._task.held:
-            return
-        self._door.close()
-        self._start.port.yield_to_task()
-        self._task.release()
-        for text in warnings:
-            self._record(Notice(self._commit.task, self._commit.attempt, time.time(), text))
-        self._record_phase(Phase.RUNNING)
-        if self._start.facts.gpus:
-            self._start_gpu_meter()
-        self._sample()
-
-    def stop(self, reason: str, grace_s: float) -> None:
-        """End the task: TERM, `grace_s` seconds, KILL."""
-        if self._stopping:
-            return
-        self._stopping = True
-        self._door.close()
-        if self._task.exit is None:
-            self._record_phase(Phase.STOPPING, reason)
-        self._task.stop(grace_s)
-
-    def finish(self, result: JobResult) -> None:
-        """The job is over."""
-        if self._result is None:
-            self._result = result
-            self._loop.after("told", self._commit.link_timeout_s + _CLOSE_S, self.told)
-            if not self._task.closed:
-                self._loop.after("finish", _CLOSE_S, self._task.give_up)
-            self._finish_if_closed()
-
-    def told(self) -> None:
-        """Everybody who can be told knows the result."""
-        self._told = True
-        self._over = self._written
-
-    # --- what the task does ---------------------------------------------------------------------------------------
-
-    def _output(self, data: bytes) -> None:
-        if self._fault:
-            return
-        try:
-            self._journal.write_log(data)
-        except OSError as error:
-            self._give_up(f"{self._commit.task}'s log cannot be written: {error.strerror}")
-            return
-        before = self._parser.latest
-        for progress in self._parser.feed(data, time.time()):
-            self._keep(progress)
-        self._wake_soon()
-        if self._parser.latest is not before and not self._loop.waits_for("progress"):
-            self._loop.after("progress", _PROGRESS_S, self._publish_progress)
-
-    def _wake_soon(self) -> None:
-        if not self._loop.waits_for("wake"):
-            self._loop.after("wake", _WAKE_S, self._control.wake)
-
-    def _publish_progress(self) -> None:
-        if self._parser.latest is not None:
-            self._control.publish(self._parser.latest)
-
-    def _keep(self, progress: Progress) -> None:
-        often = self._kept_count > _FEW_EPOCHS and self._kept is not None and progress.at - self._kept.at < 1.0
-        if not often:
-            self._kept = progress
-            self._kept_count += 1
-            self._record(progress)
-
-    def _record_phase(self, phase: Phase, reason: str = "", ended: Optional[Exit] = None) -> None:
+    def _meet_the_others(self) -> None:
         commit = self._commit
-        self._record(TaskState(commit.task, commit.attempt, phase, time.time(), self._task.pid, ended, reason))
-        self._control.wake()
+        secret = bytes.fromhex(commit.secret)
+        others = {member.task: member for member in commit.members if member.task != commit.task}
+        self._links = Links(
+            self._loop,
+            self._start.listener,
+            Bond(commit.job, secret, commit.link_timeout_s),
+            commit.task,
+            others,
+            on_up=lambda seat: self._feed(LinkUp(seat)),
+            on_down=lambda seat, reason: self._feed(LinkDown(seat, reason)),
+            on_message=self._hear,
+        )
+        if others and commit.replication.mib_s > 0 and "://" not in self._start.checkpoints:
+            self._replicator = self._replicate()
+
+    def _replicate(self) -> Replicator:
+        commit, paths = self._commit, self._start.paths
+        setup = Setup(
+            commit.job,
+            bytes.fromhex(commit.secret),
+            commit.task,
+            self._address,
+            self._start.checkpoints,
+            paths.replica,
+            paths.folder,
+            commit.replication.mib_s,
+        )
+        replicator = Replicator(self._loop, setup, on_news=self._replica_news)
+        if self._attempt is not None:
+            self._attempt.task.spare(replicator.pid)
+        return replicator
+
+    @property
+    def _address(self) -> str:
+        return next(member.address for member in self._commit.members if member.task == self._commit.task)
+
+    def _begin(self) -> None:
+        commit, start = self._commit, self._start
+        terms = Terms(
+            commit.job,
+            tuple(commit.members),
+            tuple(commit.spares),
+            commit.policy,
+            commit.grace_s,
+            commit.join_timeout_s,
+            commit.link_timeout_s,
+        )
+        now = time.monotonic()
+        if self._resumed is not None:
+            self._take_up(self._resumed)
+            seat = Seat(commit.task, facts=start.facts)
+            node, actions = minds.resume(terms, commit.task, seat, self._resumed.last, self._resumed.reason, now)
+        else:
+            if commit.task not in commit.spares:
+                self._attempt = self._new_attempt(commit.attempt)
+            seat = Seat(commit.task, attempt=commit.attempt, port=start.port.port, restored=True, facts=start.facts)
+            node, actions = minds.begin(terms, commit.task, seat, now)
+        self._events.append(Due())  # whatever happens meanwhile comes after
+        self._turn(node, actions)
+        self._events.popleft()
+        self._serve()
+
+    def _take_up(self, resumed: Resumed) -> None:
+        """Write down the end of what ran when the supervisor before was killed."""
+        commit, paths, number = self._commit, self._start.paths, resumed.last.attempt
+        history = states(paths, number)
+        if history and history[-1].phase is not Phase.EXITED:
+            state = TaskState(commit.task, number, Phase.EXITED, time.time(), 0, None, resumed.reason)
+            self._record(state._replace(role=history[-1].role))
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def _feed(self, event: NodeEvent) -> None:
+        # An action may itself lead to an event, as when a link breaks under a message: one after the other.
+        self._events.append(event)
+        if len(self._events) == 1:
+            self._serve()
+
+    def _serve(self) -> None:
+        while self._events:
+            event = self._events[0]
+            self._turn(*minds.step(self._node, event, time.monotonic()))
+            self._events.popleft()
+        self._look_if_told()
+
+    def _turn(self, node: Node, actions: List[NodeAction]) -> None:
+        self._node = node
+        if node.seat.order is not None:
+            self._warden.remember(node.seat.order)
+        now = time.monotonic()
+        due = minds.deadline(node, now)
+        if due is None:
+            self._loop.cancel("node")
+        else:
+            self._loop.after("node", max(0.0, due - now), lambda: self._feed(Due()))
+        for action in actions:
+            self._actions[type(action)](action)
+
+    def _hear(self, seat: str, values: Dict[str, Any]) -> None:
+        message = from_wire(values)
+        if isinstance(message, Report) and message.facts is not None:
+            ahead_s = message.clock - time.time()
+            message = message._replace(facts=message.facts._replace(ahead_s=ahead_s))
+        if message is not None:
+            self._feed(Heard(seat, message))
+
+    def _task_told(self, event: SeatEvent) -> None:
+        if isinstance(event, Closed):
+            self._killed = self._killed or (self._attempt is not None and self._attempt.task.killed)
+            if self._replicator is not None and self._watching:
+                # The last checkpoint counts, too.
+                self._watching = 0
+                self._settled = event
+                self._loop.after("settle", _SETTLE_S, self._closed)
+                orderly = self._attempt is not None and self._attempt.task.exit == Exit(code=0)
+                self._replicator.settle(orderly=orderly)
+                return
+        self._feed(event)
+
+    def _closed(self) -> None:
+        event, self._settled = self._settled, None
+        self._loop.cancel("settle")
+        if event is not None:
+            self._feed(event)
+
+    def _replica_news(self, news: News) -> None:
+        for text in filter(None, (news.note, news.error)):
+            self._notify(Notify(0, text))
+        source = Source(self._address, news.port) if news.held is not None and news.port else None
+        self._feed(Holds(news.held, source))
+        if news.settled is not None or news.ended:
+            self._closed()
+        wanted = self._restoring
+        if wanted is not None and news.restored is not None and news.restored.snapshot == wanted.snapshot:
+            self._restoring = None
+            self._feed(Restored(wanted.attempt, news.restored.error))
+        if news.ended:
+            self._replicate_again()
+
+    def _replicate_again(self) -> None:
+        self._replicator = None
+        self._replicator_lives -= 1
+        if self._replicator_lives <= 0:
+            if self._restoring is not None:
+                self._feed(Restored(self._restoring.attempt, f"the replicator of {self._commit.task} ends each time"))
+            return
+        self._replicator = self._replicate()
+        if self._watching:
+            self._replicator.watch(self._watching, self._attempt.task.pid if self._attempt is not None else 0)
+        if self._restoring is not None:
+            self._restore(self._restoring)
+
+    # --- what is to be done -----------------------------------------------------------------------------------------
+
+    def _tell(self, action: Tell) -> None:
+        message: Message = action.message
+        if isinstance(message, Report):
+            message = message._replace(clock=time.time())
+        self._links.send(action.seat, to_wire(message))
+
+    def _new_attempt(self, number: int) -> Attempt:
+        before = self._attempt
+        first = number == self._commit.attempt and self._resumed is None
+        attempt = Attempt(
+            self._loop,
+            self._start,
+            number,
+            port=self._start.port if first else None,
+            after=before.port if before is not None else self._start.port.port,
+            control=self._control,
+            tell=self._task_told,
+        )
+        if before is not None:
+            before.bury()
+        if self._replicator is not None:
+            attempt.task.spare(self._replicator.pid)
+        self._attempt = attempt
+        return attempt
+
+    def _mine(self, number: int) -> Attempt:
+        if self._attempt is None or self._attempt.number != number:
+            return self._new_attempt(number)
+        return self._attempt
+
+    def _reserve(self, action: Reserve) -> None:
+        try:
+            port = self._new_attempt(action.attempt).port
+        except OSError as error:
+            self._feed(Failed(action.attempt, f"attempt {action.attempt} cannot be prepared: {error.strerror}"))
+        except RefusedError as error:
+            self._feed(Failed(action.attempt, error.record.reason))
+        else:
+            self._feed(Reserved(action.attempt, port))
+
+    def _restore(self, action: Restore) -> None:
+        if self._replicator is None:
+            self._feed(Restored(action.attempt))
+            return
+        self._restoring = action
+        self._replicator.restore(action.snapshot, [(source.address, source.port) for source in action.sources])
+
+    def _fetch(self, action: Fetch) -> None:
+        if self._replicator is not None:
+            self._replicator.fetch(action.snapshot, [(source.address, source.port) for source in action.sources])
+
+    def _spawn(self, action: Spawn) -> None:
+        attempt = self._mine(action.attempt)
+        try:
+            attempt.spawn(action, self._warden.pid)
+        except OSError as error:
+            self._feed(Closed(action.attempt))
+            self._feed(Failed(action.attempt, f"{self._commit.task} cannot be started: {error.strerror}"))
+            return
+        self._warden.keep(attempt.task.output, self._start.paths.log(action.attempt))
+        if self._replicator is not None and action.members[0].task == action.role:
+            self._watching = action.attempt
+            self._replicator.watch(action.attempt, attempt.task.pid)
+
+    def _open(self, action: Open) -> None:
+        self._mine(action.attempt).open()
+
+    def _notify(self, action: Notify) -> None:
+        attempt = self._attempt
+        if attempt is not None:
+            self._record(Notice(self._commit.task, attempt.number, time.time(), action.text))
 
     def _record(self, record: Record) -> None:
-        try:
-            self._journal.write_record(record)
-        except OSError as error:
-            self._give_up(f"{self._commit.task}'s records cannot be written: {error.strerror}")
+        number = getattr(record, "attempt", 0)
+        if self._attempt is None and isinstance(record, (AttemptEnded, TaskState)):
+            self._new_attempt(number)
+        if self._attempt is not None:
+            self._attempt.record(record)
+            self._control.wake()
 
-    def _give_up(self, reason: str) -> None:
-        if not self._fault:
-            self._fault = reason
-            self._journal.use_spare()
-            self._task.stop(self._commit.grace_s)
+    def _tell_end(self, action: TellEnd) -> None:
+        self._record(action.ended._replace(at=time.time(), attempts=1 + self._commit.policy.restarts))
 
-    def _task_exited(self, ended: Exit) -> None:
-        self._loop.cancel("kill")
-        self._side.exited(ended, self._fault)
-
-    def _task_closed(self) -> None:
-        self._loop.cancel("usage")
-        if self._parser.latest is not None and self._parser.latest is not self._kept:
-            self._record(self._parser.latest)
-        self._record_phase(Phase.EXITED, self._fault, self._task.exit)
-        self._finish_if_closed()
-
-    def _finish_if_closed(self) -> None:
-        if self._result is None or not self._task.closed:
-            return
-        self._loop.cancel("finish")
+    def _finish(self, result: JobResult) -> None:
+        self._result = result._replace(at=time.time())
         try:
             write_result(self._start.paths, self._result)
         except OSError as error:
             os.write(2, f"the result cannot be written: {error.strerror}\n{self._result}\n".encode())
         self._control.wake()
-        self._written = True
-        self._over = self._told
+        self._loop.after("told", self._commit.link_timeout_s + _CLOSE_S, self._told)
+
+    def _look_if_told(self) -> None:
+        """Who leads waits until the others, who hang up when they have the result, are gone."""
+        if self._result is not None and (self._node.leader != self._commit.task or not self._links.connected):
+            self._told()
+
+    def _told(self) -> None:
+        self._over = True
 
     # --- what the host and its users do ---------------------------------------------------------------------------
 
     def _signalled(self, numbers: bytes) -> None:
-        if signal.SIGTERM in numbers:
-            self._give_up(f"the agent of {self._commit.task} was told to end (SIGTERM)")
+        if signal.SIGTERM in numbers and self._attempt is not None:
+            self._attempt.give_up(f"the agent of {self._commit.task} was told to end (SIGTERM)")
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -262,54 +409,29 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            if pid == self._task.pid:
-                self._task.reaped(status)
-            elif pid == self._gpu_pid:
-                self._gpu_pid = 0
+            if self._attempt is not None:
+                self._attempt.reaped(pid, status)
 
     def _asked(self, request: Record, answer: Callable[[Record], None]) -> bool:
         if isinstance(request, Stop):
             self._stoppers.append(answer)
-            self._side.stop_requested(request.grace_s)
+            self._feed(StopAsked(request.grace_s))
             return True
         if isinstance(request, (Follow, Inspect)):
-            for known in (self._parser.latest, self._usage):
-                if known is not None:
-                    answer(known)
+            for known in self._attempt.known if self._attempt is not None else []:
+                answer(known)
             if isinstance(request, Inspect):
                 answer(End())
         return isinstance(request, Follow)
 
-    def _sample(self) -> None:
-        table = everybody()
-        pids = {pid for pid in descendants(os.getpid(), table) if pid != self._gpu_pid}
-        percent, resident = self._cpu.read(table, pids, time.monotonic())
-        if percent >= 0:
-            self._usage = Usage(self._commit.task, time.time(), round(percent, 1), resident, self._gpu.read())
-            self._control.publish(self._usage)
-        self._loop.after("usage", PERIOD_S, self._sample)
-
-    def _start_gpu_meter(self) -> None:
-        meter = spawn(GPU_COMMAND, self._start.session, "/", umask=self._start.umask, gated=False)
-        self._gpu_pid = meter.pid
-        self._task.spare(meter.pid)
-
-        def read(_: int) -> None:
-            data = os.read(meter.output, 1 << 14)
-            self._gpu.feed(data)
-            if not data:
-                self._loop.unwatch(meter.output)
-
-        self._loop.watch(meter.output, READ, read)
-
     def _end(self) -> None:
-        self._side.close()
-        if self._gpu_pid:
-            os.kill(self._gpu_pid, signal.SIGKILL)
-        self._start.port.release()
+        self._links.close()
+        if self._replicator is not None:
+            self._replicator.close()
+        if self._attempt is not None:
+            self._attempt.bury()
         remove_file(self._start.paths.processes)
         remove_file(self._start.paths.control)
         for answer in self._stoppers:
-            answer(Stopped(killed=self._task.killed, running=True))
-        self._journal.close()
+            answer(Stopped(killed=self._killed, running=True))
         self._control.close()

@@ -2,15 +2,24 @@
 
 import os
 import signal
-from typing import Callable, Dict, Optional, Sequence, Set
+from typing import Callable, Dict, List, Optional, Sequence, Set
 
+from train.agent.hook import STACKS_SIGNAL, Hook
+from train.agent.kernel import OomWatch
+from train.agent.look import Look
 from train.agent.loop import READ, Loop
-from train.agent.processes import descendants, everybody, signal_all, signal_group
-from train.agent.records import Exit
+from train.agent.processes import catches, descendants, everybody, signal_all, signal_group, stat_of
+from train.agent.records import Exit, Stalled
 from train.agent.spawn import open_gate, spawn
 
 # How long what is left of a task may go on writing after the task itself has ended.
 LINGER_S = 2.0
+# From the start of the process until its interpreter has come to the hook; a cold disk takes seconds.
+ARRIVE_S = 60.0
+# From the signal until all stacks are there, and after the last byte of them.
+STACKS_S = 2.0
+_QUIET_S = 0.1
+_MOST_STACKS = 1 << 18  # bytes
 _AGAIN_S = 0.02  # nobody tells of the end of a grandchild
 _BURY_S = 5.0
 _AT_ONCE = 1 << 18
@@ -33,6 +42,11 @@ class TaskProcess:
         on_output: Called with its output as it comes.
         on_exit: Called once when it has ended.
         on_closed: Called once when it has ended, all of its output was read, and nothing descends from it any more.
+        on_held: Called once when it has arrived at its gate.
+
+    Attributes:
+        reason: What happened to it, where more is known than its exit tells, as in "it was …"; known when `on_exit`
+            is called.
     """
 
     def __init__(
@@ -42,30 +56,58 @@ class TaskProcess:
         on_output: Callable[[bytes], None],
         on_exit: Callable[[Exit], None],
         on_closed: Callable[[], None],
+        on_held: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = loop
         self._on_output = on_output
         self._on_exit = on_exit
         self._on_closed = on_closed
+        self._on_held = on_held
         self._strays: Set[int] = set()
         self._output = -1
         self._gate = -1
+        self._line = -1
+        self._arrived = False
+        self._heard = False
+        self._asked: List[Callable[[str], None]] = []
+        self._stacks = bytearray()
+        self._oom: Optional[OomWatch] = None
         self._burials = 0
         self.pid = 0
         self.exit: Optional[Exit] = None
         self.closed = False
         self.killed = False
+        self.reason = ""
 
-    def start(self, command: Sequence[str], env: Dict[str, str], folder: str, umask: int) -> None:
-        """Start it, held at its gate.
+    def start(
+        self, command: Sequence[str], env: Dict[str, str], folder: str, umask: int, hook: Optional[Hook] = None
+    ) -> None:
+        """Start it, held at its gate: before its exec, or where `hook` is a warm one in its interpreter.
 
         Raises:
             OSError: no process can be made.
         """
-        self._spawned = spawn(command, env, folder, umask=umask, gated=True)
-        self.pid, self._output, self._gate = self._spawned
+        self._spawned = spawn(command, env, folder, umask=umask, gated=True, hook=hook)
+        self.pid, self._output, self._gate, self._line = self._spawned[:4]
+        self._oom = OomWatch(self.pid)
         _widen(self._output)
         self._loop.watch(self._output, READ, lambda _: self._read())
+        if hook:
+            self._loop.watch(self._line, READ, lambda _: self._hear())
+        if hook and hook.warm:
+            self._loop.after("arrive", ARRIVE_S, self._never_arrived)
+        else:
+            self._loop.after("arrive", 0.0, self._arrive)
+
+    def _arrive(self) -> None:
+        if not self._arrived and self.exit is None:
+            self._arrived = True
+            self._loop.cancel("arrive")
+            self._on_held()
+
+    def _never_arrived(self) -> None:
+        self.reason = f"killed because its interpreter did not come to the script within {ARRIVE_S:.0f} s"
+        self.kill()
 
     def release(self) -> None:
         """Open the gate."""
@@ -74,9 +116,84 @@ class TaskProcess:
             open_gate(self._spawned)
 
     @property
+    def output(self) -> int:
+        """Read end of the pipe that takes its output; negative once that is at its end."""
+        return self._output
+
+    @property
+    def strays(self) -> Set[int]:
+        """Children of ours that are no part of the task."""
+        return self._strays
+
+    @property
     def held(self) -> bool:
         """Whether it still waits at its gate."""
         return self._gate >= 0
+
+    def look(self, task: str, attempt: int, on_done: Callable[[Stalled], None]) -> None:
+        """Find out what it does; `on_done` is called once, a little over two seconds from now at the latest.
+
+        Args:
+            task: Its name.
+            attempt: Number of the attempt.
+            on_done: Takes what was found.
+        """
+        Look(self.pid, self.dump, task, attempt, on_done)
+
+    def dump(self, on_done: Callable[[str], None]) -> None:
+        """Ask for the stacks of all its Python threads; what comes within two seconds goes to `on_done`, once.
+
+        The text is faulthandler's, and empty where the process cannot tell: it has no hook, it is stopped, or it is
+        stuck in the kernel.
+        """
+        self._asked.append(on_done)
+        if len(self._asked) > 1:
+            return
+        self._stacks.clear()
+        if self._can_tell() and signal_all([self.pid], STACKS_SIGNAL):
+            self._loop.after("stacks", STACKS_S, self._told)
+        else:
+            self._loop.after("stacks", 0.0, self._told)
+
+    def _can_tell(self) -> bool:
+        """Whether our handler takes the signal, which would end any other process, and still has our pipe."""
+        if self._line < 0 or self.exit is not None:
+            return False
+        found = stat_of(self.pid)
+        if found is None or found.state not in "RSD" or not catches(self.pid, STACKS_SIGNAL):
+            return False
+        try:
+            theirs = os.readlink(f"/proc/{self.pid}/fd/{self._spawned.line_end}")
+            return theirs == os.readlink(f"/proc/self/fd/{self._line}")
+        except OSError:
+            return False
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(self._line, _AT_ONCE)
+        except BlockingIOError:
+            return
+        if not data:
+            self._hang_up()
+        elif not self._heard:  # the hook writes nothing else before anybody can ask it
+            self._heard = True
+            self._arrive()
+        elif self._asked and len(self._stacks) < _MOST_STACKS:
+            self._stacks += data
+            self._loop.after("stacks", _QUIET_S, self._told)
+
+    def _told(self) -> None:
+        self._loop.cancel("stacks")
+        text = self._stacks.decode("utf-8", "replace")
+        asked, self._asked = self._asked, []
+        for on_done in asked:
+            on_done(text)
+
+    def _hang_up(self) -> None:
+        if self._line >= 0:
+            self._loop.unwatch(self._line)
+            os.close(self._line)
+            self._line = -1
 
     def stop(self, grace_s: float) -> None:
         """TERM to its whole group, and KILL to all that descends from it in `grace_s` seconds."""
@@ -106,6 +223,14 @@ class TaskProcess:
             os.close(self._gate)
             self._gate = -1
         self._drain()
+        self._loop.cancel("arrive")
+        if self.exit.signal == signal.SIGKILL and not self.killed and self._oom is not None:
+            self.reason = self._oom.verdict(self.pid)
+        if self._oom is not None:
+            self._oom.close()
+        if self._asked:
+            self._told()
+        self._hang_up()
         self._on_exit(self.exit)
         if self._output >= 0 and self._descendants():
             self._loop.after("bury", LINGER_S, self._bury)

@@ -101,7 +101,7 @@ def test_one_task_from_prepare_to_its_result(connect: Connect) -> None:
     folder = agent.root / "jobs" / "one" / "worker-0"
     assert seen["cwd"] == str(folder / "src")
     assert seen["pgid"] is True
-    assert seen["fds"] == [0, 1, 2, 3]  # 3 is the folder that is being listed
+    assert seen["fds"] == [0, 1, 2, 3, 1023]  # 3 is the folder that is being listed, 1023 takes stacks
     assert json.loads(seen["env"]["TF_CONFIG"]) == {
         "cluster": {"worker": [f"127.0.0.1:{members[0].port}"]},
         "task": {"type": "worker", "index": 0},

@@ -1,0 +1,635 @@
+"""A gang in simulated time: real minds (train.agent.node), stand-in tasks, a network with faults, a seed.
+
+What the edges of a supervisor do is modelled as they do it: a follower dials its leader again and again, a connection
+that breaks may come back within the link timeout, a supervisor that is killed or freezes is replaced by its warden,
+which ends all processes first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from train.agent import node as minds
+from train.agent.gang import Terms
+from train.agent.gate import Facts
+from train.agent.node import Dial, Due, Heard, Knock, LinkDown, LinkUp, Node, StopAsked, Tell
+from train.agent.orders import Order, Source, newest
+from train.agent.records import Exit, JobResult, Member, Outcome, Policy
+from train.agent.seat import (
+    Closed,
+    EndTask,
+    Exited,
+    Failed,
+    Fetch,
+    Finish,
+    Held,
+    Holds,
+    Look,
+    Looked,
+    Open,
+    Pulse,
+    Reached,
+    Reserve,
+    Reserved,
+    Restore,
+    Restored,
+    Seat,
+    Spawn,
+    Visit,
+)
+from train.agent.snapshot import Snapshot
+
+LINK_TIMEOUT_S = 10.0
+WARDEN_S = 0.6 * LINK_TIMEOUT_S  # a supervisor that is silent for so long is replaced
+HEALED_S = 8.0  # after so long two parts of a network have found each other
+PULSE_S = 2.0
+HEALTHY = Facts({"python": "3.11.7", "tensorflow": "2.21.0"}, [], 1 << 40)
+
+
+class BrokenPropertyError(AssertionError):
+    """What must never be was."""
+
+
+@dataclass
+class Task:
+    """A stand-in for a process of TensorFlow."""
+
+    attempt: int
+    role: str
+    snapshot: Snapshot | None
+    alive: bool = True
+    frozen: bool = False
+    gone: bool = False  # past its gate
+    exit: Exit | None = None
+    ours: bool = False
+
+
+@dataclass
+class Host:
+    """A host, its supervisor and its task."""
+
+    name: str
+    node: Node | None = None
+    up: bool = True
+    frozen: bool = False
+    life: int = 0  # of its supervisor; what was meant for a former one is void
+    dialling: str = ""
+    task: Task | None = None
+    held_snapshot: Snapshot | None = None
+    live: Snapshot | None = None
+    last_order: Order | None = None
+    result: JobResult | None = None
+    done: bool = False
+    ends: list[tuple[int, str, Exit]] = field(default_factory=list)  # attempt, role, exit of tasks past their gate
+    timer: int = 0
+
+
+@dataclass
+class Link:
+    """A connection; `dialler` follows or seeks."""
+
+    dialler: str
+    other: str
+    heard: dict[str, float]
+    open: bool = True
+    waiting: list[tuple[str, object]] = field(default_factory=list)
+
+
+class World:
+    """A job on hosts that fail.
+
+    Args:
+        seed: Of everything that is random.
+        count: Number of hosts.
+        policy: Of the job.
+        spares: Hosts without a role at first.
+    """
+
+    def __init__(self, seed: int, count: int, policy: Policy, spares: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.now = 1000.0
+        self.blocked: dict[frozenset[str], float] = {}
+        self.healed: dict[frozenset[str], float] = {}
+        self.links: dict[tuple[str, str], Link] = {}
+        self.away: dict[tuple[str, str], float] = {}  # who misses whom, and until when it may come back
+        self.trace: list[str] = []
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        members = tuple(Member(f"worker-{n}", f"10.0.0.{n + 2}", 2222 + n, 4000 + n) for n in range(count))
+        names = [member.task for member in members]
+        self.terms = Terms("job", members, tuple(names[count - spares :]), policy, join_timeout_s=30.0)
+        self.hosts = {name: Host(name) for name in names}
+        self.ports = itertools.count(3000)
+        self.work_s = self.random.choice([2.0, 20.0, 60.0])
+        self.attempts: dict[int, dict[str, Snapshot | None]] = {}
+        for host in self.hosts.values():
+            seat = Seat(host.name, attempt=1, port=2222, restored=True, facts=HEALTHY)
+            self.at(self.random.random() * 0.2, self._birth(host, seat))
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def at(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call something after so many seconds."""
+        heapq.heappush(self._queue, (self.now + seconds, next(self._count), call))
+
+    def run(self, until_s: float) -> None:
+        """Let so much time pass, or all that happens."""
+        end, turns = self.now + until_s, 0
+        while self._queue and self._queue[0][0] <= end and not self.over:
+            when, _, call = heapq.heappop(self._queue)
+            self.now = max(self.now, when)
+            call()
+            turns += 1
+            if turns > 400_000:
+                raise BrokenPropertyError("no end of turns")
+        self.now = end if not self.over else self.now
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody is left who could do anything."""
+        return all(host.done or not host.up for host in self.hosts.values())
+
+    def say(self, text: str) -> None:
+        """Keep a line for the story of a broken property."""
+        self.trace.append(f"{self.now - 1000:8.3f} {text}")
+
+    # --- supervisors ----------------------------------------------------------------------------------------------
+
+    def _birth(self, host: Host, seat: Seat) -> Callable[[], None]:
+        def born() -> None:
+            if host.up:
+                node, actions = minds.begin(self.terms, host.name, seat, self.now)
+                self._turn(host, node, actions)
+                self._pulse(host, host.life)
+                self._hold(host, host.held_snapshot)
+
+        return born
+
+    def feed(self, host: Host, event: minds.NodeEvent) -> None:
+        """Let a supervisor know of something."""
+        if host.node is None or not host.up or host.done:
+            return
+        if host.frozen:
+            life = host.life
+            self.at(0.5, lambda: self.feed(host, event) if host.life == life else None)
+            return
+        node, actions = minds.step(host.node, event, self.now)
+        self._turn(host, node, actions)
+
+    def _turn(self, host: Host, node: Node, actions: list[minds.NodeAction]) -> None:
+        host.node = node
+        if node.seat.order is not None:
+            host.last_order = node.seat.order
+        for action in actions:
+            self._do(host, action)
+        self._set_timer(host)
+        self._check()
+
+    def _set_timer(self, host: Host) -> None:
+        host.timer += 1
+        due = minds.deadline(host.node, self.now) if host.node is not None else None
+        if due is None:
+            return
+        timer = host.timer
+
+        def ring() -> None:
+            if host.timer == timer:
+                self.feed(host, Due())
+
+        self.at(max(0.0, due - self.now) + 0.001, ring)
+
+    def _pulse(self, host: Host, life: int) -> None:
+        if host.life != life or host.done or not host.up:
+            return
+        task = host.task
+        if task is not None and task.gone and task.exit is None:
+            stuck = task.frozen or self._peers_stuck(task)
+            self.feed(host, Pulse(task.attempt, 60.0 if stuck else 0.0, 60.0 if stuck else 0.0, True))
+        self.at(PULSE_S, lambda: self._pulse(host, life))
+
+    def _do(self, host: Host, action: minds.NodeAction) -> None:
+        life = host.life
+
+        def later(seconds: float, event: minds.NodeEvent) -> None:
+            self.at(seconds, lambda: self.feed(host, event) if host.life == life else None)
+
+        quick = self.random.uniform(0.001, 0.05)
+        if isinstance(action, Tell):
+            self._send(host.name, action.seat, action.message)
+        elif isinstance(action, Dial):
+            host.dialling = action.seat
+            self._dial(host, life, 0.01)
+        elif isinstance(action, Knock):
+            self._knock(host, action)
+        elif isinstance(action, Reserve):
+            later(quick, Reserved(action.attempt, next(self.ports)))
+        elif isinstance(action, Restore):
+            self._restore(host, action)
+        elif isinstance(action, Fetch):
+            self._fetch(host, action.snapshot, life)
+        elif isinstance(action, Spawn):
+            self._spawn(host, action, later)
+        elif isinstance(action, Visit):
+            found = {o.task: "" if self.reach(host.name, o.task) else "timed out" for o in action.others}
+            later(5.0 if any(found.values()) else quick, Reached(action.attempt, found))
+        elif isinstance(action, Open):
+            self._open(host)
+        elif isinstance(action, Look):
+            later(quick, Looked(action.attempt, action.look, None))
+        elif isinstance(action, EndTask):
+            self._end_task(host, action)
+        elif isinstance(action, Finish):
+            self._finish(host, action.result)
+
+    def _finish(self, host: Host, result: JobResult) -> None:
+        self.say(f"{host.name} finishes: {result.outcome.value} {result.reason}")
+        host.result = result
+        if host.task is not None and host.task.alive:
+            raise BrokenPropertyError(f"{host.name} finished before its task")
+        life = host.life
+        leads = host.node is not None and host.node.leader == host.name
+        if not leads:
+            self._leave(host)
+            return
+        self.at(LINK_TIMEOUT_S + 5.0, lambda: self._leave(host) if host.life == life and not host.done else None)
+
+    def _leave(self, host: Host) -> None:
+        host.done = True
+        self._hang_up_all(host)
+        for other in self.hosts.values():
+            told = other.node is not None and other.result is not None and not other.done
+            if told and not any(other.name in pair for pair, link in self.links.items() if link.open):
+                self._leave(other)
+
+    # --- faults ---------------------------------------------------------------------------------------------------
+
+    def kill_supervisor(self, host: Host) -> None:
+        """SIGKILL; the warden ends the processes and starts another."""
+        if not host.up or host.done or host.node is None or host.result is not None:
+            return
+        self.say(f"supervisor of {host.name} killed")
+        seat, last = host.node.seat, host.last_order
+        host.life += 1
+        host.timer += 1
+        host.frozen = False
+        host.node = None
+        self._hang_up_all(host)
+        if host.task is not None and host.task.alive:
+            self._exit(host, host.task, Exit(signal=9), quiet=True)
+            host.task.alive = False
+        life = host.life
+
+        def again() -> None:
+            if host.life != life or not host.up or last is None:
+                return
+            fresh = Seat(host.name, facts=HEALTHY, attempt=seat.attempt)
+            reason = f"the agent of {host.name} was killed"
+            node, actions = minds.resume(self.terms, host.name, fresh, last, reason, self.now)
+            self._turn(host, node, actions)
+            self._pulse(host, life)
+            self._hold(host, host.held_snapshot)
+
+        self.at(0.3, again)
+
+    def freeze_supervisor(self, host: Host) -> None:
+        """SIGSTOP; the warden notices after a while."""
+        if not host.up or host.done or host.frozen or host.node is None:
+            return
+        self.say(f"supervisor of {host.name} frozen")
+        host.frozen = True
+        life = host.life
+        self.at(WARDEN_S, lambda: self.kill_supervisor(host) if host.life == life and host.frozen else None)
+
+    def kill_host(self, host: Host) -> None:
+        """The computer is gone."""
+        if not host.up or host.done:
+            return
+        self.say(f"{host.name} is gone")
+        host.up = False
+        host.life += 1
+        if host.task is not None:
+            host.task.alive = False
+        self._peers_notice(host)
+
+    def kill_task(self, host: Host, ended: Exit) -> None:
+        """The process of a task ends."""
+        if host.up and host.task is not None and host.task.alive and host.task.exit is None:
+            self.say(f"task of {host.name}: {ended}")
+            self._exit(host, host.task, ended)
+
+    def freeze_task(self, host: Host) -> None:
+        """SIGSTOP of a task, and SIGCONT long after."""
+        task = host.task
+        if host.up and task is not None and task.alive:
+            self.say(f"task of {host.name} frozen")
+            task.frozen = True
+            self.at(120.0, lambda: setattr(task, "frozen", False))
+
+    def block(self, one: str, other: str, seconds: float) -> None:
+        """No packet passes between two hosts for a while."""
+        pair = frozenset((one, other))
+        self.say(f"{one} | {other} for {seconds:.1f} s")
+        self.blocked[pair] = max(self.blocked.get(pair, 0.0), self.now + seconds)
+        self.at(seconds + 0.001, lambda: self._heal(pair))
+
+    def _heal(self, pair: frozenset[str]) -> None:
+        if self.now >= self.blocked.get(pair, 0.0):
+            self.blocked.pop(pair, None)
+            self.healed[pair] = self.now
+
+    def reach(self, one: str, other: str) -> bool:
+        """Whether packets pass."""
+        return self.hosts[other].up and self.hosts[one].up and frozenset((one, other)) not in self.blocked
+
+    # --- links ----------------------------------------------------------------------------------------------------
+
+    def _dial(self, host: Host, life: int, pause_s: float) -> None:
+        target = host.dialling
+
+        def attempt() -> None:
+            if host.life != life or host.dialling != target or host.done:
+                return
+            link = self.links.get((host.name, target))
+            if link is not None and link.open:
+                return
+            other = self.hosts[target]
+            ready = self.reach(host.name, target) and not host.frozen and not other.frozen
+            if ready and other.node is not None and not other.done:
+                self._connect(host, other)
+            else:
+                self._dial(host, life, min(1.0, pause_s * 2))
+
+        for (dialler, other_name), link in self.links.items():
+            if dialler == host.name and other_name != target and link.open:
+                self._break(link, by=host.name)
+                self._part(host, life, other_name)
+        self.at(pause_s, attempt)
+
+    def _part(self, host: Host, life: int, other: str) -> None:
+        self.at(0.0, lambda: self.feed(host, LinkDown(other, "")) if host.life == life else None)
+
+    def _connect(self, host: Host, other: Host) -> None:
+        link = Link(host.name, other.name, {host.name: self.now, other.name: self.now})
+        self.links[(host.name, other.name)] = link
+        for one, two in ((host, other), (other, host)):
+            self.away.pop((one.name, two.name), None)
+            self.feed(one, LinkUp(two.name))
+        self._listen(link)
+
+    def _listen(self, link: Link) -> None:
+        """Beats, silence, and what waits while packets do not pass."""
+        if not link.open:
+            return
+        ends = (self.hosts[link.dialler], self.hosts[link.other])
+        if self.reach(link.dialler, link.other):
+            for one, two in (ends, ends[::-1]):
+                if not two.frozen and two.node is not None and two.up:
+                    link.heard[one.name] = self.now
+            waiting, link.waiting = link.waiting, []
+            for receiver, message in waiting:
+                self._deliver(link, receiver, message)
+        for one, two in (ends, ends[::-1]):
+            if link.open and one.up and not one.frozen and self.now - link.heard[one.name] > 0.8 * LINK_TIMEOUT_S:
+                self._break(link, by=one.name)
+                self._down(one, two, "its agent was silent for 10 s")
+        if link.open:
+            self.at(0.5, lambda: self._listen(link))
+
+    def _send(self, sender: str, receiver: str, message: object) -> None:
+        both = [self.links.get(pair) for pair in ((sender, receiver), (receiver, sender))]
+        link = next((one for one in both if one is not None and one.open), None)
+        if link is not None:
+            link.waiting.append((receiver, message))
+            self.at(self.random.uniform(0.0005, 0.02), lambda: self._pass(link))
+
+    def _pass(self, link: Link) -> None:
+        while link.open and link.waiting and self.reach(link.dialler, link.other):
+            receiver, message = link.waiting.pop(0)
+            self._deliver(link, receiver, message)
+
+    def _deliver(self, link: Link, receiver: str, message: object) -> None:
+        sender = link.dialler if receiver == link.other else link.other
+        if link.open:
+            self.feed(self.hosts[receiver], Heard(sender, message))  # type: ignore[arg-type]
+
+    def _break(self, link: Link, by: str) -> None:
+        """The connection ends; who did not end it waits for it to come back."""
+        if not link.open:
+            return
+        link.open = False
+        for one, two in ((link.dialler, link.other), (link.other, link.dialler)):
+            if one != by and self.hosts[one].up:
+                self._miss(self.hosts[one], self.hosts[two], link.heard[one] + LINK_TIMEOUT_S)
+
+    def _miss(self, host: Host, other: Host, until: float) -> None:
+        self.away[(host.name, other.name)] = until
+        if host.dialling == other.name and not host.done:
+            self._dial(host, host.life, 0.05)
+
+        def over() -> None:
+            if self.away.get((host.name, other.name)) == until:
+                del self.away[(host.name, other.name)]
+                self._down(host, other, "its connection broke")
+
+        self.at(max(0.0, until - self.now), over)
+
+    def _down(self, host: Host, other: Host, reason: str) -> None:
+        self.feed(host, LinkDown(other.name, reason))
+
+    def _hang_up_all(self, host: Host) -> None:
+        for link in list(self.links.values()):
+            if host.name in (link.dialler, link.other):
+                self._break(link, by=host.name)
+        for pair in [pair for pair in self.away if pair[0] == host.name]:
+            del self.away[pair]
+
+    def _knock(self, host: Host, action: Knock) -> None:
+        other = self.hosts[action.seat]
+        if self.reach(host.name, action.seat) and other.node is not None and not other.done:
+            self.at(0.02, lambda: self.feed(other, Heard(host.name, action.message)))
+
+    # --- tasks ----------------------------------------------------------------------------------------------------
+
+    def _spawn(self, host: Host, action: Spawn, later: Callable[[float, minds.NodeEvent], None]) -> None:
+        if host.task is not None and host.task.alive:
+            raise BrokenPropertyError(f"{host.name} spawned twice")
+        host.task = Task(action.attempt, action.role, host.live)
+        self.say(f"{host.name} spawns attempt {action.attempt} as {action.role} at {host.live}")
+        known = self.attempts.setdefault(action.attempt, {})
+        known[host.name] = host.live
+        later(self.random.uniform(0.01, 0.4), Held(action.attempt))
+
+    def _open(self, host: Host) -> None:
+        task = host.task
+        if task is None or not task.alive:
+            return
+        task.gone = True
+        self.say(f"{host.name} goes, attempt {task.attempt}")
+        if self.random.random() < 0.03:  # the port was taken in between
+            self.at(0.5, lambda: self._exit(host, task, Exit(code=1)) if task.alive and not task.exit else None)
+            return
+        self._work(host, task, self.work_s)
+
+    def _work(self, host: Host, task: Task, left_s: float) -> None:
+        part = min(1.0, left_s)
+
+        def worked() -> None:
+            if not task.alive or task.exit is not None or not host.up:
+                return
+            if task.frozen or self._peers_stuck(task):
+                self._work(host, task, left_s)
+                return
+            if task.role == "worker-0" and self.random.random() < 0.3:
+                last = host.held_snapshot
+                number = last.number + 1 if last is not None and last.attempt == task.attempt else 1
+                self._hold(host, Snapshot(task.attempt, number, f"{host.name}-{task.attempt}-{number}"))
+            if left_s - part <= 0:
+                self._exit(host, task, Exit(code=0))
+            else:
+                self._work(host, task, left_s - part)
+
+        self.at(part * self.random.uniform(0.9, 1.1), worked)
+
+    def _peers(self, task: Task) -> list[tuple[Host, Task]]:
+        return [
+            (host, host.task)
+            for host in self.hosts.values()
+            if host.task is not None and host.task.attempt == task.attempt and host.task is not task
+        ]
+
+    def _peers_stuck(self, task: Task) -> bool:
+        """A collective operation waits for everybody."""
+        for host, other in self._peers(task):
+            if not other.gone or other.frozen or (not other.alive and other.exit != Exit(code=0)) or not host.up:
+                return True
+        return False
+
+    def _exit(self, host: Host, task: Task, ended: Exit, *, quiet: bool = False) -> None:
+        if task.exit is not None:
+            return
+        task.exit = ended
+        if task.gone:
+            host.ends.append((task.attempt, task.role, ended))
+        life = host.life
+        if quiet:
+            task.alive = False
+        else:
+            self.feed(host, Exited(task.attempt, ended))
+
+            def closed() -> None:
+                task.alive = False
+                if host.life == life:
+                    self.feed(host, Closed(task.attempt))
+
+            self.at(self.random.choice([0.001, 0.02, 2.0]), closed)
+        if ended != Exit(code=0) and task.gone:
+            self._peers_notice(host)
+
+    def _peers_notice(self, host: Host) -> None:
+        if host.task is None or not host.task.gone:
+            return
+        for other, task in self._peers(host.task):
+            if task.gone and self.random.random() < 0.7:  # the others hang
+                delay = self.random.uniform(0.3, 20.0)
+                self.at(delay, lambda o=other, t=task: self._collateral(o, t))
+
+    def _collateral(self, host: Host, task: Task) -> None:
+        if host.up and task.alive and task.exit is None and not task.frozen:
+            self._exit(host, task, Exit(code=1))
+
+    def _end_task(self, host: Host, action: EndTask) -> None:
+        task = host.task
+        if task is None:
+            return
+        task.ours = True
+        life = host.life
+        heeds = self.random.random() < 0.3 and not task.frozen
+        delay = self.random.uniform(0.0, action.grace_s) if heeds else action.grace_s
+        ended = Exit(code=0) if heeds and task.gone and self.random.random() < 0.5 else Exit(signal=9)
+        self.at(delay, lambda: self._exit(host, task, ended) if task.alive and host.life == life else None)
+
+    # --- checkpoints ----------------------------------------------------------------------------------------------
+
+    def _hold(self, host: Host, snapshot: Snapshot | None) -> None:
+        host.held_snapshot = newest(host.held_snapshot, snapshot)
+        source = Source(host.name, 1) if host.held_snapshot else None
+        self.feed(host, Holds(host.held_snapshot, source))
+
+    def _fetch(self, host: Host, snapshot: Snapshot, life: int) -> None:
+        def fetched() -> None:
+            if host.life == life and self._offered(host, snapshot):
+                self._hold(host, snapshot)
+
+        self.at(self.random.uniform(0.1, 3.0), fetched)
+
+    def _offered(self, host: Host, snapshot: Snapshot) -> bool:
+        return any(
+            other.held_snapshot == snapshot and (other is host or self.reach(host.name, other.name))
+            for other in self.hosts.values()
+            if other.up
+        )
+
+    def _restore(self, host: Host, action: Restore) -> None:
+        life = host.life
+
+        def restored() -> None:
+            if host.life != life:
+                return
+            if action.snapshot is not None and not self._offered(host, action.snapshot):
+                self.feed(host, Failed(action.attempt, "the checkpoint cannot be fetched"))
+                return
+            host.live = action.snapshot
+            if action.snapshot is not None:
+                self._hold(host, action.snapshot)
+            self.feed(host, Restored(action.attempt))
+
+        self.at(self.random.uniform(0.01, 1.0), restored)
+
+    # --- properties -----------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        alive = [
+            (host, host.task)
+            for host in self.hosts.values()
+            if host.up and host.task is not None and host.task.alive and host.task.exit is None
+        ]
+        for (one, task), (two, other) in itertools.combinations(alive, 2):
+            if task.role != other.role or not self.reach(one.name, two.name):
+                continue
+            healed = self.healed.get(frozenset((one.name, two.name)), 0.0)
+            if self.now - healed > HEALED_S:
+                raise BrokenPropertyError(f"{one.name} and {two.name} both run {task.role}")
+
+    def check_end(self) -> None:
+        """What must hold when all is over."""
+        for host in self.hosts.values():
+            if not host.up:
+                continue
+            if not host.done:
+                raise BrokenPropertyError(f"{host.name} never ended: {host.node and host.node.mode}")
+            if host.task is not None and host.task.alive:
+                raise BrokenPropertyError(f"the task of {host.name} outlived the job")
+            if host.result is not None and host.result.outcome is Outcome.SUCCEEDED:
+                self._check_success(host.result)
+        for attempt, held in self.attempts.items():
+            gone = {name: held[name] for name in held if any(end[0] == attempt for end in self.hosts[name].ends)}
+            if len(set(gone.values())) > 1 and not self.healed and not self.blocked:
+                raise BrokenPropertyError(f"attempt {attempt} began at unequal checkpoints: {gone}")
+
+    def _check_success(self, result: JobResult) -> None:
+        good = {
+            role
+            for host in self.hosts.values()
+            for attempt, role, ended in host.ends
+            if attempt == result.attempt and ended == Exit(code=0)
+        }
+        needed = {f"worker-{n}" for n in range(1 + max(int(role.rpartition("-")[2]) for role in good or {"worker-0"}))}
+        if not good or (self.terms.policy.success.value == "all-workers" and good != needed) or "worker-0" not in good:
+            raise BrokenPropertyError(f"success of attempt {result.attempt} with only {sorted(good)}")
+        fewest = self.terms.policy.min_workers or len(self.terms.roles)
+        if self.terms.policy.success.value == "all-workers" and len(good) < fewest:
+            raise BrokenPropertyError(f"success with {len(good)} workers")

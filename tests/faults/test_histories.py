@@ -1,0 +1,82 @@
+"""Random histories of faults over stand-in tasks, each from its seed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.faults.simulation import BrokenPropertyError, World
+from train.agent.records import Exit, OnHang, Outcome, Policy, RestartPolicy, SuccessPolicy
+
+HISTORIES = 600
+GROUP = 50
+
+
+def policy_of(chance: random.Random, count: int) -> Policy:
+    return Policy(
+        restart=chance.choice([*[RestartPolicy.ON_FAILURE] * 4, RestartPolicy.EXIT_CODE, RestartPolicy.NEVER]),
+        restarts=chance.choice([0, 1, 3, 8]),
+        success=chance.choice([*[SuccessPolicy.ALL_WORKERS] * 3, SuccessPolicy.CHIEF]),
+        min_workers=chance.choice([0, 0, max(1, count - 1), count // 2 + 1]),
+        host_timeout_s=chance.choice([5.0, 40.0]),
+        timeout_s=chance.choice([0.0, 0.0, 0.0, 45.0]),
+        hang_timeout_s=20.0,
+        on_hang=chance.choice([OnHang.RESTART, OnHang.RESTART, OnHang.REPORT]),
+    )
+
+
+def inject(world: World, chance: random.Random) -> None:
+    host = chance.choice(list(world.hosts.values()))
+    other = chance.choice([one for one in world.hosts.values() if one is not host] or [host])
+    kind = chance.randrange(12)
+    if kind in (0, 1):
+        world.kill_task(host, chance.choice([Exit(signal=9), Exit(code=1), Exit(signal=11), Exit(code=137)]))
+    elif kind == 2:
+        world.freeze_task(host)
+    elif kind in (3, 4):
+        world.kill_supervisor(host)
+    elif kind == 5:
+        world.freeze_supervisor(host)
+    elif kind == 6 and sum(one.up for one in world.hosts.values()) > 1:
+        world.kill_host(host)
+    elif kind in (7, 8) and host is not other:
+        world.block(host.name, other.name, chance.choice([0.5, 5.0, 15.0, 60.0]))
+    elif kind in (9, 10):
+        seconds = chance.choice([2.0, 12.0, 30.0, 90.0])
+        for one in world.hosts.values():
+            if one is not host:
+                world.block(host.name, one.name, seconds)
+    elif kind == 11 and chance.random() < 0.3:
+        from train.agent.node import StopAsked
+
+        world.feed(host, StopAsked(5.0))
+
+
+def play(seed: int) -> World:
+    chance = random.Random(f"faults {seed}")
+    count = chance.choice([1, 2, 2, 3, 3, 4, 5])
+    spares = 1 if count > 2 and chance.random() < 0.3 else 0
+    world = World(seed, count, policy_of(chance, count - spares), spares)
+    for _ in range(chance.choice([0, 1, 1, 2, 3, 6])):
+        world.run(chance.choice([0.05, 0.3, 1.0, 5.0, 20.0]) * chance.random())
+        inject(world, chance)
+    world.run(3600.0)
+    world.check_end()
+    return world
+
+
+@pytest.mark.parametrize("group", range(HISTORIES // GROUP))
+def test_every_history_keeps_the_promises_of_the_gang(group: int) -> None:
+    outcomes = set()
+    for seed in range(group * GROUP, (group + 1) * GROUP):
+        try:
+            world = play(seed)
+        except BrokenPropertyError as broken:
+            raise AssertionError(f"seed {seed}: {broken}") from broken
+        outcomes |= {host.result.outcome for host in world.hosts.values() if host.result is not None}
+    assert {Outcome.SUCCEEDED, Outcome.FAILED} <= outcomes
+
+
+def test_a_history_is_the_same_each_time_from_its_seed() -> None:
+    assert play(7).trace == play(7).trace

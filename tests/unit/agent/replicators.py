@@ -1,0 +1,264 @@
+"""Replicators as real processes, driven by hand, and a script whose checkpoints tell whether they are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from train.agent.loop import Loop
+from train.agent.processes import MARK, identify
+from train.agent.replica import News, Replicator, Restored, Setup
+from train.agent.snapshot import Snapshot
+
+SECRET = b"s" * 32
+DEADLINE_S = 20.0
+
+# Writes checkpoint after checkpoint, each file of which tells its step and whether it is whole, and prints each step.
+WRITER = r"""
+import hashlib, os, sys, time
+kind, folder, pause, size, slow = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:6])
+os.makedirs(folder, exist_ok=True)
+os.chdir(folder)
+
+def body(step):
+    text = b"%d " % step + os.urandom(int(size) // 2).hex().encode()
+    return text + b" " + hashlib.sha256(text).hexdigest().encode()
+
+def write(name, data):
+    with open(name, "wb") as file:
+        for at in range(0, len(data), len(data) // 8 + 1):
+            file.write(data[at : at + len(data) // 8 + 1])
+            file.flush()
+            time.sleep(slow / 8)
+
+def replaced(name, data):
+    write(name + ".tmp", data)
+    os.replace(name + ".tmp", name)
+
+def tensorflow(step):
+    os.makedirs(f"ckpt-{step}_temp")
+    write(f"ckpt-{step}_temp/part-00000-of-00001.data-00000-of-00001", body(step))
+    os.replace(f"ckpt-{step}_temp/part-00000-of-00001.data-00000-of-00001", f"ckpt-{step}.data-00000-of-00001")
+    write(f"ckpt-{step}.index", body(step))
+    os.rmdir(f"ckpt-{step}_temp")
+    names = [n for n in range(step - 2, step + 1) if n > 0]
+    for kept in (max(1, step - 3), step - 2):
+        text = f'model_checkpoint_path: "ckpt-{step}"\n' + "".join(
+            f'all_model_checkpoint_paths: "ckpt-{n}"\n' for n in range(kept, step + 1))
+        replaced("checkpoint", text.encode())
+        for name in os.listdir("."):
+            if name.startswith(f"ckpt-{step - 3}."):
+                os.unlink(name)
+
+def keras(step):
+    write("latest.weights.h5", body(step))
+    write("training_metadata.json", body(step))
+
+def atomic(step):
+    replaced("state.json", body(step))
+
+step = max([int(open(name, "rb").read().split()[0]) for name in os.listdir(".")
+            if name.endswith((".data-00000-of-00001", ".h5", ".json"))], default=0)
+while True:
+    step += 1
+    {"tensorflow": tensorflow, "keras": keras, "atomic": atomic}[kind](step)
+    print(step, flush=True)
+    time.sleep(pause)
+"""
+
+
+def step_of(path: Path) -> int:
+    """The step that a file of the writer tells; fails where it is not whole."""
+    text, _, digest = path.read_bytes().rpartition(b" ")
+    assert digest.decode() == hashlib.sha256(text).hexdigest(), f"{path} is not whole"
+    return int(text.split()[0])
+
+
+def step_in(folder: Path) -> int:
+    """The step of the checkpoint in a folder, 0 where there is none; fails where anything is not whole."""
+    steps = {path.name: step_of(path) for path in folder.iterdir() if path.name != "checkpoint"}
+    if (folder / "checkpoint").exists():
+        newest = (folder / "checkpoint").read_text().splitlines()[0].split('"')[1]
+        for name in (f"{newest}.index", f"{newest}.data-00000-of-00001"):
+            assert f"ckpt-{steps[name]}" == newest
+        return steps[f"{newest}.index"]
+    assert len(set(steps.values())) <= 1, steps
+    return max(steps.values(), default=0)
+
+
+class Host:
+    """A replicator and the folders it works in."""
+
+    def __init__(self, yard: Yard, name: str, **options: Any) -> None:
+        self.yard = yard
+        self.name = name
+        self.folder = yard.folder / name
+        self.options = options
+        self.where = str(options.pop("live", self.folder / "checkpoints"))
+        self.live = Path(self.where)
+        self.store = Path(str(options.pop("store", self.folder / "replica")))
+        self.news: list[News] = []
+        self.start()
+
+    def start(self) -> None:
+        setup = Setup(
+            job="job",
+            secret=SECRET,
+            seat=self.name,
+            address="127.0.0.1",
+            live=self.where,
+            store=str(self.store),
+            mark_folder=str(self.folder),
+            mib_s=1000.0,
+        )._replace(**self.options)
+        self.replicator = Replicator(self.yard.loop, setup, on_news=self.news.append)
+        self.process = identify(self.replicator.pid)
+        self.yard.until(lambda: bool(self.news) and not self.news[-1].ended, f"{self.name} to start")
+
+    @property
+    def held(self) -> Snapshot | None:
+        return self.news[-1].held
+
+    @property
+    def newest(self) -> Snapshot:
+        assert self.held is not None
+        return self.held
+
+    @property
+    def source(self) -> tuple[str, int]:
+        return "127.0.0.1", self.news[-1].port
+
+    @property
+    def notes(self) -> list[str]:
+        return [one.note for one in self.news if one.note]
+
+    def tell(self, act: Callable[[], None], answered: Callable[[News], object]) -> News:
+        """Order, and wait for the answer."""
+        before = len(self.news)
+        act()
+        self.yard.until(lambda: any(answered(one) for one in self.news[before:]), f"an answer of {self.name}")
+        return next(one for one in self.news[before:] if answered(one))
+
+    def settle(self, *, orderly: bool = False) -> News:
+        return self.tell(lambda: self.replicator.settle(orderly=orderly), lambda one: one.settled is not None)
+
+    def fetch(self, snapshot: Snapshot, *sources: Host) -> News:
+        ports = [one.source for one in sources]
+        return self.tell(lambda: self.replicator.fetch(snapshot, ports), lambda one: one.fetched or one.error)
+
+    def restore(self, snapshot: Snapshot | None, *sources: Host) -> Restored:
+        ports = [one.source for one in sources]
+        news = self.tell(lambda: self.replicator.restore(snapshot, ports), lambda one: one.restored)
+        assert news.restored is not None
+        return news.restored
+
+    def write(self, *writes: tuple[str, str]) -> None:
+        for name, text in writes:
+            path = self.live / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def snapshot(self, *writes: tuple[str, str]) -> Snapshot:
+        """Take what is in the checkpoint folder, and `writes`."""
+        self.write(*writes)
+        self.settle(orderly=True)
+        return self.newest
+
+    def content(self) -> dict[str, object]:
+        return tree(self.live)
+
+    def kill(self) -> None:
+        os.kill(self.replicator.pid, signal.SIGKILL)
+        self.yard.until(lambda: self.news[-1].ended, f"{self.name} to end")
+        os.waitpid(self.replicator.pid, 0)
+
+    def close(self) -> None:
+        self.replicator.close()
+        with contextlib.suppress(ChildProcessError):
+            deadline = time.monotonic() + 5
+            while os.waitpid(self.replicator.pid, os.WNOHANG)[0] == 0:
+                if time.monotonic() > deadline:
+                    os.kill(self.replicator.pid, signal.SIGKILL)
+                    os.waitpid(self.replicator.pid, 0)
+                    raise AssertionError(f"the replicator of {self.name} did not end when its socket was closed")
+                time.sleep(0.01)
+
+
+def tree(folder: Path) -> dict[str, object]:
+    """All that is in a folder."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = path.readlink()
+        else:
+            found[name] = None if path.is_dir() else (path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns)
+    return found
+
+
+class Yard:
+    """Hosts, and what writes on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.loop = Loop()
+        self.hosts: list[Host] = []
+        self.writers: list[subprocess.Popen[bytes]] = []
+
+    def host(self, name: str = "worker-0", **options: Any) -> Host:
+        host = Host(self, name, **options)
+        self.hosts.append(host)
+        return host
+
+    def writer(
+        self, host: Host, kind: str, *, pause: float = 0.2, size: int = 2000, slow: float = 0.0
+    ) -> subprocess.Popen[bytes]:
+        options = [kind, str(host.live), str(pause), str(size), str(slow)]
+        return self.process(host, [sys.executable, "-c", WRITER, *options])
+
+    def process(self, host: Host, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a process of the host's task."""
+        env = {**os.environ, MARK: str(host.folder)}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=env, start_new_session=True)
+        self.writers.append(process)
+        return process
+
+    def output_of(self, process: subprocess.Popen[bytes]) -> list[bytes]:
+        """SIGKILL, where it has not ended; the lines that it has printed."""
+        self.writers.remove(process)
+        process.kill()
+        out, _ = process.communicate()
+        return out.splitlines()
+
+    def end(self, writer: subprocess.Popen[bytes]) -> int:
+        """SIGKILL; the last step that it said it had written."""
+        return int([b"0", *self.output_of(writer)][-1])
+
+    def until(self, true: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+        end = time.monotonic() + deadline_s
+        while not true():
+            assert time.monotonic() < end, f"waited {deadline_s:.0f} s for {what}"
+            self.loop.after("tick", 0.02, lambda: None)
+            self.loop.turn()
+
+    def run_for(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        self.loop.after("end", seconds, lambda: None)
+        while time.monotonic() < end:
+            self.loop.turn()
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.kill()
+            writer.communicate()
+        for host in self.hosts:
+            host.close()
+        self.loop.close()

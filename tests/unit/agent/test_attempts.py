@@ -1,0 +1,242 @@
+"""Attempts after attempts: real agents and processes on one computer, stand-in scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.program import wait_for
+from tests.unit.agent.conftest import Connect
+from tests.unit.agent.hosts import Agent, Bundle, Story, committed, follow
+from train.agent.records import (
+    AttemptEnded,
+    Exit,
+    Follow,
+    JobResult,
+    Member,
+    Outcome,
+    Policy,
+    RestartPolicy,
+    SuccessPolicy,
+    TaskState,
+)
+
+# Counts steps; the chief keeps each tenth in the checkpoint folder, and everybody begins where the folder says.
+COUNT = """
+import json, os, sys, time
+folder, rank, attempt = os.environ["FLEET_CHECKPOINT_DIR"], int(os.environ["FLEET_RANK"]), os.environ["FLEET_ATTEMPT"]
+path = os.path.join(folder, "count.json")
+begin = json.load(open(path)) if os.path.exists(path) else 0
+config = json.loads(os.environ["TF_CONFIG"])
+print("begin", attempt, begin, json.dumps(config), flush=True)
+last = int(sys.argv[1]) if attempt == "1" else begin + 5
+for step in range(begin + 1, last + 1):
+    time.sleep(0.05)
+    if rank == 0 and step % 10 == 0:
+        with open(path + ".tmp", "w") as file:
+            json.dump(step, file)
+        os.replace(path + ".tmp", path)
+    print("step", step, flush=True)
+"""
+AGAIN = Policy(restarts=3, backoff_s=0.1, host_timeout_s=2.0)
+
+
+class Job:
+    """A job of `count` seats whose tasks count."""
+
+    def __init__(self, connect: Connect, count: int, policy: Policy, script: str = COUNT, steps: int = 1000, **more: object):
+        self.agents: list[Agent] = [connect(index) for index in range(count)]
+        self.names = [f"worker-{index}" for index in range(count)]
+        command = [sys.executable, "task.py", str(steps)]
+        self.members: list[Member] = committed(
+            self.agents, "job", Bundle(script), command=command, policy=policy, grace_s=1.0, **more
+        )
+
+    def folder(self, seat: int) -> Path:
+        return self.agents[seat].root / "jobs" / "job" / self.names[seat]
+
+    def log(self, seat: int, attempt: int = 1) -> str:
+        path = self.folder(seat) / f"attempt-{attempt}" / "log"
+        return path.read_text() if path.exists() else ""
+
+    def wait_for_step(self, step: int, seat: int = 0, attempt: int = 1) -> None:
+        wait_for(f"step {step}", lambda: f"step {step}\n" in self.log(seat, attempt))
+
+    def pid(self, seat: int, kind: str) -> int:
+        """Of the ``task`` or the ``warden`` of a seat."""
+        known = json.loads((self.folder(seat) / "processes").read_text())
+        return int(known["task" if kind == "task" else "supervisor"][0])
+
+    def supervisor(self, seat: int) -> int:
+        children = Path(f"/proc/{self.pid(seat, 'warden')}/task/{self.pid(seat, 'warden')}/children")
+        return int(children.read_text().split()[0])
+
+    def kill(self, seat: int, kind: str, number: int = signal.SIGKILL) -> None:
+        pid = self.supervisor(seat) if kind == "supervisor" else self.pid(seat, kind)
+        os.kill(pid, number)
+
+    def lose_host(self, seat: int) -> None:
+        """End all that runs on a host, at once and for ever."""
+        warden, supervisor, task = self.pid(seat, "warden"), self.supervisor(seat), self.pid(seat, "task")
+        for pid in (warden, supervisor, task):
+            os.kill(pid, signal.SIGKILL)
+
+    def story(self, seat: int = 0, deadline_s: float = 40.0) -> Story:
+        return follow(self.agents[seat], Follow("job", self.names[seat], logs=False), deadline_s=deadline_s)
+
+    def result(self, seat: int = 0) -> JobResult:
+        result = self.story(seat).result
+        assert result is not None
+        return result
+
+    def begins(self, seat: int, attempt: int) -> tuple[int, dict[str, object]]:
+        """At which step an attempt began, and its TF_CONFIG."""
+        line = self.log(seat, attempt).splitlines()[0].split(" ", 3)
+        assert line[:2] == ["begin", str(attempt)]
+        return int(line[2]), json.loads(line[3])
+
+
+def test_after_a_killed_task_all_begin_again_with_fresh_ports_at_the_newest_checkpoint(connect: Connect) -> None:
+    job = Job(connect, 3, AGAIN)
+    job.wait_for_step(20)
+    job.kill(1, "task")
+    story = job.story()
+    assert story.result is not None
+    assert (story.result.outcome, story.result.attempt) == (Outcome.SUCCEEDED, 2)
+    ended = [record for record in story.records if isinstance(record, AttemptEnded)]
+    assert [(end.attempt, end.first_task, end.reason) for end in ended] == [
+        (1, "worker-1", "worker-1 was killed by SIGKILL")
+    ]
+    assert ended[0].exits["worker-1"] == Exit(signal=signal.SIGKILL)
+    starts = [job.begins(seat, 2)[0] for seat in range(3)]
+    assert len(set(starts)) == 1
+    assert starts[0] == job.log(0).count("step") // 10 * 10
+    ports = [json.dumps(job.begins(seat, attempt)[1]["cluster"]) for seat in range(3) for attempt in (1, 2)]
+    assert len(set(ports)) == 2
+    for seat in range(3):
+        assert json.loads((job.folder(seat) / "checkpoints" / "count.json").read_text()) >= starts[0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "attempts"),
+    [
+        (Policy(restarts=2, backoff_s=0.05), 3, 3),
+        (Policy(restarts=2, backoff_s=0.05, restart=RestartPolicy.EXIT_CODE), 3, 1),
+        (Policy(restarts=2, backoff_s=0.05, restart=RestartPolicy.EXIT_CODE), 130, 3),
+        (Policy(restarts=2, backoff_s=0.05, restart=RestartPolicy.NEVER), 130, 1),
+        (Policy(), 3, 1),
+    ],
+)
+def test_the_policy_decides_how_often_a_failure_is_tried_again(
+    connect: Connect, policy: Policy, code: int, attempts: int
+) -> None:
+    script = f"import os, sys, time\nsys.exit({code}) if os.environ['FLEET_RANK'] == '1' else time.sleep(60)"
+    job = Job(connect, 2, policy, script)
+    result = job.result()
+    assert (result.outcome, result.attempt, result.first_task) == (Outcome.FAILED, attempts, "worker-1")
+    assert result.reason == f"worker-1 exited with code {code}"
+    assert sorted(path.name for path in job.folder(1).glob("attempt-*")) == [
+        f"attempt-{number}" for number in range(1, attempts + 1)
+    ]
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_supervisor_that_is_killed_or_stopped_is_replaced(connect: Connect, seat: int, number: int) -> None:
+    job = Job(connect, 2, AGAIN)
+    job.wait_for_step(5)
+    task = job.pid(seat, "task")
+    job.kill(seat, "supervisor", number)
+    results = [job.result(0), job.result(1)]
+    assert [(result.outcome, result.attempt) for result in results] == [(Outcome.SUCCEEDED, 2)] * 2
+    assert not os.path.exists(f"/proc/{task}")
+    whole = follow(job.agents[seat], Follow("job", job.names[seat], logs=False, attempt=1))
+    assert [record.attempt for record in whole.records if isinstance(record, AttemptEnded)] == [1]
+
+
+def test_without_restarts_a_killed_supervisor_fails_the_job_and_is_named(connect: Connect) -> None:
+    job = Job(connect, 2, Policy())
+    job.wait_for_step(3)
+    job.kill(1, "supervisor")
+    result = job.result(0)
+    assert (result.outcome, result.first_task, result.reason) == (
+        Outcome.FAILED,
+        "worker-1",
+        "the agent of worker-1 was killed",
+    )
+
+
+@pytest.mark.parametrize("seat", [0, 1, 2])
+def test_the_job_goes_on_smaller_whichever_host_is_lost(connect: Connect, seat: int) -> None:
+    job = Job(connect, 3, AGAIN._replace(min_workers=2), link_timeout_s=2.0)
+    job.wait_for_step(39)
+    job.lose_host(seat)
+    left = [other for other in range(3) if other != seat]
+    results = [job.result(other) for other in left]
+    assert {(result.outcome, result.attempt) for result in results} == {(Outcome.SUCCEEDED, 2)}
+    configs = [job.begins(other, 2)[1] for other in left]
+    assert [len(config["cluster"]["worker"]) for config in configs] == [2, 2]  # type: ignore[index]
+    assert [config["task"] for config in configs] == [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}]
+    starts = {job.begins(other, 2)[0] for other in left}
+    assert len(starts) == 1
+    assert starts.pop() >= 30
+
+
+def test_a_lost_host_without_leave_to_go_on_ends_the_job_with_its_name(connect: Connect) -> None:
+    job = Job(connect, 2, AGAIN, link_timeout_s=2.0)
+    job.wait_for_step(3)
+    job.lose_host(1)
+    result = job.result(0)
+    assert (result.outcome, result.first_task) == (Outcome.FAILED, "worker-1")
+    assert "worker-1 (127.0.0.2) was lost" in result.reason
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_a_spare_takes_over_the_place_of_a_lost_host(connect: Connect, seat: int) -> None:
+    job = Job(connect, 3, AGAIN, link_timeout_s=2.0, spares=["worker-2"])
+    job.wait_for_step(39)
+    assert not (job.folder(2) / "attempt-1").exists()
+    job.lose_host(seat)
+    story = job.story(2)
+    assert story.result is not None
+    assert (story.result.outcome, story.result.attempt) == (Outcome.SUCCEEDED, 2)
+    begin, config = job.begins(2, 2)
+    assert config["task"] == {"type": "worker", "index": seat}
+    assert begin == job.begins(1 - seat, 2)[0] >= 30
+    states = [record for record in story.records if isinstance(record, TaskState)]
+    assert {state.role for state in states} == {f"worker-{seat}"}
+
+
+def test_with_the_chief_policy_the_others_are_ended_when_the_chief_is_done(connect: Connect) -> None:
+    script = "import os, time\ntime.sleep(0.2 if os.environ['FLEET_RANK'] == '0' else 60)"
+    job = Job(connect, 2, Policy(success=SuccessPolicy.CHIEF), script)
+    result = job.result(1)
+    assert result.outcome is Outcome.SUCCEEDED
+    assert result.exits["worker-0"] == Exit(code=0)
+
+
+def test_a_job_ends_when_its_time_is_up(connect: Connect) -> None:
+    began = time.monotonic()
+    job = Job(connect, 2, AGAIN._replace(timeout_s=1.5))
+    result = job.result(0)
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "the job ran longer than 1.5 s (--timeout)")
+    assert time.monotonic() - began < 15
+
+
+def test_stop_between_two_attempts_ends_the_job(connect: Connect) -> None:
+    job = Job(connect, 2, Policy(restarts=3, backoff_s=30.0))
+    job.wait_for_step(3)
+    job.kill(1, "task")
+    ended: Callable[[Story], bool] = lambda story: any(isinstance(one, AttemptEnded) for one in story.records)
+    follow(connect(0), Follow("job", "worker-0", logs=False), until=ended)
+    connect(1).stop("job", "worker-1")
+    result = job.result(0)
+    assert result.outcome is Outcome.CANCELLED
+    assert not (job.folder(0) / "attempt-2").exists()

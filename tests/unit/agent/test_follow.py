@@ -1,0 +1,315 @@
+"""Following a job over several attempts, out of folders that were made by hand."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from train.agent import control
+from train.agent.follow import Follower
+from train.agent.jobs import report
+from train.agent.journal import Journal, write_job, write_result
+from train.agent.paths import HostPaths, TaskPaths
+from train.agent.records import (
+    AttemptEnded,
+    Beat,
+    End,
+    Exit,
+    Follow,
+    JobResult,
+    Log,
+    Outcome,
+    Phase,
+    Progress,
+    Record,
+    TaskState,
+    decode,
+    encode,
+)
+from train.agent.wire import Channel
+
+ALL = Follow("j", "worker-0", attempt=1)
+RESULT = JobResult("j", 3, Outcome.SUCCEEDED, 9.0)
+DEADLINE_S = 10.0
+
+
+class Host:
+    """A host with one job, and at will a supervisor."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = HostPaths(str(root))
+        self.task: TaskPaths = self.paths.task("j", "worker-0")
+        Path(self.task.folder).mkdir(parents=True)
+        policy = {"restart": "on-failure", "restarts": 3}
+        write_job(self.task, {"job": "j", "task": "worker-0", "spares": ["worker-2"], "policy": policy})
+        self.listener: socket.socket | None = None
+        self.connections: list[socket.socket] = []
+
+    def supervise(self) -> None:
+        self.listener = control.listen(self.task.control)
+        self.listener.setblocking(True)
+        self.listener.settimeout(DEADLINE_S)
+
+    def accept(self) -> None:
+        assert self.listener is not None
+        self.connections.append(self.listener.accept()[0])
+
+    def wake(self) -> None:
+        for connection in self.connections:
+            connection.send(encode(Beat(0.0)))
+
+    def vanish(self) -> None:
+        for each in (self.listener, *self.connections):
+            if each is not None:
+                each.close()
+
+    def attempt(self, number: int) -> Journal:
+        return Journal(self.task, number)
+
+    def ran(self, number: int, text: bytes, *, ended: bool = True) -> None:
+        """An attempt that wrote `text`, half of it before a record."""
+        journal = self.attempt(number)
+        journal.write_record(TaskState("worker-0", number, Phase.RUNNING, number * 10.0, role="worker-1"))
+        journal.write_log(text[: len(text) // 2])
+        journal.write_record(Progress("worker-0", number, number * 10.0 + 1, 1))
+        journal.write_log(text[len(text) // 2 :])
+        if ended:
+            journal.write_record(TaskState("worker-0", number, Phase.EXITED, number * 10.0 + 2, exit=Exit(1)))
+        journal.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    one = Host(tmp_path)
+    yield one
+    one.vanish()
+
+
+class Reader:
+    """The client's end of one Follow."""
+
+    def __init__(self, host: Host, request: Follow) -> None:
+        near, far = socket.socketpair()
+        self._near, self._far = near, far
+        self._file = near.makefile("rb")
+        near.settimeout(DEADLINE_S)
+        follower = Follower(Channel(far.fileno(), far.fileno()), host.paths, request)
+        self._thread = threading.Thread(target=follower.run)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[tuple[Record, bytes]]:
+        while True:
+            record = decode(self._file.readline())
+            if isinstance(record, End):
+                break
+            yield record, self._file.read(record.payload) if isinstance(record, Log) else b""
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+        self._file.close()
+        self._near.close()
+        self._far.close()
+
+    def until(self, kind: type[Record]) -> list[Record]:
+        found = []
+        for record, _ in self:
+            found.append(record)
+            if isinstance(record, kind):
+                break
+        return found
+
+
+def told(host: Host, request: Follow) -> tuple[dict[int, bytes], list[Record]]:
+    """The logs by attempt, which must come without gap, and everything else but beats."""
+    return sorted_out(Reader(host, request))
+
+
+def sorted_out(items: Reader) -> tuple[dict[int, bytes], list[Record]]:
+    logs: dict[int, bytes] = {}
+    ends: dict[int, int] = {}
+    others: list[Record] = []
+    for record, payload in items:
+        if isinstance(record, Log):
+            assert record.offset == ends.get(record.attempt, record.offset)
+            assert record.attempt == max([*logs, record.attempt])
+            ends[record.attempt] = record.offset + record.payload
+            logs[record.attempt] = logs.get(record.attempt, b"") + payload
+        elif not isinstance(record, Beat):
+            others.append(record)
+    return logs, others
+
+
+def attempts_of(records: list[Record]) -> list[tuple[int, Phase]]:
+    return [(record.attempt, record.phase) for record in records if isinstance(record, TaskState)]
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_all_attempts_come_in_order_and_gaps_are_passed_over(host: Host, follow: bool) -> None:
+    logs = {2: b"first words\n", 3: b"x" * 600_000, 5: b"last\n"}
+    for number, text in logs.items():
+        host.ran(number, text)
+    write_result(host.task, RESULT)
+    found, others = told(host, ALL._replace(follow=follow))
+    assert found == logs
+    assert attempts_of(others) == [(number, phase) for number in logs for phase in (Phase.RUNNING, Phase.EXITED)]
+    assert others[-1] == RESULT
+
+
+def test_offsets_belong_to_the_attempt_that_is_asked_for(host: Host) -> None:
+    host.ran(2, b"first")
+    host.ran(4, b"second")
+    write_result(host.task, RESULT)
+    records = Path(host.task.records(4)).stat().st_size
+    assert told(host, ALL._replace(attempt=2, log_offset=3))[0] == {2: b"st", 4: b"second"}
+    assert told(host, ALL._replace(attempt=3, log_offset=3, record_offset=9))[0] == {4: b"second"}
+    assert told(host, ALL._replace(attempt=4, log_offset=3, record_offset=records)) == ({4: b"ond"}, [RESULT])
+    assert told(host, ALL._replace(attempt=5, log_offset=3)) == ({}, [RESULT])
+
+
+def test_a_tail_is_of_the_newest_attempt(host: Host) -> None:
+    host.ran(1, b"a\nb\n")
+    host.ran(2, b"c\nd\ne\n")
+    write_result(host.task, RESULT)
+    assert told(host, Follow("j", "worker-0", tail_lines=2))[0] == {2: b"d\ne\n"}
+    assert told(host, Follow("j", "worker-0"))[0] == {2: b"c\nd\ne\n"}
+
+
+def test_a_seat_without_any_attempt_has_nothing_to_tell(host: Host) -> None:
+    assert told(host, ALL._replace(follow=False))[1][-1].outcome is Outcome.LOST  # type: ignore[union-attr]
+    write_result(host.task, RESULT)
+    assert told(host, ALL) == ({}, [RESULT])
+    found = report(host.task)
+    assert found is not None
+    assert (found.attempt, found.phase, found.spares, found.attempts, found.role) == (
+        0, Phase.WAITING, ["worker-2"], 4, "",
+    )  # fmt: skip
+
+
+def test_a_report_tells_the_role_of_the_newest_attempt(host: Host) -> None:
+    host.ran(1, b"x", ended=False)
+    found = report(host.task)
+    assert found is not None
+    assert (found.attempt, found.role) == (1, "worker-1")
+
+
+def test_a_spare_is_waited_for_and_followed_from_its_first_attempt(host: Host) -> None:
+    host.supervise()
+    reader = Reader(host, ALL)
+    host.accept()
+    host.wake()
+    host.ran(3, b"taken over")
+    write_result(host.task, RESULT)
+    host.wake()
+    assert sorted_out(reader)[0] == {3: b"taken over"}
+
+
+def test_the_last_bytes_of_an_attempt_come_before_the_next_one(host: Host) -> None:
+    host.supervise()
+    first = host.attempt(1)
+    first.write_record(TaskState("worker-0", 1, Phase.RUNNING, 10.0))
+    first.write_log(b"one ")
+    reader = Reader(host, ALL)
+    host.accept()
+    assert isinstance(reader.until(Log)[-1], Log)
+    Path(host.task.attempt(2)).mkdir()  # the next attempt is being made before the end of this one is written
+    host.wake()
+    first.write_log(b"two")
+    host.wake()
+    first.write_record(TaskState("worker-0", 1, Phase.EXITED, 11.0))
+    first.write_record(AttemptEnded("worker-0", 1, 12.0, "worker-1", "", {}, 0.1))
+    first.close()
+    host.ran(2, b"three")
+    write_result(host.task, RESULT)
+    host.wake()
+    logs, others = sorted_out(reader)
+    assert (logs[1][-3:], logs[2]) == (b"two", b"three")
+    kinds = [type(record) for record in others]
+    assert kinds == [TaskState, AttemptEnded, TaskState, Progress, TaskState, JobResult]
+
+
+@pytest.mark.parametrize("written", [b"", b"cut off"])
+def test_an_attempt_whose_end_was_never_written_does_not_hold_up_the_next_one(host: Host, written: bytes) -> None:
+    """Without any state it never began; with one, the next that began tells that it is over."""
+    host.supervise()
+    if written:
+        host.ran(1, written, ended=False)
+    else:
+        host.attempt(1).close()
+    reader = Reader(host, ALL)
+    host.accept()
+    host.ran(2, b"again")
+    host.wake()
+    found: dict[int, bytes] = {}
+    for record, payload in reader:
+        if isinstance(record, Log):
+            found[record.attempt] = found.get(record.attempt, b"") + payload
+        if isinstance(record, TaskState) and record.attempt == 2 and record.phase is Phase.EXITED:
+            write_result(host.task, RESULT)
+            host.wake()
+    assert found == {1: written, 2: b"again"} if written else {2: b"again"}
+
+
+def test_when_the_supervisor_is_gone_everything_is_told_before_that(host: Host) -> None:
+    host.supervise()
+    host.ran(1, b"one", ended=False)
+    host.ran(2, b"two", ended=False)
+    reader = Reader(host, ALL)
+    host.accept()
+    host.vanish()
+    logs, others = sorted_out(reader)
+    assert logs == {1: b"one", 2: b"two"}
+    assert isinstance(others[-1], JobResult)
+    assert (others[-1].outcome, others[-1].attempt) == (Outcome.LOST, 2)
+
+
+def test_the_successor_of_a_supervisor_that_was_killed_is_followed(host: Host) -> None:
+    host.supervise()
+    host.ran(1, b"one", ended=False)
+    reader = Reader(host, ALL)
+    host.accept()
+    assert isinstance(reader.until(Log)[-1], Log)
+    host.connections.pop().close()  # the listening socket is the warden's, too
+    host.accept()
+    host.ran(2, b"two")
+    write_result(host.task, RESULT)
+    host.wake()
+    logs, others = sorted_out(reader)
+    assert logs[2] == b"two"
+    assert others[-1] == RESULT
+
+
+@pytest.mark.parametrize(
+    ("size", "pieces"),
+    [
+        (0, {}),
+        (30, {0: 30}),
+        (100, {0: 100}),
+        (101, {0: 40, 41: 60}),
+        (1_000_000, {0: 40, 999_940: 60}),
+    ],
+)
+def test_of_a_long_log_only_the_two_ends(host: Host, size: int, pieces: dict[int, int]) -> None:
+    host.ran(1, b"old")
+    host.ran(2, os.urandom(size))
+    write_result(host.task, RESULT)
+    whole = Path(host.task.log(2)).read_bytes()
+    found: dict[int, bytes] = {}
+    others: list[Record] = []
+    request = ALL._replace(attempt=2, follow=False, head_bytes=40, tail_bytes=60)
+    last = None
+    for record, payload in Reader(host, request):
+        if isinstance(record, Log):
+            joins = last is not None and last.offset + last.payload == record.offset
+            key = max(found) if joins else record.offset
+            found[key] = found.get(key, b"") + payload
+            last = record
+        elif not isinstance(record, Beat):
+            others.append(record)
+    assert {offset: len(data) for offset, data in found.items()} == pieces
+    assert all(whole[offset : offset + len(data)] == data for offset, data in found.items())
+    assert attempts_of(others) == [(2, Phase.RUNNING), (2, Phase.EXITED)]
+    assert not any(isinstance(record, Progress) for record in others)

@@ -1,0 +1,439 @@
+"""When a checkpoint folder is complete, when that counts, and what a snapshot consists of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train.agent.snapshot import (
+    CALM_S,
+    EMPTY_QUIET_S,
+    FRESH_NS,
+    QUIET_PROVEN_S,
+    QUIET_S,
+    STARVING_S,
+    Found,
+    Item,
+    Keys,
+    Kind,
+    Look,
+    Manifest,
+    Observer,
+    Snapshot,
+    State,
+    complete_state,
+    decode_manifest,
+    digest_of,
+    encode_manifest,
+    identity,
+    known_keys,
+    named_checkpoints,
+    newer,
+    read_snapshot,
+    surplus,
+    unfit,
+)
+
+NOW = 10**18
+OLD = NOW - 2 * FRESH_NS
+
+
+def files(*paths: str, mtime_ns: int = OLD, inode: int = 1) -> list[Found]:
+    return [Found(path, Kind.FILE, 0o644, 1, mtime_ns, inode) for path in paths]
+
+
+def folder(path: str) -> Found:
+    return Found(path, Kind.FOLDER, 0o755)
+
+
+def saved(prefix: str, shards: int = 1, inode: int = 1) -> list[Found]:
+    data = [f"{prefix}.data-{n:05}-of-{shards:05}" for n in range(shards)]
+    return files(f"{prefix}.index", *data, inode=inode)
+
+
+def named(newest: str, *others: str) -> str:
+    lines = [f'all_model_checkpoint_paths: "{name}"\n' for name in others]
+    return f'model_checkpoint_path: "{newest}"\n' + "".join(lines)
+
+
+def seen(
+    found: Sequence[Found], text: str = "", *, writing: Sequence[str] = (), known: Keys | None = None
+) -> State | None:
+    texts = {one.path: text for one in found if one.path.split("/")[-1] == "checkpoint" and one.kind is Kind.FILE}
+    return complete_state(Look("/live", found, texts, frozenset(writing), NOW), known or {})
+
+
+def paths(state: State | None) -> set[str] | None:
+    return None if state is None else {one.path for one in state.entries}
+
+
+def state(*found: Found) -> State:
+    result = seen(found)
+    assert result is not None
+    return result
+
+
+# --- complete states --------------------------------------------------------------------------------------------
+
+
+def test_what_tensorflow_names_is_complete_and_declared_so() -> None:
+    found = [*files("checkpoint"), *saved("ckpt-3"), *saved("ckpt-4", shards=2)]
+    result = seen(found, named("ckpt-4", "ckpt-3", "ckpt-4"))
+    assert paths(result) == {one.path for one in found}
+    assert result is not None
+    assert set(result.sure) == paths(result)
+
+
+@pytest.mark.parametrize("lost", ["ckpt-4.index", "ckpt-4.data-00000-of-00002", "ckpt-4.data-00001-of-00002"])
+def test_a_newest_checkpoint_that_lacks_a_file_is_not_complete(lost: str) -> None:
+    found = [*files("checkpoint"), *saved("ckpt-3"), *saved("ckpt-4", shards=2)]
+    assert seen([one for one in found if one.path != lost], named("ckpt-4", "ckpt-3")) is None
+
+
+def test_half_of_the_next_checkpoint_is_left_out() -> None:
+    whole = [*files("checkpoint"), *saved("ckpt-4")]
+    half = [
+        folder("ckpt-5_temp"),
+        *files("ckpt-5_temp/part-00000-of-00001.data-00000-of-00001", mtime_ns=NOW),
+        *files("ckpt-5.data-00000-of-00001", "checkpoint.tmp0a1b2c", "ckpt-5.tempstate123", mtime_ns=NOW),
+    ]
+    text = named("ckpt-4", "ckpt-4")
+    assert paths(seen([*whole, *half], text)) == {one.path for one in whole}
+    assert paths(seen([*whole, *saved("ckpt-5")], text, writing=["ckpt-5.index"])) == {one.path for one in whole}
+
+
+def test_one_being_saved_again_under_its_name_is_not_complete() -> None:
+    found = [*files("checkpoint"), *saved("weights")]
+    assert seen(found, named("weights"))
+    assert seen([*found, folder("weights_temp")], named("weights")) is None
+    assert seen(found, named("weights"), writing=["weights.index"]) is None
+
+
+def test_an_old_one_that_is_being_removed_does_not_matter() -> None:
+    found = [*files("checkpoint", "ckpt-1.index"), *saved("ckpt-4")]
+    assert paths(seen(found, named("ckpt-4", "ckpt-1", "ckpt-4"))) == {
+        "checkpoint",
+        *(f.path for f in saved("ckpt-4")),
+    }
+
+
+def test_a_whole_checkpoint_that_nobody_names_goes_along_but_is_not_declared() -> None:
+    found = [*files("checkpoint"), *saved("ckpt-4"), *saved("best")]
+    result = seen(found, named("ckpt-4"))
+    assert paths(result) == {one.path for one in found}
+    assert result is not None
+    assert "best.index" not in result.sure
+
+
+def test_without_a_state_file_a_half_checkpoint_is_waited_for() -> None:
+    assert seen(saved("w")) is not None
+    assert seen(files("w.data-00000-of-00001")) is None
+    assert seen(files("w.index")) is not None  # something else that is called so
+
+
+def test_names_with_a_path_are_found_within_the_folder() -> None:
+    found = [folder("sub"), *files("sub/checkpoint"), *saved("sub/ckpt-1")]
+    for name in ("ckpt-1", "/live/sub/ckpt-1", "../sub/ckpt-1"):
+        assert seen(found, named(name)) is not None
+    assert seen(found, named("ckpt-2")) is None
+    assert seen(found, named("/elsewhere/ckpt-2")) is not None  # nothing of ours
+
+
+def test_keras_files_count_once_nobody_writes_to_them() -> None:
+    found = files("latest.weights.h5", "training_metadata.json", mtime_ns=NOW)
+    assert seen(found, writing=["latest.weights.h5"]) is None
+    assert paths(seen(found)) == {"latest.weights.h5", "training_metadata.json"}
+
+
+def test_what_other_workers_write_and_leftovers_are_no_part_of_it() -> None:
+    found = [
+        folder("workertemp_1"),
+        *files("workertemp_1/ckpt-1.data-00000-of-00001", ".fleet-12", ".nfs0000000000000001"),
+        folder("lost+found"),
+        Found("pipe", Kind.OTHER, 0o600),
+        *files("model.h5"),
+    ]
+    assert paths(seen(found, writing=["workertemp_1/ckpt-1.data-00000-of-00001"])) == {"model.h5"}
+
+
+@pytest.mark.parametrize("name", ["b.tmp", "b.json.tmp.123", "b.tmp0af", "b.part", "b.temp", "tmpab12_xyz"])
+def test_a_fresh_temporary_name_is_waited_for_and_an_old_one_is_a_leftover(name: str) -> None:
+    rest = files("a.json", "c.json")
+    assert seen([*rest, *files(name, mtime_ns=NOW)]) is None
+    assert paths(seen([*rest, *files(name)])) == {"a.json", "c.json"}
+    assert seen([*rest, *files(name)], writing=[name]) is None
+
+
+def test_a_temporary_name_for_what_is_new_already_belongs_to_what_comes_next() -> None:
+    found = [*files("a.json", "b.json"), *files("a.json.tmp", mtime_ns=NOW)]
+    assert seen(found) is not None
+    known = {one.path: one.key for one in files("a.json", "b.json")}
+    assert seen(found, known=known) is None
+    assert seen([*files("only.json"), *files("tmpab12_xyz", mtime_ns=NOW)]) is not None
+
+
+def test_names_that_only_look_temporary_are_kept() -> None:
+    found = files("model.tmpl", "template", "temperature.npy", "my_temp.h5")
+    assert paths(seen(found)) == {one.path for one in found}
+
+
+def test_a_state_file_is_read_with_its_escapes() -> None:
+    assert named_checkpoints('model_checkpoint_path: "a\\"b\\303\\274"\nall_model_checkpoint_paths: "c"\n') == [
+        'a"bü',
+        "c",
+    ]
+    assert named_checkpoints("something else") == []
+
+
+# --- when it counts ---------------------------------------------------------------------------------------------
+
+NONE: frozenset[str] = frozenset()
+
+
+def test_a_state_counts_when_it_has_stood_for_a_moment() -> None:
+    one = state(*files("a.h5"))
+    observer = Observer({})
+    assert not observer.wants(one, NONE, 1.0)
+    assert observer.wait_s(1.0) == pytest.approx(QUIET_S)
+    assert not observer.wants(one, NONE, 1.0 + QUIET_S / 2)
+    assert observer.wants(one, NONE, 1.0 + QUIET_S)
+    observer.took(one)
+    assert not observer.wants(one, NONE, 9.0)
+    assert observer.wait_s(9.0) is None
+
+
+def test_a_change_begins_the_wait_anew_and_starving_shortens_it_until_there_is_calm() -> None:
+    def look(number: int) -> State:
+        return state(*files("a.h5", inode=number))
+
+    observer = Observer({})
+    now = 0.0
+    while now < STARVING_S:
+        assert not observer.wants(look(int(now * 1000) + 10), NONE, now)
+        now += QUIET_S / 2
+    assert not observer.wants(look(1), NONE, now)
+    assert observer.wants(look(1), NONE, now + QUIET_PROVEN_S)
+    observer.took(look(1))
+    assert not observer.wants(look(2), NONE, now + CALM_S)
+    assert observer.wants(look(2), NONE, now + CALM_S + QUIET_PROVEN_S)
+    observer.took(look(2))
+    now += 3 * CALM_S
+    assert not observer.wants(look(3), NONE, now)
+    assert not observer.wants(look(3), NONE, now + QUIET_PROVEN_S)
+    assert observer.wants(look(3), NONE, now + QUIET_S)
+
+
+def test_what_is_declared_complete_needs_little_rest_and_none_when_starving() -> None:
+    def look(step: int) -> State | None:
+        return seen([*files("checkpoint", inode=step), *saved(f"ckpt-{step}")], named(f"ckpt-{step}"))
+
+    observer = Observer({})
+    assert not observer.wants(look(1), NONE, 0.0)
+    assert observer.wants(look(1), NONE, QUIET_PROVEN_S)
+    assert not observer.wants(look(2), NONE, STARVING_S / 2)
+    assert observer.wants(look(3), NONE, STARVING_S)
+
+
+def test_an_emptied_folder_is_given_time_to_be_filled_again() -> None:
+    observer = Observer(state(*files("a.h5")).keys)
+    empty = state()
+    assert not observer.wants(empty, NONE, 1.0)
+    assert not observer.wants(empty, NONE, 1.0 + EMPTY_QUIET_S - 1)
+    assert not observer.wants_last(empty, NONE, orderly=False)
+    assert observer.wants_last(empty, NONE, orderly=True)
+    assert observer.wants(empty, NONE, 1.0 + EMPTY_QUIET_S)
+
+
+def test_after_a_kill_only_what_was_seen_alive_counts() -> None:
+    before, after = state(*files("a.h5")), state(*files("a.h5", inode=2))
+    observer = Observer(before.keys)
+    assert not observer.wants_last(after, NONE, orderly=False)
+    assert observer.wants_last(after, NONE, orderly=True)
+    assert observer.wants_last(after, frozenset(["a.h5"]), orderly=False)
+    assert not observer.wants(after, NONE, 0.0)
+    assert observer.wants_last(after, NONE, orderly=False)
+    assert not observer.wants_last(None, NONE, orderly=True)
+    assert not observer.wants_last(before, NONE, orderly=True)
+
+
+def test_after_a_kill_tensorflows_word_is_good_and_a_file_beside_it_is_not() -> None:
+    old = seen([*files("checkpoint"), *saved("ckpt-1")], named("ckpt-1"))
+    assert old is not None
+    new = [*files("checkpoint", inode=2), *saved("ckpt-2")]
+    observer = Observer(old.keys)
+    assert observer.wants_last(seen(new, named("ckpt-2")), NONE, orderly=False)
+    assert not observer.wants_last(seen([*new, *files("history.json")], named("ckpt-2")), NONE, orderly=False)
+
+
+def test_after_a_kill_a_file_that_is_gone_may_have_been_about_to_be_written_again() -> None:
+    observer = Observer(state(*files("a", "b", "c")).keys)
+    assert not observer.wants_last(state(*files("a", "b")), NONE, orderly=False)
+    assert observer.wants_last(state(*files("b", "c", "d")), frozenset(["d"]), orderly=False)
+    assert not observer.wants_last(state(*files("c", "d")), frozenset(["d"]), orderly=False)
+
+
+def test_a_folder_renamed_into_place_is_whole() -> None:
+    observer = Observer({})
+    found = state(folder("step-1"), *files("step-1/a", "step-1/b"))
+    assert not observer.wants_last(found, NONE, orderly=False)
+    assert observer.wants_last(found, frozenset(["step-1"]), orderly=False)
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------
+
+ITEMS = (
+    Item("checkpoint", Kind.FILE, 0o644, 3, 5, "aa"),
+    Item("sub", Kind.FOLDER, 0o755),
+    Item("sub/ü\udcff.h5", Kind.FILE, 0o600, 1 << 40, 7, "bb"),
+    Item("sub/last", Kind.LINK, 0o777, content="../checkpoint"),
+)
+MANIFEST = Manifest(Snapshot(2, 5, digest_of(ITEMS)), "worker-0", "boot:1:2:", ITEMS)
+
+
+def test_a_manifest_survives_its_way() -> None:
+    assert decode_manifest(encode_manifest(MANIFEST)) == MANIFEST
+    assert [number for number, _ in MANIFEST.files] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [Item("../out", Kind.FILE, 0o644)],
+        [Item("/etc/passwd", Kind.FILE, 0o644)],
+        [Item("a//b", Kind.FILE, 0o644)],
+        [Item("nowhere/file", Kind.FILE, 0o644)],
+        [Item("link", Kind.LINK, 0o777, content="/etc"), Item("link/passwd", Kind.FILE, 0o644)],
+        [Item("a", Kind.FILE, 0o644), Item("a", Kind.FILE, 0o644)],
+        [Item("socket", Kind.OTHER, 0o644)],
+        [Item("", Kind.FILE, 0o644)],
+    ],
+)
+def test_a_manifest_never_leads_out_of_its_folder(items: list[Item]) -> None:
+    bad = Manifest(Snapshot(1, 1, digest_of(items)), "worker-0", "", tuple(items))
+    with pytest.raises(ValueError):
+        decode_manifest(encode_manifest(bad))
+
+
+def test_a_manifest_that_was_changed_is_refused() -> None:
+    data = encode_manifest(MANIFEST)
+    for damaged in (data.replace(b'"aa"', b'"ab"'), data[:-1], b"[]", b"{}", b"[1,2,3,4]", b"null"):
+        with pytest.raises(ValueError):
+            decode_manifest(damaged)
+
+
+def test_the_order_is_by_attempt_then_number() -> None:
+    assert newer(Snapshot(2, 1, "a"), Snapshot(1, 9, "b"))
+    assert newer(Snapshot(1, 2, "a"), Snapshot(1, 1, "b"))
+    assert newer(Snapshot(1, 1, "a"), None)
+    assert not newer(Snapshot(1, 1, "a"), Snapshot(1, 1, "b"))
+
+
+def test_a_snapshot_travels_as_a_list() -> None:
+    one = Snapshot(1, 2, "abc")
+    assert read_snapshot(json.loads(json.dumps(one))) == one
+    assert read_snapshot(None) is None
+    bads: list[object] = [[1, 2], [1, "2", "x"], "abc", [True, 1, "x"], {}]
+    for bad in bads:
+        with pytest.raises(ValueError, match="no snapshot"):
+            read_snapshot(bad)
+
+
+def test_the_digest_tells_contents_and_not_times() -> None:
+    assert digest_of(ITEMS) == digest_of([item._replace(mtime_ns=1) for item in ITEMS])
+    assert digest_of(ITEMS) != digest_of([ITEMS[0]._replace(content="x"), *ITEMS[1:]])
+
+
+def test_what_a_folder_holds_of_a_snapshot_is_known() -> None:
+    items = [Item("a", Kind.FILE, 0o644, 1, OLD, "x"), Item("d", Kind.FOLDER, 0o700)]
+    same = [*files("a", inode=77), folder("d")]
+    assert known_keys(items, same) == state(*same).keys
+    for other in (files("a"), [*same, *files("b")], [*files("a", mtime_ns=OLD + 1), folder("d")], []):
+        assert known_keys(items, other) != state(*other).keys
+
+
+@given(st.lists(st.sampled_from(["a", "a/b", "a/b/c", "d", "e"]), unique=True))
+def test_what_goes_first_is_what_lies_deepest(names: list[str]) -> None:
+    gone = surplus([*(folder(name) for name in names), folder("lost+found")], [])
+    order = [one.path for one in gone]
+    assert set(order) == set(names)
+    assert all(
+        order.index(name) < order.index(parent) for name in order for parent in order if name.startswith(parent + "/")
+    )
+
+
+def test_what_has_another_kind_goes() -> None:
+    assert surplus([folder("a"), *files("a/x", "b")], [Item("a", Kind.FILE, 0), Item("b", Kind.FILE, 0)]) == [
+        *files("a/x"),
+        folder("a"),
+    ]
+
+
+# --- folders ----------------------------------------------------------------------------------------------------
+
+STORE = "/home/me/.fleet/jobs/j/worker-0/replica"
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        "/",
+        "/home",
+        "/home/me",
+        "/home/me/.fleet/jobs/j/worker-0",
+        "/home/me/.fleet/jobs/j/worker-0/src",
+        STORE + "/x",
+    ],
+)
+def test_a_folder_with_other_things_in_it_is_refused(live: str) -> None:
+    assert "checkpoint folder" in unfit(live, STORE, "/home/me")
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        "/tmp/backup",
+        "/home/me/ckpt",
+        "/home/me/.fleet/jobs/j/worker-0/src/ckpt",
+        "/home/me/.fleet/jobs/j/worker-0/checkpoints",
+    ],
+)
+def test_a_folder_of_their_own_is_fit(live: str) -> None:
+    assert unfit(live, STORE, "/home/me") == ""
+
+
+MOUNTS = r"""
+22 1 254:0 / / rw - ext4 /dev/vda rw
+30 22 0:40 /export/home /home rw,relatime shared:1 - nfs4 filer:/export/home rw,vers=4.2
+31 22 0:41 / /mnt/a\040b rw - cifs //filer/share rw
+32 22 0:42 / /shared rw - 9p hostshare rw,trans=virtio
+33 22 0:43 / /efs rw - nfs4 127.0.0.1:/ rw
+34 22 0:44 / /bucket rw - fuse.gcsfuse my-bucket rw
+35 22 0:45 / /n rw - nfs filer:/export rw
+"""
+
+
+def whose(path: str, boot: str = "boot", inode: int = 7) -> str:
+    return identity(MOUNTS, path, boot, 3, inode, "new")
+
+
+def test_a_network_folder_is_the_same_on_every_computer() -> None:
+    for path in ("/home/x", "/mnt/a b/x", "/bucket/x"):
+        assert whose(path, "one", 1) == whose(path, "two", 2)
+    assert whose("/home/x") != whose("/home/y")
+    assert len({whose(path) for path in ("/home/x", "/mnt/a b/x", "/bucket/x", "/x")}) == 4
+
+
+def test_the_same_folder_through_two_mounts_is_one() -> None:
+    nested = MOUNTS.replace("0:40 /export/home /home", "0:40 / /home")
+    assert identity(nested, "/home/x", "a", 1, 1, "") == identity(MOUNTS, "/n/home/x", "b", 2, 2, "")
+
+
+def test_a_local_folder_is_its_own_on_each_computer() -> None:
+    for path in ("/tmp", "/shared/x", "/efs/x", "/homeless"):
+        assert whose(path, "one") != whose(path, "two")
+        assert whose(path, inode=1) != whose(path, inode=2)
+        assert whose(path) == whose(path)
