@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from train.agent import node as minds
 from train.agent.gang import Terms
 from train.agent.gate import Facts
-from train.agent.node import Dial, Due, Heard, Knock, LinkDown, LinkUp, Node, StopAsked, Tell
+from train.agent.node import Dial, Due, Heard, Knock, LinkDown, LinkUp, Node, Tell
 from train.agent.orders import Order, Source, newest
 from train.agent.records import Exit, JobResult, Member, Outcome, Policy
 from train.agent.seat import (
@@ -212,38 +212,49 @@ class World:
         self.at(PULSE_S, lambda: self._pulse(host, life))
 
     def _do(self, host: Host, action: minds.NodeAction) -> None:
+        if isinstance(action, Tell):
+            self._send(host.name, action.seat, action.message)
+        elif isinstance(action, Dial):
+            host.dialling = action.seat
+            self._dial(host, host.life, 0.01)
+        elif isinstance(action, Knock):
+            self._knock(host, action)
+        elif isinstance(action, Finish):
+            self._finish(host, action.result)
+        elif isinstance(action, (Spawn, Open, Look, EndTask)):
+            self._do_with_task(host, action)
+        else:
+            self._make_ready(host, action)
+
+    def _later(self, host: Host) -> Callable[[float, minds.NodeEvent], None]:
         life = host.life
 
         def later(seconds: float, event: minds.NodeEvent) -> None:
             self.at(seconds, lambda: self.feed(host, event) if host.life == life else None)
 
-        quick = self.random.uniform(0.001, 0.05)
-        if isinstance(action, Tell):
-            self._send(host.name, action.seat, action.message)
-        elif isinstance(action, Dial):
-            host.dialling = action.seat
-            self._dial(host, life, 0.01)
-        elif isinstance(action, Knock):
-            self._knock(host, action)
-        elif isinstance(action, Reserve):
+        return later
+
+    def _make_ready(self, host: Host, action: minds.NodeAction) -> None:
+        life, later, quick = host.life, self._later(host), self.random.uniform(0.001, 0.05)
+        if isinstance(action, Reserve):
             later(quick, Reserved(action.attempt, next(self.ports)))
         elif isinstance(action, Restore):
             self._restore(host, action)
         elif isinstance(action, Fetch):
             self._fetch(host, action.snapshot, life)
-        elif isinstance(action, Spawn):
-            self._spawn(host, action, later)
         elif isinstance(action, Visit):
             found = {o.task: "" if self.reach(host.name, o.task) else "timed out" for o in action.others}
             later(5.0 if any(found.values()) else quick, Reached(action.attempt, found))
+
+    def _do_with_task(self, host: Host, action: Spawn | Open | Look | EndTask) -> None:
+        if isinstance(action, Spawn):
+            self._spawn(host, action, self._later(host))
         elif isinstance(action, Open):
             self._open(host)
         elif isinstance(action, Look):
-            later(quick, Looked(action.attempt, action.look, None))
-        elif isinstance(action, EndTask):
+            self._later(host)(0.02, Looked(action.attempt, action.look, None))
+        else:
             self._end_task(host, action)
-        elif isinstance(action, Finish):
-            self._finish(host, action.result)
 
     def _finish(self, host: Host, result: JobResult) -> None:
         self.say(f"{host.name} finishes: {result.outcome.value} {result.reason}")
@@ -535,7 +546,10 @@ class World:
         for other, task in self._peers(host.task):
             if task.gone and self.random.random() < 0.7:  # the others hang
                 delay = self.random.uniform(0.3, 20.0)
-                self.at(delay, lambda o=other, t=task: self._collateral(o, t))
+                self._later_collateral(delay, other, task)
+
+    def _later_collateral(self, delay: float, host: Host, task: Task) -> None:
+        self.at(delay, lambda: self._collateral(host, task))
 
     def _collateral(self, host: Host, task: Task) -> None:
         if host.up and task.alive and task.exit is None and not task.frozen:
@@ -627,8 +641,14 @@ class World:
             for attempt, role, ended in host.ends
             if attempt == result.attempt and ended == Exit(code=0)
         }
-        needed = {f"worker-{n}" for n in range(1 + max(int(role.rpartition("-")[2]) for role in good or {"worker-0"}))}
-        if not good or (self.terms.policy.success.value == "all-workers" and good != needed) or "worker-0" not in good:
+        needed = {
+            f"worker-{n}" for n in range(1 + max(int(role.rpartition("-")[2]) for role in good or {"worker-0"}))
+        }
+        if (
+            not good
+            or (self.terms.policy.success.value == "all-workers" and good != needed)
+            or "worker-0" not in good
+        ):
             raise BrokenPropertyError(f"success of attempt {result.attempt} with only {sorted(good)}")
         fewest = self.terms.policy.min_workers or len(self.terms.roles)
         if self.terms.policy.success.value == "all-workers" and len(good) < fewest:

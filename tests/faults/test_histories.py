@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from tests.faults.simulation import BrokenPropertyError, World
+from tests.faults.simulation import BrokenPropertyError, Host, World
+from train.agent.node import StopAsked
 from train.agent.records import Exit, OnHang, Outcome, Policy, RestartPolicy, SuccessPolicy
 
 HISTORIES = 600
@@ -28,9 +29,10 @@ def policy_of(chance: random.Random, count: int) -> Policy:
 
 def inject(world: World, chance: random.Random) -> None:
     host = chance.choice(list(world.hosts.values()))
-    other = chance.choice([one for one in world.hosts.values() if one is not host] or [host])
     kind = chance.randrange(12)
-    if kind in (0, 1):
+    if kind in (7, 8, 9, 10):
+        cut(world, host, chance)
+    elif kind in (0, 1):
         world.kill_task(host, chance.choice([Exit(signal=9), Exit(code=1), Exit(signal=11), Exit(code=137)]))
     elif kind == 2:
         world.freeze_task(host)
@@ -40,17 +42,18 @@ def inject(world: World, chance: random.Random) -> None:
         world.freeze_supervisor(host)
     elif kind == 6 and sum(one.up for one in world.hosts.values()) > 1:
         world.kill_host(host)
-    elif kind in (7, 8) and host is not other:
-        world.block(host.name, other.name, chance.choice([0.5, 5.0, 15.0, 60.0]))
-    elif kind in (9, 10):
-        seconds = chance.choice([2.0, 12.0, 30.0, 90.0])
-        for one in world.hosts.values():
-            if one is not host:
-                world.block(host.name, one.name, seconds)
     elif kind == 11 and chance.random() < 0.3:
-        from train.agent.node import StopAsked
-
         world.feed(host, StopAsked(5.0))
+
+
+def cut(world: World, host: Host, chance: random.Random) -> None:
+    """No packet between two hosts, or between one and all others, for a while."""
+    others = [one for one in world.hosts.values() if one is not host]
+    if others and chance.random() < 0.5:
+        others = [chance.choice(others)]
+    seconds = chance.choice([0.5, 2.0, 5.0, 12.0, 15.0, 30.0, 60.0, 90.0])
+    for one in others:
+        world.block(host.name, one.name, seconds)
 
 
 def play(seed: int) -> World:
@@ -76,6 +79,30 @@ def test_every_history_keeps_the_promises_of_the_gang(group: int) -> None:
             raise AssertionError(f"seed {seed}: {broken}") from broken
         outcomes |= {host.result.outcome for host in world.hosts.values() if host.result is not None}
     assert {Outcome.SUCCEEDED, Outcome.FAILED} <= outcomes
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("fault", ["supervisor", "stopped", "task", "short cut"])
+def test_a_single_fault_that_passes_costs_one_attempt_at_most(fault: str, seed: int) -> None:
+    chance = random.Random(seed)
+    world = World(seed, 3, Policy(restarts=5))
+    world.run(chance.uniform(0.0, 5.0))
+    host = chance.choice(list(world.hosts.values()))
+    if fault == "supervisor":
+        world.kill_supervisor(host)
+    elif fault == "stopped":
+        world.freeze_supervisor(host)
+    elif fault == "task":
+        world.kill_task(host, Exit(signal=9))
+    else:
+        for one in world.hosts.values():
+            if one is not host:
+                world.block(host.name, one.name, 5.0)
+    world.run(600.0)
+    world.check_end()
+    results = [one.result for one in world.hosts.values()]
+    begun = any(one.ends for one in world.hosts.values())
+    assert all(result is not None and result.outcome is Outcome.SUCCEEDED for result in results) or not begun
 
 
 def test_a_history_is_the_same_each_time_from_its_seed() -> None:

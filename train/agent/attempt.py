@@ -9,7 +9,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from train.agent.control import ControlServer
 from train.agent.disk import write_atomic
-from train.agent.environment import task_environment
+from train.agent.environment import Place, task_environment
 from train.agent.gate import Facts
 from train.agent.hook import Proof, hook_for
 from train.agent.journal import Journal
@@ -39,6 +39,7 @@ from train.agent.usage import GPU_COMMAND, PERIOD_S, CpuMeter, GpuMeter
 _PROGRESS_S = 0.2
 _WAKE_S = 0.01
 _FEW_EPOCHS = 1000  # after so many, ends of epochs are kept at most once a second
+_FIRST_SAMPLE_S = 0.5  # the processor is the tasks' that have just been let go
 _IDLE_PERCENT = 5.0  # of one core; TensorFlow's heartbeats take less, and all training takes more
 
 
@@ -153,11 +154,7 @@ class Attempt:
         env = task_environment(
             self._start.session,
             {**commit.env, **commit.secret_env},
-            fleet=self._start.fleet,
-            job=commit.job,
-            task=action.role,
-            attempt=self.number,
-            members=action.members,
+            place=Place(self._start.fleet, commit.job, action.role, self.number, action.members),
             paths=paths,
             checkpoints=self._start.checkpoints,
         )
@@ -189,7 +186,7 @@ class Attempt:
         self._record_phase(Phase.RUNNING)
         if self._start.facts.gpus:
             self._start_gpu_meter()
-        self._sample()
+        self._loop.after("usage", _FIRST_SAMPLE_S, self._sample)
 
     def end(self, reason: str, grace_s: float) -> None:
         """End the task: TERM, `grace_s` seconds, KILL."""
@@ -335,4 +332,3 @@ class Attempt:
                 self._loop.unwatch(meter.output)
 
         self._loop.watch(meter.output, READ, read)
-

@@ -9,7 +9,7 @@ from typing import Callable, NoReturn, Optional, Set
 from train.agent import control
 from train.agent.attempt import Start
 from train.agent.cluster import chief_of, cluster_spec
-from train.agent.disk import free_space, make_folder, read_text
+from train.agent.disk import free_space, read_text
 from train.agent.errors import RefusedError
 from train.agent.gate import Facts, visible
 from train.agent.journal import write_job

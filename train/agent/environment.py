@@ -1,6 +1,6 @@
 """The environment of a task, from what is known before it starts. Pure: the client shows the same."""
 
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from train.agent.cluster import TASK_TYPES, endpoint, parse_task, tf_config
 from train.agent.paths import TaskPaths
@@ -37,15 +37,21 @@ def _without_proxy(variables: Mapping[str, str], members: Sequence[Member]) -> D
     return merged
 
 
+class Place(NamedTuple):
+    """Which task of which attempt it is."""
+
+    fleet: str
+    job: str
+    task: str  # as the cluster spec has it: worker-1
+    attempt: int  # from 1
+    members: Sequence[Member]  # all tasks of the job
+
+
 def task_environment(
     session: Mapping[str, str],
     user: Mapping[str, str],
     *,
-    fleet: str,
-    job: str,
-    task: str,
-    attempt: int,
-    members: Sequence[Member],
+    place: Place,
     paths: TaskPaths,
     checkpoints: str = "",
 ) -> Dict[str, str]:
@@ -54,15 +60,12 @@ def task_environment(
     Args:
         session: The host's own environment.
         user: What the user set; it wins over everything but TF_CONFIG and what keeps a proxy away.
-        fleet: Name of the fleet.
-        job: Name of the job.
-        task: Name of the task, ``worker-1``.
-        attempt: Number of the attempt, from 1.
-        members: All tasks of the job.
+        place: Of the task.
         paths: The task's paths on its host.
         checkpoints: Folder or URL where the script keeps checkpoints; empty: the job's own.
     """
     checkpoints = checkpoints or paths.checkpoints
+    fleet, job, task, attempt, members = place
     kind, index = parse_task(task)
     ranked = by_rank(members)
     variables = dict(session)

@@ -105,33 +105,20 @@ def form(terms: Terms, me: str, now: float) -> Gang:
     return Gang(terms, me, 1, 1, Stage.LAUNCH, cast, _members(terms, cast, {}), now)
 
 
-def take_over(
-    terms: Terms,
-    last: Order,
-    me: str,
-    term: int,
-    now: float,
-    *,
-    end: End,
-    lost: Dict[str, str],
-    started: bool,
-    ends_at: Optional[float],
-) -> Gang:
+def take_over(terms: Terms, last: Order, me: str, now: float, *, end: End, lost: Dict[str, str], term: int) -> Gang:
     """A gang whose leader was lost, led by `me` from now on: the attempt is over, and all are heard anew.
 
     Args:
         terms: Of the job.
         last: The last order of the leader before.
         me: Our seat.
-        term: Ours; later than any before.
         now: The time.
         end: Why the attempt ends, if it had not ended yet.
         lost: Seats that are known to be gone, and how.
-        started: Whether any user code ever ran.
-        ends_at: When the job's time is up.
+        term: Ours; later than any before.
     """
     gang = Gang(terms, me, term, last.attempt, Stage.GO, tuple(last.cast), tuple(last.members), now)
-    gang = gang._replace(restarts=last.restarts, lost=lost, started=started, ends_at=ends_at, snapshot=last.snapshot)
+    gang = gang._replace(restarts=last.restarts, lost=lost, started=last.started, snapshot=last.snapshot)
     if lost:
         gang = gang._replace(fenced_until=now + _fence_s(terms))
     if last.stage is Stage.WAIT:
@@ -214,6 +201,7 @@ def order(gang: Gang) -> Order:
         cast=list(gang.cast),
         members=list(gang.members),
         restarts=gang.restarts,
+        started=gang.started,
         snapshot=gang.snapshot,
         sources=sources if gang.snapshot is not None else [],
         reason=end.told or end.reason,

@@ -2,9 +2,9 @@
 
 Each supervisor is linked to the leader. Where the leader is lost and the job may go on, the next by rank leads: who
 seeks a leader goes to the first of the others, and leads himself where all before him are gone. Two who lead, after
-a network was in two parts, find each other, since a leader knocks at whom it misses: the one with an attempt under way
-goes on, then the one of the later term, then the one of the lower rank, and the other ends what runs in its part before
-it follows. A job in two parts is kept from going on twice by `min_workers` greater than half of its workers.
+a network was in two parts, find each other, since a leader knocks at whom it misses: the one with an attempt under
+way goes on, then the one of the later term, then the one of the lower rank, and the other ends what runs in its part
+before it follows. A job in two parts is kept from going on twice by `min_workers` greater than half of its workers.
 """
 
 from enum import Enum
@@ -285,8 +285,7 @@ def _may_go_on(node: Node) -> bool:
     policy = node.terms.policy
     if order is None or policy.restart is RestartPolicy.NEVER:
         return False
-    begun = node.seat.released or order.restarts > 0 or order.stage in (Stage.GO, Stage.WAIT)
-    return begun and (order.restarts < policy.restarts or order.stage is Stage.WAIT)
+    return order.started and (order.restarts < policy.restarts or order.stage is Stage.WAIT)
 
 
 def _halt(node: Node, reason: str) -> Step:
@@ -319,16 +318,20 @@ def _lead(node: Node, end: End, lost: Dict[str, str], now: float, *, alone: bool
         terms,
         last,
         node.me,
-        node.term + 1,
         now,
         end=end,
         lost=lost,
-        started=node.seat.released or last.restarts > 0 or last.stage in (Stage.GO, Stage.WAIT),
-        ends_at=node.ends_at,
+        term=node.term + 1,
     )
-    gang = gang._replace(alone=alone)
+    gang = gang._replace(alone=alone, ends_at=node.ends_at)
     node = node._replace(
-        mode=Mode.LEADING, term=gang.term, leader=node.me, gang=gang, joined=True, passed=frozenset(), candidate=node.me
+        mode=Mode.LEADING,
+        term=gang.term,
+        leader=node.me,
+        gang=gang,
+        joined=True,
+        passed=frozenset(),
+        candidate=node.me,
     )
     return node, []
 
@@ -347,7 +350,14 @@ def _follow(node: Node, leader: str, term: int, now: float) -> Step:
     reason = f"{called(node.terms.seats, leader)} leads the job now"
     halted, actions = _halt(node, reason)
     node = halted._replace(
-        mode=Mode.FOLLOWING, leader=leader, term=term, gang=None, joined=False, since=now, candidate=leader, knock_at=None
+        mode=Mode.FOLLOWING,
+        leader=leader,
+        term=term,
+        gang=None,
+        joined=False,
+        since=now,
+        candidate=leader,
+        knock_at=None,
     )
     lost = {seat: why for seat, why in node.lost.items() if seat != leader}
     return node._replace(lost=lost, passed=frozenset()), [*actions, Dial(leader)]
@@ -370,7 +380,11 @@ def _heard(node: Node, event: Heard, now: float) -> Step:
 def _goes_before(node: Node, claim: Leads) -> bool:
     """Whether a claim to lead is better than that of whom we follow, or than ours."""
     ours = _claim(node)
-    return (claim.running, claim.term, -_rank(node, claim.leader)) > (ours.running, ours.term, -_rank(node, ours.leader))
+    return (claim.running, claim.term, -_rank(node, claim.leader)) > (
+        ours.running,
+        ours.term,
+        -_rank(node, ours.leader),
+    )
 
 
 def _claim(node: Node) -> Leads:
@@ -414,7 +428,7 @@ def _told_who_leads(node: Node, sender: str, message: Leads, now: float) -> Step
     return node, []
 
 
-# --- time and users ---------------------------------------------------------------------------------------------------
+# --- time and users -------------------------------------------------------------------------------------------
 
 
 def _due(node: Node, now: float) -> Step:

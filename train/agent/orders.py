@@ -57,6 +57,7 @@ class Order(NamedTuple):
     cast: List[Part]
     members: List[Member]  # by seat, with the ports of this attempt, in the order of `cast`
     restarts: int = 0  # that were used up
+    started: bool = False  # whether any user code ever ran
     snapshot: Optional[Snapshot] = None  # the newest complete checkpoint of all hosts
     sources: List[Source] = []  # noqa: RUF012 - never changed; of that checkpoint
     reason: str = ""
@@ -117,8 +118,9 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 NESTED.update(
     {
         Order: {
-            "stage": (Stage, "enum"), "cast": (Part, "list"), "members": (Member, "list"), "snapshot": (Snapshot, "one"),
-            "sources": (Source, "list"), "exits": (Exit, "dict"), "result": (JobResult, "one"),
+            "stage": (Stage, "enum"), "cast": (Part, "list"), "members": (Member, "list"),
+            "snapshot": (Snapshot, "one"), "sources": (Source, "list"), "exits": (Exit, "dict"),
+            "result": (JobResult, "one"),
         },
         Report: {
             "exit": (Exit, "one"), "facts": (Facts, "one"), "snapshot": (Snapshot, "one"), "source": (Source, "one"),

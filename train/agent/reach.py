@@ -20,9 +20,9 @@ from train.agent.link import (
     port_owner,
     port_question,
 )
+from train.agent.links import Bond
 from train.agent.loop import READ, WRITE, Loop
 from train.agent.records import Member
-from train.agent.links import Bond
 
 VISIT_DEADLINE_S = 5.0  # for one port
 VISITS_DEADLINE_S = 20.0  # for all

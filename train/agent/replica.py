@@ -509,10 +509,11 @@ class _Watcher:
             self._read_events()
             moved = self._events.moved if self._events is not None else frozenset()
             state = self._state(observer) if observer is not None else None
-            if observer is None or state is None or not observer.wants_last(state, moved, orderly=orderly):
+            last = observer.last(state, moved, orderly=orderly) if observer is not None else None
+            if observer is None or last is None:
                 return
             with contextlib.suppress(ChangedError):
-                self._take(observer, state)
+                self._take(observer, last)
                 return
 
     def _take(self, observer: Observer, state: State) -> None:

@@ -15,7 +15,9 @@ def first_cast(members: Sequence[Member], spares: Collection[str]) -> List[Part]
     return [Part(member.task, member.task) for member in by_rank(members) if member.task not in spares]
 
 
-def recast(roles: Sequence[str], before: Sequence[Part], available: Sequence[str], fewest: int) -> Optional[List[Part]]:
+def recast(
+    roles: Sequence[str], before: Sequence[Part], available: Sequence[str], fewest: int
+) -> Optional[List[Part]]:
     """Who plays what in the next attempt; None where too few are left.
 
     Whoever is still there keeps his role, and others who are there take over the vacant ones. Where they do not
@@ -30,7 +32,7 @@ def recast(roles: Sequence[str], before: Sequence[Part], available: Sequence[str
     played = {part.role: part.seat for part in before if part.seat in available}
     free = [seat for seat in available if seat not in played.values()]
     vacant = [role for role in roles if role not in played]
-    played.update(zip(vacant, free))
+    played.update({role: free[index] for index, role in enumerate(vacant[: len(free)])})
     left_open = [role for role in roles if role not in played]
     if left_open:
         if any(parse_task(role)[0] != "worker" for role in left_open):
@@ -46,7 +48,7 @@ def _renumbered(roles: Sequence[str], played: "dict[str, str]") -> "dict[str, st
     workers = [role for role in roles if parse_task(role)[0] == "worker"]
     there = [played[role] for role in workers if role in played]
     others = {role: seat for role, seat in played.items() if role not in workers}
-    return {**others, **dict(zip(workers, there))}
+    return {**others, **{workers[index]: seat for index, seat in enumerate(there)}}
 
 
 def is_needed(role: str) -> bool:

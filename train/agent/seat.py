@@ -202,7 +202,7 @@ Step = Tuple[Seat, List[SeatAction]]
 
 
 def step(seat: Seat, event: SeatEvent) -> Step:
-    """What becomes of the seat by `event`, and what is to be done. What is told of another attempt changes nothing."""
+    """What becomes of the seat by `event`, and what is to be done; news of another attempt change nothing."""
     if seat.finished:
         return seat, []
     if isinstance(event, Order):
@@ -268,9 +268,17 @@ def _told(seat: Seat, event: SeatEvent) -> Seat:
         seat = seat._replace(port=event.port, reserving=False)
     elif isinstance(event, Restored):
         seat = seat._replace(restored=not event.problem, restoring=False, reason=seat.reason or event.problem)
+    elif isinstance(event, Failed):
+        seat = seat._replace(reason=seat.reason or event.reason, reserving=False, restoring=False)
     elif isinstance(event, Held):
         seat = seat._replace(held=True)
-    elif isinstance(event, Reached):
+    else:
+        seat = _seen(seat, event)
+    return seat
+
+
+def _seen(seat: Seat, event: SeatEvent) -> Seat:
+    if isinstance(event, Reached):
         seat = seat._replace(reached=event.found)
     elif isinstance(event, Exited):
         seat = seat._replace(exit=event.exit, reason=seat.reason or event.reason)
@@ -278,8 +286,6 @@ def _told(seat: Seat, event: SeatEvent) -> Seat:
         seat = seat._replace(closed=True)
         if seat.order is not None:
             seat = _turn_to(seat, seat.order.attempt)
-    elif isinstance(event, Failed):
-        seat = seat._replace(reason=seat.reason or event.reason, reserving=False, restoring=False)
     elif isinstance(event, Pulse):
         seat = seat._replace(pulse=event, stalled=None)
     elif isinstance(event, Looked):
@@ -325,9 +331,7 @@ def _make_ready(seat: Seat, order: Order) -> Step:
         return seat, []
     if not seat.restored:
         return seat._replace(restoring=True), [Restore(seat.attempt, order.snapshot, tuple(order.sources))]
-    roles = tuple(
-        member._replace(task=part.role) for part, member in zip(order.cast, order.members)
-    )
+    roles = tuple(member._replace(task=order.role_of(member.task)) for member in order.members)
     spawn = Spawn(seat.attempt, order.role_of(seat.name), roles)
     return seat._replace(spawned=True, closed=False), [spawn]
 

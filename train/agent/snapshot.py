@@ -385,8 +385,8 @@ class Observer:
         """In how many seconds to look again, though nothing happens; None: when something does."""
         return None if self._due is None else max(0.0, self._due - now)
 
-    def wants_last(self, state: Optional[State], moved: FrozenSet[str], *, orderly: bool) -> bool:
-        """Whether to take a snapshot of what a task left behind.
+    def last(self, state: Optional[State], moved: FrozenSet[str], *, orderly: bool) -> Optional[State]:
+        """What to take a snapshot of, of what a task left behind; None: of nothing.
 
         Args:
             state: What is there; None where it is not complete.
@@ -394,10 +394,26 @@ class Observer:
             orderly: The task ended by itself, so that every file is as it meant it to be.
         """
         if state is None or state.keys == self.known:
-            return False
-        if orderly or (self._seen is not None and self._seen.keys == state.keys and not state.empty):
-            return True
-        return not state.empty and self._proven(state, moved, self._seen.keys if self._seen is not None else {})
+            return None
+        seen = self._seen.keys if self._seen is not None else {}
+        if orderly or (seen == state.keys and not state.empty):
+            return state
+        state = self._without_unnamed(state, {**self.known, **seen})
+        return state if state.keys != self.known and not state.empty and self._proven(state, moved, seen) else None
+
+    @staticmethod
+    def _without_unnamed(state: State, before: Keys) -> State:
+        """Leave out the checkpoint that was being saved, of which no file `checkpoint` tells yet."""
+        old = {_prefix_of(path) for path in before}
+        entries = [
+            one
+            for one in state.entries
+            if one.path in state.sure
+            or not _prefix_of(one.path)
+            or _prefix_of(one.path) in old
+            or os.path.dirname(one.path) not in state.ruled
+        ]
+        return state._replace(entries=tuple(entries))
 
     def took(self, state: State) -> None:
         """A snapshot of `state` was taken."""

@@ -157,6 +157,8 @@ def doing(seen: Stalled) -> Doing:
         found = _elsewhere(stacks) or found
     if found.waits or found.does == "input":
         found = _called_back(stacks) or found
+    if found.does == "threads":
+        found = found._replace(place=next(filter(None, map(_users_place, stacks[1:])), ""))
     share = _SHARE.search(seen.kernel)
     return found._replace(busy=share is not None and int(share.group(1)) >= _BUSY_PERCENT)
 
@@ -240,6 +242,14 @@ def who_waits(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
     if waiting:
         return _all_wait(waiting, _stuck(stalled, members))
     return f"{_told(others)}; no task waits for another" if others else "no task waits for another"
+
+
+def told(seen: Stalled) -> str:
+    """What one task does, as a sentence without a full stop: ``worker-1 is in user code (task.py:31 in load)``."""
+    one = doing(seen)
+    if one.waits:
+        return f"{seen.task} waits for its peers {one.waits}{_bracketed(one.place)}"
+    return _told({seen.task: one}) if one.does else f"{seen.task} serves its peers"
 
 
 def _told(others: Mapping[str, Doing]) -> str:

@@ -98,9 +98,7 @@ class _Kept:
 Supervise = Callable[[Warden, Optional[Order], str], None]
 
 
-def watch(
-    paths: TaskPaths, seat: str, stopped_s: float, supervise: Supervise, forked: Callable[[], None]
-) -> None:
+def watch(paths: TaskPaths, seat: str, stopped_s: float, supervise: Supervise, forked: Callable[[], None]) -> None:
     """Run a supervisor until it ends by itself; one that is killed, or stopped for too long, is followed by another.
 
     Args:
@@ -199,4 +197,3 @@ def _receive(line: socket.socket) -> Tuple[bytes, List[int]]:
     except OSError:
         return b"", []
     return data, list(descriptors)
-

@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +51,9 @@ AGAIN = Policy(restarts=3, backoff_s=0.1, host_timeout_s=2.0)
 class Job:
     """A job of `count` seats whose tasks count."""
 
-    def __init__(self, connect: Connect, count: int, policy: Policy, script: str = COUNT, steps: int = 1000, **more: object):
+    def __init__(
+        self, connect: Connect, count: int, policy: Policy, script: str = COUNT, steps: int = 1000, **more: Any
+    ):
         self.agents: list[Agent] = [connect(index) for index in range(count)]
         self.names = [f"worker-{index}" for index in range(count)]
         command = [sys.executable, "task.py", str(steps)]
@@ -156,7 +158,7 @@ def test_a_supervisor_that_is_killed_or_stopped_is_replaced(connect: Connect, se
     job.kill(seat, "supervisor", number)
     results = [job.result(0), job.result(1)]
     assert [(result.outcome, result.attempt) for result in results] == [(Outcome.SUCCEEDED, 2)] * 2
-    assert not os.path.exists(f"/proc/{task}")
+    assert not Path(f"/proc/{task}").exists()
     whole = follow(job.agents[seat], Follow("job", job.names[seat], logs=False, attempt=1))
     assert [record.attempt for record in whole.records if isinstance(record, AttemptEnded)] == [1]
 
@@ -234,7 +236,10 @@ def test_stop_between_two_attempts_ends_the_job(connect: Connect) -> None:
     job = Job(connect, 2, Policy(restarts=3, backoff_s=30.0))
     job.wait_for_step(3)
     job.kill(1, "task")
-    ended: Callable[[Story], bool] = lambda story: any(isinstance(one, AttemptEnded) for one in story.records)
+
+    def ended(story: Story) -> bool:
+        return any(isinstance(one, AttemptEnded) for one in story.records)
+
     follow(connect(0), Follow("job", "worker-0", logs=False), until=ended)
     connect(1).stop("job", "worker-1")
     result = job.result(0)

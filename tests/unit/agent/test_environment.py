@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from train.agent.environment import by_rank, task_environment
+from train.agent.environment import Place, by_rank, task_environment
 from train.agent.paths import TaskPaths
 from train.agent.records import Member
 
@@ -20,11 +20,7 @@ def environment(
     return task_environment(
         session or {},
         user or {},
-        fleet="tiny",
-        job="j1",
-        task=task,
-        attempt=2,
-        members=MEMBERS,
+        place=Place("tiny", "j1", task, 2, MEMBERS),
         paths=TaskPaths("/root/jobs/j1/" + task),
     )
 

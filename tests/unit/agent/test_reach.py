@@ -10,14 +10,14 @@ import pytest
 
 from train.agent import gate, reach
 from train.agent.link import LinkError, port_answer, port_owner, port_question
+from train.agent.links import Bond
 from train.agent.loop import Loop
 from train.agent.ports import reserve_task_port
 from train.agent.reach import Door, Visits
 from train.agent.records import Member
-from train.agent.star import Bond
 
 SECRET = b"s" * 32
-BOND = Bond("job", 1, SECRET, 1.0)
+BOND = Bond("job", SECRET, 1.0, 1)
 NONCE = b"n" * 16
 
 
@@ -133,7 +133,7 @@ def test_the_agent_of_another_task_is_told_by_name(site: Site) -> None:
     assert site.visit(site.door("worker-5")) == {"worker-1": "worker-5 answers there"}
 
 
-@pytest.mark.parametrize("bond", [Bond("other", 1, SECRET, 1.0), BOND._replace(attempt=2)])
+@pytest.mark.parametrize("bond", [Bond("other", SECRET, 1.0, 1), BOND._replace(attempt=2)])
 def test_another_job_or_attempt_is_a_stranger(site: Site, bond: Bond) -> None:
     assert site.visit(site.door(bond=bond)) == {"worker-1": gate.STRANGER}
 

@@ -243,21 +243,21 @@ def test_an_emptied_folder_is_given_time_to_be_filled_again() -> None:
     empty = state()
     assert not observer.wants(empty, NONE, 1.0)
     assert not observer.wants(empty, NONE, 1.0 + EMPTY_QUIET_S - 1)
-    assert not observer.wants_last(empty, NONE, orderly=False)
-    assert observer.wants_last(empty, NONE, orderly=True)
+    assert observer.last(empty, NONE, orderly=False) is None
+    assert observer.last(empty, NONE, orderly=True) == empty
     assert observer.wants(empty, NONE, 1.0 + EMPTY_QUIET_S)
 
 
 def test_after_a_kill_only_what_was_seen_alive_counts() -> None:
     before, after = state(*files("a.h5")), state(*files("a.h5", inode=2))
     observer = Observer(before.keys)
-    assert not observer.wants_last(after, NONE, orderly=False)
-    assert observer.wants_last(after, NONE, orderly=True)
-    assert observer.wants_last(after, frozenset(["a.h5"]), orderly=False)
+    assert observer.last(after, NONE, orderly=False) is None
+    assert observer.last(after, NONE, orderly=True)
+    assert observer.last(after, frozenset(["a.h5"]), orderly=False)
     assert not observer.wants(after, NONE, 0.0)
-    assert observer.wants_last(after, NONE, orderly=False)
-    assert not observer.wants_last(None, NONE, orderly=True)
-    assert not observer.wants_last(before, NONE, orderly=True)
+    assert observer.last(after, NONE, orderly=False)
+    assert observer.last(None, NONE, orderly=True) is None
+    assert observer.last(before, NONE, orderly=True) is None
 
 
 def test_after_a_kill_tensorflows_word_is_good_and_a_file_beside_it_is_not() -> None:
@@ -265,22 +265,32 @@ def test_after_a_kill_tensorflows_word_is_good_and_a_file_beside_it_is_not() -> 
     assert old is not None
     new = [*files("checkpoint", inode=2), *saved("ckpt-2")]
     observer = Observer(old.keys)
-    assert observer.wants_last(seen(new, named("ckpt-2")), NONE, orderly=False)
-    assert not observer.wants_last(seen([*new, *files("history.json")], named("ckpt-2")), NONE, orderly=False)
+    assert observer.last(seen(new, named("ckpt-2")), NONE, orderly=False)
+    assert observer.last(seen([*new, *files("history.json")], named("ckpt-2")), NONE, orderly=False) is None
+
+
+def test_after_a_kill_a_whole_checkpoint_that_nobody_names_yet_is_left_out() -> None:
+    before = seen([*files("checkpoint"), *saved("ckpt-1"), *saved("best")], named("ckpt-1"))
+    assert before is not None
+    named_now = [*files("checkpoint", inode=2), *saved("ckpt-2"), *saved("best")]
+    last = Observer(before.keys).last(seen([*named_now, *saved("ckpt-3")], named("ckpt-2")), NONE, orderly=False)
+    assert paths(last) == {one.path for one in named_now}
+    again = [*files("checkpoint", inode=2), *saved("ckpt-2"), *saved("best", inode=2)]
+    assert Observer(before.keys).last(seen(again, named("ckpt-2")), NONE, orderly=False) is None
 
 
 def test_after_a_kill_a_file_that_is_gone_may_have_been_about_to_be_written_again() -> None:
     observer = Observer(state(*files("a", "b", "c")).keys)
-    assert not observer.wants_last(state(*files("a", "b")), NONE, orderly=False)
-    assert observer.wants_last(state(*files("b", "c", "d")), frozenset(["d"]), orderly=False)
-    assert not observer.wants_last(state(*files("c", "d")), frozenset(["d"]), orderly=False)
+    assert observer.last(state(*files("a", "b")), NONE, orderly=False) is None
+    assert observer.last(state(*files("b", "c", "d")), frozenset(["d"]), orderly=False)
+    assert observer.last(state(*files("c", "d")), frozenset(["d"]), orderly=False) is None
 
 
 def test_a_folder_renamed_into_place_is_whole() -> None:
     observer = Observer({})
     found = state(folder("step-1"), *files("step-1/a", "step-1/b"))
-    assert not observer.wants_last(found, NONE, orderly=False)
-    assert observer.wants_last(found, frozenset(["step-1"]), orderly=False)
+    assert observer.last(found, NONE, orderly=False) is None
+    assert observer.last(found, frozenset(["step-1"]), orderly=False)
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------

@@ -1,0 +1,87 @@
+"""Tasks in this process's own hands, as a supervisor has them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from train.agent.hook import Hook, install
+from train.agent.loop import Loop
+from train.agent.records import Exit
+from train.agent.task import TaskProcess
+
+DEADLINE_S = 20.0
+
+
+class Held:
+    """A task's process, and all that it told."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.output = bytearray()
+        self.held = 0
+        self.exits: list[Exit] = []
+        self.closed = 0
+        self.task = TaskProcess(
+            self.loop,
+            on_output=self.output.extend,
+            on_exit=self.exits.append,
+            on_closed=self._close,
+            on_held=self._hold,
+        )
+
+    def _hold(self) -> None:
+        self.held += 1
+
+    def _close(self) -> None:
+        self.closed += 1
+
+    def until(self, true: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
+        """Serve the loop until something holds."""
+        end = time.monotonic() + deadline_s
+        while not true():
+            assert time.monotonic() < end, bytes(self.output)
+            self.loop.after("test", 0.01, lambda: None)
+            self.loop.turn()
+            if self.task.pid and self.task.exit is None:
+                pid, status = os.waitpid(self.task.pid, os.WNOHANG)
+                if pid:
+                    self.task.reaped(status)
+
+    def serve(self, seconds: float) -> None:
+        """Serve the loop for a while."""
+        end = time.monotonic() + seconds
+        self.until(lambda: time.monotonic() >= end)
+
+    def end(self) -> None:
+        if self.task.pid:
+            if not self.task.closed:
+                self.task.kill()
+            self.until(lambda: self.closed)
+        self.loop.close()
+
+
+@contextmanager
+def process() -> Iterator[Held]:
+    """A process that is not there any more afterwards."""
+    one = Held()
+    try:
+        yield one
+    finally:
+        one.end()
+
+
+def hook_in(folder: Path, *, warm: bool = True) -> Hook:
+    """The hook, written into a folder."""
+    install(str(folder / "hook"))
+    return Hook(str(folder / "hook"), warm)
+
+
+def script_in(folder: Path, text: str) -> str:
+    """A script, written into a folder."""
+    path = folder / "task.py"
+    path.write_text(text)
+    return str(path)

@@ -1,0 +1,274 @@
+"""Links between agents on real sockets: they stand, come back after a short loss, and go down in time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from train.agent.link import Message, PeerGreeting
+from train.agent.links import Bond, Links
+from train.agent.loop import Loop
+from train.agent.records import Member
+
+SECRET = b"s" * 32
+TIMEOUT_S = 1.0
+
+
+class Proxy:
+    """A way to a port that can be cut, and be opened again."""
+
+    def __init__(self, loop: Loop, port: int) -> None:
+        self.loop, self.port = loop, port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.setblocking(False)
+        self.pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.frozen = False
+        loop.watch(self.listener.fileno(), 1, lambda _: self._accept())
+
+    @property
+    def front(self) -> int:
+        return int(self.listener.getsockname()[1])
+
+    def _accept(self) -> None:
+        near, _ = self.listener.accept()
+        far = socket.create_connection(("127.0.0.1", self.port))
+        self.pairs.append((near, far))
+        for one, other in ((near, far), (far, near)):
+            self.loop.watch(one.fileno(), 1, lambda _, one=one, other=other: self._pass(one, other))  # type: ignore[misc]
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+        if self.frozen:
+            self.loop.unwatch(one.fileno())
+            return
+        data = one.recv(1 << 16)
+        if data:
+            other.sendall(data)
+        else:
+            self.loop.unwatch(one.fileno())
+            other.close()
+
+    def cut(self) -> None:
+        """End all connections."""
+        for pair in self.pairs:
+            for one in pair:
+                self.loop.unwatch(one.fileno())
+                one.close()
+        self.pairs.clear()
+
+    def close(self) -> None:
+        self.cut()
+        self.loop.unwatch(self.listener.fileno())
+        self.listener.close()
+
+
+class Net:
+    """Agents in one thread, each with a loop of its own, and what they were told."""
+
+    def __init__(self) -> None:
+        self.loops: list[Loop] = []
+        self.agents: dict[str, Links] = {}
+        self.told: list[tuple[object, ...]] = []
+        self.proxies: list[Proxy] = []
+        self.listeners: dict[str, socket.socket] = {}
+        for index in range(3):
+            listener = socket.create_server(("127.0.0.1", 0))
+            listener.setblocking(False)
+            self.listeners[f"worker-{index}"] = listener
+
+    def port(self, name: str) -> int:
+        return int(self.listeners[name].getsockname()[1])
+
+    def agent(self, name: str, secret: bytes = SECRET, ports: dict[str, int] | None = None) -> Links:
+        loop = Loop()
+        self.loops.append(loop)
+        others = {
+            other: Member(other, "127.0.0.1", 2222, (ports or {}).get(other, self.port(other)))
+            for other in self.listeners
+            if other != name
+        }
+        links = Links(
+            loop,
+            self.listeners[name],
+            Bond("job", secret, TIMEOUT_S),
+            name,
+            others,
+            on_up=lambda seat: self.told.append(("up", name, seat)),
+            on_down=lambda seat, reason: self.told.append(("down", name, seat, reason)),
+            on_message=lambda seat, message: self.told.append(("message", name, seat, message)),
+        )
+        self.agents[name] = links
+        return links
+
+    def proxy(self, name: str) -> Proxy:
+        loop = Loop()
+        self.loops.append(loop)
+        proxy = Proxy(loop, self.port(name))
+        self.proxies.append(proxy)
+        return proxy
+
+    def until(self, true: Callable[[], bool], deadline_s: float = 10.0) -> None:
+        end = time.monotonic() + deadline_s
+        while not true():
+            assert time.monotonic() < end, self.told
+            for loop in self.loops:
+                loop.after("test", 0.002, lambda: None)
+                loop.turn()
+
+    def pass_time(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        self.until(lambda: time.monotonic() > end)
+
+    def count(self, *what: object) -> int:
+        return self.told.count(what)
+
+    def downs(self) -> list[tuple[object, ...]]:
+        return [one for one in self.told if one[0] == "down"]
+
+    def close(self) -> None:
+        for links in self.agents.values():
+            links.close()
+        for proxy in self.proxies:
+            proxy.close()
+        for listener in self.listeners.values():
+            listener.close()
+        for loop in self.loops:
+            loop.close()
+
+
+@pytest.fixture
+def net() -> Iterator[Net]:
+    built = Net()
+    yield built
+    built.close()
+
+
+def joined(net: Net, ports: dict[str, int] | None = None) -> tuple[Links, Links]:
+    leader, follower = net.agent("worker-0"), net.agent("worker-1", ports=ports)
+    follower.dial("worker-0")
+    net.until(lambda: net.count("up", "worker-0", "worker-1") == net.count("up", "worker-1", "worker-0") == 1)
+    return leader, follower
+
+
+def test_who_dials_is_heard_and_hears(net: Net) -> None:
+    leader, follower = joined(net)
+    message: Message = {"report": 1}
+    follower.send("worker-0", message)
+    leader.send("worker-1", {"order": 1})
+    net.until(lambda: net.count("message", "worker-0", "worker-1", message) == 1)
+    net.until(lambda: net.count("message", "worker-1", "worker-0", {"order": 1}) == 1)
+    assert leader.connected
+    assert follower.connected
+
+
+def test_a_link_stands_through_times_without_a_message(net: Net) -> None:
+    joined(net)
+    net.pass_time(2.5 * TIMEOUT_S)
+    assert net.downs() == []
+
+
+def test_a_link_comes_back_after_a_short_loss_and_both_are_told(net: Net) -> None:
+    proxy = net.proxy("worker-0")
+    leader, follower = joined(net, {"worker-0": proxy.front})
+    for again in (2, 3):
+        proxy.cut()
+        net.until(lambda again=again: net.count("up", "worker-0", "worker-1") == again)  # type: ignore[misc]
+    follower.send("worker-0", {"report": 2})
+    net.until(lambda: net.count("message", "worker-0", "worker-1", {"report": 2}) == 1)
+    net.pass_time(1.5 * TIMEOUT_S)
+    assert net.downs() == []
+    assert leader.connected
+
+
+def test_a_link_on_which_nothing_passes_goes_down_on_both_sides_in_time(net: Net) -> None:
+    proxy = net.proxy("worker-0")
+    joined(net, {"worker-0": proxy.front})
+    proxy.frozen = True
+    began = time.monotonic()
+    net.until(lambda: len(net.downs()) == 2, 5 * TIMEOUT_S)
+    assert time.monotonic() - began < 1.5 * TIMEOUT_S
+    silent = f"its agent was silent for {TIMEOUT_S:g} s"
+    assert set(net.downs()) == {
+        ("down", "worker-0", "worker-1", silent),
+        ("down", "worker-1", "worker-0", silent),
+    }
+
+
+def test_an_agent_that_ends_and_does_not_come_back_is_told_once(net: Net) -> None:
+    _, follower = joined(net)
+    follower.close()
+    net.until(lambda: bool(net.downs()))
+    net.pass_time(TIMEOUT_S)
+    assert net.downs() == [("down", "worker-0", "worker-1", "its agent ended")]
+
+
+def test_who_dials_another_leaves_the_first(net: Net) -> None:
+    _, follower = joined(net)
+    net.agent("worker-2")
+    follower.dial("worker-2")
+    net.until(lambda: net.count("up", "worker-2", "worker-1") == 1)
+    net.until(lambda: ("down", "worker-1", "worker-0", "") in net.told)
+    follower.send("worker-2", {"report": 3})
+    net.until(lambda: net.count("message", "worker-2", "worker-1", {"report": 3}) == 1)
+
+
+def test_a_knock_says_one_thing_and_makes_no_link(net: Net) -> None:
+    leader = net.agent("worker-0")
+    follower = net.agent("worker-1")
+    leader.knock("worker-1", {"leads": 1})
+    net.until(lambda: net.count("message", "worker-1", "worker-0", {"leads": 1}) == 1)
+    assert [one for one in net.told if one[0] == "up"] == []
+    assert not follower.connected
+
+
+def test_who_dials_tries_until_the_other_is_there(net: Net) -> None:
+    follower = net.agent("worker-1")
+    follower.dial("worker-0")
+    net.pass_time(0.3)
+    assert net.told == []
+    net.agent("worker-0")
+    net.until(lambda: net.count("up", "worker-1", "worker-0") == 1)
+
+
+def test_strangers_are_dropped_and_disturb_nobody(net: Net) -> None:
+    leader, _ = joined(net)
+    before = list(net.told)
+    net.agent("worker-2", secret=b"t" * 32).dial("worker-0")
+    strangers = [socket.create_connection(("127.0.0.1", net.port("worker-0"))) for _ in range(80)]
+    samples = (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 5000, b"x" * 100_000, b"\n")
+    for stranger, data in zip(strangers, samples, strict=False):
+        stranger.sendall(data)
+    net.pass_time(0.5)
+    for stranger in strangers:
+        stranger.close()
+    assert net.told == before
+    leader.send("worker-1", {"order": 2})
+    net.until(lambda: net.count("message", "worker-1", "worker-0", {"order": 2}) == 1)
+
+
+def test_one_who_knows_the_secret_and_is_not_of_the_job_is_dropped(net: Net) -> None:
+    net.agent("worker-0")
+    with socket.create_connection(("127.0.0.1", net.port("worker-0"))) as stranger:
+        greeting = PeerGreeting(SECRET, "job", 0, "worker-7", os.urandom(16))
+        stranger.sendall(greeting.first())
+        stranger.setblocking(False)
+        heard = bytearray()
+
+        def hung_up() -> bool:
+            try:
+                data = stranger.recv(4096)
+            except BlockingIOError:
+                return False
+            except ConnectionResetError:
+                return True
+            heard.extend(data)
+            if heard.endswith(b"\n"):
+                stranger.sendall(greeting.take(bytes(heard))[0])
+                heard.clear()
+            return not data
+
+        net.until(hung_up)
+    assert net.told == []
