@@ -560,6 +560,7 @@ class World:
         if task is None:
             return
         task.ours = True
+        self.say(f"{host.name} ends its task with {action.grace_s} s")
         life = host.life
         heeds = self.random.random() < 0.3 and not task.frozen
         delay = self.random.uniform(0.0, action.grace_s) if heeds else action.grace_s

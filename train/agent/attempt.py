@@ -190,11 +190,9 @@ class Attempt:
 
     def end(self, reason: str, grace_s: float) -> None:
         """End the task: TERM, `grace_s` seconds, KILL."""
-        if self._stopping:
-            return
-        self._stopping = True
+        first, self._stopping = not self._stopping, True
         self._close_doors()
-        if self.task.exit is None:
+        if first and self.task.exit is None:
             self._record_phase(Phase.STOPPING, reason)
         self.task.stop(grace_s)
 

@@ -9,7 +9,7 @@ from typing import Callable, NoReturn, Optional, Set
 from train.agent import control
 from train.agent.attempt import Start
 from train.agent.cluster import chief_of, cluster_spec
-from train.agent.disk import free_space, read_text
+from train.agent.disk import free_space, read_text, remove_file
 from train.agent.errors import RefusedError
 from train.agent.gate import Facts, visible
 from train.agent.journal import write_job
@@ -71,6 +71,9 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
     values = to_dict(request._replace(secret="", secret_env={}))
     del values["secret"], values["secret_env"]
     values.update(fleet=reservation.request.fleet, started_at=time.time(), python=reservation.interpreter.path)
+    remove_file(paths.control)  # of a supervisor that died with its host
+    if request.join:
+        remove_file(paths.result)
     listener = control.listen(paths.control)
     write_job(paths, values)
     if reservation.port is None or reservation.listener is None:

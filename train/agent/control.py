@@ -14,7 +14,7 @@ from typing import Callable, Iterator, List, Optional, Set, Tuple
 from train.agent.loop import READ, Loop
 from train.agent.records import Beat, End, Inspect, Record, decode, encode
 
-_LONGEST = 1 << 16  # bytes of a packet
+_LONGEST = 1 << 18  # bytes of a packet
 _WAKE = encode(Beat(0.0))
 
 

@@ -6,7 +6,7 @@ after a failure all begin again together, with fresh ports, at the newest comple
 """
 
 import signal
-from typing import Callable, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
 
 from train.agent import gate
 from train.agent.cluster import called
@@ -130,6 +130,8 @@ def hear(gang: Gang, report: Report, now: float) -> Gang:
     """A seat told of itself."""
     if gang.result is not None or report.seat not in {member.task for member in gang.terms.seats}:
         return gang
+    if report.attempt < _report(gang, report.seat).attempt:
+        gang = lose(gang, report.seat, "another agent has taken its place", now)
     gang = gang._replace(
         reports={**gang.reports, report.seat: report},
         present=gang.present | {report.seat},
@@ -255,9 +257,18 @@ def _missing(gang: Gang) -> List[str]:
     return [report.seat for report in reports if not report.held or report.facts is None]
 
 
-def _members(terms: Terms, cast: Tuple[Part, ...], ports: Dict[str, int]) -> Tuple[Member, ...]:
+def _members(terms: Terms, cast: Tuple[Part, ...], reports: Mapping[str, Report]) -> Tuple[Member, ...]:
     seats = {member.task: member for member in terms.seats}
-    return tuple(seats[part.seat]._replace(port=ports.get(part.seat, seats[part.seat].port)) for part in cast)
+    return tuple(_member(seats[part.seat], reports.get(part.seat)) for part in cast)
+
+
+def _member(known: Member, report: Optional[Report]) -> Member:
+    """A seat where it is now: another host may have taken its place."""
+    if report is None:
+        return known
+    return Member(
+        known.task, report.address or known.address, report.port or known.port, report.link_port or known.link_port
+    )
 
 
 def _failure(gang: Gang) -> Optional[End]:
@@ -313,7 +324,7 @@ def _reserving(gang: Gang, now: float) -> Gang:
         return _end(gang, failure, now)
     ports = {seat: _report(gang, seat).port for seat in _playing(gang)}
     if all(ports.values()):
-        return _enter(gang._replace(members=_members(gang.terms, gang.cast, ports)), Stage.LAUNCH, now)
+        return _enter(gang._replace(members=_members(gang.terms, gang.cast, gang.reports)), Stage.LAUNCH, now)
     return _not_in_time(gang, [seat for seat, port in ports.items() if not port], now)
 
 
@@ -439,7 +450,7 @@ def _begin(gang: Gang, cast: Tuple[Part, ...], now: float) -> Gang:
         attempt=attempt,
         restarts=gang.restarts + 1,
         cast=cast,
-        members=_members(gang.terms, cast, {}),
+        members=_members(gang.terms, cast, gang.reports),
         lost={},
         end=None,
         grace_s=0.0,

@@ -7,7 +7,7 @@ was heard for the link timeout. Whoever uses links says anew all that matters wh
 import os
 import socket
 import time
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from train.agent.gang import BEAT_PART
 from train.agent.link import (
@@ -297,7 +297,7 @@ class Links:
         self._listener = listener
         self._bond = bond
         self._me = me
-        self._others = others
+        self._others = dict(others)
         self._on_up = on_up
         self._on_down = on_down
         self._on_message = on_message
@@ -314,6 +314,12 @@ class Links:
     def connected(self) -> bool:
         """Whether any of the others is."""
         return bool(self._guests) or (self._call is not None and self._call.stands)
+
+    def learn(self, members: Sequence[Member]) -> None:
+        """Where seats are reached from now on: another host may have taken the place of one."""
+        for member in members:
+            if member.task in self._others:
+                self._others[member.task] = member
 
     def send(self, seat: str, message: Message) -> None:
         """Send a message to a seat; dropped where it is not connected."""

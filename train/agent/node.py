@@ -103,6 +103,7 @@ class Node(NamedTuple):
     passed: FrozenSet[str] = frozenset()  # candidates that are gone
     candidate: str = ""
     joined: bool = False  # the leader was heard
+    newcomer: bool = False  # took a lost host's place, and never leads before it was heard
     cut_off: bool = False  # others still hear the leader whom we lost
     lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; leaders, and how they were lost
     ends_at: Optional[float] = None
@@ -141,6 +142,16 @@ def resume(terms: Terms, me: str, seat: Seat, last: Order, reason: str, now: flo
     if me == last.leader:
         return _settled(*_lead(node, End(Outcome.FAILED, me, reason), {}, now), now)
     return _settled(node, [Dial(last.leader)], now)
+
+
+def join(terms: Terms, me: str, seat: Seat, now: float) -> Step:
+    """A supervisor whose host took the place of a lost one: it looks for who leads."""
+    first = next(name for name in ranked(terms) if name != me)
+    cast = list(terms.first_cast)
+    nothing = Order(0, first, seat.attempt, Stage.STOP, cast, list(terms.seats), started=True)
+    seat = seat._replace(order=nothing)
+    node = Node(terms, me, Mode.SEEKING, 0, first, seat, now, candidate=first, newcomer=True)
+    return _settled(node, [Dial(first)], now)
 
 
 def step(node: Node, event: NodeEvent, now: float) -> Step:
@@ -300,6 +311,12 @@ def _halt(node: Node, reason: str) -> Step:
 def _seek(node: Node, actions: List[NodeAction], now: float) -> Step:
     """Go to the first by rank who may still be there; lead, where that is us."""
     gone = node.passed | set(node.lost)
+    if node.newcomer:
+        others = [seat for seat in ranked(node.terms) if seat not in gone and seat != node.me]
+        if not others:
+            return _alone(node, End(Outcome.FAILED, node.me, "no agent of the job was found"), now)
+        node = node._replace(candidate=others[0], since=now, cut_off=False)
+        return node, [*actions, Dial(others[0])]
     candidate = next(seat for seat in ranked(node.terms) if seat not in gone or seat == node.me)
     node = node._replace(mode=Mode.SEEKING, candidate=candidate, since=now, cut_off=False)
     if candidate != node.me:
@@ -371,6 +388,8 @@ def _heard(node: Node, event: Heard, now: float) -> Step:
     if isinstance(message, Report):
         if node.mode is Mode.LEADING and node.gang is not None and event.seat == message.seat:
             return node._replace(gang=gangs.hear(node.gang, message, now)), []
+        if node.mode is Mode.FOLLOWING and event.seat == node.leader:  # who leads does not report
+            return _lost_leader(node, "another agent has taken its place", now)
         return node, []
     if isinstance(message, Order):
         return _obey(node, event.seat, message, now)
@@ -409,7 +428,7 @@ def _obey(node: Node, sender: str, order: Order, now: float) -> Step:
     timeout_s = node.terms.policy.timeout_s
     if order.stage is Stage.GO and timeout_s > 0 and node.ends_at is None:
         node = node._replace(ends_at=now + timeout_s)
-    node, more = _feed(node._replace(joined=True, cut_off=False), order)
+    node, more = _feed(node._replace(joined=True, cut_off=False, newcomer=False), order)
     return node, [*actions, *more]
 
 

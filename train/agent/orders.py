@@ -92,6 +92,8 @@ class Report(NamedTuple):
     closed: bool = True  # no process of the attempt is left, or was ever there
     facts: Optional[Facts] = None
     clock: float = 0.0  # of its host, seconds since the epoch
+    address: str = ""  # by which the other hosts reach it now
+    link_port: int = 0
     snapshot: Optional[Snapshot] = None  # the newest that this host holds
     source: Optional[Source] = None  # where it can be fetched
     stop: Optional[float] = None  # somebody on this host wants the job to end, with so much grace

@@ -18,6 +18,7 @@ ROOT/                       one fleet's files on this host, readable by their ow
         result.json         how the job ended
         control             socket of the supervisor
         processes           who is alive, while the supervisor is
+        bundle.json         paths of the bundle, with their contents' hashes
         objects             contents of the store that the bundle names, one hash a line
 """
 
@@ -119,6 +120,11 @@ class TaskPaths(NamedTuple):
     def objects(self) -> str:
         """Contents of the store that the bundle names."""
         return os.path.join(self.folder, "objects")
+
+    @property
+    def bundle(self) -> str:
+        """Paths of the bundle."""
+        return os.path.join(self.folder, "bundle.json")
 
     def attempt(self, attempt: int) -> str:
         """Folder of one attempt."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import socket
@@ -24,7 +25,7 @@ from train.agent.host import Interpreter, Probe, login_environment, memory_total
 from train.agent.paths import HostPaths, TaskPaths
 from train.agent.ports import TaskPort, listen_for_links, reserve_task_port
 from train.agent.processes import await_exit, end_leftovers, supervisor_of
-from train.agent.records import Chunk, Gpu, Member, Prepare, Prepared, Refusal
+from train.agent.records import Chunk, Gpu, Member, Prepare, Prepared, Refusal, to_dict
 from train.agent.store import (
     Receiver,
     bytes_needed,
@@ -207,16 +208,19 @@ def _reserve(reservation: Reservation) -> None:
 def _bring(channel: Channel, reservation: Reservation) -> None:
     """Get the bundle's missing contents from the client, and unpack the bundle."""
     host, paths, entries = reservation.host, reservation.paths, reservation.request.entries
-    if os.path.exists(paths.job):
+    joins = reservation.request.join
+    if os.path.exists(paths.job) and not joins:
         raise RefusedError(Refusal.REQUEST, f"job {reservation.request.job} has run on this host already")
-    remove_tree(paths.folder)
+    remove_tree(paths.source if joins else paths.folder)
     _prune(host, objects_of(entries))
     want = missing(host.store, entries)
     _check_disk(host, bytes_needed(entries, want))
     make_folder(host.store)
-    reservation.own_folder()
+    if not os.path.exists(paths.job):
+        reservation.own_folder()
     make_folder(paths.folder)
     write_atomic(paths.objects, "\n".join(sorted(objects_of(entries))).encode())
+    write_atomic(paths.bundle, json.dumps({"entries": to_dict(entries)}).encode("utf-8", "surrogateescape"))
     channel.send(want)
     if want.objects:
         sizes = {entry.sha256: entry.size for entry in entries}

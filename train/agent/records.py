@@ -14,6 +14,8 @@ One exec of the agent on a host is one conversation:
     client  → Commit             agent → Committed       (the task now waits for its peers, without this connection)
     client  → Follow             agent → TaskState | AttemptEnded | Stalled | Notice | Progress | Usage | Log |
                                          JobResult | Beat …, then End
+    client  → Invite             agent → Invitation      (what another host needs to take a lost one's place)
+    client  → Give               agent → Chunk* Chunk(0)
     client  → Stop               agent → Stopped
     client  → Inspect            agent → JobReport*, End
 
@@ -156,6 +158,7 @@ class Prepare(NamedTuple):
     python: str = ""  # empty: find one
     first_port: int = 2222
     dry_run: bool = False  # reserve and report; nothing is wanted or unpacked
+    join: bool = False  # the job runs already; what this host still has of it is kept
 
 
 class Chunk(NamedTuple):
@@ -181,6 +184,7 @@ class Commit(NamedTuple):
     policy: Policy = Policy()
     replication: Replication = Replication()
     spares: List[str] = []  # noqa: RUF012 - never changed; members without a task until one is lost
+    join: bool = False  # the job runs already; the task begins with its next attempt
 
 
 class Follow(NamedTuple):
@@ -196,6 +200,19 @@ class Follow(NamedTuple):
     follow: bool = True  # False: what is there now, then End
     head_bytes: int = -1  # 0 or more: of the log only the first so many, and the last `tail_bytes`; no Progress
     tail_bytes: int = 0
+
+
+class Invite(NamedTuple):
+    """Tell what a host needs to join `job`, of which this host supervises `task`."""
+
+    job: str
+    task: str
+
+
+class Give(NamedTuple):
+    """Send contents of the store: their hashes, in the order in which they come."""
+
+    objects: List[str]
 
 
 class Stop(NamedTuple):
@@ -269,6 +286,14 @@ class Committed(NamedTuple):
     """The supervisor of the task runs by itself now."""
 
     pid: int
+
+
+class Invitation(NamedTuple):
+    """How to join a job: what to prepare, and what to commit, secrets included, but for the place."""
+
+    fleet: str
+    entries: List[Entry]
+    commit: Commit
 
 
 class Stopped(NamedTuple):
@@ -411,13 +436,14 @@ class End(NamedTuple):
 
 
 Record = Union[
-    Prepare, Chunk, Commit, Follow, Stop, Inspect,
-    Hello, Want, Prepared, Refused, Committed, Stopped, JobReport,
+    Prepare, Chunk, Commit, Follow, Invite, Give, Stop, Inspect,
+    Hello, Want, Prepared, Refused, Committed, Invitation, Stopped, JobReport,
     TaskState, AttemptEnded, Stalled, Notice, Progress, Usage, Log, JobResult, Beat, End,
 ]  # fmt: skip
 
 _NAMES: Dict[str, Type[Any]] = {
-    "prepare": Prepare, "chunk": Chunk, "commit": Commit, "follow": Follow, "stop": Stop, "inspect": Inspect,
+    "prepare": Prepare, "chunk": Chunk, "commit": Commit, "follow": Follow, "invite": Invite, "give": Give,
+    "stop": Stop, "inspect": Inspect, "invitation": Invitation,
     "hello": Hello, "want": Want, "prepared": Prepared, "refused": Refused, "committed": Committed,
     "stopped": Stopped, "job_report": JobReport, "task_state": TaskState,
     "attempt_ended": AttemptEnded, "stalled": Stalled, "notice": Notice, "progress": Progress,
@@ -429,6 +455,7 @@ _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 NESTED: Dict[Type[Any], Dict[str, Tuple[Type[Any], str]]] = {
     Prepare: {"entries": (Entry, "list")},
     Entry: {"kind": (EntryKind, "enum")},
+    Invitation: {"entries": (Entry, "list"), "commit": (Commit, "one")},
     Commit: {"members": (Member, "list"), "policy": (Policy, "one"), "replication": (Replication, "one")},
     Policy: {"restart": (RestartPolicy, "enum"), "success": (SuccessPolicy, "enum"), "on_hang": (OnHang, "enum")},
     Prepared: {"member": (Member, "one"), "gpus": (Gpu, "list")},

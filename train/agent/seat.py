@@ -183,7 +183,7 @@ class Seat(NamedTuple):
     spawned: bool = False
     visiting: bool = False
     released: bool = False
-    ending: bool = False
+    ending: Optional[float] = None  # with so much grace
     told_end: bool = False
     finished: bool = False
     notified: int = 0
@@ -192,6 +192,8 @@ class Seat(NamedTuple):
     looked: int = 0
     stalled: Optional[Stalled] = None
     facts: Optional[Facts] = None
+    address: str = ""
+    link_port: int = 0
     snapshot: Optional[Snapshot] = None
     source: Optional[Source] = None
     fetching: Optional[Snapshot] = None
@@ -227,6 +229,8 @@ def report(seat: Seat) -> Report:
         reason=seat.reason,
         closed=seat.closed,
         facts=seat.facts,
+        address=seat.address,
+        link_port=seat.link_port,
         snapshot=seat.snapshot,
         source=seat.source,
         stop=seat.stop,
@@ -256,6 +260,8 @@ def _turn_to(seat: Seat, attempt: int) -> Seat:
         seat.order,
         attempt,
         facts=seat.facts,
+        address=seat.address,
+        link_port=seat.link_port,
         snapshot=seat.snapshot,
         source=seat.source,
         fetching=seat.fetching,
@@ -308,11 +314,12 @@ def _pursue(seat: Seat) -> Step:
 
 
 def _wind_up(seat: Seat, order: Order) -> Step:
-    if seat.ending or seat.exit is not None:
-        return seat, []
     same = order.attempt == seat.attempt
+    grace_s = order.grace_s if same else 0.0
+    if seat.exit is not None or (seat.ending is not None and grace_s >= seat.ending):
+        return seat, []
     reason = order.reason if same else f"attempt {order.attempt} begins"
-    return seat._replace(ending=True), [EndTask(seat.attempt, reason, order.grace_s if same else 0.0)]
+    return seat._replace(ending=grace_s), [EndTask(seat.attempt, reason, grace_s)]
 
 
 def _look_back(seat: Seat, order: Order) -> Step:

@@ -6,7 +6,7 @@ What a request needs is imported when it comes, so that the first word is out ea
 import errno
 import os
 import sys
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, Union
 
 from train.agent.errors import ClientGoneError, RefusedError
 from train.agent.paths import HostPaths
@@ -16,8 +16,10 @@ from train.agent.records import (
     Committed,
     End,
     Follow,
+    Give,
     Hello,
     Inspect,
+    Invite,
     MalformedRecordError,
     Prepare,
     Record,
@@ -83,6 +85,8 @@ class Conversation:
             from train.agent.follow import Follower
 
             Follower(self._channel, self._host, request).run()
+        elif isinstance(request, (Invite, Give)):
+            self._share(request)
         elif isinstance(request, Stop):
             from train.agent.stop import stop
 
@@ -120,6 +124,14 @@ class Conversation:
             if found is not None:
                 self._channel.send(found)
         self._channel.send(End())
+
+    def _share(self, request: Union[Invite, Give]) -> None:
+        from train.agent.share import give, invitation
+
+        if isinstance(request, Invite):
+            self._channel.send(invitation(self._host, request))
+        else:
+            give(self._channel, self._host, request)
 
     def _refused(self, error: Exception) -> Refused:
         if isinstance(error, RefusedError):

@@ -15,17 +15,19 @@ from train.agent.control import ControlServer
 from train.agent.disk import remove_file
 from train.agent.errors import RefusedError
 from train.agent.gang import Terms
-from train.agent.journal import states, write_result
+from train.agent.journal import last_attempt, states, write_result
 from train.agent.links import Bond, Links
 from train.agent.loop import READ, Loop
 from train.agent.node import Dial, Due, Heard, Knock, LinkDown, LinkUp, Node, NodeAction, NodeEvent, StopAsked, Tell
 from train.agent.orders import Message, Order, Report, Source, from_wire, to_wire
 from train.agent.records import (
     AttemptEnded,
+    Commit,
     End,
     Exit,
     Follow,
     Inspect,
+    Invite,
     JobResult,
     Notice,
     Phase,
@@ -193,17 +195,26 @@ class Supervisor:
         now = time.monotonic()
         if self._resumed is not None:
             self._take_up(self._resumed)
-            seat = Seat(commit.task, facts=start.facts)
+            seat = self._seat(0)
             node, actions = minds.resume(terms, commit.task, seat, self._resumed.last, self._resumed.reason, now)
+        elif commit.join:
+            seat = self._seat(last_attempt(start.paths))
+            node, actions = minds.join(terms, commit.task, seat, now)
         else:
             if commit.task not in commit.spares:
                 self._attempt = self._new_attempt(commit.attempt)
-            seat = Seat(commit.task, attempt=commit.attempt, port=start.port.port, restored=True, facts=start.facts)
+            seat = self._seat(commit.attempt)._replace(port=start.port.port, restored=True)
             node, actions = minds.begin(terms, commit.task, seat, now)
         self._events.append(Due())  # whatever happens meanwhile comes after
         self._turn(node, actions)
         self._events.popleft()
         self._serve()
+
+    def _seat(self, attempt: int) -> Seat:
+        link_port = self._start.listener.getsockname()[1]
+        return Seat(
+            self._commit.task, attempt=attempt, facts=self._start.facts, address=self._address, link_port=link_port
+        )
 
     def _take_up(self, resumed: Resumed) -> None:
         """Write down the end of what ran when the supervisor before was killed."""
@@ -231,6 +242,7 @@ class Supervisor:
     def _turn(self, node: Node, actions: List[NodeAction]) -> None:
         self._node = node
         if node.seat.order is not None:
+            self._links.learn(node.seat.order.members)
             self._warden.remember(node.seat.order)
         now = time.monotonic()
         due = minds.deadline(node, now)
@@ -338,7 +350,9 @@ class Supervisor:
             self._feed(Reserved(action.attempt, port))
 
     def _restore(self, action: Restore) -> None:
-        if self._replicator is None:
+        users_own = bool(self._commit.replication.folder)
+        if self._replicator is None or (users_own and action.snapshot is None):
+            # What was in a folder of the user's before the job is not ours to remove.
             self._feed(Restored(action.attempt))
             return
         self._restoring = action
@@ -417,12 +431,21 @@ class Supervisor:
             self._stoppers.append(answer)
             self._feed(StopAsked(request.grace_s))
             return True
+        if isinstance(request, Invite):
+            answer(self._invitation())
         if isinstance(request, (Follow, Inspect)):
             for known in self._attempt.known if self._attempt is not None else []:
                 answer(known)
             if isinstance(request, Inspect):
                 answer(End())
         return isinstance(request, Follow)
+
+    def _invitation(self) -> Commit:
+        """What was committed, with every seat where it is now."""
+        order = self._node.seat.order
+        now = {member.task: member for member in order.members} if order is not None else {}
+        members = [now.get(member.task, member) for member in self._commit.members]
+        return self._commit._replace(members=members, join=True)
 
     def _end(self) -> None:
         self._links.close()

@@ -135,7 +135,7 @@ class Agent:
 
     def receive(self, deadline_s: float = DEADLINE_S) -> tuple[Record, bytes]:
         record = decode(self._line(deadline_s))
-        size = record.payload if isinstance(record, Log) else 0
+        size = record.payload if isinstance(record, (Log, Chunk)) else 0
         deadline = time.monotonic() + deadline_s
         while len(self._buffer) < size:
             self._more(deadline)

@@ -17,15 +17,22 @@ from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Agent, Bundle, Story, committed, follow
 from train.agent.records import (
     AttemptEnded,
+    Chunk,
     Exit,
     Follow,
+    Give,
+    Invitation,
+    Invite,
     JobResult,
     Member,
     Outcome,
     Policy,
+    Prepare,
+    Prepared,
     RestartPolicy,
     SuccessPolicy,
     TaskState,
+    Want,
 )
 
 # Counts steps; the chief keeps each tenth in the checkpoint folder, and everybody begins where the folder says.
@@ -214,6 +221,39 @@ def test_a_spare_takes_over_the_place_of_a_lost_host(connect: Connect, seat: int
     assert begin == job.begins(1 - seat, 2)[0] >= 30
     states = [record for record in story.records if isinstance(record, TaskState)]
     assert {state.role for state in states} == {f"worker-{seat}"}
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_a_new_host_joins_under_the_name_of_a_lost_one(connect: Connect, seat: int) -> None:
+    policy = AGAIN._replace(host_timeout_s=30.0)
+    job = Job(connect, 2, policy, link_timeout_s=2.0, secret_env={"KEY": "s3cr3t"})
+    job.wait_for_step(39)
+    job.lose_host(seat)
+    survivor, name = job.agents[1 - seat], job.names[seat]
+    survivor.send(Invite("job", job.names[1 - seat]))
+    invited = survivor.expect(Invitation)
+    assert invited.commit.secret_env == {"KEY": "s3cr3t"}
+    fresh = connect(7)
+    fresh.send(Prepare("job", "tiny", name, invited.entries, f"127.0.0.{seat + 8}", sys.executable, join=True))
+    want = fresh.expect(Want)
+    survivor.send(Give(want.objects))
+    while True:
+        chunk, data = survivor.receive()
+        assert isinstance(chunk, Chunk)
+        fresh.send(chunk, data)
+        if not chunk.payload:
+            break
+    prepared = fresh.expect(Prepared)
+    members = [prepared.member if one.task == name else one for one in invited.commit.members]
+    fresh.commit(invited.commit._replace(task=name, members=members))
+    story = follow(fresh, Follow("job", name), deadline_s=40.0)
+    assert story.result is not None
+    assert (story.result.outcome, story.result.attempt) == (Outcome.SUCCEEDED, 2)
+    assert b'"index": %d' % seat in story.log
+    assert story.log.startswith(b"begin 2 ")
+    assert int(story.log.split()[2]) == job.begins(1 - seat, 2)[0] >= 30
+    assert f"127.0.0.{seat + 8}:" in json.dumps(job.begins(1 - seat, 2)[1])
+    assert job.result(1 - seat) == story.result._replace(at=job.result(1 - seat).at)
 
 
 def test_with_the_chief_policy_the_others_are_ended_when_the_chief_is_done(connect: Connect) -> None:

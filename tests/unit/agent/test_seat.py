@@ -63,7 +63,7 @@ def test_one_attempt_from_the_launch_to_the_result() -> None:
         seat, order(Stage.STOP, reason="why", grace_s=3.0), order(Stage.STOP, reason="why", grace_s=3.0)
     )
     assert actions == [EndTask(1, "why", 3.0)]
-    seat, actions = play(seat, order(Stage.RESULT, result=RESULT))
+    seat, actions = play(seat, order(Stage.RESULT, result=RESULT, grace_s=3.0))
     assert actions == []
     _, actions = play(seat, Exited(1, Exit(signal=9)), Closed(1))
     assert actions == [Finish(RESULT)]

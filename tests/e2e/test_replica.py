@@ -1,0 +1,107 @@
+"""What TensorFlow's own savers write is copied whole while they write it, and goes on elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.agent.replicators import Yard
+from train.agent.replica import Restored
+from train.agent.snapshot import named_checkpoints
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed here"),
+]
+
+# Trains in a folder with every saver, and says after each epoch what it saved; at the start, what it found.
+SCRIPT = r"""
+import glob, json, os, sys, time
+import tensorflow as tf
+keras = tf.keras
+folder, epochs = sys.argv[1], int(sys.argv[2])
+tf.config.threading.set_inter_op_parallelism_threads(1)
+step = tf.Variable(0, dtype=tf.int64)
+weights = tf.Variable(tf.zeros([200, 100]))
+manager = tf.train.CheckpointManager(tf.train.Checkpoint(step=step, weights=weights), folder + "/loop", max_to_keep=2)
+manager.restore_or_initialize()
+assert float(tf.reduce_max(tf.abs(weights - float(step.numpy())))) == 0.0
+
+def compiled():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(50), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+model = compiled()
+shown = []
+for name in ("best.keras", "last.h5"):
+    if os.path.exists(f"{folder}/{name}"):
+        shown.append(int(keras.models.load_model(f"{folder}/{name}", compile=False).count_params()))
+print("found", int(step.numpy()), shown, flush=True)
+
+class Loop(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        print("begin", epoch, flush=True)
+    def on_epoch_end(self, epoch, logs=None):
+        step.assign_add(1)
+        weights.assign(tf.ones_like(weights) * float(step.numpy()))
+        manager.save()
+        time.sleep(0.3)
+
+x = tf.random.normal([64, 4], seed=1)
+model.fit(x, tf.reduce_sum(x, 1), epochs=epochs, batch_size=16, verbose=0, callbacks=[
+    keras.callbacks.BackupAndRestore(folder + "/backup", delete_checkpoint=False),
+    keras.callbacks.ModelCheckpoint(folder + "/best.keras"),
+    keras.callbacks.ModelCheckpoint(folder + "/last.h5"),
+    Loop(),
+])
+print("end", int(step.numpy()), flush=True)
+"""
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    yard = Yard(tmp_path)
+    yield yard
+    yard.close()
+
+
+def begun(lines: list[bytes]) -> list[int]:
+    return [int(line.split()[1]) for line in lines if line.startswith(b"begin")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("legacy", ["0", "1"], ids=["keras3", "tf_keras"])
+def test_each_saver_resumes_on_another_host_from_the_newest_snapshot(
+    yard: Yard, legacy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if legacy == "1" and importlib.util.find_spec("tf_keras") is None:
+        pytest.skip("tf_keras is not installed here")
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", legacy)
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    chief, other = yard.host(), yard.host("worker-1")
+    chief.replicator.watch(1)
+    writer = yard.process(chief, [sys.executable, "-c", SCRIPT, str(chief.live), "50"])
+    yard.until(lambda: chief.held is not None and chief.newest.number >= 3, "three snapshots", 90)
+    reached = max(begun(yard.output_of(writer)))
+    chief.settle()
+
+    assert other.restore(chief.newest, chief) == Restored(chief.newest)
+    assert not [name for name in other.content() if "temp" in name or "tmp" in name]
+    newest = named_checkpoints((other.live / "loop" / "checkpoint").read_text())[0]
+    step = int(newest.rpartition("-")[2])
+    assert reached - 3 <= step <= reached + 1
+
+    shutil.rmtree(chief.live)
+    resumed = yard.process(other, [sys.executable, "-c", SCRIPT, str(other.live), str(step + 2)])
+    resumed.wait(90)
+    lines = yard.output_of(resumed)
+    assert lines[0] == b"found %d [301, 301]" % step
+    assert step - 1 <= begun(lines)[0] <= step + 1
+    assert lines[-1].startswith(b"end")
