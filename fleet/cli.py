@@ -7,12 +7,14 @@ import signal
 import sys
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
+from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from fleet.config import DEFAULT_FLEET, NAME_VARIABLE, for_fleet, state_root
+from fleet.durations import seconds
 from fleet.errors import CancelledError, FleetError, UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +31,23 @@ app = typer.Typer(
     epilog="Start here: fleet demo. Exit codes: 0 success, 1 bug, 2 usage, 10 credentials, 11 quota, 12 capacity, "
     "13 unreachable, 14 not ready, 100 job failed, 101 job not finished, 102 not found, 103 cancelled.",
 )
+
+
+class Grouped(TyperCommand):
+    """A command whose help shows its options in groups, each under the panel that the option names."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, options of no panel, then each panel."""
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                plain = "Arguments" if param.param_type_name == "argument" else "Options"
+                groups.setdefault(getattr(param, "rich_help_panel", None) or plain, []).append(record)
+        for title, records in groups.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 class Output(str, Enum):
@@ -89,6 +108,27 @@ def _whole(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is no whole number") from None
 
 
+def _seconds(given: str | float) -> float:
+    try:
+        return seconds(str(given))  # a default comes as the number that it is
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+_FAILURE, _WATCH, _CHECKPOINTS = "When the job fails", "Watches", "Checkpoints"
+
+Grace = Annotated[
+    float,
+    typer.Option(
+        "--grace",
+        metavar="TIME",
+        parser=_seconds,
+        show_default=False,
+        help="From TERM to KILL when the job is stopped; 10s where not said.",
+    ),
+]
+
+
 @app.command()
 def up(
     workers: Annotated[
@@ -113,7 +153,7 @@ def up(
     _run(fleet, output, lambda sink: verb.run(request, _ports(), sink))
 
 
-@app.command()
+@app.command(cls=Grouped)
 def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script, task.py.")],
     arguments: Annotated[
@@ -140,11 +180,139 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
         list[str] | None,
         typer.Option("--secret", metavar="K[=@FILE]", help="Secret variable, from this environment or a file."),
     ] = None,
-    grace: Annotated[
-        float, typer.Option("--grace", metavar="SECONDS", min=0, help="From TERM to KILL when the job is stopped.")
-    ] = 10.0,
+    grace: Grace = 10.0,
     fleet: Fleet = DEFAULT_FLEET,
     output: OutputOption = Output.AUTO,
+    restarts: Annotated[
+        int,
+        typer.Option(
+            "--restarts", metavar="N", min=0, help="Start all tasks again, at most N times.", rich_help_panel=_FAILURE
+        ),
+    ] = 0,
+    restart_policy: Annotated[
+        Literal["never", "on-failure", "exit-code"],
+        typer.Option(
+            "--restart-policy",
+            help="After any failure, or after signals and exit codes from 128 on only.",
+            rich_help_panel=_FAILURE,
+        ),
+    ] = "on-failure",
+    backoff: Annotated[
+        float,
+        typer.Option(
+            "--backoff",
+            metavar="TIME",
+            parser=_seconds,
+            show_default=False,
+            help="Before the first restart, 0.5s where not said; twice as long before each further one.",
+            rich_help_panel=_FAILURE,
+        ),
+    ] = 0.5,
+    success_policy: Annotated[
+        Literal["all-workers", "chief"],
+        typer.Option("--success-policy", help="Whose success is the job's.", rich_help_panel=_FAILURE),
+    ] = "all-workers",
+    spares: Annotated[
+        int,
+        typer.Option(
+            "--spares",
+            metavar="N",
+            min=0,
+            help="The last N hosts get no task until another host is lost.",
+            rich_help_panel=_FAILURE,
+        ),
+    ] = 0,
+    min_workers: Annotated[
+        int | None,
+        typer.Option(
+            "--min-workers",
+            metavar="M",
+            min=1,
+            help="Where hosts are lost, go on with as few as M; with all where not said.",
+            show_default=False,
+            rich_help_panel=_FAILURE,
+        ),
+    ] = None,
+    host_timeout: Annotated[
+        float,
+        typer.Option(
+            "--host-timeout",
+            metavar="TIME",
+            parser=_seconds,
+            show_default=False,
+            help="How long a lost host may take to come back; 60s where not said.",
+            rich_help_panel=_FAILURE,
+        ),
+    ] = 60.0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="TIME",
+            parser=_seconds,
+            show_default=False,
+            help="End the whole job after so long.",
+            rich_help_panel=_WATCH,
+        ),
+    ] = 0.0,
+    start_timeout: Annotated[
+        float,
+        typer.Option(
+            "--start-timeout",
+            metavar="TIME",
+            parser=_seconds,
+            show_default=False,
+            help="To an attempt's first step; 10m where not said, 0: no limit.",
+            rich_help_panel=_WATCH,
+        ),
+    ] = 600.0,
+    hang_timeout: Annotated[
+        float,
+        typer.Option(
+            "--hang-timeout",
+            metavar="TIME",
+            parser=_seconds,
+            show_default=False,
+            help="Without progress; nobody looks where not said.",
+            rich_help_panel=_WATCH,
+        ),
+    ] = 0.0,
+    on_hang: Annotated[
+        Literal["report", "restart"],
+        typer.Option("--on-hang", help="Tell what each task is doing, or start again, too.", rich_help_panel=_WATCH),
+    ] = "report",
+    link_timeout: Annotated[
+        float,
+        typer.Option(
+            "--link-timeout",
+            metavar="TIME",
+            parser=_seconds,
+            show_default=False,
+            help="A host that is silent for so long is lost; 10s where not said.",
+            rich_help_panel=_WATCH,
+        ),
+    ] = 10.0,
+    checkpoint_dir: Annotated[
+        str,
+        typer.Option(
+            "--checkpoint-dir",
+            metavar="PATH",
+            help="Where SCRIPT writes them: below its folder, absolute on the hosts, or a URL, which is left alone. "
+            "The job's own folder where not said.",
+            show_default=False,
+            rich_help_panel=_CHECKPOINTS,
+        ),
+    ] = "",
+    checkpoint_bandwidth: Annotated[
+        float,
+        typer.Option(
+            "--checkpoint-bandwidth",
+            metavar="MIB_S",
+            min=0,
+            help="At most so many MiB a second leave a host; 0: nothing is copied to the others.",
+            rich_help_panel=_CHECKPOINTS,
+        ),
+    ] = 100.0,
 ) -> None:
     """Run SCRIPT on all workers together.
 
@@ -152,7 +320,9 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
     job goes on.
     """
     from fleet.commands import train as verb
+    from fleet.commands.policy import replication
     from fleet.commands.variables import environment, secrets
+    from train.agent.records import OnHang, Policy, RestartPolicy, SuccessPolicy
 
     def request() -> verb.TrainRequest:
         return verb.TrainRequest(
@@ -166,6 +336,21 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             detach=detach,
             dry_run=dry_run,
             grace_s=grace,
+            spares=spares,
+            link_timeout_s=link_timeout,
+            replication=replication(checkpoint_dir, checkpoint_bandwidth),
+            policy=Policy(
+                restart=RestartPolicy(restart_policy),
+                restarts=restarts,
+                success=SuccessPolicy(success_policy),
+                min_workers=min_workers or 0,
+                backoff_s=backoff,
+                host_timeout_s=host_timeout,
+                timeout_s=timeout,
+                start_timeout_s=start_timeout,
+                hang_timeout_s=hang_timeout,
+                on_hang=OnHang(on_hang),
+            ),
         )
 
     _run(fleet, output, lambda sink: verb.run(request(), _ports(), sink))
@@ -215,7 +400,7 @@ def status(
 
 @app.command()
 def stop(
-    grace: Annotated[float, typer.Option("--grace", metavar="SECONDS", min=0, help="From TERM to KILL.")] = 10.0,
+    grace: Grace = 10.0,
     fleet: Fleet = DEFAULT_FLEET,
     output: OutputOption = Output.AUTO,
 ) -> None:

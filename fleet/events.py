@@ -1,6 +1,7 @@
 """What happens during a command, as frozen objects; consoles and JSON lines are made of these alone.
 
-What the agents report is passed on as it is: TaskState, Progress, Usage and JobResult of train.agent.records.
+What the agents report is passed on as it is: TaskState, AttemptEnded, Stalled, Progress, Usage and JobResult of
+train.agent.records.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from train.agent.records import JobResult, Member, Progress, TaskState, Usage
+from train.agent.records import AttemptEnded, JobResult, Member, Progress, Stalled, TaskState, Usage
 
 
 class Level(Enum):
@@ -85,6 +86,7 @@ class TaskPlanned:
     tf_config: str
     command: str
     env: dict[str, str]
+    spare: bool = False  # it gets no task until another host is lost
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ class JobStarted:
     members: tuple[Member, ...]
     started_at: float
     attached: bool = False  # it was already there
+    spares: tuple[str, ...] = ()  # of the members, those without a task at first
+    attempts: int = 1  # at most so many
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class LogChunk:
 
 @dataclass(frozen=True)
 class JobDiagnosed:
-    """Why a job failed, out of the logs of all its tasks."""
+    """Why an attempt of a job failed, out of the logs of all its tasks."""
 
     job: str
     task: str  # whose failure came first; empty: that of no single task
@@ -121,15 +125,17 @@ class JobDiagnosed:
     traceback: str = ""  # where in the user's own code
     consequences: tuple[str, ...] = ()  # tasks whose errors only follow from it
     next_step: str = ""
+    attempt: int = 1
+    final: bool = True  # whether the job ended with it
 
 
 @dataclass(frozen=True)
 class ConnectionLost:
-    """A host stopped answering; the command tries again."""
+    """A host stopped answering; the command tries again, or has given up."""
 
     host: str
     reason: str
-    retry_s: float
+    retry_s: float  # until the next try, of which only the first is told; 0: there is none
 
 
 @dataclass(frozen=True)
@@ -165,6 +171,8 @@ Event = (
     | ConnectionRestored
     | FleetDown
     | TaskState
+    | AttemptEnded
+    | Stalled
     | Progress
     | Usage
     | JobResult

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from train.agent.records import Exit, Outcome, Phase
+
+if TYPE_CHECKING:
+    from train.diagnosis import Verdict
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class TaskStatus:
         metrics: Latest values, by name.
         steps_per_s: Speed.
         exit: How it ended.
+        role: The task that it plays in this attempt, where that is another than its name says.
+        spare: It has no task until another host is lost.
     """
 
     task: str
@@ -60,6 +66,8 @@ class TaskStatus:
     metrics: Mapping[str, float] = field(default_factory=dict)
     steps_per_s: float = -1.0
     exit: Exit | None = None
+    role: str = ""
+    spare: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,12 +78,15 @@ class JobStatus:
         id: Its identifier.
         script: What it runs.
         attempt: The latest one.
+        attempts: How many there are at most.
+        waits: That attempt failed, and the next one has not begun yet.
         started_at: Seconds since the epoch.
         tasks: In the order of their names.
         outcome: How it ended; None: it goes on, or nobody knows.
         reason: Why it ended so.
         first_task: The task that failed first.
         ended_at: Seconds since the epoch; 0: it goes on.
+        verdict: The first cause, where it failed and its hosts could be asked.
     """
 
     id: str
@@ -87,6 +98,9 @@ class JobStatus:
     reason: str = ""
     first_task: str = ""
     ended_at: float = 0.0
+    attempts: int = 1
+    waits: bool = False
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,22 @@ def open_agents(hosts: Sequence[Host], key: Path) -> Iterator[list[AgentChannel]
 
 
 @contextlib.contextmanager
+def open_some(hosts: Sequence[Host], key: Path) -> Iterator[tuple[list[AgentChannel], list[Outcome[AgentChannel]]]]:
+    """An agent on every host that can be reached, in their order, and why the others cannot; closed at the end.
+
+    Raises:
+        FleetError: none can be reached.
+    """
+    with opened(hosts, key) as outcomes:
+        from fleet.remote.fanout import raise_failures
+
+        failed = [outcome for outcome in outcomes if outcome.error is not None]
+        if len(failed) == len(outcomes):
+            raise_failures(outcomes, "reach the fleet")
+        yield [outcome.value for outcome in outcomes if outcome.value is not None], failed
+
+
+@contextlib.contextmanager
 def opened(hosts: Sequence[Host], key: Path) -> Iterator[list[Outcome[AgentChannel]]]:
     """An agent on every host that can be reached, or why it cannot; closed at the end."""
     from fleet.remote.channel import open_agent
@@ -77,10 +93,11 @@ def ask(channels: Sequence[AgentChannel], question: Callable[[AgentChannel], T],
     """
     from fleet.remote.fanout import raise_failures
 
-    return raise_failures(_each(channels, question), verb)
+    return raise_failures(ask_each(channels, question), verb)
 
 
-def _each(channels: Sequence[AgentChannel], question: Callable[[AgentChannel], T]) -> list[Outcome[T]]:
+def ask_each(channels: Sequence[AgentChannel], question: Callable[[AgentChannel], T]) -> list[Outcome[T]]:
+    """What each agent answers, or why it does not, side by side."""
     from fleet.remote.fanout import fan_out
 
     by_host = {channel.connection.host.name: channel for channel in channels}
@@ -97,7 +114,7 @@ def stop_everywhere(channels: Sequence[AgentChannel], job: str, grace_s: float) 
     """Have every host end its task of `job`; all are tried, whatever one answers."""
     from fleet.remote.job import stop
 
-    return _each(channels, lambda channel: stop(channel, Stop(job, channel.connection.host.name, grace_s)))
+    return ask_each(channels, lambda channel: stop(channel, Stop(job, channel.connection.host.name, grace_s)))
 
 
 def newest_reports(channels: Sequence[AgentChannel], job: str = "") -> dict[str, JobReport]:

@@ -1,13 +1,45 @@
-"""What following a job shows of each task, kept for the verdict on its first cause."""
+"""What following a job shows of each task, kept for the verdicts on the first causes of its attempts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from train.agent.records import JobResult, Log, Member, Phase, TaskState
+from train.agent.records import AttemptEnded, Exit, JobResult, Log, Member, Outcome, Phase, Stalled, TaskState
 from train.diagnosis import TaskEvidence, Verdict, diagnose
 from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
+
+MOST_ATTEMPTS = 8
+"""Of so many attempts that were not judged yet the evidence is kept; of more, that of the newest."""
+
+
+@dataclass
+class _Seat:
+    """What came of one seat in one attempt."""
+
+    role: str = ""
+    exit: Exit | None = None
+    exited_at: float | None = None
+    reason: str = ""
+    stopped: bool = False
+    stalled: Stalled | None = None
+    head: bytearray = field(default_factory=bytearray)
+    tail: bytearray = field(default_factory=bytearray)
+
+    def add_log(self, data: bytes) -> None:
+        """Take output; of the middle of a long log nothing is kept."""
+        self.head += data[: LARGEST_HEAD - len(self.head)]
+        self.tail += data[-LARGEST_TAIL:]
+        if len(self.tail) > 2 * LARGEST_TAIL:
+            del self.tail[:-LARGEST_TAIL]
+
+    def add_state(self, state: TaskState) -> None:
+        """Take a change of phase."""
+        self.role = state.role or self.role
+        if state.phase is Phase.STOPPING:
+            self.stopped = True
+        elif state.phase is Phase.EXITED:
+            self.exit, self.exited_at, self.reason = state.exit, state.at, state.reason
 
 
 @dataclass
@@ -15,49 +47,72 @@ class Evidence:
     """Collects what comes of a job's tasks; memory is bounded whatever comes.
 
     Attributes:
-        members: All tasks of the job, those of which nothing was heard included.
+        members: All seats of the job, those of which nothing was heard included.
+        spares: Those of them that have no task at first.
     """
 
     members: Sequence[Member]
-    _tasks: dict[str, TaskEvidence] = field(default_factory=dict)
-    _tails: dict[str, bytearray] = field(default_factory=dict)
+    spares: Sequence[str] = ()
+    _attempts: dict[int, dict[str, _Seat]] = field(default_factory=dict)
+    _judged: int = 0
 
     def add(self, record: object, payload: bytes) -> None:
         """Take one record, and the bytes that came with it."""
+        if not isinstance(record, (Log, TaskState, Stalled)) or record.attempt < self._judged:
+            return
+        seat = self._attempts.setdefault(record.attempt, {}).setdefault(record.task, _Seat())
         if isinstance(record, Log):
-            self._add_log(record.task, payload)
+            seat.add_log(payload)
         elif isinstance(record, TaskState):
-            self._add_state(record)
+            seat.add_state(record)
+        else:
+            seat.stalled = record
+        while len(self._attempts) > MOST_ATTEMPTS:
+            del self._attempts[min(self._attempts)]
 
-    def _of(self, task: str) -> TaskEvidence:
-        return self._tasks.get(task, TaskEvidence(task))
+    def complete(self, ended: AttemptEnded, away: Mapping[str, object]) -> bool:
+        """Whether all has come of an attempt that is to come, but for the hosts that are `away`."""
+        seats = self._attempts.get(ended.attempt, {})
+        expected = {*seats, *ended.exits} - {*away}
+        return all(task in seats and seats[task].exited_at is not None for task in expected)
 
-    def _add_log(self, task: str, data: bytes) -> None:
-        known = self._of(task)
-        if len(known.log_head) < LARGEST_HEAD:
-            self._tasks[task] = replace(known, log_head=(known.log_head + data)[:LARGEST_HEAD])
-        tail = self._tails.setdefault(task, bytearray())
-        tail += data
-        if len(tail) > 2 * LARGEST_TAIL:
-            del tail[:-LARGEST_TAIL]
-
-    def _add_state(self, state: TaskState) -> None:
-        known = self._of(state.task)
-        if state.phase is Phase.STOPPING:
-            known = replace(known, stopped_by_us=True)
-        elif state.phase is Phase.EXITED:
-            known = replace(known, exit=state.exit, exited_at=state.at, reason=state.reason)
-        self._tasks[state.task] = known
+    def of_attempt(self, ended: AttemptEnded) -> Verdict | None:
+        """The first cause of an attempt that failed; what is known of those before it is forgotten."""
+        verdict = self._verdict(ended.attempt, Outcome.FAILED, ended)
+        self._judged = max(self._judged, ended.attempt)
+        for attempt in [attempt for attempt in self._attempts if attempt < self._judged]:
+            del self._attempts[attempt]
+        return verdict
 
     def verdict(self, result: JobResult) -> Verdict | None:
-        """The first cause of how the job ended; None where it did not fail."""
+        """The first cause of how the job ended, from its last attempt alone; None where it did not fail."""
+        return self._verdict(result.attempt, result.outcome, result)
+
+    def _verdict(self, attempt: int, outcome: Outcome, end: AttemptEnded | JobResult) -> Verdict | None:
+        seats = self._attempts.get(attempt, {})
         evidence = [
-            replace(
-                self._of(member.task),
-                address=member.address,
-                exit=self._of(member.task).exit or result.exits.get(member.task),
-                log_tail=bytes(self._tails.get(member.task, b"")[-LARGEST_TAIL:]),
-            )
+            _evidence(member, seats.get(member.task, _Seat()), end.exits)
             for member in self.members
+            if self._took_part(member.task, attempt, end)
         ]
-        return diagnose(evidence, result.outcome, result.first_task)
+        return diagnose(evidence, outcome, end.first_task, end.reason)
+
+    def _took_part(self, task: str, attempt: int, end: AttemptEnded | JobResult) -> bool:
+        """Whether a seat had a task in an attempt: which of them do may change from one to the next."""
+        heard = task in self._attempts.get(attempt, {}) or task in end.exits or task == end.first_task
+        return heard or (attempt <= 1 and task not in self.spares)
+
+
+def _evidence(member: Member, seat: _Seat, exits: Mapping[str, Exit]) -> TaskEvidence:
+    return TaskEvidence(
+        member.task,
+        role=seat.role,
+        address=member.address,
+        exit=seat.exit or exits.get(member.task),
+        exited_at=seat.exited_at,
+        reason=seat.reason,
+        stopped_by_us=seat.stopped,
+        stalled=seat.stalled,
+        log_tail=bytes(seat.tail[-LARGEST_TAIL:]),
+        log_head=bytes(seat.head),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,12 +12,28 @@ from fleet.errors import CancelledError, JobFailedError, JobNotFinished, NotRead
 from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, LogChunk, Note, Sink
 from fleet.state import FleetFolder, FleetRecord
 from provision.model import Host
-from train.agent.records import Follow, JobResult, Log, Member, Notice, Outcome, Phase, Progress, TaskState, Usage
+from train.agent.records import (
+    AttemptEnded,
+    Follow,
+    JobResult,
+    Log,
+    Member,
+    Notice,
+    Outcome,
+    Phase,
+    Progress,
+    Stalled,
+    TaskState,
+    Usage,
+)
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
     from fleet.remote.follower import Follower, Item
     from train.diagnosis import Verdict
+
+_JUDGE_S = 10.0
+"""How long the cause of a failed attempt may wait for what is still to come of it."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +45,10 @@ class Followed:
         record: Its fleet.
         job: Its identifier.
         channels: Open conversations with the hosts to follow.
-        members: All tasks of the job.
-        lines: Of the logs only the last so many lines; None: all.
+        members: All seats of the job.
+        spares: Those of them that have no task at first.
+        attempts: How often the job is started at most.
+        lines: Of the logs of the newest attempt only the last so many lines; None: all of all attempts.
         follow: Go on until the job ends.
         logs: Send the logs.
     """
@@ -39,6 +58,8 @@ class Followed:
     job: str
     channels: tuple[AgentChannel, ...]
     members: tuple[Member, ...] = ()
+    spares: tuple[str, ...] = ()
+    attempts: int = 1
     lines: int | None = None
     follow: bool = True
     logs: bool = True
@@ -75,6 +96,7 @@ def _follower(followed: Followed) -> Follower:
                 followed.job,
                 channel.connection.host.name,
                 tail_lines=tail,
+                attempt=1 if followed.lines is None else 0,
                 logs=followed.logs,
                 follow=followed.follow,
             ),
@@ -103,42 +125,115 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
         JobNotFinished: Ctrl-C.
         FleetError: a host did not come back, and no other told how the job ended.
     """
-    results: list[JobResult] = []
-    evidence = Evidence(followed.members)
-    noticed: set[str] = set()
+    telling = _Telling(followed, sink)
     try:
         with _follower(followed) as follower:
             for item in follower:
-                if isinstance(item.record, JobResult):
-                    results.append(item.record)
-                elif isinstance(item.record, Notice):
-                    _tell_once(item.record.text, noticed, sink)
-                else:
-                    _emit(item, sink)
-                    evidence.add(item.record, item.payload)
+                telling.tell(item)
                 if until(item):
                     break
     except KeyboardInterrupt:
         raise detached(followed.job) from None
-    result = agreed(results)
-    if result is None:
-        return Ended(None)
-    sink.emit(result)
-    verdict = evidence.verdict(result) if followed.whole and result.started else None
-    if verdict is not None:
-        sink.emit(
-            JobDiagnosed(
-                result.job,
-                verdict.task,
-                verdict.kind.value,
-                verdict.sentence,
-                verdict.lines,
-                verdict.traceback,
-                verdict.consequences,
-                verdict.next_step,
-            )
-        )
-    return Ended(result, verdict)
+    return telling.end()
+
+
+class _Telling:
+    """Emits what a follower delivers: once what every host tells, and the first cause of what failed.
+
+    Args:
+        followed: The job.
+        sink: Takes the events.
+    """
+
+    def __init__(self, followed: Followed, sink: Sink) -> None:
+        self._followed = followed
+        self._sink = sink
+        self._evidence = Evidence(followed.members, followed.spares)
+        self._results: list[JobResult] = []
+        self._noticed: set[str] = set()
+        self._ended: set[int] = set()  # attempts that were told to have failed
+        self._open: dict[int, tuple[AttemptEnded, float]] = {}  # whose cause is to be told, and when at the latest
+        self._away: dict[str, object] = {}  # hosts of which nothing is to be expected, for the time being
+
+    def tell(self, item: Item) -> None:
+        """Take what happened next."""
+        record = item.record
+        if isinstance(record, JobResult):
+            self._results.append(record)
+            self._away[item.host] = record  # nothing comes after it
+        elif isinstance(record, Notice):
+            if record.text not in self._noticed:  # every host tells it
+                self._noticed.add(record.text)
+                self._sink.emit(Note(record.text, Level.WARNING))
+        elif isinstance(record, AttemptEnded):
+            self._attempt_ended(record)
+        else:
+            self._emit(item)
+            self._evidence.add(record, item.payload)
+        self._judge_what_is_complete()
+
+    def _attempt_ended(self, record: AttemptEnded) -> None:
+        if record.attempt in self._ended:  # every host tells it
+            return
+        self._ended.add(record.attempt)
+        record = record._replace(attempts=record.attempts or self._followed.attempts)
+        self._sink.emit(record)
+        if self._followed.whole:
+            self._open[record.attempt] = record, time.monotonic() + _JUDGE_S
+
+    def _emit(self, item: Item) -> None:
+        record = item.record
+        if isinstance(record, Log):
+            self._sink.emit(LogChunk(record.task, record.attempt, record.offset, item.payload))
+        elif isinstance(record, (TaskState, Stalled, Progress, Usage)):
+            self._sink.emit(record)
+        elif isinstance(record, ConnectionLost):
+            if record.retry_s == 0 or not isinstance(self._away.get(item.host), ConnectionLost):  # not at each try
+                self._sink.emit(record)
+            self._away[item.host] = record
+        elif isinstance(record, ConnectionRestored):
+            self._away.pop(item.host, None)
+            self._sink.emit(record)
+
+    def _judge_what_is_complete(self) -> None:
+        now = time.monotonic() if self._open else 0.0
+        for ended, late_at in list(self._open.values()):
+            if now >= late_at or self._evidence.complete(ended, self._away):
+                self._judge(ended)
+
+    def _judge(self, ended: AttemptEnded) -> None:
+        del self._open[ended.attempt]
+        verdict = self._evidence.of_attempt(ended)
+        if verdict is not None:
+            self._sink.emit(_diagnosed(self._followed.job, ended.attempt, verdict, final=False))
+
+    def end(self) -> Ended:
+        """Tell how the job ended."""
+        for ended, _ in list(self._open.values()):
+            self._judge(ended)
+        result = agreed(self._results)
+        if result is None:
+            return Ended(None)
+        self._sink.emit(result)
+        verdict = self._evidence.verdict(result) if self._followed.whole and result.started else None
+        if verdict is not None:
+            self._sink.emit(_diagnosed(result.job, result.attempt, verdict, final=True))
+        return Ended(result, verdict)
+
+
+def _diagnosed(job: str, attempt: int, verdict: Verdict, *, final: bool) -> JobDiagnosed:
+    return JobDiagnosed(
+        job=job,
+        task=verdict.task,
+        kind=verdict.kind.value,
+        sentence=verdict.sentence,
+        lines=verdict.lines,
+        traceback=verdict.traceback,
+        consequences=verdict.consequences,
+        next_step=verdict.next_step,
+        attempt=attempt,
+        final=final,
+    )
 
 
 def detached(job: str) -> JobNotFinished:
@@ -149,32 +244,26 @@ def detached(job: str) -> JobNotFinished:
 
 
 def agreed(results: list[JobResult]) -> JobResult | None:
-    """What the hosts' results amount to: one that knows how the job ended, before one that lost sight of it."""
-    known = [result for result in results if result.outcome is not Outcome.LOST]
-    return next(iter(known or results), None)
+    """What the hosts' results amount to.
 
-
-def _tell_once(text: str, told: set[str], sink: Sink) -> None:
-    # Every host tells it.
-    if text not in told:
-        told.add(text)
-        sink.emit(Note(text, Level.WARNING))
-
-
-def _emit(item: Item, sink: Sink) -> None:
-    record = item.record
-    if isinstance(record, Log):
-        sink.emit(LogChunk(record.task, record.attempt, record.offset, item.payload))
-    elif isinstance(record, (TaskState, Progress, Usage, ConnectionLost, ConnectionRestored)):
-        sink.emit(record)
+    One that knows how the job ended goes before one that lost sight of it, that of the gang before that of a host
+    which was alone, that of a later attempt before that of an earlier one.
+    """
+    return max(
+        results,
+        key=lambda result: (result.outcome is not Outcome.LOST, not result.alone, result.attempt),
+        default=None,
+    )
 
 
 def until_running(followed: Followed, sink: Sink) -> Ended:
     """Wait until every task runs user code, or the job has ended."""
-    waiting = {channel.connection.host.name for channel in followed.channels}
+    waiting = {channel.connection.host.name for channel in followed.channels} - {*followed.spares}
 
     def all_run(item: Item) -> bool:
         if isinstance(item.record, TaskState) and item.record.phase in (Phase.RUNNING, Phase.EXITED):
+            waiting.discard(item.host)
+        if isinstance(item.record, ConnectionLost) and item.record.retry_s == 0:
             waiting.discard(item.host)
         return not waiting
 

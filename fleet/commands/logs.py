@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet.commands.agents import fleet_opened, newest_reports, open_agents
+from fleet.commands.agents import fleet_opened, newest_reports, open_some
 from fleet.commands.follow import Followed, follow, outcome_or_raise
 from fleet.commands.status import script_of
 from fleet.errors import NotFoundError, UsageError
-from fleet.events import JobStarted, Sink
+from fleet.events import JobStarted, Level, Note, Sink
 from fleet.ports import Ports
 from fleet.state import FleetRecord
 from provision.names import index_of, instance_name
@@ -56,26 +56,35 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
 
     Raises:
         NotFoundError: there is no such fleet, worker or job.
+        FleetError: no host can be reached, or not the one that is asked for.
         JobFailedError: the job failed.
         JobNotFinished: the job goes on.
         CancelledError: the job was stopped.
     """
+    from fleet.remote.fanout import raise_failures
+
     name = worker_name(request.worker)
     folder, record = ports.store.need(request.fleet)
     tasks = _tasks(name, record)
-    with open_agents(record.hosts, folder.key) as channels:
+    with open_some(record.hosts, folder.key) as (channels, unreached):
+        raise_failures([outcome for outcome in unreached if outcome.host.name == name], "show its log")
         reports = newest_reports(channels, request.job)
         if not reports:
             what = f"no job {request.job}" if request.job else "no job yet"
             raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_step="fleet status, fleet train task.py")
-        first = next(iter(reports.values()))
+        first = max(reports.values(), key=lambda report: report.attempt)
         _announce(record, first, sink)
+        for outcome in unreached:
+            if outcome.error is not None:
+                sink.emit(Note(f"{outcome.error.sentence}; its log is left out", Level.WARNING))
         followed = Followed(
             folder=folder,
             record=record,
             job=first.job,
             channels=tuple(channel for channel in channels if channel.connection.host.name in tasks),
             members=tuple(first.members),
+            spares=tuple(first.spares),
+            attempts=first.attempts,
             lines=request.lines,
             follow=request.follow,
         )
@@ -87,6 +96,13 @@ def _announce(record: FleetRecord, report: JobReport, sink: Sink) -> None:
     sink.emit(fleet_opened(record))
     sink.emit(
         JobStarted(
-            report.job, script_of(report), report.attempt, tuple(report.members), report.started_at, attached=True
+            job=report.job,
+            script=script_of(report),
+            attempt=max(1, report.attempt),
+            members=tuple(report.members),
+            started_at=report.started_at,
+            attached=True,
+            spares=tuple(report.spares),
+            attempts=report.attempts,
         )
     )

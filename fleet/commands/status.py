@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from fleet.commands.agents import ask_each, opened
+from fleet.commands.follow import agreed
 from fleet.config import for_fleet
 from fleet.errors import FleetError, NotFoundError
 from fleet.ports import Ports
 from fleet.state import FleetFolder, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from provision.model import Host
-from train.agent.records import Inspect, JobReport, Progress
+from train.agent.records import Follow, Inspect, JobReport, JobResult, Outcome, Phase, Progress, Record
+
+if TYPE_CHECKING:
+    from fleet.remote.channel import AgentChannel
+    from train.diagnosis import Verdict
 
 
 @dataclass(frozen=True)
@@ -40,12 +48,12 @@ def _status(name: str, folder: FleetFolder) -> FleetStatus:
         spec = record.spec if record else None
         reason = for_fleet("`fleet up` has not finished; it repairs when repeated, `fleet down` deletes", name)
         return FleetStatus(name=name, provider=spec.provider if spec else "unknown", hosts=(_unmade(reason),))
-    hosts, reports = _ask(record, folder)
+    hosts, job = _ask(record, folder)
     return FleetStatus(
         name=name,
         provider=record.spec.provider,
         hosts=hosts,
-        job=_job(reports),
+        job=job,
         price_usd_h=record.price_usd_h,
         created_at=record.created_at,
     )
@@ -55,25 +63,55 @@ def _unmade(reason: str) -> HostStatus:
     return HostStatus(name="hosts", address="", port=0, reachable=False, reason=reason)
 
 
-def _ask(record: FleetRecord, folder: FleetFolder) -> tuple[tuple[HostStatus, ...], list[JobReport]]:
-    from fleet.remote.channel import open_agent
-    from fleet.remote.fanout import fan_out
+def _ask(record: FleetRecord, folder: FleetFolder) -> tuple[tuple[HostStatus, ...], JobStatus | None]:
+    """What the hosts tell of themselves and of the newest job, each within a deadline."""
     from fleet.remote.job import inspect
 
-    def one(host: Host) -> list[JobReport]:
-        channel = open_agent(host, folder.key)
-        try:
-            return inspect(channel, Inspect(1))
-        finally:
-            channel.connection.close()
+    with opened(record.hosts, folder.key) as opening:
+        channels = [outcome.value for outcome in opening if outcome.value is not None]
+        errors = {outcome.host.name: outcome.error for outcome in opening if outcome.error is not None}
+        found: dict[str, JobReport] = {}
+        for outcome in ask_each(channels, lambda channel: inspect(channel, Inspect(1))):
+            if outcome.error is not None:
+                errors[outcome.host.name] = outcome.error
+            elif outcome.value:
+                found[outcome.host.name] = outcome.value[0]
+        hosts = tuple(_host(host, found.get(host.name), errors.get(host.name)) for host in record.hosts)
+        job = _job(list(found.values()))
+        if job is not None and job.outcome in (Outcome.FAILED, Outcome.LOST):
+            mine = {name: report for name, report in found.items() if report.job == job.id}
+            able = [channel for channel in channels if channel.connection.host.name in mine]
+            job = replace(job, verdict=_verdict(mine, able))
+    return hosts, job
 
-    hosts: list[HostStatus] = []
-    reports: list[JobReport] = []
-    for outcome in fan_out(record.hosts, one):
-        found = outcome.value or []
-        reports += found
-        hosts.append(_host(outcome.host, found[0] if found else None, outcome.error))
-    return tuple(hosts), reports
+
+def _verdict(reports: dict[str, JobReport], channels: Sequence[AgentChannel]) -> Verdict | None:
+    """The first cause of how a job ended, from the beginning and the end of each log of its last attempt."""
+    from fleet.commands.evidence import Evidence
+    from fleet.remote.job import follow
+    from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
+
+    first = next(iter(reports.values()))
+    result = _result(list(reports.values()))
+    if result is None or not result.started:
+        return None
+    request = Follow(
+        first.job,
+        "",
+        attempt=max(1, result.attempt),
+        follow=False,
+        head_bytes=LARGEST_HEAD,
+        tail_bytes=LARGEST_TAIL,
+    )
+
+    def told(channel: AgentChannel) -> list[tuple[Record, bytes]]:
+        return list(follow(channel, request._replace(task=channel.connection.host.name)))
+
+    evidence = Evidence(first.members, first.spares)
+    for outcome in ask_each(channels, told):
+        for record, payload in outcome.value or ():
+            evidence.add(record, payload)
+    return evidence.verdict(result)
 
 
 def _host(host: Host, report: JobReport | None, error: FleetError | None) -> HostStatus:
@@ -96,18 +134,34 @@ def _job(reports: list[JobReport]) -> JobStatus | None:
     if not newest:
         return None
     mine = [report for report in reports if report.job == newest]
-    result = next((report.result for report in mine if report.result is not None), None)
+    result = _result(mine)
+    tasks = tuple(map(_task, mine))
     return JobStatus(
         id=newest,
         script=script_of(mine[0]),
-        attempt=max(report.attempt for report in mine),
+        attempt=max(1, *(report.attempt for report in mine)),
         started_at=min(report.started_at for report in mine),
-        tasks=tuple(_task(report) for report in mine),
+        tasks=tasks,
         outcome=result.outcome if result else None,
         reason=result.reason if result else "",
         first_task=result.first_task if result else "",
         ended_at=result.at if result else 0.0,
+        attempts=mine[0].attempts,
+        waits=result is None and _waits(tasks),
     )
+
+
+def _result(reports: Sequence[JobReport]) -> JobResult | None:
+    """How the job ended, as its hosts agree; None while one of them looks after it, or nobody can tell."""
+    result = agreed([report.result for report in reports if report.result is not None])
+    goes_on = any(report.alive and report.result is None for report in reports)
+    return None if result is not None and goes_on and (result.alone or result.outcome is Outcome.LOST) else result
+
+
+def _waits(tasks: Sequence[TaskStatus]) -> bool:
+    """Whether an attempt is over, and its agents are there for another."""
+    held = [task for task in tasks if task.alive and not task.spare]
+    return bool(held) and all(task.phase is Phase.EXITED for task in held)
 
 
 def script_of(report: JobReport) -> str:
@@ -128,4 +182,6 @@ def _task(report: JobReport) -> TaskStatus:
         steps=progress.steps,
         metrics=progress.metrics,
         steps_per_s=progress.steps_per_s,
+        role=report.role,
+        spare=report.task in report.spares and report.attempt == 0,
     )

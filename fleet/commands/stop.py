@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet.commands.agents import newest_reports, open_agents, stop_everywhere
+from fleet.commands.agents import newest_reports, open_some, stop_everywhere
 from fleet.errors import NotFoundError
 from fleet.events import Note, Sink
 from fleet.ports import Ports
@@ -36,7 +36,7 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
     from fleet.remote.fanout import raise_failures
 
     folder, record = ports.store.need(request.fleet)
-    with open_agents(record.hosts, folder.key) as channels:
+    with open_some(record.hosts, folder.key) as (channels, unreached):
         reports = newest_reports(channels)
         if not reports:
             raise NotFoundError(f"fleet {request.fleet!r} has run no job", next_step="fleet train task.py")
@@ -47,6 +47,7 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
         stopped = raise_failures(stop_everywhere(with_job, job, request.grace_s), "stop the job")
     running = any(answer.running for answer in stopped)
     killed = sum(answer.killed for answer in stopped)
+    raise_failures(unreached, "stop the job where it may still run")
     if running:
         how = f"; {killed} of {len(stopped)} tasks had to be killed" if killed else ""
         sink.emit(Note(f"job {job} is stopped on all hosts{how}"))

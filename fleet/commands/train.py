@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 from fleet.commands.agents import ask, fleet_opened, open_agents, stop_everywhere
 from fleet.commands.follow import Followed, detached, follow, outcome_or_raise, until_running
 from fleet.commands.interrupts import deferred_interrupt
+from fleet.commands.policy import check_policy, most_attempts
 from fleet.config import for_fleet
 from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
 from fleet.ports import Ports
 from fleet.state import FleetFolder, FleetRecord
 from train.agent.cluster import endpoint, tf_config
-from train.agent.records import Commit, JobResult, Member, Prepare, Prepared
+from train.agent.records import Commit, JobResult, Member, Policy, Prepare, Prepared, Replication
 from train.keras import Choice, KerasError, choose, needs_legacy
 from train.script import ScriptError, check_script, imports
 
@@ -46,6 +47,10 @@ class TrainRequest:
     detach: bool = False
     dry_run: bool = False
     grace_s: float = 10.0
+    spares: int = 0  # the last so many hosts get no task until another is lost
+    policy: Policy = field(default_factory=Policy)
+    replication: Replication = field(default_factory=Replication)
+    link_timeout_s: float = 10.0  # a host that is silent for so long is lost
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,9 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
     script = _checked(Path(request.script))
     data = [parse_data(item) for item in request.data]
     folder, record = ports.store.need(request.fleet)
+    check_policy(
+        request.policy, spares=request.spares, hosts=len(record.hosts), link_timeout_s=request.link_timeout_s
+    )
     program = _program(request, script, data, ports)
     with contextlib.ExitStack() as stack:
         stack.enter_context(program.bundle)
@@ -185,17 +193,27 @@ def _prepare(
     return prepared
 
 
+def _workers(request: TrainRequest, prepared: Sequence[Prepared]) -> Sequence[Prepared]:
+    """Those that get a task at once."""
+    return prepared[: len(prepared) - request.spares]
+
+
 def _keras(request: TrainRequest, program: _Program, prepared: Sequence[Prepared]) -> Choice:
     sources = {
         path.relative_to(program.workdir).as_posix(): path.read_bytes()
         for path in imports(program.script, program.workdir)
     }
+    versions = {item.task: item.versions for item in prepared}
+    workers = {item.task: item.versions for item in _workers(request, prepared)}
+    env = {**request.env, **request.secrets}
     try:
-        return choose(
-            needs_legacy(sources), {item.task: item.versions for item in prepared}, {**request.env, **request.secrets}
-        )
+        need = needs_legacy(sources)
+        choice = choose(need, workers, env)
+        if choice.env or len(workers) > 1:
+            choose(need, versions, env)  # a spare must be able to take over
     except KerasError as error:
         raise NotReadyError(error.sentence, cause=error.cause, next_step=error.next_step) from error
+    return choice
 
 
 def _commits(
@@ -218,6 +236,10 @@ def _commits(
             secret_env=request.secrets,
             grace_s=request.grace_s,
             join_timeout_s=JOIN_TIMEOUT_S,
+            link_timeout_s=request.link_timeout_s,
+            policy=request.policy,
+            replication=request.replication,
+            spares=[spare.task for spare in prepared[len(prepared) - request.spares :]],
         )
         for item in prepared
     ]
@@ -225,13 +247,16 @@ def _commits(
 
 def _show(record: FleetRecord, prepared: Sequence[Prepared], commits: Sequence[Commit], sink: Sink) -> None:
     for item, commit, host in zip(prepared, commits, record.hosts, strict=True):
+        spare = item.task in commit.spares
+        members = [member for member in commit.members if member.task not in commit.spares]
         sink.emit(
             TaskPlanned(
                 task=item.task,
                 host=host.address,
-                tf_config=tf_config(commit.members, item.task),
+                tf_config="" if spare else tf_config(members, item.task),
                 command=shlex.join(commit.command),
                 env=commit.env,
+                spare=spare,
             )
         )
 
@@ -262,9 +287,26 @@ def _followed(
     sink: Sink,
 ) -> TrainSummary:
     first = commits[0]
-    sink.emit(JobStarted(first.job, record.last_script, first.attempt, tuple(first.members), ports.clock()))
+    attempts = most_attempts(request.policy)
+    sink.emit(
+        JobStarted(
+            job=first.job,
+            script=record.last_script,
+            attempt=first.attempt,
+            members=tuple(first.members),
+            started_at=ports.clock(),
+            spares=tuple(first.spares),
+            attempts=attempts,
+        )
+    )
     followed = Followed(
-        folder=folder, record=record, job=first.job, channels=tuple(channels), members=tuple(first.members)
+        folder=folder,
+        record=record,
+        job=first.job,
+        channels=tuple(channels),
+        members=tuple(first.members),
+        spares=tuple(first.spares),
+        attempts=attempts,
     )
     if request.detach:
         ended = until_running(dataclasses.replace(followed, logs=False), sink)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from fleet.commands.agents import fleet_opened, open_agents
 from fleet.commands.down import delete_instances
+from fleet.commands.mend import rejoin
 from fleet.config import for_fleet
 from fleet.errors import CancelledError, FleetError, UsageError
 from fleet.events import HostConnected, InstanceChanged, Note, Sink
@@ -139,6 +140,8 @@ def _reconcile(
     record = with_hosts(replace(record, spec=spec), hosts, price)
     folder.write(record)
     _report(record, steps, sink)
+    if record.last_job:
+        rejoin(record, folder, sink)
     return UpSummary(fleet=spec.name, hosts=tuple(hosts), created=steps.create)
 
 

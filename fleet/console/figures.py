@@ -30,6 +30,11 @@ def span(seconds: float) -> str:
     return f"{total // 60} min"
 
 
+def short_span(seconds: float) -> str:
+    """A length of time of which fractions count while it is short: ``0.5 s``, ``12 s``, ``3 min``."""
+    return f"{round(seconds, 1):g} s" if seconds < 10 else span(seconds)
+
+
 def money(dollars: float) -> str:
     """US dollars: ``$0.07``, and ``<$0.01`` for what is more than nothing."""
     return "<$0.01" if 0 < dollars < 0.005 else f"${dollars:,.2f}"

@@ -11,7 +11,7 @@ from fleet.console import figures
 from fleet.console.colors import task_color
 from fleet.console.columns import GAP, Column, Line, Span, choose, crop, line_len, table, table_width
 from fleet.console.logtext import clean
-from fleet.console.sentences import exit_words, result_sentence
+from fleet.console.sentences import called, exit_words, result_sentence
 from fleet.console.view import Row, Stage, View, stragglers
 from train.agent.records import Outcome, Phase
 
@@ -110,8 +110,16 @@ def _header(view: View, width: int, now: float, glyphs: Glyphs) -> list[Line]:
     rule = Span(glyphs.rule * (width - line_len(left) - line_len(right)), "dim")
     lines: list[Line] = [(*left, rule, *right)]
     if view.job:
-        lines.append((Span(f"job {view.job}  attempt {view.attempt}  {clean(view.script)}"),))
+        lines.append((Span(f"job {view.job}  {_attempt_words(view, now)}  {clean(view.script)}"),))
     return lines
+
+
+def _attempt_words(view: View, now: float) -> str:
+    """``attempt 2 of 4``, and when the next one starts while none is under way."""
+    words = f"attempt {view.attempt}" + (f" of {view.attempts}" if view.attempts > 1 else "")
+    if not view.retry_at or view.result:
+        return words
+    return f"{words}, next in {figures.span(view.retry_at - now)}" if view.retry_at > now else f"{words}, next soon"
 
 
 def _foot(view: View, width: int, notice: str, glyphs: Glyphs) -> list[Line]:
@@ -179,7 +187,7 @@ def _fixed_columns(view: View, rows: list[Row], slow: frozenset[str]) -> list[Co
     steps = [figures.of(row.step, row.steps) for row in rows]
     rates = [figures.rate(row.steps_per_s) if row.steps_per_s >= 0 else "" for row in rows]
     return [
-        Column(title, tuple(Span(row.name, task_color(row.name)) for row in rows), limit=20),
+        Column(title, tuple(Span(called(row.name, row.role), task_color(row.name)) for row in rows), limit=24),
         Column("STATE", tuple(map(_state_span, rows, words)), limit=24),
         Column("ADDRESS", _plain(row.endpoint or row.address for row in rows), rank=9, limit=28),
         Column("EPOCH", _plain(epochs), rank=1, right=True),

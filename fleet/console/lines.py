@@ -7,9 +7,9 @@ from typing import BinaryIO, TextIO
 
 from fleet.console.colors import paint, task_color
 from fleet.console.logtext import LogText
-from fleet.console.sentences import plan_text, sentence
+from fleet.console.sentences import Teller, plan_text, stalled_text
 from fleet.events import Event, LogChunk, PushProgress, TaskPlanned
-from train.agent.records import JobResult, Outcome, Phase, TaskState
+from train.agent.records import JobResult, Outcome, Phase, Stalled, TaskState
 
 _PARTIAL_MAX = 64 * 1024  # bytes of an unfinished line that are held back
 
@@ -53,6 +53,7 @@ class LinesSink:
         self._open = ""  # the task whose unfinished line stands at the end of the output
         self._broken = False
         self._pushed: set[str] = set()  # hosts
+        self._teller = Teller()
 
     def emit(self, event: Event) -> None:
         """Take one event.
@@ -72,9 +73,10 @@ class LinesSink:
             if event.host in self._pushed:
                 return
             self._pushed.add(event.host)
-        text = sentence(event)
+        text = self._teller.sentence(event)
         if text and not _is_told_as_error(event):
-            print(text, file=self._err, flush=True)
+            details = "\n" + stalled_text(event).rstrip("\n") if isinstance(event, Stalled) else ""
+            print((text + details).rstrip("\n"), file=self._err, flush=True)
 
     def close(self) -> None:
         """Write what is unfinished; the streams stay open."""

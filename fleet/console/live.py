@@ -13,24 +13,27 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
+from fleet.config import DEFAULT_FLEET, for_fleet
 from fleet.console import figures
 from fleet.console.backlog import Backlog, Batch
 from fleet.console.colors import paint, task_color
 from fleet.console.columns import Line
 from fleet.console.frame import ASCII, Glyphs, frame
 from fleet.console.logtext import clean
-from fleet.console.sentences import plan_text, sentence
+from fleet.console.sentences import Teller, plan_text
 from fleet.console.view import View, apply
 from fleet.events import (
     ConnectionLost,
     ConnectionRestored,
     Event,
     FleetDown,
+    JobDiagnosed,
     JobStarted,
     LogChunk,
     Note,
     TaskPlanned,
 )
+from train.agent.records import AttemptEnded, Stalled
 
 _REFRESH_S = 0.1
 _CLOCK_S = 1.0  # between two redraws when nothing happens
@@ -38,7 +41,7 @@ _LINES_PER_S = 5000  # of the log; more than that nobody reads
 _CLOSE_S = 5.0  # for a terminal that takes no output (Ctrl-S) to take it again
 
 # Everything else is seen in the table.
-_SAID = (Note, JobStarted, ConnectionLost, ConnectionRestored, FleetDown)
+_SAID = (Note, JobStarted, AttemptEnded, Stalled, JobDiagnosed, ConnectionLost, ConnectionRestored, FleetDown)
 
 
 class _Verbatim:
@@ -108,6 +111,7 @@ class LiveSink:
         self._view = View()
         self._backlog = Backlog()
         self._said: list[tuple[float, str]] = []  # when, what
+        self._teller = Teller()
         self._dirty = False
         self._failure: Exception | None = None  # of the drawing thread
         self._gone = False
@@ -161,7 +165,12 @@ class LiveSink:
         if isinstance(event, TaskPlanned):
             self._said.append((time.monotonic(), plan_text(event)))
         elif isinstance(event, _SAID):
-            lines = sentence(event).split("\n")
+            said = self._teller.sentence(event)
+            if not said:
+                return
+            if isinstance(event, Stalled) and (event.stack or event.sockets):
+                said += for_fleet("; `fleet logs` shows its stack", self._view.fleet or DEFAULT_FLEET)
+            lines = said.split("\n")
             text = "\n".join(textwrap.fill(line, self._console.width, break_long_words=False) for line in lines)
             self._said.append((time.monotonic(), text + "\n"))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
-from fleet.console.figures import counted, fold, money, size, span
+from fleet.console.figures import counted, fold, money, short_span, size, span
 from fleet.console.logtext import clean
 from fleet.events import (
     ConnectionLost,
@@ -15,6 +16,7 @@ from fleet.events import (
     FleetDown,
     FleetOpened,
     InstanceChanged,
+    JobDiagnosed,
     JobStarted,
     Level,
     Note,
@@ -22,7 +24,9 @@ from fleet.events import (
     TaskPlanned,
     TaskPrepared,
 )
-from train.agent.records import Exit, JobResult, Outcome, Phase, TaskState
+from train.agent.records import AttemptEnded, Exit, JobResult, Outcome, Phase, Stalled, TaskState
+
+_SPARE = "none: a spare gets no task until another host is lost"
 
 
 def sentence(event: Event) -> str:
@@ -34,14 +38,55 @@ def sentence(event: Event) -> str:
     return "\n".join(clean(line) for line in words(event).split("\n")) if words else ""
 
 
+class Teller:
+    """Sentences of events in the order in which these happen: what was told of an attempt is not told again."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[int, str] = {}
+
+    def sentence(self, event: Event) -> str:
+        """As `sentence`; empty where it says nothing new."""
+        if isinstance(event, AttemptEnded):
+            self._reasons[event.attempt] = _plain(event.reason)
+        elif isinstance(event, JobDiagnosed) and not event.final:
+            reason = self._reasons.get(event.attempt, "")
+            if reason and _plain(event.sentence) == reason:
+                return ""
+        return sentence(event)
+
+
+def _plain(text: str) -> str:
+    """A sentence without the addresses that stand behind names."""
+    return re.sub(r" \([^()]*\)", "", text)
+
+
 def plan_text(plan: TaskPlanned) -> str:
     """What a task will get, for ``--dry-run``: a few lines, the last one ended, too."""
-    rows = [("command", plan.command), ("TF_CONFIG", plan.tf_config)]
+    rows = [("command", plan.command), ("TF_CONFIG", plan.tf_config or _SPARE)]
     rows += [(key, value) for key, value in sorted(plan.env.items()) if key != "TF_CONFIG"]
     wide = max(len(key) for key, _ in rows)
     where = f" on {plan.host}" if plan.host != plan.task else ""
     lines = [plan.task + where, *(f"  {key:{wide}}  {value}" for key, value in rows)]
     return "".join(clean(line) + "\n" for line in lines)
+
+
+def stalled_text(event: Stalled) -> str:
+    """What a task that makes no progress does, in full: its stack and its connections, a heading above each."""
+    lines = []
+    parts = (
+        ("stack", event.stack.splitlines()),
+        ("connections", event.sockets),
+        ("process", [event.kernel] if event.kernel else []),
+    )
+    for heading, found in parts:
+        if found:
+            lines += [f"{event.task}, its {heading}:", *(f"  {line}" for line in found)]
+    return "".join(clean(line) + "\n" for line in lines)
+
+
+def called(task: str, role: str) -> str:
+    """``worker-2 as worker-1``, where a seat plays another role than that of its name."""
+    return f"{task} as {role}" if role and role != task else task
 
 
 def exit_words(end: Exit | None) -> str:
@@ -124,14 +169,16 @@ def _gpus(names: tuple[str, ...]) -> str:
 
 
 def _job_started(event: JobStarted) -> str:
-    tasks = fold(member.task for member in event.members)
+    tasks = fold(member.task for member in event.members if member.task not in event.spares)
     verb = "runs" if event.attached else "started"
     attempt = f", attempt {event.attempt}" if event.attempt > 1 else ""
-    return f"job {event.job} {verb}: {event.script} on {tasks}{attempt}"
+    spares = f", spare: {fold(event.spares)}" if event.spares else ""
+    return f"job {event.job} {verb}: {event.script} on {tasks}{spares}{attempt}"
 
 
 def _connection_lost(event: ConnectionLost) -> str:
-    return f"{event.host}: connection lost ({event.reason}); trying again in {span(max(1, event.retry_s))}"
+    then = f"trying again in {span(max(1, event.retry_s))}" if event.retry_s > 0 else "given up"
+    return f"{event.host}: connection lost ({event.reason}); {then}"
 
 
 def _fleet_down(event: FleetDown) -> str:
@@ -142,9 +189,29 @@ def _fleet_down(event: FleetDown) -> str:
 
 
 def _task_state(event: TaskState) -> str:
-    if event.phase is Phase.EXITED:
-        return f"{event.task}: {_ended(event.exit)}" + (f" ({event.reason})" if event.reason else "")
-    return f"{event.task}: {event.phase.value}" + (f" ({event.reason})" if event.reason else "")
+    words = _ended(event.exit) if event.phase is Phase.EXITED else event.phase.value
+    return f"{called(event.task, event.role)}: {words}" + (f" ({event.reason})" if event.reason else "")
+
+
+def _attempt_ended(event: AttemptEnded) -> str:
+    reason = "; ".join(event.reason.splitlines())
+    if not reason and event.first_task:
+        reason = f"{event.first_task} {_ended(event.exits.get(event.first_task))}"
+    wait = f"in {short_span(event.retry_s)}" if event.retry_s > 0 else "at once"
+    most = f" (of at most {event.attempts})" if event.attempts > 0 else ""
+    return f"attempt {event.attempt} failed{_because(reason)}; attempt {event.attempt + 1} starts {wait}{most}"
+
+
+def _stalled(event: Stalled) -> str:
+    from train.agent.stall import told
+
+    return f"no progress: {told(event)}" + (f" (state {event.state})" if event.state else "")
+
+
+def _job_diagnosed(event: JobDiagnosed) -> str:
+    if event.final or event.kind == "unknown":  # the error at the end of the command tells the one of the job
+        return ""
+    return f"attempt {event.attempt}: {event.sentence}"
 
 
 def _instance_changed(event: InstanceChanged) -> str:
@@ -166,5 +233,8 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     ConnectionRestored: _connection_restored,
     FleetDown: _fleet_down,
     TaskState: _task_state,
+    AttemptEnded: _attempt_ended,
+    Stalled: _stalled,
+    JobDiagnosed: _job_diagnosed,
     JobResult: result_sentence,
 }

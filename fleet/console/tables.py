@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import TextIO
@@ -13,13 +14,14 @@ from fleet.console.colors import task_color, wants_color
 from fleet.console.columns import Column, Line, Span, choose, crop, justify, render, table
 from fleet.console.jsonl import JsonSink
 from fleet.console.logtext import clean
-from fleet.console.sentences import exit_words
+from fleet.console.sentences import called, exit_words
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from train.agent.cluster import endpoint
 from train.agent.records import Outcome, Phase
 
 _INDENT = "  "
 _METRICS = 2  # shown of each task
+_CAUSE_LINES = 12
 
 
 def render_status(fleets: Sequence[FleetStatus], *, now: float, width: int = 80, color: bool = False) -> str:
@@ -63,9 +65,16 @@ def _fleet(fleet: FleetStatus, now: float, width: int) -> list[Line]:
     lines += [(), _job_line(fleet.job, now, width)]
     if fleet.job.tasks:
         lines += _indented(choose(_task_columns(fleet.job.tasks), width - len(_INDENT)), width)
-    if fleet.job.reason:
-        lines.append((Span(f"{_INDENT}{clean(fleet.job.reason)}"),))
-    return lines
+    return [*lines, *_cause(fleet.job, width)]
+
+
+def _cause(job: JobStatus, width: int) -> list[Line]:
+    """Why the job ended so: the first cause where it is known, else what the agents say."""
+    known = job.verdict is not None and job.verdict.kind.value != "unknown"
+    reasons = [job.verdict.sentence] if job.verdict and known else job.reason.splitlines()
+    room = max(1, width - len(_INDENT))
+    words = [line for reason in reasons for line in textwrap.wrap(clean(reason), room, max_lines=4, placeholder=" …")]
+    return [(Span(f"{_INDENT}{line}"),) for line in words[:_CAUSE_LINES]]
 
 
 def _why(host: HostStatus) -> str:
@@ -87,7 +96,8 @@ def _head(fleet: FleetStatus, now: float, width: int) -> Line:
 
 def _job_line(job: JobStatus, now: float, width: int) -> Line:
     word, style = _job_word(job)
-    attempt = f"  attempt {job.attempt}" if job.attempt > 1 else ""
+    attempt = f"  attempt {job.attempt}" if job.attempts > 1 or job.attempt > 1 else ""
+    attempt += f" of {job.attempts}" if job.attempts > 1 else ""
     left = (Span(f"job {job.id}", "bold"), Span("  "), Span(word, style), Span(f"{attempt}  {clean(job.script)}"))
     elapsed = (job.ended_at or now) - job.started_at
     return justify(left, (Span(figures.clock(elapsed) if job.started_at > 0 else ""),), width)
@@ -97,6 +107,8 @@ def _job_word(job: JobStatus) -> tuple[str, str]:
     if job.outcome is not None:
         tones = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}
         return job.outcome.value, tones.get(job.outcome, "red")
+    if job.waits:
+        return "waiting to start again", "yellow"
     if any(task.phase is Phase.STOPPING for task in job.tasks):
         return "stopping", "yellow"
     if any(task.phase is Phase.RUNNING and task.alive for task in job.tasks):
@@ -133,7 +145,7 @@ def _memory(value: int) -> str:
 def _task_columns(tasks: Sequence[TaskStatus]) -> list[Column]:
     rates = [figures.rate(task.steps_per_s) if task.steps_per_s >= 0 else "" for task in tasks]
     return [
-        Column("TASK", tuple(Span(task.task, task_color(task.task)) for task in tasks), limit=24),
+        Column("TASK", tuple(Span(called(task.task, task.role), task_color(task.task)) for task in tasks), limit=24),
         Column("STATE", tuple(map(_task_span, tasks))),
         Column("EPOCH", tuple(Span(figures.of(task.epoch, task.epochs)) for task in tasks), rank=1, right=True),
         Column("STEP", tuple(Span(figures.of(task.step, task.steps)) for task in tasks), rank=2, right=True),
@@ -143,6 +155,8 @@ def _task_columns(tasks: Sequence[TaskStatus]) -> list[Column]:
 
 
 def _task_span(task: TaskStatus) -> Span:
+    if task.spare:
+        return Span("spare") if task.alive else Span("spare", "dim")
     if task.phase is Phase.EXITED:
         word = exit_words(task.exit)
         return Span(word, "green" if word == "done" else "red")

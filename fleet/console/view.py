@@ -22,7 +22,7 @@ from fleet.events import (
     TaskPrepared,
 )
 from train.agent.cluster import endpoint
-from train.agent.records import Exit, JobResult, Phase, Progress, TaskState, Usage
+from train.agent.records import AttemptEnded, Exit, JobResult, Phase, Progress, TaskState, Usage
 
 _SLOW_RATE = 0.7  # of the median of the others
 _WARM_STEPS = 10  # the first ones say nothing of the speed
@@ -54,6 +54,7 @@ class Row:
         total: Bytes to push.
         files: Files to push.
         attempt: Attempt that the following tells of.
+        role: The task that it plays in this attempt, where that is another than its name says.
         phase: None until the task exists.
         exit: How the task ended.
         reason: Why it is in this phase, where somebody said.
@@ -80,6 +81,7 @@ class Row:
     total: int = -1
     files: int = -1
     attempt: int = 0
+    role: str = ""
     phase: Phase | None = None
     exit: Exit | None = None
     reason: str = ""
@@ -123,6 +125,8 @@ class View:
         job: Its identifier.
         script: What it runs.
         attempt: The latest one.
+        attempts: How many there are at most.
+        retry_at: When the next one starts, at the earliest, while none is under way.
         started_at: When the job started.
         ended_at: When this computer learned of its end.
         rows: Hosts or tasks, in the order of their names.
@@ -140,6 +144,8 @@ class View:
     job: str = ""
     script: str = ""
     attempt: int = 0
+    attempts: int = 1
+    retry_at: float = 0.0
     started_at: float = 0.0
     ended_at: float = 0.0
     rows: tuple[Row, ...] = field(default=())
@@ -157,6 +163,8 @@ def apply(view: View, event: Event, now: float) -> View:
         view = replace(view, began_at=now)
     if isinstance(event, (JobResult, FleetDown)):
         view = replace(view, ended_at=now)
+    elif isinstance(event, AttemptEnded) and event.attempt >= view.attempt:
+        view = replace(view, retry_at=now + event.retry_s, attempts=max(view.attempts, event.attempts))
     reducer = _REDUCERS.get(type(event))
     return reducer(view, event) if reducer else view
 
@@ -257,8 +265,9 @@ def _job_started(view: View, event: JobStarted) -> View:
     for member in sorted(event.members, key=lambda member: order(member.task)):
         host = member.task if member.task in hosts else by_address.get(member.address, member.task)
         lost = hosts[host].lost if host in hosts else ""
+        spare = member.task in event.spares
         rows.append(
-            Row(member.task, host=host, lost=lost, address=member.address,
+            Row(member.task, host=host, lost=lost, address=member.address, step_text="spare" if spare else "",
                 endpoint=endpoint(member.address, member.port), attempt=event.attempt)
         )  # fmt: skip
     return replace(
@@ -267,6 +276,8 @@ def _job_started(view: View, event: JobStarted) -> View:
         job=event.job,
         script=event.script,
         attempt=event.attempt,
+        attempts=event.attempts,
+        retry_at=0.0,
         started_at=event.started_at,
         ended_at=0.0,
         result=None,
@@ -293,20 +304,27 @@ def _fleet_down(view: View, event: FleetDown) -> View:
 
 def _of_attempt(view: View, task: str, attempt: int) -> View | None:
     """`view` ready for news of `attempt`; None where they are old."""
-    row = _row(view, task)
-    if attempt < row.attempt:
+    if attempt < max(view.attempt, _row(view, task).attempt):
         return None
-    if attempt > row.attempt:
-        fresh = Row(task, host=row.host, address=row.address, endpoint=row.endpoint, lost=row.lost, attempt=attempt)
-        view = _put(view, fresh)
-    return replace(view, attempt=max(view.attempt, attempt))
+    if attempt > view.attempt:
+        view = replace(view, attempt=attempt, retry_at=0.0, rows=tuple(_fresh(row, attempt) for row in view.rows))
+    return view
+
+
+def _fresh(row: Row, attempt: int) -> Row:
+    """A row as an attempt begins, of which nothing was heard yet."""
+    if row.phase is None:
+        return replace(row, attempt=attempt)
+    return Row(row.name, host=row.host, address=row.address, endpoint=row.endpoint, lost=row.lost, attempt=attempt)
 
 
 def _task_state(view: View, event: TaskState) -> View:
     current = _of_attempt(view, event.task, event.attempt)
     if current is None:
         return view
-    return _with(current, event.task, phase=event.phase, exit=event.exit, reason=event.reason)
+    return _with(
+        current, event.task, phase=event.phase, exit=event.exit, reason=event.reason, role=event.role, step_text=""
+    )
 
 
 def _progress(view: View, event: Progress) -> View:

@@ -52,7 +52,8 @@ class Follower:
         requests: What to follow, by host.
         reopen: Opens a channel to a host's agent.
         channels: Channels that are open already, by name of host; the follower owns and closes them.
-        give_up_s: How long a host may stay away, in seconds; ten at most once another has told how the job ended.
+        give_up_s: How long a host may stay away, in seconds; ten at most once another, which had not lost sight of
+            its peers, has told how the job ended.
         silence_s: Longest time without a word from a living agent, in seconds.
 
     Raises:
@@ -92,7 +93,7 @@ class Follower:
         for line in self._lines:
             if line.bug is not None:
                 raise line.bug
-        if self._terms.told.is_set():
+        if self._terms.known.is_set():
             return
         raise_failures(
             [Outcome(line.host, error=line.failure) for line in self._lines if line.failure], "follow the job"
@@ -120,7 +121,8 @@ class _Terms:
         self.give_up_s = give_up_s
         self.silence_s = silence_s
         self.closed = threading.Event()
-        self.told = threading.Event()  # a host knew how the job ended
+        self.known = threading.Event()  # a host knew how the job ended
+        self.told = threading.Event()  # it had not lost sight of the others
 
 
 class _Line:
@@ -173,7 +175,9 @@ class _Line:
             if new is not None and not self._put(*new):
                 return
             if isinstance(record, JobResult) and record.outcome is not JobOutcome.LOST:
-                self._terms.told.set()
+                self._terms.known.set()
+                if not record.alone:
+                    self._terms.told.set()
 
     def _again(self, error: FleetError) -> bool:
         """Wait before the next try; False if there is none."""

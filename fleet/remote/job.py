@@ -15,7 +15,10 @@ from train.agent.records import (
     Committed,
     End,
     Follow,
+    Give,
     Inspect,
+    Invitation,
+    Invite,
     JobReport,
     Prepare,
     Prepared,
@@ -118,6 +121,62 @@ def commit(channel: AgentChannel, request: Commit) -> Committed:
     answer = _answer(channel, request.join_timeout_s + ANSWER_S, "starting the task", Committed)
     assert isinstance(answer, Committed)  # noqa: S101 - _answer returns nothing else
     return answer
+
+
+def invite(channel: AgentChannel, request: Invite) -> Invitation:
+    """What another host needs to take a lost one's place in a job, of which this host runs one task.
+
+    Raises:
+        RefusedError: the job does not run there.
+        UnreachableError: it does not answer, or the connection broke.
+    """
+    doing = "telling of the job"
+    channel.send(request, doing=doing)
+    answer = _answer(channel, ANSWER_S, doing, Invitation)
+    assert isinstance(answer, Invitation)  # noqa: S101 - _answer returns nothing else
+    return answer
+
+
+def join(channel: AgentChannel, invitation: Invitation, name: str, giver: AgentChannel) -> Committed:
+    """Have a host take the place of `name` in a running job; what it lacks comes from the store of `giver`.
+
+    Raises:
+        RefusedError: one of both hosts refuses.
+        UnreachableError: one of both does not answer, or a connection broke.
+    """
+    host = channel.connection.host
+    commit_of = invitation.commit
+    wish = Prepare(
+        job=commit_of.job,
+        fleet=invitation.fleet,
+        task=name,
+        entries=invitation.entries,
+        address=host.private_address,
+        python=host.python,
+        join=True,
+    )
+    channel.send(wish, doing="sending what to prepare")
+    answer = _answer(channel, PREPARE_S, "preparing the task", Want, Prepared)
+    if isinstance(answer, Want):
+        _hand_over(answer, giver, channel)
+        answer = _answer(channel, PREPARE_S, "preparing the task", Prepared)
+    assert isinstance(answer, Prepared)  # noqa: S101 - _answer returns nothing else
+    members = [answer.member if member.task == name else member for member in commit_of.members]
+    return commit(channel, commit_of._replace(task=name, members=members))
+
+
+def _hand_over(want: Want, giver: AgentChannel, taker: AgentChannel) -> None:
+    if not want.objects:
+        return
+    doing = "giving the job's files"
+    giver.send(Give(want.objects), doing=doing)
+    chunk = Chunk(1)
+    while chunk.payload:
+        record, data = giver.receive(ANSWER_S, doing)
+        if not isinstance(record, Chunk):
+            raise _unexpected(giver.connection.host, record)
+        taker.send(record, data, doing="receiving the job's files", deadline_s=ANSWER_S)
+        chunk = record
 
 
 def stop(channel: AgentChannel, request: Stop) -> Stopped:

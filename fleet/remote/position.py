@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from train.agent.records import Beat, Follow, JobResult, Log, Notice, Progress, Record, TaskState, Usage
+from hashlib import blake2b
+
+from train.agent.records import (
+    AttemptEnded,
+    Beat,
+    Follow,
+    JobResult,
+    Log,
+    Notice,
+    Progress,
+    Record,
+    Stalled,
+    TaskState,
+    Usage,
+)
+
+_KEPT = (TaskState, AttemptEnded, Stalled, Notice, JobResult)
 
 
 class Position:
     """Lets each thing through once, whatever a repeated conversation repeats.
 
-    Bytes of the log are told apart by their offset. Changes of state and results are few and carry their time:
-    they are remembered. Progress and usage are only of interest when they are newer than what is known.
+    Bytes of the log are told apart by their attempt and offset. What else is written down is little and carries its
+    time: it is remembered. Progress and usage are only of interest when they are newer than what is known.
+
+    An agent sends one attempt after the other, each whole before the next begins. Only progress and usage come out
+    of this order, from the supervisor directly.
 
     Args:
         request: What the first conversation asks for.
@@ -17,30 +36,31 @@ class Position:
 
     def __init__(self, request: Follow) -> None:
         self._request = request
-        self._attempt = 0
-        self._log_end = -1  # unknown before the first piece of a log that is tailed
+        self._attempt = request.attempt  # to which the offsets belong; 0: not known yet
         self._record_offset = request.record_offset
-        self._seen: set[str] = set()
+        # Not known before the first piece of a log that is tailed.
+        self._log_end = -1 if request.tail_lines >= 0 else request.log_offset
+        self._seen: set[bytes] = set()
         self._latest: dict[type, float] = {}
 
     def request(self) -> Follow:
         """What the next conversation asks for."""
-        request = self._request._replace(record_offset=self._record_offset)
+        request = self._request._replace(attempt=self._attempt, record_offset=self._record_offset)
         if self._log_end < 0:
             return request
         return request._replace(log_offset=self._log_end, tail_lines=-1)
 
     def passed(self, record: Record, payload: bytes) -> tuple[Record, bytes] | None:
         """What is new in a record and its payload; None where nothing is."""
+        if isinstance(record, (Log, TaskState, Beat)):
+            self._reach(record.attempt)
         if isinstance(record, Log):
             return self._log(record, payload)
         if isinstance(record, Beat):
-            self._record_offset = record.record_offset
-            if self._request.logs:
-                self._log_end = record.log_offset
+            self._beat(record)
             return None
-        if isinstance(record, (TaskState, Notice, JobResult)):
-            key = repr(record)
+        if isinstance(record, _KEPT):
+            key = blake2b(repr(record).encode("utf-8", "surrogateescape"), digest_size=16).digest()
             if key in self._seen:
                 return None
             self._seen.add(key)
@@ -50,10 +70,25 @@ class Position:
             self._latest[type(record)] = record.at
         return record, payload
 
+    def _reach(self, attempt: int) -> None:
+        """Something of `attempt` came: of those before it all has come."""
+        if attempt <= self._attempt:
+            return
+        if self._attempt:  # of the one that is asked for first, the offsets are in the request
+            self._record_offset = 0
+            self._log_end = 0
+        self._attempt = attempt
+
+    def _beat(self, beat: Beat) -> None:
+        if beat.attempt != self._attempt:  # an agent that repeats, or that has no attempt yet
+            return
+        self._record_offset = beat.record_offset
+        if self._request.logs:
+            self._log_end = max(self._log_end, beat.log_offset)
+
     def _log(self, record: Log, payload: bytes) -> tuple[Record, bytes] | None:
-        if record.attempt != self._attempt:
-            self._attempt = record.attempt
-            self._log_end = -1
+        if record.attempt < self._attempt:
+            return None
         end = record.offset + len(payload)
         known = self._log_end - record.offset if self._log_end >= 0 else 0
         if known <= 0:

@@ -1,27 +1,64 @@
 from __future__ import annotations
 
-from fleet.commands.evidence import Evidence
-from train.agent.records import Exit, JobResult, Log, Member, Outcome, Phase, TaskState
+from fleet.commands.evidence import MOST_ATTEMPTS, Evidence
+from train.agent.records import (
+    AttemptEnded,
+    Exit,
+    JobResult,
+    Log,
+    Member,
+    Outcome,
+    Phase,
+    Stalled,
+    TaskState,
+)
 from train.diagnosis import Kind
-from train.diagnosis.model import LARGEST_TAIL
+from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
 
-MEMBERS = (Member("worker-0", "10.0.0.2", 2222, 4000), Member("worker-1", "10.0.0.3", 2222, 4000))
+MEMBERS = tuple(Member(f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
+TWO = MEMBERS[:2]
 TRACEBACK = b'Traceback (most recent call last):\n  File "task.py", line 4, in <module>\n    fail()\nValueError: no\n'
+LOST = (
+    b'Traceback (most recent call last):\n  File "task.py", line 9, in <module>\n    step()\n'
+    b"tensorflow.python.framework.errors_impl.UnavailableError: Collective ops is aborted by: Connection timed out\n"
+    b"Additional GRPC error information from remote target /job:worker/replica:0/task:1 while calling "
+    b"/tensorflow.WorkerService/RecvBuf:\n"
+)
 
 
-def result(outcome: Outcome = Outcome.FAILED) -> JobResult:
+def result(
+    outcome: Outcome = Outcome.FAILED, attempt: int = 1, reason: str = "", first: str = "worker-1"
+) -> JobResult:
     exits = {"worker-0": Exit(signal=15), "worker-1": Exit(code=1)}
-    return JobResult("j", 1, outcome, 5.0, "worker-1", "worker-1 exited with code 1", exits)
+    return JobResult("j", attempt, outcome, 5.0, first, reason, exits)
 
 
-def collected() -> Evidence:
-    evidence = Evidence(MEMBERS)
-    evidence.add(Log("worker-0", 1, 0, 3), b"up\n")
-    evidence.add(Log("worker-1", 1, 0, len(TRACEBACK)), TRACEBACK)
-    evidence.add(TaskState("worker-1", 1, Phase.EXITED, 3.0, exit=Exit(code=1)), b"")
-    evidence.add(TaskState("worker-0", 1, Phase.STOPPING, 3.1), b"")
-    evidence.add(TaskState("worker-0", 1, Phase.EXITED, 3.2, exit=Exit(signal=15)), b"")
+def ended(attempt: int = 1) -> AttemptEnded:
+    exits = {"worker-0": Exit(signal=15), "worker-1": Exit(code=1)}
+    return AttemptEnded("worker-0", attempt, 5.0, "worker-1", "worker-1 exited with code 1", exits, 0.5)
+
+
+def log(evidence: Evidence, task: str, data: bytes, attempt: int = 1) -> None:
+    evidence.add(Log(task, attempt, 0, len(data)), data)
+
+
+def end(evidence: Evidence, task: str, ended: Exit, attempt: int = 1, *, ours: bool = False, role: str = "") -> None:
+    if ours:
+        evidence.add(TaskState(task, attempt, Phase.STOPPING, 3.1, role=role), b"")
+    evidence.add(TaskState(task, attempt, Phase.EXITED, 3.0 + ours, exit=ended, role=role), b"")
+
+
+def collected(attempt: int = 1, evidence: Evidence | None = None) -> Evidence:
+    evidence = evidence or Evidence(TWO)
+    log(evidence, "worker-0", b"up\n", attempt)
+    log(evidence, "worker-1", TRACEBACK, attempt)
+    end(evidence, "worker-1", Exit(code=1), attempt)
+    end(evidence, "worker-0", Exit(signal=15), attempt, ours=True)
     return evidence
+
+
+def kept(evidence: Evidence) -> int:
+    return sum(len(seat.head) + len(seat.tail) for seats in evidence._attempts.values() for seat in seats.values())
 
 
 def test_the_task_that_raised_is_named_and_not_the_one_that_was_stopped() -> None:
@@ -31,7 +68,12 @@ def test_the_task_that_raised_is_named_and_not_the_one_that_was_stopped() -> Non
     assert "ValueError: no" in verdict.sentence
 
 
-def test_a_job_that_succeeded_has_no_cause() -> None:
+def test_a_job_that_succeeded_has_no_cause_whatever_happened_before() -> None:
+    evidence = collected()
+    assert evidence.of_attempt(ended()) is not None
+    end(evidence, "worker-0", Exit(code=0), 2)
+    end(evidence, "worker-1", Exit(code=0), 2)
+    assert evidence.verdict(result(Outcome.SUCCEEDED, 2)) is None
     assert collected().verdict(result(Outcome.SUCCEEDED)) is None
 
 
@@ -39,8 +81,82 @@ def test_of_a_long_log_the_last_words_are_kept_and_memory_is_bounded() -> None:
     evidence = Evidence(MEMBERS)
     for number in range(64):
         evidence.add(Log("worker-1", 1, number, 100_000), b"x" * 99_999 + b"\n")
-    assert len(evidence._tails["worker-1"]) <= 2 * LARGEST_TAIL
-    evidence.add(Log("worker-1", 1, 0, len(TRACEBACK)), TRACEBACK)
+    assert kept(evidence) <= 2 * LARGEST_TAIL + LARGEST_HEAD
+    log(evidence, "worker-1", TRACEBACK)
     verdict = evidence.verdict(result())
     assert verdict is not None
     assert "ValueError" in verdict.sentence
+
+
+def test_memory_is_bounded_however_many_attempts_there_are() -> None:
+    judged, replayed = Evidence(MEMBERS), Evidence(MEMBERS)
+    for attempt in range(1, 100):
+        for evidence in (judged, replayed):
+            for member in MEMBERS:
+                log(evidence, member.task, b"x" * 3 * LARGEST_TAIL, attempt)
+        judged.of_attempt(ended(attempt))
+    assert kept(judged) <= len(MEMBERS) * (2 * LARGEST_TAIL + LARGEST_HEAD)
+    assert kept(replayed) <= MOST_ATTEMPTS * len(MEMBERS) * (2 * LARGEST_TAIL + LARGEST_HEAD)
+
+
+def test_each_attempt_has_its_own_cause() -> None:
+    evidence = collected()
+    first = evidence.of_attempt(ended())
+    log(evidence, "worker-0", b"up\n", 2)
+    end(evidence, "worker-1", Exit(signal=9), 2)
+    end(evidence, "worker-0", Exit(signal=15), 2, ours=True)
+    last = evidence.verdict(result(attempt=2)._replace(exits={}))
+    assert first is not None
+    assert last is not None
+    assert (first.kind, last.kind) == (Kind.SCRIPT_EXCEPTION, Kind.KILLED)
+
+
+def test_a_job_that_ends_between_two_attempts_has_the_cause_of_the_last_one() -> None:
+    evidence = collected()
+    evidence.of_attempt(ended())
+    verdict = evidence.verdict(result(reason="worker-1 exited with code 1"))
+    assert verdict is not None
+    assert verdict.kind is Kind.SCRIPT_EXCEPTION
+    late = evidence.verdict(result(reason="the job ran longer than 60 s (--timeout)", first=""))
+    assert late is not None
+    assert (late.kind, late.task) == (Kind.DEADLINE, "")
+
+
+def test_an_attempt_is_complete_when_all_that_played_in_it_have_told_their_end() -> None:
+    evidence = Evidence(MEMBERS, spares=("worker-2",))
+    assert not evidence.complete(ended(), {})
+    end(evidence, "worker-1", Exit(code=1))
+    assert not evidence.complete(ended(), {})
+    assert evidence.complete(ended(), {"worker-0": "gone"})
+    end(evidence, "worker-0", Exit(signal=15))
+    assert evidence.complete(ended(), {})
+    log(evidence, "worker-2", b"x", 2)
+    assert evidence.complete(ended(), {})
+
+
+def test_a_spare_has_no_part_until_it_takes_over() -> None:
+    evidence = collected(evidence=Evidence(MEMBERS, spares=("worker-2",)))
+    first = evidence.of_attempt(ended())
+    assert first is not None
+    assert first.task == "worker-1"
+    # worker-2 is TensorFlow's worker 1 now; the seat worker-1 is gone.
+    log(evidence, "worker-0", LOST, 2)
+    end(evidence, "worker-0", Exit(code=1), 2)
+    evidence.add(TaskState("worker-2", 2, Phase.RUNNING, 2.0, role="worker-1"), b"")
+    exits = {"worker-0": Exit(code=1)}
+    last = evidence.verdict(JobResult("j", 2, Outcome.FAILED, 9.0, "worker-0", "worker-0 exited with code 1", exits))
+    assert last is not None
+    assert (last.kind, last.task, last.consequences) == (Kind.PEER_UNREACHABLE, "worker-2", ("worker-0",))
+    assert "worker-2 (10.0.0.4)" in last.sentence
+
+
+def test_the_stack_of_a_stalled_task_is_kept() -> None:
+    evidence = Evidence(TWO)
+    stack = 'Main thread (most recent call first):\n  File "/job/task.py", line 7 in load'
+    evidence.add(Stalled("worker-1", 1, 3.0, "S", stack, []), b"")
+    for task in ("worker-0", "worker-1"):
+        end(evidence, task, Exit(signal=15), ours=True)
+    verdict = evidence.verdict(result(reason="no progress for 60 s: worker-0 waits for worker-1"))
+    assert verdict is not None
+    assert (verdict.kind, verdict.task, verdict.traceback) == (Kind.HANG, "worker-1", "task.py:7 in load")
+    assert any("task.py" in line for line in verdict.lines)

@@ -21,12 +21,12 @@ from fleet.remote.follower import Follower, Item
 from fleet.remote.job import RefusedError, commit, follow, prepare
 from provision.model import Host
 from tests.wire.hosts import Hosts, Wire
-from tests.wire.scripted import FOLLOW, Scripted
-from train.agent.records import Commit, Follow, JobResult, Log, Outcome, Phase, Prepare, TaskState
+from tests.wire.scripted import FOLLOW, FOLLOW_ATTEMPTS, Scripted
+from train.agent.records import AttemptEnded, Commit, Follow, JobResult, Log, Outcome, Phase, Prepare, TaskState
 
 pytestmark = pytest.mark.wire
 
-ASK = Follow("job-1", "worker-0")
+ASK = Follow("job-1", "worker-0", attempt=1)
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +111,72 @@ def test_killed_connections_go_on_at_the_byte(hosts: Hosts, log: Path, monkeypat
     lost = next(item.record for item in items if isinstance(item.record, ConnectionLost))
     assert (lost.host, lost.retry_s) == ("worker-0", 0.5)
     assert "worker-0" in lost.reason
+
+
+def test_killed_connections_go_on_in_the_attempt(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attempts 1, 3 and 4, the connection broken in each, and right at the beginning of one."""
+    logs = {attempt: tmp_path / f"log-{attempt}" for attempt in (1, 3, 4)}
+    for path in logs.values():
+        path.write_bytes(os.urandom(400_000))
+    script = Scripted(
+        FOLLOW_ATTEMPTS,
+        LOGS={attempt: str(path) for attempt, path in logs.items()},
+        PIECE=9_999,
+        PAUSE=0.01,
+        OUTCOME="succeeded",
+        ALONE=False,
+    )
+    monkeypatch.setattr(channel_module, "pack", script)
+    found: dict[int, bytes] = dict.fromkeys(logs, b"")
+    others: list[object] = []
+    break_at = [(1, 200_000), (3, 0), (3, 300_000), (4, 100_000)]
+    stands = True
+    with Follower([(hosts.hosts[0], ASK)], opener(hosts)) as follower:
+        for item in follower:
+            record = item.record
+            stands = stands or isinstance(record, ConnectionRestored)
+            if isinstance(record, Log):
+                assert record.attempt == max(
+                    [1, *(attempt for attempt, data in found.items() if data), record.attempt]
+                )
+                assert record.offset == len(found[record.attempt])
+                found[record.attempt] += item.payload
+                if break_at and stands and (record.attempt, record.offset) >= break_at[0]:
+                    break_at.pop(0)
+                    stands = False
+                    hosts.kill_sessions(0)
+            elif isinstance(record, (TaskState, AttemptEnded, JobResult)):
+                others.append((type(record), record.attempt))
+    assert not break_at
+    assert found == {attempt: path.read_bytes() for attempt, path in logs.items()}
+    assert others == [
+        *[(kind, 1) for kind in (TaskState, TaskState, AttemptEnded)],
+        *[(kind, 3) for kind in (TaskState, TaskState, AttemptEnded)],
+        *[(kind, 4) for kind in (TaskState, TaskState, JobResult)],
+    ]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_host_that_was_alone_does_not_end_the_wait_for_the_others(
+    hosts: Hosts, wire: Wire, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    """What such a host tells is taken where nobody else comes back, and not before."""
+    script = Scripted(FOLLOW_ATTEMPTS, LOGS={1: str(hosts.key)}, PIECE=10, PAUSE=0.02, OUTCOME="failed", ALONE=alone)
+    monkeypatch.setattr(channel_module, "pack", script)
+    monkeypatch.setattr("fleet.remote.follower._AFTER_RESULT_S", 0.1)
+    items: list[Item] = []
+    with Follower([(wire.host, ASK), (hosts.hosts[1], ASK)], opener(hosts), give_up_s=3.0) as follower:
+        for item in follower:
+            items.append(item)
+            if item.host == "worker-0" and isinstance(item.record, Log):
+                wire.close()
+            if isinstance(item.record, JobResult):
+                began = time.monotonic()
+        waited = time.monotonic() - began
+    assert [item.host for item in items if isinstance(item.record, JobResult)] == ["worker-1"]
+    assert (waited > 1.0) is alone
 
 
 def test_a_connection_on_which_nothing_comes_is_opened_anew(

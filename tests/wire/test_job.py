@@ -351,6 +351,7 @@ def test_a_killed_supervisor_takes_its_task_with_it(program: Program) -> None:
     program.script("task.py", SLEEP)
     client = program.start("train", "task.py")
     wait_for("both tasks", lambda: len(program.tasks()) == 2)
+    wait_for("user code", lambda: program.log_of("worker-1").read_bytes() == b"up\n")
     (task,) = program.tasks("worker-1")
     os.kill(task.ppid(), signal.SIGKILL)
     ran = program.finish(client, code=100, timeout=40)

@@ -11,7 +11,17 @@ from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optiona
 from train.agent import gate
 from train.agent.cluster import called
 from train.agent.orders import Order, Part, Report, Stage, newest
-from train.agent.records import Exit, JobResult, Member, OnHang, Outcome, Policy, RestartPolicy, SuccessPolicy
+from train.agent.records import (
+    Exit,
+    JobResult,
+    Member,
+    OnHang,
+    Outcome,
+    Policy,
+    RestartPolicy,
+    Stalled,
+    SuccessPolicy,
+)
 from train.agent.roles import first_cast, is_needed, recast
 from train.agent.snapshot import Snapshot
 from train.agent.stall import who_waits
@@ -23,6 +33,9 @@ FAILURE_GRACE_S = 1.0
 # From the order to check until every agent has told what it found.
 CHECK_TIMEOUT_S = 25.0
 LONGEST_BACKOFF_S = 60.0
+# With which TensorFlow's PreemptionCheckpointHandler ends a task once the checkpoint is written:
+# tf.distribute.experimental.TerminationConfig
+START_ME_AGAIN = 42
 # Beats in a link timeout are so far apart, and as much earlier silence is noticed.
 BEAT_PART = 0.2
 _KILL_S = 1.0
@@ -413,7 +426,8 @@ def _again(gang: Gang) -> bool:
         return False
     if policy.restart is RestartPolicy.NEVER or gang.restarts >= policy.restarts:
         return False
-    permanent = end.exit is not None and end.exit.code is not None and end.exit.code < 128
+    code = end.exit.code if end.exit is not None else None
+    permanent = code is not None and code < 128 and code != START_ME_AGAIN
     return not (permanent and policy.restart is RestartPolicy.EXIT_CODE)
 
 
@@ -540,6 +554,9 @@ def _looked(gang: Gang, now: float) -> Gang:
     policy = gang.terms.policy
     gang = gang._replace(look_until=None, hang_told=True)
     stalled = {report.seat: report.stalled for report in seen if report.stalled is not None}
+    for seat in _playing(gang):
+        if _has_ended(gang, seat):
+            stalled[seat] = Stalled(seat, gang.attempt, 0.0, "", "", [])
     waits = who_waits(stalled, gang.members)
     if _start_overdue(gang, now):
         reason = f"no first step within {policy.start_timeout_s:g} s: {waits}"

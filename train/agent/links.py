@@ -267,6 +267,15 @@ class _Call:
             self._on_up()
 
 
+class Events(NamedTuple):
+    """What links call."""
+
+    up: Callable[[str], None]  # with a seat, whenever a connection with it stands, also where it comes back
+    down: Callable[[str, str], None]  # with a seat and a reason: nothing was heard of it for the link timeout
+    message: Callable[[str, Message], None]  # with a seat and what it said
+    idle: Callable[[], None]  # a connection ended, and no other stands
+
+
 class Links:
     """All links of one agent: those that others make to us, and the one that we make.
 
@@ -276,9 +285,7 @@ class Links:
         bond: What we have in common.
         me: Our seat.
         others: The other seats.
-        on_up: Called with a seat whenever a connection with it stands, also where it comes back.
-        on_down: Called with a seat and a reason when nothing was heard of it for the link timeout.
-        on_message: Called with a seat and what it said.
+        events: What to call when something happens.
     """
 
     def __init__(
@@ -289,18 +296,14 @@ class Links:
         me: str,
         others: Mapping[str, Member],
         *,
-        on_up: Callable[[str], None],
-        on_down: Callable[[str, str], None],
-        on_message: Callable[[str, Message], None],
+        events: Events,
     ) -> None:
         self._loop = loop
         self._listener = listener
         self._bond = bond
         self._me = me
         self._others = dict(others)
-        self._on_up = on_up
-        self._on_down = on_down
-        self._on_message = on_message
+        self._on_up, self._on_down, self._on_message, self._on_idle = events
         self._strangers: List[_Guest] = []
         self._guests: Dict[str, _Guest] = {}
         self._call: Optional[_Call] = None
@@ -472,6 +475,8 @@ class Links:
         if self._guests.get(seat) is guest:
             del self._guests[seat]
             self._away(seat, reason, guest.line.heard_at)
+            if not self.connected:
+                self._on_idle()
 
     # --- beats ----------------------------------------------------------------------------------------------------
 

@@ -421,6 +421,8 @@ def _obey(node: Node, sender: str, order: Order, now: float) -> Step:
         again = sender == node.leader and order.term > node.term
         if not again and not _goes_before(node, Leads(order.term, sender, order.running)):
             return node, []
+        if node.mode is Mode.SEEKING:  # what it was told before it led, it did not listen to
+            node = node._replace(said={seat: message for seat, message in node.said.items() if seat != sender})
         node, actions = _follow(node, sender, order.term, now)
         actions = [action for action in actions if not isinstance(action, Dial)] if sender in node.linked else actions
     elif node.mode is Mode.SEEKING:

@@ -52,7 +52,7 @@ class RestartPolicy(str, Enum):
 
     NEVER = "never"
     ON_FAILURE = "on-failure"
-    EXIT_CODE = "exit-code"  # after signals and exit codes from 128 on, which need not happen again
+    EXIT_CODE = "exit-code"  # after signals and exit codes 42 and from 128 on, which need not happen again
 
 
 class SuccessPolicy(str, Enum):

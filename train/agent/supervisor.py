@@ -16,7 +16,7 @@ from train.agent.disk import remove_file
 from train.agent.errors import RefusedError
 from train.agent.gang import Terms
 from train.agent.journal import last_attempt, states, write_result
-from train.agent.links import Bond, Links
+from train.agent.links import Bond, Events, Links
 from train.agent.loop import READ, Loop
 from train.agent.node import Dial, Due, Heard, Knock, LinkDown, LinkUp, Node, NodeAction, NodeEvent, StopAsked, Tell
 from train.agent.orders import Message, Order, Report, Source, from_wire, to_wire
@@ -113,6 +113,7 @@ class Supervisor:
             Finish: lambda action: self._finish(action.result),
         }
         self._result: Optional[JobResult] = None
+        self._ended_at = 0.0
         self._over = False
         self._killed = False
         self._stoppers: List[Callable[[Record], None]] = []
@@ -153,9 +154,12 @@ class Supervisor:
             Bond(commit.job, secret, commit.link_timeout_s),
             commit.task,
             others,
-            on_up=lambda seat: self._feed(LinkUp(seat)),
-            on_down=lambda seat, reason: self._feed(LinkDown(seat, reason)),
-            on_message=self._hear,
+            events=Events(
+                lambda seat: self._feed(LinkUp(seat)),
+                lambda seat, reason: self._feed(LinkDown(seat, reason)),
+                self._hear,
+                self._look_if_told,
+            ),
         )
         if others and commit.replication.mib_s > 0 and "://" not in self._start.checkpoints:
             self._replicator = self._replicate()
@@ -313,6 +317,8 @@ class Supervisor:
         message: Message = action.message
         if isinstance(message, Report):
             message = message._replace(clock=time.time())
+        if isinstance(message, Order) and message.result is not None:
+            message = message._replace(result=self._dated(message.result))
         self._links.send(action.seat, to_wire(message))
 
     def _new_attempt(self, number: int) -> Attempt:
@@ -395,13 +401,18 @@ class Supervisor:
         self._record(action.ended._replace(at=time.time(), attempts=1 + self._commit.policy.restarts))
 
     def _finish(self, result: JobResult) -> None:
-        self._result = result._replace(at=time.time())
+        self._result = self._dated(result)
         try:
             write_result(self._start.paths, self._result)
         except OSError as error:
             os.write(2, f"the result cannot be written: {error.strerror}\n{self._result}\n".encode())
         self._control.wake()
         self._loop.after("told", self._commit.link_timeout_s + _CLOSE_S, self._told)
+
+    def _dated(self, result: JobResult) -> JobResult:
+        """The same on all hosts: dated by who leads."""
+        self._ended_at = self._ended_at or time.time()
+        return result if result.at else result._replace(at=self._ended_at)
 
     def _look_if_told(self) -> None:
         """Who leads waits until the others, who hang up when they have the result, are gone."""

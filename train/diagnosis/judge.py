@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from train.agent.records import Outcome
+from train.agent.stall import doing
 from train.diagnosis.model import MOST_LINES, Kind, TaskEvidence, Verdict
 from train.diagnosis.reading import Reading, ending, excerpt, headline, read
 from train.diagnosis.rules import (
     CLAUSES,
+    DECISIONS,
     EARLY_WORDS,
     LAST_WORDS,
+    MEMORY,
+    MEMORY_WORDS,
     NEXT_STEPS,
     OWN_REASONS,
     REASONS,
+    RESTARTED,
+    RESTARTED_FOR_SURE,
     SHARED_CLAUSES,
+    TIMED_OUT,
     Rule,
     reading,
     rule_of,
@@ -30,27 +37,34 @@ from train.diagnosis.tracebacks import Raised
 _CLOCKS_S = 1.0
 # A peer may die of an early exit a little before that process is gone.
 _EXIT_S = 2.0
+_CUT = re.compile(r"Connection timed out|failed to connect|OS Error|No route to host|Network is unreachable")
 
 
-def diagnose(evidence: Sequence[TaskEvidence], result_outcome: Outcome, first_task: str) -> Verdict | None:
-    """The first cause of a failed job; None: the job succeeded, or was stopped on request.
+def diagnose(
+    evidence: Sequence[TaskEvidence], result_outcome: Outcome, first_task: str, reason: str = ""
+) -> Verdict | None:
+    """The first cause of a failed attempt, or job; None: it succeeded, or was stopped on request.
 
-    The task to blame is, in this order: the first that ended by a failure of its own; the one that exited with
-    code 0 while others still needed it; the one that its peers name; the one that never joined. Where nothing of this
-    is in the evidence, the kind is UNKNOWN.
+    What the gang decided out of its own knowledge goes first: that time was up, that nothing went on, that a host
+    or an agent was gone. The task to blame is else, in this order: the first that ended by a failure of its own; the
+    one that exited with code 0 while others still needed it; the one that its peers name; the one that never joined.
+    Where nothing of this is in the evidence, the kind is UNKNOWN.
 
     Args:
         evidence: What is left of each task, in any order.
         result_outcome: How the job ended.
         first_task: The task that the agents saw fail first; empty: none. It decides only where the clocks of the
             hosts do not.
+        reason: Why it ended, as the agents say; empty: they do not.
     """
     if result_outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED):
         return None
-    readings = sorted((read(item) for item in evidence), key=lambda one: (one.at, one.task))
-    case = _Case(readings, first_task)
+    tasks = _by_role(evidence)
+    readings = sorted((read(item, tasks) for item in evidence), key=lambda one: (one.at, one.task))
+    case = _Case(readings, first_task, tasks, reason)
     return (
-        case.own_failure()
+        case.decided()
+        or case.own_failure()
         or case.early_exit()
         or case.lost_leader()
         or case.named_by_peers()
@@ -61,21 +75,89 @@ def diagnose(evidence: Sequence[TaskEvidence], result_outcome: Outcome, first_ta
     )
 
 
+def _by_role(evidence: Sequence[TaskEvidence]) -> dict[str, str]:
+    """The tasks by the names that TensorFlow has for them."""
+    tasks = {item.task: item.task for item in evidence if item.role in ("", item.task)}
+    return {**tasks, **{item.role: item.task for item in evidence if item.role}}
+
+
+def _mentions(text: str, task: str) -> bool:
+    """Whether a text names a task, and not one whose name only begins alike."""
+    return re.search(rf"(?<![\w-]){re.escape(task)}(?![\w-])", text) is not None
+
+
+def _one_line(reason: str) -> str:
+    """A reason of several lines in one."""
+    first, *others = reason.strip().splitlines() or [""]
+    return f"{first} (and {len(others)} more)" if others else first
+
+
 class _Case:
-    """A failed job.
+    """A failed attempt.
 
     Args:
         readings: Its tasks, the one that ended first before the others.
         first_task: The one that the agents saw fail first.
+        tasks: The tasks by the names that TensorFlow has for them.
+        reason: Why it ended, as the agents say.
     """
 
-    def __init__(self, readings: list[Reading], first_task: str) -> None:
+    def __init__(self, readings: list[Reading], first_task: str, tasks: Mapping[str, str], reason: str) -> None:
         self._readings = readings
         self._by_task = {one.task: one for one in readings}
         self._first_task = first_task
-        self._leader = "chief-0" if "chief-0" in self._by_task else "worker-0"
+        self._leader = tasks.get("chief-0", tasks.get("worker-0", "worker-0"))
+        self._reason = _one_line(reason)
 
     # --- who ------------------------------------------------------------------------------------------------------
+
+    def decided(self) -> Verdict | None:
+        """What the gang found out by itself."""
+        known = [(self._reason, "")] + [(_one_line(one.evidence.reason), one.task) for one in self._readings]
+        for reason, task in known:
+            rule = reading(reason, DECISIONS) if reason else None
+            if rule:
+                return self._said(rule.kind, reason, task)
+        return None
+
+    def _said(self, kind: Kind, reason: str, task: str) -> Verdict:
+        """A verdict in the words of an agent.
+
+        Args:
+            kind: What it says.
+            reason: Its words.
+            task: Its own; empty: those of the gang.
+        """
+        if kind is Kind.HANG:
+            return self._hang(reason, task)
+        if kind is Kind.DEADLINE:
+            return self._verdict(None, kind, reason, ())
+        named = [one for one in self._by_task if _mentions(reason, one)]
+        named.sort(key=lambda one: (one != self._first_task, reason.index(one)))
+        about = named[0] if named else task or self._first_task
+        sentence = reason if named else f"{self._called(about)} {CLAUSES[kind]}: {reason}" if about else reason
+        lines = ending(self._by_task[about].lines) if about in self._by_task else ()
+        return self._verdict(about, kind, sentence, lines)
+
+    def _hang(self, reason: str, task: str) -> Verdict:
+        stuck = next((one for one in self._readings if one.fatal and not one.collateral), None)
+        if stuck and stuck.fatal:
+            what = f"{stuck.fatal.short}: {headline(stuck.fatal)}"
+            sentence = f"{stuck.name} raised {what}, but its process did not end, and the others waited for it"
+            return self._verdict(stuck, Kind.HANG, sentence, excerpt(stuck.lines, stuck.fatal), stuck.fatal.place)
+        looked = {one.task: one.evidence.stalled for one in self._readings if one.evidence.stalled is not None}
+        doings = {name: doing(seen) for name, seen in looked.items()}
+        awaited = [name for name, one in doings.items() if one.does]
+        about = self._first_task or task or (awaited[0] if len(awaited) == 1 else "")
+        sentence = reason
+        if about and not _mentions(reason, about):
+            sentence = f"{self._called(about)} {CLAUSES[Kind.HANG]}: {reason}"
+        if about in looked:
+            lines = tuple(shortened(line) for line in looked[about].stack.splitlines() if line.strip())
+            place = doings[about].place.partition(", inside")[0]
+            return self._verdict(about, Kind.HANG, sentence, lines or (looked[about].kernel,), place)
+        lines = ending(self._by_task[about].lines) if about in self._by_task else ()
+        return self._verdict(about, Kind.HANG, sentence, lines)
 
     def own_failure(self) -> Verdict | None:
         """The earliest end that nobody else caused."""
@@ -104,7 +186,7 @@ class _Case:
     def _own_reason(self, one: Reading) -> Rule | None:
         """What its agent says of itself that is a cause."""
         reason = one.evidence.reason
-        if not reason or any(task in reason for task in self._by_task if task != one.task):
+        if not reason or any(_mentions(reason, task) for task in self._by_task if task != one.task):
             return None
         rule = reading(reason, REASONS)
         if one.ours:
@@ -204,36 +286,27 @@ class _Case:
     def reported(self) -> Verdict | None:
         """What the agents say, where the logs say nothing."""
         order = sorted(self._readings, key=lambda one: one.task != self._first_task)
-        for one in order:
-            reason = one.evidence.reason
+        for reason, task in [(_one_line(one.evidence.reason), one.task) for one in order] + [(self._reason, "")]:
             rule = reading(reason, REASONS) if reason else None
-            if rule is None:
-                continue
-            about = next((task for task in self._by_task if task in reason), one.task)
-            sentence = reason if about in reason else f"{one.name} {CLAUSES[rule.kind]}: {reason}"
-            stuck = self._stuck_exception() if rule.kind is Kind.HANG else None
-            if stuck and stuck.fatal:
-                what = f"{stuck.fatal.short}: {headline(stuck.fatal)}"
-                sentence = f"{stuck.name} raised {what}, but its process did not end, and the others waited for it"
-                return self._verdict(stuck, rule.kind, sentence, excerpt(stuck.lines, stuck.fatal), stuck.fatal.place)
-            return self._verdict(about, rule.kind, sentence, ending(self._by_task[about].lines))
+            if rule:
+                return self._said(rule.kind, reason, task)
         return None
-
-    def _stuck_exception(self) -> Reading | None:
-        """A task that raised and stayed."""
-        return next((one for one in self._readings if one.fatal and not one.collateral), None)
 
     def all_collateral(self) -> Verdict | None:
         """What the failures have in common where each only follows from another."""
         victims = [one for one in self._readings if one.collateral and not one.ours]
+        if victims and all(one.fatal and TIMED_OUT.search(one.fatal.message) for one in victims):
+            others = [one for one in self._readings if one not in victims and one.code is None]
+            who = others[0] if len(others) == 1 else None
+            stuck = who.name if who else "one of the workers"
+            sentence = f"{stuck} made no progress: the collectives of {_listed([v.task for v in victims])} timed out"
+            return self._verdict(who, Kind.HANG, sentence, _about_peers(victims[0]))
         for one in victims:
             rule = rule_of(one.fatal) if one.fatal else None
             if rule:
                 sentence = f"the workers failed together: {_failure(one)}"
                 return self._verdict(None, rule.kind, sentence, _about_peers(one))
-        if victims and any(
-            "Connection timed out" in line or "failed to connect" in line for line in victims[0].lines
-        ):
+        if victims and any(_CUT.search(line) for line in victims[0].lines):
             sentence = f"the workers lost each other, and none of their logs says why: {_failure(victims[0])}"
             return self._verdict(None, Kind.PEER_UNREACHABLE, sentence, _about_peers(victims[0]))
         return None
@@ -242,7 +315,10 @@ class _Case:
         """What can be said where nothing is known."""
         one = self._by_task.get(self._first_task) or next((one for one in self._readings if one.code != 0), None)
         if one is None:
-            return Verdict(self._first_task, Kind.UNKNOWN, "the job failed, and nothing is left that tells why")
+            text = self._reason or "the job failed, and nothing is left that tells why"
+            return Verdict(self._first_task, Kind.UNKNOWN, text)
+        if self._reason and (one.ours or one.unseen):
+            return self._verdict(one, Kind.UNKNOWN, self._reason, ending(one.lines))
         sentence = f"{one.name} {self._ended(one)}, and its log does not say why"
         return self._verdict(one, Kind.UNKNOWN, sentence, ending(one.lines))
 
@@ -273,7 +349,9 @@ class _Case:
         return self._of_code(one, failed)
 
     def _of_exception(self, one: Reading, fatal: Raised, failed: list[str]) -> Verdict:
-        rule = rule_of(fatal)
+        if RESTARTED_FOR_SURE.search(fatal.message) or (RESTARTED.search(fatal.message) and one.progressed):
+            return self._came_back(one, fatal)
+        rule = rule_of(fatal) or _memory(one, fatal)
         kind = rule.kind if rule else Kind.SCRIPT_EXCEPTION
         said = says(fatal)
         lines = excerpt(one.lines, fatal)
@@ -285,7 +363,7 @@ class _Case:
             return self._verdict(None, kind, f"{SHARED_CLAUSES[kind]} ({said})", lines, fatal.place)
         alike = [task for task in failed if task != one.task and _same(self._by_task[task].fatal, fatal)]
         too = f"; so did {_listed(alike)}" if alike else ""
-        if kind is Kind.SCRIPT_EXCEPTION:
+        if kind in (Kind.SCRIPT_EXCEPTION, Kind.UNKNOWN):
             where = f" at {fatal.place}" if fatal.place else ""
             sentence = f"{one.name} raised {said}{where}{too}"
         else:
@@ -295,6 +373,13 @@ class _Case:
         if kind is Kind.SCRIPT_EXCEPTION and package:
             return replace(verdict, next_step=f"install {package.group(1)} on every host, or push it with the script")
         return verdict
+
+    def _came_back(self, one: Reading, fatal: Raised) -> Verdict:
+        """A peer ended and was started again, which this task only found out."""
+        peer = one.named(fatal.message)
+        what = f"{one.task} lost {self._called(peer) if peer else 'a peer'}"
+        sentence = f"{what}: it ended, and was started again while the others went on"
+        return self._verdict(peer, Kind.PEER_UNREACHABLE, sentence, excerpt(one.lines, fatal), but=[one.task])
 
     def _resumed_apart(self) -> bool:
         """Whether the tasks began with different epochs, or one began while the chief was still restoring."""
@@ -363,6 +448,14 @@ class _Case:
         if one.unseen:
             return "ended unseen"
         return f"was killed by signal {one.signal}" if one.signal else f"exited with code {one.code}"
+
+
+def _memory(one: Reading, fatal: Raised) -> Rule | None:
+    """The rule for an exception that is for want of memory, by what the lines before say of whose."""
+    if not any(rule.fits(fatal) for rule in MEMORY):
+        return None
+    found = (reading(line, MEMORY_WORDS) for line in reversed(one.lines))
+    return next((rule for rule in found if rule), next(rule for rule in MEMORY if rule.fits(fatal)))
 
 
 def says(raised: Raised) -> str:

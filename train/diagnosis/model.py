@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from train.agent.records import Exit
+from train.agent.records import Exit, Stalled
 
 LARGEST_TAIL = 256 * 1024
 LARGEST_HEAD = 16 * 1024
@@ -33,6 +33,7 @@ class Kind(str, Enum):
     PREEMPTED = "preempted"
     KILLED = "killed"  # by a signal that nobody of us sent, crashes in native code included
     HANG = "hang"
+    DEADLINE = "deadline"  # the job ran for longer than it was allowed to
     KERAS_3 = "keras-3"
     STOPPED_EARLY = "stopped-early"  # a task exited 0 while its peers still needed it
     UNKNOWN = "unknown"
@@ -50,6 +51,8 @@ class TaskEvidence:
         exited_at: Seconds since the epoch by its host's clock; None or 0: not known.
         reason: What its agent said of it; empty: nothing.
         stopped_by_us: Whether its agent had sent TERM or KILL before it ended.
+        role: The task that it was to TensorFlow, where that has another name.
+        stalled: What it was doing when the tasks were found to make no progress; None: nobody looked.
         log_tail: The last of its output; of more than LARGEST_TAIL bytes the last so many are read.
         log_head: The first of its output; of more than LARGEST_HEAD bytes the first so many are read.
     """
@@ -63,6 +66,8 @@ class TaskEvidence:
     stopped_by_us: bool = False
     log_tail: bytes = b""
     log_head: bytes = b""
+    role: str = ""
+    stalled: Stalled | None = None
 
 
 @dataclass(frozen=True)

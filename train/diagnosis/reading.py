@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,7 +17,9 @@ _LAST_WORDS = 60
 _MOST_AFTERWORDS = 40
 _PROGRESS_AFTER = 2
 # How shells and container engines say by which signal a process died: 128 and its number.
-_SHELL_SIGNALS = {128 + number for number in (1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 15)}
+_SHELL_SIGNALS = {128 + number: number for number in (1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 15)}
+# How programs say it that exit with what Python's subprocess gave them: the number, negative.
+_SHELL_SIGNALS.update({256 - number: number for number in (6, 7, 9, 11, 15)})
 # By these a process may end itself while it goes down with an exception.
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 
@@ -27,6 +30,7 @@ _TIMED_OUT = re.compile(r"Task /job:(\w{1,40})/replica:\d{1,9}/task:(\d{1,9}) he
 _REMOTE = re.compile(r"remote target /job:(\w{1,40})/replica:\d{1,9}/task:(\d{1,9})")
 _JOINED = re.compile(r"/job:(\w{1,40})/replica:\d{1,9}/task:(\d{1,9}) has connected to coordination service")
 _AWAITED = re.compile(r"(?:still waiting for response from worker|Waiting for response from worker): ")
+_BARRIER = re.compile(r"Barrier timed out\. .{0,20}(?:WaitForAllTasks|Wait_for_all_tasks|PjRT_Client_Connect)")
 _WAITING = re.compile(r"Waiting for (\d{1,9})/\d{1,9} tasks to connect")
 _HEARTBEAT = re.compile(
     r"(?:Deadline Exceeded|DEADLINE_EXCEEDED|RPC: /tensorflow|coordination service)"
@@ -51,11 +55,13 @@ class Reading:
         evidence: What was read.
         lines: Its last output, cleaned.
         raised: The exceptions in it.
+        tasks: By the names that TensorFlow has for them, the tasks that play these roles.
     """
 
     evidence: TaskEvidence
     lines: list[str] = field(repr=False)
     raised: list[Raised] = field(repr=False)
+    tasks: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def task(self) -> str:
@@ -94,7 +100,8 @@ class Reading:
         code = ended.code or 0
         if code < 0:
             return -code
-        return code - 128 if code in _SHELL_SIGNALS and not self._last_exception_near_end() else 0
+        number = _SHELL_SIGNALS.get(code, 0)
+        return number if number and not self._last_exception_near_end() else 0
 
     @property
     def code(self) -> int | None:
@@ -146,6 +153,15 @@ class Reading:
         silent = (line for line in reversed(self.last_words) if not (is_noise(line) or is_progress(line)))
         return next((line.strip() for line in silent if not _TASK_ALONE.match(line)), "")
 
+    def _task(self, found: re.Match[str] | None) -> str:
+        """The task that a line of TensorFlow names; empty: none."""
+        role = f"{found.group(1)}-{int(found.group(2))}" if found else ""
+        return self.tasks.get(role, role)
+
+    def named(self, text: str) -> str:
+        """The first task that a text of TensorFlow names; empty: none."""
+        return self._task(_TASK.search(text))
+
     @cached_property
     def accused(self) -> list[str]:
         """The peers that it names as the ones that are gone, the likeliest first."""
@@ -157,11 +173,11 @@ class Reading:
             listing = bool(alone) or "unhealthy (stopped sending heartbeats)" in line
             found = alone or _TIMED_OUT.search(line)
             if found:
-                named.append(_task(found))
+                named.append(self._task(found))
             elif not remote and "CoordinationService/" not in line:
-                remote = _task(_REMOTE.search(line))
+                remote = self._task(_REMOTE.search(line))
         if not named:
-            named = [_task(_REPORTED.search(line)) for line in self.lines if "Error reported from" in line]
+            named = [self._task(_REPORTED.search(line)) for line in self.lines if "Error reported from" in line]
         if not named and remote:
             named = [remote]
         return [name for name in dict.fromkeys(named) if name and name != self.task]
@@ -177,9 +193,11 @@ class Reading:
                 waiting = {} if int(found.group(1)) == 0 else {"": None}
             if "has passed with status: OK" in line or is_progress(line):
                 waiting = {}
+            if _BARRIER.search(line):
+                waiting.setdefault("")
             alone = _TASK_ALONE.match(line) if listing and waiting else None
-            listing = bool(alone) or "Example stragglers:" in line
-            name = _task(alone) if alone else _task(_TASK.search(line)) if _AWAITED.search(line) else ""
+            listing = bool(alone) or "Example stragglers:" in line or "imed out task names:" in line
+            name = self._task(alone) if alone else self._task(_TASK.search(line)) if _AWAITED.search(line) else ""
             if name:
                 waiting[name] = None
         return [name for name in waiting if name != self.task]
@@ -191,10 +209,15 @@ class Reading:
         for line in self.lines:
             found = _JOINED.search(line)
             if found:
-                joined.add(_task(found))
+                joined.add(self._task(found))
             elif joined and line.strip() and not is_noise(line) and not _TASK_ALONE.match(line):
                 return set()
         return joined
+
+    @cached_property
+    def progressed(self) -> bool:
+        """Whether it trained."""
+        return any(is_progress(line) for line in self.lines)
 
     @cached_property
     def serves(self) -> bool:
@@ -229,14 +252,15 @@ class Reading:
         return 0
 
 
-def read(evidence: TaskEvidence) -> Reading:
-    """Read one task's evidence; linear in its size."""
+def read(evidence: TaskEvidence, tasks: Mapping[str, str]) -> Reading:
+    """Read one task's evidence; linear in its size.
+
+    Args:
+        evidence: What is left of the task.
+        tasks: By the names that TensorFlow has for them, the tasks that play these roles.
+    """
     lines = lines_of(evidence.log_tail[-LARGEST_TAIL:] or evidence.log_head[:LARGEST_HEAD])
-    return Reading(evidence, lines, find_all(lines))
-
-
-def _task(found: re.Match[str] | None) -> str:
-    return f"{found.group(1)}-{int(found.group(2))}" if found else ""
+    return Reading(evidence, lines, find_all(lines), tasks)
 
 
 def headline(raised: Raised) -> str:

@@ -56,21 +56,37 @@ _COLLATERAL_TEXT = re.compile(
     r"Collective ops is aborted by|failed to connect to all addresses|Socket closed|recvmsg:|sendmsg:"
     r"|stopped sending heartbeats|heartbeat timeout|RPC: /tensorflow\.|Collective has timed out|Barrier "
     r"|Deadline Exceeded|\[_Derived_\]|Additional GRPC error information from remote target"
+    r"|RecvAsync is cancelled|remote process exited or there was a network error|Failed to pick subchannel"
+    r"|Horovod has been shut down"
+)
+# Words of gRPC that are too common anywhere but at the beginning of what an exception says.
+_COLLATERAL_HEAD = re.compile(
+    r"OS Error|Endpoint read failed|Trying to connect an http1\.x server|Broken pipe|GOAWAY|Stream removed"
+    r"|keepalive watchdog timeout|Transport closed|No route to host|Network is unreachable|Connection reset by peer"
 )
 _COLLATERAL_TYPE = re.compile(
     r"(?:Unavailable|DeadlineExceeded|Internal|Cancelled|Aborted|InvalidArgument)Error|InvalidArgument"
 )
+# A peer that ended and was started again, while this task went on.
+RESTARTED = re.compile(
+    r"different incarnation|different device incarnation|has likely restarted|was probably restarted"
+)
+RESTARTED_FOR_SURE = re.compile(r"different device incarnation|was probably restarted")
+TIMED_OUT = re.compile(r"Collective has timed out")
 # With these words no exception of TensorFlow is anything but collateral.
 _DERIVED = re.compile(r"Collective ops is aborted by|\[_Derived_\]")
 # Says what a peer reports of itself, or what the whole group disagrees on.
 _NEVER_COLLATERAL = re.compile(
     r"unknown device\.|Collective instance \d+ expected type|joining a group|that group has size"
-    r"|different incarnation|DNS resolution failed|Domain name not found|Name or service not known"
+    r"|different (?:device )?incarnation|DNS resolution failed|Domain name not found|Name or service not known"
     r"|errors resolving |Address lookup failed"
 )
 
 _TF = r"\w+Error"
-_MEMORY_TYPES = r"ResourceExhaustedError|InternalError|UnknownError|InvalidArgumentError|RuntimeError|XlaRuntimeError"
+_MEMORY_TYPES = (
+    r"ResourceExhaustedError|InternalError|UnknownError|InvalidArgumentError|RuntimeError|XlaRuntimeError"
+    r"|OutOfMemoryError"
+)
 _NO_MEMORY = r"OOM when allocating|[Oo]ut of memory|OUT_OF_MEMORY|[Ff]ailed to alloc"
 _MISSING = r"No such file or directory|[Nn]o files? matched|No file matching|[Ff]ailed to find any matching files"
 
@@ -86,6 +102,7 @@ EXCEPTIONS = (
         r"unknown device\.|joining a group (?:with|that)|that group has size|different incarnation"
         r"|has likely restarted",
         types=_TF,
+        unless=RESTARTED_FOR_SURE.pattern,
         shared=True,
     ),
     _rule(Kind.WRONG_TF_CONFIG, r"The `task_id` \S+ exceeds the maximum id", types="ValueError"),
@@ -99,9 +116,10 @@ EXCEPTIONS = (
     # What a task has run out of.
     _rule(
         Kind.DISK_FULL,
-        r"No space left on device|Disk quota exceeded|\[Errno 122\]|Disk is full",
+        r"No space left on device|[Dd]isk quota exceeded|\[Errno 122\]|Disk is full",
         unless=r"inotify|/dev/shm",
     ),
+    _rule(Kind.DISK_FULL, r"\.tempstate\d+", types="ResourceExhaustedError", unless=_NO_MEMORY),
     _rule(
         Kind.GPU_OUT_OF_MEMORY,
         rf"(?s)(?:{_NO_MEMORY}).{{0,2000}}(?:GPU|gpu|CUDA|cuda)|(?:GPU|CUDA|cuda)[^\n]{{0,400}}(?:{_NO_MEMORY})",
@@ -114,6 +132,7 @@ EXCEPTIONS = (
         types=_MEMORY_TYPES,
     ),
     _rule(Kind.HOST_OUT_OF_MEMORY, r"", types=r"_?(?:Array)?MemoryError|ArrowMemoryError"),
+    _rule(Kind.HOST_OUT_OF_MEMORY, r"node running low on memory", types="OutOfMemoryError"),
     _rule(Kind.HOST_OUT_OF_MEMORY, r"Cannot allocate memory", types=r"OSError|BlockingIOError|RuntimeError"),
     # What stands in its way.
     _rule(Kind.PORT_IN_USE, r"Could not start gRPC server|Address already in use"),
@@ -152,6 +171,7 @@ EXCEPTIONS = (
         types=r"NotFoundError|InvalidArgumentError|UnknownError|OSError|IOError|ValueError|DataLossError",
         unless=r"undefined symbol|shared object",
     ),
+    _rule(Kind.FILE_NOT_FOUND, r"HTTP response code 404|The specified key does not exist", types="NotFoundError"),
     # Keras 3 where Keras 2 is meant.
     _rule(
         Kind.KERAS_3,
@@ -164,13 +184,42 @@ EXCEPTIONS = (
     ),
 )  # fmt: skip
 
+# Memory, or what fails without it: only the lines before can tell whose.
+MEMORY = (
+    _rule(
+        Kind.UNKNOWN,
+        rf"{_NO_MEMORY}|failed to allocate memory|[Rr]an out of memory",
+        types=r"ResourceExhaustedError|XlaRuntimeError|OutOfMemoryError",
+    ),
+    _rule(
+        Kind.UNKNOWN,
+        r"cuDNN failed to initialize|[Cc]ould not create cudnn handle|failed to create cublas handle"
+        r"|CU(?:DNN|BLAS)_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|Blas \w{4,6} launch failed"
+        r"|Dst tensor is not initialized",
+        types=r"InternalError|UnknownError|NotFoundError|FailedPreconditionError",
+    ),
+)
+MEMORY_WORDS = (
+    _rule(
+        Kind.GPU_OUT_OF_MEMORY,
+        r"Allocator \(GPU_\d+_bfc\) ran out of memory|BFCAllocator dump for GPU|CUDA_ERROR_OUT_OF_MEMORY"
+        r"|CU(?:DNN|BLAS)_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
+        unless=r"not a failure",
+    ),
+    _rule(
+        Kind.HOST_OUT_OF_MEMORY, r"Allocator \((?:mkl_)?cpu(?:_bfc)?\) ran out of memory|BFCAllocator dump for cpu"
+    ),
+)
+
 # --- last words: lines of a process that ended without an exception -----------------------------------------------
 
 LAST_WORDS = (
     _rule(
         Kind.HOST_OUT_OF_MEMORY,
         r"'std::bad_alloc'|oom-kill event|oom_kill event|out-of-memory handler|Memory cgroup out of memory"
-        r"|\bOOMKilled\b|Out of memory: Kill(?:ed)? process|^MemoryError$",
+        r"|\bOOMKilled\b|OOM Killed|Out of memory: Kill(?:ed)? process|^MemoryError$"
+        r"|slurmstepd: error: .{0,80}exceeded (?:job )?memory limit|PBS: job killed: (?:v?mem|pvmem) "
+        r"|reaching LSF memory usage limit",
     ),
     _rule(
         Kind.GPU_OUT_OF_MEMORY,
@@ -181,7 +230,15 @@ LAST_WORDS = (
     _rule(Kind.PORT_IN_USE, r"Could not start gRPC server|Failed to add port to server"),
     _rule(Kind.FILE_NOT_FOUND, r"can't open file '[^']{1,400}': \[Errno 2\]"),
     _rule(Kind.DISK_FULL, r"^(?!.*inotify).{0,200}: No space left on device"),
-    _rule(Kind.PREEMPTED, r"PreemptionCheckpointHandler: .{0,80}(?:[Pp]reemption|[Ee]xiting|maintenance)"),
+    _rule(
+        Kind.PREEMPTED,
+        r"PreemptionCheckpointHandler: .{0,80}(?:[Pp]reemption|[Ee]xiting|maintenance)"
+        r"|CANCELLED AT \S{1,40} DUE TO PREEMPTION",
+    ),
+    _rule(
+        Kind.DEADLINE,
+        r"CANCELLED AT \S{1,40} DUE TO TIME LIMIT|PBS: job killed: walltime |reaching LSF run time limit",
+    ),
 )
 EARLY_WORDS = (
     _rule(
@@ -194,20 +251,33 @@ EARLY_WORDS = (
 
 # --- reasons that an agent gives ----------------------------------------------------------------------------------
 
+# What the gang says once it has decided: nothing in a log knows better.
+DECISIONS = (
+    _rule(Kind.DEADLINE, r"^the job ran longer than \S{1,20} s\b"),
+    _rule(Kind.HANG, r"^no (?:progress for|first step within) \S{1,20} s\b"),
+    _rule(
+        Kind.KILLED, r"^the agent of \S{1,80} was killed\b|^\S{1,80} \(\S{1,80}\) was lost: its agent was killed\b"
+    ),
+    _rule(Kind.PEER_UNREACHABLE, r"^\S{1,80} \(\S{1,80}\) (?:was lost: |did not answer$)"),
+)
 REASONS = (
-    _rule(Kind.DISK_FULL, r"(?i)no space left|disk (?:is )?full|disk quota"),
+    _rule(Kind.DISK_FULL, r"(?i)no space left|disk (?:is )?full|disk quota|\bof disk left\b"),
     _rule(Kind.HOST_OUT_OF_MEMORY, r"(?i)out of memory|\boom\b|oom[- ]kill"),
     _rule(Kind.PREEMPTED, r"(?i)preempt|spot (?:instance|vm)|host maintenance|reclaimed"),
     _rule(Kind.HANG, r"(?i)no progress|\bhang|\bhung\b|\bstuck\b|\bstalled\b|no output"),
-    _rule(Kind.PEER_NEVER_STARTED, r"(?i)did not join|never (?:joined|started)|not reached its first step"),
-    _rule(Kind.NAME_RESOLUTION, r"(?i)name resolution|cannot resolve|could not resolve|name or service not known"),
+    _rule(Kind.PEER_NEVER_STARTED, r"(?i)did not join|never (?:joined|started)"),
+    _rule(
+        Kind.NAME_RESOLUTION,
+        r"(?i)name resolution|cannot resolve|could not resolve|name or service not known|name is not known there",
+    ),
     _rule(Kind.PORT_IN_USE, r"(?i)port \S{1,20} (?:is )?(?:in use|taken|busy)|address already in use"),
-    _rule(Kind.VERSION_MISMATCH, r"(?i)different versions?\b|versions? differ"),
+    _rule(Kind.VERSION_MISMATCH, r"(?i)different versions?\b|versions? differ|(?:tensorflow|keras) differs"),
     _rule(
         Kind.PEER_UNREACHABLE,
         r"(?i)\bsilent\b|\blost\b|unreachable|cannot reach|no answer|link (?:broke|is down)|connection"
-        r"|closed|no longer answers",
+        r"|closed|no longer answers|did not answer",
     ),
+    _rule(Kind.KILLED, r"(?i)\bagent of \S{1,80} was killed\b|\bwas killed by (?:SIG[A-Z]|signal)"),
 )
 # Of a task that its own agent ended, these say why it did; anything else says only that it had to.
 OWN_REASONS = (Kind.DISK_FULL, Kind.HOST_OUT_OF_MEMORY, Kind.PREEMPTED)
@@ -233,6 +303,7 @@ CLAUSES = {
     Kind.PREEMPTED: "was preempted",
     Kind.KILLED: "was killed",
     Kind.HANG: "made no progress",
+    Kind.DEADLINE: "did not end in time",
     Kind.KERAS_3: "failed on Keras 3, which cannot do this with several workers or has another name for it",
     Kind.STOPPED_EARLY: "exited with code 0 while the others were still training",
     Kind.UNKNOWN: "failed",
@@ -270,7 +341,8 @@ NEXT_STEPS = {
     Kind.DISK_FULL: "free space on the host, or take hosts with larger disks",
     Kind.PREEMPTED: "start again; it goes on from the newest checkpoint",
     Kind.KILLED: "see the host's kernel log (`dmesg -T`) for who killed it",
-    Kind.HANG: "see what each task was doing in its log",
+    Kind.HANG: "see in the logs what each task was doing; --on-hang restart starts again where that helps",
+    Kind.DEADLINE: "give it more time with --timeout, or let it do less; from a checkpoint it goes on where it was",
     Kind.KERAS_3: "install tf-keras on all hosts and set TF_USE_LEGACY_KERAS=1",
     Kind.STOPPED_EARLY: "let every worker take the same number of steps",
     Kind.UNKNOWN: "",
@@ -285,7 +357,9 @@ def is_collateral(raised: Raised) -> bool:
 def _is_collateral(raised: Raised) -> bool:
     if raised.short.endswith("Error") and _DERIVED.search(raised.message):
         return True
-    return _COLLATERAL_TYPE.fullmatch(raised.short) is not None and tells_of_peers(raised.message)
+    if _COLLATERAL_TYPE.fullmatch(raised.short) is None:
+        return False
+    return tells_of_peers(raised.message) or _COLLATERAL_HEAD.match(raised.message) is not None
 
 
 def tells_of_peers(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 TRACEBACK = "Traceback (most recent call last):"
@@ -10,6 +11,8 @@ _LONGEST_LINE = 4096
 _LONGEST_PREFIX = 160
 _MOST_SHAPES = 4
 _LEAST_SHARE = 0.2  # of all lines have a prefix that is one
+_LEAST_OBJECTS = 0.5  # of all lines are objects of JSON, where they are meant to be
+_TEXT_KEYS = ("log", "message", "msg", "textPayload")
 
 _BREAK = re.compile(r"\r\n|\n|\r")
 _CONTROL = re.compile(
@@ -30,6 +33,7 @@ _LOGGED = re.compile(
     r"(?<![^\s:>|\])])(?:[DIWEF]\d{4} \d\d:\d\d:\d\d\.\d|[DIWEF]0000 00:00:\d{10}\.\d|"
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9}: [DIWEF] \S)"
 )
+_CALL = re.compile(r'(?:(?<=\S)|(?<=\S ))  File "(?=[^"]{1,300}", line \d)')
 _CHATTER = re.compile(r"(?:\S+ \S+: )?[DIW](?:\d{4})? |(?:DEBUG|INFO):|WARNING: All|To enable")
 _PROGRESS = re.compile(
     r"\b(?:epoch|step|iter|iteration|batch)s?\b\W{0,4}\d"
@@ -45,7 +49,23 @@ def lines_of(data: bytes) -> list[str]:
     A carriage return ends a line as a newline does. Of a line longer than 4 KiB the middle is left out.
     """
     text = data.decode("utf-8", "replace")
-    return _unprefixed([_clean(line) for line in _BREAK.split(text)])
+    return _unprefixed([_clean(line) for line in _unpacked(_BREAK.split(text))])
+
+
+def _unpacked(lines: list[str]) -> list[str]:
+    """The lines, where each is an object of JSON, as container engines and clouds write them, what it holds."""
+    objects = sum(1 for line in lines if line.startswith('{"'))
+    if not objects or objects < _LEAST_OBJECTS * sum(1 for line in lines if line.strip()):
+        return lines
+    found: list[str] = []
+    for line in lines:
+        try:
+            values = json.loads(line) if line.startswith('{"') else None
+        except (ValueError, RecursionError):
+            values = None
+        held = [values[key] for key in _TEXT_KEYS if isinstance(values.get(key), str)] if values else []
+        found += _BREAK.split(held[0].removesuffix("\n")) if held else [line]
+    return found
 
 
 def _clean(line: str) -> str:
@@ -77,7 +97,7 @@ def shortened(line: str, most: int = 300) -> str:
 def _unprefixed(lines: list[str]) -> list[str]:
     """The lines without the prefix that a launcher put before most of them, whatever numbers are in it.
 
-    It shows before lines whose own beginning is known: tracebacks, and what TensorFlow logs.
+    It shows before lines whose own beginning is known: tracebacks and their calls, and what TensorFlow logs.
     """
     shapes: dict[str, re.Pattern[str]] = {}
     for line in lines:
@@ -91,8 +111,9 @@ def _unprefixed(lines: list[str]) -> list[str]:
 
 
 def _logged_at(line: str) -> int:
-    """Where TensorFlow's own line begins in this one; -1: nowhere."""
-    found = _LOGGED.search(line[: 2 * _LONGEST_PREFIX])
+    """Where a line of TensorFlow's log or of a traceback's calls begins in this one; -1: nowhere."""
+    begin = line[: 2 * _LONGEST_PREFIX]
+    found = _LOGGED.search(begin) or _CALL.search(begin)
     return found.start() if found else -1
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from train.diagnosis.text import TRACEBACK, is_noise, is_progress
 
-_MOST_MESSAGE_LINES = 80
+_MOST_MESSAGE_LINES = 400
 _MOST_STRAY_LINES = 60
 
 CONTEXT = "During handling of the above exception, another exception occurred:"
@@ -17,7 +17,9 @@ CAUSE = "The above exception was the direct cause of the following exception:"
 _FRAME = re.compile(r'File "([^"]{1,1024})", line (\d{1,9})(?:, in (.{1,200}))?')
 _NOTEBOOK = re.compile(r"([A-Za-z_][\w.]{0,120})\s{2,}Traceback \(most recent call last\)$")
 _CELL = re.compile(r"(?:Cell )?In\s?\[(\d+)\], line (\d+)")
-_NAMED = re.compile(r"([A-Za-z_]\w{0,120}(?:\.[A-Za-z_<]\w{0,120}>?){0,12})(?:: ?|$)")
+_ABOVE = " (see above for traceback)"  # behind the type, where TensorFlow 1 is emulated
+_NAMED = re.compile(rf"([A-Za-z_]\w{{0,120}}(?:\.[A-Za-z_<]\w{{0,120}}>?){{0,12}})(?:{re.escape(_ABOVE)})?(?:: ?|$)")
+_BOXED = re.compile(r"[│|] (\S.{0,1000}):(\d{1,9}) in (\S{1,200})\s*[│|]?$")
 _SUFFIX = re.compile(r"(?:Error|Exception|Warning|Interrupt|Exit|Iteration|Timeout|Group)$")
 _LOWER = re.compile(r"(?:error|timeout)$")  # socket.gaierror, struct.error
 _NO_TYPE = re.compile(r"(?:[A-Z_\d]+|Epochs?|Steps?|Loss|Iteration|Iter|Batch|Note|Hint|Traceback|File)$")
@@ -141,6 +143,8 @@ def _parse(lines: list[str], at: int) -> tuple[Raised | None, int]:
         found = _NOTEBOOK.match(line)
         if found:
             return _notebook(lines, at, found.group(1))
+        if line.lstrip().startswith(("╭", "+-")):
+            return _boxed(lines, at)
     if 'File "' in line and _syntax_error_follows(lines, at):
         return _block(lines, at, at, 0)
     return None, at + 1
@@ -203,7 +207,7 @@ def _raised(lines: list[str], name: str, frames: tuple[Frame, ...], first: int, 
     end = at + 1
     while end < len(lines) and end - at < _MOST_MESSAGE_LINES and not _ends_message(lines[end]):
         end += 1
-    head = lines[at].strip()[len(name) :].removeprefix(":").strip()
+    head = lines[at].strip()[len(name) :].removeprefix(_ABOVE).removeprefix(":").strip()
     message = "\n".join([head, *lines[at + 1 : end]]).rstrip()
     aside = any(_ASIDE.match(line) for line in lines[max(0, first - 4) : first])
     return Raised(name, message, frames, first, at, end, aside), end
@@ -218,6 +222,22 @@ def _ends_message(line: str) -> bool:
         or _ASIDE.match(line) is not None
         or (is_progress(line) and "{{node" not in line)
     )
+
+
+def _boxed(lines: list[str], first: int) -> tuple[Raised | None, int]:
+    """A traceback as rich draws it, in a box, with the exception below."""
+    frames: list[Frame] = []
+    for at in range(first + 1, len(lines)):
+        text = lines[at].strip()
+        call = _BOXED.match(text)
+        if call:
+            frames.append(Frame(call.group(1), int(call.group(2)), call.group(3)))
+        if TRACEBACK in text or "Traceback (most recent call last)" in text:
+            return None, at
+        if not text.startswith(("│", "|", "╰", "+-")) and text and not is_noise(text):
+            name = _type_in(text, strict=False)
+            return _raised(lines, name, tuple(frames), first, at) if name else (None, at)
+    return None, len(lines)
 
 
 def _notebook(lines: list[str], first: int, name: str) -> tuple[Raised | None, int]:

@@ -271,6 +271,7 @@ def test_the_wait_is_twice_as_long_each_time_and_restarts_are_counted() -> None:
         (RestartPolicy.ON_FAILURE, Exit(code=1), True),
         (RestartPolicy.EXIT_CODE, Exit(code=127), False),
         (RestartPolicy.EXIT_CODE, Exit(code=128), True),
+        (RestartPolicy.EXIT_CODE, Exit(code=42), True),
         (RestartPolicy.EXIT_CODE, KILLED, True),
         (RestartPolicy.NEVER, KILLED, False),
     ],

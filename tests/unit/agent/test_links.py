@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from train.agent.link import Message, PeerGreeting
-from train.agent.links import Bond, Links
+from train.agent.links import Bond, Events, Links
 from train.agent.loop import Loop
 from train.agent.records import Member
 
@@ -96,9 +96,12 @@ class Net:
             Bond("job", secret, TIMEOUT_S),
             name,
             others,
-            on_up=lambda seat: self.told.append(("up", name, seat)),
-            on_down=lambda seat, reason: self.told.append(("down", name, seat, reason)),
-            on_message=lambda seat, message: self.told.append(("message", name, seat, message)),
+            events=Events(
+                lambda seat: self.told.append(("up", name, seat)),
+                lambda seat, reason: self.told.append(("down", name, seat, reason)),
+                lambda seat, message: self.told.append(("message", name, seat, message)),
+                lambda: None,
+            ),
         )
         self.agents[name] = links
         return links

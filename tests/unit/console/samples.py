@@ -18,9 +18,35 @@ from fleet.events import (
     TaskPlanned,
     TaskPrepared,
 )
-from train.agent.records import Exit, GpuUse, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
+from train.agent.records import (
+    AttemptEnded,
+    Exit,
+    GpuUse,
+    JobResult,
+    Member,
+    Outcome,
+    Phase,
+    Progress,
+    Stalled,
+    TaskState,
+    Usage,
+)
 
 START = 1_000_000.0
+
+STACK = """Main thread (most recent call first):
+  File "/usr/lib/python3.11/socket.py", line 718 in readinto
+  File "/job/src/data.py", line 31 in fetch
+  File "/job/src/task.py", line 12 in <module>
+
+Thread 0x00007f0a12345700 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/usr/lib/python3.11/queue.py", line 180 in get
+"""
+STALLED = Stalled("worker-1", 1, START, "S", STACK, ["10.0.0.3:2222 > 10.0.0.2:41234 ESTABLISHED 0 unsent 12 unread"])
+ENDED = AttemptEnded(
+    "worker-0", 1, START, "worker-1", "worker-1 was killed by SIGKILL", {"worker-1": Exit(signal=9)}, 0.5, 4
+)
 
 ONE_OF_EACH: list[Event] = [
     JobDiagnosed(
@@ -39,6 +65,8 @@ ONE_OF_EACH: list[Event] = [
     ConnectionRestored("worker-0"),
     FleetDown("demo", ("worker-0",), 0, 0.14, 732.0),
     TaskState("worker-0", 1, Phase.RUNNING, START, 12),
+    ENDED,
+    STALLED,
     Progress("worker-0", 1, START, 1, 2, 3, 4, {"loss": 0.5}, 6.0),
     Usage("worker-0", START, 120.0, 2**30, [GpuUse(0, 50.0, 1000)]),
     JobResult("j-1", 1, Outcome.FAILED, START, "worker-0", "", {"worker-0": Exit(code=3)}),
@@ -53,9 +81,17 @@ def opened(count: int, *, price: float = 0.0) -> FleetOpened:
     return FleetOpened("demo", "gce", names(count), START - 3600, price, START + 3600 if price else 0.0)
 
 
-def started(count: int, attempt: int = 1) -> JobStarted:
+def started(count: int, attempt: int = 1, *, spares: int = 0, attempts: int = 1) -> JobStarted:
     members = tuple(Member(name, f"10.0.0.{number + 2}", 2222, 4000) for number, name in enumerate(names(count)))
-    return JobStarted("20260102-101112-ab3d", "custom_training_loop.py", attempt, members, START)
+    return JobStarted(
+        "20260102-101112-ab3d",
+        "custom_training_loop.py",
+        attempt,
+        members,
+        START,
+        spares=names(count)[count - spares :],
+        attempts=attempts,
+    )
 
 
 def running(count: int, *, rate: float = 12.3) -> list[Event]:
@@ -69,5 +105,5 @@ def running(count: int, *, rate: float = 12.3) -> list[Event]:
     return events
 
 
-def exited(name: str, *, code: int | None = None, signal: int | None = None) -> TaskState:
-    return TaskState(name, 1, Phase.EXITED, START, 12, Exit(code, signal))
+def exited(name: str, *, code: int | None = None, signal: int | None = None, attempt: int = 1) -> TaskState:
+    return TaskState(name, attempt, Phase.EXITED, START, 12, Exit(code, signal))

@@ -8,8 +8,8 @@ from fleet.console.columns import line_len, render
 from fleet.console.frame import ASCII, frame
 from fleet.console.view import View, apply
 from fleet.events import ConnectionLost, Event, FleetDown, InstanceChanged, PushProgress, TaskPrepared
-from tests.unit.console.samples import START, exited, names, opened, running, started
-from train.agent.records import Exit, GpuUse, JobResult, Outcome, Progress, Usage
+from tests.unit.console.samples import ENDED, START, exited, names, opened, running, started
+from train.agent.records import Exit, GpuUse, JobResult, Outcome, Phase, Progress, TaskState, Usage
 
 
 def shown(events: Sequence[Event], width: int = 80, height: int = 24, **more: object) -> list[str]:
@@ -31,6 +31,19 @@ def test_a_training_at_80_columns() -> None:
         "worker-1  running    2/5  840/1200     12.3  0.3412    0.8910  180%  1.1G",
         "Ctrl-C detaches; the job goes on",
     ]
+
+
+def test_the_attempt_and_when_the_next_one_starts() -> None:
+    events = [started(3, spares=1, attempts=4), *running(2), exited("worker-1", signal=9)]
+    assert shown(events)[1] == "job 20260102-101112-ab3d  attempt 1 of 4  custom_training_loop.py"
+    assert any(line.startswith("worker-2  spare") for line in shown(events))
+    waits = [*events, ENDED._replace(retry_s=760.0)]
+    assert shown(waits)[1] == "job 20260102-101112-ab3d  attempt 1 of 4, next in 6 s  custom_training_loop.py"
+    assert "attempt 1 of 4, next soon" in shown([*events, ENDED])[1]
+    again = [*waits, TaskState("worker-2", 2, Phase.RUNNING, START, role="worker-1")]
+    assert "attempt 2 of 4  custom" in shown(again)[1]
+    assert any(line.startswith("worker-2 as worker-1  running") for line in shown(again))
+    assert not any("SIGKILL" in line or "840" in line for line in shown(again))
 
 
 def test_nothing_is_shown_of_nothing() -> None:

@@ -18,13 +18,14 @@ from fleet.events import Event, LogChunk, Note
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from tests.unit.console.samples import ONE_OF_EACH, exited
 from train.agent.records import Progress, TaskState
+from train.diagnosis import Kind, Verdict
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "json.md"
 STATUS = FleetStatus(
     "demo",
     "local",
     (HostStatus("worker-0", "127.0.0.2", 22, True),),
-    JobStatus("j", "t.py", 1, 1.0, (TaskStatus("w"),)),
+    JobStatus("j", "t.py", 1, 1.0, (TaskStatus("w"),), verdict=Verdict("w", Kind.KILLED, "w was killed", ("x",))),
 )
 
 
@@ -61,6 +62,7 @@ def test_nested_values_are_plain() -> None:
     job = to_json(STATUS)["job"]
     assert job["tasks"][0]["task"] == "w"
     assert job["outcome"] is None
+    assert (job["verdict"]["kind"], job["verdict"]["lines"]) == ("killed", ["x"])
 
 
 def test_numbers_that_json_lacks() -> None:
@@ -176,7 +178,12 @@ def test_the_examples_are_complete(name: str) -> None:
         assert set(example) == documented()[name] - left_out
 
 
-@pytest.mark.parametrize("kind", [HostStatus, JobStatus, TaskStatus])
+def test_the_document_has_every_kind_of_cause() -> None:
+    (row,) = re.findall(r"^\| `kind` \|(.*)$", sections()["job_diagnosed"], re.MULTILINE)
+    assert set(re.findall(r"`([\w-]+)`", row)) == {kind.value for kind in Kind}
+
+
+@pytest.mark.parametrize("kind", [HostStatus, JobStatus, TaskStatus, Verdict])
 def test_the_document_has_every_field_of_a_status(kind: Any) -> None:
     for item in dataclasses.fields(kind):
         assert f"`{item.name}`" in sections()["fleet_status"]

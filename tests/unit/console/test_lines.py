@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fleet.console.lines import LinesSink
 from fleet.events import Event, LogChunk, PushProgress
-from tests.unit.console.samples import ONE_OF_EACH, exited
+from tests.unit.console.samples import ONE_OF_EACH, STALLED, exited
 from train.agent.records import Phase, TaskState
 
 
@@ -131,8 +131,26 @@ def test_what_happens_is_told_beside_the_log() -> None:
         reader.sink.emit(event)
     assert reader.out.startswith(b"worker-0\n  command")  # the plan of a dry run, and nothing else
     told = reader.err.getvalue().splitlines()
-    assert not any("failed" in line for line in told)  # the error at the end of the command tells that
+    assert [line for line in told if "failed" in line] == [  # of the job, the error at the end of the command tells
+        "attempt 1 failed: worker-1 was killed by SIGKILL; attempt 2 starts in 0.5 s (of at most 4)"
+    ]
     assert "worker-0: connection lost (timed out); trying again in 2 s" in told
+
+
+def test_a_stack_is_told_in_full_below_its_sentence() -> None:
+    reader = Reader()
+    reader.sink.emit(STALLED._replace(kernel="now 0 % of a core, in tcp_recvmsg"))
+    assert reader.err.getvalue().splitlines() == [
+        "no progress: worker-1 is in user code (data.py:31 in fetch, inside readinto of socket.py) (state S)",
+        "worker-1, its stack:",
+        *(f"  {line}" for line in STALLED.stack.splitlines()),
+        "worker-1, its connections:",
+        "  10.0.0.3:2222 > 10.0.0.2:41234 ESTABLISHED 0 unsent 12 unread",
+        "worker-1, its process:",
+        "  now 0 % of a core, in tcp_recvmsg",
+    ]
+    reader.sink.emit(STALLED._replace(stack="", sockets=[], kernel=""))
+    assert reader.err.getvalue().endswith("\nno progress: worker-1 does not tell what it does (state S)\n")
 
 
 def test_a_push_is_told_once() -> None:

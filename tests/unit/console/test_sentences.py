@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from fleet.console.sentences import exit_words, plan_text, result_sentence, sentence
+from fleet.console.sentences import Teller, exit_words, plan_text, result_sentence, sentence
 from fleet.events import (
     ConnectionLost,
     ConnectionRestored,
@@ -10,6 +12,7 @@ from fleet.events import (
     FleetDown,
     FleetOpened,
     InstanceChanged,
+    JobDiagnosed,
     JobStarted,
     Level,
     LogChunk,
@@ -18,6 +21,7 @@ from fleet.events import (
     TaskPlanned,
     TaskPrepared,
 )
+from tests.unit.console.samples import ENDED, STALLED
 from train.agent.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
 
 MEMBERS = tuple(Member(f"worker-{index}", "127.0.0.1", 2222, 1) for index in range(3))
@@ -41,11 +45,16 @@ MEMBERS = tuple(Member(f"worker-{index}", "127.0.0.1", 2222, 1) for index in ran
         ),
         (JobStarted("j", "task.py", 1, MEMBERS, 1.0), "job j started: task.py on worker-[0-2]"),
         (JobStarted("j", "task.py", 2, MEMBERS, 1.0, True), "job j runs: task.py on worker-[0-2], attempt 2"),
+        (
+            JobStarted("j", "task.py", 1, MEMBERS, 1.0, spares=("worker-2",)),
+            "job j started: task.py on worker-[0-1], spare: worker-2",
+        ),
         (LogChunk("worker-0", 1, 0, b"text"), ""),
         (
             ConnectionLost("worker-0", "timed out", 0.2),
             "worker-0: connection lost (timed out); trying again in 1 s",
         ),
+        (ConnectionLost("worker-0", "timed out", 0.0), "worker-0: connection lost (timed out); given up"),
         (ConnectionRestored("worker-0"), "worker-0: connected again"),
         (
             FleetDown("demo", ("a", "b"), 0, 0.14, 732.0),
@@ -55,6 +64,25 @@ MEMBERS = tuple(Member(f"worker-{index}", "127.0.0.1", 2222, 1) for index in ran
         (TaskState("worker-0", 1, Phase.RUNNING, 1.0), "worker-0: running"),
         (TaskState("worker-0", 1, Phase.EXITED, 1.0, 1, Exit(3), "why"), "worker-0: exited with code 3 (why)"),
         (TaskState("worker-0", 1, Phase.EXITED, 1.0, 1, Exit(None, 9)), "worker-0: was ended by SIGKILL"),
+        (TaskState("worker-2", 2, Phase.RUNNING, 1.0, role="worker-1"), "worker-2 as worker-1: running"),
+        (TaskState("worker-1", 2, Phase.RUNNING, 1.0, role="worker-1"), "worker-1: running"),
+        (ENDED, "attempt 1 failed: worker-1 was killed by SIGKILL; attempt 2 starts in 0.5 s (of at most 4)"),
+        (
+            ENDED._replace(reason="", attempt=2, retry_s=90.0, attempts=0),
+            "attempt 2 failed: worker-1 was ended by SIGKILL; attempt 3 starts in 1 min",
+        ),
+        (
+            ENDED._replace(reason="no way\nno disk", retry_s=0.0),
+            "attempt 1 failed: no way; no disk; attempt 2 starts at once (of at most 4)",
+        ),
+        (
+            STALLED,
+            "no progress: worker-1 is in user code (data.py:31 in fetch, inside readinto of socket.py) (state S)",
+        ),
+        (STALLED._replace(state="", stack=""), "no progress: worker-1 has ended"),
+        (JobDiagnosed("j", "worker-1", "hang", "worker-1 hung"), ""),
+        (JobDiagnosed("j", "worker-1", "hang", "worker-1 hung", final=False), "attempt 1: worker-1 hung"),
+        (JobDiagnosed("j", "worker-1", "unknown", "nobody knows", final=False), ""),
         (Progress("worker-0", 1, 1.0), ""),
         (Usage("worker-0", 1.0, 1.0, 1), ""),
         (Note("a\x1b[2J\nb\x07"), "a\nb"),
@@ -62,6 +90,15 @@ MEMBERS = tuple(Member(f"worker-{index}", "127.0.0.1", 2222, 1) for index in ran
 )
 def test_sentences(event: Event, text: str) -> None:
     assert sentence(event) == text
+
+
+def test_what_was_told_of_an_attempt_is_not_told_again() -> None:
+    teller = Teller()
+    assert teller.sentence(ENDED)
+    killed = JobDiagnosed("j", "worker-1", "killed", "worker-1 (10.0.0.3) was killed by SIGKILL", final=False)
+    assert teller.sentence(killed) == ""
+    assert teller.sentence(replace(killed, attempt=2))
+    assert teller.sentence(replace(killed, sentence="worker-1 ran out of memory"))
 
 
 EXIT = {"worker-1": Exit(3)}
@@ -104,3 +141,8 @@ def test_plan() -> None:
         "  A          1\n"
         "  B          2\n"
     )  # fmt: skip
+
+
+def test_plan_of_a_spare() -> None:
+    plan = TaskPlanned("worker-2", "alpha", "", "python task.py", {}, spare=True)
+    assert "  TF_CONFIG  none: a spare gets no task until another host is lost\n" in plan_text(plan)

@@ -3,10 +3,12 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 
 from fleet.console.tables import print_status, render_status
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from train.agent.records import Exit, Outcome, Phase
+from train.diagnosis import Kind, Verdict
 
 NOW = 1_000_000.0
 HOSTS = (
@@ -58,6 +60,30 @@ def test_how_a_job_ended() -> None:
     assert "worker-0  SIGTERM" in text
     assert "worker-1  exit 3" in text
     assert text.endswith("  worker-1 ran out of memory\n")
+
+
+def test_the_first_cause_stands_in_place_of_what_the_agents_say() -> None:
+    verdict = Verdict("worker-1", Kind.SCRIPT_EXCEPTION, "worker-1 raised ValueError: " + "no such thing " * 9)
+    job = JobStatus("j", "task.py", 1, NOW, outcome=Outcome.FAILED, reason="worker-1 exited with code 1")
+    fleet = FleetStatus("demo", "local", HOSTS[:1], replace(job, verdict=verdict))
+    lines = render_status([fleet], now=NOW).splitlines()
+    assert " ".join(line.strip() for line in lines[-2:]) == verdict.sentence.strip()
+    assert "exited with code 1" not in "\n".join(lines)
+    unknown = replace(job, verdict=Verdict("worker-1", Kind.UNKNOWN, "nobody knows"))
+    assert render_status([FleetStatus("demo", "local", (), unknown)], now=NOW).endswith("exited with code 1\n")
+
+
+def test_between_two_attempts_and_a_spare() -> None:
+    tasks = (
+        TaskStatus("worker-0", Phase.EXITED, alive=True, exit=Exit(1)),
+        TaskStatus("worker-1", Phase.EXITED, alive=True, exit=Exit(1), role="worker-2"),
+        TaskStatus("worker-2", Phase.WAITING, alive=True, spare=True),
+    )
+    job = JobStatus("j", "task.py", 2, NOW - 5, tasks, attempts=4, waits=True)
+    lines = render_status([FleetStatus("demo", "local", HOSTS[:1], job)], now=NOW).splitlines()
+    assert re.fullmatch(r"job j  waiting to start again  attempt 2 of 4  task.py +0:05", lines[-5])
+    assert lines[-2] == "  worker-1 as worker-2  exit 1"
+    assert lines[-1] == "  worker-2              spare"
 
 
 def test_a_task_without_a_supervisor_is_lost() -> None:

@@ -17,7 +17,7 @@ from fleet.events import (
     PushProgress,
     TaskPrepared,
 )
-from tests.unit.console.samples import ONE_OF_EACH, START, exited, names, opened, running, started
+from tests.unit.console.samples import ENDED, ONE_OF_EACH, START, exited, names, opened, running, started
 from train.agent.records import Exit, GpuUse, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
 
 
@@ -111,10 +111,32 @@ def test_a_new_attempt_begins_afresh_and_old_news_are_ignored() -> None:
     view = after(started(2), *running(2), TaskState("worker-0", 2, Phase.WAITING, START))
     view = apply(view, Progress("worker-0", 1, START, step=999), START)
     view = apply(view, exited("worker-0", code=1), START)
+    view = apply(view, exited("worker-1", code=1), START)
     task = row(view, "worker-0")
     assert (view.attempt, task.attempt, task.step, task.phase, task.exit) == (2, 2, -1, Phase.WAITING, None)
     assert task.endpoint == "10.0.0.2:2222"
-    assert row(view, "worker-1").step == 840
+    assert row(view, "worker-1") == replace(task, name="worker-1", host="worker-1", phase=None,
+                                            address="10.0.0.3", endpoint="10.0.0.3:2222")  # fmt: skip
+
+
+def test_between_two_attempts() -> None:
+    view = after(started(2), *running(2), exited("worker-1", signal=9), ENDED._replace(retry_s=30.0))
+    assert (view.attempt, view.attempts, view.retry_at) == (1, 4, START + 30)
+    assert row(view, "worker-1").phase is Phase.EXITED
+    view = apply(view, TaskState("worker-0", 2, Phase.WAITING, START), START + 31)
+    assert (view.attempt, view.retry_at) == (2, 0.0)
+    assert apply(view, ENDED, START + 32) == view  # told again, by a host that lags behind
+
+
+def test_a_spare_takes_over() -> None:
+    view = after(started(3, spares=1), *running(2))
+    assert (row(view, "worker-2").step_text, row(view, "worker-2").phase) == ("spare", None)
+    view = apply(view, TaskState("worker-0", 2, Phase.WAITING, START), START)
+    assert row(view, "worker-2").step_text == "spare"
+    view = apply(view, TaskState("worker-2", 2, Phase.RUNNING, START, role="worker-1"), START)
+    spare, lost = row(view, "worker-2"), row(view, "worker-1")
+    assert (spare.step_text, spare.role, spare.phase) == ("", "worker-1", Phase.RUNNING)
+    assert (lost.phase, lost.step) == (None, -1)
 
 
 def test_connection() -> None:

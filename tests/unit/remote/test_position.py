@@ -1,20 +1,36 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.remote.position import Position
-from train.agent.records import Beat, Follow, JobResult, Log, Outcome, Phase, Progress, TaskState, Usage
+from train.agent.records import (
+    AttemptEnded,
+    Beat,
+    Follow,
+    JobResult,
+    Log,
+    Outcome,
+    Phase,
+    Progress,
+    Record,
+    Stalled,
+    TaskState,
+    Usage,
+)
 
-ASK = Follow("job", "worker-0")
+ASK = Follow("job", "worker-0", attempt=1)
+TAIL = Follow("job", "worker-0", tail_lines=10)
 
 
 def log(offset: int, data: bytes, attempt: int = 1) -> tuple[Log, bytes]:
     return Log("worker-0", attempt, offset, len(data)), data
 
 
-def state(at: float, phase: Phase = Phase.RUNNING) -> TaskState:
-    return TaskState("worker-0", 1, phase, at)
+def state(at: float, phase: Phase = Phase.RUNNING, attempt: int = 1) -> TaskState:
+    return TaskState("worker-0", attempt, phase, at)
 
 
 @given(st.binary(max_size=200), st.lists(st.tuples(st.integers(0, 200), st.integers(1, 60), st.integers(0, 9))))
@@ -40,33 +56,147 @@ def test_every_byte_passes_once_whatever_is_repeated(data: bytes, breaks: list[t
     assert passed == data
 
 
+class Disk:
+    """What an agent has of several attempts: their logs, and a state at some place in each."""
+
+    def __init__(self, logs: dict[int, bytes]) -> None:
+        self.logs = logs
+        self.states = {
+            attempt: [state(attempt * 10.0, Phase.RUNNING, attempt), state(attempt * 10.0 + 1, Phase.EXITED, attempt)]
+            for attempt in logs
+        }
+
+    def told(self, request: Follow, piece: int, back: int, beat_every: int) -> Iterator[tuple[Record, bytes]]:
+        """What it sends, as the real one does; `back` bytes more than it was asked for."""
+        first = min((attempt for attempt in self.logs if attempt >= request.attempt), default=0)
+        for attempt in sorted(attempt for attempt in self.logs if attempt >= first):
+            asked = attempt == request.attempt
+            at = max(0, request.log_offset - back) if asked else 0
+            told = request.record_offset if asked else 0
+            data = self.logs[attempt]
+            sent = 0
+            if told == 0:
+                yield self.states[attempt][0], b""
+                told = 1
+            yield Progress("worker-0", max(self.logs), 1.0), b""  # comes past all others, from the supervisor
+            while at < len(data):
+                yield log(at, data[at : at + piece], attempt)
+                at = min(len(data), at + piece)
+                sent += 1
+                if sent % beat_every == 0:
+                    yield Beat(1.0, told, at, attempt), b""
+            if told == 1:
+                yield self.states[attempt][1], b""
+                told = 2
+            yield Beat(1.0, told, len(data), attempt), b""
+
+
+@given(
+    st.dictionaries(st.integers(1, 5), st.binary(max_size=60), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 40), st.integers(0, 9), st.integers(1, 4))),
+)
+def test_attempts_pass_whole_and_once_wherever_the_connection_breaks(
+    logs: dict[int, bytes], breaks: list[tuple[int, int, int, int]]
+) -> None:
+    disk = Disk(logs)
+    position = Position(ASK)
+    found: dict[int, bytes] = dict.fromkeys(logs, b"")
+    states: list[TaskState] = []
+
+    def converse(records: int, piece: int, back: int, beat_every: int) -> None:
+        for _, (record, payload) in zip(
+            range(records), disk.told(position.request(), piece, back, beat_every), strict=False
+        ):
+            new = position.passed(record, payload)
+            if new is None:
+                continue
+            if isinstance(new[0], Log):
+                assert new[0].offset == len(found[new[0].attempt])
+                assert new[0].attempt == max(
+                    attempt for attempt in logs if found[attempt] or attempt == new[0].attempt
+                )
+                found[new[0].attempt] += new[1]
+            elif isinstance(new[0], TaskState):
+                assert new[0].phase is not Phase.EXITED or found[new[0].attempt] == logs[new[0].attempt]
+                states.append(new[0])
+
+    for records, piece, back, beat_every in breaks:
+        converse(records, piece, back, beat_every)
+    converse(10_000, 7, 0, 3)
+    assert found == logs
+    assert states == [one for attempt in sorted(logs) for one in disk.states[attempt]]
+
+
 def test_a_new_attempt_begins_at_its_beginning() -> None:
     position = Position(ASK)
     assert position.passed(*log(0, b"abc")) == log(0, b"abc")
     assert position.passed(*log(0, b"xyz", attempt=2)) == log(0, b"xyz", attempt=2)
-    assert position.request().log_offset == 3
+    assert position.request() == ASK._replace(attempt=2, log_offset=3)
+
+
+def test_the_log_of_an_older_attempt_is_never_taken_for_that_of_a_newer_one() -> None:
+    position = Position(ASK)
+    position.passed(*log(0, b"abc", attempt=2))
+    assert position.passed(*log(3, b"def", attempt=1)) is None
+    assert position.passed(Beat(1.0, 70, 900, 1), b"") is None
+    assert position.request() == ASK._replace(attempt=2, log_offset=3)
+
+
+def test_what_is_known_of_an_attempt_only_is_resumed_in_it() -> None:
+    position = Position(ASK)
+    position.passed(*log(0, b"abc"))
+    position.passed(Beat(1.0, 70, 3, 1), b"")
+    position.passed(state(2.0, attempt=3), b"")
+    assert position.request() == ASK._replace(attempt=3)
+    position.passed(Progress("worker-0", 4, 3.0), b"")  # of an attempt whose beginning is still to come
+    assert position.request() == ASK._replace(attempt=3)
+
+
+def test_what_ended_an_older_attempt_passes_late() -> None:
+    position = Position(ASK)
+    position.passed(state(2.0, attempt=2), b"")
+    ended = AttemptEnded("worker-0", 1, 1.0, "worker-1", "", {}, 0.5)
+    assert position.passed(ended, b"") == (ended, b"")
+    assert position.passed(ended, b"") is None
 
 
 def test_a_tail_is_asked_for_once() -> None:
-    position = Position(ASK._replace(tail_lines=10))
-    assert position.request() == ASK._replace(tail_lines=10)
-    position.passed(*log(500, b"last"))
-    assert position.request() == ASK._replace(log_offset=504)
+    position = Position(TAIL)
+    assert position.request() == TAIL
+    position.passed(state(1.0, attempt=4), b"")
+    assert position.request() == TAIL._replace(attempt=4)
+    position.passed(*log(500, b"last", attempt=4))
+    assert position.request() == TAIL._replace(attempt=4, log_offset=504, tail_lines=-1)
+
+
+def test_after_a_tail_the_next_attempt_comes_whole() -> None:
+    position = Position(TAIL)
+    position.passed(state(1.0, attempt=4), b"")
+    position.passed(state(2.0, attempt=5), b"")
+    assert position.request() == TAIL._replace(attempt=5, tail_lines=-1)
+    assert position.passed(*log(0, b"new", attempt=5)) == log(0, b"new", attempt=5)
 
 
 def test_a_beat_tells_how_far_we_are_and_is_not_passed_on() -> None:
-    position = Position(ASK._replace(tail_lines=3))
-    assert position.passed(Beat(1.0, 200, 900), b"") is None
-    assert position.request() == ASK._replace(log_offset=900, record_offset=200)
+    position = Position(TAIL)
+    assert position.passed(Beat(1.0, 200, 900, 2), b"") is None
+    assert position.request() == TAIL._replace(attempt=2, log_offset=900, record_offset=200, tail_lines=-1)
+
+
+def test_a_beat_before_the_first_attempt_tells_nothing() -> None:
+    position = Position(ASK)
+    assert position.passed(Beat(1.0), b"") is None
+    assert position.request() == ASK
 
 
 def test_states_and_results_pass_once() -> None:
     position = Position(ASK)
     first, second = state(1.0), state(2.0, Phase.EXITED)
+    stalled = Stalled("worker-0", 1, 2.5, "S", "stack", [])
     result = JobResult("job", 1, Outcome.SUCCEEDED, 3.0)
-    for record in (first, second, result):
+    for record in (first, second, stalled, result):
         assert position.passed(record, b"") == (record, b"")
-    for record in (first, second, result):
+    for record in (first, second, stalled, result):
         assert position.passed(record, b"") is None
 
 

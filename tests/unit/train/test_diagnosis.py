@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from train.agent.records import Exit, Outcome
+from train.agent.records import Exit, Outcome, Stalled
 from train.diagnosis import Kind, TaskEvidence, Verdict, diagnose
 
 FAILED, KILLED, DONE = Exit(1), Exit(None, 9), Exit(0)
@@ -31,8 +31,8 @@ def task(number: int, ended: Exit | None, log: str = "", **more: object) -> Task
     return TaskEvidence(f"worker-{number}", f"10.0.0.{number + 2}", f"host-{number}", ended, **known)  # type: ignore[arg-type]
 
 
-def judged(*evidence: TaskEvidence, first: str = "", outcome: Outcome = Outcome.FAILED) -> Verdict:
-    verdict = diagnose(evidence, outcome, first)
+def judged(*evidence: TaskEvidence, first: str = "", outcome: Outcome = Outcome.FAILED, reason: str = "") -> Verdict:
+    verdict = diagnose(evidence, outcome, first, reason)
     assert verdict is not None
     return verdict
 
@@ -207,6 +207,21 @@ def test_kernel_out_of_memory_wants_evidence() -> None:
     assert judged(task(1, Exit(137), slurm)).kind is Kind.HOST_OUT_OF_MEMORY
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "killed by the kernel's OOM killer (it used 11.8 GiB of 12.0 GiB, the limit of its cgroup)",
+        "killed by the kernel's OOM killer, as the count of its cgroup tells (limit 12.0 GiB)",
+        "most likely killed by the kernel's OOM killer, which killed 1 of this host's processes since the task began",
+    ],
+)
+def test_what_the_agent_knows_of_the_kernel(reason: str) -> None:
+    verdict = judged(
+        task(1, KILLED, "step 1\n", reason=f"worker-1 was {reason}"), task(0, FAILED, raised(LOST, "t.py:3"))
+    )
+    assert (verdict.kind, verdict.task) == (Kind.HOST_OUT_OF_MEMORY, "worker-1")
+
+
 @pytest.mark.parametrize(("ended", "says"), [(Exit(137), "SIGKILL"), (Exit(-9), "SIGKILL"), (Exit(None, 15), "SIGTERM"), (Exit(139), "SIGSEGV")])  # fmt: skip
 def test_signals_however_told(ended: Exit, says: str) -> None:
     verdict = judged(task(1, ended, "step 1\n"))
@@ -379,6 +394,125 @@ def test_hang() -> None:
     assert (verdict.task, verdict.kind, verdict.traceback) == ("worker-1", Kind.HANG, "task.py:4 in main")
 
 
+# What the gang says at the end of an attempt: reason, first task, kind, the task to blame.
+DECISIONS = [
+    ("no progress for 60 s: worker-0 waits for worker-1, which is in read at data.py:31", "", Kind.HANG, ""),
+    ("no progress for 0.5 s: ?", "worker-1", Kind.HANG, "worker-1"),
+    ("no first step within 600 s: worker-0 and worker-2 wait for worker-1 at the start", "", Kind.HANG, ""),
+    ("the job ran longer than 60 s (--timeout)", "", Kind.DEADLINE, ""),
+    ("the job ran longer than 86400 s (--timeout)", "worker-0", Kind.DEADLINE, ""),
+    ("worker-2 (10.0.0.4) was lost: its agent was silent for 10 s", "worker-2", Kind.PEER_UNREACHABLE, "worker-2"),
+    ("worker-2 (10.0.0.4) was lost: its agent closed the connection", "worker-2", Kind.PEER_UNREACHABLE, "worker-2"),
+    ("worker-2 (10.0.0.4) did not answer", "worker-2", Kind.PEER_UNREACHABLE, "worker-2"),
+    ("worker-2 (10.0.0.4) was lost: its agent was killed", "worker-2", Kind.KILLED, "worker-2"),
+    ("the agent of worker-1 was killed", "worker-1", Kind.KILLED, "worker-1"),
+    ("the agent of worker-1 broke off", "worker-1", Kind.UNKNOWN, "worker-1"),
+    ("worker-1 (10.0.0.3) did not join attempt 2 within 60 s", "worker-1", Kind.PEER_NEVER_STARTED, "worker-1"),
+    ("worker-1 (10.0.0.3) cannot reach worker-0 at 10.0.0.2:2222: timed out; open TCP port 2222 between the hosts (all TCP among the hosts of the fleet)", "worker-0", Kind.PEER_UNREACHABLE, "worker-0"),
+    ("worker-1 (10.0.0.3) cannot reach worker-0 at 10.0.0.2:2222: timed out; open TCP port 2222\nworker-2 (10.0.0.4) cannot reach worker-0 at 10.0.0.2:2222: timed out", "", Kind.PEER_UNREACHABLE, "worker-1"),
+    ("worker-1 (10.0.0.3) cannot reach worker-0 at worker-0:2222: its name is not known there; name worker-0 by an address that all hosts know", "worker-0", Kind.NAME_RESOLUTION, "worker-0"),
+    ("worker-2 (10.0.0.4) has 12.0 MiB of disk left for the job, less than 64.0 MiB; free some space on the host", "worker-2", Kind.DISK_FULL, "worker-2"),
+    ("TensorFlow differs: 2.21 on worker-0 (10.0.0.2), 2.19 on worker-1 (10.0.0.3); install the same release on all hosts", "worker-1", Kind.VERSION_MISMATCH, "worker-1"),
+    ("GPUs differ: 1 x T4 on worker-0 (10.0.0.2), none on worker-1 (10.0.0.3); TensorFlow wants as many on each worker", "worker-1", Kind.UNKNOWN, "worker-1"),
+    ("worker-1 ended before the start", "worker-1", Kind.UNKNOWN, "worker-1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reason", "first", "kind", "blamed"), DECISIONS)
+@pytest.mark.parametrize("log", ["", "step 1\n", "TensorFlow: /job:worker/replica:0/task:1 was killed, OOM\n"])
+def test_what_the_gang_decided(reason: str, first: str, kind: Kind, blamed: str, log: str) -> None:
+    seats = [task(i, KILLED, log, stopped_by_us=True) for i in (0, 1)] + [task(2, None, log, exited_at=None)]
+    verdict = judged(*seats, first=first, reason=reason)
+    assert (verdict.kind, verdict.task) == (kind, blamed), verdict.sentence
+    assert "\n" not in verdict.sentence
+    assert reason.partition("\n")[0].partition(":")[0] in verdict.sentence
+    assert diagnose(seats, Outcome.SUCCEEDED, first, reason) is None
+    assert diagnose(seats, Outcome.CANCELLED, first, reason) is None
+
+
+def test_a_lost_host_goes_before_what_its_peers_died_of() -> None:
+    reason = "worker-2 (10.0.0.4) was lost: its agent was silent for 10 s"
+    peers = [task(i, FAILED, raised(LOST, "task.py:3")) for i in (0, 1)]
+    verdict = judged(*peers, task(2, None, "step 1\n", exited_at=None), first="worker-2", reason=reason)
+    assert (verdict.task, verdict.kind, verdict.consequences) == (
+        "worker-2", Kind.PEER_UNREACHABLE, ("worker-0", "worker-1"),
+    )  # fmt: skip
+    assert verdict.sentence == reason
+
+
+def test_a_killed_agent_goes_before_what_its_peers_died_of() -> None:
+    words = "the agent of worker-1 was killed"
+    peer = task(0, FAILED, raised(LOST, "task.py:3"))
+    gone = task(1, None, "step 1\n", reason=words)
+    assert judged(peer, gone, first="worker-0", reason="worker-0 exited with code 1").kind is Kind.KILLED
+    assert judged(peer, gone, first="worker-1", reason=words).task == "worker-1"
+
+
+def test_hang_shows_where_the_task_was() -> None:
+    waits = 'File "/usr/lib/python3/dist-packages/tensorflow/python/eager/execute.py", line 53 in quick_execute'
+    stacks = [
+        f'Main thread (most recent call first):\n  {waits}\n  File "/job/task.py", line 4 in <module>\n',
+        'Main thread (most recent call first):\n  File "/usr/lib/python3.11/ssl.py", line 9 in read\n'
+        '  File "/job/data.py", line 31 in fetch\n  File "/job/task.py", line 4 in <module>\n',
+    ]
+    reason = "no progress for 60 s: worker-1 is in user code (data.py:31 in fetch), and worker-0 waits for it"
+    seats = [
+        task(i, KILLED, "step 1\n", stopped_by_us=True, stalled=Stalled(f"worker-{i}", 1, 9.0, "S", stack, []))
+        for i, stack in enumerate(stacks)
+    ]
+    verdict = judged(*seats, reason=reason)
+    assert (verdict.kind, verdict.task, verdict.traceback) == (Kind.HANG, "worker-1", "data.py:31 in fetch")
+    assert verdict.sentence == reason
+    assert verdict.lines[-1].endswith("line 4 in <module>")
+    assert judged(*seats[:1], reason=reason).task == ""
+
+
+# --- who plays which role -------------------------------------------------------------------------------------------
+
+
+def test_tensorflow_names_roles_and_the_verdict_seats() -> None:
+    unhealthy = raised(
+        ERRORS + "UnavailableError: Collective ops is aborted by: The following tasks are unhealthy "
+        "(stopped sending heartbeats):\n/job:worker/replica:0/task:1\nThe tasks have crashed.",
+        "task.py:3",
+    )
+    seats = [task(0, FAILED, unhealthy), task(3, KILLED, stopped_by_us=True, role="worker-1", exited_at=130.0)]
+    verdict = judged(*seats, task(2, FAILED, unhealthy))
+    assert (verdict.task, verdict.kind) == ("worker-3", Kind.PEER_UNREACHABLE)
+    assert "worker-3 (10.0.0.5)" in verdict.sentence
+    assert "worker-1" not in verdict.sentence
+
+
+def test_the_chief_is_who_plays_it() -> None:
+    heartbeat = raised(
+        ERRORS + "DeadlineExceededError: Collective ops is aborted by: Deadline Exceeded\n\n"
+        "RPC: /tensorflow.CoordinationService/Heartbeat",
+        "task.py:3",
+    )
+    verdict = judged(
+        task(3, KILLED, stopped_by_us=True, role="worker-0", exited_at=130.0),
+        task(1, FAILED, heartbeat),
+        task(2, FAILED, heartbeat),
+    )
+    assert (verdict.task, verdict.kind) == ("worker-3", Kind.PEER_UNREACHABLE)
+
+
+def test_renumbered_workers() -> None:
+    waited = "I0000 00:00:1795232285.946913 1 c.cc:2] Waiting for 1/2 tasks to connect.\nExample stragglers:\n/job:worker/replica:0/task:1\n"
+    verdict = judged(
+        task(0, KILLED, waited, stopped_by_us=True), task(2, KILLED, stopped_by_us=True, role="worker-1")
+    )
+    assert (verdict.task, verdict.kind) == ("worker-2", Kind.PEER_NEVER_STARTED)
+
+
+def test_a_name_that_begins_alike_is_another() -> None:
+    reason = "log cannot be written on worker-10: No space left on device"
+    verdict = judged(
+        TaskEvidence("worker-10", "10.0.0.12", "", KILLED, 1.0, reason, True), task(1, KILLED, stopped_by_us=True)
+    )
+    assert (verdict.task, verdict.kind) == ("worker-10", Kind.DISK_FULL)
+
+
 def test_nothing_is_known() -> None:
     assert judged().kind is Kind.UNKNOWN
     verdict = judged(task(0, None), outcome=Outcome.LOST, first="worker-0")
@@ -421,15 +555,31 @@ EVIDENCE = st.lists(
         stopped_by_us=st.booleans(),
         log_tail=LOGS,
         log_head=LOGS,
+        role=st.sampled_from(["", "worker-0", "worker-1", "chief-0"]),
+        stalled=st.sampled_from(
+            [
+                None,
+                Stalled("worker-0", 1, 1.0, "T", "", [], "x"),
+                Stalled(
+                    "worker-1",
+                    1,
+                    1.0,
+                    "S",
+                    'Main thread (most recent call first):\n  File "/job/task.py", line 7 in f',
+                    [],
+                ),
+            ]
+        ),
     ),
     max_size=4,
 )
+REASONS = st.sampled_from([reason for reason, *_ in DECISIONS] + ["", "\n", "worker-1 exited with code 1", "x\ny"])
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(EVIDENCE, st.sampled_from(Outcome), st.sampled_from(["", "worker-0", "worker-9"]))
-def test_any_evidence(evidence: list[TaskEvidence], outcome: Outcome, first: str) -> None:
-    verdict = diagnose(evidence, outcome, first)
+@given(EVIDENCE, st.sampled_from(Outcome), st.sampled_from(["", "worker-0", "worker-9"]), REASONS)
+def test_any_evidence(evidence: list[TaskEvidence], outcome: Outcome, first: str, reason: str) -> None:
+    verdict = diagnose(evidence, outcome, first, reason)
     assert (verdict is None) == (outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED))
     if verdict:
         assert verdict.sentence

@@ -1,0 +1,179 @@
+"""One worker killed among four: how soon the others are stopped, and how soon user code runs again.
+
+Real TensorFlow on four local hosts, in a collective operation at the moment of the death. Besides, what TensorFlow
+does by itself: the same four processes started by hand, without a launcher.
+
+Run: .venv/bin/python -m benchmarks.restart
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+WORKERS = 4
+RUNS = 5
+STOPPED_GOAL_S = 2.0
+AGAIN_GOAL_S = 3.0
+DEADLINE_S = 180.0
+SCRIPT = """
+import os, sys, time
+now = time.time()
+rank, attempt = os.environ.get("RANK") or os.environ["FLEET_RANK"], os.environ.get("FLEET_ATTEMPT", "1")
+folder = sys.argv[1]
+
+def mark(what):
+    path = os.path.join(folder, f"{what}-{attempt}-{rank}")
+    with open(path + ".tmp", "w") as file:
+        file.write(f"{time.time() if what != 'begun' else now} {os.getpid()}")
+    os.replace(path + ".tmp", path)
+
+mark("begun")
+if attempt == "2":
+    sys.exit()
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+@tf.function
+def step():
+    def each():
+        return tf.distribute.get_replica_context().all_reduce("sum", tf.ones([1000]))
+    return strategy.run(each)
+
+while True:
+    step()
+    mark("training")
+"""
+
+
+def await_files(folder: Path, what: str, attempt: int) -> list[tuple[float, int]]:
+    """Time and process that each worker has marked.
+
+    Raises:
+        TimeoutError: not all did.
+    """
+    end = time.monotonic() + DEADLINE_S
+    paths = [folder / f"{what}-{attempt}-{rank}" for rank in range(WORKERS)]
+    while not all(path.exists() for path in paths):
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {DEADLINE_S:.0f} s for {what} of attempt {attempt}")
+        time.sleep(0.002)
+    words = [path.read_text().split() for path in paths]
+    return [(float(at), int(pid)) for at, pid in words]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has only not been waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+def death_of(pids: list[int], killed: int, also: Callable[[], object] = lambda: None) -> float:
+    """Kill one, and wait for the others: seconds from the death of the one to that of the last.
+
+    Raises:
+        TimeoutError: they live on.
+    """
+    os.kill(killed, signal.SIGKILL)
+    began = time.monotonic()
+    while any(is_alive(pid) for pid in pids):
+        also()
+        if time.monotonic() - began > DEADLINE_S:
+            raise TimeoutError("the others live on")
+        time.sleep(0.002)
+    return time.monotonic() - began
+
+
+def with_fleet(fleet: str, env: dict[str, str], script: Path, marks: Path) -> tuple[float, float]:
+    """Seconds until the others are stopped, and from there to the last first line of the next attempt."""
+    for mark in marks.iterdir():
+        mark.unlink()
+    job = subprocess.Popen(
+        [fleet, "train", str(script), "--restarts", "1", "--", str(marks)],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    training = [pid for _, pid in await_files(marks, "training", 1)]
+    stopped_s = death_of(training, training[2])
+    stopped_at = time.time()
+    again = max(at for at, _ in await_files(marks, "begun", 2))
+    job.wait(DEADLINE_S)
+    return stopped_s, again - stopped_at
+
+
+def by_hand(script: Path, marks: Path) -> float:
+    """Seconds until the others end, without any launcher."""
+    for mark in marks.iterdir():
+        mark.unlink()
+    ports = []
+    for _ in range(WORKERS):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            ports.append(free.getsockname()[1])
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    processes = []
+    for rank in range(WORKERS):
+        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
+        env = {**os.environ, "TF_CONFIG": config, "RANK": str(rank)}
+        command = [sys.executable, str(script), str(marks)]
+        processes.append(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    try:
+        pids = [pid for _, pid in await_files(marks, "training", 1)]
+        return death_of(pids, pids[2], lambda: [process.poll() for process in processes])
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+
+
+def line(what: str, seconds: list[float], goal_s: float | None = None) -> str:
+    """Median and spread, beside the goal."""
+    median = statistics.median(seconds)
+    text = f"{what:<62} {median:6.2f} s  ({min(seconds):.2f} to {max(seconds):.2f}, n={len(seconds)})"
+    if goal_s is None:
+        return text
+    return f"{text}   goal: at most {goal_s:.0f} s   {'reached' if median <= goal_s else 'MISSED'}"
+
+
+def main() -> None:
+    """Print both figures, and that of TensorFlow alone."""
+    fleet = str(Path(sys.executable).parent / "fleet")
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        marks, work = root / "marks", root / "work"
+        marks.mkdir()
+        work.mkdir()
+        script = work / "task.py"
+        script.write_text(SCRIPT)
+        env = {**os.environ, "FLEET_STATE_DIR": str(root / "state")}
+        subprocess.run([fleet, "up", "--workers", str(WORKERS)], env=env, check=True, capture_output=True)
+        stopped, again, alone = [], [], []
+        try:
+            for _ in range(RUNS):
+                found = with_fleet(fleet, env, script, marks)
+                stopped.append(found[0])
+                again.append(found[1])
+                alone.append(by_hand(script, marks))
+        finally:
+            subprocess.run([fleet, "down", "--yes"], env=env, check=True, capture_output=True)
+    print(line("one of 4 killed: the others stopped after", stopped, STOPPED_GOAL_S))
+    print(line("  from there to user code on the last of the next attempt", again, AGAIN_GOAL_S))
+    print(line("without a launcher: the others ended after", alone))
+    print(f"stopped / TensorFlow alone = {statistics.median(stopped) / statistics.median(alone):.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Start skew: from the first line of user code on the first of 8 local hosts to that on the last.
+
+All hosts share this computer, so that one clock tells it; the script writes the time of its first line into a file.
+
+Run: .venv/bin/python -m benchmarks.skew
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HOSTS = 8
+RUNS = 21
+GOAL_S = 0.020
+# It goes on for a while, as any other script: the end of one task would be in the way of the start of another.
+SCRIPT = """
+import time
+now = time.time()
+import os, sys
+with open(os.path.join(sys.argv[1], str(os.getpid())), "w") as file:
+    file.write(repr(now))
+time.sleep(0.3)
+"""
+
+
+def skew(fleet: str, env: dict[str, str], script: Path, marks: Path) -> float:
+    """Seconds between the first and the last start of user code in one job.
+
+    Raises:
+        RuntimeError: not every task wrote when it began.
+    """
+    for mark in marks.iterdir():
+        mark.unlink()
+    subprocess.run([fleet, "train", str(script), "--", str(marks)], env=env, check=True, capture_output=True)
+    begun = [float(mark.read_text()) for mark in marks.iterdir()]
+    if len(begun) != HOSTS:
+        raise RuntimeError(f"{len(begun)} tasks wrote when they began, not {HOSTS}")
+    return max(begun) - min(begun)
+
+
+def main() -> None:
+    """Print the median and the spread."""
+    fleet = str(Path(sys.executable).parent / "fleet")
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        marks, work = root / "marks", root / "work"
+        marks.mkdir()
+        work.mkdir()
+        script = work / "task.py"
+        script.write_text(SCRIPT)
+        env = {**os.environ, "FLEET_STATE_DIR": str(root / "state")}
+        subprocess.run([fleet, "up", "--workers", str(HOSTS)], env=env, check=True, capture_output=True)
+        try:
+            found = [skew(fleet, env, script, marks) for _ in range(RUNS + 1)][1:]
+        finally:
+            subprocess.run([fleet, "down", "--yes"], env=env, check=True, capture_output=True)
+    median = statistics.median(found)
+    print(
+        f"start skew over {HOSTS} hosts {1000 * median:.1f} ms  ({1000 * min(found):.1f} to {1000 * max(found):.1f}, "
+        f"n={len(found)})   goal: at most {1000 * GOAL_S:.0f} ms   {'reached' if median <= GOAL_S else 'MISSED'}"
+    )
+
+
+if __name__ == "__main__":
+    main()

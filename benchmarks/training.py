@@ -1,0 +1,130 @@
+"""Training speed under the agent, checkpoints copied to all hosts, against the same script started by hand.
+
+Two workers on this computer, one run after the other in turn; the script itself counts its steps. It writes a
+checkpoint every five seconds, as a script with large models would.
+
+Run: .venv/bin/python -m benchmarks.training
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+WORKERS = 2
+RUNS = 6
+GOAL = 0.99
+DEADLINE_S = 300.0
+SCRIPT = """
+import os, sys, time
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+rank = os.environ.get("RANK") or os.environ["FLEET_RANK"]
+folder = os.environ.get("FLEET_CHECKPOINT_DIR") or os.path.join(sys.argv[1], "checkpoints-" + rank)
+with strategy.scope():
+    model = tf.keras.Sequential([
+        tf.keras.layers.Dense(512, activation="relu", input_shape=(256,)),
+        tf.keras.layers.Dense(512, activation="relu"),
+        tf.keras.layers.Dense(10),
+    ])
+    checkpoint = tf.train.Checkpoint(model=model)
+data = tf.random.stateless_normal([64, 256], [1, 2])
+
+@tf.function
+def step():
+    def each():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(data)))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        gradients = tf.distribute.get_replica_context().all_reduce("sum", gradients)
+        for variable, gradient in zip(model.trainable_variables, gradients):
+            variable.assign_sub(1e-4 * gradient)
+        return loss
+    return strategy.run(each)
+
+for _ in range(100):
+    step()
+manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
+begin, count, saved = time.perf_counter(), 1500, 0
+for number in range(count):
+    step()
+    if number % 300 == 0:
+        manager.save()
+seconds = time.perf_counter() - begin
+with open(os.path.join(sys.argv[1], "speed-" + rank), "w") as file:
+    file.write(repr(count / seconds))
+"""
+
+
+def speed(marks: Path) -> float:
+    """Steps a second that the workers counted."""
+    found = [float((marks / f"speed-{rank}").read_text()) for rank in range(WORKERS)]
+    for rank in range(WORKERS):
+        (marks / f"speed-{rank}").unlink()
+    return statistics.mean(found)
+
+
+def with_fleet(fleet: str, env: dict[str, str], script: Path, marks: Path) -> float:
+    """Steps a second under the agent."""
+    command = [fleet, "train", str(script), "--restarts", "1", "--", str(marks)]
+    subprocess.run(command, env=env, check=True, capture_output=True, timeout=DEADLINE_S)
+    return speed(marks)
+
+
+def by_hand(script: Path, marks: Path) -> float:
+    """Steps a second of two processes with a TF_CONFIG each."""
+    ports = []
+    for _ in range(WORKERS):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            ports.append(free.getsockname()[1])
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    processes = []
+    for rank in range(WORKERS):
+        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
+        env = {**os.environ, "TF_CONFIG": config, "RANK": str(rank)}
+        command = [sys.executable, str(script), str(marks)]
+        processes.append(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    codes = [process.wait(DEADLINE_S) for process in processes]
+    if any(codes):
+        raise RuntimeError(f"the workers started by hand ended with {codes}")
+    return speed(marks)
+
+
+def main() -> None:
+    """Print both speeds and their ratio, round by round."""
+    fleet = str(Path(sys.executable).parent / "fleet")
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        marks, work = root / "marks", root / "work"
+        marks.mkdir()
+        work.mkdir()
+        script = work / "task.py"
+        script.write_text(SCRIPT)
+        env = {**os.environ, "FLEET_STATE_DIR": str(root / "state")}
+        subprocess.run([fleet, "up", "--workers", str(WORKERS)], env=env, check=True, capture_output=True)
+        agent: list[float] = []
+        hand: list[float] = []
+        try:
+            for number in range(RUNS):
+                for turn in (0, 1):
+                    if turn == number % 2:
+                        agent.append(with_fleet(fleet, env, script, marks))
+                    else:
+                        hand.append(by_hand(script, marks))
+        finally:
+            subprocess.run([fleet, "down", "--yes"], env=env, check=True, capture_output=True)
+    for what, found in (("under the agent", agent), ("started by hand", hand)):
+        spread = f"({min(found):.1f} to {max(found):.1f}, n={len(found)})"
+        print(f"{what:<18} {statistics.median(found):7.1f} steps/s  {spread}")
+    ratio = statistics.median(agent) / statistics.median(hand)
+    print(f"ratio of the medians {ratio:.3f}   goal: at least {GOAL}   {'reached' if ratio >= GOAL else 'MISSED'}")
+
+
+if __name__ == "__main__":
+    main()

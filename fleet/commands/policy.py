@@ -1,0 +1,86 @@
+"""What the user wants to become of a job when something goes wrong: refused where it makes no sense."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from fleet.errors import UsageError
+from train.agent.records import OnHang, Policy, Replication, RestartPolicy
+
+SHORTEST_LINK_TIMEOUT_S = 1.0
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def replication(folder: str, mib_s: float) -> Replication:
+    """How checkpoints are kept.
+
+    Args:
+        folder: Where the script writes them: relative to its working folder, absolute on the hosts, or a URL, which
+            all hosts share and nothing is replicated of; empty: the job's own.
+        mib_s: At most so many MiB a second leave a host; 0: nothing is replicated.
+
+    Raises:
+        UsageError: the folder leads out of the working folder, or the bandwidth is none.
+    """
+    if not 0 <= mib_s < float("inf"):
+        raise UsageError(
+            f"--checkpoint-bandwidth {mib_s:g} is no bandwidth", next_step="give MiB a second; 0 replicates nothing"
+        )
+    if _URL.match(folder):
+        return Replication(folder, 0.0)
+    if ".." in PurePosixPath(folder).parts or "\0" in folder:
+        raise UsageError(
+            f"--checkpoint-dir {folder!r} leads out of the script's folder",
+            next_step="name a folder below it, or an absolute path on the hosts",
+        )
+    return Replication(folder, mib_s)
+
+
+def most_attempts(policy: Policy) -> int:
+    """How often a job is started at most."""
+    return 1 if policy.restart is RestartPolicy.NEVER else 1 + policy.restarts
+
+
+def check_policy(policy: Policy, *, spares: int, hosts: int, link_timeout_s: float) -> None:
+    """Refuse a policy that makes no sense on a fleet of `hosts` hosts, of which `spares` hold themselves ready.
+
+    Raises:
+        UsageError: with the first reason.
+    """
+    for sentence, next_step in (*_sizes(policy, spares, hosts), *_restarts(policy, spares), *_hangs(policy)):
+        raise UsageError(sentence, next_step=next_step)
+    if link_timeout_s < SHORTEST_LINK_TIMEOUT_S:
+        raise UsageError(
+            f"--link-timeout {link_timeout_s:g} is too short for any network",
+            next_step=f"at least --link-timeout {SHORTEST_LINK_TIMEOUT_S:g}",
+        )
+
+
+def _sizes(policy: Policy, spares: int, hosts: int) -> Iterator[tuple[str, str]]:
+    workers = hosts - spares
+    if workers < 1:
+        yield f"--spares {spares} of {hosts} hosts leaves no worker", "fleet up --workers N for a larger fleet"
+    if policy.min_workers > workers:
+        yield (
+            f"--min-workers {policy.min_workers} is more than the {workers} that the job begins with",
+            f"at most --min-workers {workers}",
+        )
+
+
+def _restarts(policy: Policy, spares: int) -> Iterator[tuple[str, str]]:
+    if policy.restart is RestartPolicy.NEVER and policy.restarts:
+        yield f"--restart-policy never contradicts --restarts {policy.restarts}", "leave one of them out"
+    if policy.restart is RestartPolicy.EXIT_CODE and not policy.restarts:
+        yield "--restart-policy exit-code restarts nothing without --restarts", "--restarts 3, say"
+    for count, option in ((spares, "--spares"), (policy.min_workers, "--min-workers")):
+        if count and not policy.restarts:
+            yield f"{option} {count} needs --restarts: the job goes on in a new attempt", "--restarts 3, say"
+
+
+def _hangs(policy: Policy) -> Iterator[tuple[str, str]]:
+    if policy.on_hang is OnHang.RESTART and not policy.hang_timeout_s:
+        yield "--on-hang restart needs --hang-timeout: nobody looks without it", "--hang-timeout 10m, say"
+    if policy.on_hang is OnHang.RESTART and not policy.restarts:
+        yield "--on-hang restart needs --restarts", "--restarts 3, say"

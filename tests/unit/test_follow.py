@@ -1,0 +1,201 @@
+"""What a command tells of a job over several attempts, out of what its hosts deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet.commands import follow as verb
+from fleet.commands.follow import Ended, Followed, agreed, follow, until_running
+from fleet.events import ConnectionLost, ConnectionRestored, Event, JobDiagnosed, LogChunk, Note
+from fleet.remote.follower import Item
+from fleet.state import FleetFolder, FleetRecord
+from provision.model import FleetSpec
+from train.agent.records import (
+    AttemptEnded,
+    Exit,
+    JobResult,
+    Log,
+    Member,
+    Notice,
+    Outcome,
+    Phase,
+    Stalled,
+    TaskState,
+)
+
+MEMBERS = tuple(Member(f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
+MISTAKE = b'Traceback (most recent call last):\n  File "task.py", line 4, in <module>\n    fail()\nValueError: no\n'
+WON = JobResult("j", 2, Outcome.SUCCEEDED, 9.0)
+FELL = JobResult("j", 2, Outcome.FAILED, 9.0, "worker-1", "worker-1 was killed by SIGKILL")
+
+
+class Hosts:
+    """Stands in for a follower and for the sink."""
+
+    def __init__(self, items: list[Item]) -> None:
+        self.items = items
+        self.events: list[Event] = []
+        self.taken = 0
+
+    def __enter__(self) -> Hosts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def __iter__(self) -> Iterator[Item]:
+        for item in self.items:
+            self.taken += 1
+            yield item
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        return
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [type(event).__name__ for event in self.events]
+
+
+def followed(**more: Any) -> Followed:
+    channels: Any = tuple(
+        SimpleNamespace(connection=SimpleNamespace(host=SimpleNamespace(name=member.task))) for member in MEMBERS
+    )
+    record = FleetRecord(FleetSpec("demo", "local", 3), 1.0)
+    known: dict[str, Any] = {"members": MEMBERS, "attempts": 4, **more}
+    return Followed(FleetFolder(Path("nowhere")), record, "j", channels, **known)
+
+
+def told(monkeypatch: pytest.MonkeyPatch, items: list[Item], **more: Any) -> tuple[Hosts, Ended]:
+    hosts = Hosts(items)
+    monkeypatch.setattr(verb, "_follower", lambda _: hosts)
+    return hosts, follow(followed(**more), hosts)
+
+
+def log(host: str, data: bytes, attempt: int = 1) -> Item:
+    return Item(host, Log(host, attempt, 0, len(data)), data)
+
+
+def exited(host: str, ended: Exit, attempt: int = 1) -> Item:
+    return Item(host, TaskState(host, attempt, Phase.EXITED, 5.0 + attempt, exit=ended))
+
+
+def stopping(host: str, attempt: int = 1) -> Item:
+    return Item(host, TaskState(host, attempt, Phase.STOPPING, 4.0))
+
+
+def over(host: str, attempt: int = 1) -> Item:
+    exits = {"worker-0": Exit(signal=15), "worker-1": Exit(code=1)}
+    return Item(host, AttemptEnded(host, attempt, 5.0, "worker-1", "worker-1 exited with code 1", exits, 0.5))
+
+
+def first_attempt(*, late: bool = False) -> list[Item]:
+    """worker-1 raises, worker-0 is stopped; worker-2 is a spare."""
+    mistake = [log("worker-1", MISTAKE), exited("worker-1", Exit(code=1)), over("worker-1")]
+    stopped = [log("worker-0", b"up\n"), stopping("worker-0"), exited("worker-0", Exit(signal=15)), over("worker-0")]
+    return stopped + mistake if late else mistake + stopped
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_attempt_that_failed_is_told_once_and_its_cause_when_all_has_come(
+    monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    won = [Item(host, WON) for host in ("worker-0", "worker-1")]
+    hosts, ended = told(monkeypatch, [*first_attempt(late=late), *won], spares=("worker-2",))
+    (failed,) = hosts.of(AttemptEnded)
+    assert (failed.attempt, failed.attempts) == (1, 4)
+    (cause,) = hosts.of(JobDiagnosed)
+    assert (cause.attempt, cause.final, cause.task, cause.kind) == (1, False, "worker-1", "script-exception")
+    assert hosts.kinds.index("AttemptEnded") < hosts.kinds.index("JobDiagnosed") < hosts.kinds.index("JobResult")
+    last_of_attempt = max(i for i, event in enumerate(hosts.events) if isinstance(event, (LogChunk, TaskState)))
+    assert hosts.kinds.index("JobDiagnosed") == last_of_attempt + 1
+    assert (ended.result, ended.verdict) == (WON, None)
+
+
+def test_the_last_attempt_has_its_own_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    second = [exited("worker-1", Exit(signal=9), 2), stopping("worker-0", 2), exited("worker-0", Exit(signal=15), 2)]
+    hosts, ended = told(monkeypatch, [*first_attempt(), *second, Item("worker-0", FELL)], spares=("worker-2",))
+    causes = [(event.attempt, event.kind, event.final) for event in hosts.of(JobDiagnosed)]
+    assert causes == [(1, "script-exception", False), (2, "killed", True)]
+    assert ended.verdict is not None
+    assert ended.verdict.kind.value == "killed"
+
+
+def test_a_host_that_is_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = first_attempt()[:4]  # worker-0's end is still to come
+    gone = Item("worker-0", ConnectionLost("worker-0", "timed out", 1.0))
+    back = Item("worker-0", ConnectionRestored("worker-0"))
+    hosts, _ = told(monkeypatch, [*items, gone, back, Item("worker-1", WON)], spares=("worker-2",))
+    assert hosts.kinds[-4:] == ["ConnectionLost", "JobDiagnosed", "ConnectionRestored", "JobResult"]
+    hosts, _ = told(monkeypatch, [gone, back, *items, log("worker-0", b"x"), Item("worker-1", WON)])
+    assert hosts.kinds[-3:] == ["LogChunk", "JobDiagnosed", "JobResult"]
+
+
+def test_a_host_that_stays_away_is_told_of_once_and_when_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = [Item("worker-0", ConnectionLost("worker-0", "timed out", wait)) for wait in (0.5, 1.0, 2.0, 0.0)]
+    back = Item("worker-0", ConnectionRestored("worker-0"))
+    hosts, _ = told(monkeypatch, [*tries[:2], back, *tries])
+    assert [event.retry_s for event in hosts.of(ConnectionLost)] == [0.5, 0.5, 0.0]
+
+
+def test_the_cause_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb, "_JUDGE_S", 0.0)
+    hosts, _ = told(monkeypatch, [*first_attempt()[:3], *first_attempt()[3:], Item("worker-0", WON)])
+    assert hosts.kinds.index("JobDiagnosed") < hosts.kinds.index("LogChunk", 2)
+
+
+@pytest.mark.parametrize("more", [{"lines": 5}, {"logs": False}, {"members": MEMBERS[:2]}])
+def test_without_all_logs_there_is_no_cause(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]) -> None:
+    hosts, ended = told(monkeypatch, [*first_attempt(), Item("worker-0", FELL)], **more)
+    assert hosts.of(AttemptEnded)
+    assert not hosts.of(JobDiagnosed)
+    assert ended.verdict is None
+
+
+def test_what_all_hosts_tell_is_told_once_and_what_each_tells_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [Item(host, Notice(host, 1, 1.0, "attempt 2: worker-2 is worker-1")) for host in ("worker-0", "worker-1")]
+    items += [Item(host, Stalled(host, 1, 1.0, "S", "", [])) for host in ("worker-0", "worker-1")]
+    hosts, ended = told(monkeypatch, items)
+    assert len(hosts.of(Note)) == 1
+    assert len(hosts.of(Stalled)) == 2
+    assert ended == Ended(None)
+
+
+def test_a_spare_need_not_run_for_the_job_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [Item(host, TaskState(host, 1, Phase.RUNNING, 1.0)) for host in ("worker-0", "worker-1")]
+    hosts = Hosts([*items, Item("worker-0", FELL)])
+    monkeypatch.setattr(verb, "_follower", lambda _: hosts)
+    assert until_running(followed(spares=("worker-2",), logs=False), hosts) == Ended(None)
+    assert hosts.taken == 2
+
+
+LOST = JobResult("j", 3, Outcome.LOST, 9.0, "worker-2", "the agent is gone")
+ALONE = JobResult("j", 3, Outcome.FAILED, 9.0, "worker-0", "worker-0 was lost", alone=True)
+EARLIER = WON._replace(attempt=1)
+
+
+@pytest.mark.parametrize(
+    ("results", "wanted"),
+    [
+        ([], None),
+        ([LOST], LOST),
+        ([LOST, ALONE], ALONE),
+        ([LOST, ALONE, WON], WON),
+        ([WON, ALONE, LOST], WON),
+        ([ALONE, FELL], FELL),
+        ([EARLIER, WON], WON),
+        ([WON, EARLIER], WON),
+    ],
+)
+def test_the_gang_decides_and_not_who_lost_sight_of_it(results: list[JobResult], wanted: JobResult | None) -> None:
+    assert agreed(results) == wanted

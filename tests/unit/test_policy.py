@@ -1,0 +1,161 @@
+"""What becomes of a job when something goes wrong, as the user types it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet import cli
+from fleet.commands import train
+from fleet.commands.policy import check_policy, most_attempts, replication
+from fleet.durations import seconds
+from fleet.errors import UsageError
+from train.agent.records import OnHang, Policy, Replication, RestartPolicy, SuccessPolicy
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("90", 90), ("90s", 90), ("10m", 600), ("10min", 600), ("2h", 7200), ("1.5d", 129600), (".5", 0.5), ("0", 0)],
+)
+def test_durations(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1", "1e3", "nan", "inf", "1h30", "2 hours", "9" * 400, "1_0", "१"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="is no length of time"):
+        seconds(text)
+
+
+@given(st.text())
+def test_any_text_is_a_duration_or_refused(text: str) -> None:
+    try:
+        assert seconds(text) >= 0
+    except ValueError:
+        return
+
+
+NONSENSE = [
+    (Policy(), 2, 10.0, "leaves no worker"),
+    (Policy(restarts=1, min_workers=3), 0, 10.0, "more than the 2"),
+    (Policy(restarts=1, min_workers=2), 1, 10.0, "more than the 1"),
+    (Policy(restarts=1, restart=RestartPolicy.NEVER), 0, 10.0, "never contradicts"),
+    (Policy(restart=RestartPolicy.EXIT_CODE), 0, 10.0, "without --restarts"),
+    (Policy(), 1, 10.0, "--spares 1 needs --restarts"),
+    (Policy(min_workers=1), 0, 10.0, "--min-workers 1 needs --restarts"),
+    (Policy(restarts=1, on_hang=OnHang.RESTART), 0, 10.0, "needs --hang-timeout"),
+    (Policy(hang_timeout_s=9.0, on_hang=OnHang.RESTART), 0, 10.0, "needs --restarts"),
+    (Policy(), 0, 0.5, "--link-timeout 0.5"),
+]
+
+
+@pytest.mark.parametrize(("policy", "spares", "link_timeout_s", "says"), NONSENSE)
+def test_nonsense_is_refused(policy: Policy, spares: int, link_timeout_s: float, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as raised:
+        check_policy(policy, spares=spares, hosts=2, link_timeout_s=link_timeout_s)
+    assert raised.value.next_step
+
+
+def test_sense_is_not_refused() -> None:
+    check_policy(Policy(), spares=0, hosts=1, link_timeout_s=10.0)
+    wish = Policy(RestartPolicy.EXIT_CODE, 3, min_workers=2, hang_timeout_s=60.0, on_hang=OnHang.RESTART)
+    check_policy(wish, spares=1, hosts=3, link_timeout_s=1.0)
+    assert most_attempts(wish) == 4
+    assert most_attempts(Policy(RestartPolicy.NEVER)) == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "kept"),
+    [
+        ("", Replication("", 50.0)),
+        ("ckpt", Replication("ckpt", 50.0)),
+        ("/data/ckpt", Replication("/data/ckpt", 50.0)),
+        ("gs://bucket/run", Replication("gs://bucket/run", 0.0)),
+        ("s3://bucket", Replication("s3://bucket", 0.0)),
+    ],
+)
+def test_checkpoint_folders(folder: str, kept: Replication) -> None:
+    assert replication(folder, 50.0) == kept
+
+
+@pytest.mark.parametrize(("folder", "mib_s"), [("../out", 1.0), ("a/../../b", 1.0), ("a\0b", 1.0), ("", -1.0)])
+def test_checkpoint_folders_that_are_refused(folder: str, mib_s: float) -> None:
+    with pytest.raises(UsageError):
+        replication(folder, mib_s)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[train.TrainRequest]:
+    """What reaches the verb."""
+    found: list[train.TrainRequest] = []
+    monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(train, "run", lambda request, *_: found.append(request))
+    return found
+
+
+def test_nothing_said_is_the_default(asked: list[train.TrainRequest]) -> None:
+    assert cli.run(["train", "task.py"]) == 0
+    (request,) = asked
+    assert (request.policy, request.replication, request.spares) == (Policy(), Replication(), 0)
+    assert (request.link_timeout_s, request.grace_s) == (10.0, 10.0)
+
+
+def test_every_option_arrives(asked: list[train.TrainRequest]) -> None:
+    line = (
+        "--restarts 3 --restart-policy exit-code --backoff 1.5 --success-policy chief --min-workers 2 --spares 1 "
+        "--timeout 2h --start-timeout 90 --hang-timeout 10m --on-hang restart --host-timeout 30s --link-timeout 5 "
+        "--checkpoint-dir out/ckpt --checkpoint-bandwidth 20 --grace 1m"
+    )
+    assert cli.run(["train", "task.py", *line.split()]) == 0
+    (request,) = asked
+    assert request.policy == Policy(
+        restart=RestartPolicy.EXIT_CODE,
+        restarts=3,
+        success=SuccessPolicy.CHIEF,
+        min_workers=2,
+        backoff_s=1.5,
+        host_timeout_s=30.0,
+        timeout_s=7200.0,
+        start_timeout_s=90.0,
+        hang_timeout_s=600.0,
+        on_hang=OnHang.RESTART,
+    )
+    assert request.replication == Replication("out/ckpt", 20.0)
+    assert (request.spares, request.link_timeout_s, request.grace_s) == (1, 5.0, 60.0)
+
+
+@pytest.mark.parametrize("kind", [RestartPolicy, SuccessPolicy, OnHang])
+def test_every_choice_is_offered(
+    kind: type[RestartPolicy] | type[SuccessPolicy] | type[OnHang],
+    asked: list[train.TrainRequest],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    option = {RestartPolicy: "--restart-policy", SuccessPolicy: "--success-policy", OnHang: "--on-hang"}[kind]
+    for choice in kind:
+        assert cli.run(["train", "task.py", option, choice.value]) == 0
+    assert cli.run(["train", "task.py", option, "perhaps"]) == 2
+    assert len(asked) == len(kind)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", ["--restarts -1", "--restarts two", "--backoff -1", "--timeout soon", "--spares -1", "--min-workers 0"]
+)
+def test_what_is_no_value_is_a_usage_error(words: str, asked: list[train.TrainRequest]) -> None:
+    assert cli.run(["train", "task.py", *words.split()]) == 2
+    assert not asked
+
+
+def test_the_help_is_grouped_and_fits_80_columns(
+    asked: list[train.TrainRequest], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run(["train", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert titles == ["Arguments:", "Options:", "When the job fails:", "Watches:", "Checkpoints:"]

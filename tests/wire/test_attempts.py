@@ -1,0 +1,105 @@
+"""Jobs over several attempts as the client sees them: real sshd, the real agent, scripts without TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+
+import psutil
+import pytest
+
+from tests.program import Program, lines_of, wait_for
+
+pytestmark = pytest.mark.wire
+
+FAIL_ONCE = """
+import os
+print("attempt", os.environ["FLEET_ATTEMPT"], "of", os.environ["FLEET_TASK_INDEX"], flush=True)
+if os.environ["FLEET_ATTEMPT"] == "1" and os.environ["FLEET_RANK"] == "1":
+    raise ValueError("no such thing")
+if os.environ["FLEET_ATTEMPT"] == "1":
+    import time
+    time.sleep(60)
+"""
+
+# The second attempt goes on until it is stopped.
+GO_ON = """
+import os, time
+print("attempt", os.environ["FLEET_ATTEMPT"], "as", os.environ["FLEET_TASK_INDEX"], flush=True)
+time.sleep(300)
+"""
+
+
+def end_host(program: Program, worker: str) -> None:
+    """Take a host away with all that runs on it."""
+    found = []
+    for process in program.processes():
+        with contextlib.suppress(psutil.Error):
+            words = " ".join(process.cmdline()) + " " + process.environ().get("FLEET_TASK_FOLDER", "")
+            if f"default-{worker}/" in words:
+                found.append(process)
+    assert found
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            process.suspend()
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+def test_a_failed_attempt_is_told_with_its_cause_and_all_logs_are_kept(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", FAIL_ONCE)
+    ran = program.run("train", "task.py", "--restarts", "2", "-o", "json")
+    (failed,) = [event for event in ran.events if event["event"] == "attempt_ended"]
+    assert (failed["attempt"], failed["attempts"], failed["first_task"]) == (1, 3, "worker-1")
+    (cause,) = [event for event in ran.events if event["event"] == "job_diagnosed"]
+    assert (cause["attempt"], cause["final"], cause["kind"], cause["task"]) == (
+        1,
+        False,
+        "script-exception",
+        "worker-1",
+    )
+    (result,) = [event for event in ran.events if event["event"] == "job_result"]
+    assert (result["outcome"], result["attempt"]) == ("succeeded", 2)
+    logs = program.run("logs")
+    assert [line for line in lines_of(logs, "worker-1") if line.startswith("attempt")] == [
+        "attempt 1 of 1", "attempt 2 of 1",
+    ]  # fmt: skip
+    assert "attempt 1 failed: worker-1 exited with code 1; attempt 2 starts" in logs.err
+    assert "attempt 1: worker-1 (" in logs.err
+    assert program.run("logs", "-n", "9", "--worker", "1").out == b"attempt 2 of 1\n"
+    (status,) = [event for event in program.run("status", "-o", "json").events if event["event"] == "fleet_status"]
+    assert (status["job"]["attempt"], status["job"]["attempts"], status["job"]["verdict"]) == (2, 3, None)
+
+
+def test_status_tells_the_cause_of_a_job_that_nobody_followed(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", FAIL_ONCE)
+    program.run("train", "task.py", "--detach", code=None)
+
+    def verdict() -> object:
+        (status,) = [
+            event for event in program.run("status", "-o", "json").events if event["event"] == "fleet_status"
+        ]
+        return status["job"]["verdict"]
+
+    assert wait_for("the first cause", verdict)["kind"] == "script-exception"  # type: ignore[index]
+    assert "raised ValueError: no such thing at task.py:5" in program.run("status").text
+
+
+def test_a_spare_takes_over_and_the_job_is_at_hand_without_the_lost_host(program: Program) -> None:
+    program.run("up", "--workers", "3")
+    program.script("task.py", GO_ON)
+    options = ("--spares", "1", "--restarts", "2", "--link-timeout", "2", "--host-timeout", "1", "--grace", "1")
+    program.run("train", "task.py", "--detach", *options)
+    end_host(program, "worker-1")
+    wait_for("the second attempt", lambda: "attempt 2 as 1" in program.run("logs", "--worker", "2", code=101).text)
+    logs = program.run("logs", code=101)
+    assert lines_of(logs, "worker-2") == ["attempt 2 as 1"]
+    assert "worker-1" in logs.err
+    assert "its log is left out" in logs.err
+    status = program.run("status").text
+    assert "worker-2 as worker-1  running" in status
+    assert "attempt 2 of 3" in status
+    assert "worker-1" in program.run("stop", "--grace", "1", code=13).err
+    assert not program.tasks()

@@ -1,0 +1,159 @@
+"""What `fleet status` finds out about a job that is over, from folders on its hosts that were made by hand."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fleet.commands.status import StatusRequest, run
+from fleet.ports import Ports
+from fleet.state import FleetRecord, Store
+from fleet.status import FleetStatus, JobStatus
+from provision.model import FleetSpec
+from tests.wire.hosts import Hosts
+from train.agent import control
+from train.agent.journal import Journal, write_job, write_result
+from train.agent.paths import HostPaths, TaskPaths
+from train.agent.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, to_dict
+from train.diagnosis import Kind
+
+pytestmark = pytest.mark.wire
+
+MEMBERS = [Member(f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3)]
+MISTAKE = b'Traceback (most recent call last):\n  File "task.py", line 4, in main\n    f()\nValueError: no\n'
+FELL = JobResult(
+    "j-1", 2, Outcome.FAILED, 90.0, "worker-1", "worker-1 exited with code 1", {"worker-1": Exit(1)}
+)  # fmt: skip
+
+
+class Job:
+    """A job of two workers and a spare on three hosts."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        policy = {"restart": "on-failure", "restarts": 3}
+        self.seats = [HostPaths(host.root).task("j-1", host.name) for host in hosts.hosts]
+        for seat, member in zip(self.seats, MEMBERS, strict=True):
+            Path(seat.folder).mkdir(parents=True)
+            values = {"job": "j-1", "fleet": "demo", "task": member.task, "command": ["python", "task.py"]}
+            write_job(
+                seat,
+                {**values, "members": to_dict(MEMBERS), "spares": ["worker-2"], "policy": policy, "started_at": 1.0},
+            )
+
+    def ran(self, index: int, attempt: int, log: bytes, ended: Exit, *, ours: bool = False, role: str = "") -> None:
+        """A seat's part in an attempt."""
+        journal = Journal(self.seats[index], attempt)
+        name = f"worker-{index}"
+        journal.write_record(TaskState(name, attempt, Phase.RUNNING, 10.0, role=role))
+        for step in range(200):
+            journal.write_record(Progress(name, attempt, 10.0 + step, 1, 5, step))
+        journal.write_log(log)
+        if ours:
+            journal.write_record(TaskState(name, attempt, Phase.STOPPING, 80.0, role=role))
+        journal.write_record(TaskState(name, attempt, Phase.EXITED, 80.0 + ours, exit=ended, role=role))
+        journal.close()
+
+    def failed(self) -> None:
+        """worker-1 was killed, then raised."""
+        self.ran(0, 1, b"up\n", Exit(signal=15), ours=True)
+        self.ran(1, 1, b"up\n", Exit(signal=9))
+        self.ran(0, 2, b"up\n" * 1_000_000, Exit(signal=15), ours=True)
+        self.ran(1, 2, b"step 1 loss 2\n" * 1_000_000 + MISTAKE, Exit(1))
+
+    def ended(self, result: JobResult) -> None:
+        for seat in self.seats:
+            write_result(seat, result)
+
+
+@pytest.fixture
+def job(hosts: Hosts) -> Iterator[Job]:
+    one = Job(hosts)
+    yield one
+    for host in hosts.hosts:
+        shutil.rmtree(HostPaths(host.root).jobs)
+
+
+@pytest.fixture
+def status(hosts: Hosts, tmp_path: Path) -> Callable[[], FleetStatus]:
+    store = Store(tmp_path / "state")
+    folder = store.fleet("demo")
+    folder.create()
+    shutil.copy(hosts.key, folder.key)
+    folder.write(FleetRecord(FleetSpec("demo", "local", 3), 1.0, tuple(hosts.hosts)))
+
+    def ask() -> FleetStatus:
+        (found,) = run(StatusRequest("demo"), Ports(store, lambda _: True))
+        return found
+
+    return ask
+
+
+def job_of(status: FleetStatus) -> JobStatus:
+    assert status.job is not None
+    return status.job
+
+
+def test_the_first_cause_of_a_job_that_nobody_followed(job: Job, status: Callable[[], FleetStatus]) -> None:
+    job.failed()
+    job.ended(FELL)
+    began = time.monotonic()
+    found = job_of(status())
+    assert time.monotonic() - began < 10
+    assert found.verdict is not None
+    assert (found.verdict.kind, found.verdict.task) == (Kind.SCRIPT_EXCEPTION, "worker-1")
+    assert found.verdict.sentence == "worker-1 (10.0.0.3) raised ValueError: no at task.py:4 in main"
+    assert (found.attempt, found.attempts, found.waits) == (2, 4, False)
+    assert [(task.task, task.spare) for task in found.tasks] == [
+        ("worker-0", False), ("worker-1", False), ("worker-2", True),
+    ]  # fmt: skip
+
+
+def test_a_job_that_succeeded_has_none(job: Job, status: Callable[[], FleetStatus]) -> None:
+    job.failed()
+    job.ended(FELL._replace(outcome=Outcome.SUCCEEDED, first_task="", reason=""))
+    assert job_of(status()).verdict is None
+
+
+def test_what_the_gang_decided_goes_before_what_a_lost_host_says(job: Job, status: Callable[[], FleetStatus]) -> None:
+    job.failed()
+    job.ended(FELL)
+    write_result(job.seats[0], FELL._replace(attempt=3, reason="worker-1 was lost", alone=True))
+    found = job_of(status())
+    assert found.reason == FELL.reason
+
+
+def test_between_two_attempts(job: Job, status: Callable[[], FleetStatus]) -> None:
+    job.ran(0, 1, b"up\n", Exit(signal=15), ours=True)
+    job.ran(1, 1, b"up\n", Exit(signal=9))
+    listeners = [control.listen(seat.control) for seat in job.seats]
+    try:
+        found = job_of(status())
+    finally:
+        for listener in listeners:
+            listener.close()
+    assert (found.outcome, found.waits, found.attempt, found.verdict) == (None, True, 1, None)
+
+
+def test_the_role_of_a_spare_that_took_over(job: Job, status: Callable[[], FleetStatus]) -> None:
+    job.failed()
+    job.ran(0, 3, b"up\n", Exit(0))
+    job.ran(2, 3, b"up\n", Exit(0), role="worker-1")
+    job.ended(JobResult("j-1", 3, Outcome.SUCCEEDED, 99.0))
+    found = {task.task: task for task in job_of(status()).tasks}
+    assert (found["worker-2"].role, found["worker-2"].spare) == ("worker-1", False)
+
+
+def test_a_host_that_knows_nothing_of_the_job_is_done_without(
+    job: Job, status: Callable[[], FleetStatus], hosts: Hosts
+) -> None:
+    job.failed()
+    for seat in job.seats[1:]:
+        write_result(seat, FELL)
+    shutil.rmtree(TaskPaths(job.seats[0].folder).folder)
+    found = job_of(status())
+    assert found.verdict is not None
+    assert found.verdict.kind is Kind.SCRIPT_EXCEPTION
