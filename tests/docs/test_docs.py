@@ -39,6 +39,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.e2e
 def test_the_readme_is_followed_from_an_empty_directory(program: Program) -> None:
     """Each command of the README in its order; a comment behind it names an exit code that is not 0."""
     lines = commands(ROOT / "README.md")
