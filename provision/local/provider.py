@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Event
+from threading import Condition, Event
 
 from provision.local import account, processes, sshd
 from provision.local.records import Record, Records
@@ -218,6 +218,38 @@ def _write_keys(folder: Path, spec: FleetSpec, name: str) -> None:
     (folder / "authorized_keys").write_text(spec.public_key.strip() + "\n", encoding="utf-8")
 
 
+class _Busy:
+    """Counts those at work; after `stop` nobody begins any more.
+
+    A pool does not know a thread whose start was interrupted by Ctrl-C, and would not wait for it.
+
+    Args:
+        stopped: Is set by `stop`.
+    """
+
+    def __init__(self, stopped: Event) -> None:
+        self._stopped = stopped
+        self._change = Condition()
+        self._count = 0
+
+    def __enter__(self) -> None:
+        with self._change:
+            if self._stopped.is_set():
+                raise sshd.StoppedError
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._change:
+            self._count -= 1
+            self._change.notify_all()
+
+    def stop(self) -> None:
+        """Let nobody begin, and wait for those at work."""
+        with self._change:
+            self._stopped.set()
+            self._change.wait_for(lambda: self._count == 0)
+
+
 def _all_at_once(make: Callable[[str, Progress, Event], None], names: Sequence[str], progress: Progress) -> None:
     """Call `make` for every name in threads of its own, and `progress` in this one; let all of them finish.
 
@@ -230,9 +262,15 @@ def _all_at_once(make: Callable[[str, Progress, Event], None], names: Sequence[s
         return
     steps: SimpleQueue[tuple[str, str] | None] = SimpleQueue()
     stopped = Event()
+    busy = _Busy(stopped)
+
+    def one(name: str) -> None:
+        with busy:
+            make(name, lambda *step: steps.put(step), stopped)
+
     pool = ThreadPoolExecutor(max_workers=min(len(names), _STARTS_AT_ONCE))
     try:
-        futures = {name: pool.submit(make, name, lambda *step: steps.put(step), stopped) for name in names}
+        futures = {name: pool.submit(one, name) for name in names}
         for future in futures.values():
             future.add_done_callback(lambda _: steps.put(None))
         left = len(names)
@@ -243,7 +281,7 @@ def _all_at_once(make: Callable[[str, Progress, Event], None], names: Sequence[s
             else:
                 progress(*step)
     finally:
-        stopped.set()
+        busy.stop()
         pool.shutdown(wait=True, cancel_futures=True)
     failures = {name: error for name, future in futures.items() if (error := future.exception()) is not None}
     if failures:
