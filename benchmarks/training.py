@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 WORKERS = 2
@@ -57,8 +58,10 @@ for number in range(count):
     if number % 300 == 0:
         manager.save()
 seconds = time.perf_counter() - begin
-with open(os.path.join(sys.argv[1], "speed-" + rank), "w") as file:
+path = os.path.join(sys.argv[1], "speed-" + rank)
+with open(path + ".tmp", "w") as file:
     file.write(repr(count / seconds))
+os.replace(path + ".tmp", path)
 """
 
 
@@ -71,9 +74,19 @@ def speed(marks: Path) -> float:
 
 
 def with_fleet(fleet: str, env: dict[str, str], script: Path, marks: Path) -> float:
-    """Steps a second under the agent."""
-    command = [fleet, "train", str(script), "--restarts", "1", "--", str(marks)]
+    """Steps a second under the agent, with nobody connected: a client runs on another computer.
+
+    Raises:
+        TimeoutError: the job does not end.
+    """
+    command = [fleet, "train", "-d", str(script), "--restarts", "1", "--", str(marks)]
     subprocess.run(command, env=env, check=True, capture_output=True, timeout=DEADLINE_S)
+    end = time.monotonic() + DEADLINE_S
+    while len(list(marks.glob("speed-?"))) < WORKERS:
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {DEADLINE_S:.0f} s for the job")
+        time.sleep(0.5)
+    subprocess.run([fleet, "logs", "-f", "-n", "0"], env=env, check=True, capture_output=True, timeout=DEADLINE_S)
     return speed(marks)
 
 
