@@ -5,14 +5,13 @@ Run: .venv/bin/python -m benchmarks.footprint
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 import psutil
 
-from benchmarks.launch import Stage
+from benchmarks.stage import Stage
 
 SECONDS = 60.0
 MEMORY_GOAL_MB = 30.0
@@ -35,20 +34,14 @@ def agents(state: Path) -> list[psutil.Process]:
 
 def main() -> None:
     """Print memory and processor time a host, with a client connected and without."""
-    with tempfile.TemporaryDirectory() as root:
-        stage = Stage(Path(root))
-        stage.script.write_text(SLEEP)
-        stage.up()
-        try:
-            subprocess.run([stage.fleet, "train", "-d", str(stage.script)], env=stage.env, check=True)
-            _measure("alone", stage.state)
-            client = subprocess.Popen([stage.fleet, "logs", "-f"], env=stage.env, stdout=subprocess.DEVNULL)
-            time.sleep(2)
-            _measure("with a client that follows", stage.state)
-            client.terminate()
-            client.wait()
-        finally:
-            stage.down()
+    with tempfile.TemporaryDirectory() as root, Stage(Path(root), SLEEP) as stage:
+        stage.run("train", "-d", str(stage.script))
+        _measure("alone", stage.state)
+        client = stage.start("logs", "-f")
+        time.sleep(2)
+        _measure("with a client that follows", stage.state)
+        client.terminate()
+        client.wait()
 
 
 def _measure(name: str, state: Path) -> None:

@@ -9,15 +9,14 @@ Run: .venv/bin/python -m benchmarks.launch
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import interleaved
+from benchmarks.stage import Stage
 
 RUNS = 11
 GOAL_S = 0.5
@@ -30,32 +29,12 @@ with open(os.path.join(sys.argv[1], str(os.getpid())), "w") as file:
 """
 
 
-class Stage:
-    """A local fleet, a script, and a folder into which the script writes when it began."""
-
-    def __init__(self, root: Path) -> None:
-        self.fleet = str(Path(sys.executable).parent / "fleet")
-        self.marks = root / "marks"
-        self.marks.mkdir()
-        self.work = root / "work"
-        self.work.mkdir()
-        self.script = self.work / "task.py"
-        self.script.write_text(SCRIPT)
-        self.state = root / "state"
-        self.env = {**os.environ, "FLEET_STATE_DIR": str(self.state)}
-
-    def up(self) -> None:
-        """Start the fleet."""
-        subprocess.run([self.fleet, "up", "--workers", "2"], env=self.env, check=True, capture_output=True)
-
-    def down(self) -> None:
-        """Delete the fleet."""
-        subprocess.run([self.fleet, "down", "--yes"], env=self.env, check=True, capture_output=True)
+class Launches(Stage):
+    """Both ways to launch the same script."""
 
     def with_fleet(self) -> float:
         """Seconds until the last task began, started by `fleet train`."""
-        arguments = [self.fleet, "train", str(self.script), "--", str(self.marks)]
-        return self._last(lambda: subprocess.run(arguments, env=self.env, check=True, capture_output=True))
+        return self._last(lambda: self.run("train", str(self.script), "--", str(self.marks)))
 
     def by_hand(self) -> float:
         """Seconds until the last task began, started by one ssh a host at the same time."""
@@ -86,8 +65,7 @@ class Stage:
         return self._last(start)
 
     def _last(self, launch: Callable[[], object]) -> float:
-        for mark in self.marks.iterdir():
-            mark.unlink()
+        self.clear()
         begun = time.time()
         launch()
         marks = [float(mark.read_text()) for mark in self.marks.iterdir()]
@@ -98,13 +76,8 @@ class Stage:
 
 def main() -> None:
     """Print the medians and their difference."""
-    with tempfile.TemporaryDirectory() as root:
-        stage = Stage(Path(root))
-        stage.up()
-        try:
-            series = interleaved({"fleet train": stage.with_fleet, "two ssh by hand": stage.by_hand}, RUNS)
-        finally:
-            stage.down()
+    with tempfile.TemporaryDirectory() as root, Launches(Path(root), SCRIPT) as stage:
+        series = interleaved({"fleet train": stage.with_fleet, "two ssh by hand": stage.by_hand}, RUNS)
     for one in series.values():
         print(one)
     more = series["fleet train"].median - series["two ssh by hand"].median

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from benchmarks.stage import Stage
+
 WORKERS = 4
 RUNS = 5
 STOPPED_GOAL_S = 2.0
@@ -96,16 +98,11 @@ def death_of(pids: list[int], killed: int, also: Callable[[], object] = lambda: 
     return time.monotonic() - began
 
 
-def with_fleet(fleet: str, env: dict[str, str], script: Path, marks: Path) -> tuple[float, float]:
+def with_fleet(stage: Stage) -> tuple[float, float]:
     """Seconds until the others are stopped, and from there to the last first line of the next attempt."""
-    for mark in marks.iterdir():
-        mark.unlink()
-    job = subprocess.Popen(
-        [fleet, "train", str(script), "--restarts", "1", "--", str(marks)],
-        env=env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    stage.clear()
+    marks = stage.marks
+    job = stage.start("train", str(stage.script), "--restarts", "1", "--", str(marks))
     training = [pid for _, pid in await_files(marks, "training", 1)]
     stopped_s = death_of(training, training[2])
     stopped_at = time.time()
@@ -114,10 +111,10 @@ def with_fleet(fleet: str, env: dict[str, str], script: Path, marks: Path) -> tu
     return stopped_s, again - stopped_at
 
 
-def by_hand(script: Path, marks: Path) -> float:
+def by_hand(stage: Stage) -> float:
     """Seconds until the others end, without any launcher."""
-    for mark in marks.iterdir():
-        mark.unlink()
+    stage.clear()
+    marks = stage.marks
     ports = []
     for _ in range(WORKERS):
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -127,7 +124,7 @@ def by_hand(script: Path, marks: Path) -> float:
     for rank in range(WORKERS):
         config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
         env = {**os.environ, "TF_CONFIG": config, "RANK": str(rank)}
-        command = [sys.executable, str(script), str(marks)]
+        command = [sys.executable, str(stage.script), str(marks)]
         processes.append(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
     try:
         pids = [pid for _, pid in await_files(marks, "training", 1)]
@@ -150,25 +147,13 @@ def line(what: str, seconds: list[float], goal_s: float | None = None) -> str:
 
 def main() -> None:
     """Print both figures, and that of TensorFlow alone."""
-    fleet = str(Path(sys.executable).parent / "fleet")
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        marks, work = root / "marks", root / "work"
-        marks.mkdir()
-        work.mkdir()
-        script = work / "task.py"
-        script.write_text(SCRIPT)
-        env = {**os.environ, "FLEET_STATE_DIR": str(root / "state")}
-        subprocess.run([fleet, "up", "--workers", str(WORKERS)], env=env, check=True, capture_output=True)
-        stopped, again, alone = [], [], []
-        try:
-            for _ in range(RUNS):
-                found = with_fleet(fleet, env, script, marks)
-                stopped.append(found[0])
-                again.append(found[1])
-                alone.append(by_hand(script, marks))
-        finally:
-            subprocess.run([fleet, "down", "--yes"], env=env, check=True, capture_output=True)
+    stopped, again, alone = [], [], []
+    with tempfile.TemporaryDirectory() as root, Stage(Path(root), SCRIPT, WORKERS) as stage:
+        for _ in range(RUNS):
+            found = with_fleet(stage)
+            stopped.append(found[0])
+            again.append(found[1])
+            alone.append(by_hand(stage))
     print(line("one of 4 killed: the others stopped after", stopped, STOPPED_GOAL_S))
     print(line("  from there to user code on the last of the next attempt", again, AGAIN_GOAL_S))
     print(line("without a launcher: the others ended after", alone))

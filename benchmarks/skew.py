@@ -7,12 +7,11 @@ Run: .venv/bin/python -m benchmarks.skew
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
+
+from benchmarks.stage import Stage
 
 HOSTS = 8
 RUNS = 21
@@ -28,16 +27,15 @@ time.sleep(0.3)
 """
 
 
-def skew(fleet: str, env: dict[str, str], script: Path, marks: Path) -> float:
+def skew(stage: Stage) -> float:
     """Seconds between the first and the last start of user code in one job.
 
     Raises:
         RuntimeError: not every task wrote when it began.
     """
-    for mark in marks.iterdir():
-        mark.unlink()
-    subprocess.run([fleet, "train", str(script), "--", str(marks)], env=env, check=True, capture_output=True)
-    begun = [float(mark.read_text()) for mark in marks.iterdir()]
+    stage.clear()
+    stage.run("train", str(stage.script), "--", str(stage.marks))
+    begun = [float(mark.read_text()) for mark in stage.marks.iterdir()]
     if len(begun) != HOSTS:
         raise RuntimeError(f"{len(begun)} tasks wrote when they began, not {HOSTS}")
     return max(begun) - min(begun)
@@ -45,20 +43,8 @@ def skew(fleet: str, env: dict[str, str], script: Path, marks: Path) -> float:
 
 def main() -> None:
     """Print the median and the spread."""
-    fleet = str(Path(sys.executable).parent / "fleet")
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        marks, work = root / "marks", root / "work"
-        marks.mkdir()
-        work.mkdir()
-        script = work / "task.py"
-        script.write_text(SCRIPT)
-        env = {**os.environ, "FLEET_STATE_DIR": str(root / "state")}
-        subprocess.run([fleet, "up", "--workers", str(HOSTS)], env=env, check=True, capture_output=True)
-        try:
-            found = [skew(fleet, env, script, marks) for _ in range(RUNS + 1)][1:]
-        finally:
-            subprocess.run([fleet, "down", "--yes"], env=env, check=True, capture_output=True)
+    with tempfile.TemporaryDirectory() as root, Stage(Path(root), SCRIPT, HOSTS) as stage:
+        found = [skew(stage) for _ in range(RUNS + 1)][1:]
     median = statistics.median(found)
     print(
         f"start skew over {HOSTS} hosts {1000 * median:.1f} ms  ({1000 * min(found):.1f} to {1000 * max(found):.1f}, "

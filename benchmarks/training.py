@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.stage import Stage
+
 WORKERS = 2
 RUNS = 6
 GOAL = 0.99
@@ -73,24 +75,24 @@ def speed(marks: Path) -> float:
     return statistics.mean(found)
 
 
-def with_fleet(fleet: str, env: dict[str, str], script: Path, marks: Path) -> float:
+def with_fleet(stage: Stage) -> float:
     """Steps a second under the agent, with nobody connected: a client runs on another computer.
 
     Raises:
         TimeoutError: the job does not end.
     """
-    command = [fleet, "train", "-d", str(script), "--restarts", "1", "--", str(marks)]
-    subprocess.run(command, env=env, check=True, capture_output=True, timeout=DEADLINE_S)
+    marks = stage.marks
+    stage.run("train", "-d", str(stage.script), "--restarts", "1", "--", str(marks))
     end = time.monotonic() + DEADLINE_S
     while len(list(marks.glob("speed-?"))) < WORKERS:
         if time.monotonic() > end:
             raise TimeoutError(f"waited {DEADLINE_S:.0f} s for the job")
         time.sleep(0.5)
-    subprocess.run([fleet, "logs", "-f", "-n", "0"], env=env, check=True, capture_output=True, timeout=DEADLINE_S)
+    stage.run("logs", "-f", "-n", "0")
     return speed(marks)
 
 
-def by_hand(script: Path, marks: Path) -> float:
+def by_hand(stage: Stage) -> float:
     """Steps a second of two processes with a TF_CONFIG each."""
     ports = []
     for _ in range(WORKERS):
@@ -101,37 +103,25 @@ def by_hand(script: Path, marks: Path) -> float:
     for rank in range(WORKERS):
         config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
         env = {**os.environ, "TF_CONFIG": config, "RANK": str(rank)}
-        command = [sys.executable, str(script), str(marks)]
+        command = [sys.executable, str(stage.script), str(stage.marks)]
         processes.append(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
     codes = [process.wait(DEADLINE_S) for process in processes]
     if any(codes):
         raise RuntimeError(f"the workers started by hand ended with {codes}")
-    return speed(marks)
+    return speed(stage.marks)
 
 
 def main() -> None:
     """Print both speeds and their ratio, round by round."""
-    fleet = str(Path(sys.executable).parent / "fleet")
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        marks, work = root / "marks", root / "work"
-        marks.mkdir()
-        work.mkdir()
-        script = work / "task.py"
-        script.write_text(SCRIPT)
-        env = {**os.environ, "FLEET_STATE_DIR": str(root / "state")}
-        subprocess.run([fleet, "up", "--workers", str(WORKERS)], env=env, check=True, capture_output=True)
-        agent: list[float] = []
-        hand: list[float] = []
-        try:
-            for number in range(RUNS):
-                for turn in (0, 1):
-                    if turn == number % 2:
-                        agent.append(with_fleet(fleet, env, script, marks))
-                    else:
-                        hand.append(by_hand(script, marks))
-        finally:
-            subprocess.run([fleet, "down", "--yes"], env=env, check=True, capture_output=True)
+    agent: list[float] = []
+    hand: list[float] = []
+    with tempfile.TemporaryDirectory() as root, Stage(Path(root), SCRIPT, WORKERS) as stage:
+        for number in range(RUNS):
+            for turn in (0, 1):
+                if turn == number % 2:
+                    agent.append(with_fleet(stage))
+                else:
+                    hand.append(by_hand(stage))
     for what, found in (("under the agent", agent), ("started by hand", hand)):
         spread = f"({min(found):.1f} to {max(found):.1f}, n={len(found)})"
         print(f"{what:<18} {statistics.median(found):7.1f} steps/s  {spread}")

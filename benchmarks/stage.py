@@ -1,0 +1,58 @@
+"""A local fleet with a script, in folders of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+S = TypeVar("S", bound="Stage")
+
+
+class Stage:
+    """A local fleet, a script, and a folder into which the script writes what it saw.
+
+    Args:
+        root: An empty folder.
+        script: Text of the script.
+        workers: Of the fleet.
+    """
+
+    def __init__(self, root: Path, script: str, workers: int = 2) -> None:
+        self.fleet = str(Path(sys.executable).parent / "fleet")
+        self.workers = workers
+        self.marks = root / "marks"
+        self.marks.mkdir()
+        self.work = root / "work"
+        self.work.mkdir()
+        self.script = self.work / "task.py"
+        self.script.write_text(script)
+        self.state = root / "state"
+        self.env = {**os.environ, "FLEET_STATE_DIR": str(self.state)}
+
+    def __enter__(self: S) -> S:
+        self.run("up", "--workers", str(self.workers))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run("down", "--yes")
+
+    def run(self, *arguments: str) -> None:
+        """Run one command of fleet to its end.
+
+        Raises:
+            CalledProcessError: it failed.
+        """
+        subprocess.run([self.fleet, *arguments], env=self.env, check=True, capture_output=True, timeout=300)
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start one command of fleet; what it prints is thrown away."""
+        nothing = subprocess.DEVNULL
+        return subprocess.Popen([self.fleet, *arguments], env=self.env, stdout=nothing, stderr=nothing)
+
+    def clear(self) -> None:
+        """Remove what the script wrote."""
+        for mark in self.marks.iterdir():
+            mark.unlink()
