@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+_NUMBERS = itertools.count()
 NOBODY = "02:00:00:00:00:01"  # a hardware address that no port of the switch has
 
 
@@ -18,9 +20,13 @@ def ip(*words: str) -> str:
     Raises:
         OSError: it is missing or failed.
     """
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False, timeout=30)
+    return _run("ip", *words)
+
+
+def _run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
     if done.returncode:
-        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+        raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -30,6 +36,8 @@ class Namespace:
 
     name: str
     address: str
+    switch: str
+    port: str  # its end of the cable at the switch
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -44,6 +52,38 @@ class Namespace:
     def mislead(self, other: Namespace, hardware: str = NOBODY) -> None:
         """Let all packets to `other` end in the void, or at another host; unlike a firewall, without a word."""
         ip("-n", self.name, "neigh", "replace", other.address, "lladdr", hardware, "dev", "eth0", "nud", "permanent")
+
+    def find(self, other: Namespace) -> None:
+        """Take back that packets to `other` are misled."""
+        ip("-n", self.name, "neigh", "del", other.address, "dev", "eth0")
+
+    def refuse_all(self, other: Namespace) -> None:
+        """Let the kernel refuse to send anything to `other`, connections that stand included."""
+        ip("-n", self.name, "rule", "add", "pref", "11", "to", other.address, "type", "unreachable")
+
+    def allow_all(self, other: Namespace) -> None:
+        """Take back that everything to `other` is refused."""
+        ip("-n", self.name, "rule", "del", "pref", "11", "to", other.address, "type", "unreachable")
+
+    def choke(self) -> None:
+        """Let what it sends wait for up to a sixth of a second, and what is more than that be lost.
+
+        Not every kernel has netem, which does it by chance; all have the token bucket.
+        """
+        narrow = ("rate", "128kbit", "burst", "1600", "limit", "2600")
+        _run("tc", "-n", self.name, "qdisc", "replace", "dev", "eth0", "root", "tbf", *narrow)
+
+    def widen(self) -> None:
+        """Take back that it is choked."""
+        _run("tc", "-n", self.name, "qdisc", "del", "dev", "eth0", "root")
+
+    def unplug(self) -> None:
+        """Pull the cable at the switch: nothing comes or goes, and nobody is told."""
+        ip("-n", self.switch, "link", "set", self.port, "nomaster")
+
+    def plug(self) -> None:
+        """Put the cable back."""
+        ip("-n", self.switch, "link", "set", self.port, "master", "switch")
 
     def refuse_way(self, other: Namespace, port: int, kind: str = "unreachable") -> None:
         """Let the kernel refuse connections to a port of `other`: ``unreachable``, ``prohibit`` or ``blackhole``."""
@@ -73,9 +113,9 @@ def obstacle() -> str:
 @contextlib.contextmanager
 def namespaces(count: int) -> Iterator[list[Namespace]]:
     """So many hosts; they are deleted at the end, with what their network still holds."""
-    stem = f"fleet-{os.getpid()}"
+    stem = f"fleet-{os.getpid()}-{next(_NUMBERS)}"
     switch = f"{stem}-switch"
-    hosts = [Namespace(f"{stem}-{n}", f"10.77.0.{n + 2}") for n in range(count)]
+    hosts = [Namespace(f"{stem}-{n}", f"10.77.0.{n + 2}", switch, f"port{n}") for n in range(count)]
     with contextlib.ExitStack() as stack:
         for name in (switch, *[host.name for host in hosts]):
             ip("netns", "add", name)
@@ -83,10 +123,9 @@ def namespaces(count: int) -> Iterator[list[Namespace]]:
             ip("-n", name, "link", "set", "lo", "up")
         ip("-n", switch, "link", "add", "switch", "type", "bridge", "forward_delay", "0")
         ip("-n", switch, "link", "set", "switch", "up")
-        for n, host in enumerate(hosts):
-            port = f"port{n}"
-            ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host.name)
-            ip("-n", switch, "link", "set", port, "master", "switch", "up")
+        for host in hosts:
+            ip("-n", switch, "link", "add", host.port, "type", "veth", "peer", "name", "eth0", "netns", host.name)
+            ip("-n", switch, "link", "set", host.port, "master", "switch", "up")
             ip("-n", host.name, "address", "add", f"{host.address}/24", "dev", "eth0")
             ip("-n", host.name, "link", "set", "eth0", "up")
         yield hosts

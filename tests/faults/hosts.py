@@ -1,0 +1,512 @@
+"""Hosts with a network, processes and a real OpenSSH server of their own, the computer of their user, and faults."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fleet.state import FleetRecord, Store
+from provision.keys import generate_ed25519
+from provision.local import sshd
+from provision.model import FleetSpec, Host
+from tests.faults.namespaces import Namespace, namespaces
+from tests.program import PROGRAM, Ran, wait_for
+
+FLEET = "faults"
+USER = "root"
+
+
+def _inner_pid(pid: int) -> int:
+    """Number of a process in the innermost namespace that it is in."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    raise AssertionError("this kernel tells no NSpid")
+
+
+@dataclass
+class FaultHost:
+    """A host: its own network, its own process numbers, its own sshd; `root` is fleet's folder on it.
+
+    Attributes:
+        name: Of its seat, ``worker-0``.
+        where: Its network.
+        folder: Of its keys and logs; `root` is below it.
+        python: Interpreter of agents and scripts.
+    """
+
+    name: str
+    where: Namespace
+    folder: Path
+    python: str
+    public_key: str
+    _running: subprocess.Popen[bytes] | None = None
+    _init: int = 0
+    _space: str = ""
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "fleet"
+
+    def prepare(self) -> Host:
+        """Make its keys; how SSH reaches it."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        pair = generate_ed25519(self.name)
+        key = self.folder / "host_key"
+        key.touch(0o600)
+        key.write_text(pair.private)
+        (self.folder / "authorized_keys").write_text(self.public_key + "\n")
+        (self.folder / "sshd_config").write_text(sshd.configuration(self.folder, self.where.address, 22, USER))
+        return Host(
+            self.name,
+            self.where.address,
+            22,
+            USER,
+            " ".join(pair.public.split()[:2]),
+            f"{FLEET}-{self.name}",
+            self.where.address,
+            self.python,
+            str(self.root),
+        )
+
+    def start(self) -> None:
+        """Start its sshd as the first process of its own; a host that runs stays as it is."""
+        if self._running is not None and self._running.poll() is None:
+            return
+        program = sshd.find()
+        assert program
+        # Not by `ip netns exec`, which hides the control groups.
+        network = ("nsenter", f"--net=/run/netns/{self.where.name}")
+        own = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+        log = self.folder / "sshd.log"
+        with log.open("wb") as words:
+            self._running = subprocess.Popen(
+                [*network, *own, program, "-D", "-e", "-f", str(self.folder / "sshd_config")],
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=words,
+                env={"PATH": os.defpath, "HOME": os.environ.get("HOME", "/")},
+                start_new_session=True,
+            )
+        wait_for(f"sshd of {self.name}", lambda: b"Server listening" in log.read_bytes())
+        pid = self._running.pid
+        self._init = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        self._space = str(Path(f"/proc/{self._init}/ns/pid").readlink())
+
+    def die(self) -> None:
+        """The host is gone, at once and with all that ran on it."""
+        self.where.unplug()
+        self.power_off()
+
+    def power_off(self) -> None:
+        """End the first process of the host, and thereby all others."""
+        if self._running is None:
+            return
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            if str(Path(f"/proc/{self._init}/ns/pid").readlink()) == self._space:
+                os.kill(self._init, signal.SIGKILL)
+        self._running.wait(20)
+        self._running = None
+
+    def processes(self) -> dict[int, psutil.Process]:
+        """All that runs on it but the first process and SSH's sessions, by its number there; zombies left out."""
+        found = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.pid == self._init or str(Path(f"/proc/{process.pid}/ns/pid").readlink()) != self._space:
+                    continue
+                if process.status() != psutil.STATUS_ZOMBIE and not process.name().startswith("sshd"):
+                    found[_inner_pid(process.pid)] = process
+        return found
+
+    def is_idle(self) -> bool:
+        """Whether nothing runs on it."""
+        return not self.processes()
+
+    def clear(self) -> None:
+        """End everything but sshd."""
+        while left := self.processes():
+            for process in left.values():
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            time.sleep(0.02)
+
+
+@dataclass
+class Play:
+    """A job that `fleet train` started, with the hosts on which it runs.
+
+    Attributes:
+        fleet: Its hosts.
+        client: The process of `fleet train`.
+        out: What that prints.
+        err: What that says.
+        before: Jobs that were there already.
+    """
+
+    fleet: FaultFleet
+    client: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+    before: frozenset[str]
+    _job: str = ""
+
+    def _jobs(self) -> set[str]:
+        return {path.parent.name for host in self.fleet.hosts for path in host.root.glob("jobs/*/*")}
+
+    @property
+    def job(self) -> str:
+        def new() -> str | None:
+            assert self.client.poll() is None or self._jobs() - self.before, self.words()
+            return next(iter(self._jobs() - self.before), None)
+
+        if not self._job:
+            self._job = wait_for("the job's folder", new, 60)
+        return self._job
+
+    def words(self) -> str:
+        return f"{self.out.read_text(errors='replace')[-3000:]}\n{self.err.read_text(errors='replace')[-3000:]}"
+
+    def folder(self, number: int) -> Path:
+        host = self.fleet.hosts[number]
+        return host.root / "jobs" / self.job / host.name
+
+    def log(self, number: int, attempt: int = 1) -> bytes:
+        path = self.folder(number) / f"attempt-{attempt}" / "log"
+        return path.read_bytes() if path.exists() else b""
+
+    def wait_for_log(self, number: int, text: str, attempt: int = 1, deadline_s: float = 60) -> None:
+        def told() -> bool:
+            assert self.client.poll() in (None, -signal.SIGKILL), self.words()
+            return f"{text}\n".encode() in self.log(number, attempt)
+
+        wait_for(f"{text!r} in attempt {attempt} on host {number}", told, deadline_s)
+
+    def wait_for_steps(self, number: int, count: int, attempt: int) -> None:
+        """Wait until a task has made so many steps in an attempt."""
+        wait_for(
+            f"{count} steps in attempt {attempt} on host {number}",
+            lambda: self.log(number, attempt).count(b"say step ") >= count,
+            60,
+        )
+
+    def records(self, number: int, attempt: int = 1) -> list[dict[str, Any]]:
+        path = self.folder(number) / f"attempt-{attempt}" / "records"
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith(b"}")]
+
+    def wait_for_record(self, number: int, kind: str, attempt: int = 1, **values: object) -> None:
+        def told() -> bool:
+            return any(
+                one["record"] == kind and all(one[key] == value for key, value in values.items())
+                for one in self.records(number, attempt)
+            )
+
+        wait_for(f"{kind} {values} in attempt {attempt} on host {number}", told, 60)
+
+    def saved_everywhere(self, wanted: Callable[[Path], bool], *numbers: int) -> None:
+        """Wait until each of the hosts keeps a snapshot with a file, or a manifest, of which `wanted` holds."""
+
+        def one(number: int) -> bool:
+            with contextlib.suppress(OSError, ValueError):
+                for manifest in (self.folder(number) / "replica").glob("*-*/manifest"):
+                    if any(wanted(path) for path in manifest.parent.iterdir()):
+                        return True
+            return False
+
+        for number in numbers:
+            wait_for(f"a snapshot on host {number}", partial(one, number), 40)
+
+    # --- who runs ---------------------------------------------------------------------------------------------------
+
+    def process(self, number: int, kind: str) -> psutil.Process:
+        """The ``task``, ``warden``, ``supervisor`` or ``replicator`` of a host."""
+
+        def found() -> psutil.Process | None:
+            with contextlib.suppress(OSError, ValueError, KeyError, psutil.Error, StopIteration):
+                return self._process(number, kind)
+            return None
+
+        return wait_for(f"the {kind} of host {number}", found)
+
+    def _process(self, number: int, kind: str) -> psutil.Process:
+        known = json.loads((self.folder(number) / "processes").read_text())
+        running = self.fleet.hosts[number].processes()
+        if kind == "task":
+            return running[known["task"][0]]
+        warden = running[known["supervisor"][0]]
+        if kind == "warden":
+            return warden
+        (supervisor,) = (one for one in warden.children() if one.status() != psutil.STATUS_ZOMBIE)
+        if kind == "supervisor":
+            return supervisor
+        return next(
+            child
+            for child in supervisor.children()
+            if child.cmdline() == supervisor.cmdline() and child.status() != psutil.STATUS_ZOMBIE
+        )
+
+    def send(self, number: int, kind: str, signal_number: int = signal.SIGKILL) -> None:
+        self.process(number, kind).send_signal(signal_number)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def finish(self, code: int, deadline_s: float) -> Told:
+        """Wait for the client; it must end with `code`."""
+        try:
+            self.client.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"no end within {deadline_s} s\n{self.words()}") from None
+        err = self.err.read_text(errors="replace")
+        assert "\nTraceback (most recent call last)" not in "\n" + err, err  # but for that of the script
+        assert self.client.returncode == code, f"exit code {self.client.returncode}, not {code}\n{self.words()}"
+        return Told([json.loads(line) for line in self.out.read_bytes().splitlines()])
+
+    def nothing_is_left(self, deadline_s: float = 15) -> None:
+        """No process of the job, nor anything that it started, is left on any host."""
+        for host in self.fleet.hosts:
+            wait_for(f"the end of all processes on {host.name}", host.is_idle, deadline_s)
+
+    def no_byte_is_lost(self, told: Told, *, cut: tuple[int, ...] = ()) -> None:
+        """What was streamed is what lies on the hosts, and that is what the tasks wrote.
+
+        Args:
+            told: By the client.
+            cut: Hosts whose end nobody could see, or whose disk was full: of these the first part was streamed.
+        """
+        for number, host in enumerate(self.fleet.hosts):
+            for path in sorted(self.folder(number).glob("attempt-*/log")):
+                attempt = int(path.parent.name.partition("-")[2])
+                stored, streamed = path.read_bytes(), told.log(host.name, attempt)
+                if number in cut:
+                    assert stored.startswith(streamed) or streamed.startswith(stored)
+                    continue
+                assert streamed == stored, f"{host.name}, attempt {attempt}: {len(streamed)} of {len(stored)} bytes"
+                side = self.folder(number) / "logs" / f"said-{attempt}"
+                if side.exists():
+                    written = [line for line in stored.split(b"\n")[:-1] if line.startswith(b"say ")]
+                    said = side.read_bytes().split(b"\n")[:-1]
+                    assert written[: len(said)] == said
+                    assert len(written) - len(said) in (0, 1)
+
+
+@dataclass
+class Told:
+    """What a client told, in JSON lines."""
+
+    events: list[dict[str, Any]]
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == kind]
+
+    def log(self, task: str, attempt: int) -> bytes:
+        data = bytearray()
+        for event in self.of("log_chunk"):
+            if (event["task"], event["attempt"]) == (task, attempt):
+                assert event["offset"] == len(data)
+                data += event["text"].encode() if "text" in event else base64.b64decode(event["base64"])
+        return bytes(data)
+
+    def said(self, task: str, attempt: int, word: str) -> list[str]:
+        """What follows ``say WORD`` in a task's output."""
+        lines = self.log(task, attempt).decode("utf-8", "replace").splitlines()
+        return [line.partition(f"say {word} ")[2] for line in lines if line.startswith(f"say {word} ")]
+
+    @property
+    def verdict(self) -> tuple[str, str]:
+        """Kind and task of the last verdict on the job; empty where there is none."""
+        final = [event for event in self.of("job_diagnosed") if event["final"]]
+        assert len(final) <= 1
+        return (final[0]["kind"], final[0]["task"]) if final else ("", "")
+
+    @property
+    def ended(self) -> list[tuple[int, str]]:
+        """The attempts that failed before the last one, and the task that failed first in each."""
+        return [(event["attempt"], event["first_task"]) for event in self.of("attempt_ended")]
+
+    @property
+    def verdicts(self) -> list[tuple[int, str, str]]:
+        """Attempt, kind and task of the verdicts on attempts that failed before the last one."""
+        return [
+            (event["attempt"], event["kind"], event["task"])
+            for event in self.of("job_diagnosed")
+            if not event["final"]
+        ]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        (result,) = self.of("job_result")
+        return result
+
+
+@dataclass
+class FaultFleet:
+    """Hosts on one network, and the computer from which `fleet` is typed.
+
+    Attributes:
+        hosts: By index.
+        laptop: Where the commands run.
+        state: FLEET_STATE_DIR.
+        work: Working folder of the commands.
+    """
+
+    hosts: list[FaultHost]
+    laptop: Namespace
+    state: Path
+    work: Path
+    _repairs: list[Callable[[], None]] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _clients: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    def start(self, *words: str, rest: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], Path, Path]:
+        """Start a command; with the files of what it prints and of what it says."""
+        number = next(self._numbers)
+        out, err = self.work / f"out-{number}", self.work / f"err-{number}"
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLEET_")}
+        with out.open("wb") as printed, err.open("wb") as said:
+            client = subprocess.Popen(
+                [*self.laptop.prefix, str(PROGRAM), *words, "--fleet", FLEET, *(["--", *rest] if rest else [])],
+                cwd=self.work,
+                env={**inherited, "FLEET_STATE_DIR": str(self.state)},
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=said,
+            )
+        self._clients.append(client)
+        return client, out, err
+
+    def run(self, *words: str, code: int = 0, deadline_s: float = 60) -> Ran:
+        """Run a command to its end."""
+        client, out, err = self.start(*words)
+        client.wait(deadline_s)
+        ran = Ran(client.returncode, out.read_bytes(), err.read_text(errors="replace"))
+        assert ran.code == code, f"exit code {ran.code}, not {code}\n{ran.text[-2000:]}\n{ran.err[-3000:]}"
+        return ran
+
+    def train(self, script: str, *options: str, arguments: Sequence[str] = ()) -> Play:
+        """Start a job."""
+        before = frozenset(path.parent.name for host in self.hosts for path in host.root.glob("jobs/*/*"))
+        source = self.work / f"src-{next(self._numbers)}"
+        source.mkdir()
+        (source / "task.py").write_text(script)
+        words = ("train", str(source / "task.py"), "-o", "json", "--grace", "1", *options)
+        client, out, err = self.start(*words, rest=arguments)
+        return Play(self, client, out, err, before)
+
+    # --- faults of the network --------------------------------------------------------------------------------------
+
+    def _fault(self, order: Callable[[], None], repair: Callable[[], None]) -> None:
+        order()
+        self._repairs.append(repair)
+
+    def cut(self, one: int, other: int) -> None:
+        """Let all packets between two hosts vanish."""
+        self.cut_one_way(one, other)
+        self.cut_one_way(other, one)
+
+    def cut_one_way(self, sender: int, receiver: int) -> None:
+        """Let all packets of one host to another vanish."""
+        here, there = self.hosts[sender].where, self.hosts[receiver].where
+        self._fault(lambda: here.mislead(there), lambda: here.find(there))
+
+    def refuse(self, one: int, other: int) -> None:
+        """Let the network refuse all packets between two hosts."""
+        for here, there in ((one, other), (other, one)):
+            self._refuse_one_way(self.hosts[here].where, self.hosts[there].where)
+
+    def _refuse_one_way(self, here: Namespace, there: Namespace) -> None:
+        self._fault(lambda: here.refuse_all(there), lambda: here.allow_all(there))
+
+    def isolate(self, number: int) -> None:
+        """Let a host reach none of the others, nor be reached; its user reaches it."""
+        for other in range(len(self.hosts)):
+            if other != number:
+                self.cut(number, other)
+
+    def unplug(self, where: Namespace) -> None:
+        """Pull a cable."""
+        self._fault(where.unplug, where.plug)
+
+    def choke(self, number: int) -> None:
+        """Let what a host sends wait, and what is too much be lost."""
+        where = self.hosts[number].where
+        self._fault(where.choke, where.widen)
+
+    def kill_host(self, number: int) -> None:
+        """A host is gone, at once and with all that ran on it."""
+        host = self.hosts[number]
+        self._fault(host.die, lambda: self._revive(host))
+
+    @staticmethod
+    def _revive(host: FaultHost) -> None:
+        host.where.plug()
+        host.start()
+
+    def heal(self) -> None:
+        """Put all in order that was ordered here."""
+        while self._repairs:
+            self._repairs.pop()()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Put the network in order, and end what a failed test left."""
+        self.heal()
+        for client in self._clients:
+            if client.poll() is None:
+                client.kill()
+                client.wait(10)
+        self._clients.clear()
+        for host in self.hosts:
+            host.start()
+            host.clear()
+
+
+@contextlib.contextmanager
+def fault_fleet(folder: Path, count: int, *, pythons: Mapping[int, str] | None = None) -> Iterator[FaultFleet]:
+    """A fleet of so many hosts below `folder`; everything is taken down at the end.
+
+    Args:
+        folder: Of all that belongs to it.
+        count: Of hosts.
+        pythons: Interpreters of agents and scripts on hosts that have one of their own.
+    """
+    sshd.make_separation_folder()
+    state, work = folder / "state", folder / "work"
+    work.mkdir(parents=True)
+    files = Store(state).fleet(FLEET)
+    public = files.create()
+    with namespaces(count + 1) as places:
+        hosts = [
+            FaultHost(f"worker-{number}", place, folder / f"host-{number}", sys.executable, public)
+            for number, place in enumerate(places[:-1])
+        ]
+        for number, python in (pythons or {}).items():
+            hosts[number].python = python
+        fleet = FaultFleet(hosts, places[-1], state, work)
+        try:
+            reached = tuple(host.prepare() for host in hosts)
+            files.write(FleetRecord(FleetSpec(FLEET, "local", count, public), time.time(), reached))
+            for host in hosts:
+                host.start()
+            yield fleet
+        finally:
+            fleet.clear()
+            for host in hosts:
+                host.power_off()

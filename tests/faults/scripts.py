@@ -1,0 +1,170 @@
+"""Scripts with real TensorFlow, tiny enough for a suite of faults."""
+
+from __future__ import annotations
+
+_SAY = r"""
+import os, sys, time
+import tensorflow as tf
+
+side = None
+def say(*words):
+    global side
+    if side is None:
+        logs = os.environ["FLEET_LOG_DIR"]
+        os.makedirs(logs, exist_ok=True)
+        side = open(os.path.join(logs, "said-" + os.environ["FLEET_ATTEMPT"]), "ab", buffering=0)
+    line = b"say " + " ".join(map(str, words)).encode() + b"\n"
+    os.write(1, line)
+    side.write(line)
+
+attempt = int(os.environ["FLEET_ATTEMPT"])
+folder = os.environ["FLEET_CHECKPOINT_DIR"]
+"""
+
+# The custom loop of TensorFlow's tutorial on multi-worker training, with its way to save: all save, each to a folder
+# of its own, and only the chief's stays. An epoch is ten steps; each fifth step is saved.
+#
+#     task.py EPOCHS [pause=SECONDS] [raise=STEP] [folder=PATH] [big]
+LOOP = (
+    _SAY
+    + r"""
+options = dict(word.split("=") for word in sys.argv[2:] if "=" in word)
+checkpoint_dir = options.get("folder", folder)
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+task_type, task_id = strategy.cluster_resolver.task_type, strategy.cluster_resolver.task_id
+cluster_spec = strategy.cluster_resolver.cluster_spec()
+with strategy.scope():
+    weights = tf.Variable(tf.zeros([1000, 2000 if "big" in sys.argv else 10]))
+
+def _is_chief(task_type, task_id, cluster_spec):
+    return (
+        task_type is None
+        or task_type == "chief"
+        or (task_type == "worker" and task_id == 0 and "chief" not in cluster_spec.as_dict())
+    )
+
+def _get_temp_dir(dirpath, task_id):
+    base_dirpath = "workertemp_" + str(task_id)
+    temp_dir = os.path.join(dirpath, base_dirpath)
+    tf.io.gfile.makedirs(temp_dir)
+    return temp_dir
+
+def write_filepath(filepath, task_type, task_id, cluster_spec):
+    dirpath = os.path.dirname(filepath)
+    base = os.path.basename(filepath)
+    if not _is_chief(task_type, task_id, cluster_spec):
+        dirpath = _get_temp_dir(dirpath, task_id)
+    return os.path.join(dirpath, base)
+
+epoch = tf.Variable(initial_value=tf.constant(0, dtype=tf.dtypes.int64), name="epoch")
+step_in_epoch = tf.Variable(initial_value=tf.constant(0, dtype=tf.dtypes.int64), name="step_in_epoch")
+checkpoint = tf.train.Checkpoint(weights=weights, epoch=epoch, step_in_epoch=step_in_epoch)
+write_checkpoint_dir = write_filepath(checkpoint_dir, task_type, task_id, cluster_spec)
+checkpoint_manager = tf.train.CheckpointManager(checkpoint, directory=write_checkpoint_dir, max_to_keep=1)
+latest_checkpoint = tf.train.latest_checkpoint(checkpoint_dir)
+if latest_checkpoint:
+    checkpoint.restore(latest_checkpoint)
+
+@tf.function
+def train_step():
+    def one():
+        weights.assign_add(tf.ones_like(weights))
+        return tf.constant(1.0)
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(one), axis=None)
+
+def total():
+    return int(epoch) * 10 + int(step_in_epoch)
+
+say("begin", total(), int(weights[0, 0]))
+while int(epoch) < int(sys.argv[1]):
+    while int(step_in_epoch) < 10:
+        train_step()
+        step_in_epoch.assign_add(1)
+        say("step", total())
+        if int(options.get("raise", -1)) == total() and task_id == 1:
+            raise ValueError("no such thing")
+        time.sleep(float(options.get("pause", 0.05)) if attempt < 3 else 0.01)
+        if int(step_in_epoch) % 5 == 0:
+            if task_id == 0:
+                say("saving", total())
+            checkpoint_manager.save()
+            if not _is_chief(task_type, task_id, cluster_spec):
+                tf.io.gfile.rmtree(write_checkpoint_dir)
+            else:
+                say("saved", total())
+    epoch.assign_add(1)
+    step_in_epoch.assign(0)
+say("end", total())
+"""
+)
+
+# model.fit with BackupAndRestore, and the whole model in one file, written in place, after each epoch.
+#
+#     task.py EPOCHS [pause=SECONDS]
+FIT = (
+    _SAY
+    + r"""
+options = dict(word.split("=") for word in sys.argv[2:] if "=" in word)
+rank = int(os.environ["FLEET_RANK"])
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
+    model.compile("sgd", "mse")
+
+class Tell(tf.keras.callbacks.Callback):
+    begun = False
+    def on_epoch_begin(self, epoch, logs=None):
+        if not self.begun:
+            say("begin", epoch)
+        self.begun = True
+    def on_epoch_end(self, epoch, logs=None):
+        time.sleep(float(options.get("pause", 0.3)) if attempt < 3 else 0.0)
+        say("step", epoch + 1)
+
+x = tf.random.normal([32, 4], seed=1)
+data = tf.data.Dataset.from_tensor_slices((x, tf.reduce_sum(x, 1))).batch(8)
+data = data.with_options(tf.data.Options())
+model.fit(data, epochs=int(sys.argv[1]), verbose=0, callbacks=[
+    Tell(), tf.keras.callbacks.BackupAndRestore(os.path.join(folder, "backup")),
+])
+say("end", sys.argv[1])
+"""
+)
+
+# One file for the whole model, written in place by Keras and HDF5, from which the script itself goes on.
+#
+#     task.py EPOCHS
+H5 = (
+    _SAY
+    + r"""
+rank = int(os.environ["FLEET_RANK"])
+path = os.path.join(folder, "model.weights.h5")
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    count = tf.Variable(0, dtype=tf.int64)
+
+@tf.function
+def train_step():
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(lambda: tf.constant(1.0)), axis=None)
+
+layer = tf.keras.layers.Dense(4000, input_shape=(2000,), use_bias=False, kernel_initializer="zeros")
+model = tf.keras.Sequential([layer])
+done = 0
+kept = os.path.join(folder, "model.weights.h5")
+if os.path.exists(kept):
+    model.load_weights(kept)
+    done = int(model.get_weights()[0][0, 0])
+    assert int(model.get_weights()[0][-1, -1]) == done
+say("begin", done)
+for epoch in range(done + 1, int(sys.argv[1]) + 1):
+    for _ in range(3):
+        train_step()
+    if rank == 0:
+        model.set_weights([tf.fill([2000, 4000], float(epoch)).numpy()])
+        say("saving", epoch)
+        model.save_weights(path)
+        say("saved", epoch)
+        time.sleep(1.5 if attempt == 1 else 0.0)
+say("end", done)
+"""
+)

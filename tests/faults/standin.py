@@ -1,0 +1,96 @@
+"""The script of a stand-in task, which lives and dies with its peers as TensorFlow does."""
+
+from __future__ import annotations
+
+# Counts steps in step with its peers, each of which speaks to the next. A peer that dies takes all with it, one that
+# is stopped or cut off stops all. The first by rank keeps each fifth step, and all begin where the folder says.
+#
+#     task.py STEPS [in-place] [long] [raise]
+SCRIPT = r"""
+import json, os, socket, sys, time
+rank, count, attempt = (int(os.environ["FLEET_" + name]) for name in ("RANK", "NUM_TASKS", "ATTEMPT"))
+folder = os.environ["FLEET_CHECKPOINT_DIR"]
+path, last = os.path.join(folder, "count.json"), int(sys.argv[1])
+os.makedirs(os.environ["FLEET_LOG_DIR"], exist_ok=True)
+side = open(os.path.join(os.environ["FLEET_LOG_DIR"], "said-%d" % attempt), "ab", buffering=0)
+
+def say(*words):
+    line = b"say " + " ".join(map(str, words)).encode() + b"\n"
+    os.write(1, line)
+    side.write(line)
+
+def die(words):
+    print(words, file=sys.stderr, flush=True)
+    os._exit(1)
+
+def begin():
+    if not os.path.exists(path):
+        return 0
+    text = open(path).read()
+    if not text.endswith("whole"):
+        die("the checkpoint is not whole")
+    return int(text.split()[0])
+
+def save(step):
+    os.makedirs(folder, exist_ok=True)
+    if "in-place" in sys.argv:
+        with open(path, "w") as file:
+            file.write("%d " % step)
+            file.flush()
+            say("saving", step)
+            time.sleep(0.25)
+            file.write("whole")
+    else:
+        with open(path + ".tmp", "w") as file:
+            file.write("%d whole" % step)
+        os.replace(path + ".tmp", path)
+    say("saved", step)
+
+def meet():
+    places = os.environ["FLEET_ADDRESSES"].split(",")
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("", int(places[rank].rpartition(":")[2])))
+    server.listen(8)
+    host, _, port = places[(rank + 1) % count].rpartition(":")
+    end = time.monotonic() + 20
+    while True:
+        try:
+            after = socket.create_connection((host, int(port)), timeout=5)
+            break
+        except OSError as error:
+            if time.monotonic() > end:
+                die("the next never came: %s" % error)
+            time.sleep(0.02)
+    before, _ = server.accept()
+    for one in (before, after):
+        one.settimeout(None)
+    return before, after
+
+def together(before, after):
+    for _ in range(count - 1):
+        try:
+            after.sendall(b".")
+            if not before.recv(1):
+                die("the one before me is gone")
+        except OSError as error:
+            die("a peer is gone: %s" % error.strerror)
+
+start = begin()
+say("begin", start)
+print("TF_CONFIG=" + os.environ["TF_CONFIG"], flush=True)
+if count > 1:
+    line = meet()
+pause = 0.05 if "in-place" not in sys.argv else 0.2
+last = last if attempt == 1 else start + (60 if "long" in sys.argv else 10)
+for step in range(start + 1, last + 1):
+    time.sleep(pause)
+    if count > 1:
+        together(*line)
+    say("step", step)
+    if "raise" in sys.argv and step == 7 and rank == 1:
+        raise RuntimeError("no such thing")
+    if rank == 0 and step % 5 == 0:
+        save(step)
+say("end", last)
+"""

@@ -1,0 +1,471 @@
+"""Faults on hosts of their own with stand-in tasks: what, when, and under which policy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from tests.faults.hosts import FaultFleet, Play, Told, fault_fleet
+from tests.faults.namespaces import obstacle
+from tests.faults.standin import SCRIPT
+from tests.program import wait_for
+
+SIDE_BY_SIDE = 6
+DEADLINE_S = 75.0
+LINK = ("--link-timeout", "3", "--backoff", "0.1", "--host-timeout", "2")
+NONE: tuple[str, ...] = ()
+RESTART = ("--restarts", "2")
+FEWER = ("--restarts", "2", "--min-workers", "2")
+SPARE = ("--restarts", "2", "--spares", "1")
+
+
+def holds(step: int) -> Callable[[Path], bool]:
+    """Whether a file of a snapshot is the checkpoint of `step`, or of one after it."""
+
+    def wanted(path: Path) -> bool:
+        text = path.read_text()
+        return text.endswith("whole") and int(text.split()[0]) >= step
+
+    return wanted
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, and what must become of the job.
+
+    Attributes:
+        fault: Ordered when the first attempt has saved `at` steps.
+        policy: Options of `fleet train`.
+        code: Exit code.
+        verdict: Kind and task of the last attempt's, where it fails.
+        ended: Attempts that fail before the last one, each with kind and task of its verdict.
+        at: Step; 0: `fault` itself waits for its moment.
+        steps: Of the first attempt.
+        words: Further arguments of the script.
+        cut: Hosts whose last words nobody can hear.
+        roles: How many tasks the last attempt has.
+        behind: The newest checkpoint may be one that nobody could copy before its host was lost.
+    """
+
+    fault: Callable[[Play], None]
+    policy: tuple[str, ...] = NONE
+    code: int = 0
+    verdict: tuple[str, str] = ("", "")
+    ended: tuple[tuple[int, str, str], ...] = ()
+    at: int = 10
+    steps: int = 1000
+    words: tuple[str, ...] = ()
+    cut: tuple[int, ...] = ()
+    roles: int = 3
+    behind: bool = False
+
+
+def kill(number: int, kind: str, number_of_signal: int = signal.SIGKILL) -> Callable[[Play], None]:
+    return lambda play: play.send(number, kind, number_of_signal)
+
+
+def kill_agent(number: int) -> Callable[[Play], None]:
+    def fault(play: Play) -> None:
+        warden, supervisor = play.process(number, "warden"), play.process(number, "supervisor")
+        warden.suspend()  # or it would start another
+        supervisor.kill()
+        warden.kill()
+
+    return fault
+
+
+def freeze_host(number: int) -> Callable[[Play], None]:
+    """All that runs on a host stops, and goes on when the others have given it up."""
+
+    def fault(play: Play) -> None:
+        stopped = play.fleet.hosts[number].processes().values()
+        for process in stopped:
+            process.suspend()
+        play.wait_for_record(0, "task_state", 2, phase="running")
+        for process in stopped:
+            process.resume()
+
+    return fault
+
+
+def each(*faults: Callable[[Play], None]) -> Callable[[Play], None]:
+    """One after the other."""
+
+    def fault(play: Play) -> None:
+        for one in faults:
+            one(play)
+
+    return fault
+
+
+def when(number: int, text: str, attempt: int = 1) -> Callable[[Play], None]:
+    return lambda play: play.wait_for_log(number, text, attempt)
+
+
+def at_the_gate(then: Callable[[Play], None]) -> Callable[[Play], None]:
+    """Before any user code runs: two hosts try in vain to reach each other meanwhile."""
+
+    def fault(play: Play) -> None:
+        wait_for("the start of the job", lambda: '"job_started"' in play.out.read_text(errors="replace"))
+        for number in range(3):
+            play.wait_for_record(number, "task_state", phase="waiting")
+        then(play)
+
+    return fault
+
+
+def after_copies(then: Callable[[Play], None]) -> Callable[[Play], None]:
+    """When other hosts have a checkpoint, too."""
+
+    def fault(play: Play) -> None:
+        play.saved_everywhere(holds(10), 1, 2)
+        then(play)
+
+    return fault
+
+
+def between_attempts(then: Callable[[Play], None]) -> Callable[[Play], None]:
+    def fault(play: Play) -> None:
+        play.send(1, "task")
+        play.wait_for_record(0, "attempt_ended")
+        then(play)
+
+    return fault
+
+
+def kill_while_saving(play: Play) -> None:
+    play.saved_everywhere(holds(10), 0, 1, 2)
+    play.wait_for_log(0, "say saving 15")
+    play.send(0, "task")
+
+
+def stop_and_go(play: Play) -> None:
+    task = play.process(1, "task")
+    task.suspend()
+    wait_for("the report of a hang", lambda: "no progress for" in play.out.read_text(errors="replace"), 30)
+    task.resume()
+
+
+def short_loss(play: Play) -> None:
+    play.fleet.isolate(2)
+    time.sleep(1.0)  # a third of the link timeout
+    play.fleet.heal()
+
+
+def lost_and_back(number: int) -> Callable[[Play], None]:
+    """A host that is cut off from the others until they go on without it."""
+
+    def fault(play: Play) -> None:
+        play.fleet.isolate(number)
+        play.wait_for_record(1, "task_state", 2, phase="running")
+        play.fleet.heal()
+
+    return fault
+
+
+def broken_pair(play: Play) -> None:
+    play.fleet.cut(1, 2)
+    play.wait_for_record(0, "attempt_ended")
+    play.fleet.heal()
+
+
+def slow_and_lossy(play: Play) -> None:
+    for number in range(3):
+        play.fleet.choke(number)
+    play.wait_for_log(0, "say step 40")
+    play.fleet.heal()
+
+
+def client_killed(play: Play) -> None:
+    play.client.kill()
+    play.client.wait()
+    play.client, play.out, play.err = play.fleet.start("logs", "-f", "-o", "json")
+
+
+def laptop_down(play: Play) -> None:
+    play.fleet.unplug(play.fleet.laptop)
+    time.sleep(2.0)
+    play.fleet.heal()
+
+
+def nothing(play: Play) -> None:
+    del play
+
+
+CASES: dict[str, Case] = {
+    # --- tasks
+    "task killed": Case(kill(1, "task"), NONE, 100, ("killed", "worker-1")),
+    "task killed, restart": Case(kill(1, "task"), RESTART, ended=((1, "killed", "worker-1"),)),
+    "chief killed, restart": Case(kill(0, "task"), RESTART, ended=((1, "killed", "worker-0"),)),
+    "chief killed while it saves in place": Case(
+        kill_while_saving, RESTART, ended=((1, "killed", "worker-0"),), at=0, words=("in-place",)
+    ),
+    "task killed at the gate": Case(at_the_gate(kill(0, "task")), RESTART, 14, at=0),
+    "supervisor killed at the gate": Case(at_the_gate(kill(1, "supervisor")), RESTART, 14, at=0),
+    "host gone at the gate": Case(at_the_gate(lambda play: play.fleet.kill_host(1)), NONE, 14, at=0, cut=(1,)),
+    "task killed, and another in the next attempt": Case(
+        between_attempts(each(lambda play: play.wait_for_steps(2, 2, 2), kill(2, "task"))),
+        RESTART,
+        ended=((1, "killed", "worker-1"), (2, "killed", "worker-2")),
+        words=("long",),
+    ),
+    "task stopped, hang reported": Case(stop_and_go, ("--hang-timeout", "4"), steps=60),
+    "task stopped, hang ends it": Case(
+        kill(1, "task", signal.SIGSTOP),
+        (*RESTART, "--hang-timeout", "4", "--on-hang", "restart"),
+        ended=((1, "hang", ""),),
+    ),
+    "exception in each attempt": Case(
+        nothing,
+        ("--restarts", "1"),
+        100,
+        ("script-exception", "worker-1"),
+        ended=((1, "script-exception", "worker-1"),),
+        at=5,
+        words=("raise",),
+    ),
+    # --- agents
+    "supervisor killed": Case(kill(1, "supervisor"), NONE, 100, ("killed", "worker-1")),
+    "supervisor killed, restart": Case(kill(1, "supervisor"), RESTART, ended=((1, "killed", "worker-1"),)),
+    "leader killed, restart": Case(
+        after_copies(kill(0, "supervisor")), RESTART, ended=((1, "killed", "worker-0"),), behind=True
+    ),
+    "supervisor killed between attempts": Case(
+        between_attempts(kill(2, "supervisor")), (*RESTART, "--backoff", "2"), ended=((1, "killed", "worker-1"),)
+    ),
+    "supervisor stopped, restart": Case(
+        kill(1, "supervisor", signal.SIGSTOP), RESTART, ended=((1, "peer-unreachable", "worker-1"),)
+    ),
+    "agent killed, fewer": Case(
+        kill_agent(2), FEWER, ended=((1, "peer-unreachable", "worker-2"),), roles=2, cut=(2,)
+    ),
+    "leader's agent killed, spare": Case(
+        after_copies(kill_agent(0)),
+        SPARE,
+        ended=((1, "peer-unreachable", "worker-0"),),
+        roles=2,
+        cut=(0,),
+        behind=True,
+    ),
+    "replicator killed, then a task": Case(
+        each(kill(2, "replicator"), when(0, "say saved 20"), kill(1, "task")),
+        RESTART,
+        ended=((1, "killed", "worker-1"),),
+    ),
+    "replicator killed between attempts": Case(
+        between_attempts(kill(1, "replicator")), (*RESTART, "--backoff", "1"), ended=((1, "killed", "worker-1"),)
+    ),
+    # --- hosts
+    "host gone": Case(lambda play: play.fleet.kill_host(2), NONE, 100, ("peer-unreachable", "worker-2"), cut=(2,)),
+    "host gone, fewer": Case(
+        lambda play: play.fleet.kill_host(2), FEWER, ended=((1, "peer-unreachable", "worker-2"),), roles=2, cut=(2,)
+    ),
+    "chief's host gone, spare": Case(
+        after_copies(lambda play: play.fleet.kill_host(0)),
+        SPARE,
+        ended=((1, "peer-unreachable", "worker-0"),),
+        roles=2,
+        cut=(0,),
+        behind=True,
+    ),
+    "host gone between attempts, fewer": Case(
+        between_attempts(lambda play: play.fleet.kill_host(2)),
+        (*FEWER, "--backoff", "1"),
+        ended=((1, "killed", "worker-1"), (2, "peer-unreachable", "worker-2")),
+        roles=2,
+        cut=(2,),
+    ),
+    "host stopped and back, fewer": Case(
+        freeze_host(2),
+        FEWER,
+        ended=((1, "peer-unreachable", "worker-2"),),
+        roles=2,
+        cut=(2,),
+        words=("long",),
+        steps=80,
+    ),
+    # --- the network
+    "host cut off and back, fewer": Case(
+        lost_and_back(2), FEWER, ended=((1, "peer-unreachable", "worker-2"),), roles=2, words=("long",), steps=80
+    ),
+    "leader cut off and back, fewer": Case(
+        after_copies(lost_and_back(0)),
+        FEWER,
+        ended=((1, "peer-unreachable", "worker-0|worker-1|worker-2"),),  # either side takes the other for lost
+        roles=2,
+        words=("long",),
+        steps=80,
+        behind=True,
+    ),
+    "host cut off for a moment": Case(short_loss, RESTART, steps=80),
+    "host unreachable": Case(lambda play: play.fleet.refuse(0, 2), NONE, 100, ("peer-unreachable", "worker-2")),
+    "host heard by nobody, fewer": Case(
+        each(lambda play: play.fleet.cut_one_way(2, 0), lambda play: play.fleet.cut_one_way(2, 1)),
+        FEWER,
+        ended=((1, "peer-unreachable", "worker-2"),),
+        roles=2,
+    ),
+    "pair cut off in silence": Case(
+        broken_pair,
+        (*RESTART, "--hang-timeout", "4", "--on-hang", "restart", "--backoff", "1"),
+        ended=((1, "hang", ""),),
+    ),
+    "packets wait and are lost": Case(slow_and_lossy, RESTART, steps=60),
+    "the client killed": Case(client_killed, RESTART, steps=80),
+    "the client killed, then a task": Case(
+        each(client_killed, kill(1, "task")), RESTART, ended=((1, "killed", "worker-1"),)
+    ),
+    "the client's network is down": Case(laptop_down, RESTART, steps=80),
+}
+
+
+class Campaign:
+    """Plays several cases at once, each on a fleet of its own.
+
+    Args:
+        folder: For all that belongs to the fleets.
+        names: Of the cases to play ahead of their tests; those of others are played when they are asked for.
+        fleets: How many there are.
+    """
+
+    def __init__(self, folder: Path, names: list[str], fleets: int) -> None:
+        self._stack = ExitStack()
+        self._fleets: SimpleQueue[FaultFleet] = SimpleQueue()
+        for number in range(fleets):
+            self._fleets.put(self._stack.enter_context(fault_fleet(folder / f"fleet-{number}", 3)))
+        self._pool = ThreadPoolExecutor(fleets)
+        self._plays: dict[str, Future[None]] = {name: self._pool.submit(self._play, name) for name in names}
+
+    def outcome(self, name: str) -> None:
+        if name not in self._plays:
+            self._plays[name] = self._pool.submit(self._play, name)
+        self._plays[name].result(280)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._stack.close()
+
+    def _play(self, name: str) -> None:
+        fleet = self._fleets.get()
+        try:
+            play(CASES[name], fleet, gate="at the gate" in name)
+        finally:
+            fleet.clear()
+            self._fleets.put(fleet)
+
+
+@pytest.fixture(scope="module")
+def campaign(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
+    why = obstacle()
+    if why:
+        pytest.skip(why)
+    chosen = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    names = [str(params["name"]) for params in chosen if params.get("name") in CASES]
+    if "PYTEST_XDIST_WORKER" in os.environ:  # which tests are for this process comes out one by one
+        campaign = Campaign(tmp_path_factory.mktemp("standins"), [], 1)
+    else:
+        campaign = Campaign(tmp_path_factory.mktemp("standins"), names, min(SIDE_BY_SIDE, len(names)))
+    yield campaign
+    campaign.close()
+
+
+def play(case: Case, fleet: FaultFleet, *, gate: bool) -> None:
+    if gate:
+        fleet.cut(1, 2)
+    job = fleet.train(SCRIPT, *LINK, *case.policy, arguments=[str(case.steps), *case.words])
+    if case.at:
+        job.wait_for_log(0, f"say saved {case.at}")
+    case.fault(job)
+    told = job.finish(case.code, DEADLINE_S)
+    assert told.verdict == case.verdict, told.of("job_diagnosed")
+    assert [verdict[:2] for verdict in told.verdicts] == [ended[:2] for ended in case.ended], told.of("job_diagnosed")
+    for found, wanted in zip(told.verdicts, case.ended, strict=True):
+        assert found[2] in wanted[2].split("|"), told.of("job_diagnosed")
+    job.nothing_is_left()
+    job.no_byte_is_lost(told, cut=case.cut)
+    if not gate:
+        goes_on_where_it_was(job, told, case)
+
+
+def goes_on_where_it_was(job: Play, told: Told, case: Case) -> None:
+    """Every attempt begins on all hosts at the newest complete checkpoint of the one before."""
+    attempts = len(case.ended) + 1
+    names = [host.name for host in job.fleet.hosts]
+    saved = 0
+    for attempt in range(1, attempts + 1):
+        begins = [int(step) for name in names for step in told.said(name, attempt, "begin")]
+        if not begins:  # a host was lost before the start
+            assert attempt < attempts
+            continue
+        assert attempt < attempts or len(begins) == case.roles
+        assert set(begins) == {begins[0]}, begins
+        if case.behind:
+            assert 10 <= begins[0] <= saved or attempt == 1
+        else:
+            assert begins[0] in (saved, saved + 5 if attempt > 1 else 0), (begins, saved)
+        kept = [int(step) for name in names for step in told.said(name, attempt, "saved")]
+        saved = max([*kept, begins[0]])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fault_comes_to_the_end_that_the_policy_wants(campaign: Campaign, name: str) -> None:
+    campaign.outcome(name)
+
+
+@pytest.fixture
+def jumping(tmp_path: Path) -> Iterator[tuple[FaultFleet, Path]]:
+    """Three hosts; the clock of the second is an hour ahead for its agent while a file is there."""
+    why = obstacle()
+    if why:
+        pytest.skip(why)
+    (tmp_path / "clock.py").write_text(CLOCK)
+    python = tmp_path / "python-jumps"
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in\n*"-S "*"-c "*) exec {sys.executable} -I -S {tmp_path}/clock.py "$@" ;;\n'
+        f'*) exec {sys.executable} "$@" ;;\nesac\n'
+    )
+    python.chmod(0o755)
+    with fault_fleet(tmp_path / "fleet", 3, pythons={1: str(python)}) as fleet:
+        yield fleet, tmp_path / "ahead"
+
+
+# Runs what stands after -c, as the agent is started, with a clock that jumps.
+CLOCK = """
+import os, sys, time
+now, ahead = time.time, os.path.join(os.path.dirname(os.path.abspath(__file__)), "ahead")
+time.time = lambda: now() + 3600 * os.path.exists(ahead)
+place = sys.argv.index("-c")
+source = sys.argv[place + 1]
+sys.argv[:] = ["-c", *sys.argv[place + 2:]]
+exec(source)
+"""
+
+
+def test_a_clock_that_jumps_by_an_hour_and_back_changes_nothing(jumping: tuple[FaultFleet, Path]) -> None:
+    fleet, ahead = jumping
+    job = fleet.train(SCRIPT, *LINK, *RESTART, arguments=["1000"])
+    job.wait_for_log(0, "say saved 10")
+    ahead.touch()
+    job.wait_for_log(0, "say saved 25")
+    job.send(2, "task")
+    job.wait_for_record(1, "attempt_ended")
+    ahead.unlink()
+    told = job.finish(0, DEADLINE_S)
+    ended = next(
+        event for event in told.of("task_state") if event["task"] == "worker-1" and event["phase"] == "exited"
+    )
+    assert ended["at"] - ended["time"] > 3000
+    assert [verdict[:2] for verdict in told.verdicts] == [(1, "killed")]
+    job.nothing_is_left()
+    job.no_byte_is_lost(told)
+    goes_on_where_it_was(job, told, Case(fault=nothing, ended=((1, "killed", ""),)))

@@ -1,0 +1,305 @@
+"""Faults on hosts of their own with real TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.hosts import FaultFleet, Play, Told, fault_fleet
+from tests.faults.namespaces import obstacle
+from tests.faults.scripts import FIT, H5, LOOP
+from tests.program import wait_for
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed here"),
+]
+
+DEADLINE_S = 100.0
+QUICK = ("--link-timeout", "4", "--backoff", "0.1", "--host-timeout", "3", "-e", "CUDA_VISIBLE_DEVICES=-1")
+LONG = "1000"
+
+
+def _fleet(folder: Path, count: int) -> Iterator[FaultFleet]:
+    why = obstacle()
+    if why:
+        pytest.skip(why)
+    with fault_fleet(folder, count) as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultFleet]:
+    yield from _fleet(tmp_path_factory.mktemp("two"), 2)
+
+
+@pytest.fixture(scope="module")
+def three_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultFleet]:
+    yield from _fleet(tmp_path_factory.mktemp("three"), 3)
+
+
+@pytest.fixture
+def two(two_hosts: FaultFleet) -> Iterator[FaultFleet]:
+    yield two_hosts
+    two_hosts.clear()
+
+
+@pytest.fixture
+def three(three_hosts: FaultFleet) -> Iterator[FaultFleet]:
+    yield three_hosts
+    three_hosts.clear()
+
+
+def begins(told: Told, attempt: int) -> list[str]:
+    """What each task of an attempt said of where it begins."""
+    members = told.of("job_started")[0]["members"]
+    return [words for member in members for words in told.said(member["task"], attempt, "begin")]
+
+
+def numbers(told: Told, attempt: int, word: str) -> list[int]:
+    members = told.of("job_started")[0]["members"]
+    return [int(words) for member in members for words in told.said(member["task"], attempt, word)]
+
+
+def lists_second_checkpoint(path: Path) -> bool:
+    return path.name == "manifest" and re.search(r"\bckpt-([2-9]|\d\d)\.index", path.read_text()) is not None
+
+
+def over(play: Play, code: int = 0, *, cut: tuple[int, ...] = ()) -> Told:
+    """The end of a job, what the client told of it, and nothing else left."""
+    told = play.finish(code, DEADLINE_S)
+    play.nothing_is_left()
+    play.no_byte_is_lost(told, cut=cut)
+    return told
+
+
+def goes_on(told: Told, attempt: int, tasks: int, *, at_least: int = 0) -> int:
+    """Where an attempt of the custom loop began: with all tasks where the attempt before saved last."""
+    found = begins(told, attempt)
+    assert len(found) == tasks
+    assert set(found) == {found[0]}, found
+    step, weight = (int(word) for word in found[0].split())
+    assert weight == step
+    saved = max(numbers(told, attempt - 1, "saved"), default=0)
+    allowed = (saved, *numbers(told, attempt - 1, "saving")[-1:])
+    if at_least:
+        assert at_least <= step <= allowed[-1]
+    else:
+        assert step in allowed, (step, allowed)
+    return step
+
+
+def test_backup_and_restore_after_a_killed_worker_and_a_killed_chief(two: FaultFleet) -> None:
+    play = two.train(FIT, *QUICK, "--restarts", "2", arguments=["12"])
+    play.wait_for_log(1, "say step 3")
+    play.send(1, "task")
+    play.wait_for_log(0, "say step 7", 2)
+    play.send(0, "task")
+    told = over(play)
+    assert told.verdicts == [(1, "killed", "worker-1"), (2, "killed", "worker-0")]
+    for attempt in (2, 3):
+        found = [int(epoch) for epoch in begins(told, attempt)]
+        last = min(
+            max(int(epoch) for epoch in told.said(task, attempt - 1, "step")) for task in ("worker-0", "worker-1")
+        )
+        assert len(found) == 2
+        assert found[0] == found[1]
+        assert last - 1 <= found[0] <= last + 1  # epochs are numbered from 0; the backup comes after the callback
+    assert begins(told, 1) == ["0", "0"]
+
+
+def test_a_custom_loop_goes_on_at_the_epoch_and_step_that_its_checkpoint_manager_saved(two: FaultFleet) -> None:
+    """Once a worker is killed, and once its supervisor."""
+    options = ("--restarts", "2", "--checkpoint-dir", "training")
+    play = two.train(LOOP, *QUICK, *options, arguments=["4", "pause=0.1", "folder=training"])
+    play.wait_for_log(0, "say step 18")
+    play.send(1, "task")
+    play.wait_for_log(0, "say saved 25", 2)
+    play.send(1, "supervisor")
+    told = over(play)
+    assert told.verdicts == [(1, "killed", "worker-1"), (2, "killed", "worker-1")]
+    assert goes_on(told, 2, 2) >= 15
+    assert goes_on(told, 3, 2) >= 25
+    assert not [path for number in (0, 1) for path in (play.folder(number) / "src" / "training").glob("workertemp*")]
+
+
+def test_the_chief_killed_while_its_checkpoint_manager_saves(two: FaultFleet) -> None:
+    play = two.train(LOOP, *QUICK, "--restarts", "2", arguments=["2", "pause=0.1", "big"])
+    play.wait_for_log(0, "say saving 15")
+    play.send(0, "task")
+    told = over(play)
+    assert told.verdicts == [(1, "killed", "worker-0")]
+    assert goes_on(told, 2, 2) >= 10
+
+
+def test_the_chief_killed_while_keras_writes_one_file_in_place(two: FaultFleet) -> None:
+    play = two.train(H5, *QUICK, "--restarts", "2", arguments=["5"])
+    play.wait_for_log(0, "say saving 3")
+    play.send(0, "task")
+    told = over(play)
+    assert told.verdicts == [(1, "killed", "worker-0")]
+    found = begins(told, 2)
+    assert found in (["2", "2"], ["3", "3"])
+
+
+def test_a_stopped_worker_is_named_once_tensorflow_misses_its_heartbeats(two: FaultFleet) -> None:
+    play = two.train(LOOP, *QUICK, arguments=[LONG])
+    play.wait_for_log(0, "say saved 10")
+    play.send(1, "task", signal.SIGSTOP)
+    told = over(play, 100)
+    assert told.verdict[1] == "worker-1", told.of("job_diagnosed")
+    assert told.verdict[0] in ("hang", "peer-unreachable"), told.of("job_diagnosed")
+
+
+def test_a_worker_that_is_stopped_for_a_while_is_reported_with_all_stacks(two: FaultFleet) -> None:
+    play = two.train(LOOP, *QUICK, "--hang-timeout", "3", arguments=["5", "pause=0.1"])
+    play.wait_for_log(0, "say saved 10")
+    task = play.process(1, "task")
+    task.suspend()
+    wait_for("the report", lambda: "no progress for" in play.out.read_text(errors="replace"), 30)
+    task.resume()
+    told = over(play)
+    reports = {event["task"]: event for event in told.of("stalled")}
+    assert set(reports) == {"worker-0", "worker-1"}
+    assert reports["worker-1"]["state"] == "T"
+    assert "task.py" in reports["worker-0"]["stack"]
+    (note,) = [event["text"] for event in told.of("note") if "no progress" in event["text"]]
+    assert "worker-1 is stopped" in note
+
+
+def test_two_workers_that_lose_each_other_alone_do_not_hang_for_a_quarter_of_an_hour(three: FaultFleet) -> None:
+    watch = ("--hang-timeout", "4", "--on-hang", "restart", "--restarts", "1", "--backoff", "1")
+    play = three.train(LOOP, *QUICK, *watch, arguments=["4", "pause=0.1"])
+    play.wait_for_log(0, "say saved 10")
+    three.cut(1, 2)
+    play.wait_for_record(0, "attempt_ended")
+    three.heal()
+    told = over(play)
+    assert [verdict[:2] for verdict in told.verdicts] == [(1, "hang")]
+    goes_on(told, 2, 3)
+
+
+def test_a_host_that_restarts_is_left_out(three: FaultFleet) -> None:
+    play = three.train(LOOP, *QUICK, "--restarts", "2", "--min-workers", "2", arguments=["6", "pause=0.1"])
+    play.wait_for_log(0, "say saved 10")
+    three.kill_host(2)
+    play.wait_for_record(0, "task_state", 2, phase="running")
+    three.heal()
+    told = over(play, cut=(2,))
+    assert told.verdicts == [(1, "peer-unreachable", "worker-2")]
+    goes_on(told, 2, 2)
+    assert b"say end 60\n" in play.log(1, 2)
+
+
+def test_the_chiefs_host_is_gone_and_a_spare_takes_its_place(three: FaultFleet) -> None:
+    play = three.train(LOOP, *QUICK, "--restarts", "2", "--spares", "1", arguments=["4", "pause=0.1"])
+    play.wait_for_log(0, "say saved 10")
+    play.saved_everywhere(lists_second_checkpoint, 1, 2)
+    three.kill_host(0)
+    play.wait_for_record(1, "task_state", 2, phase="running")
+    three.heal()
+    told = over(play, cut=(0,))
+    assert told.verdicts == [(1, "peer-unreachable", "worker-0")]
+    goes_on(told, 2, 2, at_least=10)
+    roles = {(event["task"], event["role"]) for event in told.of("task_state") if event["attempt"] == 2}
+    assert ("worker-2", "worker-0") in roles
+
+
+def test_a_host_that_comes_back_after_a_partition_ends_what_it_ran(three: FaultFleet) -> None:
+    play = three.train(LOOP, *QUICK, "--restarts", "2", "--min-workers", "2", arguments=["5", "pause=0.1"])
+    play.wait_for_log(0, "say saved 10")
+    three.isolate(2)
+    play.wait_for_record(0, "task_state", 2, phase="running")
+    assert three.hosts[2].is_idle() or not play.log(2, 2)
+    three.heal()
+    told = over(play)
+    assert told.verdicts == [(1, "peer-unreachable", "worker-2")]
+    goes_on(told, 2, 2)
+    assert not told.said("worker-2", 2, "begin")
+
+
+def test_an_exception_in_each_attempt_ends_the_job_with_its_traceback(two: FaultFleet) -> None:
+    play = two.train(LOOP, *QUICK, "--restarts", "1", arguments=["3", "raise=12"])
+    told = over(play, 100)
+    assert told.verdicts == [(1, "script-exception", "worker-1")]
+    assert told.verdict == ("script-exception", "worker-1")
+    assert goes_on(told, 2, 2) == 10
+    (final,) = [event for event in told.of("job_diagnosed") if event["final"]]
+    assert "ValueError: no such thing" in final["sentence"]
+    assert final["traceback"].startswith("task.py:")
+
+
+def test_a_port_taken_after_it_was_let_go_is_named_and_the_next_attempt_has_others(two: FaultFleet) -> None:
+    """TensorFlow binds its port seconds after the start, and nobody can keep it until then."""
+    takes = (
+        "import socket, sys\n"
+        "while True:\n"
+        "    try: s = socket.create_server(('', 2222))\n"
+        "    except OSError: continue\n"
+        "    print('taken', flush=True); sys.stdin.read(); break\n"
+    )
+    play = two.train(LOOP, *QUICK, "--restarts", "1", arguments=["2"])
+    play.wait_for_record(1, "task_state", phase="waiting")
+    intruder = subprocess.Popen(
+        [*two.hosts[1].where.prefix, sys.executable, "-c", takes], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        told = over(play)
+    finally:
+        intruder.kill()
+        intruder.communicate()
+    assert told.verdicts == [(1, "port-in-use", "worker-1")]
+    assert begins(told, 2) == ["0 0", "0 0"]
+
+
+def test_a_client_that_is_killed_and_another_that_sees_it_all(two: FaultFleet) -> None:
+    play = two.train(LOOP, *QUICK, arguments=["4", "pause=0.1"])
+    play.wait_for_log(0, "say step 12")
+    play.client.kill()
+    play.client.wait()
+    out = two.run("logs", "-f", "-o", "json", deadline_s=DEADLINE_S)
+    told = Told(out.events)
+    play.nothing_is_left()
+    play.no_byte_is_lost(told)
+    assert told.said("worker-1", 1, "end") == ["40"]
+    assert told.result["outcome"] == "succeeded"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[FaultFleet]:
+    """Two hosts, the folder of the first on a file system of its own."""
+    root = tmp_path / "fleet" / "host-0" / "fleet"
+    root.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(root)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"tmpfs cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield from _fleet(tmp_path / "fleet", 2)
+    finally:
+        subprocess.run(["umount", "-l", str(root)], check=True)
+
+
+def test_a_disk_that_is_full_under_the_chiefs_checkpoints(small_disk: FaultFleet) -> None:
+    play = small_disk.train(LOOP, *QUICK, "--checkpoint-bandwidth", "0", arguments=[LONG, "pause=0.1", "big"])
+    play.wait_for_log(0, "say saved 5")
+    filler = small_disk.hosts[0].root / "filler"
+    with filler.open("wb") as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+                file.flush()
+        except OSError:
+            pass
+    told = play.finish(100, DEADLINE_S)
+    assert told.verdict == ("disk-full", "worker-0"), told.of("job_diagnosed")
+    play.nothing_is_left()
+    play.no_byte_is_lost(told, cut=(0,))
