@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -27,6 +28,7 @@ _LAST_RETRY_S = 0.05
 _QUEUE_BYTES = 16 * 1024 * 1024
 _QUEUE_ITEMS = 10_000
 _AFTER_RESULT_S = 10.0
+_AFTER_ALONE_S = 60.0
 _CLOSE_S = 2.0
 
 
@@ -52,8 +54,8 @@ class Follower:
         requests: What to follow, by host.
         reopen: Opens a channel to a host's agent.
         channels: Channels that are open already, by name of host; the follower owns and closes them.
-        give_up_s: How long a host may stay away, in seconds; ten at most once another, which had not lost sight of
-            its peers, has told how the job ended.
+        give_up_s: How long a host may stay away, in seconds; ten at most once another has told how the job ended, or
+            sixty where that one had lost sight of its peers.
         silence_s: Longest time without a word from a living agent, in seconds.
 
     Raises:
@@ -74,8 +76,16 @@ class Follower:
         self._terms = _Terms(reopen, self._queue, give_up_s, silence_s)
         open_channels = channels or {}
         self._lines = [_Line(host, request, open_channels.get(host.name), self._terms) for host, request in requests]
+        self._terms.on_told = threading.Thread(target=self._sever_silent, daemon=True).start
         for line in self._lines:
             line.thread.start()
+
+    def _sever_silent(self) -> None:
+        """Once it is known how the job ended, a host that is gone without a word is waited for no longer."""
+        while any(line.thread.is_alive() for line in self._lines) and not self._terms.closed.wait(1.0):
+            for line in self._lines:
+                if line.silent_s > self._terms.patience_s:
+                    line.sever()
 
     def __enter__(self) -> Follower:
         return self
@@ -123,6 +133,13 @@ class _Terms:
         self.closed = threading.Event()
         self.known = threading.Event()  # a host knew how the job ended
         self.told = threading.Event()  # it had not lost sight of the others
+        self.on_told: Callable[[], None] = lambda: None
+
+    @property
+    def patience_s(self) -> float:
+        """How long a host may stay away now, in seconds."""
+        longest_s = _AFTER_RESULT_S if self.told.is_set() else _AFTER_ALONE_S if self.known.is_set() else math.inf
+        return min(self.give_up_s, longest_s)
 
 
 class _Line:
@@ -137,7 +154,13 @@ class _Line:
         self._channel = channel
         self._terms = terms
         self._lost_at: float | None = None
+        self._heard_at = time.monotonic()
         self._retry_s = _FIRST_RETRY_S
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since anything came from the host."""
+        return time.monotonic() - self._heard_at
 
     def sever(self) -> None:
         """End the wait of the thread, whatever it waits for."""
@@ -167,6 +190,7 @@ class _Line:
         if self._terms.closed.is_set():
             return
         for record, payload in follow(self._channel, self._position.request(), self._terms.silence_s):
+            self._heard_at = time.monotonic()
             if self._lost_at is not None:
                 self._lost_at = None
                 self._retry_s = _FIRST_RETRY_S
@@ -176,8 +200,9 @@ class _Line:
                 return
             if isinstance(record, JobResult) and record.outcome is not JobOutcome.LOST:
                 self._terms.known.set()
-                if not record.alone:
+                if not record.alone and not self._terms.told.is_set():
                     self._terms.told.set()
+                    self._terms.on_told()
 
     def _again(self, error: FleetError) -> bool:
         """Wait before the next try; False if there is none."""
@@ -186,10 +211,8 @@ class _Line:
             return False
         now = time.monotonic()
         if self._lost_at is None:
-            self._lost_at = now
-        give_up_s = min(
-            self._terms.give_up_s, _AFTER_RESULT_S if self._terms.told.is_set() else self._terms.give_up_s
-        )
+            self._lost_at = self._heard_at if self._terms.told.is_set() else now
+        give_up_s = self._terms.patience_s
         if isinstance(error, (RefusedError, WrongHostError)):
             self.failure = error
         elif now - self._lost_at >= give_up_s:

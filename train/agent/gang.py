@@ -24,7 +24,7 @@ from train.agent.records import (
 )
 from train.agent.roles import first_cast, is_needed, recast
 from train.agent.snapshot import Snapshot
-from train.agent.stall import who_waits
+from train.agent.stall import waited_for, who_waits
 
 # Beyond the grace period, for SIGKILL to work and the news to arrive.
 STOP_MARGIN_S = 10.0
@@ -557,13 +557,13 @@ def _looked(gang: Gang, now: float) -> Gang:
     for seat in _playing(gang):
         if _has_ended(gang, seat):
             stalled[seat] = Stalled(seat, gang.attempt, 0.0, "", "", [])
-    waits = who_waits(stalled, gang.members)
+    waits, first = who_waits(stalled, gang.members), waited_for(stalled, gang.members)
     if _start_overdue(gang, now):
         reason = f"no first step within {policy.start_timeout_s:g} s: {waits}"
-        return _end(gang, End(Outcome.FAILED, "", reason), now)
+        return _end(gang, End(Outcome.FAILED, first, reason), now)
     reason = f"no progress for {policy.hang_timeout_s:g} s: {waits}"
     if policy.on_hang is OnHang.RESTART:
-        return _end(gang, End(Outcome.FAILED, "", reason), now)
+        return _end(gang, End(Outcome.FAILED, first, reason), now)
     return gang._replace(notices=(*gang.notices, reason))
 
 

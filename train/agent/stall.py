@@ -229,6 +229,22 @@ def who_waits(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
         stalled: What each task does, by the name under which `members` has it.
         members: All tasks of the attempt; one that is not in `stalled` did not answer.
     """
+    waiting, others = _sorted(stalled, members)
+    if waiting and others:
+        return f"{_told(others)}, and {_waiting(waiting, 'it' if len(others) == 1 else 'them')}"
+    if waiting:
+        return _all_wait(waiting, _stuck(stalled, members))
+    return f"{_told(others)}; no task waits for another" if others else "no task waits for another"
+
+
+def waited_for(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
+    """The one task for which others wait; empty where there is none, or more than one."""
+    waiting, others = _sorted(stalled, members)
+    return next(iter(others)) if waiting and len(others) == 1 else ""
+
+
+def _sorted(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> Tuple[Dict[str, Doing], Dict[str, Doing]]:
+    """Those that wait for peers, and those that do something else."""
     found = {one.task: doing(stalled[one.task]) if one.task in stalled else Doing(does="silent") for one in members}
     others = {task: one for task, one in found.items() if one.does}
     waiting = {task: one for task, one in found.items() if one.waits}
@@ -237,11 +253,7 @@ def who_waits(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
         if len(busy) < len(waiting):
             others = busy
             waiting = {task: one for task, one in waiting.items() if task not in busy}
-    if waiting and others:
-        return f"{_told(others)}, and {_waiting(waiting, 'it' if len(others) == 1 else 'them')}"
-    if waiting:
-        return _all_wait(waiting, _stuck(stalled, members))
-    return f"{_told(others)}; no task waits for another" if others else "no task waits for another"
+    return waiting, others
 
 
 def told(seen: Stalled) -> str:

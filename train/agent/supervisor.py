@@ -91,10 +91,12 @@ class Supervisor:
         self._attempt: Optional[Attempt] = None
         self._replicator: Optional[Replicator] = None
         self._settled: Optional[Closed] = None
+        self._on_settled: Callable[[], None] = self._closed
         self._restoring: Optional[Restore] = None
         self._watching = 0  # attempt whose checkpoints are copied
         self._replicator_lives = _REPLICATORS
         self._node: Node
+        self._begun = False  # what happens before comes after
         self._events: Deque[NodeEvent] = deque()
         self._actions: Dict[type, Callable[[Any], None]] = {
             Tell: self._tell,
@@ -126,6 +128,8 @@ class Supervisor:
         """
         self._take_signals()
         adopt_orphans()
+        self._replicator = self._replicate() if self._replicates else None
+        self._look_at_checkpoints()
         self._meet_the_others()
         self._begin()
         started()
@@ -146,12 +150,11 @@ class Supervisor:
 
     def _meet_the_others(self) -> None:
         commit = self._commit
-        secret = bytes.fromhex(commit.secret)
         others = {member.task: member for member in commit.members if member.task != commit.task}
         self._links = Links(
             self._loop,
             self._start.listener,
-            Bond(commit.job, secret, commit.link_timeout_s),
+            Bond(commit.job, bytes.fromhex(commit.secret), commit.link_timeout_s),
             commit.task,
             others,
             events=Events(
@@ -161,8 +164,26 @@ class Supervisor:
                 self._look_if_told,
             ),
         )
-        if others and commit.replication.mib_s > 0 and "://" not in self._start.checkpoints:
-            self._replicator = self._replicate()
+
+    @property
+    def _replicates(self) -> bool:
+        commit = self._commit
+        return len(commit.members) > 1 and commit.replication.mib_s > 0 and "://" not in self._start.checkpoints
+
+    def _look_at_checkpoints(self) -> None:
+        """What the task had written when the supervisor before was killed counts, where it is complete."""
+        order = self._resumed.last if self._resumed is not None else None
+        if self._replicator is None or order is None or not order.cast or order.cast[0].seat != self._commit.task:
+            return
+        waits = [True]
+        self._loop.after("settle", _SETTLE_S, waits.clear)
+        self._on_settled = waits.clear
+        self._replicator.watch(order.attempt)
+        self._replicator.settle()
+        while waits:
+            self._loop.turn()
+        self._loop.cancel("settle")
+        self._on_settled = self._closed
 
     def _replicate(self) -> Replicator:
         commit, paths = self._commit, self._start.paths
@@ -209,9 +230,8 @@ class Supervisor:
                 self._attempt = self._new_attempt(commit.attempt)
             seat = self._seat(commit.attempt)._replace(port=start.port.port, restored=True)
             node, actions = minds.begin(terms, commit.task, seat, now)
-        self._events.append(Due())  # whatever happens meanwhile comes after
         self._turn(node, actions)
-        self._events.popleft()
+        self._begun = True
         self._serve()
 
     def _seat(self, attempt: int) -> Seat:
@@ -233,7 +253,7 @@ class Supervisor:
     def _feed(self, event: NodeEvent) -> None:
         # An action may itself lead to an event, as when a link breaks under a message: one after the other.
         self._events.append(event)
-        if len(self._events) == 1:
+        if self._begun and len(self._events) == 1:
             self._serve()
 
     def _serve(self) -> None:
@@ -290,7 +310,7 @@ class Supervisor:
         source = Source(self._address, news.port) if news.held is not None and news.port else None
         self._feed(Holds(news.held, source))
         if news.settled is not None or news.ended:
-            self._closed()
+            self._on_settled()
         wanted = self._restoring
         if wanted is not None and news.restored is not None and news.restored.snapshot == wanted.snapshot:
             self._restoring = None
