@@ -237,9 +237,7 @@ CASES: dict[str, Case] = {
     # --- agents
     "supervisor killed": Case(kill(1, "supervisor"), NONE, 100, ("killed", "worker-1")),
     "supervisor killed, restart": Case(kill(1, "supervisor"), RESTART, ended=((1, "killed", "worker-1"),)),
-    "leader killed, restart": Case(
-        after_copies(kill(0, "supervisor")), RESTART, ended=((1, "killed", "worker-0"),)
-    ),
+    "leader killed, restart": Case(after_copies(kill(0, "supervisor")), RESTART, ended=((1, "killed", "worker-0"),)),
     "supervisor killed between attempts": Case(
         between_attempts(kill(2, "supervisor")), (*RESTART, "--backoff", "2"), ended=((1, "killed", "worker-1"),)
     ),
