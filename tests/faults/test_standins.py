@@ -237,12 +237,17 @@ CASES: dict[str, Case] = {
     # --- agents
     "supervisor killed": Case(kill(1, "supervisor"), NONE, 100, ("killed", "worker-1")),
     "supervisor killed, restart": Case(kill(1, "supervisor"), RESTART, ended=((1, "killed", "worker-1"),)),
-    "leader killed, restart": Case(after_copies(kill(0, "supervisor")), RESTART, ended=((1, "killed", "worker-0"),)),
+    "leader killed, restart": Case(
+        after_copies(kill(0, "supervisor")), RESTART, ended=((1, "killed", "worker-0"),), behind=True
+    ),
     "supervisor killed between attempts": Case(
         between_attempts(kill(2, "supervisor")), (*RESTART, "--backoff", "2"), ended=((1, "killed", "worker-1"),)
     ),
     "supervisor stopped, restart": Case(
-        kill(1, "supervisor", signal.SIGSTOP), RESTART, ended=((1, "peer-unreachable", "worker-1"),)
+        # Replaced after half of the link timeout, and a second at most: before the others give it up.
+        kill(1, "supervisor", signal.SIGSTOP),
+        (*RESTART, "--link-timeout", "6"),
+        ended=((1, "killed", "worker-1"),),
     ),
     "agent killed, fewer": Case(
         kill_agent(2), FEWER, ended=((1, "peer-unreachable", "worker-2"),), roles=2, cut=(2,)
