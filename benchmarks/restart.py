@@ -8,17 +8,12 @@ Run: .venv/bin/python -m benchmarks.restart
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.stage import Stage
@@ -114,26 +109,9 @@ def with_fleet(stage: Stage) -> tuple[float, float]:
 def by_hand(stage: Stage) -> float:
     """Seconds until the others end, without any launcher."""
     stage.clear()
-    marks = stage.marks
-    ports = []
-    for _ in range(WORKERS):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            ports.append(free.getsockname()[1])
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-    processes = []
-    for rank in range(WORKERS):
-        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
-        env = {**os.environ, "TF_CONFIG": config, "RANK": str(rank)}
-        command = [sys.executable, str(stage.script), str(marks)]
-        processes.append(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-    try:
-        pids = [pid for _, pid in await_files(marks, "training", 1)]
+    with stage.workers_by_hand() as processes:
+        pids = [pid for _, pid in await_files(stage.marks, "training", 1)]
         return death_of(pids, pids[2], lambda: [process.poll() for process in processes])
-    finally:
-        for process in processes:
-            with suppress(ProcessLookupError):
-                process.kill()
-            process.wait()
 
 
 def line(what: str, seconds: list[float], goal_s: float | None = None) -> str:

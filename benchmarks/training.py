@@ -8,12 +8,7 @@ Run: .venv/bin/python -m benchmarks.training
 
 from __future__ import annotations
 
-import json
-import os
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -93,23 +88,9 @@ def with_fleet(stage: Stage) -> float:
 
 
 def by_hand(stage: Stage) -> float:
-    """Steps a second of two processes with a TF_CONFIG each, in sessions of their own as in two terminals.
-
-    Linux schedules sessions as groups (sched_autogroup), and two workers in one share two cores by 5 % better.
-    """
-    ports = []
-    for _ in range(WORKERS):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            ports.append(free.getsockname()[1])
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-    processes = []
-    for rank in range(WORKERS):
-        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
-        env = {**os.environ, "TF_CONFIG": config, "RANK": str(rank)}
-        command = [sys.executable, str(stage.script), str(stage.marks)]
-        nothing = subprocess.DEVNULL
-        processes.append(subprocess.Popen(command, env=env, stdout=nothing, stderr=nothing, start_new_session=True))
-    codes = [process.wait(DEADLINE_S) for process in processes]
+    """Steps a second of the same script, started by hand."""
+    with stage.workers_by_hand() as processes:
+        codes = [process.wait(DEADLINE_S) for process in processes]
     if any(codes):
         raise RuntimeError(f"the workers started by hand ended with {codes}")
     return speed(stage.marks)

@@ -17,7 +17,7 @@ from train.agent import node as minds
 from train.agent.gang import Terms
 from train.agent.gate import Facts
 from train.agent.node import Dial, Due, Heard, Knock, LinkDown, LinkUp, Node, Tell
-from train.agent.orders import Order, Source, newest
+from train.agent.orders import Order, Source
 from train.agent.records import Exit, JobResult, Member, Outcome, Policy
 from train.agent.seat import (
     Closed,
@@ -41,7 +41,7 @@ from train.agent.seat import (
     Spawn,
     Visit,
 )
-from train.agent.snapshot import Snapshot
+from train.agent.snapshot import Snapshot, newest
 
 LINK_TIMEOUT_S = 10.0
 WARDEN_S = 0.6 * LINK_TIMEOUT_S  # a supervisor that is silent for so long is replaced

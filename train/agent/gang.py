@@ -10,7 +10,7 @@ from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optiona
 
 from train.agent import gate
 from train.agent.cluster import called
-from train.agent.orders import Order, Part, Report, Stage, newest
+from train.agent.orders import Order, Part, Report, Stage
 from train.agent.records import (
     Exit,
     JobResult,
@@ -23,7 +23,7 @@ from train.agent.records import (
     SuccessPolicy,
 )
 from train.agent.roles import first_cast, is_needed, recast
-from train.agent.snapshot import Snapshot
+from train.agent.snapshot import Snapshot, newest
 from train.agent.stall import waited_for, who_waits
 
 # Beyond the grace period, for SIGKILL to work and the news to arrive.

@@ -137,8 +137,7 @@ def resume(terms: Terms, me: str, seat: Seat, last: Order, reason: str, now: flo
     seat = seat._replace(order=last, attempt=last.attempt, reason=reason, closed=True)
     node = Node(terms, me, Mode.FOLLOWING, last.term, last.leader, seat, now, candidate=last.leader)
     if last.stage is Stage.RESULT:
-        node, actions = _feed(node, last)
-        return node, actions
+        return _feed(node, last)
     if me == last.leader:
         return _settled(*_lead(node, End(Outcome.FAILED, me, reason), {}, now), now)
     return _settled(node, [Dial(last.leader)], now)
@@ -252,7 +251,7 @@ def _missed(node: Node) -> List[str]:
 
 def _word_for(node: Node, seat: str) -> Optional[Message]:
     if node.mode is Mode.LEADING and node.gang is not None:
-        return None if node.gang.alone else gangs.order(node.gang)
+        return None if node.gang.alone else node.seat.order  # what we obey ourselves
     if node.mode is Mode.FOLLOWING and seat == node.leader:
         return seats.report(node.seat)
     if node.mode is Mode.SEEKING and seat == node.candidate:
@@ -330,16 +329,7 @@ def _lead(node: Node, end: End, lost: Dict[str, str], now: float, *, alone: bool
     last = node.seat.order
     if last is None:
         return node, []
-    terms = node.terms
-    gang = gangs.take_over(
-        terms,
-        last,
-        node.me,
-        now,
-        end=end,
-        lost=lost,
-        term=node.term + 1,
-    )
+    gang = gangs.take_over(node.terms, last, node.me, now, end=end, lost=lost, term=node.term + 1)
     gang = gang._replace(alone=alone, ends_at=node.ends_at)
     node = node._replace(
         mode=Mode.LEADING,
@@ -361,7 +351,6 @@ def _alone(node: Node, end: End, now: float) -> Step:
 
 def _follow(node: Node, leader: str, term: int, now: float) -> Step:
     """Follow another, whose claim is better; what runs here was begun by nobody that counts any more."""
-    actions: List[NodeAction] = []
     if leader == node.leader and node.mode is Mode.FOLLOWING:
         return node._replace(term=term), []
     reason = f"{called(node.terms.seats, leader)} leads the job now"

@@ -163,9 +163,3 @@ def from_line(line: bytes) -> Order:
     """
     order: Order = build(Order, json.loads(line))
     return order
-
-
-def newest(*held: Optional[Snapshot]) -> Optional[Snapshot]:
-    """The newest of several snapshots; None where there is none."""
-    known = [one for one in held if one is not None]
-    return max(known, key=lambda one: (one.attempt, one.number), default=None)

@@ -6,9 +6,9 @@ A seat never begins an attempt before nothing is left of the one before.
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from train.agent.gate import Facts
-from train.agent.orders import Order, Report, Source, Stage, newest
+from train.agent.orders import Order, Report, Source, Stage
 from train.agent.records import AttemptEnded, Exit, JobResult, Member, Stalled
-from train.agent.snapshot import Snapshot
+from train.agent.snapshot import Snapshot, newest
 
 
 class Reserved(NamedTuple):

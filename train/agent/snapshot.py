@@ -59,6 +59,12 @@ def newer(one: Snapshot, other: Optional[Snapshot]) -> bool:
     return other is None or (one.attempt, one.number) > (other.attempt, other.number)
 
 
+def newest(*held: Optional[Snapshot]) -> Optional[Snapshot]:
+    """The newest of several snapshots; None where there is none."""
+    known = [one for one in held if one is not None]
+    return max(known, key=lambda one: (one.attempt, one.number), default=None)
+
+
 def read_snapshot(value: Any) -> Optional[Snapshot]:
     """The snapshot that a JSON list names; None for null.
 

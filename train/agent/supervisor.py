@@ -107,7 +107,7 @@ class Supervisor:
             Fetch: self._fetch,
             Spawn: self._spawn,
             Visit: lambda action: self._mine(action.attempt).visit(action.others),
-            Open: self._open,
+            Open: lambda action: self._mine(action.attempt).open(),
             Notify: self._notify,
             Look: lambda action: self._mine(action.attempt).look(action.look),
             EndTask: lambda action: self._mine(action.attempt).end(action.reason, action.grace_s),
@@ -401,9 +401,6 @@ class Supervisor:
             self._watching = action.attempt
             self._replicator.watch(action.attempt, attempt.task.pid)
 
-    def _open(self, action: Open) -> None:
-        self._mine(action.attempt).open()
-
     def _notify(self, action: Notify) -> None:
         attempt = self._attempt
         if attempt is not None:
@@ -462,7 +459,7 @@ class Supervisor:
             self._stoppers.append(answer)
             self._feed(StopAsked(request.grace_s))
             return True
-        if isinstance(request, Invite):
+        if isinstance(request, Invite) and self._begun:
             answer(self._invitation())
         if isinstance(request, (Follow, Inspect)):
             for known in self._attempt.known if self._attempt is not None else []:

@@ -56,7 +56,7 @@ class _Kept:
     """What a warden knows of the supervisor."""
 
     def __init__(self) -> None:
-        self.order: Optional[Order] = None
+        self._order = b""
         self.output = -1
         self.log = ""
 
@@ -64,10 +64,15 @@ class _Kept:
         """A message of the supervisor."""
         kind, _, rest = data.partition(b" ")
         if kind == b"order":
-            self.order = from_line(rest)
+            self._order = rest
         elif kind == b"output" and descriptors:
             self.close()
             self.output, self.log = descriptors[0], os.fsdecode(rest)
+
+    @property
+    def order(self) -> Optional[Order]:
+        """The last order that it had."""
+        return from_line(self._order) if self._order else None
 
     def save(self) -> None:
         """Put what the task wrote last, and nobody has read, where it belongs."""
