@@ -14,6 +14,56 @@ class InstanceState(Enum):
     STOPPED = "stopped"
 
 
+DEFAULT_MAX_DURATION_S = 8 * 3600
+
+
+@dataclass(frozen=True)
+class CloudSpec:
+    """What each instance of a cloud is, and where it may stand.
+
+    Attributes:
+        project: The cloud's project that pays; empty: the one of the credentials.
+        endpoint: URL of the cloud's API, for a private one; empty: the public one.
+        zones: Zones (``us-central1-a``) or regions (``us-central1``) in the order of preference; empty: by price.
+        machine_type: ``n1-standard-4``; empty: the one that goes with the GPU.
+        gpu: Type of the GPUs by the cloud's own name, ``nvidia-tesla-t4``; empty: none.
+        gpus: GPUs of each instance.
+        spot: Cheaper, and taken back by the cloud whenever it likes.
+        max_duration_s: The cloud deletes each instance so long after its start; 0: never.
+        image: Boot image, ``projects/P/global/images/family/F``; empty: the provider's choice.
+        disk_gb: Size of the boot disk.
+        disk_type: ``pd-balanced``.
+        network: VPC network.
+        subnetwork: Subnetwork in it; empty: the one of the region.
+        external: Each instance has an external address; else SSH goes through Identity-Aware Proxy.
+        ssh_from: Addresses that may use SSH, in CIDR notation; empty: the caller's alone.
+        ssh_user: Login name on the instances.
+        ssh_port: Where sshd of the image listens.
+        scopes: OAuth scopes of the instances' service account; empty: it has none.
+        service_account: E-mail address of that account; empty: the project's default one, where scopes ask for any.
+    """
+
+    project: str = ""
+    endpoint: str = ""
+    zones: tuple[str, ...] = ()
+    machine_type: str = ""
+    gpu: str = ""
+    gpus: int = 0
+    spot: bool = False
+    max_duration_s: int = DEFAULT_MAX_DURATION_S
+    image: str = ""
+    disk_gb: int = 100
+    disk_type: str = "pd-balanced"
+    network: str = "default"
+    subnetwork: str = ""
+    external: bool = True
+    ssh_from: tuple[str, ...] = ()
+    ssh_user: str = "fleet"
+    ssh_port: int = 22
+    scopes: tuple[str, ...] = ()
+    service_account: str = ""
+
+
 @dataclass(frozen=True)
 class FleetSpec:
     """What a user asks for.
@@ -24,6 +74,9 @@ class FleetSpec:
         workers: Number of instances, 1 or more.
         public_key: OpenSSH public key of the fleet, one line, allowed to log in on every instance.
         python: Interpreter that runs the user's script on the hosts; empty: found on the host.
+        packages: What pip installs into an environment of its own on each host, as requirement specifiers; empty:
+            nothing is installed.
+        cloud: What to rent; None: the provider rents nothing.
     """
 
     name: str
@@ -31,6 +84,8 @@ class FleetSpec:
     workers: int
     public_key: str = ""
     python: str = ""
+    packages: tuple[str, ...] = ()
+    cloud: CloudSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +100,7 @@ class Instance:
         zone: Where it stands; ``localhost`` for the local provider.
         price_usd_h: Estimated price in US dollars an hour.
         created_at: Seconds since the epoch.
+        delete_at: When its provider deletes it, in seconds since the epoch; 0: never.
     """
 
     name: str
@@ -54,6 +110,7 @@ class Instance:
     zone: str
     price_usd_h: float = 0.0
     created_at: float = 0.0
+    delete_at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +127,7 @@ class Host:
         private_address: Address by which the other hosts of the fleet reach it.
         python: Interpreter for the user's script; empty: found on the host.
         root: Folder of fleet's files on the host; relative to the login folder unless absolute.
+        proxy: Command whose input and output reach the host's SSH port, word by word; empty: TCP does.
     """
 
     name: str
@@ -81,6 +139,7 @@ class Host:
     private_address: str
     python: str = ""
     root: str = ".fleet"
+    proxy: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,3 +155,56 @@ class Plan:
     create: tuple[str, ...] = ()
     keep: tuple[Instance, ...] = field(default=())
     delete: tuple[Instance, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A place where the instances could stand, and what one of them costs there.
+
+    Attributes:
+        place: Zone.
+        machine: In the cloud's own words, ``n1-standard-4 + 1 nvidia-tesla-t4``.
+        price_usd_h: Estimated price of one instance in US dollars an hour; None: not known.
+    """
+
+    place: str
+    machine: str
+    price_usd_h: float | None
+
+
+@dataclass(frozen=True)
+class Quote:
+    """What making instances would cost, before any is made.
+
+    Attributes:
+        instances: How many would be made; all of them stand in one place.
+        offers: Places in the order in which they are tried; empty: nothing is rented.
+        spot: Prices are those of spot instances.
+        priced_at: Date of the prices, ``2026-11-01``.
+        delete_after_s: The cloud deletes them by itself after so long; 0: never.
+        notes: What else the user should know before paying, a sentence each.
+    """
+
+    instances: int
+    offers: tuple[Offer, ...] = ()
+    spot: bool = False
+    priced_at: str = ""
+    delete_after_s: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a provider needs, and whether it is there.
+
+    Attributes:
+        subject: What was looked at, ``credentials``.
+        ok: Whether it is as it should be.
+        sentence: What was found.
+        next_step: What mends it.
+    """
+
+    subject: str
+    ok: bool
+    sentence: str
+    next_step: str = ""

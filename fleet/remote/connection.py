@@ -7,6 +7,7 @@ import binascii
 import contextlib
 import logging
 import math
+import shlex
 import socket
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from paramiko.config import SSHConfig
 from fleet.errors import UnreachableError
 from fleet.remote.causes import no_answer, translated
 from fleet.remote.fanout import where
+from fleet.remote.proxy import Proxy
 from fleet.remote.watchdog import Watchdog
 from provision.model import Host
 
@@ -52,9 +54,10 @@ class HostConnection:
             are slow (https://github.com/pyinvoke/invoke/issues/1079).
     """
 
-    def __init__(self, host: Host, fabric: Connection) -> None:
+    def __init__(self, host: Host, fabric: Connection, proxy: Proxy | None = None) -> None:
         self.host = host
         self.fabric = fabric
+        self._proxy = proxy
 
     @property
     def is_open(self) -> bool:
@@ -88,6 +91,8 @@ class HostConnection:
         """Close the connection; repeated calls do nothing."""
         _close(self.fabric.client)
         self.fabric.close()
+        if self._proxy is not None:
+            self._proxy.close()
 
 
 def _close(client: paramiko.SSHClient) -> None:
@@ -115,8 +120,14 @@ def connect(host: Host, key_path: Path, *, connect_timeout_s: float = 10.0) -> H
     Raises:
         UnreachableError: the host does not answer in time, refuses, or is not the host that was pinned.
     """
-    fabric = _fabric_connection(host, key_path, connect_timeout_s)
-    connection = HostConnection(host, fabric)
+    proxy = _started_proxy(host) if host.proxy else None
+    try:
+        fabric = _fabric_connection(host, key_path, connect_timeout_s, proxy)
+    except BaseException:
+        if proxy is not None:
+            proxy.close()
+        raise
+    connection = HostConnection(host, fabric, proxy)
     doing = "the SSH connection was being set up"
     try:
         with Watchdog(connection.sever, connect_timeout_s) as watchdog, translated(host):
@@ -125,6 +136,8 @@ def connect(host: Host, key_path: Path, *, connect_timeout_s: float = 10.0) -> H
             except (paramiko.SSHException, OSError, EOFError) as error:
                 if watchdog.fired or isinstance(error, TimeoutError):
                     raise no_answer(host, connect_timeout_s, doing) from error
+                if proxy is not None and proxy.words():
+                    raise _carried_nowhere(host, proxy.words()) from error
                 raise
             fabric.client.get_transport().set_keepalive(KEEPALIVE_S)
     except BaseException:
@@ -133,7 +146,22 @@ def connect(host: Host, key_path: Path, *, connect_timeout_s: float = 10.0) -> H
     return connection
 
 
-def _fabric_connection(host: Host, key_path: Path, timeout_s: float) -> Connection:
+def _started_proxy(host: Host) -> Proxy:
+    try:
+        return Proxy(host.proxy)
+    except OSError as error:
+        raise _carried_nowhere(host, f"{host.proxy[0]}: {error.strerror}") from error
+
+
+def _carried_nowhere(host: Host, words: str) -> UnreachableError:
+    return UnreachableError(
+        f"{host.proxy[0]} does not connect to {where(host)}",
+        cause=words,
+        next_step=f"try it by hand: {shlex.join(host.proxy)}",
+    )
+
+
+def _fabric_connection(host: Host, key_path: Path, timeout_s: float, proxy: Proxy | None) -> Connection:
     fabric = Connection(
         host.address,
         user=host.user,
@@ -148,6 +176,7 @@ def _fabric_connection(host: Host, key_path: Path, timeout_s: float) -> Connecti
             "auth_timeout": timeout_s,
             "channel_timeout": timeout_s,
             "transport_factory": _transport,
+            "sock": proxy.socket if proxy is not None else None,
         },
     )
     client: paramiko.SSHClient = fabric.client
@@ -186,7 +215,7 @@ def _pinned_key(host: Host) -> paramiko.PKey:
 
 
 def _transport(sock: Any, **options: Any) -> paramiko.Transport:
-    if isinstance(sock, socket.socket):
+    if isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX:
         _tune(sock)
     transport = _Transport(sock, default_window_size=WINDOW, **options)
     security = transport.get_security_options()

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import paramiko
+import psutil
 import pytest
 
 from fleet.errors import UnreachableError
@@ -201,3 +202,61 @@ def test_no_configuration_of_the_user_is_read(hosts: Hosts, tmp_path: Path) -> N
     env["PYTHONPATH"] = str(Path(__file__).parents[2])
     done = subprocess.run([sys.executable, code], check=False, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+def carrier(host: str, port: int) -> tuple[str, ...]:
+    """A program that carries a connection, as `gcloud compute start-iap-tunnel --listen-on-stdin` does."""
+    source = (
+        "import os, select, socket, sys\n"
+        "far = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+        "while True:\n"
+        "    ready = select.select([0, far], [], [])[0]\n"
+        "    data = os.read(0, 65536) if 0 in ready else b'x'\n"
+        "    if not data: break\n"
+        "    if 0 in ready: far.sendall(data)\n"
+        "    if far in ready:\n"
+        "        data = far.recv(65536)\n"
+        "        if not data: break\n"
+        "        while data: data = data[os.write(1, data):]\n"
+    )
+    return (sys.executable, "-c", source, host, str(port))
+
+
+def test_a_program_carries_the_connection(hosts: Hosts) -> None:
+    host = hosts.hosts[0]
+    carried = dataclasses.replace(host, address="nowhere.invalid", proxy=carrier(host.address, host.port))
+    connection = connect(carried, hosts.key)
+    [program] = [child for child in psutil.Process().children() if "-c" in child.cmdline()]
+    session = connection.open_session(5)
+    session.exec_command("echo $((6 * 7))")
+    assert session.recv(100) == b"42\n"
+    connection.close()
+    connection.close()
+    assert not program.is_running()
+
+
+def test_the_host_key_counts_through_a_program_too(hosts: Hosts) -> None:
+    host, other = hosts.hosts[:2]
+    carried = dataclasses.replace(host, host_key=other.host_key, proxy=carrier(host.address, host.port))
+    with pytest.raises(WrongHostError, match="is not the host that it was"):
+        connect(carried, hosts.key)
+
+
+def test_a_program_that_fails_says_why(hosts: Hosts) -> None:
+    failing = (sys.executable, "-c", "import sys; sys.exit('no permission for the tunnel')")
+    with pytest.raises(UnreachableError, match="does not connect to worker-0") as raised:
+        connect(dataclasses.replace(hosts.hosts[0], proxy=failing), hosts.key)
+    assert raised.value.cause == "no permission for the tunnel"
+    assert raised.value.next_step.startswith("try it by hand: ")
+
+
+def test_a_program_that_is_missing_is_named(hosts: Hosts) -> None:
+    with pytest.raises(UnreachableError, match="does not connect to worker-0") as raised:
+        connect(dataclasses.replace(hosts.hosts[0], proxy=("no-such-program",)), hosts.key)
+    assert raised.value.cause == "no-such-program: No such file or directory"
+
+
+def test_a_program_that_says_nothing_is_given_up(hosts: Hosts) -> None:
+    silent = (sys.executable, "-c", "import sys; sys.stdin.read()")
+    with pytest.raises(UnreachableError, match="did not answer"):
+        connect(dataclasses.replace(hosts.hosts[0], proxy=silent), hosts.key, connect_timeout_s=1)

@@ -1,0 +1,65 @@
+"""A program that carries an SSH connection, as ssh_config(5) means it by ProxyCommand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+
+_END_S = 2.0
+_WORDS_MAX = 2000
+
+
+class Proxy:
+    """A program whose input and output are the connection; `socket` is this side's end of it.
+
+    It is a socket, not a pair of pipes: it can be shut down from another thread, and it has time limits.
+
+    Args:
+        command: The program and its arguments; no shell reads them.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self.socket, theirs = socket.socketpair()
+        self._lock = threading.Lock()
+        try:
+            self._process = subprocess.Popen(
+                list(command), stdin=theirs, stdout=theirs, stderr=self._words, start_new_session=True
+            )
+        except OSError:
+            self.socket.close()
+            self._words.close()
+            raise
+        finally:
+            theirs.close()
+
+    def words(self) -> str:
+        """The last line that the program wrote on stderr."""
+        if self._words.closed:
+            return ""
+        size = os.fstat(self._words.fileno()).st_size
+        text = os.pread(self._words.fileno(), _WORDS_MAX, max(0, size - _WORDS_MAX)).decode("utf-8", "replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+    def close(self) -> None:
+        """End the program; repeated calls do nothing."""
+        with self._lock:
+            self.socket.close()
+            if self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.terminate()
+                try:
+                    self._process.wait(_END_S)
+                except subprocess.TimeoutExpired:
+                    self._process.kill()
+                    self._process.wait()
+            self._words.close()
