@@ -1,0 +1,5 @@
+"""Instances on Google Compute Engine."""
+
+from provision.gce.provider import GceProvider
+
+__all__ = ["GceProvider"]

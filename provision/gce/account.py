@@ -1,0 +1,133 @@
+"""Whose instances these are, and what they look like now; shared by all that the provider does."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from provision.gce import batch
+from provision.gce.api import Api, ApiError, Json, RefusedError, answer_failures
+from provision.gce.errors import Diagnosis, Failure, diagnose
+from provision.gce.reading import our_name, owned
+from provision.provider import Journal, ProviderError
+
+INSERT = "insert"
+INSERTED = "inserted"
+
+
+@dataclass
+class Account:
+    """The owner of fleets in a project.
+
+    Attributes:
+        api: The edge to Compute Engine.
+        journal: Where intents are written.
+        owner: Of the state folder; no other owner's instances are ever touched, but by `fleet gc`.
+        user: Who and where, as a label.
+        keys: Host keys found so far, by the id of the instance.
+    """
+
+    api: Api
+    journal: Journal
+    owner: str
+    user: str
+    keys: dict[str, str] = field(default_factory=dict)
+
+    def resources(self, fleet: str | None) -> list[Json]:
+        """Instances of a fleet of ours, of all of them where it is None, as the API tells them."""
+        query = f"labels.fleet={fleet}" if fleet else "labels.fleet:*"
+        return owned(self.api.instances(query), self.owner)
+
+    def named(self, fleet: str) -> dict[str, Json]:
+        """Instances of a fleet by our name."""
+        return {our_name(one): one for one in self.resources(fleet)}
+
+    def settle(self, fleet: str) -> None:
+        """Wait for the end of insertions that a program began and did not see end, so that a list tells the truth.
+
+        Raises:
+            ApiError: nobody can tell, or one does not end.
+        """
+        entries = self.journal.intents(fleet)
+        over = {entry.get("request_id") for entry in entries if entry["intent"] == INSERTED}
+        begun = [entry for entry in entries if entry["intent"] == INSERT and entry.get("request_id") not in over]
+        for entry in begun:
+            for operation in self._operations_of(entry["request_id"], entry.get("at", 0.0)):
+                self.api.wait(operation, f"making the instances of fleet {fleet}")
+            self.journal.intend(fleet, INSERTED, request_id=entry["request_id"])
+
+    def _operations_of(self, request_id: str, began_at: float) -> list[Json]:
+        """The operations that a request became; a fresh one may not be known yet."""
+        for pause in self.api.timing.pauses():
+            found = [
+                one
+                for one in self.api.operations('operationType="bulkInsert"')
+                if one.get("clientOperationId") == request_id
+            ]
+            if found or time.time() > began_at + self.api.timing.settle_s:
+                return found
+            time.sleep(pause)
+        raise AssertionError("pauses have no end")
+
+    def await_operations(self, operations: Sequence[Json], what: str) -> list[Failure]:
+        """Wait until all of many operations of one kind are done.
+
+        Returns:
+            What they say went wrong.
+
+        Raises:
+            ApiError: they take too long; `what` names them.
+        """
+        from provision.gce.errors import from_operation
+
+        names = {one["name"] for one in operations}
+        kinds = {one.get("operationType", "") for one in operations}
+        deadline = time.monotonic() + self.api.timing.operation_s
+        done: dict[str, Json] = {one["name"]: one for one in operations if one.get("status") == "DONE"}
+        for pause in self.api.timing.pauses():
+            if len(done) == len(names):
+                break
+            if time.monotonic() > deadline:
+                message = f"{what} is not done after {self.api.timing.operation_s:g} s"
+                raise ApiError([Failure(code="DEADLINE", message=message)])
+            time.sleep(pause)
+            for kind in kinds:
+                for one in self.api.operations(f'operationType="{kind}"'):
+                    if one["name"] in names and one.get("status") == "DONE":
+                        done[one["name"]] = one
+        return [failure for one in done.values() for failure in from_operation(one)]
+
+    def change(self, calls: Sequence[batch.Call], what: str) -> None:
+        """Make many calls in one request, and wait for all that they started; what is not found is done.
+
+        Raises:
+            ApiError: one failed, after all have ended.
+        """
+        if not calls:
+            return
+        answers = self.api.batch(calls)
+        refused = [failure for answer in answers if answer.status != 404 for failure in answer_failures(answer)]
+        begun = [answer.body for answer in answers if answer.status < 400]
+        refused += self.await_operations(begun, what)
+        if refused:
+            raise ApiError(refused)
+
+    @contextlib.contextmanager
+    def told(self, doing: str, place: str = "") -> Iterator[None]:
+        """Raise what goes wrong as the error that the user reads."""
+        try:
+            yield
+        except ApiError as error:
+            raise_told(diagnose(error.failures, project=self.api.project, place=place, doing=doing), error)
+        except RefusedError as error:
+            raise_told(error.diagnosis, error)
+
+
+def raise_told(diagnosis: Diagnosis, error: Exception | None = None) -> NoReturn:
+    """Raise `diagnosis` as ProviderError."""
+    raise ProviderError(
+        diagnosis.kind, diagnosis.sentence, cause=diagnosis.cause, next_step=diagnosis.next_step
+    ) from error

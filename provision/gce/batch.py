@@ -1,0 +1,116 @@
+"""Many calls in one request, in the form that Compute Engine's batch endpoint takes and answers.
+
+https://cloud.google.com/compute/docs/api/how-tos/batch: multipart/mixed, each part an HTTP request of its own with a
+Content-ID, answered by a part whose Content-ID is that with ``response-`` before it; in any order.
+"""
+
+from __future__ import annotations
+
+import email.parser
+import email.policy
+import json
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from email.message import Message
+from typing import Any
+
+CALLS_MAX = 1000
+"""Compute Engine takes no more in one request."""
+
+_STATUS_LINE = re.compile(rb"HTTP/[0-9.]+ ([0-9]{3})[^\r\n]*\r?\n")
+_CONTENT_ID = re.compile(r"<response-([0-9]+)>")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a batch.
+
+    Attributes:
+        method: ``DELETE``.
+        path_and_query: ``/compute/v1/projects/p/zones/z/instances/i?requestId=…``.
+        body: What it sends as JSON; None: nothing.
+    """
+
+    method: str
+    path_and_query: str
+    body: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one call of a batch was answered."""
+
+    status: int
+    body: dict[str, Any]
+
+
+def encode(calls: Sequence[Call]) -> tuple[str, bytes]:
+    """The request that makes all of `calls`, at most CALLS_MAX of them.
+
+    Returns:
+        Its Content-Type and its body.
+
+    Raises:
+        ValueError: there are none, or too many.
+    """
+    if not 1 <= len(calls) <= CALLS_MAX:
+        raise ValueError(f"a batch has 1 to {CALLS_MAX} calls, not {len(calls)}")
+    boundary = f"batch_{uuid.uuid4().hex}"
+    parts = [f"--{boundary}\r\n".encode() + _part(index, call) for index, call in enumerate(calls)]
+    return f'multipart/mixed; boundary="{boundary}"', b"".join(parts) + f"--{boundary}--\r\n".encode()
+
+
+def decode(content_type: str, body: bytes) -> list[Answer]:
+    """The answers in the response to a batch, in the order of its calls.
+
+    Raises:
+        ValueError: it is no such response, or an answer is missing.
+    """
+    head = f"MIME-Version: 1.0\r\nContent-Type: {content_type}\r\n\r\n".encode()
+    message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
+    if message.get_content_type() != "multipart/mixed" or not message.is_multipart():
+        raise ValueError(f"a batch was answered with {message.get_content_type()}")
+    answers: dict[int, Answer] = {}
+    for part in message.iter_parts():
+        found = _CONTENT_ID.fullmatch(str(part["Content-ID"] or "").strip())
+        if found is None:
+            raise ValueError("a part of the answer to a batch does not say which call it answers")
+        answers[int(found[1])] = _answer(part)
+    if sorted(answers) != list(range(len(answers))):
+        raise ValueError(f"the answer to a batch lacks some of its calls; it has {sorted(answers)}")
+    return [answers[index] for index in range(len(answers))]
+
+
+def _part(index: int, call: Call) -> bytes:
+    lines = [
+        "Content-Type: application/http",
+        "Content-Transfer-Encoding: binary",
+        f"Content-ID: <{index}>",
+        "",
+        f"{call.method} {call.path_and_query} HTTP/1.1",
+        "Accept: application/json",
+    ]
+    content = b""
+    if call.body is not None:
+        content = json.dumps(call.body).encode()
+        lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"]
+    return "\r\n".join([*lines, "", ""]).encode() + content + b"\r\n"
+
+
+def _answer(part: Message) -> Answer:
+    payload = part.get_payload(decode=True)
+    if not isinstance(payload, bytes):
+        raise ValueError("a part of the answer to a batch has no HTTP response in it")
+    found = _STATUS_LINE.match(payload.lstrip())
+    if found is None:
+        raise ValueError("a part of the answer to a batch is no HTTP response")
+    inner = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(payload.lstrip()[found.end() :])
+    content = inner.get_payload(decode=True)
+    text = content.strip() if isinstance(content, bytes) else b""
+    try:
+        body = json.loads(text) if text else {}
+    except ValueError:
+        body = {"error": {"message": text.decode(errors="replace")}}
+    return Answer(int(found[1]), body if isinstance(body, dict) else {})

@@ -1,0 +1,333 @@
+"""Makes instances on Compute Engine: all in one zone or none at all, zone after zone until one has room."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from provision.gce.account import INSERT, INSERTED, Account, raise_told
+from provision.gce.address import public_address
+from provision.gce.api import ApiError, Json, answer_failures, is_loopback
+from provision.gce.batch import Call
+from provision.gce.catalog import describe
+from provision.gce.deletion import delete_instances
+from provision.gce.errors import Diagnosis, Failure, Scope, diagnose, from_operation
+from provision.gce.places import Region, Search, candidates, region_of
+from provision.gce.reading import GUEST_ATTRIBUTE, host_key, our_name, zone_of
+from provision.gce.requests import bulk_insert, firewalls, instance_name
+from provision.model import CloudSpec, FleetSpec
+from provision.provider import Progress, ProviderError
+
+_RETRIES = 3
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """One try to make instances in one place."""
+
+    region: Region
+    names: Mapping[str, str]  # our name -> Compute Engine's
+
+    @property
+    def regional(self) -> bool:
+        """Whether Compute Engine chooses the zone."""
+        return len(self.region.zones) > 1
+
+    @property
+    def place(self) -> str:
+        return self.region.name if self.regional else self.region.zones[0]
+
+    def __str__(self) -> str:
+        return f"{self.region.name} ({', '.join(self.region.zones)})" if self.regional else self.place
+
+
+def create(account: Account, spec: FleetSpec, cloud: CloudSpec, names: Sequence[str], progress: Progress) -> None:
+    """Make the instances `names`, start those that are stopped, and wait until each has told its host key.
+
+    Raises:
+        ApiError: a call failed.
+        ProviderError: they are to be had nowhere; what was made on the way is deleted.
+    """
+    there = account.named(spec.name)
+    half = [one for name, one in there.items() if name in names and one.get("status") in ("PROVISIONING", "STAGING")]
+    delete_instances(account, half, progress)
+    for one in half:
+        del there[our_name(one)]
+    open_firewall(account, spec, cloud)
+    stopped = [there[name] for name in names if name in there and there[name].get("status") != "RUNNING"]
+    start(account, stopped, progress)
+    missing = {name: instance_name(spec.name, account.owner, name) for name in names if name not in there}
+    if missing:
+        _insert(account, spec, cloud, missing, sorted({zone_of(one) for one in there.values()}), progress)
+    made = account.named(spec.name)
+    await_keys(account, [made[name] for name in dict.fromkeys(names) if name in made], progress)
+
+
+# --- firewall -----------------------------------------------------------------------------------------------------
+
+
+def ssh_sources(account: Account, cloud: CloudSpec) -> Sequence[str]:
+    """Who may use SSH: whom the user named, else this computer alone.
+
+    Raises:
+        ProviderError: nobody can tell the address of this computer.
+    """
+    if cloud.ssh_from or not cloud.external:
+        return cloud.ssh_from
+    address = "127.0.0.1" if is_loopback(account.api.endpoint) else public_address()
+    if not address:
+        raise ProviderError(
+            "missing",
+            "The public address of this computer could not be found out",
+            cause="the firewall lets SSH in from it alone",
+            next_step="name it: fleet up --ssh-from 203.0.113.7/32   or, without external addresses: fleet up --iap",
+        )
+    return [f"{address}/32"]
+
+
+def open_firewall(account: Account, spec: FleetSpec, cloud: CloudSpec) -> None:
+    """Make the fleet's firewall rules, or bring them to what is wanted now; the caller's address may have changed.
+
+    Raises:
+        ApiError: a call failed.
+    """
+    wanted = firewalls(spec.name, account.owner, account.user, cloud, ssh_sources(account, cloud))
+    there = {str(one["name"]): one for one in account.api.firewalls()}
+    begun = []
+    for body in wanted:
+        known = there.get(body["name"])
+        if known is None:
+            account.journal.intend(spec.name, "firewall", name=body["name"])
+            begun.append(account.api.insert_firewall(body, str(uuid.uuid4())))
+        elif any(sorted(known.get(key, ())) != sorted(body.get(key, ())) for key in ("sourceRanges", "targetTags")):
+            begun.append(account.api.patch_firewall(body, str(uuid.uuid4())))
+    for operation in begun:
+        account.api.done(operation, "opening the firewall")
+
+
+# --- instances ----------------------------------------------------------------------------------------------------
+
+
+def start(account: Account, resources: Sequence[Json], progress: Progress) -> None:
+    """Start stopped instances again, with all that they hold.
+
+    Raises:
+        ApiError: one does not start.
+    """
+    for one in resources:
+        progress(our_name(one), "starting again")
+    paths = [("zones", zone_of(one), "instances", str(one["name"]), "start") for one in resources]
+    calls = [Call("POST", account.api.path(*words, requestId=str(uuid.uuid4())), None) for words in paths]
+    account.change(calls, "starting the instances")
+    for one in resources:
+        account.keys.pop(str(one["id"]), None)
+
+
+def offered(account: Account, cloud: CloudSpec) -> dict[str, list[str]]:
+    """Zones by region in which such machines exist at all."""
+    zones = account.api.machine_zones(cloud.machine_type)
+    if cloud.gpu:
+        with_gpu = set(account.api.accelerator_zones(cloud.gpu))
+        zones = [zone for zone in zones if zone in with_gpu]
+    found: dict[str, list[str]] = {}
+    for zone in zones:
+        found.setdefault(region_of(zone), []).append(zone)
+    return found
+
+
+def _insert(
+    account: Account,
+    spec: FleetSpec,
+    cloud: CloudSpec,
+    names: Mapping[str, str],
+    pinned: Sequence[str],
+    progress: Progress,
+) -> None:
+    """Ask place after place, all of them for all instances.
+
+    Args:
+        account: Whose they are.
+        spec: The fleet.
+        cloud: What to rent.
+        names: Ours, and what Compute Engine is to call them.
+        pinned: Zones where other instances of the fleet stand: only there.
+        progress: Told of each attempt.
+    """
+    regions = [Region(region_of(pinned[0]), (pinned[0],))] if pinned else candidates(cloud, offered(account, cloud))
+    search = Search.over(regions)
+    reasons: dict[str, str] = {}
+    found: Diagnosis | None = None
+    retries = 0
+    while (region := search.next()) is not None:
+        attempt = _Attempt(region, names)
+        progress(attempt.place, f"asking for {_instances(len(names))}")
+        failures = _tried(account, spec, attempt, progress)
+        if not failures:
+            return
+        doing = f"make {_instances(len(names))} ({describe(cloud)})"
+        found = diagnose(failures, project=account.api.project, place=attempt.place, doing=doing)
+        progress(attempt.place, found.sentence)
+        reasons[str(attempt)] = found.sentence
+        if found.scope is Scope.EVERYTHING:
+            raise_told(found)
+        if found.scope is Scope.RETRY and retries < _RETRIES:
+            retries += 1
+            time.sleep(account.api.timing.longest_poll_s)
+            continue
+        retries = 0
+        scope = Scope.ZONE if found.scope is Scope.RETRY else found.scope
+        search = search.skip(region, scope, found.zones)
+        # Compute Engine chose among several zones and names some of them as having room.
+        hinted = [Region(region.name, (zone,)) for zone in found.zones if attempt.regional and zone in region.zones]
+        search = Search.over([*hinted, *search.remaining])
+    if found is not None and len(reasons) == 1:
+        raise_told(found)
+    raise nowhere(len(names), cloud, reasons)
+
+
+def _instances(count: int) -> str:
+    return "1 instance" if count == 1 else f"{count} instances"
+
+
+def nowhere(count: int, cloud: CloudSpec, reasons: Mapping[str, str]) -> ProviderError:
+    """The error that no place has `count` instances; `reasons` by the place that was tried."""
+    what = f"{_instances(count)} ({describe(cloud)})"
+    if not reasons:
+        return ProviderError(
+            "capacity",
+            f"No zone has {what}",
+            cause="Compute Engine offers such a machine in none of the zones asked for",
+            next_step="fleet up --zone with another zone or region, or another --gpu or --machine-type",
+        )
+    return ProviderError(
+        "capacity",
+        f"No zone gave {what} in {len(reasons)} attempts",
+        cause="; ".join(f"{place}: {reason}" for place, reason in reasons.items()),
+        next_step="fleet up --retry-until-up   goes on asking; or try other zones (--zone), or --spot the other way",
+    )
+
+
+def _tried(account: Account, spec: FleetSpec, attempt: _Attempt, progress: Progress) -> list[Failure]:
+    """Try one place; what went wrong, and then nothing is left of the attempt."""
+    request_id = str(uuid.uuid4())
+    body = bulk_insert(
+        spec,
+        attempt.names,
+        owner=account.owner,
+        user=account.user,
+        zones=attempt.region.zones if attempt.regional else None,
+        region=attempt.region.name,
+    )
+    account.journal.intend(
+        spec.name,
+        INSERT,
+        request_id=request_id,
+        place=attempt.place,
+        zones=list(attempt.region.zones),
+        names=list(attempt.names.values()),
+    )
+    try:
+        operation = account.api.bulk_insert(attempt.place, body, request_id, regional=attempt.regional)
+        operation = account.api.wait(operation, f"making instances in {attempt}")
+        failures = from_operation(operation)
+        if failures and operation.get("operationGroupId"):
+            group = account.api.operations(f'operationGroupId="{operation["operationGroupId"]}"')
+            failures += [
+                one for child in group if child["name"] != operation["name"] for one in from_operation(child)
+            ]
+    except ApiError as error:
+        failures = list(error.failures)
+        if error.status not in (0, 429, 500, 502, 503, 504):  # it was refused, and will not be carried out
+            account.journal.intend(spec.name, INSERTED, request_id=request_id)
+    else:
+        account.journal.intend(spec.name, INSERTED, request_id=request_id)
+    return _reconciled(account, spec, attempt, failures, progress)
+
+
+def _reconciled(
+    account: Account, spec: FleetSpec, attempt: _Attempt, failures: list[Failure], progress: Progress
+) -> list[Failure]:
+    """Believe the list alone: all are there, or what is there of the attempt goes."""
+    account.settle(spec.name)
+    there = account.named(spec.name)
+    made = [there[name] for name in attempt.names if name in there]
+    zones = {zone_of(one) for one in made}
+    if len(made) == len(attempt.names) and len(zones) == 1:
+        running = [one for one in made if one.get("status") == "RUNNING"]
+        if len(running) == len(made) or not failures:
+            return []
+    delete_instances(account, made, progress)
+    return failures or [Failure(code="MISSING", message=f"{len(made)} of {len(attempt.names)} instances are there")]
+
+
+# --- host keys ----------------------------------------------------------------------------------------------------
+
+
+def look_for_keys(account: Account, resources: Sequence[Json]) -> list[Json]:
+    """Ask for the host keys that are not known yet, all in one request.
+
+    Returns:
+        The instances that have not told theirs.
+
+    Raises:
+        ApiError: an instance is gone, or cannot be asked.
+    """
+    unknown = [one for one in resources if str(one["id"]) not in account.keys]
+    if not unknown:
+        return []
+    paths = [("zones", zone_of(one), "instances", str(one["name"]), "getGuestAttributes") for one in unknown]
+    answers = account.api.batch(
+        [Call("GET", account.api.path(*words, queryPath="hostkeys/"), None) for words in paths]
+    )
+    for one, answer in zip(unknown, answers, strict=True):
+        failures = answer_failures(answer)
+        if failures and not (answer.status == 404 and GUEST_ATTRIBUTE in failures[0].message):
+            raise ApiError(failures)
+        key = "" if failures else host_key(answer.body)
+        if key:
+            account.keys[str(one["id"])] = key
+    return [one for one in unknown if str(one["id"]) not in account.keys]
+
+
+def await_keys(account: Account, resources: Sequence[Json], progress: Progress) -> None:
+    """Wait until each instance has booted so far that its host key is known.
+
+    Raises:
+        ProviderError: one does not tell in time.
+        ApiError: one is gone.
+    """
+    waiting = {our_name(one) for one in resources}
+    for name in waiting:
+        progress(name, "booting")
+    _until(account, lambda: _booted(account, resources, waiting, progress), resources)
+
+
+def _booted(account: Account, resources: Sequence[Json], waiting: set[str], progress: Progress) -> bool:
+    left = {our_name(one) for one in look_for_keys(account, resources)}
+    for name in sorted(waiting - left):
+        progress(name, "ready")
+    waiting &= left
+    return not left
+
+
+def _until(account: Account, over: Callable[[], bool], resources: Sequence[Json]) -> None:
+    timing = account.api.timing
+    deadline = time.monotonic() + timing.boot_s
+    for pause in timing.pauses():
+        if over():
+            return
+        if time.monotonic() > deadline:
+            break
+        time.sleep(pause)
+    late = [one for one in resources if str(one["id"]) not in account.keys]
+    names = ", ".join(our_name(one) for one in late)
+    first = late[0]
+    raise ProviderError(
+        "unreachable",
+        f"{names} did not publish a host key within {timing.boot_s:g} s",
+        cause="the image may have no guest agent, or its boot failed",
+        next_step=f"gcloud compute instances get-serial-port-output {first['name']} --zone {zone_of(first)} "
+        f"--project {account.api.project}",
+    )

@@ -1,0 +1,206 @@
+"""Deletes what fleets have on Compute Engine, all at once, and looks until it is gone."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provision.gce.account import Account
+from provision.gce.api import ApiError, Json, answer_failures, last
+from provision.gce.batch import Call
+from provision.gce.errors import Failure
+from provision.gce.prices import price
+from provision.gce.reading import cloud_of, our_name, seconds, zone_of
+from provision.gce.requests import marked
+from provision.provider import Progress
+
+_PENDING = ("PENDING", "RUNNING")
+
+
+@dataclass(frozen=True)
+class Stray:
+    """Something that a fleet has, whoever made it.
+
+    Attributes:
+        fleet: Name of the fleet.
+        owner: Of the state folder from which it was made.
+        user: Who and where.
+        kind: ``instance``, ``disk``, ``address`` or ``firewall rule``.
+        name: Its own name.
+        place: Zone or region; empty: it is global.
+        created_at: Seconds since the epoch.
+        price_usd_h: Estimated price in US dollars an hour.
+    """
+
+    fleet: str
+    owner: str
+    user: str
+    kind: str
+    name: str
+    place: str = ""
+    created_at: float = 0.0
+    price_usd_h: float = 0.0
+
+
+_COLLECTIONS = {"instance": "instances", "disk": "disks", "address": "addresses", "firewall rule": "firewalls"}
+
+
+def delete_call(account: Account, thing: Stray) -> Call:
+    """The call that deletes a thing."""
+    collection = _COLLECTIONS[thing.kind]
+    scope = {"address": ("regions", thing.place), "firewall rule": ("global",)}.get(
+        thing.kind, ("zones", thing.place)
+    )
+    words = [*scope, collection, thing.name]
+    return Call("DELETE", account.api.path(*words, requestId=str(uuid.uuid4())), None)
+
+
+def of_instance(resource: Json) -> Stray:
+    """An instance as a thing."""
+    return _labelled("instance", resource, zone_of(resource))
+
+
+def _labelled(kind: str, resource: Json, place: str) -> Stray:
+    labels = resource.get("labels", {})
+    usd_h = price(cloud_of(resource), place) or 0.0 if kind == "instance" else 0.0
+    return Stray(
+        fleet=str(labels.get("fleet", "")),
+        owner=str(labels.get("fleet-owner", "")),
+        user=str(labels.get("fleet-user", "")),
+        kind=kind,
+        name=str(resource["name"]),
+        place=place,
+        created_at=seconds(str(resource.get("creationTimestamp", ""))),
+        price_usd_h=usd_h,
+    )
+
+
+def _rule(resource: Json) -> Stray | None:
+    """A firewall rule as a thing; None where no fleet made it."""
+    found = marked(str(resource.get("description", "")))
+    if found is None:
+        return None
+    created_at = seconds(str(resource.get("creationTimestamp", "")))
+    return Stray(*found, "firewall rule", str(resource["name"]), created_at=created_at)
+
+
+def things(account: Account, query: str = "labels.fleet:*") -> list[Stray]:
+    """All that fleets have in the project, whoever made it: four calls."""
+    api = account.api
+    found = [of_instance(one) for one in api.instances(query)]
+    found += [_labelled("disk", one, zone_of(one)) for one in api.disks(query)]
+    found += [_labelled("address", one, last(one.get("region", ""))) for one in api.addresses(query)]
+    found += [rule for one in api.firewalls() if (rule := _rule(one)) is not None]
+    return [one for one in found if one.owner]
+
+
+def of_fleet(account: Account, fleet: str) -> list[Stray]:
+    """All that one fleet of ours has."""
+    found = things(account, f"labels.fleet={fleet}")
+    return [one for one in found if (one.fleet, one.owner) == (fleet, account.owner)]
+
+
+def await_insertions(account: Account) -> None:
+    """Wait until no instances are being made in the project: some of them may be ours.
+
+    Raises:
+        ApiError: it takes too long.
+    """
+    pending = [one for one in account.api.operations('operationType="bulkInsert"') if one.get("status") in _PENDING]
+    if pending:
+        account.await_operations(pending, "the insertion of instances")
+
+
+def delete_instances(account: Account, targets: Sequence[Json], progress: Progress) -> None:
+    """Delete instances, as the API told them, and wait until they are gone.
+
+    Raises:
+        ApiError: one could not be deleted, or is not gone in time.
+    """
+    if not targets:
+        return
+    left = {str(one["id"]): one for one in targets}
+    names = {key: our_name(one) for key, one in left.items()}
+    for name in names.values():
+        progress(name, "deleting")
+    _ask(account, [of_instance(one) for one in targets])
+    fleets = {str(one["labels"]["fleet"]) for one in targets}
+    query = f"labels.fleet={fleets.pop()}" if len(fleets) == 1 else "labels.fleet:*"
+
+    def look() -> list[Stray]:
+        there = {str(one["id"]): one for one in account.api.instances(query)}
+        for key in [key for key in left if key not in there]:
+            del left[key]
+            progress(names[key], "deleted")
+        return [of_instance(there[key]) for key in left if there[key].get("status") != "STOPPING"]
+
+    _await_gone(account, look, lambda: bool(left), f"deleting {', '.join(names.values())}")
+
+
+def delete_things(account: Account, targets: Sequence[Stray]) -> None:
+    """Delete things, instances first since disks hang on them, and wait until they are gone.
+
+    Raises:
+        ApiError: one could not be deleted, or is not gone in time.
+    """
+    for kinds in (("instance", "firewall rule"), ("disk", "address")):
+        part = [one for one in targets if one.kind in kinds]
+        if part:
+            _delete_part(account, part)
+
+
+def _delete_part(account: Account, part: Sequence[Stray]) -> None:
+    wanted = {(one.kind, one.place, one.name) for one in part}
+    fleets = {one.fleet for one in part}
+    query = f"labels.fleet={min(fleets)}" if len(fleets) == 1 else "labels.fleet:*"
+    left: list[Stray] = list(part)
+    # A disk that goes with its instance is gone by the time it is asked for.
+    _ask(account, part)
+
+    def look() -> list[Stray]:
+        left[:] = [one for one in things(account, query) if (one.kind, one.place, one.name) in wanted]
+        return list(left)
+
+    _await_gone(account, look, lambda: bool(left), f"deleting {', '.join(sorted(one.name for one in part))}")
+
+
+def _ask(account: Account, targets: Sequence[Stray]) -> None:
+    """Ask for deletions, all in one request.
+
+    Raises:
+        ApiError: one is refused for good.
+    """
+    answers = account.api.batch([delete_call(account, one) for one in targets])
+    refused = [
+        failure
+        for answer in answers
+        if answer.status not in (404, 409) and not _in_use(answer.body)
+        for failure in answer_failures(answer)
+    ]
+    if refused:
+        raise ApiError(refused)
+
+
+def _in_use(body: Any) -> bool:
+    """Whether something is not deleted because what uses it is not gone yet."""
+    return "resourceInUseByAnotherResource" in str(body)
+
+
+def _await_gone(account: Account, look: Callable[[], list[Stray]], more: Callable[[], bool], what: str) -> None:
+    """Look until nothing is left; ask again for what no deletion seems to go on of."""
+    deadline = time.monotonic() + account.api.timing.operation_s
+    again = time.monotonic() + account.api.timing.again_s
+    for pause in account.api.timing.pauses():
+        idle = look()
+        if not more():
+            return
+        if time.monotonic() > deadline:
+            message = f"{what} is not done after {account.api.timing.operation_s:g} s"
+            raise ApiError([Failure(code="DEADLINE", message=message)])
+        if idle and time.monotonic() > again:
+            _ask(account, idle)
+            again = time.monotonic() + account.api.timing.again_s
+        time.sleep(pause)

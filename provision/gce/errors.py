@@ -1,0 +1,830 @@
+"""What Compute Engine's errors mean: what goes wrong, how far it goes, and what the user can do; pure.
+
+Every error is looked up in one table, `_RULES`, most decisive first. Of all failures of a call the first rule that
+fits any of them decides, for Compute Engine often puts the least telling one first (VM_MIN_COUNT_NOT_REACHED).
+
+The forms of errors are those of https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation and
+https://cloud.google.com/apis/design/errors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+from urllib.parse import quote
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One thing that an answer says went wrong.
+
+    Attributes:
+        code: Of an operation its code, ``ZONE_RESOURCE_POOL_EXHAUSTED``; of an HTTP error its reason,
+            ``quotaExceeded``; of this program ``UNREACHABLE``, ``DEADLINE`` or ``MISSING``.
+        message: What it says.
+        http: HTTP status that came with it; 0: none did. Of an operation it is that of all its failures together.
+        domain: Who says so, ``usageLimits``.
+        details: What else it says, each as it came.
+        of_operation: An operation ended with it; else a call was refused.
+    """
+
+    code: str = ""
+    message: str = ""
+    http: int = 0
+    domain: str = ""
+    details: tuple[Mapping[str, Any], ...] = ()
+    of_operation: bool = False
+
+
+class Scope(Enum):
+    """How far a failure goes: where it makes no sense to try again."""
+
+    RETRY = "retry"
+    ZONE = "zone"
+    REGION = "region"
+    EVERYTHING = "everything"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a failure means.
+
+    Attributes:
+        kind: That of ProviderError: ``missing``, ``capacity``, ``quota``, ``credentials``, ``unreachable`` or
+            ``usage``.
+        scope: Where it makes no sense to try again.
+        sentence: What happened, for the user.
+        cause: Why, in Compute Engine's words where it has any.
+        next_step: What to type or change.
+        zones: Zones that Compute Engine says have what is asked for.
+    """
+
+    kind: str
+    scope: Scope
+    sentence: str
+    cause: str = ""
+    next_step: str = ""
+    zones: tuple[str, ...] = ()
+
+
+# --- what comes from Compute Engine -------------------------------------------------------------------------------
+
+
+def from_http(status: int, body: Mapping[str, Any] | None) -> list[Failure]:
+    """All that an HTTP error says went wrong; one failure at least.
+
+    Args:
+        status: HTTP status, 400 or more.
+        body: The answer's JSON; None where it is none.
+    """
+    error = _mapping(_mapping(body).get("error"))
+    message = str(error.get("message", ""))
+    details = _mappings(error.get("details"))
+    found = [
+        Failure(
+            code=str(one.get("reason", "")),
+            message=str(one.get("message", "")) or message,
+            http=status,
+            domain=str(one.get("domain", "")),
+            details=details,
+        )
+        for one in _mappings(error.get("errors"))
+    ]
+    return found or [Failure(code=str(error.get("status", "")), message=message, http=status, details=details)]
+
+
+def from_operation(operation: Mapping[str, Any]) -> list[Failure]:
+    """All that an operation says went wrong; empty where nothing did.
+
+    Args:
+        operation: The operation in REST's JSON.
+    """
+    status = int(operation.get("httpErrorStatusCode") or 0)
+    found = [
+        Failure(
+            code=str(one.get("code", "")),
+            message=str(one.get("message", "")),
+            http=status,
+            details=_mappings(one.get("errorDetails")),
+            of_operation=True,
+        )
+        for one in _mappings(_mapping(operation.get("error")).get("errors"))
+    ]
+    if not found and status >= 400:
+        message = str(operation.get("httpErrorMessage", ""))
+        return [Failure(code=message.replace(" ", "_"), message=message, http=status)]
+    return found
+
+
+def _mapping(thing: object) -> Mapping[str, Any]:
+    return thing if isinstance(thing, Mapping) else {}
+
+
+def _mappings(thing: object) -> tuple[Mapping[str, Any], ...]:
+    return tuple(one for one in thing if isinstance(one, Mapping)) if isinstance(thing, Sequence) else ()
+
+
+# --- what the rules look at ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A failure, and what was being done where."""
+
+    failure: Failure
+    project: str
+    place: str
+    doing: str
+    code: str = field(init=False)
+    text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code", " ".join(self.failure.code.split()))
+        object.__setattr__(self, "text", " ".join(self.failure.message.split()))
+
+    @property
+    def status(self) -> int:
+        """HTTP status of a refused call; 0: an operation failed, or there was no answer."""
+        return 0 if self.failure.of_operation else self.failure.http
+
+    @property
+    def could_not(self) -> str:
+        """``Could not make 2 instances in us-central1-a``."""
+        return f"Could not {self.doing}" + (f" in {self.place}" if self.place else "")
+
+    @property
+    def here(self) -> str:
+        return self.place or f"Project {self.project}"
+
+    @property
+    def reasons(self) -> frozenset[str]:
+        """Reasons and codes by all of its names."""
+        return frozenset({self.code, *(str(info.get("reason", "")) for info in self._infos())} - {""})
+
+    def metadata(self, *names: str) -> str:
+        """The first of the named data that the failure's details have; empty: none."""
+        for info in self._infos():
+            data = _mapping(info.get("metadatas")) or _mapping(info.get("metadata"))
+            for name in names:
+                if data.get(name):
+                    return str(data[name])
+        return ""
+
+    @property
+    def zones_available(self) -> list[str]:
+        """Zones that have what this one lacks."""
+        return [zone for zone in re.split(r"[\s,;]+", self.metadata("zonesAvailable")) if zone]
+
+    @property
+    def localized(self) -> str:
+        """What the details say in sentences; else the message."""
+        for detail in self.failure.details:
+            message = _mapping(detail.get("localizedMessage")).get("message")
+            if message:
+                return " ".join(str(message).split())
+        return self.text
+
+    def quota(self, name: str) -> str:
+        """An entry of the details about a quota: ``limitName``, ``limit``."""
+        for detail in self.failure.details:
+            info = _mapping(detail.get("quotaInfo"))
+            if info.get(name) is not None:
+                return str(info[name])
+        return self.metadata(name)
+
+    def _infos(self) -> Iterator[Mapping[str, Any]]:
+        for detail in self.failure.details:
+            if "errorInfo" in detail:
+                yield _mapping(detail["errorInfo"])
+            elif str(detail.get("@type", "")).endswith("ErrorInfo"):
+                yield detail
+
+
+_Rule = Callable[[_Case], "Diagnosis | None"]
+
+
+def diagnose(failures: Sequence[Failure], *, project: str, place: str, doing: str) -> Diagnosis:
+    """What `failures` of one call mean together: the most telling of them decides.
+
+    Args:
+        failures: All that its answer says, one or more.
+        project: Project of the call.
+        place: Zone or region of the call; empty: it has none.
+        doing: What was to be done, ``make 2 instances``.
+    """
+    cases = [_Case(failure, project, place, doing) for failure in failures or (Failure(),)]
+    zones = tuple(dict.fromkeys(zone for case in cases for zone in case.zones_available))
+    for rule in _RULES:
+        for case in cases:
+            found = rule(case)
+            if found is not None:
+                return replace(found, zones=zones)
+    return _unknown(cases[0])
+
+
+# --- who calls ----------------------------------------------------------------------------------------------------
+
+_LOGIN = "gcloud auth application-default login"
+
+
+def no_credentials(reason: str = "") -> Diagnosis:
+    """There are no Application Default Credentials."""
+    return Diagnosis(
+        "credentials",
+        Scope.EVERYTHING,
+        "Google Cloud does not know who is calling: this computer has no credentials",
+        cause=_sentence(reason) or "neither GOOGLE_APPLICATION_CREDENTIALS nor a login of gcloud is there",
+        next_step=_LOGIN,
+    )
+
+
+def expired_credentials(reason: str = "") -> Diagnosis:
+    """There are credentials, but Google does not take them any more."""
+    return Diagnosis(
+        "credentials",
+        Scope.EVERYTHING,
+        "Google Cloud does not accept the credentials of this computer any more",
+        cause=_sentence(reason) or "they have expired or were revoked",
+        next_step=_LOGIN,
+    )
+
+
+def no_project() -> Diagnosis:
+    """Nothing says which project pays."""
+    return Diagnosis(
+        "usage",
+        Scope.EVERYTHING,
+        "It is not said in which project of Google Cloud the instances are to be made",
+        cause="neither --project nor the credentials name one",
+        next_step="fleet up --project PROJECT   (gcloud projects list shows yours)",
+    )
+
+
+def wrong_project(project: str, reason: str = "") -> Diagnosis:
+    """There is no such project, or the caller may not see it."""
+    return Diagnosis(
+        "usage",
+        Scope.EVERYTHING,
+        f"There is no project {project!r}, or these credentials do not see it",
+        cause=_sentence(reason),
+        next_step="gcloud projects list   shows yours; name one with --project",
+    )
+
+
+def _login(case: _Case) -> Diagnosis | None:
+    if case.status == 401 or case.reasons & {"authError", "UNAUTHENTICATED", "ACCESS_TOKEN_EXPIRED"}:
+        return expired_credentials(case.text)
+    return None
+
+
+_BILLING = frozenset({"BILLING_DISABLED", "billingNotEnabled", "billingDisabled", "UREQ_PROJECT_BILLING_NOT_FOUND"})
+_SERVICE = re.compile(r"\b([a-z]+\.googleapis\.com)\b")
+
+
+def _billing(case: _Case) -> Diagnosis | None:
+    if not case.reasons & _BILLING and "requires billing to be enabled" not in case.text:
+        return None
+    return Diagnosis(
+        "missing",
+        Scope.EVERYTHING,
+        f"Project {case.project} has no billing account, and Compute Engine needs one",
+        cause=case.text,
+        next_step=f"gcloud billing projects link {case.project} --billing-account ACCOUNT   "
+        "(gcloud billing accounts list shows yours)",
+    )
+
+
+def _disabled(case: _Case) -> Diagnosis | None:
+    if not case.reasons & {"accessNotConfigured", "SERVICE_DISABLED"}:
+        return None
+    named = _SERVICE.search(case.text)
+    service = case.metadata("service") or (named[1] if named else "compute.googleapis.com")
+    return Diagnosis(
+        "missing",
+        Scope.EVERYTHING,
+        f"The API {service} is not enabled in project {case.project}",
+        cause=case.text,
+        next_step=f"gcloud services enable {service} --project {case.project}   (takes a few minutes)",
+    )
+
+
+_NO_PROJECT = re.compile(
+    r"The resource 'projects/[^/']+' was not found|Failed to find project|Unknown project"
+    r"|Project \S+ not found or deleted",
+    re.IGNORECASE,
+)
+
+
+def _project(case: _Case) -> Diagnosis | None:
+    if case.reasons & {"CONSUMER_INVALID", "RESOURCE_PROJECT_INVALID"} or (
+        case.status in {400, 403, 404} and _NO_PROJECT.search(case.text)
+    ):
+        return wrong_project(case.project, case.text)
+    return None
+
+
+_PERMISSION = re.compile(
+    r"Required '([a-zA-Z0-9.]+)' permission|[Pp]ermission '?([a-z][a-zA-Z0-9]*\.[a-zA-Z0-9.]+)'?"
+)
+_ROLES = (
+    ("iam.serviceAccounts.", "roles/iam.serviceAccountUser"),
+    ("serviceusage.", "roles/serviceusage.serviceUsageConsumer"),
+    ("iap.", "roles/iap.tunnelResourceAccessor"),
+    ("resourcemanager.", "roles/browser"),
+    ("compute.firewalls.", "roles/compute.securityAdmin"),
+    ("compute.networks.updatePolicy", "roles/compute.securityAdmin"),
+    ("compute.networks.", "roles/compute.networkUser"),
+    ("compute.subnetworks.", "roles/compute.networkUser"),
+    ("compute.images.", "roles/compute.imageUser"),
+    ("compute.instances.", "roles/compute.instanceAdmin.v1"),
+    ("compute.disks.", "roles/compute.instanceAdmin.v1"),
+    ("compute.projects.get", "roles/compute.viewer"),
+    ("compute.regions.", "roles/compute.viewer"),
+    ("compute.zones.", "roles/compute.viewer"),
+)
+
+
+def role_for(permission: str) -> str:
+    """A predefined role that has `permission`, the narrowest that a user of this program is likely to get.
+
+    https://cloud.google.com/compute/docs/access/iam
+    """
+    return next((role for prefix, role in _ROLES if permission.startswith(prefix)), "roles/compute.admin")
+
+
+def missing_permission(permission: str, project: str, *, doing: str, cause: str = "") -> Diagnosis:
+    """The caller lacks a permission.
+
+    Args:
+        permission: ``compute.instances.create``.
+        project: Project of the call.
+        doing: What was to be done, ``make 2 instances``.
+        cause: What the answer says.
+    """
+    return Diagnosis(
+        "credentials",
+        Scope.EVERYTHING,
+        f"Could not {doing}: these credentials lack the permission {permission} in project {project}",
+        cause=cause,
+        next_step=f"gcloud projects add-iam-policy-binding {project} --member user:YOU@EXAMPLE.COM "
+        f"--role {role_for(permission)}   (or ask who administers the project)",
+    )
+
+
+def _permission(case: _Case) -> Diagnosis | None:
+    named = _PERMISSION.search(case.text)
+    permission = case.metadata("permission") or (named and (named[1] or named[2])) or ""
+    if "iam.serviceAccountUser" in case.text or "does not have access to service account" in case.text:
+        permission = "iam.serviceAccounts.actAs"
+    denied = case.reasons & {"IAM_PERMISSION_DENIED", "PERMISSIONS_ERROR", "USER_PROJECT_DENIED"}
+    denied |= case.reasons & {"forbidden", "PERMISSION_DENIED", "SERVICE_ACCOUNT_ACCESS_DENIED"}
+    if permission and (case.status == 403 or denied or named):
+        return missing_permission(permission.rstrip("."), case.project, doing=case.doing, cause=case.text)
+    if "USER_PROJECT_DENIED" in denied:
+        return missing_permission("serviceusage.services.use", case.project, doing=case.doing, cause=case.text)
+    if not denied:
+        return None
+    return Diagnosis(
+        "credentials",
+        Scope.EVERYTHING,
+        f"Could not {case.doing}: project {case.project} does not allow it to these credentials",
+        cause=case.text,
+        next_step="fleet doctor   names the permissions that are missing",
+    )
+
+
+# --- rules of the organisation ------------------------------------------------------------------------------------
+
+_CONSTRAINT = re.compile(r"constraints/([A-Za-z]+\.[A-Za-z]+)")
+
+
+def _policy(case: _Case) -> Diagnosis | None:
+    found = _CONSTRAINT.search(case.text)
+    if found is None:
+        return None
+    sentence, next_step, scope = _CONSTRAINTS.get(found[1], _ANY_CONSTRAINT)
+    names = {"constraint": found[1], "project": case.project}
+    return Diagnosis(
+        "usage",
+        scope,
+        f"{case.could_not}: {sentence.format(**names)}",
+        cause=case.text,
+        next_step=next_step.format(**names),
+    )
+
+
+_ANY_CONSTRAINT = (
+    "the policy {constraint} forbids it",
+    "ask who administers the organisation for an exception",
+    Scope.EVERYTHING,
+)
+_ALLOW = (
+    "gcloud resource-manager org-policies disable-enforce {constraint} --project {project}   (administrators can)"
+)
+_CONSTRAINTS: Mapping[str, tuple[str, str, Scope]] = {
+    "compute.vmExternalIpAccess": (
+        "the policy {constraint} forbids external addresses in project {project}",
+        "fleet up --iap   reaches the instances through Identity-Aware Proxy, without external addresses",
+        Scope.EVERYTHING,
+    ),
+    "compute.requireOsLogin": (
+        "the policy {constraint} makes OS Login mandatory, and then the fleet's own SSH key is not accepted",
+        _ALLOW,
+        Scope.EVERYTHING,
+    ),
+    "compute.disableGuestAttributesAccess": (
+        "the policy {constraint} hides guest attributes, and then nobody can tell the instances' SSH host keys",
+        _ALLOW,
+        Scope.EVERYTHING,
+    ),
+    "compute.trustedImageProjects": (
+        "the policy {constraint} does not allow images of that project",
+        "fleet up --image projects/PROJECT/global/images/family/FAMILY   with an image that is allowed",
+        Scope.EVERYTHING,
+    ),
+    "compute.requireShieldedVm": (
+        "the policy {constraint} asks for an image that supports Shielded VM",
+        "fleet up --image projects/PROJECT/global/images/family/FAMILY   with such an image",
+        Scope.EVERYTHING,
+    ),
+    "gcp.resourceLocations": (
+        "the policy {constraint} allows nothing there",
+        "fleet up --zone REGION   with a region that is allowed",
+        Scope.REGION,
+    ),
+}
+
+
+# --- quotas -------------------------------------------------------------------------------------------------------
+
+_QUOTA = re.compile(r"Quota '([A-Z0-9_a-z-]+)' exceeded\.?(?:\s+Limit:\s*([0-9.]+))?")
+_GLOBAL_QUOTAS = frozenset({"GPUS_ALL_REGIONS", "GPUS-ALL-REGIONS-per-project", "CPUS_ALL_REGIONS"})
+
+
+def quota_page(project: str) -> str:
+    """Where more of a quota is asked for."""
+    return f"https://console.cloud.google.com/iam-admin/quotas?project={quote(project)}"
+
+
+def quota_step(metric: str, project: str, region: str = "") -> str:
+    """What to do about a quota that is too small."""
+    where = f" in {region}" if region else ""
+    return f"ask for more {metric}{where} at {quota_page(project)}"
+
+
+def _quota(case: _Case) -> Diagnosis | None:
+    if not case.reasons & {"QUOTA_EXCEEDED", "quotaExceeded"}:
+        return None
+    named = _QUOTA.search(case.text)
+    metric = (named[1] if named else "") or case.quota("limitName") or case.quota("metricName").rpartition("/")[2]
+    limit = (named[2] if named and named[2] else "") or case.quota("limit")
+    allows = f" allows {_plain_number(limit)}" if limit else " is used up"
+    everywhere = metric.replace("-per-project", "").upper().replace("-", "_") in _GLOBAL_QUOTAS or (
+        "globally" in case.text
+    )
+    where = " in all regions together" if everywhere else f" in {_region_name(case.place)}" if case.place else ""
+    return Diagnosis(
+        "quota",
+        Scope.EVERYTHING if everywhere else Scope.REGION,
+        f"{case.could_not}: the quota {metric or '(unnamed)'} of project {case.project}{allows}{where}",
+        cause=case.text,
+        next_step=quota_step(metric or "of it", case.project, "" if everywhere else _region_name(case.place))
+        + ("" if everywhere else ", or fleet up --zone with another region"),
+    )
+
+
+def _is_global_quota(case: _Case) -> Diagnosis | None:
+    """A quota for all regions decides before one of a region."""
+    found = _quota(case)
+    return found if found is not None and found.scope is Scope.EVERYTHING else None
+
+
+def _region_name(place: str) -> str:
+    """The region of a zone, a region as it is."""
+    return re.sub(r"(?<=[0-9])-[a-z]\Z", "", place)
+
+
+def _plain_number(text: str) -> str:
+    try:
+        return f"{float(text):g}"
+    except ValueError:
+        return text
+
+
+# --- things that are not there ------------------------------------------------------------------------------------
+
+_RESOURCE = re.compile(
+    r"'?(?:https?://\S+/)?projects/([^/']+)/((?:global|zones/[^/']+|regions/[^/']+)/\S+?)/?'?(?=[\s.,')]|\Z)"
+)
+_UNAUTHORIZED = "is not found or access is unauthorized"
+_NOT_FOUND = re.compile(r"was not found|cannot be found|is not found|does not exist|not found in zone|not found for")
+_FIELD = re.compile(r"Invalid value for field '([^']+)'(?:: '([^']*)')?")
+
+
+def _not_found(case: _Case) -> Diagnosis | None:
+    missing = case.reasons & {"notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND"} or case.status == 404
+    if (not missing and not _NOT_FOUND.search(case.text)) or _UNAUTHORIZED in case.text:
+        return None
+    path, named = _RESOURCE.search(case.text), _FIELD.search(case.text)
+    what = f"{path[2] if path else ''} {named[1] if named else ''}"
+    name = (path[2] if path else (named[2] or "") if named else "").rpartition("/")[2]
+    words = {"name": name or "of that name", "here": case.here, "project": case.project}
+    for part, (sentence, next_step, scope) in _THINGS:
+        if part in what:
+            step = next_step.format(**words)
+            return Diagnosis("usage", scope, sentence.format(**words), cause=case.text, next_step=step)
+    return None
+
+
+_NO_NETWORK = (
+    "Project {project} has no network {name}",
+    "fleet up --network NAME   (gcloud compute networks list --project {project} shows them), "
+    "or make it: gcloud compute networks create {name} --project {project}",
+    Scope.EVERYTHING,
+)
+_THINGS: tuple[tuple[str, tuple[str, str, Scope]], ...] = (
+    (
+        "ubnetwork",
+        (
+            "{here} has no subnetwork {name}",
+            "fleet up --subnet NAME   (gcloud compute networks subnets list --project {project} shows them)",
+            Scope.REGION,
+        ),
+    ),
+    ("networks/", _NO_NETWORK),
+    ("].network", _NO_NETWORK),
+    (
+        "machineType",
+        (
+            "{here} has no machine type {name}",
+            "fleet up with another --zone or --machine-type   "
+            "(gcloud compute machine-types list --project {project} shows them)",
+            Scope.ZONE,
+        ),
+    ),
+    (
+        "cceleratorType",
+        (
+            "{here} has no GPUs of type {name}",
+            "fleet up with another --zone   (gcloud compute accelerator-types list --project {project})",
+            Scope.ZONE,
+        ),
+    ),
+    (
+        "diskType",
+        (
+            "{here} has no disks of type {name}",
+            'disk-type = "pd-balanced" in fleet.toml   '
+            "(gcloud compute disk-types list --project {project} shows others)",
+            Scope.ZONE,
+        ),
+    ),
+    (
+        "mage",
+        (
+            "There is no boot image {name}, or these credentials do not see it",
+            "fleet up --image projects/PROJECT/global/images/family/FAMILY   (gcloud compute images list)",
+            Scope.EVERYTHING,
+        ),
+    ),
+)
+
+
+# --- what is not to be had now ------------------------------------------------------------------------------------
+
+_STOCKOUT = frozenset(
+    {
+        "ZONE_RESOURCE_POOL_EXHAUSTED",
+        "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+        "RESOURCE_POOL_EXHAUSTED",
+        "insufficientCapacity",
+        "resource_availability",
+        "stockout",
+    }
+)
+_STOCKOUT_TEXT = re.compile(r"does not have enough resources available|STOCKOUT|is currently unavailable in the")
+_WAIT = "fleet up --retry-until-up   goes on asking; or allow other places (--zone), or another --gpu"
+
+
+def _stockout(case: _Case) -> Diagnosis | None:
+    if not case.reasons & _STOCKOUT and not _STOCKOUT_TEXT.search(case.text):
+        return None
+    machine, gpus = case.metadata("vmType"), case.metadata("attachment", "attachments")
+    wanted = " with ".join(filter(None, (machine, gpus)))
+    return Diagnosis(
+        "capacity",
+        Scope.ZONE,
+        f"{case.here} has no {wanted} left now" if wanted else f"{case.here} has no capacity left to {case.doing}",
+        cause=case.localized,
+        next_step=_WAIT,
+    )
+
+
+_OF_THE_ZONE: Mapping[str, str] = {
+    "UNSUPPORTED_OPERATION": "instances were taken back while they were being made",
+    "IP_SPACE_EXHAUSTED": "the subnetwork has no internal addresses left",
+    "IP_SPACE_EXHAUSTED_WITH_DETAILS": "the subnetwork has no internal addresses left",
+    "RESOURCE_NOT_READY": "something of that name is still being stopped or deleted",
+    "RESOURCE_OPERATION_RATE_EXCEEDED": "Compute Engine takes no more changes there for the moment",
+    "RESOURCE_NOT_FOUND": "something that is needed is not there",
+    "CONDITION_NOT_MET": "a condition of Compute Engine is not met there",
+}
+
+
+def _zone_trouble(case: _Case) -> Diagnosis | None:
+    code = next((reason for reason in sorted(case.reasons) if reason in _OF_THE_ZONE), "")
+    if not code and _UNAUTHORIZED not in case.text:
+        return None
+    why = _OF_THE_ZONE[code or "RESOURCE_NOT_FOUND"]
+    step = "fleet up --subnet NAME   with one that has room, or --zone with another region"
+    return Diagnosis(
+        "capacity",
+        Scope.ZONE,
+        f"{case.could_not}: {why}",
+        cause=case.text,
+        next_step=step if code.startswith("IP_SPACE") else _WAIT,
+    )
+
+
+def _gone(case: _Case) -> Diagnosis | None:
+    if case.status != 404 and not case.reasons & {"notFound", "NOT_FOUND"}:
+        return None
+    return Diagnosis(
+        "missing",
+        Scope.EVERYTHING,
+        f"{case.could_not}: what it is about is not there",
+        cause=case.text,
+        next_step="fleet status   shows what is there",
+    )
+
+
+_RATE = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED"})
+
+
+def _rate(case: _Case) -> Diagnosis | None:
+    if not case.reasons & _RATE and case.status != 429:
+        return None
+    return Diagnosis(
+        "unreachable",
+        Scope.RETRY,
+        f"{case.could_not}: project {case.project} makes too many calls to Compute Engine at the moment",
+        cause=case.text,
+        next_step="try again in a minute",
+    )
+
+
+_INTERNAL = frozenset(
+    {"backendError", "internalError", "INTERNAL_ERROR", "INTERNAL", "UNAVAILABLE", "SERVICE_UNAVAILABLE"}
+)
+
+
+def _internal(case: _Case) -> Diagnosis | None:
+    if not case.reasons & _INTERNAL and not 500 <= case.status < 600:
+        return None
+    status = f" (HTTP {case.status})" if case.status else ""
+    return Diagnosis(
+        "unreachable",
+        Scope.RETRY,
+        f"{case.could_not}: Compute Engine has trouble of its own{status}",
+        cause=case.text,
+        next_step="try again in a minute; https://status.cloud.google.com tells of troubles that last",
+    )
+
+
+def _changed_meanwhile(case: _Case) -> Diagnosis | None:
+    if case.reasons & {"resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "resourceNotReady"}:
+        why = "something that is still being made or deleted uses it"
+    elif case.status == 412 or case.reasons & {"conditionNotMet"}:
+        why = "somebody else changed it meanwhile"
+    else:
+        return None
+    return Diagnosis("unreachable", Scope.RETRY, f"{case.could_not}: {why}", cause=case.text, next_step="try again")
+
+
+def _unreachable(case: _Case) -> Diagnosis | None:
+    if case.code == "UNREACHABLE":
+        return Diagnosis(
+            "unreachable",
+            Scope.EVERYTHING,
+            f"{case.could_not}: Compute Engine does not answer",
+            cause=case.text,
+            next_step="look at the connection to the Internet, then try again",
+        )
+    if case.code == "DEADLINE":
+        return Diagnosis(
+            "unreachable",
+            Scope.ZONE,
+            f"{case.could_not}: it takes too long",
+            cause=case.text,
+            next_step=f"gcloud compute operations list --project {case.project}   shows what is going on",
+        )
+    return None
+
+
+def _exists(case: _Case) -> Diagnosis | None:
+    if case.status != 409 and not case.reasons & {"alreadyExists", "RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"}:
+        return None
+    return Diagnosis(
+        "usage",
+        Scope.EVERYTHING,
+        f"{case.could_not}: something of that name is already there",
+        cause=case.text,
+        next_step="fleet up again   takes over what is the fleet's own; fleet down deletes it",
+    )
+
+
+# --- requests that cannot be met ----------------------------------------------------------------------------------
+
+_DISK_SIZE = re.compile(r"disk size.*cannot be smaller than the image size \((\d+)\s*GB\)", re.IGNORECASE)
+_CUSTOM_NETWORK = re.compile(
+    r"custom (subnet )?mode.*subnetwork|subnetwork.*(custom (subnet )?mode|must be (specified|provided))",
+    re.IGNORECASE,
+)
+_INCOMPATIBLE = re.compile(
+    r"not compatible|incompatible|not supported|not available for|cannot be used with", re.IGNORECASE
+)
+_INVALID = frozenset(
+    {"invalid", "badRequest", "required", "INVALID_ARGUMENT", "INVALID_USAGE", "INVALID_FIELD_VALUE"}
+)
+
+
+def _unusable(case: _Case) -> Diagnosis | None:
+    size = _DISK_SIZE.search(case.text)
+    if size is not None:
+        next_step = f"fleet up --disk-size {size[1]}"
+    elif _CUSTOM_NETWORK.search(case.text):
+        next_step = "fleet up --subnet NAME, which that network needs"
+    elif not case.reasons & _INVALID:
+        return None
+    elif _INCOMPATIBLE.search(case.text):
+        next_step = "fleet up with another --machine-type or --gpu, or another disk-type in fleet.toml"
+    else:
+        next_step = "change what is asked for as the message says"
+    sentence = f"{case.could_not}: Compute Engine does not accept what is asked for"
+    return Diagnosis("usage", Scope.EVERYTHING, sentence, cause=case.text, next_step=next_step)
+
+
+# --- what says little ---------------------------------------------------------------------------------------------
+
+_TOO_FEW = frozenset({"VM_MIN_COUNT_NOT_REACHED", "MISSING"})
+
+
+def _unlisted(case: _Case) -> Diagnosis | None:
+    return _unknown(case) if case.code not in _TOO_FEW else None
+
+
+def _too_few(case: _Case) -> Diagnosis | None:
+    if case.code not in _TOO_FEW:
+        return None
+    return Diagnosis(
+        "capacity",
+        Scope.ZONE,
+        f"{case.could_not}: fewer were made than asked for, so none was kept",
+        cause=case.text,
+        next_step=_WAIT,
+    )
+
+
+def _unknown(case: _Case) -> Diagnosis:
+    """An error that no rule knows, in its own words."""
+    said = case.text or "without saying why"
+    label = case.code or (f"HTTP {case.status}" if case.status else "")
+    return Diagnosis(
+        "missing",
+        Scope.EVERYTHING,
+        f"{case.could_not}: Compute Engine refused it ({label or 'unknown error'})",
+        cause=said,
+        next_step=f"gcloud compute operations list --project {case.project}   shows what was going on",
+    )
+
+
+def _sentence(text: str) -> str:
+    """The first sentence of a text of several lines."""
+    return " ".join(text.split()).partition(". ")[0].rstrip(".")
+
+
+_RULES: tuple[_Rule, ...] = (
+    _login,
+    _billing,
+    _disabled,
+    _project,
+    _policy,
+    _is_global_quota,
+    _quota,
+    _stockout,
+    _not_found,
+    _permission,
+    _zone_trouble,
+    _gone,
+    _unusable,
+    _rate,
+    _exists,
+    _changed_meanwhile,
+    _unreachable,
+    _internal,
+    _unlisted,
+    _too_few,
+)

@@ -1,0 +1,30 @@
+"""Names of regions and zones: ``us-central1`` is a region, ``us-central1-a`` a zone of it."""
+
+from __future__ import annotations
+
+import re
+
+_REGION = re.compile(r"[a-z]+(-[a-z]+)+[1-9][0-9]*", re.ASCII)
+_ZONE = re.compile(rf"({_REGION.pattern})-[a-z]", re.ASCII)
+
+
+def is_zone(text: str) -> bool:
+    """Whether `text` has the form of a zone's name, whether or not there is one."""
+    return _ZONE.fullmatch(text) is not None
+
+
+def is_region(text: str) -> bool:
+    """Whether `text` has the form of a region's name, whether or not there is one."""
+    return _REGION.fullmatch(text) is not None
+
+
+def region_of(zone: str) -> str:
+    """The region in which `zone` lies, ``us-central1`` of ``us-central1-a``.
+
+    Raises:
+        ValueError: `zone` is not a zone's name.
+    """
+    found = _ZONE.fullmatch(zone)
+    if found is None:
+        raise ValueError(f"{zone!r} is not a zone; zones are called like us-central1-a")
+    return found[1]

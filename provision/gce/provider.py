@@ -1,0 +1,258 @@
+"""Instances on Google Compute Engine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from provision.gce import creation, deadline, deletion, preflight
+from provision.gce.account import Account
+from provision.gce.api import Api, Json, Timing, is_loopback
+from provision.gce.catalog import resolved
+from provision.gce.deletion import Stray
+from provision.gce.fates import fates
+from provision.gce.reading import addresses, in_order, instance, our_name, zone_of
+from provision.model import CloudSpec, Finding, FleetSpec, Host, Instance, InstanceState, Quote
+from provision.names import validate_fleet_name
+from provision.provider import Journal, Progress, ProviderError
+
+WORKERS_MAX = 1000
+
+
+class GceProvider:
+    """Makes instances in one project; they carry the labels of their fleet and owner, by which they are found.
+
+    Args:
+        owner: Of the state folder; part of every name, so that two owners in a project never meet.
+        user: Who and where, for people who find the instances.
+        journal: Where intents are written before each call.
+        cloud: Project and endpoint of all calls.
+        timing: How long to wait for what.
+    """
+
+    name = "gce"
+
+    def __init__(
+        self, owner: str, user: str, journal: Journal, cloud: CloudSpec, timing: Timing | None = None
+    ) -> None:
+        api = Api(cloud.project, cloud.endpoint, timing or Timing())
+        self._account = Account(api, journal, owner, user)
+
+    # --- before any money -------------------------------------------------------------------------------------
+
+    def check(self, spec: FleetSpec) -> None:
+        """Raise ProviderError if `spec` makes no sense, or this computer lacks a program; makes no call."""
+        try:
+            validate_fleet_name(spec.name)
+            cloud = resolved(spec.cloud or CloudSpec())
+        except ValueError as error:
+            raise ProviderError("usage", str(error), next_step="fleet up --help") from error
+        if not 1 <= spec.workers <= WORKERS_MAX:
+            raise ProviderError("usage", f"A fleet has 1 to {WORKERS_MAX} workers, not {spec.workers}")
+        _check_endpoint(cloud.endpoint)
+        if not cloud.external and shutil.which("gcloud") is None:
+            raise ProviderError(
+                "missing",
+                "gcloud is not installed on this computer",
+                cause="without external addresses SSH goes through Identity-Aware Proxy, which gcloud speaks",
+                next_step="install it from https://cloud.google.com/sdk/docs/install, or leave --iap out",
+            )
+
+    def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
+        """Zones in the order in which they will be tried, and prices; quotas and settings are looked at.
+
+        Raises:
+            ProviderError: credentials, project, quota, network, image or machine are not as they must be.
+        """
+        with self._account.told("prepare the fleet"):
+            return preflight.quote(self._account, spec, resolved(spec.cloud or CloudSpec()), names)
+
+    def doctor(self) -> Sequence[Finding]:
+        """Credentials, project, API, permissions, quota: all that is needed, and what mends what is missing."""
+        return preflight.doctor(self._account)
+
+    # --- instances --------------------------------------------------------------------------------------------
+
+    def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
+        """Make the instances `names`, all in one zone or none at all.
+
+        Raises:
+            ProviderError: they are not to be had; nothing of the attempt is left.
+        """
+        with self._account.told("make the instances"):
+            self._account.settle(spec.name)
+            cloud = resolved(spec.cloud or CloudSpec())
+            creation.create(self._account, replace(spec, cloud=cloud), cloud, names, progress)
+
+    def list(self, fleet: str | None = None) -> list[Instance]:
+        """Instances of `fleet` (of all fleets of this owner, where it is None), ordered by fleet and index.
+
+        Raises:
+            ProviderError: nobody can tell.
+        """
+        with self._account.told("list the instances"):
+            if fleet:
+                self._account.settle(fleet)
+            return in_order(instance(one) for one in self._account.resources(fleet))
+
+    def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> Sequence[Host]:
+        """How SSH reaches `instances`, in their order; the host keys are from their guest attributes.
+
+        Raises:
+            ProviderError: one does not run, or has not published its host key.
+        """
+        cloud = resolved(spec.cloud or CloudSpec())
+        with self._account.told("find the instances"):
+            there = {str(one["id"]): one for one in self._account.resources(spec.name)}
+            wanted = [(one, there.get(one.id)) for one in instances]
+            running = [found for _, found in wanted if found is not None and found.get("status") == "RUNNING"]
+            for one, found in wanted:
+                if found not in running:
+                    raise _not_running(one)
+            late = creation.look_for_keys(self._account, running)
+        if late:
+            raise ProviderError(
+                "unreachable",
+                f"{', '.join(our_name(one) for one in late)} in fleet {spec.name} did not publish a host key yet",
+                next_step="fleet up   waits for it",
+            )
+        return [self._host(found, cloud, spec.python) for found in running]
+
+    def _host(self, resource: Json, cloud: CloudSpec, python: str) -> Host:
+        inside, outside = addresses(resource)
+        external = cloud.external and outside
+        return Host(
+            name=our_name(resource),
+            address=outside if external else inside,
+            port=cloud.ssh_port,
+            user=cloud.ssh_user,
+            host_key=self._account.keys[str(resource["id"])],
+            key_alias=f"compute.{resource['id']}",
+            private_address=inside,
+            python=python,
+            proxy=() if external else self._tunnel(resource, cloud.ssh_port),
+        )
+
+    def _tunnel(self, resource: Json, port: int) -> tuple[str, ...]:
+        """What reaches an instance through Identity-Aware Proxy."""
+        start = ("gcloud", "compute", "start-iap-tunnel", str(resource["name"]), str(port), "--listen-on-stdin")
+        return (*start, f"--project={self._account.api.project}", f"--zone={zone_of(resource)}")
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
+        """Delete `instances` with their disks, and wait until they are gone; a missing one is success.
+
+        Raises:
+            ProviderError: one could not be deleted.
+        """
+        ids = {one.id for one in instances}
+        with self._account.told("delete the instances"):
+            fleets = {one.fleet for one in instances}
+            there = [one for fleet in sorted(fleets) for one in self._account.resources(fleet)]
+            targets = [one for one in there if str(one["id"]) in ids]
+            deletion.delete_instances(self._account, targets, progress)
+        found = {str(one["id"]) for one in targets}
+        for one in instances:
+            if one.id not in found:
+                progress(one.name, "deleted")
+
+    def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
+        """Delete instances, disks, addresses and firewall rules of `fleet` together, and list again.
+
+        Raises:
+            ProviderError: nobody can tell what is left.
+        """
+        account = self._account
+        with account.told(f"delete fleet {fleet}"):
+            account.settle(fleet)
+            there = deletion.of_fleet(account, fleet)
+            instances = account.resources(fleet)
+            for one in instances:
+                progress(our_name(one), "deleting")
+            deletion.delete_things(account, there)
+            left = deletion.of_fleet(account, fleet)
+        names = {one.name for one in left}
+        for one in instances:
+            if one["name"] not in names:
+                progress(our_name(one), "deleted")
+        return sorted(f"{one.kind} {one.name}" for one in left)
+
+    def strays(self) -> Sequence[Stray]:
+        """All that fleets have in the project, whoever made it and whether anybody still knows of it.
+
+        Raises:
+            ProviderError: nobody can tell.
+        """
+        with self._account.told("look for what fleets left"):
+            deletion.await_insertions(self._account)
+            return deletion.things(self._account)
+
+    def delete_strays(self, strays: Sequence[Stray], progress: Progress) -> Sequence[str]:
+        """Delete `strays`, and look again.
+
+        Returns:
+            Names of those that are still there.
+
+        Raises:
+            ProviderError: one could not be deleted.
+        """
+        with self._account.told("delete what fleets left"):
+            for one in strays:
+                progress(one.name, "deleting")
+            deletion.delete_things(self._account, strays)
+            left = {(one.kind, one.place, one.name) for one in deletion.things(self._account)}
+        for one in strays:
+            if (one.kind, one.place, one.name) not in left:
+                progress(one.name, "deleted")
+        return [f"{one.kind} {one.name}" for one in strays if (one.kind, one.place, one.name) in left]
+
+    # --- while it lives ---------------------------------------------------------------------------------------
+
+    def extend(self, instances: Sequence[Instance], seconds: float, progress: Progress) -> None:
+        """Let Compute Engine delete `instances` so many seconds from now.
+
+        Raises:
+            ProviderError: it does not change the deadline.
+        """
+        ids = {one.id for one in instances}
+        with self._account.told("change when the instances are deleted"):
+            there = [one for fleet in {one.fleet for one in instances} for one in self._account.resources(fleet)]
+            targets = [one for one in there if str(one["id"]) in ids]
+            deadline.extend(self._account, targets, round(seconds), progress)
+
+    def fates(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
+        """Why instances are gone or stopped, each as a clause; those of which Compute Engine knows.
+
+        Raises:
+            ProviderError: nobody can tell.
+        """
+        with self._account.told("find out what became of the instances"):
+            return fates(self._account, fleet, names)
+
+
+def _check_endpoint(endpoint: str) -> None:
+    if not endpoint:
+        return
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+        raise ProviderError(
+            "usage", f"The endpoint {endpoint!r} is no URL of a Compute Engine API", next_step="https://HOST"
+        )
+    if parts.scheme == "http" and not is_loopback(endpoint):
+        raise ProviderError(
+            "usage",
+            f"The endpoint {endpoint!r} would carry the credentials unencrypted",
+            next_step="https" + endpoint.removeprefix("http"),
+        )
+
+
+def _not_running(one: Instance) -> ProviderError:
+    state = one.state.value if one.state is not InstanceState.RUNNING else "gone"
+    return ProviderError(
+        "unreachable",
+        f"{one.name} in fleet {one.fleet} is not running: it is {state}",
+        next_step="Type 'fleet up' with the same settings to start it again",
+    )

@@ -1,0 +1,136 @@
+"""Whether a project's quotas have room for what is asked for, before any of it is made; pure.
+
+Which quota counts what: https://cloud.google.com/compute/resource-usage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provision.gce.catalog import DEFAULT_MACHINE_TYPE, cpus, gpu_of
+from provision.gce.errors import Diagnosis, Scope, quota_step
+from provision.model import CloudSpec
+
+SHORT_LIVED_S = 7 * 24 * 3600
+"""An instance that is deleted within so long may use the quota for preemptible ones:
+https://cloud.google.com/compute/docs/instances/limit-vm-runtime."""
+
+_SHARED_QUOTA = frozenset({"n1", "e2", "f1", "g1", "custom"})
+_SSD_TYPES = frozenset({"pd-balanced", "pd-ssd"})
+
+
+@dataclass(frozen=True)
+class _Need:
+    """So much of one of several quotas; the first that is known has room, or another has.
+
+    Attributes:
+        metrics: Quotas of which any one may be used, the usual one first.
+        amount: How much all instances need together.
+        everywhere: It counts all regions together.
+    """
+
+    metrics: tuple[str, ...]
+    amount: float
+    everywhere: bool = False
+
+
+def problems(
+    cloud: CloudSpec,
+    count: int,
+    region_quotas: Sequence[Mapping[str, Any]],
+    project_quotas: Sequence[Mapping[str, Any]],
+    region: str,
+    project: str,
+) -> list[Diagnosis]:
+    """Quotas that have no room for `count` more instances in `region`.
+
+    A quota that Compute Engine does not list is taken to have room: it will say so when it has none.
+
+    Args:
+        cloud: What each instance is; resolved.
+        count: How many are to be made.
+        region_quotas: ``quotas`` of the region, in REST's JSON.
+        project_quotas: ``quotas`` of the project.
+        region: Name of the region.
+        project: Name of the project.
+    """
+    of_region, of_project = _by_metric(region_quotas), _by_metric(project_quotas)
+    found = []
+    for need in _needs(cloud, count):
+        problem = _problem(need, of_project if need.everywhere else of_region, region, project)
+        if problem is not None:
+            found.append(problem)
+    return found
+
+
+def _needs(cloud: CloudSpec, count: int) -> Iterator[_Need]:
+    """All that `count` instances need, what is most often missing first."""
+    if cloud.gpus:
+        yield _Need(("GPUS_ALL_REGIONS",), cloud.gpus * count, everywhere=True)
+        yield from _gpus(cloud, count)
+    machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
+    processors = cpus(machine_type)
+    if processors:
+        yield _Need(("CPUS_ALL_REGIONS",), processors * count, everywhere=True)
+        yield _Need(_cpu_metrics(machine_type, cloud.spot), processors * count)
+    yield _Need(("INSTANCES",), count)
+    if cloud.external:
+        yield _Need(("IN_USE_ADDRESSES",), count)
+    if cloud.disk_type in _SSD_TYPES:
+        yield _Need(("SSD_TOTAL_GB",), cloud.disk_gb * count)
+    elif cloud.disk_type == "pd-standard":
+        yield _Need(("DISKS_TOTAL_GB",), cloud.disk_gb * count)
+
+
+def _gpus(cloud: CloudSpec, count: int) -> Iterator[_Need]:
+    gpu = gpu_of(cloud)
+    if gpu is None:
+        return
+    metrics: tuple[str, ...] = (gpu.quota,)
+    if cloud.spot:
+        # A project that never asked for preemptible quota has none, and then uses the other.
+        metrics = (gpu.spot_quota, gpu.quota)
+    elif 0 < cloud.max_duration_s <= SHORT_LIVED_S:
+        metrics = (gpu.quota, gpu.spot_quota)
+    yield _Need(metrics, cloud.gpus * count)
+
+
+def _cpu_metrics(machine_type: str, spot: bool) -> tuple[str, ...]:
+    family = machine_type.partition("-")[0]
+    metric = "CPUS" if family in _SHARED_QUOTA else f"{family.upper()}_CPUS"
+    return ("PREEMPTIBLE_CPUS", metric) if spot else (metric,)
+
+
+def _problem(need: _Need, quotas: Mapping[str, tuple[float, float]], region: str, project: str) -> Diagnosis | None:
+    known = [metric for metric in need.metrics if metric in quotas]
+    if not known or not need.amount or any(_free(quotas[metric]) >= need.amount for metric in known):
+        return None
+    metric = max(known, key=lambda one: _free(quotas[one]))
+    if _free(quotas[metric]) <= 0:
+        metric = known[0]
+    limit, usage = quotas[metric]
+    where = "in all regions together" if need.everywhere else f"in {region}"
+    allows = f"allows {limit:g} {where}, {usage:g} in use" if limit else f"allows none {where}"
+    also = [other for other in known if other != metric]
+    return Diagnosis(
+        "quota",
+        Scope.EVERYTHING if need.everywhere else Scope.REGION,
+        f"The quota {metric} of project {project} {allows}; {need.amount:g} more needed",
+        cause="".join(f"{other} has no room either ({quotas[other][0]:g} allowed)" for other in also),
+        next_step=quota_step(metric, project, "" if need.everywhere else region),
+    )
+
+
+def _free(quota: tuple[float, float]) -> float:
+    return quota[0] - quota[1]
+
+
+def _by_metric(quotas: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+    """Limit and usage by the quota's name."""
+    return {
+        str(quota["metric"]): (float(quota.get("limit", 0)), float(quota.get("usage", 0)))
+        for quota in quotas
+        if quota.get("metric")
+    }

@@ -1,0 +1,253 @@
+"""Random histories of a fleet on Compute Engine: faults at any call, the program killed or interrupted at any point."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from fleet.commands import down, gc, up
+from fleet.commands.wanted import UpRequest
+from fleet.config import caller
+from fleet.errors import FleetError
+from fleet.events import Event
+from fleet.ports import Ports
+from fleet.settings import Settings
+from fleet.state import FleetFolder, Store
+from provision.gce.api import Timing
+from provision.gce.provider import GceProvider
+from provision.model import CloudSpec, FleetSpec, Host, Instance
+from provision.provider import Provider
+from tests.emulator import Emulator
+
+FLEET = "history"
+QUICK = Timing(
+    first_poll_s=0.005, longest_poll_s=0.05, retry_s=0.2, operation_s=5.0, boot_s=2.0, settle_s=0.1, again_s=0.2
+)
+ZONES: tuple[tuple[str, ...], ...] = ((), ("us-central1-a",), ("us-central1", "europe-west1-b"), ("us-west4",))
+CREATING = ("compute.*bulkInsert", "compute.regionInstances.bulkInsert", "compute.instances.bulkInsert")
+CALLS = (
+    "compute.*",
+    "batch",
+    "batch.compute.*",
+    "compute.instances.*",
+    "compute.firewalls.*",
+    "compute.*Operations.*",
+)
+OF_CREATION = ("stockout", "stockout-plain", "quota", "disk-left", "partial", "partial-left", "operation-error")
+OF_CALLS = (
+    "403-rate",
+    "403-forbidden",
+    "404",
+    "409",
+    "412",
+    "429",
+    "500",
+    "503",
+    "quota-http",
+    "reset",
+    "lost",
+    "slow",
+)
+
+
+class Killed(BaseException):
+    """The program is no more; nothing catches this."""
+
+
+class Quiet:
+    """A sink that keeps what is told."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        pass
+
+
+class QuickPorts(Ports):
+    """The outside world, in a hurry."""
+
+    def provider(self, name: str, cloud: CloudSpec | None = None, *, keep: bool = True) -> Provider:
+        if name == "local":
+            return super().provider(name, cloud, keep=keep)
+        return GceProvider(
+            self.store.owner(keep=keep), caller(), self.store.journal, cloud or CloudSpec(), QUICK
+        )
+
+
+def reached(
+    spec: FleetSpec,
+    instances: list[Instance],
+    provider: Provider,
+    folder: FleetFolder,
+    ports: Ports,
+    sink: Any,
+) -> list[Host]:
+    """In place of SSH, which has tests of its own: the hosts as the provider tells them."""
+    from fleet.providers import translated
+
+    with translated():
+        return list(provider.hosts(spec, instances))
+
+
+@dataclass
+class Fuse:
+    """Ends the program before or after one of its calls."""
+
+    left: int = -1  # calls until it blows; negative: never
+    after: bool = False
+    error: type[BaseException] = Killed
+
+    def send(self, original: Any, session: Any, request: Any, **options: Any) -> Any:
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise self.error
+        answer = original(session, request, **options)
+        if self.left == 0:
+            raise self.error
+        return answer
+
+
+@contextlib.contextmanager
+def fused(fuse: Fuse, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    original = requests.Session.send
+    with patch.context() as inner:
+        inner.setattr(
+            requests.Session,
+            "send",
+            lambda session, request, **options: fuse.send(original, session, request, **options),
+        )
+        yield
+
+
+class History:
+    """What one user does to one fleet, and what goes wrong meanwhile; the same for the same seed."""
+
+    def __init__(self, seed: int, emulator: Emulator, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self.random = random.Random(seed)
+        self.emulator = emulator
+        self.root = root
+        self.patch = patch
+        self.told: list[str] = []
+        self.workers = self.random.choice((1, 2, 3, 8))
+        self.settings = Settings(
+            provider="gce",
+            project="proj-1",
+            endpoint=emulator.url,
+            gpu=self.random.choice((None, "t4", "t4:2")),
+            spot=self.random.choice((None, True)),
+            zones=self.random.choice(ZONES),
+            python="/usr/bin/python3",
+            workers=self.workers,
+        )
+
+    def ports(self) -> QuickPorts:
+        return QuickPorts(Store(self.root), lambda _: True)
+
+    def play(self) -> None:
+        """Some commands under faults, then the end without: nothing may be left."""
+        for _ in range(self.random.randint(1, 3)):
+            self.some_faults()
+            self.command(self.random.choice(("up", "up", "up", "down")))
+            if self.random.random() < 0.2:
+                self.preempt()
+        self.emulator.faults.clear()
+        self.end()
+
+    def some_faults(self) -> None:
+        self.emulator.faults.clear()
+        for _ in range(self.random.choice((0, 1, 1, 2, 3))):
+            creating = self.random.random() < 0.5
+            kind = self.random.choice(OF_CREATION if creating else OF_CALLS)
+            rule = self.emulator.faults.add(
+                kind,
+                match=self.random.choice(CREATING if creating else CALLS),
+                nth=self.random.randint(1, 4 if creating else 25),
+                times=self.random.choice((1, 1, 2, 5)),
+                seconds=0.02,
+                zones_available=self.random.choice(("", "us-central1-f")),
+            )
+            self.told.append(f"fault {rule}")
+
+    def preempt(self) -> None:
+        for name in self.emulator.state()["instances"][:1]:
+            with contextlib.suppress(LookupError, ValueError):
+                self.emulator.preempt(name, 0.0)
+                self.told.append(f"preempted {name}")
+
+    def command(self, verb: str) -> None:
+        chance = self.random.random()
+        fuse = Fuse()
+        if chance < 0.5:
+            fuse = Fuse(
+                self.random.randint(1, 40),
+                self.random.random() < 0.5,
+                Killed if chance < 0.35 else KeyboardInterrupt,
+            )
+        self.told.append(f"fleet {verb}, {fuse}")
+        with fused(fuse, self.patch):
+            self.run(verb)
+
+    def run(self, verb: str) -> bool:
+        """Whether the command said that all went well; and then it has."""
+        try:
+            if verb == "up":
+                up.run(UpRequest(FLEET, self.settings), self.ports(), Quiet())
+            elif verb == "gc":
+                request = gc.GcRequest(Settings(project="proj-1", endpoint=self.emulator.url), only=True)
+                gc.run(request, self.ports(), Quiet())
+            else:
+                down.run(down.DownRequest(FLEET), self.ports(), Quiet())
+        except Killed:
+            self.told.append("killed")
+            return False
+        except FleetError as error:
+            self.told.append(f"{type(error).__name__}: {error.sentence} | {error.cause}")
+            return False
+        except KeyboardInterrupt:
+            self.told.append("interrupted")
+            return False
+        self.told.append("success")
+        if verb == "up":
+            self.check_up()
+        else:
+            self.check_nothing()
+        return True
+
+    def check_up(self) -> None:
+        """`up` said that the fleet is up; a preemption may have come since."""
+        there = [one for one in self.emulator.cloud.instances.values() if one.status == "RUNNING"]
+        assert len(there) == self.workers, self.story()
+        assert len({one.blueprint.zone for one in there}) == 1, self.story()
+
+    def check_nothing(self) -> None:
+        state = self.emulator.state()
+        held = {key: state[key] for key in ("instances", "disks", "firewalls", "addresses", "operations")}
+        assert not any(held.values()), f"{held}\n{self.story()}"
+
+    def end(self) -> None:
+        self.emulator.settle()
+        if self.random.random() < 0.3:
+            shutil.rmtree(self.root / "fleets", ignore_errors=True)
+            if self.random.random() < 0.5:
+                shutil.rmtree(self.root, ignore_errors=True)
+            self.told.append("state lost")
+            assert self.run("gc"), self.story()
+        else:
+            assert self.run("down"), self.story()
+        self.check_nothing()
+        assert not [one for one in self.emulator.state()["violations"] if "client" in one], self.story()
+
+    def story(self) -> str:
+        return "\n".join(self.told)

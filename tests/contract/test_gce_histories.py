@@ -1,0 +1,29 @@
+"""Whatever goes wrong, nothing is left on Compute Engine after `fleet down` or `fleet gc`, and no error is success."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.histories import History, reached
+from tests.emulator import Emulator
+
+SHARES = 8
+HISTORIES = 320
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    with Emulator(operation_s=0.003) as running:
+        yield running
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_nothing_is_left(share: int, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleet.commands.up.reach", reached)
+    monkeypatch.setattr("fleet.commands.agents.running_job", lambda record, key: "")
+    for seed in range(share, HISTORIES, SHARES):
+        emulator.reset()
+        History(seed, emulator, tmp_path / str(seed), monkeypatch).play()

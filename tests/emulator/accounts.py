@@ -1,0 +1,146 @@
+"""Accounts of a guest: who may log in, out of the ``ssh-keys`` of its metadata, as Google's guest agent reads them.
+
+The agent's part is played from outside, by writing the files that the guest sees as ``/etc/passwd`` and its like.
+Source: https://cloud.google.com/compute/docs/connect/add-ssh-keys
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+FIRST_UID = 1001  # 1000 is the image's own `ubuntu`
+_LAST_SYSTEM_UID = 999
+_NOBODY = 65534
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_KEY_TYPE = re.compile(r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[A-Za-z0-9@.-]+")
+_MARK = "# Added by Google"
+
+
+def granted(metadata: Mapping[str, str]) -> dict[str, list[str]]:
+    """Public keys by user that the metadata of an instance lets in, in their order.
+
+    Lines that are no ``USER:KEYTYPE KEY COMMENT`` are passed over. Nobody is let in by metadata where
+    ``enable-oslogin`` is true: accounts are Google's then.
+    """
+    if metadata.get("enable-oslogin", "").lower() == "true":
+        return {}
+    found: dict[str, list[str]] = {}
+    for line in metadata.get("ssh-keys", "").splitlines():
+        user, colon, key = line.strip().partition(":")
+        words = key.split()
+        if colon and _USER.fullmatch(user) and len(words) >= 2 and _KEY_TYPE.fullmatch(words[0]):
+            found.setdefault(user, []).append(key)
+    return found
+
+
+@dataclass
+class Accounts:
+    """The files of a guest's accounts.
+
+    They are the users that the metadata names, with uids that mean nobody on this computer, beside root and the
+    system accounts of this computer. Like the guest agent, it takes keys back that the metadata no longer has, and
+    leaves accounts and keys alone that it did not add.
+
+    Attributes:
+        etc: Folder of ``passwd``, ``group`` and ``shadow``.
+        homes: What the guest sees as ``/home``.
+        root: What the guest sees as ``/root``.
+    """
+
+    etc: Path
+    homes: Path
+    root: Path
+
+    def prepare(self) -> None:
+        """Write the files with the system accounts alone, where there are none yet."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Passed through by everyone, as long as what Python needs may lie below it.
+        self.root.chmod(0o711)
+        self.homes.mkdir(parents=True, exist_ok=True)
+        self.homes.chmod(0o755)
+        self.etc.mkdir(parents=True, exist_ok=True)
+        passwd, group = self.etc / "passwd", self.etc / "group"
+        if passwd.exists():
+            return
+        system = [line for line in _lines(Path("/etc/passwd")) if _is_system(line)]
+        passwd.write_text("".join(f"{line}\n" for line in system))
+        group.write_text("".join(f"{line}\n" for line in _lines(Path("/etc/group")) if _is_system(line)))
+        shadow = self.etc / "shadow"
+        shadow.touch(0o600)
+        shadow.write_text("".join(_shadow(line.split(":")[0]) for line in system))
+
+    def refresh(self, metadata: Mapping[str, str]) -> None:
+        """Let in whom the metadata names, and nobody by it whom it does not."""
+        keys = granted(metadata)
+        for user in keys:
+            if self._entry(user) is None:
+                self._add(user)
+        for line in _lines(self.etc / "passwd"):
+            user, _, uid, gid, _, home, _ = line.split(":")
+            place = self.root if user == "root" else self.homes / user
+            if user == "root" or (int(uid) >= FIRST_UID and home.startswith("/home/") and place.is_dir()):
+                _write_keys(place, keys.get(user, []), int(uid), int(gid))
+
+    def _entry(self, user: str) -> str | None:
+        return next((line for line in _lines(self.etc / "passwd") if line.startswith(f"{user}:")), None)
+
+    def _add(self, user: str) -> None:
+        uids = [int(line.split(":")[2]) for line in _lines(self.etc / "passwd")]
+        uid = max([FIRST_UID - 1, *[one for one in uids if FIRST_UID <= one < _NOBODY]]) + 1
+        home = self.homes / user
+        if Path("/etc/skel").is_dir():
+            shutil.copytree("/etc/skel", home, dirs_exist_ok=True)
+        home.mkdir(exist_ok=True)
+        home.chmod(0o750)
+        for path in (home, *home.rglob("*")):
+            os.chown(path, uid, uid, follow_symlinks=False)
+        # Appended to, and passwd last: the guest sees these very files, and must never see half an account.
+        _append(self.etc / "group", f"{user}:x:{uid}:\n")
+        _append(self.etc / "shadow", _shadow(user))
+        _append(self.etc / "passwd", f"{user}:x:{uid}:{uid}::/home/{user}:/bin/bash\n")
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def _is_system(line: str) -> bool:
+    words = line.split(":")
+    return len(words) > 2 and words[2].isdigit() and (int(words[2]) <= _LAST_SYSTEM_UID or int(words[2]) == _NOBODY)
+
+
+def _shadow(user: str) -> str:
+    """No password, and not locked: sshd lets no locked account in."""
+    return f"{user}:*:20000:0:99999:7:::\n"
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("ab", buffering=0) as file:
+        file.write(line.encode())
+
+
+def _write_keys(home: Path, keys: list[str], uid: int, gid: int) -> None:
+    folder = home / ".ssh"
+    path = folder / "authorized_keys"
+    kept: list[str] = []
+    added_by_google = False
+    for line in _lines(path) if path.exists() else ():
+        if not added_by_google and line != _MARK:
+            kept.append(line)
+        added_by_google = line == _MARK
+    wanted = "".join(f"{line}\n" for line in kept) + "".join(f"{_MARK}\n{key}\n" for key in keys)
+    if not wanted and not path.exists():
+        return
+    if not folder.exists():
+        folder.mkdir(mode=0o700)
+        os.chown(folder, uid, gid)
+    fresh = folder / ".authorized_keys.new"
+    fresh.touch(0o600)
+    fresh.write_text(wanted)
+    os.chown(fresh, uid, gid)
+    fresh.replace(path)

@@ -1,0 +1,239 @@
+"""From a request to its answer: routing, validation in both directions, faults, counting."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tests.emulator import bulk, catalog, failures, instances, resources, waiting
+from tests.emulator.cloud import Call, Cloud
+from tests.emulator.discovery import Discovery, Method, discovery
+from tests.emulator.failures import Refusal, Violation, invalid, not_found
+from tests.emulator.faults import Faults, Rule
+from tests.emulator.methods import METHODS, STARTING
+
+Json = dict[str, Any]
+_MODULES = (bulk, instances, resources, waiting)  # They fill METHODS.
+
+_VERBS = {"insert": "create", "bulkInsert": "create", "aggregatedList": "list", "wait": "get", "patch": "update"}
+_VERBS["getFromFamily"] = "get"
+_NOUNS = {"regionInstances": "instances"}
+
+
+class Broken(Exception):  # noqa: N818 - what it does to the connection
+    """The connection breaks instead of an answer.
+
+    Args:
+        reset: It is reset; else closed.
+    """
+
+    def __init__(self, *, reset: bool) -> None:
+        super().__init__("reset" if reset else "lost")
+        self.reset = reset
+
+
+@dataclass(frozen=True)
+class Request:
+    """An HTTP request, or a part of a batch.
+
+    Attributes:
+        verb: ``POST``.
+        target: Path and query.
+        body: Its bytes.
+        in_batch: Whether it is a part of a batch.
+    """
+
+    verb: str
+    target: str
+    body: bytes = b""
+    in_batch: bool = False
+
+    @property
+    def path(self) -> str:
+        """Its path."""
+        return unquote(urlsplit(self.target).path)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """Parameters of its query; of several of one name, the last."""
+        return dict(parse_qsl(urlsplit(self.target).query, keep_blank_values=True))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer.
+
+    Attributes:
+        status: HTTP status.
+        body: Its bytes.
+        headers: Beside those of the body.
+    """
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def encode(status: int, body: Any, headers: Mapping[str, str] | None = None) -> Answer:
+    """An answer in JSON."""
+    return Answer(status, json.dumps(body).encode(), headers or {})
+
+
+class Api:
+    """Answers the requests of all clients.
+
+    Args:
+        cloud: What they work on.
+        faults: What strikes them.
+    """
+
+    def __init__(self, cloud: Cloud, faults: Faults) -> None:
+        self.cloud = cloud
+        self.faults = faults
+        self.calls: Counter[str] = Counter()
+        self.violations: list[Violation] = []
+        self._compute = discovery()
+
+    def answer(self, request: Request) -> Answer:
+        """The answer to a request.
+
+        Raises:
+            Broken: there is none.
+        """
+        try:
+            return self._answer(request)
+        except Refusal as refusal:
+            return encode(refusal.status, refusal.body, refusal.headers)
+        except Broken:
+            raise
+        except Exception:  # noqa: BLE001 - a bug of the emulator must not look like a fault that was asked for
+            self._record("emulator", f"{request.verb} {request.path}", [traceback.format_exc()])
+            return encode(500, failures.backend_error(500).body)
+
+    def count(self, method: str, in_batch: bool = False) -> None:
+        """Count a call."""
+        with self.cloud.clock.lock:
+            self.calls[f"batch.{method}" if in_batch else method] += 1
+
+    def strike(self, rule: Rule | None, zone: str = "") -> None:
+        """Let a fault strike before the effect.
+
+        Raises:
+            Refusal: it is an HTTP error.
+            Broken: it breaks the connection.
+        """
+        if rule is None:
+            return
+        if rule.kind == "slow":
+            time.sleep(rule.seconds)
+        if rule.kind == "reset":
+            raise Broken(reset=True)
+        refusal = rule.refusal(self.cloud.project, zone)
+        if refusal:
+            raise refusal
+
+    def _answer(self, request: Request) -> Answer:
+        for document in (self._compute, discovery("cloudresourcemanager.v1")):
+            found = document.match(request.verb, request.path)
+            if found:
+                return self._call(document, *found, request)
+        raise Refusal(404, "notFound", f"No method is at {request.verb} {request.path}")
+
+    def _call(self, document: Discovery, method: Method, path: Mapping[str, str], request: Request) -> Answer:
+        query = request.query
+        self.count(method.id, request.in_batch)
+        body = self._check_request(document, method, {**query, **path}, request.body)
+        place = path.get("zone") or path.get("region", "")
+        rule = self.faults.draw(
+            method.id, in_batch=request.in_batch, place=place, makes_operation=method.id in STARTING
+        )
+        self.strike(rule, place)
+        call = Call(method, path, query, body or {}, rule)
+        with self.cloud.clock.changed:
+            self.cloud.clock.run_due()
+            answer = encode(200, self._perform(document, call))
+        if rule and rule.kind == "lost":
+            raise Broken(reset=False)
+        return answer
+
+    def _perform(self, document: Discovery, call: Call) -> Json:
+        """Do what the call asks; the lock is held."""
+        if call.method.id == "cloudresourcemanager.projects.testIamPermissions":
+            return self._test_iam_permissions(call)
+        method = METHODS.get(call.method.id)
+        if method is None:
+            raise Refusal(501, "notImplemented", f"The emulator does not know {call.method.id}.")
+        self._check_access(call)
+        done = self._repeated(call)
+        if done is None:
+            done = method(self.cloud, call)
+            self._remember(call, done)
+        problems = document.check_response(call.method, done)
+        if problems:
+            self._record("emulator", call.method.id, problems)
+            raise Refusal(500, "backendError", f"The emulator's answer is wrong: {'; '.join(problems)}")
+        return done
+
+    def _check_request(self, document: Discovery, method: Method, given: Mapping[str, str], raw: bytes) -> Any:
+        """The body of a request, parsed and checked like its parameters."""
+        try:
+            body = json.loads(raw) if raw.strip() else None
+        except ValueError as error:
+            raise Refusal(400, "parseError", "Parse Error") from error
+        problems = document.check_parameters(method, given) + document.check_request(method, body)
+        if given.get("requestId") and not _is_uuid(given["requestId"]):
+            problems.append(f"parameter requestId: {given['requestId']!r} is no UUID")
+        if problems:
+            self._record("client", method.id, problems)
+            raise Refusal(400, "invalid", f"Invalid request: {'; '.join(problems)}")
+        return body
+
+    def _record(self, side: str, method: str, problems: list[str]) -> None:
+        with self.cloud.clock.lock:
+            self.violations.append(Violation(side, method, problems))
+
+    def _check_access(self, call: Call) -> None:
+        project = call.path["project"]
+        noun, verb = call.method.id.split(".")[1:]
+        if project != self.cloud.project and noun != "images":
+            raise not_found(f"projects/{project}")
+        for name, known in (("zone", catalog.ZONES), ("region", catalog.REGIONS)):
+            if noun != f"{name}s" and call.path.get(name, next(iter(known))) not in known:
+                raise invalid(name, call.path[name], f"Unknown {name}.")
+        permission = f"compute.{_NOUNS.get(noun, noun)}.{_VERBS.get(verb, verb)}"
+        if permission in self.cloud.denied:
+            raise failures.forbidden(permission, f"projects/{project}")
+
+    def _repeated(self, call: Call) -> Json | None:
+        """The operation that an earlier request of the same id started."""
+        operation = self.cloud.requests.get(_request_key(call))
+        return operation.body if operation else None
+
+    def _remember(self, call: Call, started: Json) -> None:
+        if call.query.get("requestId"):
+            operation = self.cloud.operations.find(call.scope, started["name"])
+            if operation:
+                self.cloud.requests[_request_key(call)] = operation
+
+    def _test_iam_permissions(self, call: Call) -> Json:
+        if call.path["resource"] != self.cloud.project:
+            raise Refusal(403, "forbidden", "The caller does not have permission", canonical="PERMISSION_DENIED")
+        return {"permissions": [name for name in call.body.get("permissions", []) if name not in self.cloud.denied]}
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return uuid.UUID(text).int != 0
+    except ValueError:
+        return False
+
+
+def _request_key(call: Call) -> tuple[str, ...]:
+    return (call.method.id, *call.path.values(), call.query.get("requestId", ""))

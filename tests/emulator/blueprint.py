@@ -1,0 +1,320 @@
+"""From the body of a request to what it asks for, with the checks that the API makes before it starts anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.emulator import catalog
+from tests.emulator.catalog import MachineType
+from tests.emulator.failures import Machine, bad_request, invalid, not_found, required
+
+Json = dict[str, Any]
+
+LONGEST_PREEMPTIBLE_S = 7 * 24 * 3600
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+_METADATA_KEY = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_METADATA_LIMIT = 512 * 1024
+_SHORTEST_RUN_S, _LONGEST_RUN_S = 30, 120 * 24 * 3600
+# Fields of a request that the instance shows as they were given.
+_KEPT = (
+    "advancedMachineFeatures",
+    "canIpForward",
+    "confidentialInstanceConfig",
+    "description",
+    "displayDevice",
+    "hostname",
+    "keyRevocationActionType",
+    "minCpuPlatform",
+    "reservationAffinity",
+    "resourcePolicies",
+    "serviceAccounts",
+    "shieldedInstanceConfig",
+)
+
+
+@dataclass
+class Blueprint:
+    """An instance that was asked for.
+
+    Attributes:
+        project: Project.
+        name: Name.
+        zone: Zone.
+        machine_type: Machine type.
+        gpu: Type of its GPUs; empty: none.
+        gpus: How many.
+        external: Whether it has an external address.
+        scheduling: Its ``scheduling``.
+        body: The fields of the Instance that follow from the request alone.
+        disks: Disks to be made for it, as Disk bodies without id and links.
+        gpu_metric: Quota that its GPUs count against; chosen when it gets them.
+    """
+
+    project: str
+    name: str
+    zone: str
+    machine_type: MachineType
+    gpu: str
+    gpus: int
+    external: bool
+    scheduling: Json
+    body: Json
+    disks: list[Json] = field(default_factory=list)
+    gpu_metric: str = ""
+
+    @property
+    def region(self) -> str:
+        """Its region."""
+        return catalog.ZONES[self.zone]
+
+    @property
+    def spot(self) -> bool:
+        """Whether it may be preempted."""
+        return bool(self.scheduling["preemptible"])
+
+    @property
+    def run_s(self) -> float:
+        """How long it may run, in seconds; 0: for ever."""
+        duration = self.scheduling.get("maxRunDuration", {})
+        return float(duration.get("seconds", 0))
+
+    @property
+    def machine(self) -> Machine:
+        """It in the words of the messages."""
+        return Machine(self.project, self.zone, self.machine_type.name, self.gpu, self.gpus)
+
+    @property
+    def path(self) -> str:
+        """``projects/P/zones/Z/instances/NAME``."""
+        return f"projects/{self.project}/zones/{self.zone}/instances/{self.name}"
+
+
+def fingerprint(value: object) -> str:
+    """What changes with `value`."""
+    return base64.b64encode(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()[:8]).decode()
+
+
+def last(reference: str) -> str:
+    """What a URL or a path names."""
+    return reference.rsplit("/", 1)[-1]
+
+
+def relative(reference: str) -> str:
+    """A URL or a path from ``projects/`` on, whatever host and version it names."""
+    found = re.search(r"projects/.*", reference)
+    return found[0] if found else reference
+
+
+def check_labels(labels: Json, name: str) -> None:
+    """Raise Refusal unless `labels` may be the labels of a resource."""
+    for key, value in labels.items():
+        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(str(value)):
+            raise invalid(name, f"{key}: {value}", f"Label '{key}' or its value does not conform to the rules.")
+    if len(labels) > 64:
+        raise invalid(name, len(labels), "At most 64 labels are allowed.")
+
+
+def check_metadata(metadata: Json) -> Json:
+    """`metadata` with its new fingerprint; Refusal unless it may be the metadata of an instance or project."""
+    items = metadata.get("items", [])
+    keys = [item.get("key", "") for item in items]
+    if len(set(keys)) < len(keys) or not all(_METADATA_KEY.fullmatch(key) for key in keys):
+        raise invalid("metadata", keys, "Metadata keys must be unique, of letters, digits, hyphens and underscores.")
+    if sum(len(item.get("value", "")) for item in items) > _METADATA_LIMIT:
+        raise invalid("metadata", "", "Metadata is larger than 512 KB.")
+    found: Json = {"kind": "compute#metadata", "items": items}
+    return {**found, "fingerprint": fingerprint(found)}
+
+
+def draw(project: str, zone: str, name: str, given: Json, *, bulk: bool = False) -> Blueprint:
+    """What an Instance, or in `bulk` its InstanceProperties, asks for.
+
+    Raises:
+        Refusal: it cannot be had, whatever the zone's capacity.
+    """
+    if not _NAME.fullmatch(name):
+        raise invalid("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
+    machine_type = _machine_type(given, zone, bulk)
+    scheduling = complete_scheduling(given.get("scheduling", {}))
+    gpu, gpus = _gpus(project, zone, machine_type, given.get("guestAccelerators", []), bulk)
+    if gpu and scheduling["onHostMaintenance"] != "TERMINATE":
+        raise bad_request("Instances with guest accelerators do not support live migration.")
+    interfaces = given.get("networkInterfaces") or [{"network": f"projects/{project}/global/networks/default"}]
+    check_labels(given.get("labels", {}), "resource.labels")
+    tags = given.get("tags", {}).get("items", [])
+    for tag in tags:
+        if not _NAME.fullmatch(tag):
+            raise invalid("resource.tags.items", tag, f"Must be a match of regex '{_NAME.pattern}'")
+    body = {key: given[key] for key in _KEPT if key in given}
+    body.update(
+        labels=given.get("labels", {}),
+        labelFingerprint=fingerprint(given.get("labels", {})),
+        metadata=check_metadata(given.get("metadata", {})),
+        tags={"items": tags, "fingerprint": fingerprint(tags)},
+        networkInterfaces=interfaces,
+        deletionProtection=given.get("deletionProtection", False),
+    )
+    blueprint = Blueprint(
+        project=project,
+        name=name,
+        zone=zone,
+        machine_type=machine_type,
+        gpu=gpu,
+        gpus=gpus,
+        external=any(interface.get("accessConfigs") for interface in interfaces),
+        scheduling=scheduling,
+        body=body,
+    )
+    _disks(blueprint, given.get("disks", []))
+    return blueprint
+
+
+def _machine_type(given: Json, zone: str, bulk: bool) -> MachineType:
+    reference = given.get("machineType", "")
+    if not reference:
+        raise required("resource.machineType")
+    if bulk == ("/" in reference):
+        wanted = "a name, not a URL" if bulk else "a URL"
+        raise invalid("resource.machineType", reference, f"The URL is malformed. Expected {wanted}.")
+    name = last(reference)
+    machine_type = catalog.MACHINE_TYPES.get(name)
+    if machine_type is None or not machine_type.is_in(zone):
+        raise invalid(
+            "resource.machineType", reference, f"Machine type with name '{name}' does not exist in zone '{zone}'."
+        )
+    if not bulk and f"zones/{zone}/" not in reference:
+        raise invalid("resource.machineType", reference, f"The machine type is not of zone '{zone}'.")
+    return machine_type
+
+
+def _gpus(project: str, zone: str, machine_type: MachineType, given: list[Json], bulk: bool) -> tuple[str, int]:
+    if not given:
+        return machine_type.gpu, machine_type.gpus
+    if len(given) > 1:
+        raise bad_request("At most one type of guest accelerator is supported.")
+    reference, count = given[0].get("acceleratorType", ""), given[0].get("acceleratorCount", 0)
+    name = last(reference)
+    if bulk == ("/" in reference):
+        raise invalid("resource.guestAccelerators[0].acceleratorType", reference, "The URL is malformed.")
+    accelerator = catalog.ACCELERATORS.get(name)
+    if accelerator is None or zone not in accelerator.zones:
+        raise not_found(f"projects/{project}/zones/{zone}/acceleratorTypes/{name}")
+    if name == machine_type.gpu and count == machine_type.gpus:
+        return name, count
+    if machine_type.family != "n1" or not accelerator.counts:
+        raise bad_request(f"[{machine_type.name}, {name}] features are not compatible for creating instance.")
+    if count not in accelerator.counts:
+        raise bad_request(
+            f"The number of GPU cards for '{name}' must be one of {list(accelerator.counts)}; {count} were requested."
+        )
+    if machine_type.cpus > accelerator.max_cpus * count:
+        raise bad_request(f"[{machine_type.name}] has too many CPUs for {count} {name}.")
+    return name, count
+
+
+def complete_scheduling(given: Json) -> Json:
+    """`given` with the API's defaults; a spot instance is preemptible, and the other way round."""
+    scheduling = dict(given)
+    spot = scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible"))
+    scheduling["preemptible"] = spot
+    scheduling.setdefault("provisioningModel", "STANDARD")
+    scheduling.setdefault("automaticRestart", not spot)
+    scheduling.setdefault("onHostMaintenance", "TERMINATE" if spot else "MIGRATE")
+    if spot and (scheduling["automaticRestart"] or scheduling["onHostMaintenance"] != "TERMINATE"):
+        raise bad_request(
+            "Scheduling must have preemptible be false when AutomaticRestart is true or it may migrate."
+        )
+    limit = scheduling.get("maxRunDuration")
+    action = scheduling.get("instanceTerminationAction")
+    if limit is not None:
+        seconds = int(limit.get("seconds", 0))
+        if not _SHORTEST_RUN_S <= seconds <= _LONGEST_RUN_S:
+            raise invalid("resource.scheduling.maxRunDuration", seconds, "It must be from 30 seconds to 120 days.")
+        if action is None:
+            raise bad_request("Scheduling must have instanceTerminationAction set when maxRunDuration is.")
+    if action is not None and limit is None and _is_standard(scheduling):
+        raise bad_request("instanceTerminationAction is only for Spot VMs and VMs with a limited run time.")
+    return scheduling
+
+
+def _is_standard(scheduling: Json) -> bool:
+    """Whether it is neither spot nor of another provisioning model."""
+    return bool(scheduling["provisioningModel"] == "STANDARD" and not scheduling["preemptible"])
+
+
+def _disks(blueprint: Blueprint, given: list[Json]) -> None:
+    """Set the disks to be made, and the instance's ``disks``."""
+    if not given or not given[0].get("boot"):
+        raise invalid("resource.disks", "", "At least one disk, the first of them a boot disk, is required.")
+    attached = []
+    for index, disk in enumerate(given):
+        attach = {
+            "kind": "compute#attachedDisk",
+            "type": "PERSISTENT",
+            "mode": "READ_WRITE",
+            "interface": "SCSI",
+            "deviceName": disk.get("deviceName", f"persistent-disk-{index}"),
+            "index": index,
+            "boot": bool(disk.get("boot")),
+            "autoDelete": bool(disk.get("autoDelete")),
+        }
+        if "initializeParams" in disk:
+            made = _new_disk(blueprint, disk, index)
+            blueprint.disks.append(made)
+            attach["source"] = made["name"]
+            attach["diskSizeGb"] = made["sizeGb"]
+        elif "source" in disk:
+            attach["source"] = last(disk["source"])
+        else:
+            raise required(f"resource.disks[{index}].initializeParams")
+        attached.append(attach)
+    blueprint.body["disks"] = attached
+
+
+def _new_disk(blueprint: Blueprint, disk: Json, index: int) -> Json:
+    params = disk["initializeParams"]
+    source = relative(params.get("sourceImage", ""))
+    image = catalog.find_image(source)
+    if image is None:
+        if source:
+            raise not_found(source)
+        raise required(f"resource.disks[{index}].initializeParams.sourceImage")
+    size_gb = int(params.get("diskSizeGb") or disk.get("diskSizeGb") or image.disk_gb)
+    if size_gb < image.disk_gb:
+        raise invalid(
+            f"resource.disks[{index}].initializeParams.diskSizeGb",
+            size_gb,
+            f"Requested disk size cannot be smaller than the image size ({image.disk_gb} GB)",
+        )
+    kind = last(params.get("diskType") or "pd-standard")
+    if kind not in catalog.DISK_TYPES:
+        raise not_found(f"projects/{blueprint.project}/zones/{blueprint.zone}/diskTypes/{kind}")
+    labels = params.get("labels", {})
+    check_labels(labels, f"resource.disks[{index}].initializeParams.labels")
+    default = blueprint.name if index == 0 else f"{blueprint.name}-{index}"
+    return {
+        "name": params.get("diskName") or default,
+        "sizeGb": str(size_gb),
+        "type": kind,
+        "sourceImage": image.path,
+        "sourceImageId": catalog.numeric_id(image.path),
+        "labels": labels,
+    }
+
+
+def check_network(project: str, interfaces: list[Json], networks: list[str], region: str) -> None:
+    """Raise Refusal unless all networks and subnetworks that `interfaces` name exist."""
+    for interface in interfaces:
+        network = last(interface.get("network", ""))
+        if network and network not in networks:
+            raise not_found(f"projects/{project}/global/networks/{network}")
+        subnetwork = last(interface.get("subnetwork", ""))
+        if subnetwork and subnetwork not in networks:
+            raise not_found(f"projects/{project}/regions/{region}/subnetworks/{subnetwork}")

@@ -1,0 +1,258 @@
+"""Bulk inserts: many instances by one call, all in one zone, at least so many or none."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.emulator import blueprint as blueprints
+from tests.emulator import catalog, failures, instances, lifecycle
+from tests.emulator.blueprint import Blueprint, check_network
+from tests.emulator.cloud import Call, Cloud, Instance
+from tests.emulator.failures import Failure, Refusal, invalid, required
+from tests.emulator.faults import Rule
+from tests.emulator.methods import starting
+from tests.emulator.operations import Done, Launch, Operation, Work
+
+Json = dict[str, Any]
+_PATTERN = re.compile(r"(?P<stem>[^#]*)(?P<marks>#+)(?P<rest>[^#]*)")
+
+
+@dataclass
+class _Bulk:
+    """One bulk insert on its way.
+
+    Attributes:
+        zone: Where all instances go.
+        min_count: Fewer than so many are none.
+        drawn: What is asked for.
+        children: The insert operation of each.
+        made: The instances that are there.
+        failures: Why the others are not.
+    """
+
+    zone: str
+    min_count: int
+    drawn: list[Blueprint]
+    children: list[Operation] = field(default_factory=list)
+    made: list[Instance] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    fault: Rule | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether too few could be made."""
+        return len(self.made) < self.min_count or bool(self.fault and self.fault.kind.startswith("partial"))
+
+
+@starting("compute.instances.bulkInsert")
+def zonal(cloud: Cloud, call: Call) -> Json:
+    bulk = _draw(cloud, call, call.zone)
+    for drawn in bulk.drawn:
+        lifecycle.refuse_taken_names(cloud, drawn)
+    return _launch(cloud, call, [bulk])
+
+
+@starting("compute.regionInstances.bulkInsert")
+def regional(cloud: Cloud, call: Call) -> Json:
+    region = call.path["region"]
+    bulks, refusals = [], []
+    for zone in _zones(call, region):
+        try:
+            bulks.append(_draw(cloud, call, zone))
+        except Refusal as refusal:
+            refusals.append(refusal)
+    if not bulks:
+        raise refusals[0]
+    return _launch(cloud, call, bulks)
+
+
+def _zones(call: Call, region: str) -> list[str]:
+    """The zones that the location policy leaves."""
+    policy = call.body.get("locationPolicy", {})
+    locations = {name.rsplit("/", 1)[-1]: place for name, place in policy.get("locations", {}).items()}
+    for zone in locations:
+        if zone not in catalog.REGIONS[region]:
+            raise invalid("resource.locationPolicy.locations", zone, f"The zone is not of region '{region}'.")
+    allowed = [zone for zone, place in locations.items() if place.get("preference") == "ALLOW"]
+    denied = [zone for zone, place in locations.items() if place.get("preference") == "DENY"]
+    zones = [zone for zone in catalog.REGIONS[region] if zone not in denied and (not allowed or zone in allowed)]
+    if not zones:
+        raise invalid("resource.locationPolicy.locations", "", "It leaves no zone.")
+    return zones
+
+
+def _draw(cloud: Cloud, call: Call, zone: str) -> _Bulk:
+    body = call.body
+    if "instanceProperties" not in body:
+        raise required("resource.instanceProperties")
+    count = int(body.get("count", 0))
+    if not 1 <= count <= 1000:
+        raise invalid("resource.count", count, "It must be from 1 to 1000.")
+    min_count = int(body.get("minCount", count))
+    if not 1 <= min_count <= count:
+        raise invalid("resource.minCount", min_count, "It must be from 1 to count.")
+    drawn = [
+        blueprints.draw(cloud.project, zone, name, body["instanceProperties"], bulk=True)
+        for name in _names(cloud, body, zone, count)
+    ]
+    interfaces = drawn[0].body["networkInterfaces"]
+    check_network(cloud.project, interfaces, cloud.networks, catalog.ZONES[zone])
+    return _Bulk(zone, min_count, drawn, fault=call.fault)
+
+
+def _names(cloud: Cloud, body: Json, zone: str, count: int) -> list[str]:
+    each = body.get("perInstanceProperties")
+    if each:
+        if len(each) != count:
+            raise invalid("resource.perInstanceProperties", len(each), f"There must be {count} of them.")
+        return [given.get("name") or key for key, given in each.items()]
+    pattern = _PATTERN.fullmatch(body.get("namePattern", ""))
+    if not pattern:
+        raise invalid("resource.namePattern", body.get("namePattern", ""), "It needs a row of '#'.")
+    free: list[str] = []
+    number = 0
+    while len(free) < count:
+        number += 1
+        name = f"{pattern['stem']}{number:0{len(pattern['marks'])}d}{pattern['rest']}"
+        if (zone, name) not in cloud.instances:
+            free.append(name)
+    return free
+
+
+def _launch(cloud: Cloud, call: Call, bulks: list[_Bulk]) -> Json:
+    """Start the operation; `bulks` has the same for each zone it could go to."""
+    group = str(uuid.uuid4())
+    chosen: list[_Bulk] = []
+
+    def begin() -> Failure | None:
+        failure = call.fault.failure(None, "") if call.fault else None
+        if failure is not None:
+            return failure
+        bulk = _choose(cloud, bulks)
+        chosen.append(bulk)
+        _begin(cloud, bulk, group, parent)
+        return None
+
+    def finish(done: Done) -> None:
+        _finish(cloud, chosen[0], parent, done)
+
+    target = f"{cloud.base}/{call.scope}/instances"
+    parent = cloud.launch(call, "bulkInsert", target, Work(begin, finish), group=group)
+    return parent.body
+
+
+def _choose(cloud: Cloud, bulks: list[_Bulk]) -> _Bulk:
+    """The first zone that has room for all; the first of all where none has."""
+    held = list(cloud.held())
+    for bulk in bulks:
+        struck = bulk.fault is not None and bulk.fault.zone == bulk.zone
+        if not (struck and len(bulks) > 1) and cloud.limits.has_room(bulk.drawn[0], held, bulk.zone, len(bulk.drawn)):
+            # A fault that is bound to another zone does not strike here.
+            if bulk.fault and bulk.fault.zone in catalog.ZONES and not struck:
+                return replace(bulk, fault=None)
+            return bulk
+    return bulks[0]
+
+
+def _begin(cloud: Cloud, bulk: _Bulk, group: str, parent: Operation) -> None:
+    """Make what can be made, each with an insert operation of its own."""
+    for drawn in bulk.drawn:
+        failure = _struck(bulk, drawn) or instances.name_taken(cloud, drawn) or lifecycle.shortage(cloud, drawn)
+        child = _child(cloud, bulk, drawn, group, failure)
+        bulk.children.append(child)
+        if failure is None:
+            instance = lifecycle.appear(cloud, drawn)
+            instance.latest = parent
+            child.body["targetId"] = instance.body["id"]
+            bulk.made.append(instance)
+        else:
+            bulk.failures.append(failure)
+            if bulk.fault and bulk.fault.kind == "disk-left":
+                instances.leave_disks(cloud, drawn)
+    _show(bulk, parent, "CREATING", 0)
+
+
+def _struck(bulk: _Bulk, drawn: Blueprint) -> Failure | None:
+    """How the fault of the call strikes one of the instances."""
+    fault = bulk.fault
+    if fault is None:
+        return None
+    if fault.kind.startswith("partial"):
+        room = min(fault.created or len(bulk.drawn) // 2, len(bulk.drawn) - 1)
+        return failures.stockout(drawn.machine, fault.zones_available) if len(bulk.made) >= room else None
+    return fault.failure(drawn.machine, drawn.region)
+
+
+def _child(cloud: Cloud, bulk: _Bulk, drawn: Blueprint, group: str, failure: Failure | None) -> Operation:
+    target = f"{cloud.base}/zones/{bulk.zone}/instances/{drawn.name}"
+    launch = Launch(f"zones/{bulk.zone}", "insert", target, group=group)
+    made = bulk.made
+
+    def finish(done: Done) -> None:
+        # Its instance, unless the bulk insert was faster and has taken it back.
+        for instance in made:
+            if instance.blueprint is drawn:
+                lifecycle.start(cloud, instance)
+        done(None)
+
+    return cloud.operations.launch(launch, Work(lambda: failure, finish))
+
+
+def _finish(cloud: Cloud, bulk: _Bulk, parent: Operation, done: Done) -> None:
+    """Wait for the children; then keep all, or delete all."""
+    pending = [child for child in bulk.children if not child.done]
+    if pending:
+        pending[-1].followers.append(lambda: _finish(cloud, bulk, parent, done))
+        return
+    fault = bulk.fault.kind if bulk.fault else ""
+    if not bulk.failed:
+        _show(bulk, parent, "DONE", 0)
+        done(instances.INTERNAL if fault == "fails-after" else None)
+        return
+    causes = tuple(error for failure in bulk.failures[:1] for error in failure.errors)
+    # What a regional one says itself tells nothing; the cause is at its children alone.
+    failure = failures.min_count(bulk.min_count, causes if parent.scope.startswith("zones/") else ())
+    if fault == "partial-left":
+        _show(bulk, parent, "DONE", 0)
+        done(failure)
+        return
+    _show(bulk, parent, "ROLLING_BACK", 0)
+
+    def taken_back() -> None:
+        _show(bulk, parent, "DONE", len(bulk.made))
+        done(failure)
+
+    _take_back(cloud, bulk, taken_back)
+
+
+def _take_back(cloud: Cloud, bulk: _Bulk, then: Callable[[], None]) -> None:
+    """Delete what was made; `then` follows."""
+    left = [instance for instance in bulk.made if not lifecycle.gone(cloud, instance)]
+    if not left:
+        then()
+
+    def removed() -> None:
+        if all(lifecycle.gone(cloud, instance) for instance in left) and left:
+            left.clear()
+            then()
+
+    for instance in list(left):
+        lifecycle.vanish(cloud, instance, removed)
+
+
+def _show(bulk: _Bulk, parent: Operation, status: str, deleted: int) -> None:
+    parent.body["instancesBulkInsertOperationMetadata"] = {
+        "perLocationStatus": {
+            f"zones/{bulk.zone}": {
+                "status": status,
+                "targetVmCount": len(bulk.drawn),
+                "createdVmCount": len(bulk.made),
+                "failedToCreateVmCount": len(bulk.failures),
+                "deletedVmCount": deleted,
+            }
+        }
+    }

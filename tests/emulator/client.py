@@ -1,0 +1,164 @@
+"""Google's own client, pointed at an emulator; what the tests of the emulator call it with."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from google.api_core.client_options import ClientOptions
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import compute_v1 as compute
+
+PROJECT = "proj-1"
+IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
+NAT = [compute.AccessConfig(name="External NAT", type_="ONE_TO_ONE_NAT")]
+
+
+class Client:
+    """Calls an emulator.
+
+    Args:
+        url: Of the emulator.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._settings: dict[str, Any] = {
+            "credentials": AnonymousCredentials(),  # type: ignore[no-untyped-call]
+            "client_options": ClientOptions(api_endpoint=url),  # type: ignore[no-untyped-call]
+        }
+
+    @cached_property
+    def instances(self) -> compute.InstancesClient:
+        return compute.InstancesClient(**self._settings)
+
+    @cached_property
+    def disks(self) -> compute.DisksClient:
+        return compute.DisksClient(**self._settings)
+
+    @cached_property
+    def zone_operations(self) -> compute.ZoneOperationsClient:
+        return compute.ZoneOperationsClient(**self._settings)
+
+    @cached_property
+    def region_operations(self) -> compute.RegionOperationsClient:
+        return compute.RegionOperationsClient(**self._settings)
+
+    @cached_property
+    def global_operations(self) -> compute.GlobalOperationsClient:
+        return compute.GlobalOperationsClient(**self._settings)
+
+    def of(self, kind: str) -> Any:
+        """Any other client, ``Firewalls``."""
+        return getattr(compute, f"{kind}Client")(**self._settings)
+
+    def insert(self, name: str, zone: str = "us-central1-a", **fields: Any) -> compute.Operation:
+        """Ask for an instance; returns before it is there."""
+        machine = fields.pop("machine", "n1-standard-4")
+        instance = compute.Instance(
+            name=name, machine_type=f"zones/{zone}/machineTypes/{machine}", **{**_common(), **fields}
+        )
+        return self.instances.insert_unary(project=PROJECT, zone=zone, instance_resource=instance)
+
+    def create(self, name: str, zone: str = "us-central1-a", **fields: Any) -> compute.Instance:
+        """The instance, once it is there."""
+        operation = self.wait(self.insert(name, zone, **fields))
+        assert not operation.error.errors, operation.error
+        return self.instances.get(project=PROJECT, zone=zone, instance=name)
+
+    def bulk_insert(
+        self, names: Sequence[str], place: str, zones: Sequence[str] = (), request_id: str = "", **fields: Any
+    ) -> compute.Operation:
+        """Ask for instances in a zone, or in one of `zones` of a region; returns before they are there."""
+        machine = fields.pop("machine", "n1-standard-4")
+        min_count = fields.pop("min_count", len(names))
+        name_each = compute.BulkInsertInstanceResourcePerInstanceProperties
+        resource = compute.BulkInsertInstanceResource(
+            count=len(names),
+            min_count=min_count,
+            instance_properties=compute.InstanceProperties(machine_type=machine, **{**_common(), **fields}),
+            per_instance_properties={name: name_each(name=name) for name in names},
+        )
+        told: dict[str, Any] = {"project": PROJECT, "request_id": request_id or str(uuid.uuid4())}
+        if place[-2] == "-":
+            request = compute.BulkInsertInstanceRequest(
+                zone=place, bulk_insert_instance_resource_resource=resource, **told
+            )
+            return self.instances.bulk_insert_unary(request=request)
+        allowed = {f"zones/{zone}": compute.LocationPolicyLocation(preference="ALLOW") for zone in zones}
+        resource.location_policy = compute.LocationPolicy(target_shape="ANY_SINGLE_ZONE", locations=allowed)
+        regional = compute.BulkInsertRegionInstanceRequest(
+            region=place, bulk_insert_instance_resource_resource=resource, **told
+        )
+        return self.of("RegionInstances").bulk_insert_unary(request=regional)  # type: ignore[no-any-return]
+
+    def wait(self, operation: compute.Operation) -> compute.Operation:
+        """The operation, once it is done."""
+        while operation.status != compute.Operation.Status.DONE:
+            scope: dict[str, Any] = {"project": PROJECT, "operation": operation.name}
+            if operation.zone:
+                operation = self.zone_operations.wait(zone=operation.zone.rsplit("/", 1)[-1], **scope)
+            elif operation.region:
+                operation = self.region_operations.wait(region=operation.region.rsplit("/", 1)[-1], **scope)
+            else:
+                operation = self.global_operations.wait(**scope)
+        return operation
+
+    def all_instances(self, wanted: str = "", **settings: Any) -> dict[str, compute.Instance]:
+        """All instances that pass a filter, by name."""
+        request = compute.AggregatedListInstancesRequest(project=PROJECT, filter=wanted, **settings)
+        return {
+            one.name: one for _, scope in self.instances.aggregated_list(request=request) for one in scope.instances
+        }
+
+    def all_operations(self, wanted: str = "") -> list[compute.Operation]:
+        """All operations that pass a filter."""
+        request = compute.AggregatedListGlobalOperationsRequest(project=PROJECT, filter=wanted)
+        return [
+            one for _, scope in self.global_operations.aggregated_list(request=request) for one in scope.operations
+        ]
+
+
+def t4(count: int = 1, zone: str = "us-central1-a", *, bulk: bool = False) -> dict[str, Any]:
+    """Fields of an instance with T4 GPUs; a bulk insert names them without their zone."""
+    path = "nvidia-tesla-t4" if bulk else f"projects/{PROJECT}/zones/{zone}/acceleratorTypes/nvidia-tesla-t4"
+    return {
+        "guest_accelerators": [compute.AcceleratorConfig(accelerator_count=count, accelerator_type=path)],
+        "scheduling": compute.Scheduling(on_host_maintenance="TERMINATE", automatic_restart=False),
+    }
+
+
+def spot(action: str = "DELETE", **fields: Any) -> compute.Scheduling:
+    """Scheduling of a spot instance."""
+    return compute.Scheduling(
+        on_host_maintenance="TERMINATE",
+        automatic_restart=False,
+        provisioning_model="SPOT",
+        instance_termination_action=action,
+        **fields,
+    )
+
+
+def limited(seconds: int, action: str = "DELETE") -> compute.Scheduling:
+    """Scheduling of an instance that ends by itself."""
+    return compute.Scheduling(max_run_duration=compute.Duration(seconds=seconds), instance_termination_action=action)
+
+
+def codes(operation: compute.Operation) -> list[str]:
+    """Error codes of an operation."""
+    return [error.code for error in operation.error.errors]
+
+
+def _common() -> dict[str, Any]:
+    items = [
+        compute.Items(key="enable-guest-attributes", value="TRUE"),
+        compute.Items(key="ssh-keys", value="fleet:k"),
+    ]
+    disk = compute.AttachedDiskInitializeParams(source_image=IMAGE, disk_size_gb=100, labels={"fleet": "demo"})
+    return {
+        "disks": [compute.AttachedDisk(boot=True, auto_delete=True, initialize_params=disk)],
+        "labels": {"fleet": "demo"},
+        "metadata": compute.Metadata(items=items),
+        "network_interfaces": [compute.NetworkInterface(network="global/networks/default", access_configs=NAT)],
+    }

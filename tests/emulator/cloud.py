@@ -1,0 +1,254 @@
+"""What the emulator holds: the resources of one project."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.emulator import catalog
+from tests.emulator.blueprint import Blueprint, check_metadata
+from tests.emulator.clock import Clock
+from tests.emulator.discovery import Method
+from tests.emulator.failures import Refusal, not_found
+from tests.emulator.faults import Rule
+from tests.emulator.guests import Guest, Guests
+from tests.emulator.limits import Limits, Usage, disk_quota
+from tests.emulator.operations import Launch, Operation, Operations, Work
+
+Json = dict[str, Any]
+
+PROJECT_NUMBER = "100000000001"
+
+
+@dataclass
+class Call:
+    """One call of a method.
+
+    Attributes:
+        method: Which.
+        path: Parameters of its path.
+        query: Parameters of its query.
+        body: Its body; empty: it came without one.
+        fault: What strikes it, among the faults of operations.
+    """
+
+    method: Method
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Json
+    fault: Rule | None = None
+
+    @property
+    def scope(self) -> str:
+        """``zones/Z``, ``regions/R`` or ``global``."""
+        if "zone" in self.path:
+            return f"zones/{self.path['zone']}"
+        return f"regions/{self.path['region']}" if "region" in self.path else "global"
+
+    @property
+    def zone(self) -> str:
+        """Its zone."""
+        return self.path["zone"]
+
+
+@dataclass
+class Instance:
+    """An instance.
+
+    Attributes:
+        blueprint: What was asked for.
+        body: As the API shows it.
+        address: Its address, inside and outside.
+        guest: What runs on it.
+        attributes: Guest attributes by namespace and key.
+        latest: The last operation on it; the next one begins after it.
+        starts: How often it was started.
+    """
+
+    blueprint: Blueprint
+    body: Json
+    address: str
+    guest: Guest | None = None
+    attributes: dict[tuple[str, str], str] = field(default_factory=dict)
+    latest: Operation | None = None
+    starts: int = 0
+
+    @property
+    def status(self) -> str:
+        """``RUNNING``."""
+        return str(self.body["status"])
+
+    def metadata(self) -> dict[str, str]:
+        """Its metadata items."""
+        return {item["key"]: item.get("value", "") for item in self.body["metadata"]["items"]}
+
+
+class Cloud:
+    """All resources of one project.
+
+    Whatever touches it holds the clock's lock.
+
+    Args:
+        project: Its id.
+        clock: Emulator's time.
+        operation_s: How long an operation takes.
+        guests: Makes what runs on the instances.
+        threaded: Whether guests take time, so that what is done to them is done beside.
+        folder: Of the guests' files.
+        ssh_port: Where the guests' sshd listens.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        clock: Clock,
+        operation_s: float,
+        guests: Guests,
+        *,
+        threaded: bool,
+        folder: Path,
+        ssh_port: int,
+    ) -> None:
+        self.project = project
+        self.clock = clock
+        self.operations = Operations(clock, operation_s)
+        self.limits = Limits()
+        self.guests = guests
+        self.folder = folder
+        self.ssh_port = ssh_port
+        self.root = ""
+        self.base = ""
+        self.grace_s = 30.0
+        self._threaded = threaded
+        self._address_stem = ""
+        self._threads: list[threading.Thread] = []
+        self.instances: dict[tuple[str, str], Instance] = {}
+        self.disks: dict[tuple[str, str], Json] = {}
+        self.firewalls: dict[str, Json] = {}
+        self.addresses: dict[tuple[str, str], Json] = {}
+        self.networks: list[str] = []
+        self.denied: set[str] = set()
+        self.requests: dict[tuple[str, ...], Operation] = {}
+        self.metadata: Json = {}
+        self._serial = 0
+        self.empty()
+
+    def settle_at(self, url: str, port: int) -> None:
+        """Take the URL and TCP port of the server that shows this cloud."""
+        self.root = f"{url}/compute/v1"
+        self.base = f"{self.root}/projects/{self.project}"
+        self.operations.base = self.base
+        self._address_stem = f"127.{port >> 8}.{port & 255}"
+
+    def empty(self) -> None:
+        """Hold nothing, as at first."""
+        self.operations.clear()
+        self.limits.reset()
+        for held in (self.instances, self.disks, self.firewalls, self.addresses, self.requests, self.denied):
+            held.clear()
+        self.networks = ["default"]
+        self.metadata = check_metadata({})
+
+    def new_id(self) -> str:
+        """A numeric id that no resource has."""
+        self._serial += 1
+        return catalog.numeric_id(f"{self.clock.now()} {self._serial}")
+
+    def launch(
+        self,
+        call: Call,
+        kind: str,
+        target: str,
+        work: Work,
+        *,
+        target_id: str = "",
+        after: Operation | None = None,
+        group: str = "",
+    ) -> Operation:
+        """Start the operation that answers `call`."""
+        fault = call.fault
+        launch = Launch(
+            call.scope,
+            kind,
+            target,
+            target_id,
+            client_id=call.query.get("requestId", ""),
+            group=group,
+            extra_s=fault.seconds if fault and fault.kind == "slow-operation" else 0.0,
+        )
+        return self.operations.launch(launch, work, after)
+
+    def instance(self, zone: str, name: str) -> Instance:
+        """The instance of that name or id.
+
+        Raises:
+            Refusal: there is none.
+        """
+        found = self.instances.get((zone, name))
+        if found is None and name.isdigit():
+            found = next((one for one in self.instances.values() if one.body["id"] == name), None)
+        if found is None:
+            raise not_found(f"projects/{self.project}/zones/{zone}/instances/{name}")
+        return found
+
+    def held(self) -> Iterator[Blueprint]:
+        """What the zones' capacity is spent on."""
+        return (one.blueprint for one in self.instances.values() if one.status != "TERMINATED")
+
+    def usage(self) -> Usage:
+        """What is used of each quota."""
+        used: Usage = {("", "FIREWALLS"): float(len(self.firewalls)), ("", "NETWORKS"): float(len(self.networks))}
+        for blueprint in self.held():
+            for key, amount in self.limits.consumption(blueprint).items():
+                used[key] = used.get(key, 0.0) + amount
+        for (zone, _), disk in self.disks.items():
+            where = (catalog.ZONES[zone], disk_quota(disk["type"].rsplit("/", 1)[-1]))
+            used[where] = used.get(where, 0.0) + float(disk["sizeGb"])
+        return used
+
+    def free_address(self) -> str:
+        """An address that no instance has.
+
+        Raises:
+            Refusal: all are taken.
+        """
+        taken = {one.address for one in self.instances.values()}
+        for last in range(2, 255):
+            address = f"{self._address_stem}.{last}"
+            if address not in taken:
+                return address
+        raise Refusal(403, "quotaExceeded", "The emulator has no address left.", domain="usageLimits")
+
+    def aside(self, action: Callable[[], None], then: Callable[[], None] = lambda: None) -> None:
+        """Do something with a guest, which may take its time, and then, with the lock held, what follows."""
+        if not self._threaded:
+            action()
+            then()
+            return
+
+        def run() -> None:
+            action()
+            with self.clock.changed:
+                then()
+                self.clock.changed.notify_all()
+
+        thread = threading.Thread(target=run, name="emulator guest", daemon=True)
+        self._threads = [one for one in self._threads if one.is_alive()]
+        self._threads.append(thread)
+        thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait, without the lock, until what is done with guests is done.
+
+        Raises:
+            TimeoutError: it takes longer.
+        """
+        deadline = time.monotonic() + timeout_s
+        for thread in list(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                raise TimeoutError(f"a guest still has not ended after {timeout_s:g} s")

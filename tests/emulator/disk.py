@@ -1,0 +1,246 @@
+"""The disk of a guest: the folder that holds all its files, and the mounts by which it sees them in their places.
+
+Accounts of users are not root, so they see what everyone may see. Where the interpreter of this computer, or the
+packages that pip finds, lie in a folder that is closed to others, or that a guest has of its own, they are mounted at
+the same path below the guest's folder of that name.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+import sysconfig
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.keys import generate_ed25519
+from provision.local import sshd
+from tests.emulator.accounts import Accounts
+from tests.emulator.space import UP
+
+_IMAGES = Path(__file__).with_name("images")
+_BIN = Path("/usr/local/bin")
+# Emptied for a guest, whatever this computer has there. sshd writes who logs in to the last two.
+_OWN = (Path("/home"), Path("/root"), Path("/tmp"), Path("/run"), Path("/var/log"))
+
+# Name and memory as nvidia-smi tells them, power limit in watts, compute capability.
+_GPUS = {
+    "nvidia-tesla-t4": ("Tesla T4", "15360", "70", "7.5"),
+    "nvidia-tesla-p4": ("Tesla P4", "7680", "75", "6.1"),
+    "nvidia-tesla-p100": ("Tesla P100-PCIE-16GB", "16384", "250", "6.0"),
+    "nvidia-tesla-v100": ("Tesla V100-SXM2-16GB", "16384", "300", "7.0"),
+    "nvidia-l4": ("NVIDIA L4", "23034", "72", "8.9"),
+    "nvidia-tesla-a100": ("NVIDIA A100-SXM4-40GB", "40960", "400", "8.0"),
+    "nvidia-a100-80gb": ("NVIDIA A100-SXM4-80GB", "81920", "400", "8.0"),
+    "nvidia-h100-80gb": ("NVIDIA H100 80GB HBM3", "81559", "700", "9.0"),
+}
+
+
+@dataclass(frozen=True)
+class GuestSpec:
+    """What an instance is made of.
+
+    Attributes:
+        name: Of the instance.
+        zone: Where it stands.
+        project: Whose it is.
+        id: Its number.
+        address: Loopback address of its own.
+        ssh_port: TCP port of its sshd.
+        gpus: How many.
+        gpu: Their type, ``nvidia-tesla-t4``; empty where it has none.
+        metadata: Its metadata items.
+        folder: Of all its files; its own, and gone with it.
+    """
+
+    name: str
+    zone: str
+    project: str
+    id: str
+    address: str
+    ssh_port: int
+    gpus: int
+    gpu: str
+    metadata: Mapping[str, str]
+    folder: Path
+
+
+class Disk:
+    """The files of one guest.
+
+    Attributes:
+        accounts: Who may log in.
+        domain_name: Of the guest in its cloud's network.
+
+    Raises:
+        ValueError: its GPUs are of an unknown type.
+    """
+
+    def __init__(self, spec: GuestSpec) -> None:
+        if spec.gpus and spec.gpu not in _GPUS:
+            raise ValueError(f"no GPU of type {spec.gpu!r} is emulated, but {', '.join(_GPUS)}")
+        self._spec = spec
+        self._folder = spec.folder.resolve()
+        self._etc = self._folder / "etc"
+        self.accounts = Accounts(self._etc, self._seen(Path("/home")), self._seen(Path("/root")))
+        self.domain_name = f"{spec.name}.{spec.zone}.c.{spec.project}.internal"
+
+    def _seen(self, place: Path) -> Path:
+        """What the guest sees as `place`."""
+        return self._folder / "covers" / str(place).strip("/")
+
+    def prepare(self) -> str:
+        """Make what is missing of its files, and empty ``/tmp`` and ``/run``, before a boot; the public host key."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.accounts.prepare()
+        for place, mode in (("/tmp", 0o1777), ("/run", 0o755)):
+            folder = self._seen(Path(place))
+            if folder.exists():
+                shutil.rmtree(folder)
+            folder.mkdir()
+            folder.chmod(mode)
+        # Without it, an sshd that root starts does not run.
+        (self._seen(Path("/run")) / "sshd").mkdir(mode=0o755)
+        (self._folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        (self._etc / "hostname").write_text(f"{self._spec.name}\n")
+        (self._etc / "hosts").write_text(
+            f"127.0.0.1 localhost\n{self._spec.address} {self.domain_name} {self._spec.name}  # Added by Google\n"
+        )
+        self._write_programs()
+        return self._host_key()
+
+    def _host_key(self) -> str:
+        folder = self._etc / "ssh"
+        folder.mkdir(exist_ok=True)
+        private, public = folder / "ssh_host_ed25519_key", folder / "ssh_host_ed25519_key.pub"
+        if not public.exists():
+            pair = generate_ed25519(f"root@{self._spec.name}")
+            private.touch(0o600)
+            private.write_text(pair.private)
+            public.write_text(f"{pair.public}\n")
+        return public.read_text().strip()
+
+    def _write_programs(self) -> None:
+        folder = self._folder / "bin"
+        if folder.exists():
+            return
+        folder.mkdir()
+        # No link: an environment made through one looks for the standard library beside the link.
+        _write_program(folder / "python3", f'#!/bin/sh\nexec {shlex.quote(str(_interpreter()))} "$@"\n')
+        if self._spec.gpus:
+            name, memory, power, capability = _GPUS[self._spec.gpu]
+            known = {
+                "count": self._spec.gpus,
+                "name": name,
+                "memory_mib": memory,
+                "power_w": power,
+                "compute_cap": capability,
+            }
+            _write_program(folder / "nvidia-smi", f"#!{_BIN}/python3 -IS\n" + (_IMAGES / "nvidia_smi.py").read_text())
+            (folder / "nvidia-smi.json").write_text(json.dumps(known))
+
+    def write_boot_script(self, index: Path, metadata: str) -> Path:
+        """Write what makes the mounts and becomes sshd.
+
+        Args:
+            index: Folder where pip finds packages.
+            metadata: Address and port of the metadata server.
+        """
+        program = sshd.find()
+        assert program
+        (self._etc / "ssh" / "sshd_config").write_text(self._sshd_config(self._environment(index, metadata)))
+        lines = [
+            "set -eu",
+            f"cd {shlex.quote(str(self._folder))}",
+            f"echo {shlex.quote(self._spec.name)} > /proc/sys/kernel/hostname",
+        ]
+        for name in ("passwd", "group", "shadow", "hosts", "hostname"):
+            lines.append(f"mount --bind etc/{name} /etc/{name}")
+        lines += [
+            "mount --bind etc/ssh /etc/ssh",
+            "mount --bind boot_id /proc/sys/kernel/random/boot_id",
+            "mount -t tmpfs -o mode=1777 tmpfs /dev/shm",
+            f"mount -t overlay -o lowerdir=bin:{_BIN} overlay {_BIN}",
+        ]
+        # Of a GPU of this computer the guest knows nothing.
+        lines += [
+            f"mount --bind /dev/null {path}"
+            for path in map(Path, ("/usr/bin/nvidia-smi", "/bin/nvidia-smi"))
+            if path.exists() and not path.parent.is_symlink()
+        ]
+        lines += self._covers([*_needed(), index])
+        lines += ["cd /", f"echo {shlex.quote(UP)}", f"exec {shlex.quote(program)} -D -e"]
+        path = self._folder / "boot.sh"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
+
+    def _covers(self, needed: list[Path]) -> list[str]:
+        """Commands that show the guest its own folders, with what it needs of this computer in them."""
+        covers = _covered(needed)
+        lines = []
+        for path in needed:
+            cover = next((one for one in covers if path.is_relative_to(one)), None)
+            if cover is not None:
+                place = self._seen(cover) / path.relative_to(cover)
+                place.mkdir(parents=True, exist_ok=True)
+                lines.append(f"mount --bind {shlex.quote(str(path))} {shlex.quote(str(place))}")
+        # The one that this disk lies in comes last: after it, the disk has no name.
+        for cover in sorted(covers, key=self._folder.is_relative_to):
+            self._seen(cover).mkdir(parents=True, exist_ok=True)
+            lines.append(f"mount --rbind {shlex.quote(str(self._seen(cover)))} {shlex.quote(str(cover))}")
+        return lines
+
+    def _environment(self, index: Path, metadata: str) -> Mapping[str, str]:
+        found = {"GCE_METADATA_HOST": metadata, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index.as_uri()}
+        if self._spec.gpus:
+            found["EMULATED_GPUS"] = f"{_BIN}/nvidia-smi.json"
+        return found
+
+    def _sshd_config(self, environment: Mapping[str, str]) -> str:
+        variables = " ".join(f'"{name}={value}"' for name, value in environment.items())
+        return f"""\
+ListenAddress {self._spec.address}:{self._spec.ssh_port}
+HostKey /etc/ssh/ssh_host_ed25519_key
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+PrintMotd no
+AcceptEnv LANG LC_*
+SetEnv {variables}
+PidFile none
+Subsystem sftp internal-sftp
+"""
+
+
+def _write_program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def _interpreter() -> Path:
+    """The interpreter outside of any virtual environment."""
+    return (Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}").resolve()
+
+
+def _needed() -> list[Path]:
+    """Folders of this computer that must be seen at their own paths."""
+    paths = sysconfig.get_paths()
+    return [Path(sys.base_prefix), *{Path(paths["purelib"]), Path(paths["platlib"])}]
+
+
+def _covered(needed: list[Path]) -> list[Path]:
+    """Folders that the guest has of its own: the usual ones, and those that are closed to others on the way."""
+    covers = list(_OWN)
+    for path in needed:
+        for folder in reversed(path.parents):
+            if any(folder.is_relative_to(cover) for cover in covers):
+                break
+            if not folder.stat().st_mode & 0o001:
+                covers.append(folder)
+                break
+    return covers

@@ -1,0 +1,220 @@
+"""Faults by rule: which call fails, when, and how."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from typing import Any
+
+from tests.emulator import catalog, failures
+from tests.emulator.failures import Failure, Machine, Refusal
+
+CREATING = ("compute.instances.insert", "compute.instances.bulkInsert", "compute.regionInstances.bulkInsert")
+BULK = CREATING[1:]
+
+_REFUSALS = (
+    "401",
+    "403-disabled",
+    "403-forbidden",
+    "403-rate",
+    "404",
+    "409",
+    "412",
+    "429",
+    "500",
+    "503",
+    "quota-http",
+    "http",
+)
+_OF_CREATION = ("stockout", "stockout-plain", "quota", "disk-left")
+_OF_BULK = ("partial", "partial-left")
+_OF_OPERATIONS = ("operation-error", "fails-after", "slow-operation")
+_OF_CALLS = (*_REFUSALS, "reset", "lost", "slow")
+_OF_TOKENS = ("invalid-grant", "500", "503", "reset", "lost", "slow")
+KINDS = tuple(dict.fromkeys((*_OF_CALLS, *_OF_OPERATIONS, *_OF_CREATION, *_OF_BULK, "invalid-grant")))
+
+
+@dataclass
+class Rule:
+    """One fault, and when it strikes.
+
+    Attributes:
+        kind: One of KINDS. ``reset``: the connection breaks before any effect. ``lost``: the effect happens, the
+            answer does not arrive. ``slow``: the answer takes `seconds` more; ``slow-operation``: the operation does.
+            ``partial``: a bulk insert makes `created` instances, fails and deletes them; ``partial-left``: and leaves
+            them. ``disk-left``: creation fails and leaves the boot disks. ``operation-error``: the operation fails
+            without an effect; ``fails-after``: after its effect.
+        match: Method id or glob, ``compute.instances.*``; ``batch`` is the batch request itself, ``batch.compute.*``
+            calls inside of one, ``oauth.token`` the token endpoint.
+        zone: Only in this zone or region; empty: anywhere.
+        nth: Not before the nth matching call.
+        times: So often; 0: for ever.
+        probability: Of each matching call.
+        seed: Of that.
+        seconds: Of ``slow`` and ``slow-operation``.
+        zones_available: Of ``stockout``.
+        metric: Of the quota.
+        limit: Of the quota.
+        created: Instances that ``partial`` makes; 0: half of them.
+        permission: Of ``403-forbidden``.
+        service: Of ``403-disabled``.
+        resource: Of ``404`` and ``409``.
+        constraint: Of ``412``.
+        code: Of ``operation-error``.
+        status: Of ``http``.
+        reason: Of ``http``.
+        message: Of ``http`` and ``operation-error``.
+    """
+
+    kind: str
+    match: str = "compute.*"
+    zone: str = ""
+    nth: int = 1
+    times: int = 1
+    probability: float = 1.0
+    seed: int = 0
+    seconds: float = 1.0
+    zones_available: str = ""
+    metric: str = "GPUS_ALL_REGIONS"
+    limit: float = 0.0
+    created: int = 0
+    permission: str = "compute.instances.create"
+    service: str = "compute.googleapis.com"
+    resource: str = ""
+    constraint: str = "constraints/compute.vmExternalIpAccess"
+    code: str = "INTERNAL_ERROR"
+    status: int = 400
+    reason: str = "badRequest"
+    message: str = "Internal error. Please try again or contact Google Support."
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"no fault is called {self.kind!r}; there are {', '.join(KINDS)}")
+        self.seen = 0
+        self.struck = 0
+        self._random = random.Random(self.seed)
+
+    def concerns(self, method: str, in_batch: bool, place: str, makes_operation: bool) -> bool:
+        """Whether a call is one that the rule is about."""
+        names = (method, f"batch.{method}") if in_batch else (method,)
+        if not any(fnmatchcase(name, self.match) for name in names) or not self._can_strike(method, makes_operation):
+            return False
+        # A regional call can still go to a zone of the region; whether the fault is there is seen when it has chosen.
+        return not self.zone or self.zone == place or (method == BULK[1] and self.zone.startswith(place + "-"))
+
+    def strikes(self) -> bool:
+        """Whether it strikes this time, of those that concern it."""
+        self.seen += 1
+        if self.seen < self.nth or (self.times and self.struck >= self.times):
+            return False
+        if self._random.random() >= self.probability:
+            return False
+        self.struck += 1
+        return True
+
+    def refusal(self, project: str, zone: str) -> Refusal | None:
+        """The HTTP error that it is; None: it is none."""
+        resource = self.resource or f"projects/{project}"
+        makers: dict[str, Callable[[], Refusal]] = {
+            "401": failures.unauthenticated,
+            "403-disabled": lambda: failures.api_disabled(project, self.service),
+            "403-forbidden": lambda: failures.forbidden(self.permission, f"projects/{project}"),
+            "403-rate": lambda: failures.rate_limited(403),
+            "404": lambda: failures.not_found(resource),
+            "409": lambda: failures.already_exists(resource),
+            "412": lambda: failures.constraint_violated(self.constraint, project, zone),
+            "429": lambda: failures.rate_limited(429),
+            "500": lambda: failures.backend_error(500),
+            "503": lambda: failures.backend_error(503),
+            "quota-http": lambda: failures.quota_refusal(self.metric, self.limit, self._where(zone)),
+            "http": lambda: Refusal(self.status, self.reason, self.message),
+        }
+        return makers[self.kind]() if self.kind in _REFUSALS else None
+
+    def failure(self, machine: Machine | None, region: str) -> Failure | None:
+        """How it lets an operation fail before it has an effect; None: it does not."""
+        if self.kind == "operation-error":
+            return failures.operation_failure(self.code, self.message)
+        if machine is None:
+            return None
+        if self.kind in ("stockout", "disk-left"):
+            return failures.stockout(machine, self.zones_available)
+        if self.kind == "stockout-plain":
+            return failures.stockout_plain(machine)
+        if self.kind == "quota":
+            return failures.quota_failure(self.metric, self.limit, "" if "ALL_REGIONS" in self.metric else region)
+        return None
+
+    def _where(self, place: str) -> str:
+        """Where a quota counts, in the words of the message."""
+        return "globally" if "ALL_REGIONS" in self.metric else f"in region {catalog.ZONES.get(place, place)}"
+
+    def _can_strike(self, method: str, makes_operation: bool) -> bool:
+        if method == "oauth.token":
+            return self.kind in _OF_TOKENS
+        if self.kind in _OF_CREATION:
+            return method in CREATING or (method == "compute.instances.start" and self.kind != "disk-left")
+        if self.kind in _OF_BULK:
+            return method in BULK
+        if self.kind in _OF_OPERATIONS:
+            return makes_operation
+        return self.kind in _OF_CALLS
+
+
+class Faults:
+    """The rules in force; of those that concern a call, the first that strikes wins."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rules: list[Rule] = []
+
+    def add(self, kind: str, match: str = "compute.*", **settings: Any) -> Rule:
+        """Put a rule in force; its fields are those of Rule.
+
+        Raises:
+            ValueError: there is no such kind.
+        """
+        rule = Rule(kind, match, **settings)
+        with self._lock:
+            self._rules.append(rule)
+        return rule
+
+    def add_json(self, given: Mapping[str, Any]) -> Rule:
+        """Put a rule in force that came as JSON.
+
+        Raises:
+            ValueError: a field is unknown, or its type is wrong, or there is no such kind.
+        """
+        types = {field.name: str(field.type) for field in fields(Rule)}
+        for name, value in given.items():
+            if name not in types:
+                raise ValueError(f"a fault has no field {name!r}; it has {', '.join(types)}")
+            wanted: tuple[type, ...] = {"str": (str,), "int": (int,), "float": (int, float)}[types[name]]
+            if not isinstance(value, wanted):
+                raise ValueError(f"field {name!r} must be {types[name]}")
+        if "kind" not in given:
+            raise ValueError("a fault needs a 'kind'")
+        return self.add(**given)
+
+    def clear(self) -> None:
+        """Put no rule in force."""
+        with self._lock:
+            self._rules.clear()
+
+    def draw(self, method: str, *, in_batch: bool, place: str, makes_operation: bool) -> Rule | None:
+        """The fault that strikes a call; `place` is its zone or region."""
+        with self._lock:
+            for rule in self._rules:
+                if rule.concerns(method, in_batch, place, makes_operation) and rule.strikes():
+                    return rule
+        return None
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    def struck(self) -> int:
+        """How many calls were struck so far by the rules in force."""
+        return sum(rule.struck for rule in self._rules)

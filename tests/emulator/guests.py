@@ -1,0 +1,231 @@
+"""Guests of the emulator: what an instance of a Deep Learning image is to whoever logs in, played on this computer.
+
+A guest has mounts, processes, a host name and a boot id of its own, and shares the network: it listens at its own
+loopback address. There its first process is a real OpenSSH server. It sees its own `/home`, `/root`, `/tmp`, `/run`,
+`/var/log`, `/etc/ssh` and accounts, all of them in its folder; `nvidia-smi` and `python3` in `/usr/local/bin`; and
+the rest of this computer's files as they are, of which users can read what everyone can. Their uids mean nobody here.
+A login as root, possible only where metadata asks for it, is root of this computer.
+
+It ends with the program that booted it, even if that is killed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from provision.keys import generate_ed25519
+from provision.local import sshd
+from tests.emulator import packages, space
+from tests.emulator.accounts import granted
+from tests.emulator.console import Console
+from tests.emulator.disk import Disk, GuestSpec
+from tests.emulator.metadata import Metadata, MetadataServer, may_publish
+
+Publish = Callable[[str, str, str], None]
+"""Called with namespace, key and value of a guest attribute."""
+
+HOST_KEY = ("hostkeys", "ssh-ed25519")
+_AGENT_PID, _SSHD_PID = 812, 1173
+
+
+class Guest(Protocol):
+    """What the emulator does to a guest."""
+
+    def boot(self) -> None:
+        """Start it; returns at once."""
+
+    def update_metadata(self, items: Mapping[str, str]) -> None:
+        """Let it see other metadata items, and let in whom they name."""
+
+    def serial(self) -> str:
+        """What it has printed on its console so far."""
+
+    def warn_of_preemption(self) -> None:
+        """Let its metadata server say that it is preempted."""
+
+    def power_off(self) -> None:
+        """End it; no process of it is left when this returns. It can boot again, with its files."""
+
+    def remove(self) -> None:
+        """End it, and delete its files."""
+
+
+__all__ = ["HOST_KEY", "Guest", "GuestSpec", "Guests", "NoGuest", "Publish", "SshGuests", "obstacle"]
+
+Guests = Callable[[GuestSpec, Publish], Guest]
+
+
+def obstacle(ssh_port: int = 22) -> str:
+    """Why there can be no guests here whose sshd listens at that TCP port; empty where there can."""
+    if sshd.find() is None:
+        return "sshd (openssh-server) is not installed"
+    return space.obstacle() or space.cannot_listen(ssh_port)
+
+
+class NoGuest:
+    """An instance without a computer: all that there is of it is its host key, published while `boot` is called."""
+
+    def __init__(self, spec: GuestSpec, publish: Publish) -> None:
+        self._metadata = spec.metadata
+        self._publish = publish
+        self._console = Console(spec.name)
+        self._key = generate_ed25519(f"root@{spec.name}").public
+
+    def boot(self) -> None:
+        self._console.boot()
+        self._console.host_key(self._key)
+        if may_publish(self._metadata):
+            self._publish(*HOST_KEY, self._key.split()[1])
+
+    def update_metadata(self, items: Mapping[str, str]) -> None:
+        self._metadata = items
+
+    def serial(self) -> str:
+        return self._console.text()
+
+    def warn_of_preemption(self) -> None:
+        """There is nobody to warn."""
+
+    def power_off(self) -> None:
+        self._console.power_off()
+
+    def remove(self) -> None:
+        """There is nothing to remove."""
+
+
+class SshGuests:
+    """Makes guests that are real to SSH.
+
+    Args:
+        folder: Of what the guests have in common, readable by all.
+        boot_s: Seconds that a guest takes to boot, beside what it really takes.
+    """
+
+    def __init__(self, folder: Path, boot_s: float = 0.0) -> None:
+        self._packages = folder.resolve() / "packages"
+        self._boot_s = boot_s
+        self._built = False
+        self._lock = threading.Lock()
+
+    def __call__(self, spec: GuestSpec, publish: Publish) -> Guest:
+        with self._lock:
+            if not self._built:
+                packages.build(self._packages)
+                self._built = True
+        return SshGuest(spec, publish, self._packages, self._boot_s)
+
+
+class SshGuest:
+    """A guest with a real OpenSSH server.
+
+    Its host key, made at its first boot, is published just before sshd starts, as Google's guest agent does it:
+    whoever knows the key must still wait for sshd.
+
+    Args:
+        spec: What it is made of.
+        publish: Called from a thread of the guest's own.
+        index: Where its pip finds packages.
+        boot_s: Seconds that it takes to boot, beside what it really takes.
+    """
+
+    def __init__(self, spec: GuestSpec, publish: Publish, index: Path, boot_s: float) -> None:
+        self._spec = spec
+        self._index = index
+        self._boot_s = boot_s
+        self._console = Console(spec.name)
+        self._disk = Disk(spec)
+        self._items = dict(spec.metadata)
+        self._metadata = Metadata(
+            {
+                "attributes": self._items,
+                "hostname": self._disk.domain_name,
+                "id": spec.id,
+                "maintenance-event": "NONE",
+                "name": spec.name,
+                "preempted": "FALSE",
+                "zone": f"projects/{spec.project}/zones/{spec.zone}",
+            },
+            spec.project,
+            publish,
+        )
+        self._lock = threading.Lock()
+        self._off = threading.Event()
+        self._off.set()
+        self._space: space.Space | None = None
+        self._server: MetadataServer | None = None
+
+    def boot(self) -> None:
+        with self._lock:
+            if not self._off.is_set():
+                return
+            self._off = threading.Event()
+        threading.Thread(target=self._boot, args=(self._off,), name=f"{self._spec.name} boots", daemon=True).start()
+
+    def _boot(self, off: threading.Event) -> None:
+        self._console.boot()
+        if off.wait(self._boot_s):
+            return
+        with self._lock:
+            if off.is_set():
+                return
+            key = self._disk.prepare()
+            self._disk.accounts.refresh(self._items)
+            self._metadata.set("preempted", "FALSE")
+            self._server = MetadataServer(self._metadata, self._spec.address)
+            script = self._disk.write_boot_script(self._index, self._server.place)
+        self._tell_first_words(key)
+        self._metadata.set_guest_attribute(*HOST_KEY, key.split()[1])
+        with self._lock:
+            if off.is_set():
+                return
+            try:
+                self._space = space.Space(script, self._hear)
+            except OSError as error:
+                self._console.program("systemd", 1, f"Failed to start: {error}")
+                return
+        self._console.unit("Started", "ssh.service - OpenBSD Secure Shell server")
+
+    def _tell_first_words(self, key: str) -> None:
+        agent = ("google_guest_agent", _AGENT_PID)
+        self._console.program(*agent, "GCE Agent Started (version 20261015.00)")
+        for user in granted(self._items):
+            self._console.program(*agent, f"Updating keys for user {user}.")
+        self._console.host_key(key)
+
+    def _hear(self, line: str) -> None:
+        self._console.program("sshd", _SSHD_PID, line)
+
+    def update_metadata(self, items: Mapping[str, str]) -> None:
+        with self._lock:
+            self._items = dict(items)
+            self._metadata.set("attributes", self._items)
+            if self._server is not None:
+                self._disk.accounts.refresh(self._items)
+
+    def serial(self) -> str:
+        return self._console.text()
+
+    def warn_of_preemption(self) -> None:
+        self._metadata.set("preempted", "TRUE")
+
+    def power_off(self) -> None:
+        with self._lock:
+            was_on = not self._off.is_set()
+            self._off.set()
+            if self._space is not None:
+                self._space.kill()
+                self._space = None
+            if self._server is not None:
+                self._server.close()
+                self._server = None
+        if was_on:
+            self._console.power_off()
+
+    def remove(self) -> None:
+        self.power_off()
+        if self._spec.folder.exists():
+            shutil.rmtree(self._spec.folder)

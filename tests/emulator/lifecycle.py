@@ -1,0 +1,263 @@
+"""From nothing to PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED and to nothing again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.emulator import catalog
+from tests.emulator.blueprint import Blueprint, fingerprint
+from tests.emulator.cloud import Cloud, Instance
+from tests.emulator.failures import Failure, already_exists
+from tests.emulator.guests import GuestSpec
+from tests.emulator.operations import SYSTEM, Done, Launch, Work
+
+Json = dict[str, Any]
+PREEMPTED = "compute.instances.preempted"
+
+
+def refuse_taken_names(cloud: Cloud, blueprint: Blueprint) -> None:
+    """Raise Refusal where the instance or one of its disks exists already."""
+    if (blueprint.zone, blueprint.name) in cloud.instances:
+        raise already_exists(blueprint.path)
+    for disk in blueprint.disks:
+        if (blueprint.zone, disk["name"]) in cloud.disks:
+            raise already_exists(f"projects/{cloud.project}/zones/{blueprint.zone}/disks/{disk['name']}")
+
+
+def shortage(cloud: Cloud, blueprint: Blueprint) -> Failure | None:
+    """Why there is no room for it."""
+    usage = cloud.usage()
+    return cloud.limits.shortage(blueprint, cloud.held(), usage) or cloud.limits.disk_shortage(blueprint, usage)
+
+
+def appear(cloud: Cloud, blueprint: Blueprint) -> Instance:
+    """The instance and its disks are there, PROVISIONING."""
+    address = cloud.free_address()
+    instance = Instance(blueprint, _body(cloud, blueprint, address), address)
+    cloud.instances[blueprint.zone, blueprint.name] = instance
+    for disk in blueprint.disks:
+        make_disk(cloud, blueprint.zone, disk, instance.body["selfLink"])
+
+    def stage() -> None:
+        if instance.status == "PROVISIONING":
+            instance.body["status"] = "STAGING"
+
+    cloud.clock.call_in(0.4 * cloud.operations.operation_s, stage)
+    return instance
+
+
+def make_disk(cloud: Cloud, zone: str, disk: Json, user: str = "") -> Json:
+    """A disk is there, used by the instance at the URL `user`."""
+    body: Json = {
+        "kind": "compute#disk",
+        "id": cloud.new_id(),
+        "creationTimestamp": cloud.clock.stamp(),
+        "physicalBlockSizeBytes": "4096",
+        "status": "READY",
+        **disk,
+        "labelFingerprint": fingerprint(disk.get("labels", {})),
+        "type": f"{cloud.base}/zones/{zone}/diskTypes/{disk['type']}",
+        "zone": f"{cloud.base}/zones/{zone}",
+        "selfLink": f"{cloud.base}/zones/{zone}/disks/{disk['name']}",
+    }
+    if "sourceImage" in disk:
+        body["sourceImage"] = f"{cloud.root}/{disk['sourceImage']}"
+    if user:
+        body["users"] = [user]
+        body["lastAttachTimestamp"] = cloud.clock.stamp()
+    cloud.disks[zone, disk["name"]] = body
+    return body
+
+
+def start(cloud: Cloud, instance: Instance) -> None:
+    """It runs, and ends by itself when its time is over."""
+    if gone(cloud, instance):
+        return
+    instance.starts += 1
+    instance.body["status"] = "RUNNING"
+    instance.body["lastStartTimestamp"] = cloud.clock.stamp()
+    _show_external_address(instance, instance.address)
+    if instance.blueprint.run_s:
+        _limit(cloud, instance)
+    if instance.guest is None:
+        instance.guest = cloud.guests(_guest_spec(cloud, instance), lambda *told: _publish(cloud, instance, *told))
+    instance.guest.boot()
+
+
+def halt(cloud: Cloud, instance: Instance, then: Callable[[], None]) -> None:
+    """It stops; `then` follows once it is TERMINATED."""
+    instance.body["status"] = "STOPPING"
+
+    def stopped() -> None:
+        if not gone(cloud, instance):
+            instance.body["status"] = "TERMINATED"
+            instance.body["lastStopTimestamp"] = cloud.clock.stamp()
+            instance.body["resourceStatus"]["scheduling"].pop("terminationTimestamp", None)
+            _show_external_address(instance, "")
+        then()
+
+    cloud.aside(instance.guest.power_off if instance.guest else lambda: None, stopped)
+
+
+def vanish(cloud: Cloud, instance: Instance, then: Callable[[], None] = lambda: None) -> None:
+    """It stops and is gone, and so are its disks with autoDelete; `then` follows."""
+    instance.body["status"] = "STOPPING"
+
+    def removed() -> None:
+        if not gone(cloud, instance):
+            del cloud.instances[instance.blueprint.zone, instance.blueprint.name]
+            for disk in instance.body["disks"]:
+                _release_disk(cloud, disk, instance)
+        then()
+
+    cloud.aside(instance.guest.remove if instance.guest else lambda: None, removed)
+
+
+def gone(cloud: Cloud, instance: Instance) -> bool:
+    """Whether it is no longer there."""
+    return cloud.instances.get((instance.blueprint.zone, instance.blueprint.name)) is not instance
+
+
+def preempt(cloud: Cloud, instance: Instance, grace_s: float) -> None:
+    """It is warned, and taken back after `grace_s`."""
+    instance.body["status"] = "STOPPING"
+    if instance.guest:
+        cloud.aside(instance.guest.warn_of_preemption)
+    action = instance.blueprint.scheduling.get("instanceTerminationAction", "STOP")
+    cloud.clock.call_in(grace_s, lambda: _end(cloud, instance, instance.starts, PREEMPTED, action))
+
+
+def _limit(cloud: Cloud, instance: Instance) -> None:
+    at = cloud.clock.now() + instance.blueprint.run_s
+    instance.body["resourceStatus"]["scheduling"]["terminationTimestamp"] = cloud.clock.stamp(at)
+    action = instance.blueprint.scheduling["instanceTerminationAction"]
+    kind, starts = action.lower(), instance.starts
+    cloud.clock.call_at(at, lambda: _end(cloud, instance, starts, kind, action))
+
+
+def _end(cloud: Cloud, instance: Instance, starts: int, kind: str, action: str) -> None:
+    """The system ends the instance, unless it has ended or was started again since."""
+    if gone(cloud, instance) or instance.starts != starts or instance.status == "TERMINATED":
+        return
+
+    def finish(done: Done) -> None:
+        if gone(cloud, instance):
+            done(None)
+        elif action == "DELETE":
+            vanish(cloud, instance, lambda: done(None))
+        else:
+            halt(cloud, instance, lambda: done(None))
+
+    launch = Launch(
+        f"zones/{instance.blueprint.zone}", kind, instance.body["selfLink"], instance.body["id"], user=SYSTEM
+    )
+    operation = cloud.operations.launch(launch, Work(finish=finish), instance.latest)
+    if kind == PREEMPTED:
+        operation.body["statusMessage"] = "Instance was preempted."
+    instance.latest = operation
+
+
+def _release_disk(cloud: Cloud, attached: Json, instance: Instance) -> None:
+    key = (instance.blueprint.zone, attached["source"].rsplit("/", 1)[-1])
+    disk = cloud.disks.get(key)
+    if disk is None:
+        return
+    if attached["autoDelete"]:
+        del cloud.disks[key]
+    else:
+        disk.pop("users", None)
+        disk["lastDetachTimestamp"] = cloud.clock.stamp()
+
+
+def _publish(cloud: Cloud, instance: Instance, namespace: str, key: str, value: str) -> None:
+    with cloud.clock.changed:
+        instance.attributes[namespace, key] = value
+        cloud.clock.changed.notify_all()
+
+
+def _guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
+    blueprint, number = instance.blueprint, instance.body["id"]
+    return GuestSpec(
+        name=blueprint.name,
+        zone=blueprint.zone,
+        project=cloud.project,
+        id=number,
+        address=instance.address,
+        ssh_port=cloud.ssh_port,
+        gpus=blueprint.gpus,
+        gpu=blueprint.gpu,
+        metadata=instance.metadata(),
+        folder=cloud.folder / number,
+    )
+
+
+def _show_external_address(instance: Instance, address: str) -> None:
+    for interface in instance.body["networkInterfaces"]:
+        for access in interface.get("accessConfigs", ()):
+            access.pop("natIP", None)
+            if address:
+                access["natIP"] = address
+
+
+def _body(cloud: Cloud, blueprint: Blueprint, address: str) -> Json:
+    zone_url = f"{cloud.base}/zones/{blueprint.zone}"
+    body: Json = {
+        "kind": "compute#instance",
+        "id": cloud.new_id(),
+        "name": blueprint.name,
+        "creationTimestamp": cloud.clock.stamp(),
+        "status": "PROVISIONING",
+        "zone": zone_url,
+        "machineType": f"{zone_url}/machineTypes/{blueprint.machine_type.name}",
+        "cpuPlatform": "Intel Skylake",
+        "startRestricted": False,
+        "selfLink": f"{zone_url}/instances/{blueprint.name}",
+        "scheduling": blueprint.scheduling,
+        "resourceStatus": {"scheduling": {}},
+        **blueprint.body,
+        "networkInterfaces": [
+            _interface(cloud, blueprint, index, given, address)
+            for index, given in enumerate(blueprint.body["networkInterfaces"])
+        ],
+        "disks": [{**disk, "source": f"{zone_url}/disks/{disk['source']}"} for disk in blueprint.body["disks"]],
+    }
+    if blueprint.gpus:
+        accelerator = f"{zone_url}/acceleratorTypes/{blueprint.gpu}"
+        body["guestAccelerators"] = [{"acceleratorType": accelerator, "acceleratorCount": blueprint.gpus}]
+    if "serviceAccounts" in body:
+        body["serviceAccounts"] = [
+            {**account, "email": _email(account.get("email", "default"))} for account in body["serviceAccounts"]
+        ]
+    body["fingerprint"] = fingerprint(body["id"])
+    return body
+
+
+def _email(given: str) -> str:
+    return given if "@" in given else "100000000001-compute@developer.gserviceaccount.com"
+
+
+def _interface(cloud: Cloud, blueprint: Blueprint, index: int, given: Json, address: str) -> Json:
+    network = given.get("network", "").rsplit("/", 1)[-1]
+    subnetwork = given.get("subnetwork", "").rsplit("/", 1)[-1]
+    network, subnetwork = network or subnetwork or "default", subnetwork or network or "default"
+    shown: Json = {
+        "kind": "compute#networkInterface",
+        "name": f"nic{index}",
+        "network": f"{cloud.base}/global/networks/{network}",
+        "subnetwork": f"{cloud.base}/regions/{catalog.ZONES[blueprint.zone]}/subnetworks/{subnetwork}",
+        "networkIP": address,
+        "stackType": "IPV4_ONLY",
+        "fingerprint": fingerprint(address),
+    }
+    if given.get("accessConfigs"):
+        shown["accessConfigs"] = [
+            {
+                "kind": "compute#accessConfig",
+                "type": access.get("type", "ONE_TO_ONE_NAT"),
+                "name": access.get("name", "External NAT"),
+                "networkTier": access.get("networkTier", "PREMIUM"),
+            }
+            for access in given["accessConfigs"]
+        ]
+    return shown

@@ -1,0 +1,147 @@
+"""What a zone can hold and what the project may use: capacity and quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tests.emulator import catalog, failures
+from tests.emulator.blueprint import LONGEST_PREEMPTIBLE_S, Blueprint
+from tests.emulator.catalog import PROJECT_QUOTAS, REGION_QUOTAS, REGIONS
+from tests.emulator.failures import Failure
+
+Json = dict[str, Any]
+Usage = dict[tuple[str, str], float]
+
+
+class Limits:
+    """Capacity by zone and quotas by region (empty: of the project), both adjustable."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Back to the defaults: endless capacity, generous quotas."""
+        self._capacity: dict[tuple[str, str], float] = {}
+        self._quotas = {(region, metric): limit for region in REGIONS for metric, limit in REGION_QUOTAS.items()}
+        self._quotas.update({("", metric): limit for metric, limit in PROJECT_QUOTAS.items()})
+
+    def set_capacity(self, zone: str, resource: str, limit: float) -> None:
+        """Let `zone` hold so many of `resource`: ``instances``, ``spot`` (instances) or a GPU type.
+
+        Raises:
+            ValueError: there is no such zone or resource.
+        """
+        if zone not in catalog.ZONES or resource not in ("instances", "spot", *catalog.ACCELERATORS):
+            raise ValueError(f"no capacity {resource!r} in zone {zone!r}")
+        self._capacity[zone, resource] = limit
+
+    def set_quota(self, metric: str, limit: float, region: str = "") -> None:
+        """Set a quota of a region; of every region that has it, or of the project, where none is given.
+
+        Raises:
+            ValueError: there is no such quota.
+        """
+        keys = [key for key in self._quotas if key[1] == metric and region in ("", key[0])]
+        if not keys:
+            raise ValueError(f"no quota {metric!r} in region {region!r}")
+        for key in keys:
+            self._quotas[key] = limit
+
+    def quotas(self, region: str, usage: Usage) -> list[Json]:
+        """The quotas of `region` (empty: of the project) as the API shows them."""
+        return [
+            {"metric": metric, "limit": limit, "usage": usage.get((where, metric), 0.0)}
+            for (where, metric), limit in self._quotas.items()
+            if where == region
+        ]
+
+    def shortage(self, blueprint: Blueprint, held: Iterable[Blueprint], usage: Usage) -> Failure | None:
+        """Why one more cannot be had beside those `held` and used; else its GPUs' quota is chosen.
+
+        A zone without room says so before any quota is looked at.
+        """
+        others = list(held)
+        if not self.has_room(blueprint, others, blueprint.zone):
+            zones = REGIONS[blueprint.region]
+            elsewhere = [
+                zone for zone in zones if zone != blueprint.zone and self._is_known_room(blueprint, others, zone)
+            ]
+            return failures.stockout(blueprint.machine, ",".join(elsewhere))
+        blueprint.gpu_metric = self._gpu_metric(blueprint, usage)
+        for (region, metric), amount in self.consumption(blueprint).items():
+            limit = self._quotas.get((region, metric))
+            if limit is not None and usage.get((region, metric), 0.0) + amount > limit:
+                return failures.quota_failure(metric, limit, region)
+        return None
+
+    def has_room(self, blueprint: Blueprint, held: Iterable[Blueprint], zone: str, count: int = 1) -> bool:
+        """Whether `zone` holds `count` more of its kind."""
+        here = [other for other in held if other.zone == zone]
+        for resource, amount in _needs(blueprint).items():
+            limit = self._capacity.get((zone, resource))
+            used = sum(_needs(other).get(resource, 0) for other in here)
+            if limit is not None and used + count * amount > limit:
+                return False
+        return True
+
+    def consumption(self, blueprint: Blueprint) -> Usage:
+        """What a running instance counts against which quotas; its disks are counted apart."""
+        region, cpus = blueprint.region, float(blueprint.machine_type.cpus)
+        cpu_metric = catalog.cpu_quota(blueprint.machine_type)
+        if blueprint.spot and self._quotas[region, "PREEMPTIBLE_CPUS"] > 0:
+            cpu_metric = "PREEMPTIBLE_CPUS"
+        used: Usage = {("", "CPUS_ALL_REGIONS"): cpus, (region, cpu_metric): cpus, (region, "INSTANCES"): 1.0}
+        if blueprint.external:
+            used[region, "IN_USE_ADDRESSES"] = 1.0
+        if blueprint.gpus:
+            used["", "GPUS_ALL_REGIONS"] = float(blueprint.gpus)
+            used[region, blueprint.gpu_metric] = float(blueprint.gpus)
+        return used
+
+    def disk_shortage(self, blueprint: Blueprint, usage: Usage) -> Failure | None:
+        """Why its disks cannot be had."""
+        for disk in blueprint.disks:
+            metric = disk_quota(disk["type"])
+            limit = self._quotas[blueprint.region, metric]
+            if usage.get((blueprint.region, metric), 0.0) + float(disk["sizeGb"]) > limit:
+                return failures.quota_failure(metric, limit, blueprint.region)
+        return None
+
+    def project_shortage(self, metric: str, usage: Usage) -> Failure | None:
+        """Why one more of what a quota of the project counts cannot be had."""
+        limit = self._quotas["", metric]
+        return failures.quota_failure(metric, limit, "") if usage.get(("", metric), 0.0) + 1 > limit else None
+
+    def _is_known_room(self, blueprint: Blueprint, held: list[Blueprint], zone: str) -> bool:
+        """Whether `zone` has a limit, and is below it: of others nobody knows."""
+        limited = any((zone, resource) in self._capacity for resource in _needs(blueprint))
+        return limited and blueprint.machine_type.is_in(zone) and self.has_room(blueprint, held, zone)
+
+    def _gpu_metric(self, blueprint: Blueprint, usage: Usage) -> str:
+        """Spot GPUs have quotas of their own, which those deleted within a week may use as well."""
+        if not blueprint.gpus:
+            return ""
+        plain = catalog.ACCELERATORS[blueprint.gpu].quota
+        preemptible = f"PREEMPTIBLE_{plain}"
+        if blueprint.spot:
+            return preemptible
+        short = 0 < blueprint.run_s <= LONGEST_PREEMPTIBLE_S
+        if not short or blueprint.scheduling["instanceTerminationAction"] != "DELETE":
+            return plain
+        used = usage.get((blueprint.region, plain), 0.0) + blueprint.gpus
+        return plain if used <= self._quotas[blueprint.region, plain] else preemptible
+
+
+def disk_quota(kind: str) -> str:
+    """Which quota a disk of that type counts against."""
+    return "DISKS_TOTAL_GB" if kind == "pd-standard" else "SSD_TOTAL_GB"
+
+
+def _needs(blueprint: Blueprint) -> dict[str, int]:
+    needs = {"instances": 1}
+    if blueprint.gpus:
+        needs[blueprint.gpu] = blueprint.gpus
+    if blueprint.spot:
+        needs["spot"] = 1
+    return needs

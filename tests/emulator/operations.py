@@ -1,0 +1,196 @@
+"""Operations: what the API started and has not necessarily done yet."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.emulator.catalog import numeric_id
+from tests.emulator.clock import Clock
+from tests.emulator.failures import Failure
+
+Json = dict[str, Any]
+Done = Callable[[Failure | None], None]
+
+USER = "you@example.com"
+SYSTEM = "system"
+
+
+def _nothing() -> Failure | None:
+    return None
+
+
+def _at_once(done: Done) -> None:
+    done(None)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an operation does.
+
+    Attributes:
+        begin: Called when it starts to run; a failure ends it there.
+        finish: Called when its time is over; it calls what it is given when all is done, with the failure if there
+            was one.
+    """
+
+    begin: Callable[[], Failure | None] = _nothing
+    finish: Callable[[Done], None] = _at_once
+
+
+@dataclass
+class Operation:
+    """One operation.
+
+    Attributes:
+        scope: ``zones/us-central1-a``, ``regions/us-central1`` or ``global``.
+        body: As the API shows it.
+        followers: Called when it is done.
+    """
+
+    scope: str
+    body: Json
+    followers: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over."""
+        return bool(self.body["status"] == "DONE")
+
+    @property
+    def failure(self) -> Json | None:
+        """Its ``error``, if it has failed."""
+        found: Json | None = self.body.get("error")
+        return found
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What an operation is told apart by.
+
+    Attributes:
+        scope: Where it runs.
+        kind: ``operationType``.
+        target: URL of what it works on.
+        target_id: Its numeric id.
+        client_id: ``requestId`` of the request; empty: it had none.
+        group: ``operationGroupId``; empty: none.
+        user: Who asked.
+        extra_s: It takes so much longer than usual.
+    """
+
+    scope: str
+    kind: str
+    target: str
+    target_id: str = ""
+    client_id: str = ""
+    group: str = ""
+    user: str = USER
+    extra_s: float = 0.0
+
+
+class Operations:
+    """All operations of the project.
+
+    Args:
+        clock: Emulator's time.
+        operation_s: How long one takes.
+    """
+
+    def __init__(self, clock: Clock, operation_s: float) -> None:
+        self.base = ""
+        self.operation_s = operation_s
+        self._clock = clock
+        self._all: dict[tuple[str, str], Operation] = {}
+        self._serial = itertools.count(1)
+
+    def launch(self, launch: Launch, work: Work, after: Operation | None = None) -> Operation:
+        """Start one; it begins when `after` is done."""
+        operation = self._register(launch)
+        length_s = self.operation_s + launch.extra_s
+
+        def start() -> None:
+            self._clock.call_in(0.2 * length_s, lambda: self._begin(operation, work, 0.8 * length_s))
+
+        if after is None or after.done:
+            start()
+        else:
+            after.followers.append(start)
+        return operation
+
+    def find(self, scope: str, name: str) -> Operation | None:
+        """The operation of that name or id, if there is one."""
+        found = self._all.get((scope, name))
+        if found is None and name.isdigit():
+            found = next((one for one in self.of(scope) if one.body["id"] == name), None)
+        return found
+
+    def of(self, scope: str = "") -> Iterator[Operation]:
+        """Those of a scope; of all scopes where none is given."""
+        return (one for one in list(self._all.values()) if scope in ("", one.scope))
+
+    def delete(self, operation: Operation) -> None:
+        """Forget one."""
+        self._all.pop((operation.scope, operation.body["name"]), None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._all.clear()
+
+    def pending(self) -> list[str]:
+        """Names of those that are not done."""
+        return [one.body["name"] for one in self.of() if not one.done]
+
+    def _register(self, launch: Launch) -> Operation:
+        number = next(self._serial)
+        name = f"operation-{int(self._clock.now() * 1000)}-{number:08x}-{uuid.uuid4().hex[:16]}"
+        scope_fields: Json = {}
+        if launch.scope != "global":
+            kind = launch.scope.split("/", 1)[0].removesuffix("s")
+            scope_fields[kind] = f"{self.base}/{launch.scope}"
+        body: Json = {
+            "kind": "compute#operation",
+            "id": numeric_id(name),
+            "name": name,
+            "operationType": launch.kind,
+            "targetLink": launch.target,
+            "status": "PENDING",
+            "progress": 0,
+            "user": launch.user,
+            "insertTime": self._clock.stamp(),
+            "selfLink": f"{self.base}/{launch.scope}/operations/{name}",
+            **scope_fields,
+        }
+        if launch.target_id:
+            body["targetId"] = launch.target_id
+        if launch.client_id:
+            body["clientOperationId"] = launch.client_id
+        if launch.group:
+            body["operationGroupId"] = launch.group
+        operation = Operation(launch.scope, body)
+        self._all[launch.scope, name] = operation
+        return operation
+
+    def _begin(self, operation: Operation, work: Work, rest_s: float) -> None:
+        operation.body["status"] = "RUNNING"
+        operation.body["startTime"] = self._clock.stamp()
+        failure = work.begin()
+        if failure:
+            self._complete(operation, failure)
+            return
+        self._clock.call_in(rest_s, lambda: work.finish(lambda failure: self._complete(operation, failure)))
+
+    def _complete(self, operation: Operation, failure: Failure | None) -> None:
+        if operation.done:
+            return
+        operation.body.update(status="DONE", progress=100, endTime=self._clock.stamp())
+        if failure:
+            operation.body.update(failure.fields())
+        for follower in operation.followers:
+            follower()
+        operation.followers.clear()
+        with self._clock.changed:
+            self._clock.changed.notify_all()

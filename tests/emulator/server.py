@@ -1,0 +1,360 @@
+"""The emulator: an HTTP server on the loopback interface that is Compute Engine to its clients."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from tests.emulator import batch, lifecycle
+from tests.emulator.api import Answer, Api, Broken, Request, encode
+from tests.emulator.clock import Clock
+from tests.emulator.cloud import Cloud, Instance
+from tests.emulator.failures import Refusal
+from tests.emulator.faults import Faults
+from tests.emulator.guests import Guests, NoGuest
+
+Json = dict[str, Any]
+_BATCH = ("/batch/compute/v1", "/batch")
+_STOP_S = 30.0
+
+
+class Emulator:
+    """Compute Engine on this computer, for one project.
+
+    Use it as a context manager, or call `close`. Its methods may be called from any thread.
+
+    Args:
+        port: TCP port; 0: any free one.
+        project: Id of the project there is.
+        operation_s: How long an operation takes; 0: as good as no time.
+        guests: Makes what runs on the instances; None: nothing does, and host keys appear by themselves.
+        ssh_port: Where the guests' sshd listens.
+        folder: Of the guests' files; None: a temporary one.
+        grace_s: Between the warning of a preempted instance and its end.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int = 0,
+        project: str = "proj-1",
+        operation_s: float = 0.01,
+        guests: Guests | None = None,
+        ssh_port: int = 22,
+        folder: Path | None = None,
+        grace_s: float = 30.0,
+    ) -> None:
+        self._own_folder = None if folder else tempfile.mkdtemp(prefix="fleet-emulator-")
+        self.clock = Clock()
+        self.faults = Faults()
+        self.cloud = Cloud(
+            project,
+            self.clock,
+            operation_s,
+            guests or NoGuest,
+            threaded=guests is not None,
+            folder=folder or Path(self._own_folder or ""),
+            ssh_port=ssh_port,
+        )
+        self.cloud.grace_s = grace_s
+        self.api = Api(self.cloud, self.faults)
+        self._server = _Server(("127.0.0.1", port), _Connection, self)
+        self.port = int(self._server.server_address[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.cloud.settle_at(self.url, self.port)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="emulator", daemon=True)
+
+    def __enter__(self) -> Emulator:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self.clock.start()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; no process and file of any guest is left when this returns."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self._server.drop()
+        self.clock.close()
+        self.reset()
+        if self._own_folder:
+            shutil.rmtree(self._own_folder, ignore_errors=True)
+
+    def reset(self) -> None:
+        """Hold nothing, count nothing, know no fault, as at the start; guests are gone when this returns."""
+        self.faults.clear()
+        with self.clock.changed:
+            self.clock.forget()
+            guests = [instance.guest for instance in self.cloud.instances.values() if instance.guest]
+            self.cloud.empty()
+            self.api.calls.clear()
+            self.api.violations.clear()
+            for guest in guests:
+                self.cloud.aside(guest.remove)
+            self.clock.changed.notify_all()
+        self.cloud.join(_STOP_S)
+
+    def state(self) -> Json:
+        """What is there, what was called how often, and what did not fit the discovery document."""
+        with self.clock.changed:
+            self.clock.run_due()
+            return {
+                "instances": sorted(name for _, name in self.cloud.instances),
+                "disks": sorted(name for _, name in self.cloud.disks),
+                "firewalls": sorted(self.cloud.firewalls),
+                "addresses": sorted(name for _, name in self.cloud.addresses),
+                "operations": self.cloud.operations.pending(),
+                "violations": [str(violation) for violation in self.api.violations],
+                "calls": dict(self.api.calls),
+            }
+
+    def settle(self, timeout_s: float = 10.0) -> None:
+        """Let all operations come to their end, putting the clock forward instead of waiting.
+
+        Raises:
+            TimeoutError: a guest takes longer than `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.cloud.operations.pending():
+            if self.clock.skip():
+                continue
+            if not self.clock.wait_for(self._is_moving, deadline - time.monotonic()):
+                raise TimeoutError(f"operations still run after {timeout_s:g} s: {self.cloud.operations.pending()}")
+
+    def preempt(self, name: str, grace_s: float | None = None) -> None:
+        """Take a spot instance back: it is warned, and ends after `grace_s`.
+
+        Raises:
+            LookupError: no instance of that name runs.
+            ValueError: it is not a spot instance.
+        """
+        with self.clock.changed:
+            self.clock.run_due()
+            instance = self._running(name)
+            if not instance.blueprint.spot:
+                raise ValueError(f"instance {name} is not a spot instance")
+            lifecycle.preempt(self.cloud, instance, self.cloud.grace_s if grace_s is None else grace_s)
+
+    def set_quota(self, metric: str, limit: float, region: str = "") -> None:
+        """Set a quota; of every region that has it, where none is given.
+
+        Raises:
+            ValueError: there is no such quota.
+        """
+        with self.clock.lock:
+            self.cloud.limits.set_quota(metric, limit, region)
+
+    def set_capacity(self, zone: str, limit: float, resource: str = "instances") -> None:
+        """Let a zone hold so many ``instances``, ``spot`` instances, or GPUs of a type.
+
+        Raises:
+            ValueError: there is no such zone or resource.
+        """
+        with self.clock.lock:
+            self.cloud.limits.set_capacity(zone, resource, limit)
+
+    def set_networks(self, *names: str) -> None:
+        """Let the project have these VPC networks, in place of ``default``."""
+        with self.clock.lock:
+            self.cloud.networks[:] = names
+
+    def deny(self, *permissions: str) -> None:
+        """Let the caller lack permissions, ``compute.instances.create``."""
+        with self.clock.lock:
+            self.cloud.denied.update(permissions)
+
+    def _is_moving(self) -> bool:
+        """Whether there is nothing to wait for, or something that the clock brings."""
+        return not self.cloud.operations.pending() or self.clock.has_due
+
+    def _running(self, name: str) -> Instance:
+        for instance in self.cloud.instances.values():
+            if instance.blueprint.name == name and instance.status == "RUNNING":
+                return instance
+        raise LookupError(f"no instance {name} runs")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], connection: type[_Connection], emulator: Emulator) -> None:
+        super().__init__(address, connection)
+        self.emulator = emulator
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+
+    def opened(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.add(connection)
+
+    def closed(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(connection)
+
+    def drop(self) -> None:
+        """End the connections that clients keep open."""
+        with self._lock:
+            for connection in self._open:
+                try:
+                    connection.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away in the middle is no error of the emulator."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Connection(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.opened(self.connection)
+
+    def finish(self) -> None:
+        self.server.closed(self.connection)
+        super().finish()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
+        """Nothing is logged; calls are counted."""
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_POST(self) -> None:
+        self._serve()
+
+    def do_DELETE(self) -> None:
+        self._serve()
+
+    def do_PATCH(self) -> None:
+        self._serve()
+
+    def do_PUT(self) -> None:
+        self._serve()
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        try:
+            answer = self._answer(Request(self.command, self.path, body))
+        except Broken as broken:
+            self._break(broken)
+            return
+        self.send_response(answer.status)
+        self.send_header("Content-Length", str(len(answer.body)))
+        for name, value in {"Content-Type": "application/json; charset=UTF-8", **answer.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    def _answer(self, request: Request) -> Answer:
+        emulator = self.server.emulator
+        try:
+            if request.path.startswith("/emulator/"):
+                return _administer(emulator, request)
+            if request.path == "/token":
+                return _token(emulator, request)
+            if request.path in _BATCH:
+                return _batch(emulator.api, request, self.headers.get("Content-Type", ""))
+        except Refusal as refusal:
+            return encode(refusal.status, refusal.body, refusal.headers)
+        return emulator.api.answer(request)
+
+    def _break(self, broken: Broken) -> None:
+        self.close_connection = True
+        if broken.reset:
+            # With no time to linger, closing sends a reset.
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        else:
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+
+def _batch(api: Api, request: Request, content_type: str) -> Answer:
+    api.count("batch")
+    rule = api.faults.draw("batch", in_batch=False, place="", makes_operation=False)
+    api.strike(rule)
+    answer = batch.answer(batch.parse(content_type, request.body), api.answer)
+    if rule and rule.kind == "lost":
+        raise Broken(reset=False)
+    return answer
+
+
+def _token(emulator: Emulator, request: Request) -> Answer:
+    """What OAuth answers to a refresh token, or to a service account's assertion."""
+    emulator.api.count("oauth.token")
+    rule = emulator.faults.draw("oauth.token", in_batch=False, place="", makes_operation=False)
+    emulator.api.strike(rule)
+    if rule and rule.kind == "invalid-grant":
+        return encode(400, {"error": "invalid_grant", "error_description": "Token has been expired or revoked."})
+    grant = dict(parse_qsl(request.body.decode())).get("grant_type", "")
+    if grant not in ("refresh_token", "urn:ietf:params:oauth:grant-type:jwt-bearer"):
+        return encode(400, {"error": "unsupported_grant_type", "error_description": f"Invalid grant_type: {grant}"})
+    if rule and rule.kind == "lost":
+        raise Broken(reset=False)
+    token = {"access_token": "emulated", "expires_in": 3599, "token_type": "Bearer"}
+    return encode(200, {**token, "scope": "https://www.googleapis.com/auth/cloud-platform"})
+
+
+def _administer(emulator: Emulator, request: Request) -> Answer:
+    """The emulator's own API, under ``/emulator/``."""
+    action = urlsplit(request.target).path.removeprefix("/emulator/")
+    if request.verb == "GET" and action == "state":
+        return encode(200, emulator.state())
+    try:
+        given = json.loads(request.body or b"{}")
+        done = request.verb == "POST" and _act(emulator, action, given)
+    except (KeyError, LookupError, TypeError, ValueError) as error:
+        return encode(400, {"error": str(error)})
+    return encode(200, {}) if done else encode(404, {"error": f"nothing is at {request.verb} {request.path}"})
+
+
+def _act(emulator: Emulator, action: str, given: Mapping[str, Any]) -> bool:
+    """Whether there is such an action."""
+    if action == "faults":
+        emulator.faults.add_json(given)
+    elif action == "faults/clear":
+        emulator.faults.clear()
+    elif action == "preempt":
+        emulator.preempt(given["name"], given.get("grace_s"))
+    elif action == "quota":
+        emulator.set_quota(given["metric"], float(given["limit"]), given.get("region", ""))
+    elif action == "capacity":
+        emulator.set_capacity(given["zone"], float(given["limit"]), given.get("resource", "instances"))
+    elif action == "deny":
+        emulator.deny(*given["permissions"])
+    elif action == "networks":
+        emulator.set_networks(*given["names"])
+    elif action == "advance":
+        emulator.clock.advance(float(given["seconds"]))
+    elif action == "clear":
+        emulator.reset()
+    else:
+        return False
+    return True

@@ -1,0 +1,182 @@
+"""What goes together on Compute Engine, and what is said about what does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provision.gce.catalog import CPU_IMAGE, GPU_IMAGE, GPUS, cpus, describe, find_gpu, resolved
+from provision.gce.geography import is_region, is_zone, region_of
+from provision.model import CloudSpec
+
+
+@pytest.mark.parametrize(
+    ("text", "short", "count"),
+    [
+        ("t4", "t4", 1),
+        ("T4:2", "t4", 2),
+        ("nvidia-tesla-t4:4", "t4", 4),
+        ("l4", "l4", 1),
+        ("a100", "a100", 1),
+        ("nvidia-tesla-a100:16", "a100", 16),
+        ("a100-80gb:8", "a100-80gb", 8),
+        ("nvidia-h100-80gb:8", "h100", 8),
+    ],
+)
+def test_gpus_are_found_by_both_names(text: str, short: str, count: int) -> None:
+    assert find_gpu(text) == (GPUS[short], count)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("t5", "'t5' is not a GPU type known here; known are t4, l4, p4, p100, v100, a100, a100-80gb, h100"),
+        ("", "'' is not a GPU type"),
+        ("t4:3", "An instance cannot have 3 t4 GPUs; it can have 1, 2 or 4"),
+        ("t4:", "An instance cannot have no t4 GPUs"),
+        ("t4:0", "cannot have 0"),
+        ("t4:-1", "cannot have -1"),
+        ("t4:²", "cannot have ²"),
+        ("t4:two", "cannot have two"),
+        ("t4:1:1", "cannot have 1:1"),
+    ],
+)
+def test_other_words_are_refused_with_what_is_known(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
+        find_gpu(text)
+
+
+def test_every_default_machine_type_goes_with_its_gpus() -> None:
+    for gpu in GPUS.values():
+        assert set(gpu.machine_types) == set(gpu.counts)
+        for count in gpu.counts:
+            cloud = resolved(CloudSpec(gpu=gpu.short, gpus=count))
+            assert (cloud.gpu, cloud.gpus) == (gpu.accelerator, count)
+            assert cloud.machine_type == gpu.machine_types[count]
+            assert cpus(cloud.machine_type)
+            if gpu.built_in:
+                by_machine = resolved(CloudSpec(machine_type=cloud.machine_type))
+                assert (by_machine.gpu, by_machine.gpus) == (gpu.accelerator, count)
+
+
+@pytest.mark.parametrize(
+    ("asked", "machine_type", "gpu", "gpus", "image"),
+    [
+        (CloudSpec(), "n1-standard-4", "", 0, CPU_IMAGE),
+        (CloudSpec(gpu="t4"), "n1-standard-4", "nvidia-tesla-t4", 1, GPU_IMAGE),
+        (CloudSpec(gpu="t4", gpus=2), "n1-standard-8", "nvidia-tesla-t4", 2, GPU_IMAGE),
+        (
+            CloudSpec(gpu="nvidia-tesla-t4", gpus=1, machine_type="n1-highmem-8"),
+            "n1-highmem-8",
+            "nvidia-tesla-t4",
+            1,
+            GPU_IMAGE,
+        ),
+        (CloudSpec(gpu="t4", machine_type="custom-6-20480"), "custom-6-20480", "nvidia-tesla-t4", 1, GPU_IMAGE),
+        (CloudSpec(machine_type="e2-standard-2"), "e2-standard-2", "", 0, CPU_IMAGE),
+        (CloudSpec(machine_type="g2-standard-48"), "g2-standard-48", "nvidia-l4", 4, GPU_IMAGE),
+        (CloudSpec(gpu="l4", machine_type="g2-standard-24"), "g2-standard-24", "nvidia-l4", 2, GPU_IMAGE),
+        (CloudSpec(gpu="l4", gpus=1, machine_type="g2-standard-32"), "g2-standard-32", "nvidia-l4", 1, GPU_IMAGE),
+        (CloudSpec(machine_type="a4-highgpu-8g"), "a4-highgpu-8g", "", 0, GPU_IMAGE),
+        (CloudSpec(image="projects/p/global/images/i"), "n1-standard-4", "", 0, "projects/p/global/images/i"),
+    ],
+)
+def test_defaults(asked: CloudSpec, machine_type: str, gpu: str, gpus: int, image: str) -> None:
+    found = resolved(asked)
+    assert (found.machine_type, found.gpu, found.gpus, found.image) == (machine_type, gpu, gpus, image)
+    assert resolved(found) == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (CloudSpec(gpu="t4", machine_type="n2-standard-4"), "can be attached to N1 .* n2-standard-4 is none"),
+        (CloudSpec(gpu="t4", machine_type="f1-micro"), "can be attached to N1"),
+        (CloudSpec(gpu="t4", machine_type="g2-standard-4"), "g2-standard-4 is none"),
+        (CloudSpec(gpu="t4", gpus=3), "cannot have 3 t4 GPUs; it can have 1, 2 or 4"),
+        (CloudSpec(gpu="t4", machine_type="n1-standard-64"), "at most 48 vCPUs; n1-standard-64 has 64"),
+        (CloudSpec(gpu="v100", machine_type="custom-14-20480"), "at most 12 vCPUs"),
+        (CloudSpec(gpu="l4", machine_type="n1-standard-4"), "comes only with machine types of its own"),
+        (CloudSpec(gpu="l4", gpus=2, machine_type="g2-standard-4"), "comes with 1 nvidia-l4, not 2; g2-standard-24"),
+        (CloudSpec(gpu="l4", machine_type="g2-standard-5"), "g2-standard-5 does not have it"),
+        (CloudSpec(gpu="a100", machine_type="a2-ultragpu-1g"), "a2-ultragpu-1g does not have it"),
+        (CloudSpec(gpus=2), "not of which type"),
+        (CloudSpec(gpu="t4", gpus=-1), "cannot have -1 GPUs"),
+        (CloudSpec(machine_type="n1"), "'n1' is not a machine type"),
+        (CloudSpec(machine_type="N1-standard-4"), "is not a machine type"),
+        (CloudSpec(machine_type="n1-standard-4\n"), "is not a machine type"),
+        (CloudSpec(machine_type="n1-standard-4/x"), "is not a machine type"),
+        (CloudSpec(max_duration_s=29), "not after 29 seconds"),
+        (CloudSpec(max_duration_s=-5), "not after -5 seconds"),
+        (CloudSpec(max_duration_s=120 * 86400 + 1), "120 days"),
+        (CloudSpec(zones=("us-central1-a", "mars")), "'mars' is neither a zone nor a region"),
+        (CloudSpec(zones=("us-central1/a",)), "neither a zone nor a region"),
+        (CloudSpec(ssh_from=("everybody",)), "'everybody' is not a range of IPv4 addresses"),
+        (CloudSpec(ssh_from=("10.0.0.1/8",)), "host bits set"),
+        (CloudSpec(ssh_from=("::/0",)), "not a range of IPv4"),
+        (CloudSpec(image="my image"), "'my image' is no usable name of the image"),
+        (CloudSpec(image="ubuntu"), "write projects/PROJECT/global/images/family/ubuntu"),
+        (CloudSpec(network="a b"), "is no usable name of the network"),
+        (CloudSpec(subnetwork="x?y"), "is no usable name of the subnetwork"),
+        (CloudSpec(project="p#"), "is no usable name of the project"),
+        (CloudSpec(disk_type="pd balanced"), "is no usable name of the disk type"),
+        (CloudSpec(disk_gb=9), "10 to 65536 GB, not 9"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(asked: CloudSpec, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        resolved(asked)
+
+
+@pytest.mark.parametrize("duration_s", [0, 30, 120 * 86400])
+def test_durations_that_compute_engine_takes(duration_s: int) -> None:
+    assert resolved(CloudSpec(max_duration_s=duration_s)).max_duration_s == duration_s
+
+
+def test_addresses_are_written_as_compute_engine_writes_them() -> None:
+    given = ("203.0.113.7", "198.51.100.0/24", "0.0.0.0/0")
+    assert resolved(CloudSpec(ssh_from=given)).ssh_from == ("203.0.113.7/32", "198.51.100.0/24", "0.0.0.0/0")
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "count"),
+    [
+        ("n1-standard-4", 4),
+        ("n1-highmem-96", 96),
+        ("e2-medium", 2),
+        ("f1-micro", 1),
+        ("custom-6-20480", 6),
+        ("n2-custom-4-8192-ext", 4),
+        ("n2d-custom-16-65536", 16),
+        ("e2-custom-small-2-4096", 2),
+        ("g2-standard-24", 24),
+        ("a2-highgpu-2g", 24),
+        ("a2-megagpu-16g", 96),
+        ("a3-highgpu-8g", 208),
+        ("c3-standard-22-lssd", 22),
+        ("x4-megamem-960-metal", 960),
+        ("a9-unheard-of", None),
+    ],
+)
+def test_vcpus_by_the_machine_type_s_name(machine_type: str, count: int | None) -> None:
+    assert cpus(machine_type) == count
+
+
+def test_an_instance_in_compute_engine_s_words() -> None:
+    assert describe(resolved(CloudSpec(gpu="t4", gpus=2))) == "n1-standard-8 + 2 nvidia-tesla-t4"
+    assert describe(CloudSpec()) == "n1-standard-4"
+    assert describe(replace(CloudSpec(), machine_type="e2-micro")) == "e2-micro"
+
+
+def test_zones_and_regions() -> None:
+    assert is_zone("us-central1-a")
+    assert is_zone("northamerica-northeast1-c")
+    assert not is_zone("us-central1")
+    assert not is_zone("us-central1-a\n")
+    assert is_region("europe-west12")
+    assert not is_region("us-central1-a")
+    assert not is_region("us")
+    assert region_of("europe-west12-b") == "europe-west12"
+    with pytest.raises(ValueError, match="'us-central1' is not a zone"):
+        region_of("us-central1")

@@ -1,0 +1,709 @@
+"""Every kind of error in the form in which Compute Engine sends it, and what the user is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.gce.errors import (
+    Diagnosis,
+    Failure,
+    Scope,
+    diagnose,
+    expired_credentials,
+    from_http,
+    from_operation,
+    missing_permission,
+    no_credentials,
+    no_project,
+    quota_page,
+    role_for,
+    wrong_project,
+)
+
+Json = dict[str, Any]
+KINDS = {"missing", "capacity", "quota", "credentials", "unreachable", "usage"}
+
+
+def told(failures: Sequence[Failure], place: str = "us-central1-a") -> Diagnosis:
+    found = diagnose(failures, project="proj-1", place=place, doing="make 2 instances")
+    assert found.kind in KINDS
+    assert found.sentence
+    assert not found.sentence.endswith(".")
+    assert found.next_step
+    assert "\n" not in found.sentence + found.cause + found.next_step
+    return found
+
+
+def operation(*errors: Mapping[str, Any], http: int = 400, message: str = "BAD REQUEST") -> list[Failure]:
+    failed = {"kind": "compute#operation", "status": "DONE", "httpErrorStatusCode": http, "httpErrorMessage": message}
+    return from_operation({**failed, "error": {"errors": list(errors)}})
+
+
+def http(code: int, reason: str, message: str, domain: str = "global", **more: Any) -> list[Failure]:
+    one = {"message": message, "domain": domain, "reason": reason}
+    return from_http(code, {"error": {"code": code, "message": message, "errors": [one], **more}})
+
+
+def stockout(zones_available: str = "") -> Json:
+    return {
+        "code": "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+        "message": "The zone 'projects/P/zones/Z' does not have enough resources available to fulfill the request.  "
+        "'NULL:0/NULL:0/NULL:0 (state:STOCKOUT, sub-state:STOCKOUT, resource type:compute)'.",
+        "errorDetails": [
+            {
+                "help": {
+                    "links": [
+                        {
+                            "description": "Troubleshooting documentation",
+                            "url": "https://cloud.google.com/compute/docs/resource-error",
+                        }
+                    ]
+                }
+            },
+            {
+                "localizedMessage": {
+                    "locale": "en-US",
+                    "message": "A g2-standard-4 VM instance with 1 nvidia-l4 accelerator(s) is currently unavailable "
+                    "in the us-central1-b zone. ...",
+                }
+            },
+            {
+                "errorInfo": {
+                    "reason": "resource_availability",
+                    "domain": "compute.googleapis.com",
+                    "metadatas": {
+                        "zone": "us-central1-b",
+                        "vmType": "g2-standard-4",
+                        "attachment": "nvidia-l4:1",
+                        "zonesAvailable": zones_available,
+                    },
+                }
+            },
+        ],
+    }
+
+
+MIN_COUNT = {
+    "code": "VM_MIN_COUNT_NOT_REACHED",
+    "message": "Requested minimum count of 2 VMs could not be created.",
+}
+NO_GPUS_ANYWHERE = {
+    "code": "QUOTA_EXCEEDED",
+    "message": "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally.",
+    "errorDetails": [
+        {
+            "quotaInfo": {
+                "metricName": "compute.googleapis.com/gpus_all_regions",
+                "limitName": "GPUS-ALL-REGIONS-per-project",
+                "limit": 0.0,
+                "dimensions": {"global": "global"},
+            }
+        }
+    ],
+}
+
+
+# --- capacity -----------------------------------------------------------------------------------------------------
+
+
+def test_a_stockout_names_what_is_missing_and_where() -> None:
+    found = told(operation(stockout(), http=503, message="SERVICE UNAVAILABLE"), "us-central1-b")
+    assert (found.kind, found.scope, found.zones) == ("capacity", Scope.ZONE, ())
+    assert found.sentence == "us-central1-b has no g2-standard-4 with nvidia-l4:1 left now"
+    assert found.cause.startswith(
+        "A g2-standard-4 VM instance with 1 nvidia-l4 accelerator(s) is currently unavailable"
+    )
+    assert "--retry-until-up" in found.next_step
+    assert "--zone" in found.next_step
+
+
+def test_zones_that_have_room_are_told_from_all_failures() -> None:
+    found = told(operation(stockout("us-central1-a,us-central1-c"), stockout("us-central1-c, us-east1-d")))
+    assert found.zones == ("us-central1-a", "us-central1-c", "us-east1-d")
+
+
+def test_a_plain_stockout() -> None:
+    found = told(
+        operation(
+            {
+                "code": "ZONE_RESOURCE_POOL_EXHAUSTED",
+                "message": "The zone 'projects/P/zones/us-central1-a' does not have enough resources available to "
+                "fulfill the request.  Try a different zone, or try again later.",
+            },
+            http=503,
+        )
+    )
+    assert (found.kind, found.scope) == ("capacity", Scope.ZONE)
+    assert found.sentence == "us-central1-a has no capacity left to make 2 instances"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("RESOURCE_POOL_EXHAUSTED", "no capacity left"),
+        ("UNSUPPORTED_OPERATION", "taken back while they were being made"),
+        ("RESOURCE_NOT_READY", "still being stopped or deleted"),
+        ("RESOURCE_OPERATION_RATE_EXCEEDED", "no more changes"),
+        ("RESOURCE_NOT_FOUND", "is not there"),
+        ("IP_SPACE_EXHAUSTED", "no internal addresses left"),
+        ("CONDITION_NOT_MET", "a condition of Compute Engine"),
+        ("VM_MIN_COUNT_NOT_REACHED", "fewer were made than asked for"),
+    ],
+)
+def test_operation_errors_that_mean_another_zone(code: str, words: str) -> None:
+    found = told(operation({"code": code, "message": "In Compute Engine's words."}))
+    assert (found.kind, found.scope) == ("capacity", Scope.ZONE)
+    assert words in found.sentence
+    assert "us-central1-a" in found.sentence
+    assert found.cause == "In Compute Engine's words."
+
+
+def test_insufficient_capacity_of_a_call() -> None:
+    found = told(http(503, "insufficientCapacity", "There is not enough capacity in the zone."))
+    assert (found.kind, found.scope) == ("capacity", Scope.ZONE)
+
+
+def test_a_place_that_is_not_found_or_not_allowed() -> None:
+    found = told(http(404, "notFound", "Location us-east1-d is not found or access is unauthorized."), "us-east1-d")
+    assert (found.kind, found.scope) == ("capacity", Scope.ZONE)
+    assert found.cause == "Location us-east1-d is not found or access is unauthorized."
+
+
+def test_of_all_failures_the_most_telling_decides() -> None:
+    several = operation(MIN_COUNT, {"code": "SOMETHING_NEW", "message": "New."}, stockout("us-central1-f"), http=409)
+    assert told(several).sentence == "us-central1-a has no g2-standard-4 with nvidia-l4:1 left now"
+    assert told([*several, *operation(NO_GPUS_ANYWHERE)]).scope is Scope.EVERYTHING
+    regional = {"code": "QUOTA_EXCEEDED", "message": "Quota 'CPUS' exceeded.  Limit: 24.0 in region us-central1."}
+    assert told([*several, *operation(regional)]).scope is Scope.REGION
+    assert told([*operation(regional), *operation(NO_GPUS_ANYWHERE)]).scope is Scope.EVERYTHING
+    assert "SOMETHING_NEW" in told(several[:2]).sentence
+
+
+def test_too_few_in_an_operation_of_status_409_is_no_conflict_of_names() -> None:
+    assert told(operation(MIN_COUNT, http=409, message="CONFLICT")).kind == "capacity"
+
+
+# --- quotas -------------------------------------------------------------------------------------------------------
+
+
+def test_no_gpus_in_any_region() -> None:
+    found = told(operation(NO_GPUS_ANYWHERE, http=403, message="FORBIDDEN"))
+    assert (found.kind, found.scope) == ("quota", Scope.EVERYTHING)
+    assert "the quota GPUS_ALL_REGIONS of project proj-1 allows 0 in all regions together" in found.sentence
+    assert "https://console.cloud.google.com/iam-admin/quotas?project=proj-1" in found.next_step
+    assert "GPUS_ALL_REGIONS" in found.next_step
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        operation(
+            {
+                "code": "QUOTA_EXCEEDED",
+                "message": "Quota 'NVIDIA_T4_GPUS' exceeded.  Limit: 1.0 in region us-central1.",
+                "errorDetails": [
+                    {
+                        "quotaInfo": {
+                            "metricName": "compute.googleapis.com/nvidia_t4_gpus",
+                            "limitName": "NVIDIA-T4-GPUS-per-project-region",
+                            "limit": 1.0,
+                            "dimensions": {"region": "us-central1"},
+                        }
+                    }
+                ],
+            }
+        ),
+        http(
+            403, "quotaExceeded", "Quota 'NVIDIA_T4_GPUS' exceeded.  Limit: 1.0 in region us-central1.", "usageLimits"
+        ),
+    ],
+)
+def test_a_region_s_quota(failures: list[Failure]) -> None:
+    found = told(failures)
+    assert (found.kind, found.scope) == ("quota", Scope.REGION)
+    assert "the quota NVIDIA_T4_GPUS of project proj-1 allows 1 in us-central1" in found.sentence
+    assert "NVIDIA_T4_GPUS in us-central1 at https://console.cloud.google.com/" in found.next_step
+
+
+def test_a_quota_that_only_the_details_name() -> None:
+    details = [{"quotaInfo": {"metricName": "compute.googleapis.com/cpus", "limitName": "CPUS-per-project-region"}}]
+    found = told(operation({"code": "QUOTA_EXCEEDED", "message": "Exceeded.", "errorDetails": details}))
+    assert "the quota CPUS-per-project-region of project proj-1 is used up in us-central1" in found.sentence
+
+
+def test_the_quota_page_of_a_project_is_a_sound_url() -> None:
+    assert (
+        quota_page("example.com:p 1")
+        == "https://console.cloud.google.com/iam-admin/quotas?project=example.com%3Ap%201"
+    )
+
+
+# --- who calls ----------------------------------------------------------------------------------------------------
+
+
+def test_an_api_that_is_not_enabled() -> None:
+    message = (
+        "Compute Engine API has not been used in project proj-1 before or it is disabled. Enable it by visiting "
+        "https://console.developers.google.com/apis/api/compute.googleapis.com/overview?project=proj-1 then retry."
+    )
+    info = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "SERVICE_DISABLED",
+        "domain": "googleapis.com",
+        "metadata": {"service": "compute.googleapis.com", "consumer": "projects/proj-1"},
+    }
+    for failures in (
+        http(403, "accessNotConfigured", message, "usageLimits", status="PERMISSION_DENIED", details=[info]),
+        http(403, "accessNotConfigured", "Access Not Configured.", "usageLimits"),
+        from_http(
+            403, {"error": {"code": 403, "message": message, "status": "PERMISSION_DENIED", "details": [info]}}
+        ),
+    ):
+        found = told(failures)
+        assert (found.kind, found.scope) == ("missing", Scope.EVERYTHING)
+        assert found.sentence == "The API compute.googleapis.com is not enabled in project proj-1"
+        assert found.next_step.startswith("gcloud services enable compute.googleapis.com --project proj-1")
+
+
+def test_another_api_that_is_not_enabled() -> None:
+    message = "Identity and Access Management (IAM) API has not been used; visit .../api/iam.googleapis.com/overview"
+    found = told(http(403, "accessNotConfigured", message, "usageLimits"))
+    assert found.next_step.startswith("gcloud services enable iam.googleapis.com ")
+
+
+def test_a_project_without_billing() -> None:
+    message = (
+        "This API method requires billing to be enabled. Please enable billing on project #1 by visiting https://..."
+    )
+    for failures in (http(403, "forbidden", message), http(403, "billingNotEnabled", "No billing account.")):
+        found = told(failures)
+        assert (found.kind, found.scope) == ("missing", Scope.EVERYTHING)
+        assert "gcloud billing projects link proj-1" in found.next_step
+
+
+@pytest.mark.parametrize(
+    ("failures", "permission", "role"),
+    [
+        (
+            http(
+                403,
+                "forbidden",
+                "Required 'compute.instances.create' permission for 'projects/p/zones/z/instances/i'",
+            ),
+            "compute.instances.create",
+            "roles/compute.instanceAdmin.v1",
+        ),
+        (
+            http(
+                403, "forbidden", "Required 'compute.firewalls.create' permission for 'projects/p/global/firewalls/f'"
+            ),
+            "compute.firewalls.create",
+            "roles/compute.securityAdmin",
+        ),
+        (
+            operation(
+                {
+                    "code": "PERMISSIONS_ERROR",
+                    "message": "Required 'compute.subnetworks.use' permission for 'projects/p/regions/subnetworks/s'",
+                },
+                http=403,
+            ),
+            "compute.subnetworks.use",
+            "roles/compute.networkUser",
+        ),
+        (
+            http(
+                403,
+                "forbidden",
+                "Permission 'compute.networks.get' denied on resource '//compute.googleapis.com/projects/p/global/"
+                "networks/default' (or it may not exist).",
+            ),
+            "compute.networks.get",
+            "roles/compute.networkUser",
+        ),
+        (
+            http(
+                403,
+                "SERVICE_ACCOUNT_ACCESS_DENIED",
+                "The user does not have access to service account 'x@y.iam.gserviceaccount.com'.  User: 'me@y.com'.  "
+                "Ask a project owner to grant you the iam.serviceAccountUser role on the service account",
+            ),
+            "iam.serviceAccounts.actAs",
+            "roles/iam.serviceAccountUser",
+        ),
+        (
+            from_http(
+                403,
+                {
+                    "error": {
+                        "code": 403,
+                        "message": "Denied.",
+                        "status": "PERMISSION_DENIED",
+                        "details": [
+                            {
+                                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                                "reason": "IAM_PERMISSION_DENIED",
+                                "metadata": {"permission": "compute.zones.list"},
+                            }
+                        ],
+                    }
+                },
+            ),
+            "compute.zones.list",
+            "roles/compute.viewer",
+        ),
+        (
+            http(403, "USER_PROJECT_DENIED", "Caller does not have required permission to use project proj-1."),
+            "serviceusage.services.use",
+            "roles/serviceusage.serviceUsageConsumer",
+        ),
+    ],
+)
+def test_a_missing_permission_is_named_with_a_role_that_has_it(
+    failures: list[Failure], permission: str, role: str
+) -> None:
+    found = told(failures)
+    assert (found.kind, found.scope) == ("credentials", Scope.EVERYTHING)
+    assert f"lack the permission {permission} in project proj-1" in found.sentence
+    assert found.next_step.startswith("gcloud projects add-iam-policy-binding proj-1 --member ")
+    assert f"--role {role} " in found.next_step
+
+
+def test_a_refusal_that_names_no_permission() -> None:
+    found = told(http(403, "forbidden", "The caller may not do that."))
+    assert (found.kind, found.scope) == ("credentials", Scope.EVERYTHING)
+    assert "fleet doctor" in found.next_step
+
+
+def test_roles_of_permissions_that_are_not_listed() -> None:
+    assert role_for("compute.addresses.create") == "roles/compute.admin"
+    assert missing_permission("compute.addresses.list", "p", doing="look").scope is Scope.EVERYTHING
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        http(401, "authError", "Invalid Credentials"),
+        from_http(401, None),
+        from_http(401, {"error": {"code": 401, "message": "No token.", "status": "UNAUTHENTICATED"}}),
+    ],
+)
+def test_credentials_that_are_not_taken(failures: list[Failure]) -> None:
+    found = told(failures)
+    assert (found.kind, found.scope) == ("credentials", Scope.EVERYTHING)
+    assert found.next_step == "gcloud auth application-default login"
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        http(404, "notFound", "The resource 'projects/proj-1' was not found"),
+        http(400, "invalid", "Unknown project id: proj-1"),
+        http(403, "forbidden", "Project 'proj-1' not found or deleted."),
+        http(403, "CONSUMER_INVALID", "Permission denied on resource project proj-1."),
+    ],
+)
+def test_a_project_that_is_not_there(failures: list[Failure]) -> None:
+    found = told(failures)
+    assert (found.kind, found.scope) == ("usage", Scope.EVERYTHING)
+    assert found.sentence == "There is no project 'proj-1', or these credentials do not see it"
+    assert "gcloud projects list" in found.next_step
+
+
+def test_sentences_for_credentials_that_no_call_was_made_with() -> None:
+    none = no_credentials("Your default credentials were not found. To set up Application Default\nCredentials, see")
+    assert none.kind == "credentials"
+    assert none.cause == "Your default credentials were not found"
+    assert none.next_step == "gcloud auth application-default login"
+    assert no_credentials().cause
+    assert expired_credentials("invalid_grant: Token has been expired or revoked.").cause == (
+        "invalid_grant: Token has been expired or revoked"
+    )
+    assert expired_credentials().cause
+    assert "--project" in no_project().next_step
+    assert "'nope'" in wrong_project("nope").sentence
+
+
+# --- rules of the organisation ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("constraint", "scope", "next_step"),
+    [
+        ("compute.vmExternalIpAccess", Scope.EVERYTHING, "fleet up --iap"),
+        ("compute.requireOsLogin", Scope.EVERYTHING, "disable-enforce compute.requireOsLogin --project proj-1"),
+        ("compute.disableGuestAttributesAccess", Scope.EVERYTHING, "disable-enforce compute.disableGuest"),
+        ("compute.trustedImageProjects", Scope.EVERYTHING, "--image"),
+        ("compute.requireShieldedVm", Scope.EVERYTHING, "--image"),
+        ("gcp.resourceLocations", Scope.REGION, "--zone REGION"),
+        ("compute.somethingElse", Scope.EVERYTHING, "administers the organisation"),
+    ],
+)
+def test_policies(constraint: str, scope: Scope, next_step: str) -> None:
+    message = (
+        f"Constraint constraints/{constraint} violated for project 123456789. Add instance projects/p/i to the list."
+    )
+    for failures in (
+        http(412, "conditionNotMet", message),
+        operation({"code": "CONDITION_NOT_MET", "message": message}, http=412),
+    ):
+        found = told(failures)
+        assert (found.kind, found.scope) == ("usage", scope)
+        assert constraint in found.sentence
+        assert next_step in found.next_step
+        assert found.cause == message
+
+
+# --- things that are not there ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence", "scope", "next_step"),
+    [
+        (
+            "The resource 'projects/proj-1/global/networks/default' was not found",
+            "Project proj-1 has no network default",
+            Scope.EVERYTHING,
+            "--network",
+        ),
+        (
+            "Invalid value for field 'resource.networkInterfaces[0].network': 'global/networks/nope'. The referenced "
+            "network resource cannot be found.",
+            "Project proj-1 has no network nope",
+            Scope.EVERYTHING,
+            "gcloud compute networks create nope --project proj-1",
+        ),
+        (
+            "The resource 'projects/proj-1/regions/us-central1/subnetworks/inner' was not found",
+            "us-central1-a has no subnetwork inner",
+            Scope.REGION,
+            "--subnet",
+        ),
+        (
+            "The resource 'projects/proj-1/zones/us-central1-a/machineTypes/n1-standrd-4' was not found",
+            "us-central1-a has no machine type n1-standrd-4",
+            Scope.ZONE,
+            "--machine-type",
+        ),
+        (
+            "Invalid value for field 'resource.instanceProperties.machineType': 'n9-standard-4'. Machine type with "
+            "name 'n9-standard-4' does not exist in zone 'us-central1-a'.",
+            "us-central1-a has no machine type n9-standard-4",
+            Scope.ZONE,
+            "machine-types list",
+        ),
+        (
+            "The resource 'projects/proj-1/zones/us-central1-a/acceleratorTypes/nvidia-tesla-t4' was not found",
+            "us-central1-a has no GPUs of type nvidia-tesla-t4",
+            Scope.ZONE,
+            "accelerator-types list",
+        ),
+        (
+            "The resource 'https://compute.googleapis.com/compute/v1/projects/proj-1/zones/us-central1-a/diskTypes/fast"
+            "' was not found",
+            "us-central1-a has no disks of type fast",
+            Scope.ZONE,
+            'disk-type = "pd-balanced"',
+        ),
+        (
+            "The resource 'projects/deeplearning-platform-release/global/images/family/tf2-latest-gpu' was not found",
+            "There is no boot image tf2-latest-gpu, or these credentials do not see it",
+            Scope.EVERYTHING,
+            "--image",
+        ),
+    ],
+)
+def test_what_a_request_names_and_is_not_there(message: str, sentence: str, scope: Scope, next_step: str) -> None:
+    reason = "invalid" if message.startswith("Invalid") else "notFound"
+    for failures in (
+        http(400 if reason == "invalid" else 404, reason, message),
+        operation(
+            {"code": "INVALID_FIELD_VALUE" if reason == "invalid" else "RESOURCE_NOT_FOUND", "message": message}
+        ),
+    ):
+        found = told(failures)
+        assert (found.kind, found.scope) == ("usage", scope)
+        assert found.sentence == sentence
+        assert next_step in found.next_step
+
+
+def test_an_instance_that_is_gone() -> None:
+    found = told(
+        http(404, "notFound", "The resource 'projects/proj-1/zones/us-central1-a/instances/i' was not found")
+    )
+    assert (found.kind, found.scope) == ("missing", Scope.EVERYTHING)
+    assert "fleet status" in found.next_step
+
+
+def test_something_of_that_name_is_there() -> None:
+    message = "The resource 'projects/proj-1/zones/us-central1-a/instances/demo-worker-0' already exists"
+    for failures in (
+        http(409, "alreadyExists", message),
+        operation({"code": "RESOURCE_ALREADY_EXISTS", "message": message}, http=409),
+    ):
+        found = told(failures)
+        assert (found.kind, found.scope) == ("usage", Scope.EVERYTHING)
+        assert "already there" in found.sentence
+        assert found.cause == message
+
+
+# --- requests that cannot be met ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "next_step"),
+    [
+        (
+            "Invalid value for field 'resource.disks[0].initializeParams.diskSizeGb': '10'. Requested disk size "
+            "cannot be smaller than the image size (50 GB)",
+            "fleet up --disk-size 50",
+        ),
+        (
+            "Invalid value for field 'resource.networkInterfaces[0]': '{}'. Subnetwork should be specified for "
+            "custom subnetmode network; network is in custom subnet mode",
+            "--subnet",
+        ),
+        ("[n1-standard-4, nvidia-l4] features are not compatible for creating instance.", "--machine-type"),
+        ("Invalid value for field 'resource.name': 'A'. Must be a match of regex", "as the message says"),
+    ],
+)
+def test_what_compute_engine_does_not_accept(message: str, next_step: str) -> None:
+    found = told(http(400, "invalid", message))
+    assert (found.kind, found.scope) == ("usage", Scope.EVERYTHING)
+    assert next_step in found.next_step
+    assert found.cause == message
+
+
+# --- what passes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        http(403, "rateLimitExceeded", "Rate Limit Exceeded", "usageLimits"),
+        http(
+            429,
+            "rateLimitExceeded",
+            "Quota exceeded for quota metric 'Queries' and limit 'Queries per minute' of service 'compute.'",
+            "usageLimits",
+        ),
+        http(500, "backendError", "Internal error. Please try again or contact Google Support. (Code: '1A')"),
+        http(503, "backendError", "The service is currently unavailable."),
+        from_http(502, None),
+        operation({"code": "INTERNAL_ERROR", "message": "Internal error. (Code: '4C')"}, http=500),
+        http(412, "conditionNotMet", "Labels fingerprint either invalid or resource labels have changed"),
+        http(400, "resourceInUseByAnotherResource", "The firewall is already being used by 'x'"),
+        http(400, "resourceNotReady", "The resource 'projects/p/global/networks/n' is not ready"),
+    ],
+)
+def test_what_is_worth_another_try_at_the_same_place(failures: list[Failure]) -> None:
+    found = told(failures)
+    assert (found.kind, found.scope) == ("unreachable", Scope.RETRY)
+    assert "try again" in found.next_step
+
+
+def test_no_answer() -> None:
+    found = told([Failure(code="UNREACHABLE", message="connection refused")], "")
+    assert (found.kind, found.scope) == ("unreachable", Scope.EVERYTHING)
+    assert found.sentence == "Could not make 2 instances: Compute Engine does not answer"
+
+
+def test_an_operation_that_takes_too_long() -> None:
+    found = told([Failure(code="DEADLINE", message="making instances is not done after 600 s (operation o)")])
+    assert (found.kind, found.scope) == ("unreachable", Scope.ZONE)
+    assert "takes too long" in found.sentence
+
+
+def test_fewer_than_asked_for() -> None:
+    found = told([Failure(code="MISSING", message="1 of 2 instances are there")])
+    assert (found.kind, found.scope, found.cause) == ("capacity", Scope.ZONE, "1 of 2 instances are there")
+
+
+# --- what nobody knows --------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_error_is_told_in_its_own_words() -> None:
+    found = told(operation({"code": "QUANTUM_FLUX", "message": "The flux\nis  inverted."}))
+    assert found.scope is Scope.EVERYTHING
+    assert "(QUANTUM_FLUX)" in found.sentence
+    assert found.cause == "The flux is inverted."
+
+
+@pytest.mark.parametrize(
+    ("failures", "label"),
+    [([], "unknown error"), ([Failure()], "unknown error"), (from_http(418, None), "HTTP 418")],
+)
+def test_errors_that_say_nothing(failures: list[Failure], label: str) -> None:
+    found = told(failures)
+    assert label in found.sentence
+    assert found.cause == "without saying why"
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def test_reading_an_http_error() -> None:
+    found = from_http(
+        403,
+        {
+            "error": {
+                "code": 403,
+                "message": "outer",
+                "errors": [
+                    {"message": "inner", "domain": "usageLimits", "reason": "quotaExceeded"},
+                    {"domain": "global", "reason": "forbidden"},
+                ],
+                "details": [{"@type": "x"}],
+            }
+        },
+    )
+    assert [(one.code, one.message, one.domain, one.http) for one in found] == [
+        ("quotaExceeded", "inner", "usageLimits", 403),
+        ("forbidden", "outer", "global", 403),
+    ]
+    assert found[0].details == ({"@type": "x"},)
+    assert from_http(500, {"error": "text"}) == [Failure(http=500)]
+    assert from_http(500, {}) == [Failure(http=500)]
+
+
+def test_reading_an_operation() -> None:
+    assert from_operation({"status": "DONE"}) == []
+    assert from_operation({"status": "DONE", "error": {}}) == []
+    [bare] = from_operation({"status": "DONE", "httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"})
+    assert (bare.code, bare.http) == ("SERVICE_UNAVAILABLE", 503)
+    assert told([bare]).scope is Scope.RETRY
+    first, second = operation(MIN_COUNT, stockout(), http=409)
+    assert (first.code, first.http, first.of_operation) == ("VM_MIN_COUNT_NOT_REACHED", 409, True)
+    assert len(second.details) == 3
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+error_parts = st.fixed_dictionaries(
+    {},
+    optional={
+        "code": st.sampled_from(["QUOTA_EXCEEDED", "ZONE_RESOURCE_POOL_EXHAUSTED", "X"]) | json_values,
+        "message": st.text(max_size=30) | json_values,
+        "reason": st.sampled_from(["quotaExceeded", "notFound", "forbidden"]) | json_values,
+        "errorDetails": st.lists(st.dictionaries(st.sampled_from(["errorInfo", "quotaInfo", "@type"]), json_values)),
+        "details": json_values,
+        "errors": json_values,
+    },
+)
+
+
+@given(st.integers(400, 599), st.lists(error_parts, max_size=3), json_values)
+def test_no_answer_of_whatever_form_breaks_the_program(status: int, errors: list[Json], other: Any) -> None:
+    bodies = ({"error": {"errors": errors, "details": other}}, {"error": other}, {"error": {"errors": other}})
+    for body in bodies:
+        told([*from_http(status, body), *from_operation({**body, "httpErrorStatusCode": status})])
+    assert json.dumps(bodies) is not None

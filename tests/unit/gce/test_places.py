@@ -1,0 +1,195 @@
+"""The order in which places are tried, and what failures take away from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.gce import prices
+from provision.gce.catalog import resolved
+from provision.gce.errors import Scope
+from provision.gce.geography import region_of
+from provision.gce.places import Region, Search, candidates
+from provision.model import CloudSpec
+
+T4 = resolved(CloudSpec(gpu="t4"))
+OFFERED = {
+    "us-central1": ["us-central1-f", "us-central1-a"],
+    "asia-east1": ["asia-east1-a", "asia-east1-c"],
+    "europe-west2": ["europe-west2-b"],
+    "me-central2": ["me-central2-a"],
+}
+
+
+def in_zones(*zones: str) -> CloudSpec:
+    return resolved(CloudSpec(gpu="t4", zones=zones))
+
+
+def test_without_a_wish_the_cheapest_region_comes_first_and_unknown_prices_last() -> None:
+    assert candidates(T4, OFFERED) == [
+        Region("us-central1", ("us-central1-a", "us-central1-f")),
+        Region("asia-east1", ("asia-east1-a", "asia-east1-c")),
+        Region("europe-west2", ("europe-west2-b",)),
+        Region("me-central2", ("me-central2-a",)),
+    ]
+
+
+def test_spot_has_an_order_of_its_own() -> None:
+    spot = resolved(CloudSpec(gpu="t4", spot=True))
+    assert [region.name for region in candidates(spot, OFFERED)] == [
+        "europe-west2",
+        "asia-east1",
+        "us-central1",
+        "me-central2",
+    ]
+
+
+def test_what_is_not_known_to_be_offered_is_taken_from_the_prices() -> None:
+    found = candidates(T4, None)
+    assert sum(len(region.zones) for region in found) == 50
+    order = [min(prices.price(T4, zone) or 99 for zone in region.zones) for region in found]
+    assert order == sorted(order)
+
+
+def test_the_user_s_places_come_in_the_user_s_order() -> None:
+    assert candidates(in_zones("europe-west2", "us-central1-f", "us-central1-a", "asia-east1"), OFFERED) == [
+        Region("europe-west2", ("europe-west2-b",)),
+        Region("us-central1", ("us-central1-f",)),
+        Region("us-central1", ("us-central1-a",)),
+        Region("asia-east1", ("asia-east1-a", "asia-east1-c")),
+    ]
+
+
+def test_a_zone_and_then_its_region_is_the_rest_of_the_region() -> None:
+    assert candidates(in_zones("us-central1-f", "us-central1"), OFFERED) == [
+        Region("us-central1", ("us-central1-f",)),
+        Region("us-central1", ("us-central1-a",)),
+    ]
+
+
+@pytest.mark.parametrize("place", ["us-central1-b", "us-east1", "us-east1-c"])
+def test_places_without_such_machines_are_left_out(place: str) -> None:
+    assert candidates(in_zones(place), OFFERED) == []
+
+
+def test_a_named_zone_is_believed_where_nothing_is_known() -> None:
+    assert candidates(in_zones("mars-north1-a", "me-west1"), None) == [
+        Region("mars-north1", ("mars-north1-a",)),
+        Region("me-west1", ("me-west1-b", "me-west1-c", "me-west1-a")),  # no price is known for T4 in the last
+    ]
+
+
+US = Region("us-central1", ("us-central1-a", "us-central1-b"))
+EU = Region("europe-west1", ("europe-west1-b", "europe-west1-c"))
+ASIA = Region("asia-east1", ("asia-east1-a",))
+
+
+def test_a_zone_that_failed_leaves_the_rest_of_its_region() -> None:
+    search = Search.over([US, EU])
+    assert search.next() == US
+    search = search.skip("us-central1-a", Scope.ZONE)
+    assert search.next() == Region("us-central1", ("us-central1-b",))
+    search = search.skip("us-central1-b", Scope.ZONE)
+    assert search.next() == EU
+
+
+def test_a_region_that_failed_in_all_its_zones_is_done_with() -> None:
+    assert Search.over([US, EU]).skip("us-central1", Scope.ZONE).next() == EU
+    assert Search.over([US, EU]).skip(US, Scope.ZONE).next() == EU
+
+
+def test_a_region_s_failure_takes_every_zone_of_it_wherever_it_stands() -> None:
+    search = Search.over([Region("us-central1", ("us-central1-a",)), EU, Region("us-central1", ("us-central1-b",))])
+    for place in ("us-central1-a", "us-central1", Region("us-central1", ("us-central1-a",))):
+        assert search.skip(place, Scope.REGION).remaining == (EU,)
+
+
+def test_what_fails_everywhere_ends_the_search() -> None:
+    assert Search.over([US, EU]).skip("us-central1-a", Scope.EVERYTHING).next() is None
+
+
+def test_what_may_work_the_next_time_leaves_everything() -> None:
+    search = Search.over([US, EU])
+    assert search.skip("us-central1", Scope.RETRY) == search
+
+
+def test_zones_that_have_room_come_first() -> None:
+    search = Search.over([US, EU, ASIA]).skip(US, Scope.ZONE, ("asia-east1-a", "europe-west1-c", "us-central1-a"))
+    assert search.remaining == (Region("europe-west1", ("europe-west1-c", "europe-west1-b")), ASIA)
+
+
+def test_zones_that_the_user_did_not_allow_are_never_offered() -> None:
+    search = Search.over([US]).skip("us-central1-a", Scope.ZONE, ("asia-east1-a",))
+    assert search.next() == Region("us-central1", ("us-central1-b",))
+
+
+ZONES = [f"{region}-{letter}" for region in ("us-west1", "us-east1", "asia-east1") for letter in "abc"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """How one attempt fails: of how many zones it was, how far it goes, and which zones are said to have room."""
+
+    zonal: bool
+    scope: Scope
+    available: tuple[str, ...]
+
+
+steps = st.builds(
+    Step, st.booleans(), st.sampled_from(Scope), st.lists(st.sampled_from(ZONES), max_size=3).map(tuple)
+)
+regions = st.lists(st.lists(st.sampled_from(ZONES), min_size=1, max_size=4), max_size=5).map(
+    lambda groups: [
+        Region(region_of(group[0]), tuple(z for z in group if region_of(z) == region_of(group[0])))
+        for group in groups
+    ]
+)
+
+
+@given(regions, st.lists(steps, max_size=40))
+def test_no_place_is_tried_twice_and_the_search_ends(given_regions: list[Region], failures: list[Step]) -> None:
+    allowed = {zone for region in given_regions for zone in region.zones}
+    search = Search.over(given_regions)
+    tried: set[str] = set()
+    closed: set[str] = set()
+    for step in failures:
+        region = search.next()
+        if region is None:
+            break
+        assert region.zones
+        assert set(region.zones) <= allowed
+        assert not set(region.zones) & tried
+        assert region.name not in closed
+        place: str | Region = region.zones[0] if step.zonal else region
+        before = search
+        search = search.skip(place, step.scope, step.available)
+        if step.scope is Scope.EVERYTHING:
+            assert search.next() is None
+        elif step.scope is Scope.REGION:
+            closed.add(region.name)
+        elif step.scope is Scope.ZONE:
+            tried |= {place} if isinstance(place, str) else set(place.zones)
+        if step.scope is not Scope.RETRY:
+            assert zones_left(search) < zones_left(before)
+        wanted = [zone for zone in step.available if zone in {z for r in search.remaining for z in r.zones}]
+        upcoming = search.next()
+        if wanted:
+            assert upcoming is not None
+            assert upcoming.zones[0] in wanted
+
+
+def zones_left(search: Search) -> int:
+    return sum(len(region.zones) for region in search.remaining)
+
+
+@given(regions)
+def test_every_place_gets_its_turn(given_regions: list[Region]) -> None:
+    search = Search.over(given_regions)
+    seen: list[str] = []
+    while (region := search.next()) is not None:
+        seen += region.zones
+        search = search.skip(region, Scope.ZONE)
+    assert sorted(seen) == sorted({zone for region in given_regions for zone in region.zones})

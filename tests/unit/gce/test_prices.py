@@ -1,0 +1,94 @@
+"""Estimates against prices that were read elsewhere, and what is said where none is known."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from provision.gce import prices
+from provision.gce.catalog import GPUS, resolved
+from provision.gce.geography import is_zone
+from provision.gce.prices import PRICED_AT, price, zones
+from provision.model import CloudSpec
+
+T4 = resolved(CloudSpec(gpu="t4"))
+
+
+@pytest.mark.parametrize(
+    ("zone", "on_demand", "spot", "machine_alone"),
+    [
+        ("us-central1-a", 0.540, 0.233, 0.190),
+        ("europe-west2-b", 0.644, 0.158, 0.2448),
+        ("europe-west1-d", 0.559, 0.2025, 0.209),
+        ("us-west4-a", 0.584, 0.188, 0.214),
+    ],
+)
+def test_n1_with_a_t4(zone: str, on_demand: float, spot: float, machine_alone: float) -> None:
+    assert price(T4, zone) == pytest.approx(on_demand, abs=0.0006)
+    assert price(resolved(CloudSpec(gpu="t4", spot=True)), zone) == pytest.approx(spot, abs=0.0006)
+    assert price(resolved(CloudSpec()), zone) == pytest.approx(machine_alone, abs=0.0006)
+
+
+@pytest.mark.parametrize(
+    ("cloud", "expected"),
+    [
+        (CloudSpec(gpu="l4", machine_type="g2-standard-4"), 0.7068),  # what Google lists for g2-standard-4
+        (CloudSpec(gpu="a100"), 3.6734),  # what Google lists for a2-highgpu-1g
+        (CloudSpec(gpu="a100", gpus=8), 29.3871),
+        (CloudSpec(machine_type="e2-standard-4"), 0.1340),
+        (CloudSpec(gpu="v100", gpus=2), 0.38 + 2 * 2.48),
+    ],
+)
+def test_other_machines_in_us_central1(cloud: CloudSpec, expected: float) -> None:
+    assert price(resolved(cloud), "us-central1-b") == pytest.approx(expected, rel=0.001)
+
+
+def test_gpus_and_vcpus_are_counted() -> None:
+    two = price(resolved(CloudSpec(gpu="t4", gpus=2)), "us-central1-a")
+    one = price(T4, "us-central1-a")
+    assert one is not None
+    assert two == pytest.approx(2 * one)
+
+
+@pytest.mark.parametrize(
+    ("cloud", "zone"),
+    [
+        (CloudSpec(gpu="t4"), "us-central1-z"),  # no such zone
+        (CloudSpec(gpu="t4"), "us-east1-b"),  # a zone without T4
+        (CloudSpec(machine_type="n1-megamem-96"), "us-central1-a"),
+        (CloudSpec(machine_type="n2-custom-4-8192"), "us-central1-a"),
+        (CloudSpec(machine_type="custom-4-8192"), "us-central1-a"),
+        (CloudSpec(machine_type="a4-highgpu-8g"), "us-central1-a"),
+        (CloudSpec(gpu="h100"), "us-central1-a"),
+        (CloudSpec(machine_type="n1-standard-4", gpu="nvidia-unheard-of", gpus=1), "us-central1-a"),
+    ],
+)
+def test_what_is_not_in_the_table_is_not_known(cloud: CloudSpec, zone: str) -> None:
+    assert price(cloud if cloud.gpu == "nvidia-unheard-of" else resolved(cloud), zone) is None
+
+
+def test_the_table_is_sound() -> None:
+    rates = prices._rates()
+    assert len({item for item, _ in rates}) >= 9
+    for (item, zone), rate in rates.items():
+        assert is_zone(zone), zone
+        assert 0 < rate.spot < rate.on_demand < 10, (item, zone)
+        assert item in {gpu.accelerator for gpu in GPUS.values()} or item.partition("-")[0] in {
+            "n1",
+            "e2",
+            "g2",
+            "a2",
+        }
+    t4_zones = [zone for item, zone in rates if item == "nvidia-tesla-t4"]
+    assert len(t4_zones) == 50
+    assert all(price(T4, zone) is not None for zone in t4_zones)
+
+
+def test_zones_are_known_once_each_and_in_order() -> None:
+    assert list(zones()) == sorted(set(zones()))
+    assert {"us-central1-a", "us-central1-f", "africa-south1-a"} <= set(zones())
+
+
+def test_the_date_is_one() -> None:
+    assert datetime.date.fromisoformat(PRICED_AT) >= datetime.date(2026, 11, 1)
