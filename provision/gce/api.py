@@ -27,6 +27,7 @@ from provision.gce.errors import (
     no_credentials,
     no_project,
 )
+from provision.gce.library import client_class, types
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -166,10 +167,9 @@ class Api:
         clients = self.__dict__.setdefault("_clients", {})
         if name not in clients:
             from google.api_core.client_options import ClientOptions
-            from google.cloud import compute_v1
 
             options = ClientOptions(api_endpoint=self.endpoint) if self._private else None
-            clients[name] = getattr(compute_v1, name)(credentials=self._credentials[0], client_options=options)
+            clients[name] = client_class(name)(credentials=self._credentials[0], client_options=options)
         return clients[name]
 
     @cached_property
@@ -295,16 +295,15 @@ class Api:
 
         Source: instances.bulkInsert and regionInstances.bulkInsert.
         """
-        from google.cloud import compute_v1
-
-        resource = compute_v1.BulkInsertInstanceResource.from_json(json.dumps(body))
+        messages = types()
+        resource = messages.BulkInsertInstanceResource.from_json(json.dumps(body))
         fields = {
             "project": self.project,
             "request_id": request_id,
             "region" if regional else "zone": place,
             "bulk_insert_instance_resource_resource": resource,
         }
-        kind = compute_v1.BulkInsertRegionInstanceRequest if regional else compute_v1.BulkInsertInstanceRequest
+        kind = messages.BulkInsertRegionInstanceRequest if regional else messages.BulkInsertInstanceRequest
         client = self._client("RegionInstancesClient" if regional else "InstancesClient")
         return self._call(
             lambda: to_json(client.bulk_insert_unary(request=kind(fields), retry=None, timeout=CALL_TIMEOUT_S))
@@ -312,25 +311,23 @@ class Api:
 
     def insert_firewall(self, body: Json, request_id: str) -> Json:
         """Make a firewall rule; the operation."""
-        from google.cloud import compute_v1
-
-        request = compute_v1.InsertFirewallRequest(
+        messages = types()
+        request = messages.InsertFirewallRequest(
             project=self.project,
             request_id=request_id,
-            firewall_resource=compute_v1.Firewall.from_json(json.dumps(body)),
+            firewall_resource=messages.Firewall.from_json(json.dumps(body)),
         )
         client = self._client("FirewallsClient")
         return self._call(lambda: to_json(client.insert_unary(request=request, retry=None, timeout=CALL_TIMEOUT_S)))
 
     def patch_firewall(self, body: Json, request_id: str) -> Json:
         """Change a firewall rule to `body`; the operation."""
-        from google.cloud import compute_v1
-
-        request = compute_v1.PatchFirewallRequest(
+        messages = types()
+        request = messages.PatchFirewallRequest(
             project=self.project,
             request_id=request_id,
             firewall=body["name"],
-            firewall_resource=compute_v1.Firewall.from_json(json.dumps(body)),
+            firewall_resource=messages.Firewall.from_json(json.dumps(body)),
         )
         client = self._client("FirewallsClient")
         return self._call(lambda: to_json(client.patch_unary(request=request, retry=None, timeout=CALL_TIMEOUT_S)))

@@ -49,8 +49,10 @@ class GceProvider:
             cloud = resolved(spec.cloud or CloudSpec())
         except ValueError as error:
             raise ProviderError("usage", str(error), next_step="fleet up --help") from error
-        if not 1 <= spec.workers <= WORKERS_MAX:
-            raise ProviderError("usage", f"A fleet has 1 to {WORKERS_MAX} workers, not {spec.workers}")
+        if spec.workers < 1:
+            raise ProviderError("usage", f"A fleet has 1 worker or more, not {spec.workers}")
+        if spec.workers > WORKERS_MAX:
+            raise ProviderError("usage", f"A fleet has at most {WORKERS_MAX} workers, {spec.workers} are asked for")
         _check_endpoint(cloud.endpoint)
         if not cloud.external and shutil.which("gcloud") is None:
             raise ProviderError(

@@ -20,6 +20,8 @@ _STATES = {
     "STAGING": InstanceState.STARTING,
     "RUNNING": InstanceState.RUNNING,
     "REPAIRING": InstanceState.STARTING,
+    "PENDING_STOP": InstanceState.STOPPING,
+    "STOPPING": InstanceState.STOPPING,
 }
 GUEST_ATTRIBUTE = "Guest Attribute"
 HOST_KEY = "ssh-ed25519"

@@ -1,19 +1,26 @@
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import psutil
 import pytest
+import requests
 
+from fleet.state import Store
+from provision.gce.provider import GceProvider
 from provision.keys import KeyPair, generate_ed25519
 from provision.local import LocalProvider
-from provision.model import FleetSpec, Host, Instance
+from provision.model import CloudSpec, FleetSpec, Host, Instance
 from provision.provider import Provider
+from tests.contract.histories import QUICK
+from tests.emulator import Emulator, guests
+from tests.program import wait_for
 
 
 class Case(Protocol):
@@ -21,6 +28,9 @@ class Case(Protocol):
 
     provider: Provider
     impossible: FleetSpec  # one that `check` refuses
+    cloud: CloudSpec | None  # what every spec of the suite rents
+    first_step: str  # what `create` reports of an instance before all else
+    has_deadline: bool  # whether the provider deletes by itself
 
     def kill(self, instance: Instance) -> None:
         """Let `instance` die, without the provider."""
@@ -30,6 +40,9 @@ class Case(Protocol):
 
     def script(self) -> str:
         """Python statements that bind `provider` to the same provider in another program."""
+
+    def sweep(self) -> None:
+        """End and delete whatever a failed test left."""
 
 
 def arguments(process: psutil.Process) -> str:
@@ -41,6 +54,10 @@ def arguments(process: psutil.Process) -> str:
 
 
 class LocalCase:
+    cloud: CloudSpec | None = None
+    first_step = "starting sshd"
+    has_deadline = False
+
     def __init__(self, folder: Path) -> None:
         self.root = folder / "local root"
         self.provider: Provider = LocalProvider(self.root)
@@ -82,13 +99,68 @@ class LocalCase:
             return False
 
 
-@pytest.fixture(params=["local"])
+class GceCase:
+    """Instances of the emulator, each a real sshd."""
+
+    first_step = "booting"
+    has_deadline = True
+
+    def __init__(self, emulator: Emulator, root: Path) -> None:
+        self.emulator = emulator
+        self.root = root
+        self.cloud: CloudSpec | None = CloudSpec(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",))
+        store = Store(root)
+        for fleet in ("a", "b", "b-worker-0", "demo", "other"):
+            store.fleet(fleet).create()
+        self.provider: Provider = GceProvider(store.owner(), "tester", store.journal, self.cloud, QUICK)
+        self.impossible = FleetSpec("demo", "gce", workers=2, cloud=replace(self.cloud, zones=("nowhere",)))
+
+    def kill(self, instance: Instance) -> None:
+        name = next(one for one in self.emulator.state()["instances"] if one.endswith(f"-{instance.name}"))
+        url = f"{self.emulator.url}/compute/v1/projects/proj-1/zones/{instance.zone}/instances/{name}"
+        assert requests.post(f"{url}/stop", timeout=10).status_code == 200
+        wait_for("the end of an instance", lambda: requests.get(url, timeout=10).json()["status"] == "TERMINATED")
+
+    def traces(self) -> list[str]:
+        state = self.emulator.state()
+        folders = [str(path) for path in self.emulator.cloud.folder.iterdir() if path.name != "packages"]
+        return [*state["instances"], *state["disks"], *state["operations"], *folders]
+
+    def script(self) -> str:
+        return (
+            "from pathlib import Path\n"
+            "from fleet.state import Store\n"
+            "from provision.gce.provider import GceProvider\n"
+            "from provision.model import CloudSpec\n"
+            "from tests.contract.histories import QUICK\n"
+            f"store = Store(Path({str(self.root)!r}))\n"
+            f"provider = GceProvider(store.owner(), 'tester', store.journal, {self.cloud!r}, QUICK)\n"
+        )
+
+    def sweep(self) -> None:
+        left = self.emulator.state()
+        self.emulator.reset()
+        assert not left["violations"]
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    if why := guests.obstacle():
+        pytest.skip(why)
+    folder = tmp_path_factory.mktemp("guests")
+    folder.chmod(0o755)
+    with Emulator(operation_s=0.01, guests=guests.SshGuests(folder), folder=folder) as running:
+        yield running
+
+
+@pytest.fixture(params=["local", "gce"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
-    assert request.param == "local"
-    case = LocalCase(tmp_path)
+    local = request.param == "local"
+    case: Case = LocalCase(tmp_path) if local else GceCase(request.getfixturevalue("emulator"), tmp_path / "state")
     try:
         yield case
-        case.provider.delete(case.provider.list(), lambda *_: None)
+        for fleet in {instance.fleet for instance in case.provider.list()}:
+            assert case.provider.delete_fleet(fleet, lambda *_: None) == []
         assert case.traces() == []
     finally:
         case.sweep()
@@ -102,7 +174,7 @@ def key() -> KeyPair:
 @pytest.fixture
 def spec(case: Case, key: KeyPair) -> Callable[..., FleetSpec]:
     def make(workers: int = 2, name: str = "demo", python: str = "") -> FleetSpec:
-        return FleetSpec(name, case.provider.name, workers, key.public, python)
+        return FleetSpec(name, case.provider.name, workers, key.public, python, cloud=case.cloud)
 
     return make
 
@@ -135,7 +207,17 @@ class Ssh:
         flags = [word for name, value in options.items() for word in ("-o", f'{name}="{value.replace("%", "%%")}"')]
         return ["ssh", "-F", "none", *flags, "-p", str(host.port), f"{host.user}@{host.address}", *words]
 
+    def wait(self, host: Host) -> None:
+        """Until its sshd listens: the host key is told before."""
+
+        def listens() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex((host.address, host.port)) == 0
+
+        wait_for(f"the sshd of {host.name}", listens)
+
     def run(self, host: Host, *words: str) -> subprocess.CompletedProcess[str]:
+        self.wait(host)
         return subprocess.run(
             self.command(host, *words),
             stdin=subprocess.DEVNULL,

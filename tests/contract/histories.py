@@ -1,4 +1,4 @@
-"""Random histories of a fleet on Compute Engine: faults at any call, the program killed or interrupted at any point."""
+"""Random histories of a fleet on Compute Engine: faults at any call, the program killed or interrupted anywhere."""
 
 from __future__ import annotations
 
@@ -81,9 +81,7 @@ class QuickPorts(Ports):
     def provider(self, name: str, cloud: CloudSpec | None = None, *, keep: bool = True) -> Provider:
         if name == "local":
             return super().provider(name, cloud, keep=keep)
-        return GceProvider(
-            self.store.owner(keep=keep), caller(), self.store.journal, cloud or CloudSpec(), QUICK
-        )
+        return GceProvider(self.store.owner(keep=keep), caller(), self.store.journal, cloud or CloudSpec(), QUICK)
 
 
 def reached(

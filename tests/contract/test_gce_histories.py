@@ -1,4 +1,4 @@
-"""Whatever goes wrong, nothing is left on Compute Engine after `fleet down` or `fleet gc`, and no error is success."""
+"""Whatever goes wrong: after `fleet down` or `fleet gc` nothing is left on Compute Engine; no error is success."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def emulator() -> Iterator[Emulator]:
 @pytest.mark.parametrize("share", range(SHARES))
 def test_nothing_is_left(share: int, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleet.commands.up.reach", reached)
-    monkeypatch.setattr("fleet.commands.agents.running_job", lambda record, key: "")
+    monkeypatch.setattr("fleet.commands.agents.running_job", lambda *_: "")
     for seed in range(share, HISTORIES, SHARES):
         emulator.reset()
         History(seed, emulator, tmp_path / str(seed), monkeypatch).play()

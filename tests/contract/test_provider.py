@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
@@ -14,16 +15,18 @@ import psutil
 import pytest
 
 from provision.keys import generate_ed25519
-from provision.model import FleetSpec, InstanceState
+from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
 from provision.planner import plan
 from provision.provider import ProviderError
-from tests.contract.conftest import Case, Ssh
+from tests.contract.conftest import Case, Ssh, arguments
+from tests.program import wait_for
 
 pytestmark = pytest.mark.wire
 
 Spec = Callable[..., FleetSpec]
 PROJECT = Path(__file__).parents[2]
+_NAPS = itertools.count(1)
 
 
 def quiet(name: str, step: str) -> None:
@@ -32,6 +35,11 @@ def quiet(name: str, step: str) -> None:
 
 def create(case: Case, spec: FleetSpec) -> None:
     case.provider.create(spec, [instance_name(index) for index in range(spec.workers)], quiet)
+
+
+def host_of(case: Case, spec: Spec, instance: Instance) -> Host:
+    [host] = case.provider.hosts(spec(name=instance.fleet), [instance])
+    return host
 
 
 def states(case: Case, fleet: str | None = "demo") -> dict[str, str]:
@@ -87,8 +95,8 @@ def test_after_create_list_shows_every_name_running_in_order(case: Case, spec: S
 def test_create_reports_what_it_does_with_each_name(case: Case, spec: Spec) -> None:
     steps: list[tuple[str, str]] = []
     case.provider.create(spec(), ["worker-0", "worker-1"], lambda name, step: steps.append((name, step)))
-    assert {name for name, _ in steps} == {"worker-0", "worker-1"}
-    assert ("worker-0", "ready") in steps
+    assert {name for name, _ in steps} >= {"worker-0", "worker-1"}
+    assert {("worker-0", "ready"), ("worker-1", "ready")} <= set(steps)
 
 
 def test_create_again_leaves_all_alone(case: Case, spec: Spec) -> None:
@@ -109,7 +117,7 @@ def test_create_makes_only_what_is_missing(case: Case, spec: Spec) -> None:
 def test_one_that_died_is_listed_and_a_repeat_repairs_it_alone(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec(workers=3))
     first = case.provider.list("demo")
-    host = case.provider.host(first[1])
+    host = host_of(case, spec, first[1])
     assert ssh.run(host, f"mkdir -p '{host.root}' && echo precious > '{host.root}/log'").returncode == 0
     case.kill(first[1])
     assert states(case) == {"worker-0": "running", "worker-1": "stopped", "worker-2": "running"}
@@ -118,7 +126,7 @@ def test_one_that_died_is_listed_and_a_repeat_repairs_it_alone(case: Case, spec:
     assert states(case) == {"worker-0": "running", "worker-1": "running", "worker-2": "running"}
     assert (repaired[0], repaired[2]) == (first[0], first[2])
     assert repaired[1].id == first[1].id
-    again = case.provider.host(repaired[1])
+    again = host_of(case, spec, repaired[1])
     assert again.host_key == host.host_key
     assert ssh.run(again, f"cat '{again.root}/log'").stdout == "precious\n"
 
@@ -144,7 +152,7 @@ def test_an_interrupted_create_leaves_nothing_that_is_not_listed(case: Case, spe
 
     with pytest.raises(KeyboardInterrupt):
         case.provider.create(spec(workers=3), ["worker-0", "worker-1", "worker-2"], interrupt)
-    assert set(seen) <= set(states(case))
+    assert {name for name in seen if name.startswith("worker-")} <= set(states(case))
     case.provider.delete(case.provider.list("demo"), quiet)
     assert case.traces() == []
 
@@ -173,11 +181,12 @@ def test_instances_outlive_the_program_that_made_them(case: Case, spec: Spec, ss
         assert other.wait(timeout=30) == 0
     assert states(case) == {"worker-0": "running", "worker-1": "running"}
     for instance in case.provider.list("demo"):
-        assert ssh.run(case.provider.host(instance), "true").returncode == 0
+        assert ssh.run(host_of(case, spec, instance), "true").returncode == 0
 
 
-@pytest.mark.parametrize("step", ["starting sshd", "ready"])
-def test_a_create_that_was_killed_leaves_nothing_that_is_not_listed(case: Case, spec: Spec, step: str) -> None:
+@pytest.mark.parametrize("last", [False, True])
+def test_a_create_that_was_killed_leaves_nothing_that_is_not_listed(case: Case, spec: Spec, last: bool) -> None:
+    step = "ready" if last else case.first_step
     with other_program(case, spec(), f"time.sleep(60 * (step == {step!r}))") as other:
         assert other.stdout is not None
         assert any(line == step + "\n" for line in other.stdout)
@@ -209,24 +218,39 @@ def test_list_tells_fleets_apart_and_shows_all_without_a_name(case: Case, spec: 
     ]
 
 
-# --- host -------------------------------------------------------------------------------------------------------
+# --- quote ------------------------------------------------------------------------------------------------------
+
+
+def test_a_quote_starts_nothing(case: Case, spec: Spec) -> None:
+    quote = case.provider.quote(spec(), ["worker-0", "worker-1"])
+    assert quote.instances == 2
+    assert bool(quote.offers) == (case.cloud is not None)
+    assert case.provider.list() == []
+    assert case.traces() == []
+
+
+def test_a_quote_of_nothing_is_free(case: Case, spec: Spec) -> None:
+    assert case.provider.quote(spec(), []).instances == 0
+
+
+# --- hosts ------------------------------------------------------------------------------------------------------
 
 
 def test_ssh_reaches_each_host_under_the_key_that_was_told(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec())
-    hosts = [case.provider.host(instance) for instance in case.provider.list("demo")]
+    hosts = case.provider.hosts(spec(), case.provider.list("demo"))
     for host in hosts:
         ran = ssh.run(host, f"mkdir -p '{host.root}' && cd '{host.root}' && echo it is $(whoami)")
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"it is {host.user}\n", "")
     assert len({(host.address, host.port) for host in hosts}) == 2
     assert len({host.host_key for host in hosts}) == 2
     assert len({host.key_alias for host in hosts}) == 2
-    assert len({host.root for host in hosts}) == 2
+    assert len({(host.address, host.root) for host in hosts}) == 2
 
 
 def test_a_host_does_not_pass_for_another(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec())
-    first, second = (case.provider.host(instance) for instance in case.provider.list("demo"))
+    first, second = case.provider.hosts(spec(), case.provider.list("demo"))
     ran = ssh.run(dataclasses.replace(first, host_key=second.host_key), "true")
     assert ran.returncode == 255
     assert "Host key verification failed" in ran.stderr
@@ -235,7 +259,7 @@ def test_a_host_does_not_pass_for_another(case: Case, spec: Spec, ssh: Ssh) -> N
 def test_only_the_fleet_s_key_is_let_in(case: Case, spec: Spec, tmp_path: Path) -> None:
     create(case, spec(workers=1))
     [instance] = case.provider.list("demo")
-    ran = Ssh(tmp_path, generate_ed25519("a stranger's").private).run(case.provider.host(instance), "true")
+    ran = Ssh(tmp_path, generate_ed25519("a stranger's").private).run(host_of(case, spec, instance), "true")
     assert ran.returncode == 255
     assert "Permission denied" in ran.stderr
 
@@ -243,7 +267,8 @@ def test_only_the_fleet_s_key_is_let_in(case: Case, spec: Spec, tmp_path: Path) 
 def test_the_interpreter_of_the_spec_is_the_host_s(case: Case, spec: Spec) -> None:
     create(case, spec(workers=1, python="/opt/tf/bin/python"))
     [instance] = case.provider.list("demo")
-    assert case.provider.host(instance).python == "/opt/tf/bin/python"
+    [host] = case.provider.hosts(spec(workers=1, python="/opt/tf/bin/python"), [instance])
+    assert host.python == "/opt/tf/bin/python"
 
 
 def test_host_of_one_that_does_not_run_is_an_error(case: Case, spec: Spec) -> None:
@@ -253,7 +278,7 @@ def test_host_of_one_that_does_not_run_is_an_error(case: Case, spec: Spec) -> No
     case.provider.delete([deleted], quiet)
     for instance in (dead, deleted):
         with pytest.raises(ProviderError, match=f"{instance.name} in fleet demo") as error:
-            case.provider.host(instance)
+            case.provider.hosts(spec(), [instance])
         assert error.value.kind == "unreachable"
         assert error.value.next_step
 
@@ -300,7 +325,7 @@ def test_delete_leaves_the_others_alone(case: Case, spec: Spec, ssh: Ssh) -> Non
     others = case.provider.list("other")
     case.provider.delete([first], quiet)
     assert case.provider.list() == [second, *others]
-    assert ssh.run(case.provider.host(second), "true").returncode == 0
+    assert ssh.run(host_of(case, spec, second), "true").returncode == 0
 
 
 def test_delete_of_an_earlier_instance_spares_the_one_that_has_its_name_now(case: Case, spec: Spec) -> None:
@@ -313,13 +338,16 @@ def test_delete_of_an_earlier_instance_spares_the_one_that_has_its_name_now(case
     assert case.provider.list("demo") == now
 
 
-def start_sleeper(case: Case, ssh: Ssh, before: str = "") -> psutil.Process:
+def start_sleeper(case: Case, spec: Spec, ssh: Ssh, before: str = "") -> psutil.Process:
     """A daemonised process in a session of its own on worker-0, as `nohup` and agents leave them."""
-    host = case.provider.host(case.provider.list("demo")[0])
-    daemon = f"{before} sleep 600 </dev/null >/dev/null 2>&1 & echo $!"
-    ran = ssh.run(host, f"setsid sh -c '{daemon}'")
+    host = host_of(case, spec, case.provider.list("demo")[0])
+    nap = f"600.{os.getpid()}{next(_NAPS)}"
+    ran = ssh.run(host, f"setsid sh -c '{before} sleep {nap} </dev/null >/dev/null 2>&1 &'")
     assert ran.returncode == 0, ran.stderr
-    sleeper = psutil.Process(int(ran.stdout))
+    # A host may have process numbers of its own: it is found by what it runs.
+    sleeper = wait_for(
+        "the sleeper", lambda: next((one for one in psutil.process_iter() if arguments(one) == f"sleep {nap}"), None)
+    )
     assert os.getsid(sleeper.pid) not in (0, sleeper.pid, os.getsid(0))
     return sleeper
 
@@ -330,7 +358,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 def test_delete_ends_what_was_started_through_ssh(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec())
-    sleeper = start_sleeper(case, ssh)
+    sleeper = start_sleeper(case, spec, ssh)
     case.provider.delete(case.provider.list("demo")[1:], quiet)
     assert not has_ended(sleeper)
     case.provider.delete(case.provider.list("demo"), quiet)
@@ -339,7 +367,7 @@ def test_delete_ends_what_was_started_through_ssh(case: Case, spec: Spec, ssh: S
 
 def test_delete_ends_what_does_not_heed_term(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec(workers=1))
-    sleeper = start_sleeper(case, ssh, before='trap "" TERM;')
+    sleeper = start_sleeper(case, spec, ssh, before='trap "" TERM;')
     case.provider.delete(case.provider.list("demo"), quiet)
     assert has_ended(sleeper)
 
@@ -349,7 +377,9 @@ def test_delete_ends_a_connection_on_which_nothing_runs(case: Case, spec: Spec, 
     create(case, spec(workers=1))
     [instance] = case.provider.list("demo")
     idle = ["ssh", "-N", "-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo connected"]
-    command = [*idle, *ssh.command(case.provider.host(instance))[1:]]
+    host = host_of(case, spec, instance)
+    command = [*idle, *ssh.command(host)[1:]]
+    ssh.wait(host)
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as client:
         try:
             assert client.stdout is not None
@@ -365,7 +395,7 @@ def test_delete_ends_a_connection_on_which_nothing_runs(case: Case, spec: Spec, 
 def test_delete_copes_with_files_that_resist_and_are_still_written(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec(workers=1))
     [instance] = case.provider.list("demo")
-    host = case.provider.host(instance)
+    host = host_of(case, spec, instance)
     writer = 'trap "" TERM; i=0; while :; do i=$((i+1)); mkdir -p a/$i && echo x > a/$i/f; done'
     ran = ssh.run(
         host,
@@ -374,4 +404,54 @@ def test_delete_copes_with_files_that_resist_and_are_still_written(case: Case, s
     )
     assert ran.returncode == 0, ran.stderr
     case.provider.delete([instance], quiet)
+    assert case.traces() == []
+
+
+# --- delete_fleet -----------------------------------------------------------------------------------------------
+
+
+def test_delete_fleet_leaves_nothing_of_it_and_all_of_the_others(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    create(case, spec(workers=1, name="other"))
+    case.kill(case.provider.list("demo")[0])
+    others = case.provider.list("other")
+    steps: list[tuple[str, str]] = []
+    assert case.provider.delete_fleet("demo", lambda name, step: steps.append((name, step))) == []
+    assert case.provider.list() == others
+    assert {("worker-0", "deleted"), ("worker-1", "deleted")} <= set(steps)
+    assert case.provider.delete_fleet("demo", quiet) == []
+    assert case.provider.delete_fleet("other", quiet) == []
+    assert case.traces() == []
+
+
+# --- extend, fates, doctor --------------------------------------------------------------------------------------
+
+
+def test_extend_moves_the_deletion_or_says_that_there_is_none(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    instances = case.provider.list("demo")
+    assert all(bool(instance.delete_at) == case.has_deadline for instance in instances)
+    if case.has_deadline:
+        case.provider.extend(instances, 5 * 3600.0, quiet)
+        later = case.provider.list("demo")
+        assert [instance.id for instance in later] == [instance.id for instance in instances]
+        assert all(abs(instance.delete_at - time.time() - 5 * 3600) < 300 for instance in later)
+    else:
+        with pytest.raises(ProviderError, match="no deletion time") as refusal:
+            case.provider.extend(instances, 3600.0, quiet)
+        assert refusal.value.kind == "usage"
+        assert case.provider.list("demo") == instances
+
+
+def test_fates_of_what_runs_and_of_what_never_was_are_unknown(case: Case, spec: Spec) -> None:
+    create(case, spec(workers=1))
+    assert case.provider.fates("demo", ["worker-0", "worker-1"]) == {}
+    assert case.provider.fates("other", ["worker-0"]) == {}
+
+
+def test_a_doctor_finds_all_well_where_fleets_can_be_made_and_touches_nothing(case: Case) -> None:
+    findings = case.provider.doctor()
+    assert [finding for finding in findings if not finding.ok] == []
+    assert len({finding.subject for finding in findings}) == len(findings) > 0
+    assert all(finding.sentence for finding in findings)
     assert case.traces() == []

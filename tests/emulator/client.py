@@ -26,7 +26,7 @@ class Client:
     def __init__(self, url: str) -> None:
         self._settings: dict[str, Any] = {
             "credentials": AnonymousCredentials(),  # type: ignore[no-untyped-call]
-            "client_options": ClientOptions(api_endpoint=url),  # type: ignore[no-untyped-call]
+            "client_options": ClientOptions(api_endpoint=url),
         }
 
     @cached_property

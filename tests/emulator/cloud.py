@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,12 @@ class Instance:
 
     def metadata(self) -> dict[str, str]:
         """Its metadata items."""
-        return {item["key"]: item.get("value", "") for item in self.body["metadata"]["items"]}
+        return items_of(self.body["metadata"])
+
+
+def items_of(metadata: Json) -> dict[str, str]:
+    """The items of a Metadata by key."""
+    return {item["key"]: item.get("value", "") for item in metadata["items"]}
 
 
 class Cloud:
@@ -194,6 +200,21 @@ class Cloud:
         if found is None:
             raise not_found(f"projects/{self.project}/zones/{zone}/instances/{name}")
         return found
+
+    def guest_metadata(self, instance: Instance) -> dict[str, str]:
+        """The metadata items of an instance, with the SSH keys of the project unless it blocks them."""
+        items = instance.metadata()
+        if items.get("block-project-ssh-keys", "").upper() != "TRUE":
+            keys = [items.get("ssh-keys", ""), items_of(self.metadata).get("ssh-keys", "")]
+            if any(keys):
+                items["ssh-keys"] = "\n".join(filter(None, keys))
+        return items
+
+    def tell_guests(self, *instances: Instance) -> None:
+        """Let the guests of `instances` see their metadata as it is now."""
+        for instance in instances:
+            if instance.guest:
+                self.aside(partial(instance.guest.update_metadata, self.guest_metadata(instance)))
 
     def held(self) -> Iterator[Blueprint]:
         """What the zones' capacity is spent on."""

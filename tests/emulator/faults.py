@@ -211,10 +211,3 @@ class Faults:
                 if rule.concerns(method, in_batch, place, makes_operation) and rule.strikes():
                     return rule
         return None
-
-    def __len__(self) -> int:
-        return len(self._rules)
-
-    def struck(self) -> int:
-        """How many calls were struck so far by the rules in force."""
-        return sum(rule.struck for rule in self._rules)

@@ -126,10 +126,7 @@ def set_metadata(cloud: Cloud, call: Call) -> Json:
 
     def begin() -> Failure | None:
         instance.body["metadata"] = metadata
-        guest = instance.guest
-        if guest:
-            items = instance.metadata()
-            cloud.aside(lambda: guest.update_metadata(items))
+        cloud.tell_guests(instance)
         return None
 
     return _launch(cloud, call, instance, "setMetadata", Work(begin))

@@ -187,7 +187,7 @@ def _guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
         ssh_port=cloud.ssh_port,
         gpus=blueprint.gpus,
         gpu=blueprint.gpu,
-        metadata=instance.metadata(),
+        metadata=cloud.guest_metadata(instance),
         folder=cloud.folder / number,
     )
 

@@ -60,12 +60,6 @@ class Operation:
         """Whether it is over."""
         return bool(self.body["status"] == "DONE")
 
-    @property
-    def failure(self) -> Json | None:
-        """Its ``error``, if it has failed."""
-        found: Json | None = self.body.get("error")
-        return found
-
 
 @dataclass(frozen=True)
 class Launch:

@@ -290,8 +290,9 @@ class _Connection(BaseHTTPRequestHandler):
     def _break(self, broken: Broken) -> None:
         self.close_connection = True
         if broken.reset:
-            # With no time to linger, closing sends a reset.
+            # With no time to linger, closing sends a reset; it happens once the files on the socket are closed too.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
         else:
             self.connection.shutdown(socket.SHUT_RDWR)
 

@@ -167,10 +167,10 @@ def test_a_fleet_without_a_cloud_is_refused() -> None:
 
 
 def test_ssh_from_the_caller_alone_and_everything_among_the_fleet() -> None:
-    assert firewalls("demo", OWNER, "ada@laptop", "me@here", CloudSpec(ssh_port=2022), ["203.0.113.7/32"]) == [
+    assert firewalls("demo", OWNER, "ada@laptop", CloudSpec(ssh_port=2022), ["203.0.113.7/32"]) == [
         {
             "network": "global/networks/default",
-            "description": "made by fleet for demo, owner k3jq7xab, user me-here",
+            "description": "made by fleet for demo, owner k3jq7xab, user ada-laptop",
             "direction": "INGRESS",
             "targetTags": ["demo-k3jq7xab"],
             "name": "demo-k3jq7xab-ssh",
@@ -179,7 +179,7 @@ def test_ssh_from_the_caller_alone_and_everything_among_the_fleet() -> None:
         },
         {
             "network": "global/networks/default",
-            "description": "made by fleet for demo, owner k3jq7xab, user me-here",
+            "description": "made by fleet for demo, owner k3jq7xab, user ada-laptop",
             "direction": "INGRESS",
             "targetTags": ["demo-k3jq7xab"],
             "name": "demo-k3jq7xab-internal",
@@ -190,7 +190,7 @@ def test_ssh_from_the_caller_alone_and_everything_among_the_fleet() -> None:
 
 
 def test_without_external_addresses_ssh_comes_from_identity_aware_proxy() -> None:
-    [ssh, internal] = firewalls("demo", OWNER, "ada@laptop", "me@here", CloudSpec(external=False), ["203.0.113.7/32"])
+    [ssh, internal] = firewalls("demo", OWNER, "ada@laptop", CloudSpec(external=False), ["203.0.113.7/32"])
     assert ssh["sourceRanges"] == [IAP_RANGE]
     assert "sourceRanges" not in internal
 
@@ -211,7 +211,7 @@ def test_every_request_fits_the_discovery_document() -> None:
         assert problems_of(body(cloud, region="us-central1"), "compute.instances.bulkInsert") == []
         regional = body(cloud, ("us-central1-a", "us-central1-b"))
         assert problems_of(regional, "compute.regionInstances.bulkInsert") == []
-        for rule in firewalls("demo", OWNER, "ada@laptop", "me@here", cloud, ["203.0.113.7/32"]):
+        for rule in firewalls("demo", OWNER, "ada@laptop", cloud, ["203.0.113.7/32"]):
             assert problems_of(rule, "compute.firewalls.insert") == []
 
 

@@ -1,0 +1,60 @@
+"""Google's client library, as much of it as is used.
+
+The package google.cloud.compute_v1 imports all of its hundred services when any of it is imported: 1.4 s of CPU time.
+Here it is registered without running it, so that the few that are used can be imported alone: 0.5 s.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import re
+import sys
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
+from typing import Any
+
+PACKAGE = "google.cloud.compute_v1"
+_WORD = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+def client_class(name: str) -> Any:
+    """The client called `name`, ``RegionInstancesClient``."""
+    service = _WORD.sub("_", name.removesuffix("Client")).lower()
+    return getattr(_imported(f"services.{service}"), name)
+
+
+def types() -> Any:
+    """The module of all messages."""
+    return _imported("types.compute")
+
+
+def _imported(path: str) -> ModuleType:
+    if PACKAGE not in sys.modules:
+        _stand_in()
+    collects = gc.isenabled()
+    gc.disable()  # thousands of classes are made, and nothing of them is garbage
+    try:
+        return importlib.import_module(f"{PACKAGE}.{path}")
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _stand_in() -> None:
+    """Register the package without what it does when it is imported; that is made up for when anything is asked."""
+    found = find_spec(PACKAGE)
+    if found is None or found.loader is None or found.submodule_search_locations is None:
+        return  # the import will say that it is missing
+    module = module_from_spec(found)
+    loader = found.loader
+
+    def whole(name: str) -> Any:
+        if name.startswith("__") or find_spec(f"{PACKAGE}.{name}") is not None:
+            raise AttributeError(name)  # the import goes on to the module of that name
+        del module.__dict__["__getattr__"]
+        loader.exec_module(module)
+        return getattr(module, name)
+
+    module.__dict__["__getattr__"] = whole
+    sys.modules[PACKAGE] = module

@@ -1,0 +1,413 @@
+"""The emulator's instances, from nothing to nothing, with Google's own client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from google.api_core import exceptions
+from google.cloud import compute_v1 as compute
+
+from tests.emulator import Emulator
+from tests.emulator.client import NAT, PROJECT, Client, codes, limited, spot, t4
+
+ZONE = "us-central1-a"
+AT_ZONE: dict[str, Any] = {"project": PROJECT, "zone": ZONE}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Emulator]:
+    with Emulator(operation_s=0.01) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def emulator(server: Emulator) -> Iterator[Emulator]:
+    yield server
+    violations = server.state()["violations"]
+    server.reset()
+    assert violations == []
+
+
+@pytest.fixture
+def client(emulator: Emulator) -> Client:
+    return Client(emulator.url)
+
+
+def test_creates_shows_and_deletes_an_instance_with_its_disk(emulator: Emulator, client: Client) -> None:
+    operation = client.insert("demo", **t4(2))
+    assert operation.status in (compute.Operation.Status.PENDING, compute.Operation.Status.RUNNING)
+    done = client.wait(operation)
+    assert (done.operation_type, done.user, done.progress) == ("insert", "you@example.com", 100)
+    assert done.target_link.endswith("/zones/us-central1-a/instances/demo")
+    assert done.insert_time < done.start_time < done.end_time
+
+    instance = client.instances.get(**AT_ZONE, instance="demo")
+    assert instance.status == "RUNNING"
+    assert instance.id == done.target_id
+    assert instance.labels == {"fleet": "demo"}
+    assert instance.machine_type.endswith("/zones/us-central1-a/machineTypes/n1-standard-4")
+    [interface] = instance.network_interfaces
+    assert interface.network_i_p.startswith("127.")
+    assert interface.access_configs[0].nat_i_p == interface.network_i_p
+    [accelerator] = instance.guest_accelerators
+    assert (accelerator.accelerator_type.rsplit("/", 1)[-1], accelerator.accelerator_count) == ("nvidia-tesla-t4", 2)
+
+    disk = client.disks.get(**AT_ZONE, disk="demo")
+    assert (disk.size_gb, disk.labels, disk.users) == (100, {"fleet": "demo"}, [instance.self_link])
+    with pytest.raises(exceptions.BadRequest, match="is already being used by"):
+        client.disks.delete_unary(**AT_ZONE, disk="demo")
+
+    client.wait(client.instances.delete_unary(**AT_ZONE, instance="demo"))
+    assert emulator.state()["instances"] == emulator.state()["disks"] == []
+    with pytest.raises(exceptions.NotFound, match="was not found"):
+        client.instances.delete_unary(**AT_ZONE, instance="demo")
+
+
+def test_passes_through_every_state(server: Emulator) -> None:
+    with Emulator(operation_s=100.0) as emulator:
+        client = Client(emulator.url)
+        client.insert("demo")
+        seen = [list(client.all_instances())]
+        for seconds in (21, 40, 60):
+            emulator.clock.advance(seconds)
+            seen.append([one.status for one in client.all_instances().values()])
+        client.instances.delete_unary(**AT_ZONE, instance="demo")
+        for seconds in (21, 80):
+            emulator.clock.advance(seconds)
+            seen.append([one.status for one in client.all_instances().values()])
+    assert seen == [[], ["PROVISIONING"], ["STAGING"], ["RUNNING"], ["STOPPING"], []]
+
+
+def test_a_disk_without_auto_delete_stays(emulator: Emulator, client: Client) -> None:
+    params = compute.AttachedDiskInitializeParams(
+        source_image="projects/debian-cloud/global/images/family/debian-12",
+        disk_type=f"zones/{ZONE}/diskTypes/pd-ssd",
+    )
+    client.create("demo", disks=[compute.AttachedDisk(boot=True, auto_delete=False, initialize_params=params)])
+    client.wait(client.instances.delete_unary(**AT_ZONE, instance="demo"))
+    assert emulator.state()["disks"] == ["demo"]
+    with pytest.raises(exceptions.Conflict, match="disks/demo' already exists"):
+        client.insert("demo")
+    client.wait(client.disks.delete_unary(**AT_ZONE, disk="demo"))
+    assert emulator.state()["disks"] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"machine": "n2-standard-4", **t4()}, r"\[n2-standard-4, nvidia-tesla-t4\] features are not compatible"),
+        ({**t4(3)}, "must be one of"),
+        ({**t4(), "scheduling": compute.Scheduling()}, "do not support live migration"),
+        ({"machine": "n1-standard-5"}, "does not exist in zone"),
+        ({"labels": {"Fleet": "demo"}}, "does not conform"),
+        (
+            {"scheduling": compute.Scheduling(max_run_duration=compute.Duration(seconds=60))},
+            "instanceTerminationAction",
+        ),
+        ({"scheduling": limited(10)}, "from 30 seconds to 120 days"),
+        ({"tags": compute.Tags(items=["no_tag"])}, "Must be a match of regex"),
+        ({"disks": []}, "boot disk"),
+    ],
+)
+def test_refuses_what_the_real_one_refuses(emulator: Emulator, client: Client, fields: Any, message: str) -> None:
+    with pytest.raises(exceptions.BadRequest, match=message):
+        client.insert("demo", **fields)
+    emulator.settle()
+    assert emulator.state()["instances"] == []
+
+
+def test_refuses_a_network_an_image_and_an_accelerator_that_are_not_there(emulator: Emulator, client: Client) -> None:
+    emulator.set_networks("other")
+    with pytest.raises(exceptions.NotFound, match="global/networks/default' was not found"):
+        client.insert("demo")
+    path = "zones/us-west4-a/acceleratorTypes/nvidia-tesla-v100"
+    v100 = compute.AcceleratorConfig(accelerator_count=1, accelerator_type=path)
+    with pytest.raises(exceptions.NotFound, match="acceleratorTypes/nvidia-tesla-v100' was not found"):
+        client.insert("demo", "us-west4-a", guest_accelerators=[v100])
+    image = "projects/deeplearning-platform-release/global/images/family/tf2-latest-gpu"
+    disk = compute.AttachedDisk(boot=True, initialize_params=compute.AttachedDiskInitializeParams(source_image=image))
+    with pytest.raises(exceptions.NotFound, match="family/tf2-latest-gpu' was not found"):
+        client.insert("demo", disks=[disk])
+
+
+def test_a_name_is_taken_once(client: Client) -> None:
+    client.create("demo")
+    with pytest.raises(exceptions.Conflict, match="instances/demo' already exists") as caught:
+        client.insert("demo")
+    assert caught.value.errors[0]["reason"] == "alreadyExists"
+    client.create("demo", "us-central1-b")
+
+
+def test_bulk_insert_in_one_zone(client: Client) -> None:
+    done = client.wait(client.bulk_insert(["worker-0", "worker-1"], ZONE, **t4(bulk=True)))
+    assert codes(done) == []
+    status = done.instances_bulk_insert_operation_metadata.per_location_status[f"zones/{ZONE}"]
+    assert (status.created_vm_count, status.failed_to_create_vm_count, status.status) == (2, 0, "DONE")
+    assert {name: one.status for name, one in client.all_instances().items()} == {
+        "worker-0": "RUNNING",
+        "worker-1": "RUNNING",
+    }
+    children = client.all_operations(
+        f'(operationGroupId eq ".*\\b{done.operation_group_id}\\b.*")(operationType eq insert)'
+    )
+    assert sorted(one.target_link.rsplit("/", 1)[-1] for one in children) == ["worker-0", "worker-1"]
+
+
+def test_bulk_insert_in_a_region_takes_a_zone_with_room(emulator: Emulator, client: Client) -> None:
+    emulator.set_capacity("us-central1-a", 1, "nvidia-tesla-t4")
+    emulator.set_capacity("us-central1-b", 0)
+    client.wait(client.bulk_insert(["worker-0", "worker-1"], "us-central1", **t4(bulk=True)))
+    assert {one.zone.rsplit("/", 1)[-1] for one in client.all_instances().values()} == {"us-central1-c"}
+    client.wait(client.bulk_insert(["other-0"], "us-central1", ["us-central1-f"], **t4(bulk=True)))
+    assert client.all_instances()["other-0"].zone.endswith("us-central1-f")
+
+
+def test_bulk_insert_makes_all_or_none(emulator: Emulator, client: Client) -> None:
+    emulator.set_capacity(ZONE, 1)
+    emulator.set_capacity("us-central1-c", 5)
+    done = client.wait(client.bulk_insert(["worker-0", "worker-1"], ZONE))
+    assert codes(done) == ["VM_MIN_COUNT_NOT_REACHED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"]
+    info = done.error.errors[1].error_details[2].error_info
+    assert (info.metadatas["vmType"], info.metadatas["zonesAvailable"]) == ("n1-standard-4", "us-central1-c")
+    status = done.instances_bulk_insert_operation_metadata.per_location_status[f"zones/{ZONE}"]
+    assert (status.created_vm_count, status.deleted_vm_count, status.failed_to_create_vm_count) == (1, 1, 1)
+    assert emulator.state()["instances"] == emulator.state()["disks"] == []
+
+    done = client.wait(client.bulk_insert(["worker-0", "worker-1"], ZONE, min_count=1))
+    assert codes(done) == []
+    assert len(emulator.state()["instances"]) == 1
+
+
+def test_the_cause_of_a_failed_regional_one_is_at_its_children(emulator: Emulator, client: Client) -> None:
+    emulator.set_quota("NVIDIA_T4_GPUS", 1, "us-central1")
+    done = client.wait(client.bulk_insert(["worker-0", "worker-1"], "us-central1", **t4(bulk=True)))
+    assert codes(done) == ["VM_MIN_COUNT_NOT_REACHED"]
+    children = client.all_operations(f'operationGroupId = "{done.operation_group_id}" AND operationType = insert')
+    failed = [one for one in children if one.error.errors]
+    assert [codes(one) for one in failed] == [["QUOTA_EXCEEDED"]]
+    assert failed[0].error.errors[0].message == "Quota 'NVIDIA_T4_GPUS' exceeded.  Limit: 1.0 in region us-central1."
+    assert failed[0].http_error_status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("metric", "limit", "fields"),
+    [
+        ("GPUS_ALL_REGIONS", 0, t4()),
+        ("NVIDIA_T4_GPUS", 0, t4()),
+        ("PREEMPTIBLE_NVIDIA_T4_GPUS", 0, {**t4(), "scheduling": spot()}),
+        ("CPUS", 3, {}),
+        ("IN_USE_ADDRESSES", 0, {}),
+        ("DISKS_TOTAL_GB", 99, {}),
+    ],
+)
+def test_quotas_hold(emulator: Emulator, client: Client, metric: str, limit: float, fields: Any) -> None:
+    emulator.set_quota(metric, limit)
+    done = client.wait(client.insert("demo", **fields))
+    assert codes(done) == ["QUOTA_EXCEEDED"]
+    details = done.error.errors[0].error_details[0].quota_info
+    assert (details.metric_name, details.limit) == (f"compute.googleapis.com/{metric.lower()}", limit)
+    assert emulator.state()["instances"] == emulator.state()["disks"] == []
+
+
+def test_quotas_show_what_is_used(client: Client) -> None:
+    client.create("demo", **{**t4(2), "scheduling": spot()})
+    region = client.of("Regions").get(project=PROJECT, region="us-central1")
+    used = {quota.metric: quota.usage for quota in region.quotas if quota.usage}
+    assert used == {
+        "CPUS": 4,
+        "DISKS_TOTAL_GB": 100,
+        "INSTANCES": 1,
+        "IN_USE_ADDRESSES": 1,
+        "PREEMPTIBLE_NVIDIA_T4_GPUS": 2,
+    }
+    project = client.of("Projects").get(project=PROJECT)
+    assert {quota.metric: quota.usage for quota in project.quotas}["GPUS_ALL_REGIONS"] == 2
+
+
+def test_gpus_of_a_short_run_may_use_the_preemptible_quota(emulator: Emulator, client: Client) -> None:
+    emulator.set_quota("NVIDIA_T4_GPUS", 0)
+    scheduling = limited(3600)
+    scheduling.on_host_maintenance = "TERMINATE"
+    client.create("demo", **{**t4(), "scheduling": scheduling})
+
+
+def test_an_empty_zone_says_stockout_before_quota(emulator: Emulator, client: Client) -> None:
+    emulator.set_quota("GPUS_ALL_REGIONS", 0)
+    emulator.set_capacity(ZONE, 0, "nvidia-tesla-t4")
+    done = client.wait(client.insert("demo", **t4()))
+    assert codes(done) == ["ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"]
+    assert done.http_error_status_code == 503
+
+
+def test_stops_starts_and_keeps_what_it_holds(emulator: Emulator, client: Client) -> None:
+    made = client.create("demo", **t4())
+    client.wait(client.instances.stop_unary(**AT_ZONE, instance="demo"))
+    stopped = client.instances.get(**AT_ZONE, instance="demo")
+    assert (stopped.status, stopped.network_interfaces[0].access_configs[0].nat_i_p) == ("TERMINATED", "")
+    quotas = client.of("Projects").get(project=PROJECT).quotas
+    assert {quota.metric: quota.usage for quota in quotas}["GPUS_ALL_REGIONS"] == 0
+
+    emulator.set_capacity(ZONE, 0)
+    assert codes(client.wait(client.instances.start_unary(**AT_ZONE, instance="demo"))) == [
+        "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
+    ]
+    emulator.set_capacity(ZONE, 1)
+    client.wait(client.instances.start_unary(**AT_ZONE, instance="demo"))
+    started = client.instances.get(**AT_ZONE, instance="demo")
+    assert (started.id, started.status) == (made.id, "RUNNING")
+    assert started.network_interfaces == made.network_interfaces
+
+
+def test_scheduling_is_set_only_while_stopped(client: Client) -> None:
+    client.create("demo", scheduling=limited(3600))
+    change: dict[str, Any] = {"instance": "demo", "scheduling_resource": limited(7200), **AT_ZONE}
+    with pytest.raises(exceptions.BadRequest, match="TERMINATED"):
+        client.instances.set_scheduling_unary(**change)
+    client.wait(client.instances.stop_unary(**AT_ZONE, instance="demo"))
+    assert client.instances.get(**AT_ZONE, instance="demo").resource_status.scheduling.termination_timestamp == ""
+    client.wait(client.instances.set_scheduling_unary(**change))
+    client.wait(client.instances.start_unary(**AT_ZONE, instance="demo"))
+    assert client.instances.get(**AT_ZONE, instance="demo").scheduling.max_run_duration.seconds == 7200
+
+
+@pytest.mark.parametrize(("action", "left"), [("DELETE", []), ("STOP", ["TERMINATED"])])
+def test_a_limited_run_ends_by_itself(emulator: Emulator, client: Client, action: str, left: list[str]) -> None:
+    made = client.create("demo", scheduling=limited(3600, action))
+    assert made.resource_status.scheduling.termination_timestamp > made.last_start_timestamp
+    emulator.clock.advance(3590)
+    assert client.instances.get(**AT_ZONE, instance="demo").status == "RUNNING"
+    emulator.clock.advance(20)
+    emulator.settle()
+    assert [one.status for one in client.all_instances().values()] == left
+    [operation] = client.all_operations("user=system")
+    assert operation.operation_type == action.lower()
+
+
+@pytest.mark.parametrize(("action", "left"), [("DELETE", []), ("STOP", ["TERMINATED"])])
+def test_a_spot_instance_is_preempted(emulator: Emulator, client: Client, action: str, left: list[str]) -> None:
+    made = client.create("demo", scheduling=spot(action))
+    emulator.preempt("demo", grace_s=30)
+    assert client.instances.get(**AT_ZONE, instance="demo").status == "STOPPING"
+    emulator.clock.advance(31)
+    emulator.settle()
+    assert [one.status for one in client.all_instances().values()] == left
+    [operation] = client.all_operations(f'operationType="compute.instances.preempted" AND targetId={made.id}')
+    assert (operation.user, operation.status_message) == ("system", "Instance was preempted.")
+
+
+def test_only_spot_instances_are_preempted(emulator: Emulator, client: Client) -> None:
+    client.create("demo")
+    with pytest.raises(ValueError, match="not a spot instance"):
+        emulator.preempt("demo")
+    with pytest.raises(LookupError, match="no instance other runs"):
+        emulator.preempt("other")
+
+
+def test_a_simulated_maintenance_event_preempts(emulator: Emulator, client: Client) -> None:
+    client.create("demo", scheduling=spot())
+    client.wait(client.instances.simulate_maintenance_event_unary(**AT_ZONE, instance="demo"))
+    emulator.clock.advance(31)
+    emulator.settle()
+    assert client.all_instances() == {}
+
+
+def test_an_instance_deleted_within_its_grace_is_deleted_once(emulator: Emulator, client: Client) -> None:
+    client.create("demo", scheduling=spot())
+    emulator.preempt("demo", grace_s=5)
+    client.wait(client.instances.delete_unary(**AT_ZONE, instance="demo"))
+    client.create("demo", scheduling=spot())
+    emulator.clock.advance(6)
+    emulator.settle()
+    assert list(client.all_instances()) == ["demo"]
+
+
+def test_deletion_waits_for_creation(emulator: Emulator, client: Client) -> None:
+    creation = client.bulk_insert(["worker-0", "worker-1"], ZONE)
+    deadline = time.monotonic() + 5
+    while not (deletions := _delete_those_there(client)):
+        assert time.monotonic() < deadline, "the instances did not appear"
+    for deletion in deletions:
+        assert codes(client.wait(deletion)) == []
+    assert codes(client.wait(creation)) == []
+    assert emulator.state()["instances"] == emulator.state()["disks"] == []
+
+
+def _delete_those_there(client: Client) -> list[compute.Operation]:
+    return [client.instances.delete_unary(**AT_ZONE, instance=name) for name in client.all_instances()]
+
+
+def test_host_key_and_console(client: Client) -> None:
+    client.create("demo")
+    query = compute.GetGuestAttributesInstanceRequest(instance="demo", query_path="hostkeys/", **AT_ZONE)
+    [item] = client.instances.get_guest_attributes(request=query).query_value.items
+    assert (item.namespace, item.key) == ("hostkeys", "ssh-ed25519")
+    query = compute.GetGuestAttributesInstanceRequest(instance="demo", variable_key="hostkeys/ssh-ed25519", **AT_ZONE)
+    assert client.instances.get_guest_attributes(request=query).variable_value == item.value
+    output = client.instances.get_serial_port_output(instance="demo", **AT_ZONE)
+    assert item.value in output.contents
+    rest = compute.GetSerialPortOutputInstanceRequest(instance="demo", start=output.next_, **AT_ZONE)
+    assert client.instances.get_serial_port_output(request=rest).contents == ""
+
+
+def test_an_instance_that_does_not_publish_has_no_host_key(client: Client) -> None:
+    client.create("demo", metadata=compute.Metadata())
+    query = compute.GetGuestAttributesInstanceRequest(instance="demo", query_path="hostkeys/", **AT_ZONE)
+    with pytest.raises(exceptions.NotFound) as caught:
+        client.instances.get_guest_attributes(request=query)
+    assert caught.value.errors[0]["message"] == "The resource 'hostkeys/' of type 'Guest Attribute' was not found."
+
+
+def test_metadata_and_labels_need_the_current_fingerprint(client: Client) -> None:
+    made = client.create("demo")
+    items = [*made.metadata.items, compute.Items(key="more", value="1")]
+    stale = {
+        "instance": "demo",
+        "metadata_resource": compute.Metadata(items=items, fingerprint="c3RhbGU="),
+        **AT_ZONE,
+    }
+    with pytest.raises(exceptions.PreconditionFailed, match="fingerprint"):
+        client.instances.set_metadata_unary(**stale)
+    current = compute.Metadata(items=items, fingerprint=made.metadata.fingerprint)
+    client.wait(client.instances.set_metadata_unary(**{**stale, "metadata_resource": current}))
+    labels = compute.InstancesSetLabelsRequest(labels={"fleet": "other"}, label_fingerprint=made.label_fingerprint)
+    client.wait(
+        client.instances.set_labels_unary(instance="demo", instances_set_labels_request_resource=labels, **AT_ZONE)
+    )
+    changed = client.instances.get(**AT_ZONE, instance="demo")
+    assert {item.key: item.value for item in changed.metadata.items}["more"] == "1"
+    assert changed.labels == {"fleet": "other"}
+
+
+def test_without_an_access_config_there_is_no_external_address(client: Client) -> None:
+    made = client.create("demo", network_interfaces=[compute.NetworkInterface(network="global/networks/default")])
+    assert list(made.network_interfaces[0].access_configs) == []
+    made = client.create("other", network_interfaces=[compute.NetworkInterface(access_configs=NAT)])
+    assert made.network_interfaces[0].access_configs[0].nat_i_p
+
+
+def test_addresses_are_reused_but_never_shared(client: Client) -> None:
+    addresses = {client.create(name).network_interfaces[0].network_i_p for name in ("one", "two")}
+    assert len(addresses) == 2
+    client.wait(client.instances.delete_unary(**AT_ZONE, instance="one"))
+    addresses.add(client.create("three").network_interfaces[0].network_i_p)
+    assert len(addresses) == 2
+
+
+def test_reset_forgets_everything(emulator: Emulator, client: Client) -> None:
+    client.create("demo")
+    client.insert("other")
+    emulator.set_capacity(ZONE, 0)
+    emulator.reset()
+    assert emulator.state() == {
+        "instances": [],
+        "disks": [],
+        "firewalls": [],
+        "addresses": [],
+        "operations": [],
+        "violations": [],
+        "calls": {},
+    }
+    client.create("demo")

@@ -1,0 +1,514 @@
+"""Guests of the Compute Engine emulator: real OpenSSH on both sides, the metadata server, pip; nothing is left."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import paramiko
+import psutil
+import pytest
+from packaging.requirements import Requirement
+
+from provision.keys import KeyPair, generate_ed25519
+from tests.emulator import packages
+from tests.emulator.accounts import granted
+from tests.emulator.guests import Guest, GuestSpec, NoGuest, SshGuests, obstacle
+from tests.program import wait_for
+from train.agent.host import parse_gpus
+from train.agent.usage import GPU_COMMAND, parse_gpu_use
+
+pytestmark = pytest.mark.wire
+_NUMBERS = itertools.count(1)
+_NAP = itertools.count(100_000 + os.getpid() % 10_000 * 100)
+
+
+def _no_address() -> str:
+    """A loopback address that no other test uses."""
+    pid = os.getpid()
+    return f"127.{100 + pid // 250 % 100}.{pid % 250}.{next(_NUMBERS)}"
+
+
+@dataclass
+class Booted:
+    """A guest with its published attributes, and how to get into it."""
+
+    spec: GuestSpec
+    folder: Path
+    guest: Guest = field(init=False)
+    published: dict[str, str] = field(default_factory=dict)
+
+    def publish(self, namespace: str, key: str, value: str) -> None:
+        self.published[f"{namespace}/{key}"] = value
+
+    def wait(self) -> None:
+        wait_for(
+            f"sshd of {self.spec.name}\n{self.guest.serial()}", lambda: "Server listening" in self.guest.serial()
+        )
+
+    def ssh(
+        self, command: str, key: Path, user: str = "fleet", host_key: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        known = self.folder / f"known_hosts-{next(_NUMBERS)}"
+        blob = host_key or self.published["hostkeys/ssh-ed25519"]
+        known.write_text(f"{self.spec.address} ssh-ed25519 {blob}\n")
+        options = ("StrictHostKeyChecking=yes", "IdentitiesOnly=yes", "BatchMode=yes", f"UserKnownHostsFile={known}")
+        words = ["ssh", "-F", "none", "-i", str(key), *[f"-o{one}" for one in options], "-p", str(self.spec.ssh_port)]
+        return subprocess.run(
+            [*words, f"{user}@{self.spec.address}", command], capture_output=True, text=True, check=False, timeout=120
+        )
+
+    def read(self, command: str, key: Path, user: str = "fleet") -> str:
+        done = self.ssh(command, key, user)
+        assert done.returncode == 0, f"{done.stderr}\n{self.guest.serial()}"
+        return done.stdout
+
+
+Boot = Callable[..., Booted]
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key pair in files."""
+
+    pair: KeyPair
+    path: Path
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Key:
+    return _key(tmp_path_factory.mktemp("key"))
+
+
+def _key(folder: Path) -> Key:
+    pair = generate_ed25519("somebody")
+    path = folder / f"key-{next(_NUMBERS)}"
+    path.touch(0o600)
+    path.write_text(pair.private)
+    return Key(pair, path)
+
+
+@pytest.fixture(scope="module")
+def guests(tmp_path_factory: pytest.TempPathFactory) -> SshGuests:
+    if why := obstacle():
+        pytest.skip(why)
+    return SshGuests(tmp_path_factory.mktemp("guests"))
+
+
+@pytest.fixture
+def boot(guests: SshGuests, key: Key, tmp_path: Path) -> Iterator[Boot]:
+    """Boots guests, and removes them; nothing of them may be left."""
+    booted: list[Booted] = []
+
+    def make(
+        metadata: Mapping[str, str] | None = None, *, gpus: int = 0, made_by: SshGuests = guests, wait: bool = True
+    ) -> Booted:
+        items = {"ssh-keys": f"fleet:{key.pair.public}", "enable-guest-attributes": "TRUE", **(metadata or {})}
+        name = f"demo-worker-{len(booted)}"
+        gpu = "nvidia-tesla-t4" if gpus else ""
+        spec = GuestSpec(
+            name, "us-central1-a", "proj-1", str(1000 + len(booted)), _no_address(), 22, gpus, gpu, items,
+            tmp_path / name,
+        )  # fmt: skip
+        one = Booted(spec, tmp_path)
+        one.guest = made_by(spec, one.publish)
+        booted.append(one)
+        one.guest.boot()
+        if wait:
+            one.wait()
+        return one
+
+    yield make
+    for one in booted:
+        one.guest.remove()
+    assert [one.spec.name for one in booted if one.spec.folder.exists()] == []
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+    assert _processes(str(tmp_path)) == []
+    names = {f"{one.spec.name} console" for one in booted} | {f"metadata {one.spec.address}" for one in booted}
+    assert [thread.name for thread in threading.enumerate() if thread.name in names] == []
+
+
+def _processes(words: str) -> list[psutil.Process]:
+    """Processes of this computer with these words in their command line, by whichever namespace."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and words in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+def _get(place: str, path: str, *, flavor: bool = True, data: bytes | None = None) -> tuple[int, str, str]:
+    """Status, body and ETag of a request to a metadata server."""
+    request = urllib.request.Request(
+        f"http://{place}{path}",
+        data=data,
+        headers={"Metadata-Flavor": "Google"} if flavor else {},
+        method="GET" if data is None else "PUT",
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read().decode(), answer.headers["ETag"]
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode(), ""
+
+
+INSTANCE = "/computeMetadata/v1/instance/"
+
+
+# ---------------------------------------------------------------------------------------------------- logging in
+
+
+def test_a_guest_is_a_computer_of_its_own(boot: Boot, key: Key, tmp_path: Path) -> None:
+    first, second = boot(), boot()
+    with tempfile.NamedTemporaryFile(dir="/tmp") as file:
+        assert first.ssh(f"ls {file.name}", key.path).returncode == 2
+    told = first.read("hostname; id -un; id -u; pwd; echo ~; ps -e -o comm=", key.path)
+    name, user, uid, *rest = told.split()
+    assert (name, user) == (first.spec.name, "fleet")
+    assert int(uid) > 1000
+    assert (rest[:2], set(rest[2:])) == (["/home/fleet", "/home/fleet"], {"ps", "sshd"})
+    boots = {one.read("cat /proc/sys/kernel/random/boot_id", key.path) for one in (first, second)}
+    assert len(boots) == 2
+    first.read("mkdir -p .fleet && echo mine > .fleet/file && echo mine > /tmp/file", key.path)
+    assert second.ssh("ls .fleet /tmp/file", key.path).returncode == 2
+    assert (first.spec.folder / "covers/home/fleet/.fleet/file").read_text() == "mine\n"
+    assert first.ssh("ls /root", key.path).returncode == 2
+
+
+def test_the_host_key_is_published_and_no_other_is_shown(boot: Boot, key: Key) -> None:
+    guest = boot()
+    other = generate_ed25519("other").public.split()[1]
+    refused = guest.ssh("true", key.path, host_key=other)
+    assert refused.returncode == 255
+    assert "HOST IDENTIFICATION HAS CHANGED" in refused.stderr
+    lines = guest.guest.serial().splitlines()
+    at = lines.index("-----BEGIN SSH HOST KEY KEYS-----")
+    assert lines[at + 1].split()[:2] == ["ssh-ed25519", guest.published["hostkeys/ssh-ed25519"]]
+    assert lines[at + 2] == "-----END SSH HOST KEY KEYS-----"
+
+
+def test_only_keys_of_the_metadata_are_let_in(boot: Boot, key: Key, tmp_path: Path) -> None:
+    guest = boot()
+    other = _key(tmp_path)
+    refused = guest.ssh("true", other.path)
+    assert (refused.returncode, "Permission denied (publickey)" in refused.stderr) == (255, True)
+    assert guest.ssh("true", key.path, "root").returncode == 255
+
+    keys = f"fleet:{other.pair.public}\nroot:{other.pair.public}\nmore-2:{other.pair.public}"
+    guest.guest.update_metadata({"ssh-keys": keys})
+    assert [guest.read("id -un", other.path, user) for user in ("fleet", "root", "more-2")] == [
+        "fleet\n", "root\n", "more-2\n",
+    ]  # fmt: skip
+    assert guest.ssh("true", key.path).returncode == 255
+
+    guest.read(f"echo '{key.pair.public}' >> .ssh/authorized_keys", other.path)
+    guest.guest.update_metadata({"ssh-keys": f"more-2:{other.pair.public}"})
+    assert guest.ssh("true", other.path).returncode == 255
+    assert guest.read("id -un", key.path) == "fleet\n"  # which the user added without the metadata's help
+
+
+def test_what_metadata_grants() -> None:
+    text = "me:ssh-ed25519 AAAA one two\n\nbad line\nMe:ssh-rsa AAAA\nyou:ssh-rsa BBBB\nme:ssh-rsa CCCC\nx:nokey CCCC"
+    found = {"me": ["ssh-ed25519 AAAA one two", "ssh-rsa CCCC"], "you": ["ssh-rsa BBBB"]}
+    assert granted({"ssh-keys": text}) == found
+    assert granted({"ssh-keys": text, "enable-oslogin": "FALSE"}) == found
+    assert granted({"ssh-keys": text, "enable-oslogin": "TRUE"}) == {}
+
+
+def test_copies_and_terminals_work_too(boot: Boot, key: Key, tmp_path: Path) -> None:
+    guest = boot()
+    client = paramiko.SSHClient()
+    blob = guest.published["hostkeys/ssh-ed25519"]
+    known = tmp_path / "known"
+    known.write_text(f"{guest.spec.address} ssh-ed25519 {blob}\n")
+    client.load_host_keys(str(known))
+    with client:
+        client.connect(
+            guest.spec.address, username="fleet", pkey=paramiko.Ed25519Key.from_private_key_file(str(key.path)),
+            look_for_keys=False, allow_agent=False,
+        )  # fmt: skip
+        with client.open_sftp() as sftp, sftp.open("file", "w") as file:
+            file.write("text")
+        _, out, _ = client.exec_command("cat file; tty", get_pty=True)
+        assert out.read().decode().startswith("text/dev/pts/")
+
+
+# ------------------------------------------------------------------------------------------------------ metadata
+
+
+def test_the_metadata_server_tells_the_instance(boot: Boot, key: Key) -> None:
+    guest = boot({"fleet-name": "demo"})
+    place = guest.read("echo $GCE_METADATA_HOST", key.path).strip()
+    assert _get(place, f"{INSTANCE}name", flavor=False)[0] == 403
+    assert _get(place, f"{INSTANCE}no/such")[0] == 404
+    told = {name: _get(place, INSTANCE + name)[1] for name in ("id", "name", "zone", "attributes/fleet-name")}
+    assert told == {
+        "id": "1000",
+        "name": guest.spec.name,
+        "zone": "projects/proj-1/zones/us-central1-a",
+        "attributes/fleet-name": "demo",
+    }
+    inside = guest.read(
+        'python3 -c "import urllib.request as u, os; print(u.urlopen(u.Request('
+        "'http://' + os.environ['GCE_METADATA_HOST'] + '/computeMetadata/v1/instance/?recursive=true', "
+        "headers={'Metadata-Flavor': 'Google'})).read().decode())\"",
+        key.path,
+    )
+    assert '"maintenanceEvent": "NONE"' in inside
+    assert _get(place, f"{INSTANCE}guest-attributes/fleet/state", data=b"ready")[0] == 200
+    assert guest.published["fleet/state"] == "ready"
+    guest.guest.update_metadata({"fleet-name": "other"})
+    assert _get(place, f"{INSTANCE}attributes/fleet-name")[1] == "other"
+    assert _get(place, f"{INSTANCE}guest-attributes/fleet/state", data=b"x")[0] == 403
+
+
+def test_a_preemption_is_told_to_whoever_waits(boot: Boot, key: Key) -> None:
+    guest = boot()
+    place = guest.read("echo $GCE_METADATA_HOST", key.path).strip()
+    _, value, known = _get(place, f"{INSTANCE}preempted")
+    assert value == "FALSE"
+    wait = f"{INSTANCE}preempted?wait_for_change=true&timeout_sec="
+    started = time.monotonic()
+    assert _get(place, f"{wait}0.3&last_etag={known}")[1:] == ("FALSE", known)
+    assert time.monotonic() - started >= 0.3
+    threading.Timer(0.2, guest.guest.warn_of_preemption).start()
+    assert _get(place, f"{wait}15&last_etag={known}")[1] == "TRUE"
+    assert _get(place, f"{wait}15&last_etag={known}")[1] == "TRUE"  # that it has changed since then is told at once
+    guest.guest.power_off()
+    guest.guest.boot()
+    wait_for("sshd again", lambda: guest.guest.serial().count("Server listening") == 2)
+    place = guest.read("echo $GCE_METADATA_HOST", key.path).strip()
+    started = time.monotonic()
+    assert _get(place, f"{wait}0.3")[1] == "FALSE"
+    assert time.monotonic() - started >= 0.3
+
+
+def test_without_guest_attributes_no_host_key_is_published(boot: Boot) -> None:
+    guest = boot({"enable-guest-attributes": "FALSE"})
+    assert guest.published == {}
+
+
+# --------------------------------------------------------------------------------------------------- on and off
+
+
+def test_power_off_ends_every_process_and_keeps_the_disk(boot: Boot, key: Key) -> None:
+    guest = boot()
+    nap = f"{next(_NAP)}.25"
+    guest.read(
+        f"echo kept > file; echo x > /tmp/x; setsid -f sh -c 'sleep {nap} & sleep {nap}' >/dev/null 2>&1", key.path
+    )
+    wait_for("the daemon", lambda: len(_processes(f"sleep {nap}")) >= 2)
+    host_key = guest.published["hostkeys/ssh-ed25519"]
+    boot_id = guest.read("cat /proc/sys/kernel/random/boot_id", key.path)
+    guest.guest.power_off()
+    assert _processes(f"sleep {nap}") == []
+    assert guest.ssh("true", key.path).returncode == 255
+    guest.guest.boot()
+    wait_for("sshd again", lambda: guest.guest.serial().count("Server listening") == 2)
+    assert guest.published["hostkeys/ssh-ed25519"] == host_key
+    assert guest.read("cat file; ls /tmp/x || true", key.path) == "kept\n"
+    assert guest.read("cat /proc/sys/kernel/random/boot_id", key.path) != boot_id
+
+
+def test_a_guest_can_be_powered_off_at_any_moment(boot: Boot) -> None:
+    one = boot(wait=False)
+    for pause in range(0, 60, 3):
+        one.guest.boot()
+        time.sleep(pause / 1000)
+        one.guest.power_off()
+        assert _processes(str(one.spec.folder)) == []
+        assert _processes(one.spec.address) == []
+    one.guest.boot()
+    printed = one.guest.serial().count("Server listening")
+    wait_for("sshd at last", lambda: one.guest.serial().count("Server listening") > printed)
+
+
+def test_a_boot_takes_its_time(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> None:
+    started = time.monotonic()
+    guest = boot(made_by=SshGuests(tmp_path_factory.mktemp("slow"), boot_s=0.4), wait=False)
+    wait_for("the first words", lambda: "Linux version" in guest.guest.serial())
+    assert (guest.published, "Server listening" in guest.guest.serial()) == ({}, False)
+    wait_for("the host key", lambda: "hostkeys/ssh-ed25519" in guest.published)
+    assert time.monotonic() - started >= 0.4
+    guest.wait()
+
+
+def test_eight_guests_boot_together(boot: Boot) -> None:
+    booted = [boot(wait=False) for _ in range(8)]
+    wait_for("eight sshds", lambda: all("Server listening" in one.guest.serial() for one in booted), 2 * _slowness())
+
+
+def _slowness() -> float:
+    """How many others compete for a core here."""
+    return max(1.0, os.getloadavg()[0])
+
+
+def test_an_address_that_is_taken_is_told_on_the_console(boot: Boot, guests: SshGuests, tmp_path: Path) -> None:
+    first = boot()
+    spec = GuestSpec("second", "z", "p", "1", first.spec.address, 22, 0, "", {}, tmp_path / "second")
+    second = guests(spec, first.publish)
+    second.boot()
+    wait_for("the complaint", lambda: "Address already in use" in second.serial())
+    second.remove()
+
+
+OUTLIVED = """
+import sys, time
+from pathlib import Path
+from tests.emulator.guests import GuestSpec, SshGuests
+folder, address, keys = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+items = {"ssh-keys": keys, "enable-guest-attributes": "TRUE"}
+spec = GuestSpec("doomed", "z", "p", "1", address, 22, 0, "", items, folder / "doomed")
+guest = SshGuests(folder / "shared")(spec, lambda space, key, value: print(value, flush=True))
+guest.boot()
+while "Server listening" not in guest.serial():
+    time.sleep(0.01)
+print("up", flush=True)
+time.sleep(120)
+"""
+
+
+def test_guests_end_with_a_program_that_is_killed(guests: SshGuests, key: Key, tmp_path: Path) -> None:
+    address = _no_address()
+    words = [sys.executable, "-c", OUTLIVED, str(tmp_path), address, f"fleet:{key.pair.public}"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout
+            host_key = program.stdout.readline().strip()
+            assert program.stdout.readline() == "up\n"
+            spec = GuestSpec("doomed", "z", "p", "1", address, 22, 0, "", {}, tmp_path / "doomed")
+            nap = f"{next(_NAP)}.75"
+            command = f"setsid -f sleep {nap} >/dev/null 2>&1"
+            assert Booted(spec, tmp_path).ssh(command, key.path, host_key=host_key).returncode == 0
+            assert len(_processes(f"sleep {nap}")) == 1
+        finally:
+            program.send_signal(signal.SIGKILL)
+    wait_for("the end of the guest", lambda: not _processes(f"sleep {nap}") and not _processes(str(tmp_path)))
+
+
+# ---------------------------------------------------------------------------------------------------------- GPUs
+
+
+def test_gpus_are_listed_as_the_agent_reads_them(boot: Boot, key: Key) -> None:
+    guest = boot(gpus=2)
+    listed = parse_gpus(
+        guest.read(
+            "nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader,nounits", key.path
+        )
+    )
+    assert [(gpu.name, gpu.memory_mib) for gpu in listed] == [("Tesla T4", 15360)] * 2
+    assert all(gpu.driver.startswith("580.") for gpu in listed)
+    once = " ".join(word for word in GPU_COMMAND if word not in GPU_COMMAND[-2:])
+    assert [use.number for use in parse_gpu_use(guest.read(once, key.path).splitlines())] == [0, 1]
+    # The agent lets it run on.
+    lasting = guest.ssh(f"timeout 0.5 {' '.join(GPU_COMMAND)}", key.path)
+    assert (lasting.returncode, len(lasting.stdout.splitlines())) == (124, 2)
+    table = guest.read("nvidia-smi", key.path).splitlines()
+    assert "Driver Version: 580." in table[2]
+    assert len({len(line) for line in table[1:] if line}) == 1
+    assert sum("Tesla T4" in line for line in table) == 2
+    assert guest.ssh("nvidia-smi --query-gpu=nonsense --format=csv", key.path).returncode != 0
+
+
+def test_without_gpus_there_is_no_nvidia_smi(boot: Boot, key: Key) -> None:
+    assert boot().ssh("nvidia-smi", key.path).returncode == 127
+
+
+# ------------------------------------------------------------------------------------------------------ packages
+
+
+def test_the_packages_fulfil_their_requirements(tmp_path: Path) -> None:
+    for _ in range(2):  # by a later program in the same folder
+        packages.build(tmp_path / "packages")
+    found = {package.name: package for package in packages.packages()}
+    for package in found.values():
+        for text in package.requires:
+            requirement = Requirement(text)
+            extra = "and-cuda" if package.name == "tensorflow" else ""
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                name = requirement.name.lower().replace("_", "-")
+                assert requirement.specifier.contains(found[name].version, prereleases=True), text
+    assert {"tensorflow", "tf-keras", "keras", "numpy", "nvidia-cudnn-cu12"} <= found.keys()
+    assert len(list((tmp_path / "packages").glob("*.whl"))) == len(found)
+    assert [place for place, _ in found["protobuf"].links] == ["google/_upb", "google/protobuf"]
+
+
+LOOK = """
+import importlib.metadata as metadata, tensorflow as tf
+print([metadata.version(name) for name in ("tensorflow", "keras", "tf-keras")], tf.__version__)
+gpus = tf.config.list_physical_devices("GPU")
+for gpu in gpus:
+    tf.config.experimental.set_memory_growth(gpu, True)
+tf.config.set_visible_devices(gpus[1], "GPU")
+print([gpu.name for gpu in gpus], [gpu.name for gpu in tf.config.get_visible_devices("GPU")])
+print(tf.config.experimental.get_device_details(gpus[0])["compute_capability"])
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
+    model.compile("sgd", "mse")
+model.fit(tf.ones((8, 3)), tf.ones((8, 1)), batch_size=8, verbose=0)
+print(strategy.num_replicas_in_sync, tf.keras.__name__.split(".")[0], int(model.optimizer.iterations.numpy()))
+try:
+    import pytest
+except ImportError:
+    print("only what was installed")
+"""
+
+
+@pytest.mark.e2e
+def test_pip_installs_tensorflow_within_seconds_and_it_computes(boot: Boot, key: Key) -> None:
+    guest = boot(gpus=2)
+    refused = guest.ssh("python3 -m venv env && env/bin/pip install -q no-such-package", key.path)
+    assert (refused.returncode, "No matching distribution found" in refused.stderr) == (1, True)
+    started = time.monotonic()
+    guest.read("env/bin/pip install -q 'tensorflow[and-cuda]~=2.21.0' 'tf-keras~=2.21.0'", key.path)
+    assert time.monotonic() - started < 10 * _slowness()
+    assert guest.read("env/bin/pip check", key.path) == "No broken requirements found.\n"
+    cluster = {"cluster": {"worker": [f"127.0.0.1:{20000 + os.getpid() % 9000}"]}}
+    config = json.dumps({**cluster, "task": {"type": "worker", "index": 0}})
+    (guest.spec.folder / "covers/home/fleet/look.py").write_text(LOOK)
+    told = guest.read(f"TF_CONFIG='{config}' TF_USE_LEGACY_KERAS=1 env/bin/python look.py 2>/dev/null", key.path)
+    installed = {package.name: package.version for package in packages.packages()}
+    versions = [installed[name] for name in ("tensorflow", "keras", "tf-keras")]
+    assert told.splitlines() == [
+        f"{versions} {versions[0]}",
+        "['/physical_device:GPU:0', '/physical_device:GPU:1'] ['/physical_device:GPU:1']",
+        "(7, 5)",
+        "1 tf_keras 1",
+        "only what was installed",
+    ]
+    listing = "import tensorflow as tf; print(tf.config.list_physical_devices())"
+    assert "GPU" not in guest.read(f"CUDA_VISIBLE_DEVICES=-1 env/bin/python -c '{listing}' 2>/dev/null", key.path)
+
+
+# ------------------------------------------------------------------------------------------------------ no guest
+
+
+def test_no_guest_publishes_a_key_at_once(tmp_path: Path) -> None:
+    spec = GuestSpec("w", "z", "p", "1", "127.0.0.9", 22, 0, "", {"enable-guest-attributes": "TRUE"}, tmp_path / "w")
+    published: dict[tuple[str, str], str] = {}
+    guest = NoGuest(spec, lambda space, name, value: published.update({(space, name): value}))
+    guest.boot()
+    ((place, value),) = published.items()
+    assert place == ("hostkeys", "ssh-ed25519")
+    assert paramiko.PKey.from_type_string("ssh-ed25519", base64.b64decode(value)).get_name() == "ssh-ed25519"
+    guest.power_off()
+    guest.remove()
+    assert f"ssh-ed25519 {value}" in guest.serial()
+    assert not spec.folder.exists()
