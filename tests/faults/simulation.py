@@ -31,6 +31,7 @@ from train.agent.seat import (
     Look,
     Looked,
     Open,
+    Preempted,
     Pulse,
     Reached,
     Reserve,
@@ -45,6 +46,7 @@ from train.agent.snapshot import Snapshot, newest
 
 LINK_TIMEOUT_S = 10.0
 WARDEN_S = 0.6 * LINK_TIMEOUT_S  # a supervisor that is silent for so long is replaced
+NOTICE_S = 30.0  # a host that the cloud takes is gone after so long
 HEALED_S = 8.0  # after so long two parts of a network have found each other
 PULSE_S = 2.0
 HEALTHY = Facts({"python": "3.11.7", "tensorflow": "2.21.0"}, [], 1 << 40)
@@ -125,6 +127,7 @@ class World:
         self.hosts = {name: Host(name) for name in names}
         self.ports = itertools.count(3000)
         self.work_s = self.random.choice([2.0, 20.0, 60.0])
+        self.ports_taken = 0.03  # how often a task finds that another program has its port
         self.attempts: dict[int, dict[str, Snapshot | None]] = {}
         for host in self.hosts.values():
             seat = Seat(host.name, attempt=1, port=2222, restored=True, facts=HEALTHY)
@@ -326,6 +329,40 @@ class World:
             host.task.alive = False
         self._peers_notice(host)
 
+    def preempt(self, host: Host, back_s: float) -> None:
+        """The cloud says that it takes a host, and does; another is made in its place so long after that."""
+        if not host.up or host.done:
+            return
+        self.say(f"{host.name} is being preempted")
+        self.feed(host, Preempted())
+
+        def taken() -> None:
+            if host.up:
+                self.kill_host(host)
+                self.at(back_s, lambda: self.replace(host))
+
+        self.at(NOTICE_S, taken)
+
+    def replace(self, host: Host) -> None:
+        """A new computer under the name of one that is gone, invited by whoever still runs the job."""
+        if host.up:
+            return
+        if not any(
+            one.up and not one.done and one.result is None and one.node is not None for one in self._others(host)
+        ):
+            return
+        self.say(f"{host.name} is replaced")
+        self._hang_up_all(host)
+        host.up, host.life, host.timer = True, host.life + 1, host.timer + 1
+        host.frozen, host.dialling, host.task = False, "", None
+        host.node = host.held_snapshot = host.live = host.last_order = host.result = None
+        node, actions = minds.join(self.terms, host.name, Seat(host.name, facts=HEALTHY), self.now)
+        self._turn(host, node, actions)
+        self._pulse(host, host.life)
+
+    def _others(self, host: Host) -> list[Host]:
+        return [one for one in self.hosts.values() if one is not host]
+
     def kill_task(self, host: Host, ended: Exit) -> None:
         """The process of a task ends."""
         if host.up and host.task is not None and host.task.alive and host.task.exit is None:
@@ -480,7 +517,7 @@ class World:
             return
         task.gone = True
         self.say(f"{host.name} goes, attempt {task.attempt}")
-        if self.random.random() < 0.03:  # the port was taken in between
+        if self.random.random() < self.ports_taken:
             self.at(0.5, lambda: self._exit(host, task, Exit(code=1)) if task.alive and not task.exit else None)
             return
         self._work(host, task, self.work_s)

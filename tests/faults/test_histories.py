@@ -24,12 +24,13 @@ def policy_of(chance: random.Random, count: int) -> Policy:
         timeout_s=chance.choice([0.0, 0.0, 0.0, 45.0]),
         hang_timeout_s=20.0,
         on_hang=chance.choice([OnHang.RESTART, OnHang.RESTART, OnHang.REPORT]),
+        preemptions=chance.choice([0, 0, 0, 1, -1]),
     )
 
 
 def inject(world: World, chance: random.Random) -> None:
     host = chance.choice(list(world.hosts.values()))
-    kind = chance.randrange(12)
+    kind = chance.randrange(14)
     if kind in (7, 8, 9, 10):
         cut(world, host, chance)
     elif kind in (0, 1):
@@ -42,6 +43,8 @@ def inject(world: World, chance: random.Random) -> None:
         world.freeze_supervisor(host)
     elif kind == 6 and sum(one.up for one in world.hosts.values()) > 1:
         world.kill_host(host)
+    elif kind == 12 or (kind == 13 and not host.up):
+        world.preempt(host, chance.choice([5.0, 40.0])) if host.up else world.replace(host)
     elif kind == 11 and chance.random() < 0.3:
         world.feed(host, StopAsked(5.0))
 
@@ -103,6 +106,32 @@ def test_a_single_fault_that_passes_costs_one_attempt_at_most(fault: str, seed: 
     results = [one.result for one in world.hosts.values()]
     begun = any(one.ends for one in world.hosts.values())
     assert all(result is not None and result.outcome is Outcome.SUCCEEDED for result in results) or not begun
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_spot_job_survives_what_the_cloud_takes_and_gives_back(seed: int) -> None:
+    """Without a restart of its own: whichever hosts are taken, announced or not, as long as one is left."""
+    chance = random.Random(seed)
+    restart = chance.choice(list(RestartPolicy))
+    world = World(seed, chance.choice([2, 3, 4]), Policy(restart=restart, preemptions=-1, host_timeout_s=600.0))
+    world.ports_taken = 0.0
+    world.run(5.0)
+    for _ in range(chance.choice([1, 2, 3])):
+        host = chance.choice(list(world.hosts.values()))
+        if chance.random() < 0.5:
+            world.preempt(host, back_s := chance.choice([5.0, 60.0]))
+            world.run(30.0 + back_s + 1.0)
+        else:
+            world.kill_host(host)
+            world.run(chance.choice([5.0, 60.0]))
+            world.replace(host)
+        world.run(chance.choice([20.0, 60.0]))
+    world.run(3600.0)
+    world.check_end()
+    results = [one.result for one in world.hosts.values() if one.up]
+    assert results
+    story = "\n".join(world.trace)
+    assert all(result is not None and result.outcome is Outcome.SUCCEEDED for result in results), story
 
 
 def test_a_history_is_the_same_each_time_from_its_seed() -> None:

@@ -11,11 +11,12 @@ class RefusedError(Exception):
         reason: Why, as a sentence for the user.
         next_step: What to type or change.
         job: The running job, where `kind` is BUSY.
+        cause: Why, in the words of a program that was asked.
     """
 
-    def __init__(self, kind: Refusal, reason: str, next_step: str = "", job: str = "") -> None:
+    def __init__(self, kind: Refusal, reason: str, next_step: str = "", job: str = "", cause: str = "") -> None:
         super().__init__(reason)
-        self.record = Refused(kind, reason, next_step, job)
+        self.record = Refused(kind, reason, next_step, job, cause)
 
 
 class ClientGoneError(Exception):

@@ -30,6 +30,8 @@ from train.agent.stall import waited_for, who_waits
 STOP_MARGIN_S = 10.0
 # After a failure no peer can finish anything together with the others.
 FAILURE_GRACE_S = 1.0
+# Compute Engine takes a host thirty seconds after its notice, and by then the last checkpoint must have left it.
+PREEMPTION_GRACE_S = 20.0
 # From the order to check until every agent has told what it found.
 CHECK_TIMEOUT_S = 25.0
 LONGEST_BACKOFF_S = 60.0
@@ -42,6 +44,9 @@ _KILL_S = 1.0
 NOT_READY = "the hosts are not ready for the job"
 _LOOK_S = 5.0
 _LONGEST_QUIET_START_S = 60.0
+_DYING_S = 60.0  # after so long a host that was to be taken has not been
+_HOLDER_S = 5.0  # an agent that has just begun does not yet know which checkpoint its host holds
+_FROZEN = (Stage.LAUNCH, Stage.CHECK)  # in these all begin at the same checkpoint
 
 
 class Terms(NamedTuple):
@@ -75,6 +80,7 @@ class End(NamedTuple):
     exit: Optional[Exit] = None
     final: bool = False  # whatever the policy says
     told: str = ""  # to all while they stop, where the reason is long
+    taken: bool = False  # the host of `first` is gone, or the cloud is about to take it
 
 
 class Gang(NamedTuple):
@@ -89,6 +95,7 @@ class Gang(NamedTuple):
     members: Tuple[Member, ...]
     began_at: float  # of the stage
     restarts: int = 0
+    preemptions: int = 0
     present: FrozenSet[str] = frozenset()
     reports: Dict[str, Report] = {}  # noqa: RUF012 - never changed
     lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; seats of the cast, and how, in this attempt
@@ -131,11 +138,12 @@ def take_over(terms: Terms, last: Order, me: str, now: float, *, end: End, lost:
         term: Ours; later than any before.
     """
     gang = Gang(terms, me, term, last.attempt, Stage.GO, tuple(last.cast), tuple(last.members), now)
-    gang = gang._replace(restarts=last.restarts, lost=lost, started=last.started, snapshot=last.snapshot)
+    gang = gang._replace(restarts=last.restarts, preemptions=last.preemptions, lost=lost)
+    gang = gang._replace(started=last.started, snapshot=last.snapshot)
     if lost:
         gang = gang._replace(fenced_until=now + _fence_s(terms))
-    if last.stage is Stage.WAIT:
-        end = end._replace(reason=last.reason, first=last.first)
+    if last.stage is Stage.WAIT or (last.stage is Stage.STOP and last.preempted):
+        end = end._replace(reason=last.reason, first=last.first, taken=last.preempted)
     return _end(gang, end, now)
 
 
@@ -145,11 +153,14 @@ def hear(gang: Gang, report: Report, now: float) -> Gang:
         return gang
     if report.attempt < _report(gang, report.seat).attempt:
         gang = lose(gang, report.seat, "another agent has taken its place", now)
+    is_new = report.preempted and not _is_preempted(gang, report.seat)
     gang = gang._replace(
         reports={**gang.reports, report.seat: report},
         present=gang.present | {report.seat},
-        snapshot=newest(gang.snapshot, report.snapshot),
+        snapshot=gang.snapshot if gang.stage in _FROZEN else newest(gang.snapshot, report.snapshot),
     )
+    if is_new:
+        gang = gang._replace(notices=(*gang.notices, _warning(gang, report.seat)))
     if report.stop is not None:
         gang = _stop_asked(gang, report.stop, now)
     return advance(gang, now)
@@ -189,6 +200,7 @@ def deadline(gang: Gang, now: float) -> Optional[float]:
         return None
     if gang.stage in (Stage.RESERVE, Stage.LAUNCH):
         due.append(gang.began_at + gang.terms.join_timeout_s)
+        due.append(gang.began_at + _HOLDER_S)
     elif gang.stage is Stage.CHECK:
         due.append(gang.began_at + CHECK_TIMEOUT_S)
     elif gang.stage is Stage.GO:
@@ -196,7 +208,8 @@ def deadline(gang: Gang, now: float) -> Optional[float]:
     elif gang.stage is Stage.STOP:
         due.append(_stop_deadline(gang))
     else:
-        due += [_retry_at(gang), max(_retry_at(gang), gang.began_at + policy.host_timeout_s)]
+        waits = [_retry_at(gang), _alone_at(gang), gang.began_at + _DYING_S, gang.began_at + policy.host_timeout_s]
+        due += [max(_retry_at(gang), point) for point in waits]
     return min((point for point in due if point is not None and point > now), default=None)
 
 
@@ -216,11 +229,13 @@ def order(gang: Gang) -> Order:
         cast=list(gang.cast),
         members=list(gang.members),
         restarts=gang.restarts,
+        preemptions=gang.preemptions,
         started=gang.started,
         snapshot=gang.snapshot,
         sources=sources if gang.snapshot is not None else [],
         reason=end.told or end.reason,
         first=end.first,
+        preempted=_is_survived(gang),
         grace_s=gang.grace_s,
         exits=_exits(gang) if gang.stage is Stage.WAIT else {},
         retry_s=gang.retry_s,
@@ -228,6 +243,17 @@ def order(gang: Gang) -> Order:
         look=gang.look,
         result=gang.result,
     )
+
+
+def survives(policy: Policy, preemptions: int) -> bool:
+    """Whether one more loss of a host, after so many, is no failure of the job."""
+    return policy.preemptions < 0 or preemptions < policy.preemptions
+
+
+def most_attempts(policy: Policy) -> int:
+    """How often a job is started at most; 0: no limit."""
+    restarts = 0 if policy.restart is RestartPolicy.NEVER else policy.restarts
+    return 0 if policy.preemptions < 0 else 1 + restarts + policy.preemptions
 
 
 def describe_exit(task: str, ended: Exit) -> str:
@@ -284,8 +310,49 @@ def _member(known: Member, report: Optional[Report]) -> Member:
     )
 
 
+def _is_preempted(gang: Gang, seat: str) -> bool:
+    report = gang.reports.get(seat)
+    return report is not None and report.preempted
+
+
+def _warning(gang: Gang, seat: str) -> str:
+    """What the user is told when the cloud is about to take a host."""
+    playing = _playing(gang)
+    spare = next((one for one in sorted(_idle(gang)) if one not in playing), "")
+    goes_on = survives(gang.terms.policy, gang.preemptions) or gang.restarts < gang.terms.policy.restarts
+    if seat not in playing:
+        then = "it has no task now"
+    elif not goes_on or not gang.started:
+        then = "the job ends with it"
+    else:
+        then = f"{spare} takes its place" if spare else "the job goes on when it is replaced"
+    return f"{seat} is being preempted by Compute Engine; {then}"
+
+
+def _idle(gang: Gang) -> List[str]:
+    """The seats that may play in the next attempt: linked, nothing left of the last one, their hosts not taken."""
+    reports = [gang.reports.get(member.task) for member in gang.terms.seats if member.task in gang.present]
+    return [one.seat for one in reports if one is not None and one.closed and not one.preempted]
+
+
+def _holders(gang: Gang) -> List[str]:
+    """Who holds the newest checkpoint."""
+    return [seat for seat in sorted(gang.present) if gang.reports[seat].snapshot == gang.snapshot]
+
+
+def _preemption(gang: Gang) -> Optional[End]:
+    """The end of an attempt whose host is about to be taken; None where none is."""
+    for seat in _playing(gang):
+        if _is_preempted(gang, seat) and _report(gang, seat).exit != Exit(code=0):
+            return End(Outcome.FAILED, seat, f"{called(gang.terms.seats, seat)} was preempted", taken=True)
+    return None
+
+
 def _failure(gang: Gang) -> Optional[End]:
-    """The first failure among the tasks; None while there is none."""
+    """The first failure among the tasks and their hosts; None while there is none."""
+    preemption = _preemption(gang)
+    if preemption is not None:
+        return preemption
     for seat in _playing(gang):
         report = _report(gang, seat)
         if report.reason and (report.exit is not None or report.closed):
@@ -295,7 +362,7 @@ def _failure(gang: Gang) -> Optional[End]:
         if report.exit is not None and report.exit.code != 0:
             return End(Outcome.FAILED, seat, describe_exit(seat, report.exit), report.exit)
     for seat, reason in gang.lost.items():
-        return End(Outcome.FAILED, seat, reason)
+        return End(Outcome.FAILED, seat, reason, taken=True)
     return None
 
 
@@ -303,6 +370,9 @@ def _failure(gang: Gang) -> Optional[End]:
 
 
 def _enter(gang: Gang, stage: Stage, now: float) -> Gang:
+    if gang.stage in _FROZEN and stage not in _FROZEN:
+        held = [gang.reports[seat].snapshot for seat in gang.present]
+        gang = gang._replace(snapshot=newest(gang.snapshot, *held))
     return gang._replace(stage=stage, began_at=now)
 
 
@@ -327,7 +397,8 @@ def _stop_asked(gang: Gang, grace_s: float, now: float) -> Gang:
 def _end(gang: Gang, end: End, now: float, grace_s: Optional[float] = None) -> Gang:
     if grace_s is None:
         hopeless = end.outcome is Outcome.FAILED and not end.final
-        grace_s = min(gang.terms.grace_s, FAILURE_GRACE_S) if hopeless else gang.terms.grace_s
+        longest_s = PREEMPTION_GRACE_S if _is_preempted(gang, end.first) else FAILURE_GRACE_S
+        grace_s = min(gang.terms.grace_s, longest_s) if hopeless else gang.terms.grace_s
     return _enter(gang._replace(end=end, grace_s=grace_s, look_until=None), Stage.STOP, now)
 
 
@@ -336,9 +407,23 @@ def _reserving(gang: Gang, now: float) -> Gang:
     if failure is not None:
         return _end(gang, failure, now)
     ports = {seat: _report(gang, seat).port for seat in _playing(gang)}
-    if all(ports.values()):
-        return _enter(gang._replace(members=_members(gang.terms, gang.cast, gang.reports)), Stage.LAUNCH, now)
-    return _not_in_time(gang, [seat for seat, port in ports.items() if not port], now)
+    if not all(ports.values()):
+        return _not_in_time(gang, [seat for seat, port in ports.items() if not port], now)
+    if gang.snapshot is not None and not _holders(gang):
+        if now < gang.began_at + _HOLDER_S:
+            return gang
+        gang = _with_what_is_left(gang)
+    return _enter(gang._replace(members=_members(gang.terms, gang.cast, gang.reports)), Stage.LAUNCH, now)
+
+
+def _with_what_is_left(gang: Gang) -> Gang:
+    """Where the newest checkpoint went with its host, the newest of those that others had copied is."""
+    left = newest(*(gang.reports[seat].snapshot for seat in gang.present))
+    if left is None:
+        return gang
+    why = "nobody had copied the newest before its host was lost"
+    told = f"attempt {gang.attempt} begins at an earlier checkpoint: {why}"
+    return gang._replace(snapshot=left, notices=(*gang.notices, told))
 
 
 def _launching(gang: Gang, now: float) -> Gang:
@@ -358,7 +443,8 @@ def _not_in_time(gang: Gang, missing: List[str], now: float) -> Gang:
         reason = f"{names} did not join attempt {gang.attempt} within {gang.terms.join_timeout_s:g} s"
     lost = {seat: reason for seat in missing if seat not in gang.present}
     gang = gang._replace(lost={**gang.lost, **lost})
-    return _end(gang, End(Outcome.FAILED, missing[0], reason, final=not gang.started), now)
+    first = next(iter(lost), missing[0])
+    return _end(gang, End(Outcome.FAILED, first, reason, final=not gang.started, taken=bool(lost)), now)
 
 
 def _checking(gang: Gang, now: float) -> Gang:
@@ -410,13 +496,25 @@ def _stop_deadline(gang: Gang) -> float:
 
 
 def _first_cause(gang: Gang) -> Optional[End]:
-    """Peers of a host that is gone may end before its silence counts: they only follow."""
+    """Peers of a host that is gone, or is being taken, may fail before that is known: they only follow."""
     end = gang.end
-    if end is None or end.outcome is not Outcome.FAILED or end.final or end.exit is None or end.exit.code is None:
+    if end is None or end.outcome is not Outcome.FAILED or end.final or end.taken:
         return end
-    for seat, reason in gang.lost.items():
-        return End(Outcome.FAILED, seat, reason)
+    preemption = _preemption(gang)
+    if preemption is not None:
+        return preemption
+    follows = end.told == NOT_READY or (end.exit is not None and end.exit.code is not None)
+    for seat, reason in gang.lost.items() if follows else ():
+        return End(Outcome.FAILED, seat, reason, taken=True)
     return end
+
+
+def _is_survived(gang: Gang) -> bool:
+    """Whether the attempt ends by the loss of a host that is no failure of the job."""
+    end = gang.end
+    if end is None or not end.taken or end.final or gang.alone:
+        return False
+    return survives(gang.terms.policy, gang.preemptions)
 
 
 def _again(gang: Gang) -> bool:
@@ -424,6 +522,8 @@ def _again(gang: Gang) -> bool:
     policy, end = gang.terms.policy, gang.end
     if end is None or end.outcome is not Outcome.FAILED or end.final or gang.alone:
         return False
+    if _is_survived(gang):
+        return True
     if policy.restart is RestartPolicy.NEVER or gang.restarts >= policy.restarts:
         return False
     code = end.exit.code if end.exit is not None else None
@@ -441,28 +541,47 @@ def _retry_at(gang: Gang) -> float:
 
 
 def _waiting(gang: Gang, now: float) -> Gang:
-    if now < _retry_at(gang):
+    taken = [seat for seat in sorted(gang.present) if _is_preempted(gang, seat)]
+    if taken and len(taken) == len(gang.present) and now >= _alone_at(gang):
+        return _given_up(gang, "and no other host is left", now)
+    if now < _retry_at(gang) or (now < gang.began_at + _DYING_S and _is_awaited(gang, taken)):
         return gang
-    terms = gang.terms
-    idle = [
-        member.task
-        for member in terms.seats
-        if member.task in gang.present and (report := gang.reports.get(member.task)) is not None and report.closed
-    ]
+    terms, idle = gang.terms, _idle(gang)
     cast = recast(terms.roles, gang.cast, idle, fewest=len(terms.roles))
     if cast is None and now >= max(_retry_at(gang), gang.began_at + terms.policy.host_timeout_s):
         cast = recast(terms.roles, gang.cast, idle, fewest=terms.policy.min_workers or len(terms.roles))
         if cast is None:
-            return _finish(gang, now)
+            return _given_up(gang, f"and nobody took its place within {terms.policy.host_timeout_s:g} s", now)
     return gang if cast is None else _begin(gang, tuple(cast), now)
+
+
+def _alone_at(gang: Gang) -> float:
+    """From when on whoever is not linked is not there."""
+    all_here = len(gang.present) == len(gang.terms.seats)
+    return gang.began_at + (0.0 if all_here else gang.terms.link_timeout_s)
+
+
+def _is_awaited(gang: Gang, taken: List[str]) -> bool:
+    """Whether the end of hosts that are being taken comes first: others must copy what they hold, or lead."""
+    return gang.me in taken or (bool(holders := _holders(gang)) and all(seat in taken for seat in holders))
+
+
+def _given_up(gang: Gang, why: str, now: float) -> Gang:
+    """There is no other attempt after all; `why` is the rest of the sentence on a host that was taken."""
+    end = gang.end
+    if end is not None and _is_survived(gang):
+        gang = gang._replace(end=end._replace(reason=f"{end.reason}, {why}"))
+    return _finish(gang, now)
 
 
 def _begin(gang: Gang, cast: Tuple[Part, ...], now: float) -> Gang:
     attempt = 1 + max(gang.attempt, *(report.attempt for report in gang.reports.values()))
     changed = _changes(gang.cast, cast)
+    survived = _is_survived(gang)
     gang = gang._replace(
         attempt=attempt,
-        restarts=gang.restarts + 1,
+        restarts=gang.restarts + (not survived),
+        preemptions=gang.preemptions + survived,
         cast=cast,
         members=_members(gang.terms, cast, gang.reports),
         lost={},

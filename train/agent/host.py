@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import zlib
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.disk import read_json, read_text, write_atomic
 from train.agent.errors import RefusedError
@@ -17,6 +17,7 @@ from train.agent.records import Gpu, Refusal
 
 PROBE_DEADLINE_S = 60.0
 GPU_DEADLINE_S = 30.0
+_WORDS = 300  # characters of what a program says
 _GPU_QUERY = ("--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
 _PROBE = """
 import json, os, sys
@@ -82,6 +83,26 @@ class Probe:
         self._environment = environment
         self._known: Dict[str, Any] = read_json(cache) or {}
         self._changed = False
+        self.no_gpus = ""  # why the last look found no GPU
+
+    def recall(self, name: str, key: Any) -> Any:
+        """What was kept under `name`; None where that was found under another `key`, or never."""
+        known = self._known.get(name)
+        return known["found"] if known and known["key"] == key else None
+
+    def keep(self, name: str, key: Any, found: Any) -> None:
+        """Remember what was found, and with `key` what would change with it; all of it plain JSON."""
+        self._known[name] = {"key": key, "found": found}
+        self._changed = True
+
+    def forget(self, name: str) -> None:
+        """Look again the next time."""
+        self._changed = self._known.pop(name, None) is not None or self._changed
+
+    def stamps(self, python: str) -> Dict[str, int]:
+        """What changes when something is installed for the interpreter `python`, of which `interpreter` told."""
+        known = self._known.get("interpreters", {}).get(self._key(python))
+        return dict(known["stamps"]) if known else {}
 
     def save(self) -> None:
         """Keep what was found; a disk that is full only makes the next look slower."""
@@ -123,7 +144,7 @@ class Probe:
         return usable[0]
 
     def _look(self, path: str) -> Optional[Interpreter]:
-        key = "\n".join([path] + [self._environment.get(name, "") for name in _PROBE_VARIABLES])
+        key = self._key(path)
         known = self._known.setdefault("interpreters", {}).get(key)
         if known and self._holds(known):
             return Interpreter(path, dict(known["versions"]), known.get("hooked", False))
@@ -142,6 +163,9 @@ class Probe:
         self._changed = True
         return Interpreter(path, versions, hooked) if versions else None
 
+    def _key(self, path: str) -> str:
+        return "\n".join([path] + [self._environment.get(name, "") for name in _PROBE_VARIABLES])
+
     def _holds(self, known: Dict[str, Any]) -> bool:
         same = all(_stamp(one) == stamp for one, stamp in known["stamps"].items())
         return same and self._asked in (0, known.get("asked"))
@@ -150,33 +174,43 @@ class Probe:
         """The GPUs that nvidia-smi lists; none where it is missing or does not answer."""
         program = next(which("nvidia-smi", self._environment.get("PATH", os.defpath)), "")
         if not program:
+            self.no_gpus = "there is no nvidia-smi"
             return []
         key = [program, _stamp(program), boot_id()]
-        known = self._known.get("gpus")
-        if known and known["key"] == key:
-            return [Gpu(*one) for one in known["found"]]
-        found = parse_gpus(_printed([program, *_GPU_QUERY], self._environment, GPU_DEADLINE_S))
+        known = self.recall("gpus", key)
+        if known:
+            return [Gpu(*one) for one in known]
+        code, words = _ran([program, *_GPU_QUERY], self._environment, GPU_DEADLINE_S, subprocess.STDOUT)
+        found = parse_gpus(words) if code == 0 else []
+        self.no_gpus = " ".join(words.split())[:_WORDS]
         if found:
-            self._known["gpus"] = {"key": key, "found": [list(one) for one in found]}
-            self._changed = True
+            self.keep("gpus", key, [list(one) for one in found])
         return found
 
 
 def _printed(command: Sequence[str], environment: Dict[str, str], deadline_s: float) -> str:
+    code, words = _ran(command, environment, deadline_s, subprocess.DEVNULL)
+    return words if code == 0 else ""
+
+
+def _ran(command: Sequence[str], environment: Dict[str, str], deadline_s: float, errors: int) -> Tuple[int, str]:
+    """Exit code of a program and what it printed; -1 and why where it could not run to its end."""
     try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=errors,
             env=environment,
             cwd="/",
             timeout=deadline_s,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+    except OSError as error:
+        return -1, f"{command[0]} cannot be run: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return -1, f"{command[0]} did not end within {deadline_s:.0f} s"
+    return done.returncode, done.stdout.decode("utf-8", "replace")
 
 
 def parse_gpus(text: str) -> List[Gpu]:

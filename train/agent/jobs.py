@@ -109,7 +109,10 @@ def report(paths: TaskPaths) -> Optional[JobReport]:
 
 
 def _most_attempts(policy: Dict[str, Any]) -> int:
-    return 1 if policy.get("restart") == RestartPolicy.NEVER.value else 1 + int(policy.get("restarts", 0))
+    """How often a job is started at most; 0: no limit."""
+    preemptions = int(policy.get("preemptions", 0))
+    restarts = 0 if policy.get("restart") == RestartPolicy.NEVER.value else int(policy.get("restarts", 0))
+    return 0 if preemptions < 0 else 1 + restarts + preemptions
 
 
 def _members(job: Dict[str, Any]) -> List[Member]:

@@ -22,6 +22,7 @@ from train.agent.seat import Seat, SeatAction, SeatEvent
 # How much longer than the leader the others wait for a gang to be complete, so that the verdict is the leader's.
 LEADER_FIRST_S = 5.0
 KNOCK_S = 2.0
+_REPLACED = "another agent has taken its place"
 
 
 class Mode(str, Enum):
@@ -244,7 +245,9 @@ def _come_to_terms(node: Node, now: float) -> Step:
 def _missed(node: Node) -> List[str]:
     """Whom a leader ought to look for: all that took part and are not linked."""
     gang = node.gang
-    if gang is None or gang.alone or gang.stage is Stage.RESULT or (gang.restarts == 0 and not gang.lost):
+    if gang is None or gang.alone or gang.stage is Stage.RESULT:
+        return []
+    if not (gang.restarts or gang.preemptions or gang.lost):
         return []
     return [member.task for member in node.terms.seats if member.task != node.me and member.task not in node.linked]
 
@@ -254,7 +257,7 @@ def _word_for(node: Node, seat: str) -> Optional[Message]:
         return None if node.gang.alone else node.seat.order  # what we obey ourselves
     if node.mode is Mode.FOLLOWING and seat == node.leader:
         return seats.report(node.seat)
-    if node.mode is Mode.SEEKING and seat == node.candidate:
+    if node.mode is Mode.SEEKING and seat == node.candidate and not node.newcomer:
         return seats.report(node.seat)
     return _claim(node) if node.mode is Mode.FOLLOWING and node.joined else Leads(node.term, "")
 
@@ -293,9 +296,11 @@ def _lost_leader(node: Node, reason: str, now: float) -> Step:
 def _may_go_on(node: Node) -> bool:
     order = node.seat.order
     policy = node.terms.policy
-    if order is None or policy.restart is RestartPolicy.NEVER:
+    if order is None or not order.started:
         return False
-    return order.started and (order.restarts < policy.restarts or order.stage is Stage.WAIT)
+    if order.stage is Stage.WAIT or gangs.survives(policy, order.preemptions):
+        return True
+    return policy.restart is not RestartPolicy.NEVER and order.restarts < policy.restarts
 
 
 def _halt(node: Node, reason: str) -> Step:
@@ -314,14 +319,14 @@ def _seek(node: Node, actions: List[NodeAction], now: float) -> Step:
         others = [seat for seat in ranked(node.terms) if seat not in gone and seat != node.me]
         if not others:
             return _alone(node, End(Outcome.FAILED, node.me, "no agent of the job was found"), now)
-        node = node._replace(candidate=others[0], since=now, cut_off=False)
+        node = node._replace(mode=Mode.SEEKING, term=0, candidate=others[0], since=now, cut_off=False)
         return node, [*actions, Dial(others[0])]
     candidate = next(seat for seat in ranked(node.terms) if seat not in gone or seat == node.me)
     node = node._replace(mode=Mode.SEEKING, candidate=candidate, since=now, cut_off=False)
     if candidate != node.me:
         return node, [*actions, Dial(candidate)]
-    reason = node.lost.get(node.leader, "")
-    node, more = _lead(node, End(Outcome.FAILED, node.leader, reason), dict(node.lost), now)
+    end = End(Outcome.FAILED, node.leader, node.lost.get(node.leader, ""), taken=node.leader in node.lost)
+    node, more = _lead(node, end, dict(node.lost), now)
     return node, [*actions, *more]
 
 
@@ -378,7 +383,7 @@ def _heard(node: Node, event: Heard, now: float) -> Step:
         if node.mode is Mode.LEADING and node.gang is not None and event.seat == message.seat:
             return node._replace(gang=gangs.hear(node.gang, message, now)), []
         if node.mode is Mode.FOLLOWING and event.seat == node.leader:  # who leads does not report
-            return _lost_leader(node, "another agent has taken its place", now)
+            return _lost_leader(node, _REPLACED, now)
         return node, []
     if isinstance(message, Order):
         return _obey(node, event.seat, message, now)
@@ -426,15 +431,35 @@ def _obey(node: Node, sender: str, order: Order, now: float) -> Step:
 def _told_who_leads(node: Node, sender: str, message: Leads, now: float) -> Step:
     if node.seat.finished or message.leader == node.me:
         return node, []
+    if message.term == 0 and not message.leader:
+        return _met_newcomer(node, sender, now)
     if node.mode is Mode.SEEKING:
-        if not message.leader:
-            return (node._replace(since=now, cut_off=False) if sender == node.candidate else node), []
-        if message.leader in node.lost and sender != message.leader:
-            return node._replace(cut_off=True), []
-        return _follow(node, message.leader, message.term, now)
+        return _sought(node, sender, message, now)
     hands_over = sender == node.leader and message.leader != sender
     if message.leader and (hands_over or _goes_before(node, message)):
         return _follow(node, message.leader, message.term, now)
+    if node.mode is Mode.FOLLOWING and node.joined and message.leader == sender and sender not in node.linked:
+        return node, [Knock(sender, _claim(node))]  # it does not reach who leads, or it would know
+    return node, []
+
+
+def _sought(node: Node, sender: str, message: Leads, now: float) -> Step:
+    """What becomes of who seeks a leader when he is told of one, or that nobody is known."""
+    if not message.leader:
+        return (node._replace(since=now, cut_off=False) if sender == node.candidate else node), []
+    if message.leader in node.lost and sender != message.leader:
+        return node._replace(cut_off=True), []
+    return _follow(node, message.leader, message.term, now)
+
+
+def _met_newcomer(node: Node, seat: str, now: float) -> Step:
+    """Whoever has just come knows nothing, and will not lead; of what was there before it nothing is left."""
+    if node.mode is Mode.LEADING and node.gang is not None:
+        return node._replace(gang=gangs.lose(node.gang, seat, _REPLACED, now)), []
+    if node.mode is Mode.FOLLOWING and seat == node.leader:
+        return _lost_leader(node, _REPLACED, now)
+    if node.mode is Mode.SEEKING and seat == node.candidate:
+        return _seek(node._replace(passed=node.passed | {seat}), [], now)
     return node, []
 
 

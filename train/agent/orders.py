@@ -57,11 +57,13 @@ class Order(NamedTuple):
     cast: List[Part]
     members: List[Member]  # by seat, with the ports of this attempt, in the order of `cast`
     restarts: int = 0  # that were used up
+    preemptions: int = 0  # that were survived
     started: bool = False  # whether any user code ever ran
     snapshot: Optional[Snapshot] = None  # the newest complete checkpoint of all hosts
     sources: List[Source] = []  # noqa: RUF012 - never changed; of that checkpoint
     reason: str = ""
     first: str = ""  # seat that failed first
+    preempted: bool = False  # its host was taken, or is gone, which is no failure of the job
     grace_s: float = 0.0
     exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed; by seat
     retry_s: float = 0.0
@@ -102,6 +104,7 @@ class Report(NamedTuple):
     stepped: bool = False  # it has told of a step
     looked: int = 0
     stalled: Optional[Stalled] = None
+    preempted: bool = False  # the cloud is about to take its host
 
 
 class Leads(NamedTuple):

@@ -6,6 +6,12 @@ ROOT/                       one fleet's files on this host, readable by their ow
     active                  locked by the supervisor of the running job; names it
     probe.json              what interpreters and GPUs were found, and when to look again
     hook/                   code of ours that a task's interpreter runs first
+    venvs/HASH/             a virtual environment, named by what is installed in it
+        bin/python          its interpreter
+        requirements.txt    what pip was told
+        ready.json          written when all of it is there, touched when it is asked for
+        scratch/            pip's temporary files
+    venvs/lock              locked by who installs
     jobs/JOB/TASK/
         job.json            what was committed, secrets left out
         src/                the bundle: the task's working folder
@@ -61,9 +67,49 @@ class HostPaths(NamedTuple):
         """Folder of the code of ours that a task's interpreter runs first."""
         return os.path.join(self.root, "hook")
 
+    @property
+    def venvs(self) -> str:
+        """Folder of the virtual environments."""
+        return os.path.join(self.root, "venvs")
+
+    @property
+    def venvs_lock(self) -> str:
+        """File that is kept locked while a virtual environment is made."""
+        return os.path.join(self.venvs, "lock")
+
+    def venv(self, name: str) -> "VenvPaths":
+        """Paths of one virtual environment."""
+        return VenvPaths(os.path.join(self.venvs, name))
+
     def task(self, job: str, task: str) -> "TaskPaths":
         """Paths of one task of one job."""
         return TaskPaths(os.path.join(self.jobs, job, task))
+
+
+class VenvPaths(NamedTuple):
+    """Paths of one virtual environment."""
+
+    folder: str
+
+    @property
+    def python(self) -> str:
+        """Its interpreter."""
+        return os.path.join(self.folder, "bin", "python")
+
+    @property
+    def requirements(self) -> str:
+        """What pip was told to install."""
+        return os.path.join(self.folder, "requirements.txt")
+
+    @property
+    def ready(self) -> str:
+        """Written as the last of all; its time of change is that of the last use."""
+        return os.path.join(self.folder, "ready.json")
+
+    @property
+    def scratch(self) -> str:
+        """Folder of pip's temporary files."""
+        return os.path.join(self.folder, "scratch")
 
 
 class TaskPaths(NamedTuple):

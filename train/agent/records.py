@@ -18,6 +18,7 @@ One exec of the agent on a host is one conversation:
     client  → Give               agent → Chunk* Chunk(0)
     client  → Stop               agent → Stopped
     client  → Inspect            agent → JobReport*, End
+    client  → Bootstrap          agent → BootstrapStep*, then Bootstrapped | Refused
 
 An empty Want is followed by Prepared at once; a stream that comes nevertheless is passed over, as is the rest of one
 after Refused. End of input before Commit gives everything back that Prepare reserved. During Follow the client may
@@ -135,6 +136,7 @@ class Policy(NamedTuple):
     start_timeout_s: float = 600.0  # to the first step of an attempt; 0: none
     hang_timeout_s: float = 0.0  # without progress; 0: nobody looks
     on_hang: OnHang = OnHang.REPORT
+    preemptions: int = 0  # so many losses of a host are no failures of the job; -1: all
 
 
 class Replication(NamedTuple):
@@ -229,6 +231,14 @@ class Inspect(NamedTuple):
     limit: int = 1
 
 
+class Bootstrap(NamedTuple):
+    """Make a virtual environment with packages, once per content, and see whether the GPUs can be used."""
+
+    requirements: str = ""  # lines as in a requirements file of pip's; empty: nothing is installed
+    python: str = ""  # with which it is made; empty: the one that runs the agent
+    gpus: int = 0  # so many must be usable; 0: nobody looks
+
+
 # --- answers ----------------------------------------------------------------------------------------------------
 
 
@@ -270,6 +280,8 @@ class Refusal(str, Enum):
     PORT = "port"
     BUNDLE = "bundle"  # contents did not arrive as announced
     REQUEST = "request"  # what was asked makes no sense here
+    PACKAGES = "packages"  # they cannot be installed
+    GPU = "gpu"  # missing, or not usable
     FAULT = "fault"  # a bug of the agent
 
 
@@ -280,6 +292,27 @@ class Refused(NamedTuple):
     reason: str
     next_step: str = ""
     job: str = ""  # the running one, where BUSY
+    cause: str = ""  # in the words of a program that was asked
+
+
+class BootstrapStep(NamedTuple):
+    """How far a Bootstrap has come; said again when nothing is new."""
+
+    step: str  # downloading packages
+    detail: str = ""  # which one
+    part: int = 0  # of `whole`: bytes of a download, packages while they are installed
+    whole: int = 0  # 0: not known
+
+
+class Bootstrapped(NamedTuple):
+    """The packages are installed, and the GPUs can be used."""
+
+    python: str  # path of the interpreter that finds the packages
+    versions: Dict[str, str]  # as in Prepared
+    gpus: List[Gpu]
+    seen: int  # GPUs that TensorFlow lists; 0 where nobody asked it
+    made: bool  # whether anything was installed
+    seconds: float
 
 
 class Committed(NamedTuple):
@@ -322,7 +355,7 @@ class JobReport(NamedTuple):
     usage: "Optional[Usage]" = None
     role: str = ""  # as in TaskState
     spares: List[str] = []  # noqa: RUF012 - never changed; as they were committed
-    attempts: int = 1  # at most so many
+    attempts: int = 1  # at most so many; 0: no limit
 
 
 # --- what happens to a job --------------------------------------------------------------------------------------
@@ -351,7 +384,8 @@ class AttemptEnded(NamedTuple):
     reason: str
     exits: Dict[str, Exit]
     retry_s: float  # until the next attempt, at the earliest
-    attempts: int = 0  # at most so many; 0: not told
+    attempts: int = 0  # at most so many; 0: no limit, or not told
+    preempted: bool = False  # the host of that task was taken, or is gone, which is no failure of the job
 
 
 class Stalled(NamedTuple):
@@ -436,8 +470,9 @@ class End(NamedTuple):
 
 
 Record = Union[
-    Prepare, Chunk, Commit, Follow, Invite, Give, Stop, Inspect,
+    Prepare, Chunk, Commit, Follow, Invite, Give, Stop, Inspect, Bootstrap,
     Hello, Want, Prepared, Refused, Committed, Invitation, Stopped, JobReport,
+    BootstrapStep, Bootstrapped,
     TaskState, AttemptEnded, Stalled, Notice, Progress, Usage, Log, JobResult, Beat, End,
 ]  # fmt: skip
 
@@ -448,6 +483,7 @@ _NAMES: Dict[str, Type[Any]] = {
     "stopped": Stopped, "job_report": JobReport, "task_state": TaskState,
     "attempt_ended": AttemptEnded, "stalled": Stalled, "notice": Notice, "progress": Progress,
     "usage": Usage, "log": Log, "job_result": JobResult, "beat": Beat, "end": End,
+    "bootstrap": Bootstrap, "bootstrap_step": BootstrapStep, "bootstrapped": Bootstrapped,
 }  # fmt: skip
 _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 
@@ -460,6 +496,7 @@ NESTED: Dict[Type[Any], Dict[str, Tuple[Type[Any], str]]] = {
     Policy: {"restart": (RestartPolicy, "enum"), "success": (SuccessPolicy, "enum"), "on_hang": (OnHang, "enum")},
     Prepared: {"member": (Member, "one"), "gpus": (Gpu, "list")},
     Refused: {"kind": (Refusal, "enum")},
+    Bootstrapped: {"gpus": (Gpu, "list")},
     TaskState: {"phase": (Phase, "enum"), "exit": (Exit, "one")},
     AttemptEnded: {"exits": (Exit, "dict")},
     Usage: {"gpus": (GpuUse, "list")},

@@ -178,6 +178,10 @@ class Replicator:
         """
         self._order({"restore": snapshot, "sources": sources})
 
+    def hurry(self) -> None:
+        """Give from now on as fast as the network takes it: this host will be gone soon."""
+        self._order({"hurry": True})
+
     def close(self) -> None:
         """End it, whatever it does; it is our child to wait for."""
         if self._open:
@@ -298,6 +302,7 @@ class _Process:
         self._speaking = threading.Lock()
         self._setup = setup
         self._port = 0
+        self._bucket = Bucket(setup.mib_s)
         self._store = Store(setup.store)
         self._watcher = _Watcher(setup, supervisor, self._store, self._say)
         self._mover = _Mover(setup, self._store, self._say)
@@ -325,12 +330,15 @@ class _Process:
         except RefusedError as error:
             return f"{setup.seat} cannot give its checkpoints to other hosts: {error}"
         self._port = listener.getsockname()[1]
-        _thread(Giver(self._store, listener, setup.credentials, Bucket(setup.mib_s)).run)
+        _thread(Giver(self._store, listener, setup.credentials, self._bucket).run)
         return ""
 
     def _obey(self, order: Dict[str, Any]) -> None:
         if "watch" in order or "settle" in order:
             self._watcher.order(order)
+            return
+        if "hurry" in order:
+            self._bucket.lift()
             return
         sources = [(str(address), int(port)) for address, port in order["sources"]]
         if "restore" in order:

@@ -66,6 +66,12 @@ class Bucket:
         self._free_at = 0.0
         self.piece = max(1 << 12, min(_PIECE, int(self._rate * _BURST_S)))  # bytes to send at a time
 
+    def lift(self) -> None:
+        """Bound nothing from now on."""
+        with self._lock:
+            self._rate = float("inf")
+            self._free_at = 0.0
+
     def wait(self, count: int) -> None:
         """Wait until `count` bytes may leave."""
         now = time.monotonic()

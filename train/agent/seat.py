@@ -83,7 +83,11 @@ class Holds(NamedTuple):
     source: Optional[Source]
 
 
-SeatEvent = Union[Order, Reserved, Restored, Held, Reached, Exited, Closed, Failed, Pulse, Looked, Holds]
+class Preempted(NamedTuple):
+    """The cloud is about to take this host."""
+
+
+SeatEvent = Union[Order, Reserved, Restored, Held, Reached, Exited, Closed, Failed, Pulse, Looked, Holds, Preempted]
 
 
 class Reserve(NamedTuple):
@@ -198,9 +202,11 @@ class Seat(NamedTuple):
     source: Optional[Source] = None
     fetching: Optional[Snapshot] = None
     stop: Optional[float] = None
+    preempted: bool = False
 
 
 Step = Tuple[Seat, List[SeatAction]]
+_COPYING = (Stage.GO, Stage.STOP, Stage.WAIT)
 
 
 def step(seat: Seat, event: SeatEvent) -> Step:
@@ -211,6 +217,8 @@ def step(seat: Seat, event: SeatEvent) -> Step:
         seat = _ordered(seat, event)
     elif isinstance(event, Holds):
         seat = seat._replace(snapshot=event.snapshot, source=event.source)
+    elif isinstance(event, Preempted):
+        seat = seat._replace(preempted=True)
     elif event.attempt == seat.attempt:
         seat = _told(seat, event)
     return _pursue(seat)
@@ -239,6 +247,7 @@ def report(seat: Seat) -> Report:
         stepped=pulse.stepped,
         looked=seat.looked,
         stalled=seat.stalled,
+        preempted=seat.preempted,
     )
 
 
@@ -266,6 +275,7 @@ def _turn_to(seat: Seat, attempt: int) -> Seat:
         source=seat.source,
         fetching=seat.fetching,
         stop=seat.stop,
+        preempted=seat.preempted,
     )
 
 
@@ -304,12 +314,12 @@ def _pursue(seat: Seat) -> Step:
     if order is None:
         return seat, []
     over = order.attempt != seat.attempt or order.stage in (Stage.STOP, Stage.WAIT, Stage.RESULT)
-    if is_alive(seat):
-        return _wind_up(seat, order) if over else _carry_on(seat, order)
-    if order.stage is Stage.RESULT and order.result is not None:
-        return seat._replace(finished=True), [Finish(order.result)]
+    if is_alive(seat) and not over:
+        return _carry_on(seat, order)
     if over:
-        return _look_back(seat, order)
+        seat, actions = _wind_up(seat, order) if is_alive(seat) else _look_back(seat, order)
+        seat, more = _pass_on(seat, order)
+        return seat, [*more, *actions]
     return _make_ready(seat, order) if order.role_of(seat.name) and not seat.reason else _keep_up(seat, order)
 
 
@@ -323,9 +333,12 @@ def _wind_up(seat: Seat, order: Order) -> Step:
 
 
 def _look_back(seat: Seat, order: Order) -> Step:
+    if order.stage is Stage.RESULT and order.result is not None:
+        return seat._replace(finished=True), [Finish(order.result)]
     if order.stage is not Stage.WAIT or order.attempt != seat.attempt or seat.told_end:
         return seat, []
     ended = AttemptEnded(seat.name, order.attempt, 0.0, order.first, order.reason, order.exits, order.retry_s)
+    ended = ended._replace(preempted=order.preempted)
     return seat._replace(told_end=True), [TellEnd(ended)] if order.role_of(seat.name) else []
 
 
@@ -336,6 +349,8 @@ def _make_ready(seat: Seat, order: Order) -> Step:
         return seat._replace(reserving=True), [Reserve(seat.attempt)]
     if seat.spawned or seat.restoring:
         return seat, []
+    if not seat.port:  # it has come in the middle, in the place of one whose loss is not noticed yet
+        return _keep_up(seat, order)
     if not seat.restored:
         return seat._replace(restoring=True), [Restore(seat.attempt, order.snapshot, tuple(order.sources))]
     roles = tuple(member._replace(task=order.role_of(member.task)) for member in order.members)
@@ -355,15 +370,21 @@ def _carry_on(seat: Seat, order: Order) -> Step:
     if order.stage is Stage.GO and order.look > seat.looking:
         seat = seat._replace(looking=order.look)
         actions.append(Look(seat.attempt, order.look))
-    texts = order.notices[seat.notified :]
-    seat, more = _keep_up(seat._replace(notified=len(order.notices)), order)
-    return seat, [*actions, *(Notify(seat.attempt, text) for text in texts), *more]
+    seat, more = _pass_on(seat, order)
+    return seat, [*actions, *more]
+
+
+def _pass_on(seat: Seat, order: Order) -> Step:
+    """Tell what the user ought to know of this attempt, and copy what is to be copied."""
+    texts = order.notices[seat.notified :] if order.attempt == seat.attempt else []
+    seat, more = _keep_up(seat._replace(notified=max(seat.notified, len(order.notices) if texts else 0)), order)
+    return seat, [*(Notify(seat.attempt, text) for text in texts), *more]
 
 
 def _keep_up(seat: Seat, order: Order) -> Step:
-    """Copy the newest checkpoint while others, or this seat itself, train."""
+    """Copy the newest checkpoint while others, or this seat itself, train, and what was saved last."""
     wanted = order.snapshot
     known = newest(seat.snapshot, seat.fetching)
-    if order.stage is not Stage.GO or wanted is None or not order.sources or newest(known, wanted) == known:
+    if order.stage not in _COPYING or wanted is None or not order.sources or newest(known, wanted) == known:
         return seat, []
     return seat._replace(fetching=wanted), [Fetch(wanted, tuple(order.sources))]

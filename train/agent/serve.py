@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Optional, Union
 from train.agent.errors import ClientGoneError, RefusedError
 from train.agent.paths import HostPaths
 from train.agent.records import (
+    Bootstrap,
     Chunk,
     Commit,
     Committed,
@@ -93,6 +94,10 @@ class Conversation:
             self._channel.send(stop(self._host, request))
         elif isinstance(request, Inspect):
             self._inspect(request)
+        elif isinstance(request, Bootstrap):
+            from train.agent.bootstrap import bootstrap
+
+            bootstrap(self._channel, self._host, request)
         else:
             raise RefusedError(Refusal.REQUEST, f"{type(request).__name__} is no request")
 

@@ -14,12 +14,13 @@ from train.agent.attempt import Attempt, Start
 from train.agent.control import ControlServer
 from train.agent.disk import remove_file
 from train.agent.errors import RefusedError
-from train.agent.gang import Terms
+from train.agent.gang import Terms, most_attempts
 from train.agent.journal import last_attempt, states, write_result
 from train.agent.links import Bond, Events, Links
 from train.agent.loop import READ, Loop
 from train.agent.node import Dial, Due, Heard, Knock, LinkDown, LinkUp, Node, NodeAction, NodeEvent, StopAsked, Tell
 from train.agent.orders import Message, Order, Report, Source, from_wire, to_wire
+from train.agent.preemption import PreemptionWatch, metadata_server
 from train.agent.records import (
     AttemptEnded,
     Commit,
@@ -47,6 +48,7 @@ from train.agent.seat import (
     Look,
     Notify,
     Open,
+    Preempted,
     Reserve,
     Reserved,
     Restore,
@@ -63,6 +65,7 @@ from train.agent.warden import Warden
 _CLOSE_S = 5.0
 _SETTLE_S = 8.0
 _REPLICATORS = 5
+_NOTICE_S = 2.0  # a host that is taken may be told to end before its metadata server says why
 
 
 class Resumed(NamedTuple):
@@ -95,6 +98,7 @@ class Supervisor:
         self._restoring: Optional[Restore] = None
         self._watching = 0  # attempt whose checkpoints are copied
         self._replicator_lives = _REPLICATORS
+        self._preemption: Optional[PreemptionWatch] = None
         self._node: Node
         self._begun = False  # what happens before comes after
         self._events: Deque[NodeEvent] = deque()
@@ -132,6 +136,7 @@ class Supervisor:
         self._look_at_checkpoints()
         self._meet_the_others()
         self._begin()
+        self._watch_for_preemption()
         started()
         while not self._over:
             self._loop.turn()
@@ -185,6 +190,21 @@ class Supervisor:
         self._loop.cancel("settle")
         self._on_settled = self._closed
 
+    def _watch_for_preemption(self) -> None:
+        place = metadata_server(self._start.session)
+        if place:
+            self._preemption = PreemptionWatch(self._loop, place, self._preempted)
+
+    def _preempted(self) -> None:
+        self._loop.cancel("told to end")
+        if self._replicator is not None:
+            self._replicator.hurry()
+        self._feed(Preempted())
+
+    @property
+    def _is_preempted(self) -> bool:
+        return self._preemption is not None and self._preemption.preempted
+
     def _replicate(self) -> Replicator:
         commit, paths = self._commit, self._start.paths
         setup = Setup(
@@ -200,6 +220,8 @@ class Supervisor:
         replicator = Replicator(self._loop, setup, on_news=self._replica_news)
         if self._attempt is not None:
             self._attempt.task.spare(replicator.pid)
+        if self._is_preempted:
+            replicator.hurry()
         return replicator
 
     @property
@@ -415,7 +437,7 @@ class Supervisor:
             self._control.wake()
 
     def _tell_end(self, action: TellEnd) -> None:
-        self._record(action.ended._replace(at=time.time(), attempts=1 + self._commit.policy.restarts))
+        self._record(action.ended._replace(at=time.time(), attempts=most_attempts(self._commit.policy)))
 
     def _finish(self, result: JobResult) -> None:
         self._result = self._dated(result)
@@ -442,8 +464,9 @@ class Supervisor:
     # --- what the host and its users do ---------------------------------------------------------------------------
 
     def _signalled(self, numbers: bytes) -> None:
-        if signal.SIGTERM in numbers and self._attempt is not None:
-            self._attempt.give_up(f"the agent of {self._commit.task} was told to end (SIGTERM)")
+        if signal.SIGTERM in numbers and not self._is_preempted:
+            pause_s = _NOTICE_S if self._preemption is not None else 0.0
+            self._loop.after("told to end", pause_s, self._told_to_end)
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -453,6 +476,10 @@ class Supervisor:
                 return
             if self._attempt is not None:
                 self._attempt.reaped(pid, status)
+
+    def _told_to_end(self) -> None:
+        if self._attempt is not None:
+            self._attempt.give_up(f"the agent of {self._commit.task} was told to end (SIGTERM)")
 
     def _asked(self, request: Record, answer: Callable[[Record], None]) -> bool:
         if isinstance(request, Stop):
@@ -477,6 +504,8 @@ class Supervisor:
 
     def _end(self) -> None:
         self._links.close()
+        if self._preemption is not None:
+            self._preemption.close()
         if self._replicator is not None:
             self._replicator.close()
         if self._attempt is not None:

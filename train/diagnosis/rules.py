@@ -258,6 +258,7 @@ DECISIONS = (
     _rule(
         Kind.KILLED, r"^the agent of \S{1,80} was killed\b|^\S{1,80} \(\S{1,80}\) was lost: its agent was killed\b"
     ),
+    _rule(Kind.PREEMPTED, r"^\S{1,80} \(\S{1,80}\) was preempted(?:, and |$)"),
     _rule(Kind.PEER_UNREACHABLE, r"^\S{1,80} \(\S{1,80}\) (?:was lost: |did not answer$)"),
 )
 REASONS = (
@@ -339,7 +340,7 @@ NEXT_STEPS = {
     "their interface in NCCL_SOCKET_IFNAME",
     Kind.NAME_RESOLUTION: "use addresses in place of names, or make the name known on every host",
     Kind.DISK_FULL: "free space on the host, or take hosts with larger disks",
-    Kind.PREEMPTED: "start again; it goes on from the newest checkpoint",
+    Kind.PREEMPTED: "`fleet up` replaces the host; --preemptions says how often a job goes on after that",
     Kind.KILLED: "see the host's kernel log (`dmesg -T`) for who killed it",
     Kind.HANG: "see in the logs what each task was doing; --on-hang restart starts again where that helps",
     Kind.DEADLINE: "give it more time with --timeout, or let it do less; from a checkpoint it goes on where it was",

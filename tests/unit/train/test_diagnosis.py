@@ -241,6 +241,14 @@ def test_preempted() -> None:
     assert judged(task(1, Exit(None, 15), "step 1\n", stopped_by_us=True, reason="preempted")).kind is Kind.PREEMPTED
 
 
+@pytest.mark.parametrize("rest", ["", ", and nobody took its place within 1800 s", ", and no other host is left"])
+def test_preempted_as_its_agent_noticed(rest: str) -> None:
+    reason = f"worker-1 (10.0.0.3) was preempted{rest}"
+    evidence = [task(number, Exit(42), LOST, stopped_by_us=True) for number in range(2)]
+    verdict = judged(*evidence, first="worker-1", reason=reason)
+    assert (verdict.kind, verdict.task, verdict.sentence) == (Kind.PREEMPTED, "worker-1", reason)
+
+
 def test_script_that_is_not_there() -> None:
     log = "python3: can't open file '/job/train.py': [Errno 2] No such file or directory\n"
     assert judged(task(0, Exit(2), log)).kind is Kind.FILE_NOT_FOUND

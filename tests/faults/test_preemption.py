@@ -1,0 +1,141 @@
+"""The cloud takes the host of a worker, after its notice, and gives another one: with stand-in tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.hosts import FLEET, FaultFleet, FaultHost, fault_fleet
+from tests.faults.namespaces import obstacle
+
+PORT = 8099
+LINK = ("--link-timeout", "3", "--backoff", "0.1", "--host-timeout", "60", "--preemptions", "3")
+
+# Counts; SIGTERM lets the first by rank keep where it is, and all exit with 42, as TensorFlow's handler has it.
+SCRIPT = """
+import os, signal, sys, time
+folder, attempt = os.environ["FLEET_CHECKPOINT_DIR"], int(os.environ["FLEET_ATTEMPT"])
+path, told = os.path.join(folder, "count"), []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+step = int(open(path).read()) if os.path.exists(path) else 0
+print("say begin", step, flush=True)
+last = 1000 if attempt == 1 else step + 10
+while step < last and not told:
+    time.sleep(0.05)
+    step += 1
+    print("say step", step, flush=True)
+if told:
+    if os.environ["FLEET_RANK"] == "0":
+        with open(path + ".tmp", "w") as file:
+            file.write(str(step))
+        os.replace(path + ".tmp", path)
+        print("say saved", step, flush=True)
+    sys.exit(42)
+print("say end", step, flush=True)
+"""
+
+# The metadata server: TRUE while a file is there, and no answer to who waits for a change before there is one.
+METADATA = """
+import http.server, os, sys, time
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        path, _, query = self.path.partition("?")
+        if path != "/computeMetadata/v1/instance/preempted" or self.headers["Metadata-Flavor"] != "Google":
+            return self.send_error(403)
+        wanted = dict(word.split("=") for word in query.split("&") if word)
+        end = time.monotonic() + float(wanted.get("timeout_sec", 0))
+        while wanted.get("wait_for_change") == "true" and self.value() == wanted["last_etag"]:
+            time.sleep(0.02)
+            if time.monotonic() > end:
+                break
+        body = self.value().encode()
+        self.send_response(200)
+        for name, value in (("Metadata-Flavor", "Google"), ("ETag", self.value()), ("Content-Length", len(body))):
+            self.send_header(name, str(value))
+        self.end_headers()
+        self.wfile.write(body)
+    def value(self):
+        return "TRUE" if os.path.exists(sys.argv[2]) else "FALSE"
+    def log_message(self, *_):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+# What `fleet up` does once the instance is there again.
+REJOIN = """
+import sys
+from pathlib import Path
+from fleet.commands.mend import rejoin
+from fleet.state import Store
+class Sink:
+    def emit(self, event): print(event)
+folder, record = Store(Path(sys.argv[1])).need(sys.argv[2])
+sys.exit(0 if rejoin(record, folder, Sink()) == [sys.argv[3]] else 1)
+"""
+
+
+@contextlib.contextmanager
+def metadata_server(host: FaultHost, notice: Path) -> Iterator[None]:
+    """A metadata server where the host finds it, which says that the host is taken while `notice` is there."""
+    with (host.folder / "sshd_config").open("a") as config:
+        config.write(f"SetEnv GCE_METADATA_HOST=127.0.0.1:{PORT}\n")
+    host.power_off()
+    host.start()
+    command = [*host.where.prefix, sys.executable, "-I", "-c", METADATA, str(PORT), str(notice)]
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        server.kill()
+        server.wait(10)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[FaultFleet]:
+    why = obstacle()
+    if why:
+        pytest.skip(why)
+    with fault_fleet(tmp_path, 2) as found:
+        yield found
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_job_goes_on_from_what_it_saved_at_the_notice(fleet: FaultFleet, number: int) -> None:
+    """Without a restart, and nobody connected; what the chief saved last has left its host when that is gone."""
+    host, notice = fleet.hosts[number], fleet.work / "preempted"
+    with metadata_server(host, notice):
+        job = fleet.train(SCRIPT, *LINK, "--grace", "10")
+        job.wait_for_log(number, "say step 5")
+        notice.touch()
+        job.wait_for_record(1 - number, "attempt_ended", first_task=host.name, preempted=True)
+        saved = job.log(0).rpartition(b"say saved ")[2].decode().strip()
+        job.saved_everywhere(lambda path: path.read_bytes() == saved.encode(), 1)
+        job.client.kill()
+        job.client.wait()
+        fleet.kill_host(number)
+        notice.unlink()
+        shutil.rmtree(host.root / "jobs")  # of the instance that is made in its place nothing is known
+        fleet.heal()
+        rejoin(fleet, host.name)
+        job.client, job.out, job.err = fleet.start("logs", "-f", "-o", "json")
+        told = job.finish(0, 60)
+    (ended,) = told.of("attempt_ended")
+    assert (ended["first_task"], ended["preempted"], ended["attempts"]) == (host.name, True, 4)
+    assert ended["reason"] == f"{host.name} ({host.where.address}) was preempted"
+    notes = [event["text"] for event in told.of("note")]
+    assert f"{host.name} is being preempted by Compute Engine; the job goes on when it is replaced" in notes
+    assert [told.said(one.name, 2, "begin") for one in fleet.hosts] == [[saved]] * 2
+    assert told.result["attempt"] == 2
+    job.nothing_is_left()
+
+
+def rejoin(fleet: FaultFleet, name: str) -> None:
+    command = [*fleet.laptop.prefix, sys.executable, "-c", REJOIN, str(fleet.state), FLEET, name]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

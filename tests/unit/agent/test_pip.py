@@ -1,0 +1,132 @@
+"""What is read out of pip's output, as recorded from pip 23 and 24, one file each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from train.agent.pip import BUILDING, DOWNLOADING, INSTALLING, RESOLVING, Reading, trouble
+from train.agent.records import Exit, Refusal, Refused
+
+RECORDED = Path(__file__).parent / "pip"
+CLOUD_NAT = "let the host reach it; instances without an external address need Cloud NAT"
+
+
+def failed(lines: str, end: Exit = Exit(code=1)) -> Refused:  # noqa: B008 - never changed
+    return trouble(lines.splitlines(), end)
+
+
+@pytest.mark.parametrize(
+    ("file", "reason", "cause"),
+    [
+        ("no-version", "pip finds no tf-keras==99", "there are …, 2.18.0, 2.19.0rc0, 2.19.0, 2.20.1, 2.21.0"),
+        (
+            "other-python",
+            "pip finds no markdown-it-py==4.0.0",
+            "there are …, 2.0.0, 2.0.1, 2.1.0, 2.2.0, 3.0.0; for other versions of Python "
+            "4.3.0 Requires-Python >=3.10",
+        ),
+        ("no-name", "pip cannot reach the package index", "Name or service not known"),
+        ("refused", "pip cannot reach the package index", "Connection refused"),
+        (
+            "conflict",
+            "the packages exclude each other",
+            "The user requested attrs==23.1; The user requested attrs==22.1",
+        ),
+        (
+            "malformed",
+            "pip cannot install the packages",
+            "Invalid requirement: 'six=><3': Expected end or semicolon (after name and no valid version specifier)",
+        ),
+        (
+            "build",
+            "pip fails in Building wheel for bad (pyproject.toml)",
+            "bad.c:1:10: fatal error: nosuch.h: No such file or directory",
+        ),
+    ],
+)
+def test_why_pip_failed(file: str, reason: str, cause: str) -> None:
+    found = failed((RECORDED / f"{file}.txt").read_text())
+    assert (found.kind, found.reason, found.cause) == (Refusal.PACKAGES, reason, cause)
+    assert found.next_step
+
+
+def test_an_index_out_of_reach_names_what_instances_without_an_address_need() -> None:
+    assert failed((RECORDED / "no-name.txt").read_text()).next_step == CLOUD_NAT
+
+
+def test_a_package_that_never_was() -> None:
+    lines = (
+        "ERROR: Could not find a version that satisfies the requirement nothing (from versions: none)\n"
+        "ERROR: No matching distribution found for nothing\n"
+    )
+    found = failed(lines)
+    assert (found.reason, found.cause) == ("pip finds no nothing", "there are none for this Python and computer")
+
+
+def test_a_download_that_broke_off() -> None:
+    lines = (
+        "Collecting tensorflow==2.21.0\n"
+        "ERROR: Exception:\n"
+        "Traceback (most recent call last):\n"
+        "pip._vendor.urllib3.exceptions.ReadTimeoutError: "
+        "HTTPSConnectionPool(host='files.pythonhosted.org', port=443): Read timed out.\n"
+    )
+    found = failed(lines, Exit(code=2))
+    assert (found.reason, found.cause) == ("pip cannot reach the package index", "Read timed out")
+
+
+def test_a_connection_that_was_mended_is_not_the_reason() -> None:
+    broken = "WARNING: Retrying (Retry(total=4)) after connection broken by 'ReadTimeoutError()': /simple/six/\n"
+    assert failed(broken + (RECORDED / "no-version.txt").read_text()).reason == "pip finds no tf-keras==99"
+    assert failed(broken + (RECORDED / "build.txt").read_text()).reason.startswith("pip fails in")
+
+
+def test_a_full_disk() -> None:
+    found = failed(
+        "Installing collected packages: numpy\n"
+        "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n"
+    )
+    assert (found.kind, found.cause) == (Refusal.DISK, "")
+
+
+def test_an_end_by_a_signal_or_without_words() -> None:
+    assert failed("Collecting six\n", Exit(signal=9)).reason == "pip was killed by signal 9"
+    assert failed("", Exit(code=1)).cause == "it said nothing"
+    assert failed("\nno such option: --no-such-option\n", Exit(code=2)).cause == "no such option: --no-such-option"
+
+
+def steps(text: str) -> list[tuple[str, str, str, int]]:
+    reading = Reading()
+    found = []
+    for line in text.splitlines():
+        reading.feed(line)
+        found.append((reading.step, reading.detail, reading.file, reading.whole))
+    return found
+
+
+def test_how_far_pip_has_come() -> None:
+    numpy = "numpy-2.4.0-cp313-cp313-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
+    found = steps((RECORDED / "ok.txt").read_text())
+    assert found[:2] == [(RESOLVING, "numpy==2.4.0", "", 0), (DOWNLOADING, numpy, numpy, 16_400_000)]
+    assert found[-1] == (INSTALLING, "3 packages", "", 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("  Downloading tensorflow-2.21.0-cp312-cp312-any.whl.metadata (4.4 kB)", (RESOLVING, "tensorflow", "", 0)),
+        (
+            "Downloading https://index.example/simple/six/six-1.17.0-py3-none-any.whl (600.5 MB)",
+            (DOWNLOADING, "six-1.17.0-py3-none-any.whl", "six-1.17.0-py3-none-any.whl", 600_500_000),
+        ),
+        ("Downloading a.whl (97 bytes)", (DOWNLOADING, "a.whl", "a.whl", 97)),
+        ("Processing /srv/wheels/a-1-py3-none-any.whl", (RESOLVING, "a-1-py3-none-any.whl", "", 0)),
+        ("  Building wheel for bad (setup.py): started", (BUILDING, "Building wheel for bad (setup.py)", "", 0)),
+        ("Installing collected packages: six", (INSTALLING, "1 package", "", 1)),
+        ("Successfully installed six-1.17.0", (RESOLVING, "", "", 0)),
+    ],
+)
+def test_lines_that_tell(line: str, step: tuple[str, str, str, int]) -> None:
+    assert steps(line) == [step]

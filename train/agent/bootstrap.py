@@ -1,0 +1,64 @@
+"""The request Bootstrap: packages into a virtual environment of their own, and GPUs that can be used."""
+
+import os
+import sys
+import time
+
+from train.agent.disk import make_folder
+from train.agent.errors import RefusedError
+from train.agent.gpus import await_driver, seen_by_tensorflow
+from train.agent.host import Probe, login_environment
+from train.agent.paths import HostPaths
+from train.agent.program import Steps
+from train.agent.records import Bootstrap, Bootstrapped, Refusal
+from train.agent.venv import OLDEST_PYTHON, Base, Venvs, wanted
+from train.agent.wire import Channel
+
+
+def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> None:
+    """Answer Bootstrap: steps, then Bootstrapped.
+
+    Raises:
+        RefusedError: the packages cannot be installed, or the GPUs cannot be used.
+        ClientGoneError: the client went; of what was half installed nothing is left.
+        OSError: the disk is full, most likely; likewise.
+    """
+    began = time.monotonic()
+    make_folder(host.root)
+    session = login_environment()
+    probe = Probe(host.probe, session, host.hook)
+    steps = Steps(channel)
+    python, made = request.python, False
+    if wanted(request.requirements):
+        python, made = Venvs(host, session, steps).need(request.requirements, _base(probe, request.python))
+    steps.tell("looking at Python")
+    interpreter = probe.interpreter(python)
+    gpus, seen = [], 0
+    try:
+        if request.gpus > 0:
+            steps.tell("looking at the GPUs")
+            gpus = await_driver(probe, request.gpus, steps)
+            seen = seen_by_tensorflow(probe, interpreter, gpus, request.gpus, session, steps)
+    finally:
+        probe.save()
+    seconds = round(time.monotonic() - began, 3)
+    channel.send(Bootstrapped(interpreter.path, interpreter.versions, gpus, seen, made, seconds))
+
+
+def _base(probe: Probe, asked: str) -> Base:
+    """The interpreter to make environments with.
+
+    Raises:
+        RefusedError: there is none, or it is too old.
+    """
+    found = probe.interpreter(asked or sys.executable)
+    version = found.versions.get("python", "")
+    numbers = tuple(int(number) for number in version.split(".")[:2] if number.isdigit())
+    if numbers < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        raise RefusedError(
+            Refusal.PYTHON,
+            f"{found.path} on this host is Python {version}, and virtual environments need {oldest}",
+            f"install Python {oldest} or later there, or name its interpreter",
+        )
+    return Base(os.path.realpath(found.path), version)

@@ -1,0 +1,358 @@
+"""Virtual environments of this host: one for each content, made once, under a lock, complete or not there at all.
+
+They cannot be moved (https://docs.python.org/3/library/venv.html), so each is made in its place; what counts is the
+file that is written as the last.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import time
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from train.agent.disk import (
+    DISK_RESERVE,
+    free_space,
+    make_folder,
+    read_text,
+    readable_size,
+    remove_file,
+    remove_tree,
+    write_atomic,
+)
+from train.agent.errors import RefusedError
+from train.agent.jobs import newest_tasks
+from train.agent.journal import read_job, read_result
+from train.agent.paths import HostPaths, VenvPaths
+from train.agent.pip import INSTALLING, Reading, trouble
+from train.agent.program import OverdueError, Steps, run
+from train.agent.records import Refusal
+
+KEPT = 3
+UNUSED_S = 30 * 86400.0
+OLDEST_PYTHON = (3, 9)
+_FORMAT = "1"  # of what is in such a folder
+_VENV_DEADLINE_S = 180.0
+_PIP_DEADLINE_S = 900.0  # without a line, a byte or a package
+_LOCK_DEADLINE_S = 1800.0
+_LOCK_AGAIN_S = 0.2
+# What is there of a Python and a host must not get into the new environment.
+_FOREIGN = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_QUIET")
+_NO_VENV = re.compile(r"No module named '?venv|ensurepip is not|No module named '?ensurepip")
+_APT = re.compile(r"\s*apt(?:-get)? install (python[\w.-]*venv)")
+_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?")
+_GIB = 1 << 30
+# Of packages that take much: installed, and what was downloaded for them beside. All others fit into the rest.
+_LARGE = {
+    "tensorflow[and-cuda]": 10 * _GIB,
+    "tensorflow": 3 * _GIB,
+    "tensorflow-cpu": 2 * _GIB,
+    "tf-nightly": 3 * _GIB,
+    "torch": 9 * _GIB,
+}
+_OTHERS = _GIB // 8
+
+
+class Base(NamedTuple):
+    """The interpreter that an environment is made with."""
+
+    path: str  # without links
+    version: str  # 3.12.3
+
+
+def wanted(requirements: str) -> List[str]:
+    """The lines that matter, sorted; those that a backslash joins are one."""
+    lines = requirements.replace("\r\n", "\n").replace("\\\n", " ").split("\n")
+    kept = (re.sub(r"(^|\s)#.*", "", line).strip() for line in lines)
+    return sorted(line for line in kept if line)
+
+
+def name_of(requirements: str, base: Base) -> str:
+    """Name of the environment's folder: a hash of all that decides what is in it."""
+    parts = [_FORMAT, base.path, ".".join(base.version.split(".")[:2]), *wanted(requirements)]
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def bytes_estimated(requirements: str) -> int:
+    """What an environment may take of the disk; a package of which nothing is known counts as a small one."""
+    total = _OTHERS
+    for line in wanted(requirements):
+        found = _NAME.match(line)
+        if found:
+            name = re.sub(r"[-_.]+", "-", found[1]).lower()
+            extras = (found[2] or "").replace(" ", "").lower()
+            total += _LARGE.get(name + extras, _LARGE.get(name, 0))
+    return total
+
+
+def superfluous(complete: Sequence[Tuple[float, VenvPaths]], now: float) -> List[VenvPaths]:
+    """Environments that nobody needs when another one comes, of those that are complete and not in use.
+
+    Args:
+        complete: Each with the time of its last use, in seconds since the epoch.
+        now: Seconds since the epoch.
+    """
+    newest_first = sorted(complete, reverse=True)
+    kept = {paths for at, paths in newest_first[: KEPT - 1] if now - at < UNUSED_S}
+    return [paths for _, paths in newest_first if paths not in kept]
+
+
+class Venvs:
+    """The virtual environments of one host.
+
+    Args:
+        host: Paths of the fleet on this host.
+        session: Environment of the login.
+        steps: Told what is being done.
+    """
+
+    def __init__(self, host: HostPaths, session: Dict[str, str], steps: Steps) -> None:
+        self._host = host
+        self._session = {name: value for name, value in session.items() if name not in _FOREIGN}
+        self._steps = steps
+
+    def need(self, requirements: str, base: Base) -> Tuple[str, bool]:
+        """The interpreter that finds `requirements`, and whether they were installed just now.
+
+        Raises:
+            RefusedError: they cannot be installed; nothing is left of them.
+            ClientGoneError: the client is gone; likewise.
+            OSError: the disk is full, most likely; likewise.
+        """
+        paths = self._host.venv(name_of(requirements, base))
+        if _use(paths):
+            return paths.python, False
+        make_folder(self._host.venvs)
+        with self._locked():
+            if _use(paths):
+                return paths.python, False
+            self._prune()
+            self._check_disk(requirements)
+            try:
+                self._make(paths, requirements, base)
+            except BaseException:
+                remove_tree(paths.folder)
+                raise
+        return paths.python, True
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = os.open(self._host.venvs_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            end = time.monotonic() + _LOCK_DEADLINE_S
+            while not _try_lock(lock):
+                if time.monotonic() > end:
+                    reason = (
+                        f"another fleet command has been installing on this host for {_LOCK_DEADLINE_S / 60:.0f} min"
+                    )
+                    raise RefusedError(Refusal.BUSY, reason, "end it, and run the command again")
+                self._steps.tell("waiting", "another fleet command is installing")
+                self._steps.pause(_LOCK_AGAIN_S)
+            yield
+        finally:
+            os.close(lock)
+
+    def _prune(self) -> None:
+        """Remove what was never finished, and of what nobody uses all but the newest."""
+        used = _in_use(self._host)
+        complete = []
+        for name in sorted(os.listdir(self._host.venvs)):
+            paths = self._host.venv(name)
+            if not os.path.isdir(paths.folder) or paths.folder in used:
+                continue
+            if os.path.exists(paths.ready):
+                complete.append((os.stat(paths.ready).st_mtime, paths))
+            else:
+                self._remove(paths)
+        for paths in superfluous(complete, time.time()):
+            self._remove(paths)
+
+    def _remove(self, paths: VenvPaths) -> None:
+        self._steps.tell("removing old packages")
+        remove_file(paths.ready)
+        remove_tree(paths.folder)
+
+    def _check_disk(self, requirements: str) -> None:
+        free, total = free_space(self._host.venvs)
+        needed = bytes_estimated(requirements) + DISK_RESERVE
+        if free < needed:
+            raise RefusedError(
+                Refusal.DISK,
+                f"no space left on this host: {self._host.venvs} has {readable_size(free)} free of "
+                f"{readable_size(total)}, and the packages need about {readable_size(needed)}",
+                "free some space on the host, or make its disk larger",
+            )
+
+    def _make(self, paths: VenvPaths, requirements: str, base: Base) -> None:
+        began = time.monotonic()
+        self._steps.tell("making the environment", f"Python {base.version}")
+        remove_tree(paths.folder)
+        make_folder(paths.folder)
+        pip = self._make_empty(paths, base)
+        make_folder(paths.scratch)
+        write_atomic(paths.requirements, (requirements.rstrip("\n") + "\n").encode("utf-8", "surrogateescape"))
+        self._install(paths, pip)
+        remove_tree(paths.scratch)
+        told = {"base": base.path, "python": base.version, "seconds": round(time.monotonic() - began, 1)}
+        write_atomic(paths.ready, json.dumps(told).encode())
+
+    def _make_empty(self, paths: VenvPaths, base: Base) -> List[str]:
+        """Make an environment without packages; returns the command of a pip that installs into it."""
+        said = self._run_to_end([base.path, "-I", "-m", "venv", paths.folder])
+        if said is None:
+            return [paths.python, "-I", "-m", "pip"]
+        # Debian and Ubuntu keep ensurepip in a package of its own; a pip beside the base does as well.
+        remove_tree(paths.folder)
+        make_folder(paths.folder)
+        pip = [base.path, "-I", "-m", "pip", "--python", paths.python]
+        if _NO_VENV.search(said):
+            bare = self._run_to_end([base.path, "-I", "-m", "venv", "--without-pip", paths.folder])
+            if bare is None and self._run_to_end([*pip, "--version"]) is None:
+                return pip
+        raise _no_environment(said, base)
+
+    def _run_to_end(self, command: List[str]) -> Optional[str]:
+        """None where it succeeds, else what it said."""
+        lines: List[str] = []
+
+        def look(new: List[str]) -> bool:
+            lines.extend(new)
+            return False
+
+        try:
+            end = run(command, self._environment(), "/", self._steps, deadline_s=_VENV_DEADLINE_S, look=look)
+        except OverdueError:
+            return f"{' '.join(command[:4])} did not end within {_VENV_DEADLINE_S:.0f} s"
+        return None if end.code == 0 else "\n".join(lines)
+
+    def _install(self, paths: VenvPaths, pip: List[str]) -> None:
+        watched = _Watched(paths, self._steps)
+        options = ["--progress-bar", "off", "--no-input", "--disable-pip-version-check"]
+        command = [*pip, "install", *options, "-r", paths.requirements]
+        env = {**self._environment(), "TMPDIR": paths.scratch}
+        try:
+            end = run(command, env, paths.folder, self._steps, deadline_s=_PIP_DEADLINE_S, look=watched.look)
+        except OverdueError:
+            reading = watched.reading
+            raise RefusedError(
+                Refusal.PACKAGES,
+                f"pip got no further for {_PIP_DEADLINE_S / 60:.0f} min while {reading.step}"
+                + (f" ({reading.detail})" if reading.detail else ""),
+                "run the command again; what was downloaded is kept",
+            ) from None
+        if end.code != 0:
+            why = trouble(watched.reading.lines, end)
+            raise RefusedError(why.kind, why.reason, why.next_step, cause=why.cause)
+
+    def _environment(self) -> Dict[str, str]:
+        return {**self._session, "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8", "NO_COLOR": "1", "PIP_USER": "0"}
+
+
+class _Watched:
+    """Follows pip by what it prints and by what it has brought to the disk."""
+
+    def __init__(self, paths: VenvPaths, steps: Steps) -> None:
+        self._paths = paths
+        self._steps = steps
+        self._part = 0
+        self._present = _count_installed(paths)
+        self.reading = Reading()
+        steps.tell(self.reading.step)
+
+    def look(self, lines: List[str]) -> bool:
+        for line in lines:
+            self.reading.feed(line)
+        part = self._measure()
+        advanced = bool(lines) or part != self._part
+        self._part = part
+        reading = self.reading
+        self._steps.tell(reading.step, reading.detail, min(part, reading.whole), reading.whole)
+        return advanced
+
+    def _measure(self) -> int:
+        if self.reading.file:
+            return _downloaded(self._paths.scratch, self.reading.file)
+        if self.reading.step == INSTALLING:
+            return max(0, _count_installed(self._paths) - self._present)
+        return 0
+
+
+def _use(paths: VenvPaths) -> bool:
+    """Whether it is complete; that it is used is remembered."""
+    try:
+        os.utime(paths.ready)
+    except FileNotFoundError:
+        return False
+    return os.access(paths.python, os.X_OK) and os.path.exists(paths.ready)
+
+
+def _try_lock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return False
+    return True
+
+
+def _no_environment(said: str, base: Base) -> RefusedError:
+    package = next((found[1] for found in map(_APT.match, said.split("\n")) if found), "python3-venv")
+    if _NO_VENV.search(said):
+        return RefusedError(
+            Refusal.PYTHON,
+            f"{base.path} on this host cannot make virtual environments",
+            f"sudo apt-get install -y {package}   on the host",
+            cause="its module venv is not installed completely",
+        )
+    words = [line.strip() for line in said.split("\n") if line.strip()]
+    return RefusedError(
+        Refusal.PYTHON,
+        f"{base.path} on this host fails to make a virtual environment",
+        "name another interpreter, or install packages yourself",
+        cause=words[-1] if words else "it said nothing",
+    )
+
+
+def _in_use(host: HostPaths) -> Set[str]:
+    """Folders of the environments that a process runs in, or a job that has not ended."""
+    pythons = [_first_word(name) for name in os.listdir("/proc") if name.isdigit()]
+    for paths in newest_tasks(host, 1 << 30):
+        job = read_job(paths)
+        if job is not None and read_result(paths) is None:
+            pythons += [str(word) for word in job.get("command", [])[:1]]
+    folders = (os.path.dirname(os.path.dirname(python)) for python in pythons)
+    return {folder for folder in folders if os.path.dirname(folder) == host.venvs}
+
+
+def _first_word(pid: str) -> str:
+    return read_text(f"/proc/{pid}/cmdline").partition("\0")[0]
+
+
+def _downloaded(scratch: str, name: str) -> int:
+    """Bytes that have come of the file that pip is downloading, into a folder that it has made for this."""
+    most = 0
+    for folder in _listed(scratch):
+        with contextlib.suppress(OSError):
+            most = max(most, os.stat(os.path.join(scratch, folder, name)).st_size)
+    return most
+
+
+def _count_installed(paths: VenvPaths) -> int:
+    above = os.path.join(paths.folder, "lib")
+    return sum(
+        name.endswith(".dist-info")
+        for python in _listed(above)
+        for name in _listed(os.path.join(above, python, "site-packages"))
+    )
+
+
+def _listed(folder: str) -> List[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
