@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
@@ -20,6 +21,7 @@ from fleet.errors import CancelledError, FleetError, UsageError
 if TYPE_CHECKING:
     from fleet.events import Sink
     from fleet.ports import Ports
+    from fleet.settings import Settings
 
 app = typer.Typer(
     name="fleet",
@@ -59,7 +61,14 @@ class Output(str, Enum):
 
 
 Fleet = Annotated[
-    str, typer.Option("--fleet", envvar=NAME_VARIABLE, metavar="NAME", help="Which fleet, where there are several.")
+    str,
+    typer.Option(
+        "--fleet",
+        envvar=NAME_VARIABLE,
+        metavar="NAME",
+        help="Which fleet, where there are several; default where not said.",
+        show_default=False,
+    ),
 ]
 OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="Live view on a terminal, plain lines elsewhere; or JSON lines.")
@@ -70,18 +79,29 @@ Worker = Annotated[
 ]
 
 
+def _attended() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def _confirm(question: str) -> bool:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not _attended():
         return True
     print(f"{question} [Y/n] ", end="", file=sys.stderr, flush=True)  # noqa: T201
-    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+    answer = sys.stdin.readline()
+    return bool(answer) and answer.strip().lower() in ("", "y", "yes")  # the end of the input is no answer
 
 
-def _ports(yes: bool = False) -> Ports:
+def _ports(sink: Sink | None = None, *, yes: bool = False) -> Ports:
+    """The outside world; `sink` gives the terminal back while a question is asked."""
     from fleet.ports import Ports
     from fleet.state import Store
 
-    return Ports(store=Store(state_root()), confirm=(lambda _: True) if yes else _confirm)
+    def ask(question: str) -> bool:
+        if sink is not None:
+            sink.close()
+        return yes or _confirm(question)
+
+    return Ports(store=Store(state_root()), confirm=ask, attended=yes or _attended())
 
 
 def _sink(output: Output, *, prefix: bool = True) -> Sink:
@@ -92,13 +112,28 @@ def _sink(output: Output, *, prefix: bool = True) -> Sink:
     )
 
 
-def _checked(name: str) -> str:
+def _defaults() -> Settings:
+    """What the environment says, and where it says nothing, a fleet.toml here or above."""
+    from fleet import settings
+
+    file = settings.find(Path.cwd())
+    return settings.from_environment(os.environ).over(settings.load(file) if file else settings.Settings())
+
+
+def _named(given: str) -> str:
+    """The name of the fleet that is meant: given, or that of fleet.toml, or the default one."""
     from provision.names import validate_fleet_name
 
+    name = given or _defaults().name or DEFAULT_FLEET
     try:
         return validate_fleet_name(name)
     except ValueError as error:
         raise UsageError(str(error), next_step="fleet up --fleet my-fleet") from None
+
+
+def _listed(given: list[str] | None) -> tuple[str, ...] | None:
+    """What an option was given, several in one with commas between them, too; None: it was not."""
+    return tuple(item for text in given for item in text.split(",") if item) if given else None
 
 
 def _whole(text: str) -> int:
@@ -116,6 +151,7 @@ def _seconds(given: str | float) -> float:
 
 
 _FAILURE, _WATCH, _CHECKPOINTS = "When the job fails", "Watches", "Checkpoints"
+_CLOUD, _NETWORK = "Google Compute Engine", "Network and rights on Google Compute Engine"
 
 Grace = Annotated[
     float,
@@ -129,28 +165,183 @@ Grace = Annotated[
 ]
 
 
-@app.command()
-def up(
+Project = Annotated[
+    str | None,
+    typer.Option(
+        "--project",
+        metavar="ID",
+        help="Who pays; the project of your credentials where not said.",
+        show_default=False,
+        rich_help_panel=_CLOUD,
+    ),
+]
+
+
+@app.command(cls=Grouped)
+def up(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
     workers: Annotated[
         int | None,
         typer.Option("--workers", "-w", metavar="N", parser=_whole, help="Number of workers; 2 where not said."),
     ] = None,
-    gpu: Annotated[str, typer.Option("--gpu", metavar="TYPE[:N]", help="GPUs of each worker, as t4 or t4:2.")] = "",
-    provider: Annotated[str, typer.Option("--provider", metavar="NAME", help="Where the hosts come from.")] = "",
+    provider: Annotated[
+        str | None, typer.Option("--provider", metavar="NAME", help="Where the hosts come from: local or gce.")
+    ] = None,
     python: Annotated[
-        str, typer.Option("--python", metavar="PATH", help="Interpreter for the script on the hosts.")
-    ] = "",
-    fleet: Fleet = DEFAULT_FLEET,
+        str | None, typer.Option("--python", metavar="PATH", help="Interpreter for the script on the hosts.")
+    ] = None,
+    package: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--package",
+            metavar="REQ",
+            help="What pip installs on rented hosts; TensorFlow and Keras 2 where not said.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would cost; start nothing.")] = False,
+    yes: Yes = False,
+    fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", metavar="TYPE[:N]", help="GPUs of each worker, as t4 or t4:2.", rich_help_panel=_CLOUD),
+    ] = None,
+    machine_type: Annotated[
+        str | None,
+        typer.Option(
+            "--machine-type",
+            metavar="TYPE",
+            help="As n1-standard-8; the one that goes with the GPU where not said.",
+            rich_help_panel=_CLOUD,
+        ),
+    ] = None,
+    zone: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--zone",
+            metavar="PLACE",
+            help="Zone or region to try, in the order given; by price where not said.",
+            rich_help_panel=_CLOUD,
+        ),
+    ] = None,
+    spot: Annotated[
+        bool | None,
+        typer.Option(
+            "--spot/--no-spot",
+            help="Cheaper, and taken back whenever Google likes.",
+            show_default=False,
+            rich_help_panel=_CLOUD,
+        ),
+    ] = None,
+    max_duration: Annotated[
+        float | None,
+        typer.Option(
+            "--max-duration",
+            metavar="TIME",
+            parser=_seconds,
+            help="Google deletes the instances so long after their start; 8h where not said, 0: never.",
+            rich_help_panel=_CLOUD,
+        ),
+    ] = None,
+    retry_until_up: Annotated[
+        bool,
+        typer.Option("--retry-until-up", help="Where no zone has room, wait and try again.", rich_help_panel=_CLOUD),
+    ] = False,
+    project: Project = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            "--image",
+            metavar="IMAGE",
+            help="Boot image, projects/P/global/images/family/F.",
+            rich_help_panel=_CLOUD,
+        ),
+    ] = None,
+    disk_size: Annotated[
+        int | None,
+        typer.Option(
+            "--disk-size",
+            metavar="GB",
+            parser=_whole,
+            help="Of the boot disk; 100 where not said.",
+            rich_help_panel=_CLOUD,
+        ),
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            "--network", metavar="NAME", help="VPC network; default where not said.", rich_help_panel=_NETWORK
+        ),
+    ] = None,
+    subnet: Annotated[
+        str | None,
+        typer.Option(
+            "--subnet", metavar="NAME", help="The one of the region where not said.", rich_help_panel=_NETWORK
+        ),
+    ] = None,
+    iap: Annotated[
+        bool | None,
+        typer.Option(
+            "--iap/--no-iap",
+            help="No external addresses; SSH goes through Identity-Aware Proxy.",
+            show_default=False,
+            rich_help_panel=_NETWORK,
+        ),
+    ] = None,
+    ssh_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ssh-from",
+            metavar="CIDR",
+            help="Who may use SSH; your own address alone where not said.",
+            rich_help_panel=_NETWORK,
+        ),
+    ] = None,
+    scopes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scopes",
+            metavar="SCOPE",
+            help="What the instances may do, as devstorage.read_only; nothing where not said.",
+            rich_help_panel=_NETWORK,
+        ),
+    ] = None,
+    service_account: Annotated[
+        str | None,
+        typer.Option("--service-account", metavar="EMAIL", help="As whom they do it.", rich_help_panel=_NETWORK),
+    ] = None,
 ) -> None:
     """Start a fleet, or repair it.
 
-    On this computer, unless a GPU or another provider is asked for.
+    On this computer, unless a GPU, a machine type, a zone, spot or a project is asked for, or fleet.toml says
+    otherwise. What costs money is shown before, and asked.
     """
     from fleet.commands import up as verb
+    from fleet.commands.wanted import UpRequest
+    from fleet.settings import Settings
 
-    request = verb.UpRequest(fleet=_checked(fleet), workers=workers, provider=provider, gpu=gpu, python=python)
-    _run(fleet, output, lambda sink: verb.run(request, _ports(), sink))
+    said = Settings(
+        provider=provider,
+        workers=workers,
+        python=python,
+        packages=tuple(package) if package else None,
+        gpu=gpu,
+        machine_type=machine_type,
+        zones=_listed(zone),
+        spot=spot,
+        max_duration_s=None if max_duration is None else round(max_duration),
+        project=project,
+        image=image,
+        disk_gb=disk_size,
+        network=network,
+        subnetwork=subnet,
+        external=None if iap is None else not iap,
+        ssh_from=_listed(ssh_from),
+        scopes=_listed(scopes),
+        service_account=service_account,
+    )
+    name = _named(fleet)
+    request = UpRequest(name, said, _defaults(), dry_run=dry_run, retry_until_up=retry_until_up)
+    _run(name, output, lambda sink: verb.run(request, _ports(sink, yes=yes), sink))
 
 
 @app.command(cls=Grouped)
@@ -181,7 +372,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
         typer.Option("--secret", metavar="K[=@FILE]", help="Secret variable, from this environment or a file."),
     ] = None,
     grace: Grace = 10.0,
-    fleet: Fleet = DEFAULT_FLEET,
+    fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
     restarts: Annotated[
         int,
@@ -233,17 +424,28 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             rich_help_panel=_FAILURE,
         ),
     ] = None,
+    preemptions: Annotated[
+        int | None,
+        typer.Option(
+            "--preemptions",
+            metavar="N",
+            min=0,
+            help="Go on after at most N losses of a host, beside --restarts; after all on spot hosts.",
+            show_default=False,
+            rich_help_panel=_FAILURE,
+        ),
+    ] = None,
     host_timeout: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--host-timeout",
             metavar="TIME",
             parser=_seconds,
             show_default=False,
-            help="How long a lost host may take to come back; 60s where not said.",
+            help="How long a lost host may take to come back; 60s where not said, 30m on spot hosts.",
             rich_help_panel=_FAILURE,
         ),
-    ] = 60.0,
+    ] = None,
     timeout: Annotated[
         float,
         typer.Option(
@@ -324,9 +526,11 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
     from fleet.commands.variables import environment, secrets
     from train.agent.records import OnHang, Policy, RestartPolicy, SuccessPolicy
 
+    name = _named(fleet)
+
     def request() -> verb.TrainRequest:
         return verb.TrainRequest(
-            fleet=_checked(fleet),
+            fleet=name,
             script=script,
             arguments=tuple(arguments or ()),
             workdir=workdir,
@@ -339,13 +543,14 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             spares=spares,
             link_timeout_s=link_timeout,
             replication=replication(checkpoint_dir, checkpoint_bandwidth),
+            preemptions=preemptions,
+            host_timeout_s=host_timeout,
             policy=Policy(
                 restart=RestartPolicy(restart_policy),
                 restarts=restarts,
                 success=SuccessPolicy(success_policy),
                 min_workers=min_workers or 0,
                 backoff_s=backoff,
-                host_timeout_s=host_timeout,
                 timeout_s=timeout,
                 start_timeout_s=start_timeout,
                 hang_timeout_s=hang_timeout,
@@ -353,7 +558,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             ),
         )
 
-    _run(fleet, output, lambda sink: verb.run(request(), _ports(), sink))
+    _run(name, output, lambda sink: verb.run(request(), _ports(sink), sink))
 
 
 @app.command()
@@ -364,7 +569,7 @@ def logs(
     ] = None,
     worker: Worker = "all",
     job: Annotated[str, typer.Option("--job", metavar="ID", help="Another job than the newest.")] = "",
-    fleet: Fleet = DEFAULT_FLEET,
+    fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
     """Show the log of the newest job.
@@ -374,8 +579,10 @@ def logs(
     """
     from fleet.commands import logs as verb
 
-    request = verb.LogsRequest(fleet=_checked(fleet), follow=follow, lines=lines, worker=worker, job=job)
-    _run(fleet, output, lambda sink: verb.run(request, _ports(), sink), prefix=worker == "all", live=follow)
+    request = verb.LogsRequest(fleet=_named(fleet), follow=follow, lines=lines, worker=worker, job=job)
+    _run(
+        request.fleet, output, lambda sink: verb.run(request, _ports(sink), sink), prefix=worker == "all", live=follow
+    )
 
 
 @app.command()
@@ -388,7 +595,7 @@ def status(
     """Show the fleets, their hosts, and what runs on them."""
     from fleet.commands import status as verb
 
-    request = verb.StatusRequest(fleet=_checked(fleet) if fleet else "")
+    request = verb.StatusRequest(fleet=_named(fleet) if fleet else "")
     statuses = verb.run(request, _ports())
     from fleet.console.tables import print_status
 
@@ -401,27 +608,95 @@ def status(
 @app.command()
 def stop(
     grace: Grace = 10.0,
-    fleet: Fleet = DEFAULT_FLEET,
+    fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
     """End the running job on all hosts; the fleet stays up."""
     from fleet.commands import stop as verb
 
-    request = verb.StopRequest(fleet=_checked(fleet), grace_s=grace)
-    _run(fleet, output, lambda sink: verb.run(request, _ports(), sink))
+    request = verb.StopRequest(fleet=_named(fleet), grace_s=grace)
+    _run(request.fleet, output, lambda sink: verb.run(request, _ports(sink), sink))
 
 
 @app.command()
 def down(
-    fleet: Fleet = DEFAULT_FLEET,
+    fleet: Fleet = "",
     yes: Yes = False,
     output: OutputOption = Output.AUTO,
 ) -> None:
     """Delete the fleet and all its files, and prove it."""
     from fleet.commands import down as verb
 
-    request = verb.DownRequest(fleet=_checked(fleet))
-    _run(fleet, output, lambda sink: verb.run(request, _ports(yes), sink))
+    request = verb.DownRequest(fleet=_named(fleet))
+    _run(request.fleet, output, lambda sink: verb.run(request, _ports(sink, yes=yes), sink))
+
+
+@app.command()
+def extend(
+    time: Annotated[
+        float, typer.Argument(metavar="TIME", parser=_seconds, help="From now on, as 4h.", show_default=False)
+    ],
+    yes: Yes = False,
+    fleet: Fleet = "",
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Let a rented fleet live for TIME from now on.
+
+    Google then deletes its instances. They may have to be stopped for the change, and are started again.
+    """
+    from fleet.commands import extend as verb
+
+    request = verb.ExtendRequest(fleet=_named(fleet), seconds=time)
+    _run(request.fleet, output, lambda sink: verb.run(request, _ports(sink, yes=yes), sink))
+
+
+@app.command()
+def gc(
+    everybody: Annotated[bool, typer.Option("--all", help="Delete what others made, too.")] = False,
+    project: Annotated[
+        str | None,
+        typer.Option(
+            "--project",
+            metavar="ID",
+            help="Look at this one alone; at this computer and at all projects that are known here where not said.",
+        ),
+    ] = None,
+    yes: Yes = False,
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Find what is left of fleets that are not known here, and delete it.
+
+    What you made on this computer, after a question. Fleets of another state folder of yours count as unknown.
+    """
+    from fleet.commands import gc as verb
+    from fleet.settings import Settings
+
+    request = verb.GcRequest(
+        settings=Settings(project=project).over(_defaults()), only=project is not None, everybody=everybody
+    )
+    _run(DEFAULT_FLEET, output, lambda sink: verb.run(request, _ports(sink, yes=yes), sink))
+
+
+@app.command()
+def doctor(
+    provider: Annotated[
+        str | None,
+        typer.Option("--provider", metavar="NAME", help="local or gce; the one of `fleet up` where not said."),
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", metavar="ID", help="Of Google Compute Engine, to look at.")
+    ] = None,
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Tell what is missing for a fleet, and what mends it."""
+    from fleet.commands import doctor as verb
+    from fleet.commands.wanted import provider_of
+    from fleet.settings import Settings
+
+    defaults = _defaults()
+    said = Settings(provider=provider, project=project)
+    request = verb.DoctorRequest(provider_of(said, defaults.provider), said.over(defaults))
+    _run(DEFAULT_FLEET, output, lambda sink: verb.run(request, _ports(sink), sink))
 
 
 @app.command()
@@ -437,7 +712,7 @@ def demo(
     """
     from fleet.commands import demo as verb
 
-    _run(verb.FLEET, output, lambda sink: verb.run(verb.DemoRequest(workers=workers), _ports(yes=True), sink))
+    _run(verb.FLEET, output, lambda sink: verb.run(verb.DemoRequest(workers=workers), _ports(sink, yes=True), sink))
 
 
 def _version(wanted: bool) -> None:

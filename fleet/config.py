@@ -1,4 +1,4 @@
-"""What the environment decides: where the state lies, which fleet is meant."""
+"""What the environment decides: where the state lies, which fleet is meant, who calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ DEFAULT_FLEET = "default"
 STATE_VARIABLE = "FLEET_STATE_DIR"
 NAME_VARIABLE = "FLEET_NAME"
 
-_COMMAND = re.compile(r"\bfleet (?:up|train|logs|status|stop|down)\b(?! --fleet)")
+_LABEL_LENGTH = 63  # of Compute Engine
+
+_COMMAND = re.compile(r"\bfleet (?:up|train|logs|status|stop|extend|down)\b(?! --fleet)")
 
 
 def for_fleet(text: str, name: str) -> str:
@@ -26,3 +28,16 @@ def state_root() -> Path:
     from platformdirs import user_state_path
 
     return user_state_path("fleet")
+
+
+def caller() -> str:
+    """Who calls, and where, in the characters that labels of clouds take: ``ann-laptop``."""
+    import getpass
+    import socket
+
+    try:
+        login = getpass.getuser()
+    except (KeyError, OSError):  # no such user in the system's list
+        login = str(os.getuid())
+    plain = re.sub(r"[^a-z0-9_-]+", "-", f"{login}-{socket.gethostname().partition('.')[0]}".lower())
+    return plain.strip("-_")[:_LABEL_LENGTH]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from provision.model import Offer
 from train.agent.records import AttemptEnded, JobResult, Member, Progress, Stalled, TaskState, Usage
 
 
@@ -41,6 +42,29 @@ class FleetOpened:
 
 
 @dataclass(frozen=True)
+class Quoted:
+    """What instances would cost that are to be made; nothing was made yet."""
+
+    fleet: str
+    provider: str
+    project: str  # who pays; empty: the one of the credentials
+    instances: int
+    offers: tuple[Offer, ...]  # in the order in which they are tried; all instances stand in one place
+    spot: bool
+    priced_at: str  # date of the prices
+    delete_after_s: int  # 0: never by itself
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlaceTried:
+    """Something happened to all instances that were to be made in one place."""
+
+    place: str
+    step: str
+
+
+@dataclass(frozen=True)
 class InstanceChanged:
     """Something was done with an instance (``starting sshd``, ``ready``, ``deleting``, ``deleted``)."""
 
@@ -55,6 +79,18 @@ class HostConnected:
 
     host: str
     address: str
+
+
+@dataclass(frozen=True)
+class BootstrapProgress:
+    """How far a host is on its way to being ready; the same may be told again."""
+
+    host: str
+    step: str  # downloading packages
+    detail: str = ""  # which one
+    part: int = 0  # of `whole`: bytes of a download, packages while they are installed
+    whole: int = 0  # 0: unknown
+    done: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,11 +192,57 @@ class FleetDown:
     lived_s: float
 
 
+@dataclass(frozen=True)
+class Stray:
+    """Something at a provider that belongs to no fleet of this computer's."""
+
+    provider: str
+    kind: str  # instance, disk, address, firewall rule
+    name: str
+    fleet: str
+    owner: str  # state folder that it was made from
+    user: str
+    place: str
+    created_at: float  # 0: unknown
+    price_usd_h: float
+    cost_usd: float  # until now
+    doomed: bool  # whether `fleet gc` deletes it
+
+
+@dataclass(frozen=True)
+class StraysFound:
+    """What `fleet gc` found."""
+
+    strays: tuple[Stray, ...]
+
+
+@dataclass(frozen=True)
+class StraysDeleted:
+    """What `fleet gc` deleted, and what it could not."""
+
+    deleted: int
+    left: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One thing that a provider needs, and whether it is there."""
+
+    provider: str
+    subject: str
+    ok: bool
+    sentence: str
+    next_step: str = ""
+
+
 Event = (
     Note
     | FleetOpened
+    | Quoted
+    | PlaceTried
     | InstanceChanged
     | HostConnected
+    | BootstrapProgress
     | PushProgress
     | TaskPrepared
     | TaskPlanned
@@ -170,6 +252,9 @@ Event = (
     | ConnectionLost
     | ConnectionRestored
     | FleetDown
+    | StraysFound
+    | StraysDeleted
+    | Checked
     | TaskState
     | AttemptEnded
     | Stalled
@@ -186,4 +271,4 @@ class Sink(Protocol):
         """Take one event."""
 
     def close(self) -> None:
-        """No event comes after this; give the terminal back."""
+        """Tell what is held back, and give the terminal back until the next event, if there is one."""

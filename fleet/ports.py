@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fleet.providers import provider
 from fleet.state import Store
+from provision.model import CloudSpec
 from provision.provider import Provider
 
 
@@ -18,13 +19,23 @@ class Ports:
     Attributes:
         store: State on this computer.
         confirm: Asks the user a question; True where nobody can be asked.
+        attended: Somebody can be asked, or has said yes to everything.
         clock: Seconds since the epoch.
+        sleep: Lets seconds pass.
     """
 
     store: Store
     confirm: Callable[[str], bool]
+    attended: bool = True
     clock: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
 
-    def provider(self, name: str) -> Provider:
-        """The provider called `name`."""
-        return provider(name, self.store)
+    def provider(self, name: str, cloud: CloudSpec | None = None, *, keep: bool = True) -> Provider:
+        """The provider called `name`.
+
+        Args:
+            name: Its name.
+            cloud: Project and endpoint of its calls, where it has any.
+            keep: Whether it may make files in the state folder.
+        """
+        return provider(name, self.store, cloud, keep=keep)

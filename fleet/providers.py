@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from fleet.config import caller
 from fleet.errors import (
     CapacityError,
     CredentialsError,
@@ -15,9 +16,10 @@ from fleet.errors import (
     UsageError,
 )
 from fleet.state import Store
+from provision.model import CloudSpec
 from provision.provider import Provider, ProviderError
 
-NAMES = ("local",)
+NAMES = ("local", "gce")
 
 _KINDS: dict[str, type[FleetError]] = {
     "usage": UsageError,
@@ -29,8 +31,14 @@ _KINDS: dict[str, type[FleetError]] = {
 }
 
 
-def provider(name: str, store: Store) -> Provider:
+def provider(name: str, store: Store, cloud: CloudSpec | None = None, *, keep: bool = True) -> Provider:
     """The provider called `name`.
+
+    Args:
+        name: Its name.
+        store: Where its state lies on this computer.
+        cloud: Project and endpoint of its calls, where it has any.
+        keep: Whether it may make files in the state folder; without, nothing is to be made with it.
 
     Raises:
         UsageError: there is none of that name.
@@ -39,6 +47,10 @@ def provider(name: str, store: Store) -> Provider:
         from provision.local import LocalProvider
 
         return LocalProvider(store.local)
+    if name == "gce":
+        from provision.gce.provider import GceProvider
+
+        return GceProvider(store.owner(keep=keep), caller(), store.journal, cloud or CloudSpec())
     raise UsageError(
         f"there is no provider {name!r}",
         cause=f"providers of this version: {', '.join(NAMES)}",

@@ -1,6 +1,7 @@
 """The state of fleets on the user's computer.
 
     ROOT/
+        owner                     by which clouds tell the fleets of this folder from those of others
         fleets/NAME.lock          held while a command changes the fleet; names who holds it
         fleets/NAME/fleet.json    what was asked for, and how SSH reaches the hosts
         fleets/NAME/journal       every intent, one JSON line, on disk before the call that it announces
@@ -18,20 +19,26 @@ import dataclasses
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
 from provision.keys import generate_ed25519
-from provision.model import FleetSpec, Host
+from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
 
 LOCK_WAIT_S = 5.0
 _LOCK_POLL_S = 0.05
+_OWNER_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+_OWNER_LENGTH = 8
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,9 +47,11 @@ class FleetRecord:
 
     Attributes:
         spec: What was asked for.
-        created_at: Seconds since the epoch.
+        created_at: Since when it is paid for, in seconds since the epoch.
         hosts: How SSH reaches each host, in the order of their index; empty until `fleet up` has finished.
+        instances: What the hosts are, as their provider told when it was last asked.
         price_usd_h: Estimated price of the whole fleet in US dollars an hour.
+        delete_at: When its provider deletes the first of its instances, in seconds since the epoch; 0: never.
         last_job: Newest job that was started from here.
         last_script: Its script.
     """
@@ -50,7 +59,9 @@ class FleetRecord:
     spec: FleetSpec
     created_at: float
     hosts: tuple[Host, ...] = ()
+    instances: tuple[Instance, ...] = ()
     price_usd_h: float = 0.0
+    delete_at: float = 0.0
     last_job: str = ""
     last_script: str = ""
 
@@ -75,15 +86,43 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
         raise
 
 
-def _record_from(values: dict[str, Any]) -> FleetRecord:
-    def fields(kind: type[Any], given: dict[str, Any]) -> dict[str, Any]:
-        known = {field.name for field in dataclasses.fields(kind)}
-        return {key: value for key, value in given.items() if key in known}
+def cost_usd(instances: Sequence[Instance], now: float) -> float:
+    """What `instances` have cost until `now`, or until their provider deleted them, by their estimated prices."""
 
-    spec = FleetSpec(**fields(FleetSpec, values["spec"]))
-    hosts = tuple(Host(**fields(Host, host)) for host in values.get("hosts", ()))
-    rest = {key: value for key, value in fields(FleetRecord, values).items() if key not in ("spec", "hosts")}
-    return FleetRecord(spec=spec, hosts=hosts, **rest)
+    def hours(one: Instance) -> float:
+        end = min(now, one.delete_at) if one.delete_at else now
+        return max(0.0, end - one.created_at) / 3600 if one.created_at else 0.0
+
+    return sum(one.price_usd_h * hours(one) for one in instances)
+
+
+def _made(kind: type[T], given: Mapping[str, Any]) -> T:
+    """An object of `kind` out of what JSON has of it; fields that it does not know are left out."""
+    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key in known}
+    )
+
+
+def _record_from(values: dict[str, Any]) -> FleetRecord:
+    spec = values["spec"]
+    cloud = _made(CloudSpec, spec["cloud"]) if spec.get("cloud") else None
+    instances = [{**one, "state": InstanceState(one["state"])} for one in values.get("instances", ())]
+    return _made(
+        FleetRecord,
+        {
+            **values,
+            "spec": _made(FleetSpec, {**spec, "cloud": cloud}),
+            "hosts": [_made(Host, host) for host in values.get("hosts", ())],
+            "instances": [_made(Instance, one) for one in instances],
+        },
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    raise TypeError(f"{type(value).__name__} has no place in a record")
 
 
 @dataclass(frozen=True)
@@ -123,15 +162,33 @@ class FleetFolder:
         """Replace the fleet's record and the known_hosts that goes with it."""
         lines = "".join(f"{host.key_alias} {host.host_key}\n" for host in record.hosts)
         write_atomic(self.path / "known_hosts", lines.encode())
-        write_atomic(self.path / "fleet.json", json.dumps(dataclasses.asdict(record), indent=1).encode())
+        write_atomic(
+            self.path / "fleet.json", json.dumps(dataclasses.asdict(record), indent=1, default=_plain).encode()
+        )
 
     def intend(self, intent: str, **details: Any) -> None:
         """Write an intent to the journal; on disk when this returns."""
-        line = json.dumps({"at": time.time(), "intent": intent, **details}) + "\n"
-        with open(self.path / "journal", "a", encoding="utf-8") as journal:  # noqa: PTH123 - append
+        line = json.dumps({"at": time.time(), "intent": intent, **details}).encode() + b"\n"
+        with open(self.path / "journal", "a+b") as journal:  # noqa: PTH123 - append
+            end = journal.tell()
+            if end and os.pread(journal.fileno(), 1, end - 1) != b"\n":
+                line = b"\n" + line  # a line that a crash cut off must not swallow this one
             journal.write(line)
             journal.flush()
             os.fsync(journal.fileno())
+        if not end:
+            _sync_folder(self.path)
+
+    def intents(self) -> list[dict[str, Any]]:
+        """The intents of the journal, oldest first; a line that a crash cut off is none."""
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for line in (self.path / "journal").read_bytes().splitlines():
+                with contextlib.suppress(ValueError):
+                    entry = json.loads(line)
+                    if isinstance(entry, dict) and "intent" in entry:
+                        found.append(entry)
+        return found
 
     def create(self) -> str:
         """Make the folder and the fleet's key where they are missing.
@@ -153,11 +210,71 @@ class FleetFolder:
             shutil.rmtree(self.path)
 
 
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class StoreJournal:
+    """The journals of all fleets, as providers write and read them (provision.provider.Journal)."""
+
+    store: Store
+
+    def intend(self, fleet: str, intent: str, **details: Any) -> None:
+        """Write an intent; on disk when this returns. One of a fleet that is not known here is not written."""
+        folder = self.store.fleet(fleet)
+        if folder.exists():
+            folder.intend(intent, **details)
+
+    def intents(self, fleet: str) -> list[dict[str, Any]]:
+        """All intents of a fleet, oldest first, each as it was given, its name under ``intent``; empty if unknown."""
+        return self.store.fleet(fleet).intents()
+
+
 @dataclass(frozen=True)
 class Store:
     """All state below `root`."""
 
     root: Path
+
+    @property
+    def journal(self) -> StoreJournal:
+        """The journals of all fleets."""
+        return StoreJournal(self)
+
+    def owner(self, *, keep: bool = True) -> str:
+        """By which clouds tell the fleets of this folder from those of others: 8 characters of a-z and 2-7.
+
+        Args:
+            keep: Make one for good where there is none; else another one comes with each call until one is kept.
+
+        Raises:
+            UsageError: the folder cannot be written.
+            FleetError: the file that holds it is damaged.
+        """
+        path = self.root / "owner"
+        if not keep:
+            return _owner_in(path) or _new_owner()
+        with self._writable():
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(path, "a", encoding="ascii") as file:  # noqa: PTH123 - append
+                fcntl.flock(file, fcntl.LOCK_EX)  # held for some milliseconds
+                if not path.stat().st_size:
+                    file.write(_new_owner() + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                    _sync_folder(self.root)
+        owner = _owner_in(path)
+        if not owner:
+            raise FleetError(
+                f"{path} is damaged: it holds the name by which clouds know the fleets of this folder",
+                next_step="delete it; `fleet gc` then finds what was made under the old name",
+            )
+        return owner
 
     @property
     def local(self) -> Path:
@@ -210,15 +327,9 @@ class Store:
             NotReadyError: somebody else holds it; the sentence says who.
         """
         path = self.root / "fleets" / f"{name}.lock"
-        try:
+        with self._writable():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise UsageError(
-                f"the state folder {self.root} cannot be written",
-                cause=error.strerror or str(error),
-                next_step="set FLEET_STATE_DIR to a folder of yours",
-            ) from error
         try:
             self._acquire(descriptor, name, wait_s)
             owner = {"pid": os.getpid(), "command": command, "since": time.time()}
@@ -228,6 +339,17 @@ class Store:
             os.ftruncate(descriptor, 0)
         finally:
             os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UsageError(
+                f"the state folder {self.root} cannot be written",
+                cause=error.strerror or str(error),
+                next_step="set FLEET_STATE_DIR to a folder of yours",
+            ) from error
 
     def _acquire(self, descriptor: int, name: str, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
@@ -254,6 +376,25 @@ def _owner_of(descriptor: int) -> str:
         return "another process"
 
 
-def with_hosts(record: FleetRecord, hosts: Sequence[Host], price_usd_h: float) -> FleetRecord:
-    """`record` as it is once `fleet up` has finished."""
-    return dataclasses.replace(record, hosts=tuple(hosts), price_usd_h=price_usd_h)
+def _new_owner() -> str:
+    return "".join(secrets.choice(_OWNER_LETTERS) for _ in range(_OWNER_LENGTH))
+
+
+def _owner_in(path: Path) -> str:
+    """What the file says, where it is whole; empty where not."""
+    try:
+        text = path.read_text(encoding="ascii", errors="replace").strip()
+    except FileNotFoundError:
+        return ""
+    return text if len(text) == _OWNER_LENGTH and set(text) <= set(_OWNER_LETTERS) else ""
+
+
+def with_hosts(record: FleetRecord, hosts: Sequence[Host], instances: Sequence[Instance]) -> FleetRecord:
+    """`record` as it is once `fleet up` has finished: what it costs, and until when, is that of `instances`."""
+    return dataclasses.replace(
+        record,
+        hosts=tuple(hosts),
+        instances=tuple(instances),
+        price_usd_h=sum(one.price_usd_h for one in instances),
+        delete_at=min((one.delete_at for one in instances if one.delete_at), default=0.0),
+    )

@@ -11,6 +11,7 @@ class InstanceState(Enum):
 
     STARTING = "starting"
     RUNNING = "running"
+    STOPPING = "stopping"  # on its way to STOPPED, or out of the list
     STOPPED = "stopped"
 
 
@@ -77,6 +78,8 @@ class FleetSpec:
         packages: What pip installs into an environment of its own on each host, as requirement specifiers; empty:
             nothing is installed.
         cloud: What to rent; None: the provider rents nothing.
+        inventory: Absolute path of the file that names the hosts, where these exist already; empty: none does.
+        limit: Which of them, as Ansible's ``--limit`` has it; empty: all.
     """
 
     name: str
@@ -86,6 +89,8 @@ class FleetSpec:
     python: str = ""
     packages: tuple[str, ...] = ()
     cloud: CloudSpec | None = None
+    inventory: str = ""
+    limit: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class Instance:
         fleet: Name of the fleet it is labelled with.
         id: The provider's own identifier; never reused, so that host keys are pinned by it.
         state: Where it is in its life.
-        zone: Where it stands; ``localhost`` for the local provider.
+        zone: Where it stands; ``localhost`` for the local provider, the host's own name where it exists already.
         price_usd_h: Estimated price in US dollars an hour.
         created_at: Seconds since the epoch.
         delete_at: When its provider deletes it, in seconds since the epoch; 0: never.
@@ -124,10 +129,15 @@ class Host:
         user: Login name.
         host_key: OpenSSH public host key (``ssh-ed25519 AAAA…``), from a source other than the connection.
         key_alias: Name under which the host key is pinned; outlives the reuse of an address.
-        private_address: Address by which the other hosts of the fleet reach it.
+        private_address: Address by which the other hosts of the fleet reach it; empty: the host itself tells.
         python: Interpreter for the user's script; empty: found on the host.
         root: Folder of fleet's files on the host; relative to the login folder unless absolute.
         proxy: Command whose input and output reach the host's SSH port, word by word; empty: TCP does.
+        identities: Files of the user's private keys that are offered; empty, and no agent: the fleet's own key is.
+        certificates: Files of OpenSSH certificates for these keys, besides ``IDENTITY-cert.pub``.
+        agent: Socket of the user's SSH agent, whose keys are offered, too; ``SSH_AUTH_SOCK``: the one that this
+            variable names when SSH connects; empty: none.
+        identities_only: Of the agent's keys only those that are among `identities`.
     """
 
     name: str
@@ -140,6 +150,10 @@ class Host:
     python: str = ""
     root: str = ".fleet"
     proxy: tuple[str, ...] = ()
+    identities: tuple[str, ...] = ()
+    certificates: tuple[str, ...] = ()
+    agent: str = ""
+    identities_only: bool = False
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,11 @@ def instance_name(index: int) -> str:
     return f"worker-{index}"
 
 
+def is_instance_name(text: str) -> bool:
+    """Whether `text` is the name of an instance, ``worker-0``."""
+    return _INSTANCE_NAME.fullmatch(text) is not None
+
+
 def index_of(name: str) -> int:
     """Index of the instance with this name: 0 of ``worker-0``.
 

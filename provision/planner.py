@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provision.model import FleetSpec, Instance, InstanceState, Plan
+from provision.model import CloudSpec, FleetSpec, Instance, InstanceState, Plan
 from provision.names import instance_name
 
 
@@ -52,7 +52,68 @@ def conflicts(spec: FleetSpec, existing: FleetSpec) -> list[str]:
     if spec.python != existing.python:
         asked = spec.python or "the one found on the host"
         found.append(f"Python interpreter {asked} asked for, it has {existing.python or 'the one found on the host'}")
+    if spec.packages != existing.packages:
+        asked, has = (", ".join(one.packages) or "none" for one in (spec, existing))
+        found.append(f"packages {asked} asked for, it has {has}")
+    if spec.cloud is not None and existing.cloud is not None:
+        found += _cloud_conflicts(spec.cloud, existing.cloud)
     return found
+
+
+def _cloud_conflicts(spec: CloudSpec, existing: CloudSpec) -> list[str]:
+    found = []
+    if (spec.gpu, spec.gpus) != (existing.gpu, existing.gpus):
+        found.append(f"{_gpus(spec)} asked for, its instances have {_gpus(existing)}")
+    if spec.spot != existing.spot:
+        found.append(f"{_spot(spec)} instances asked for, it has {_spot(existing)} ones")
+    if spec.external != existing.external:
+        found.append(f"{_external(spec)} addresses asked for, its instances have {_external(existing)} ones")
+    if spec.max_duration_s != existing.max_duration_s:
+        found.append(f"{_deletion(spec)} asked for, it was made with {_deletion(existing)}")
+    for field, words in _WORDS.items():
+        asked, has = getattr(spec, field), getattr(existing, field)
+        if asked != has:
+            found.append(f"{words} {_said(asked)} asked for, it was made with {_said(has)}")
+    return found
+
+
+_WORDS = {
+    "project": "project",
+    "endpoint": "endpoint",
+    "zones": "zones",
+    "machine_type": "machine type",
+    "image": "image",
+    "disk_gb": "disk size in GB",
+    "disk_type": "disk type",
+    "network": "network",
+    "subnetwork": "subnetwork",
+    "ssh_from": "SSH from",
+    "ssh_user": "login name",
+    "ssh_port": "SSH port",
+    "scopes": "scopes",
+    "service_account": "service account",
+}
+"""What to call the settings of a cloud that have no words of their own."""
+
+
+def _said(value: object) -> str:
+    return (", ".join(value) if isinstance(value, tuple) else str(value)) or "the default"
+
+
+def _gpus(cloud: CloudSpec) -> str:
+    return f"{cloud.gpus} {cloud.gpu}" if cloud.gpu else "no GPU"
+
+
+def _spot(cloud: CloudSpec) -> str:
+    return "spot" if cloud.spot else "on-demand"
+
+
+def _external(cloud: CloudSpec) -> str:
+    return "external" if cloud.external else "only internal"
+
+
+def _deletion(cloud: CloudSpec) -> str:
+    return f"deletion after {cloud.max_duration_s / 3600:g} h" if cloud.max_duration_s else "no deletion"
 
 
 def _workers(count: int) -> str:

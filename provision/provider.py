@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from provision.model import FleetSpec, Host, Instance
+from provision.model import Finding, FleetSpec, Host, Instance, Quote
 
 Progress = Callable[[str, str], None]
-"""Called with an instance's name and what is being done with it, ``("worker-0", "starting sshd")``."""
+"""Called with an instance's name and what is being done with it, ``("worker-0", "starting sshd")``; with the name of a
+place for what concerns all that is made there, ``("us-central1-a", "has no capacity for 2 instances")``."""
+
+
+class Journal(Protocol):
+    """Where a provider writes what it is about to do, so that nothing is lost with the program."""
+
+    def intend(self, fleet: str, intent: str, **details: Any) -> None:
+        """Write an intent; on disk when this returns. One of a fleet that is not known here is not written."""
+
+    def intents(self, fleet: str) -> list[dict[str, Any]]:
+        """All intents of a fleet, oldest first, each as it was given, under ``intent`` its name; empty where unknown."""
 
 
 class ProviderError(Exception):
@@ -35,7 +46,10 @@ class Provider(Protocol):
 
     Every method may be repeated after any crash, of this program or of the provider, and then repairs.
 
-    - ``check`` touches nothing. It raises ProviderError while nothing has been started or paid for.
+    - ``check`` looks at the spec and at this computer alone. It raises ProviderError while nothing has been started or
+      paid for.
+    - ``quote`` asks the provider, and starts nothing: it raises ProviderError for what would fail later (credentials,
+      quota, a machine that is not to be had anywhere).
     - ``create`` is idempotent: names are deterministic, so instances already there under the fleet's name are
       left alone and only the missing ones are made. One that is STOPPED is
       started again, with its id, its host key and all that it holds; one that is STARTING was half made by a program
@@ -44,9 +58,10 @@ class Provider(Protocol):
     - ``list`` is one call for all instances of a fleet; of all fleets where no name is given. An instance that
       was only half made, or whose process has died, is listed too (STARTING, STOPPED), so that ``delete``
       finds it.
-    - ``host`` tells how SSH reaches a RUNNING instance, its host key from a source other than the connection.
+    - ``hosts`` tells how SSH reaches RUNNING instances, their host keys from a source other than the connection.
     - ``delete`` returns when the instances, and every process and file that belongs to them, are gone. One that
       is already gone is success. ``list`` no longer shows what it deleted.
+    - ``delete_fleet`` deletes the instances of a fleet and all that was made for it besides, and looks again.
     """
 
     name: str
@@ -54,22 +69,49 @@ class Provider(Protocol):
     def check(self, spec: FleetSpec) -> None:
         """Raise ProviderError if `spec` cannot be made here, before anything is touched."""
 
+    def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
+        """What making the instances `names` of fleet `spec` would cost, and where they would stand.
+
+        Raises:
+            ProviderError: they cannot be made; nothing was touched.
+        """
+
     def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
-        """Make the instances `names` of fleet `spec`.
+        """Make the instances `names` of fleet `spec`, all in one place or none.
 
         Raises:
             ProviderError: an instance could not be made.
         """
 
-    def list(self, fleet: str | None = None) -> list[Instance]:
-        """All instances of `fleet` (of every fleet, where it is None), ordered by fleet and index."""
-
-    def host(self, instance: Instance) -> Host:
-        """How SSH reaches `instance`.
+    def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> Sequence[Host]:
+        """How SSH reaches `instances`, in their order.
 
         Raises:
-            ProviderError: it does not run, or has not published its host key.
+            ProviderError: one does not run, or has not published its host key.
         """
 
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
         """Delete `instances` and all that belongs to them; a missing one is success."""
+
+    def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
+        """Delete all that was ever made for `fleet`, and list again.
+
+        Returns:
+            Names of what is still there.
+        """
+
+    def extend(self, instances: Sequence[Instance], seconds: float, progress: Progress) -> None:
+        """Let the provider delete `instances` so many seconds from now, and not before.
+
+        Raises:
+            ProviderError: it has no such deadline, or does not change it.
+        """
+
+    def fates(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
+        """Why instances are gone or stopped, each as a clause (``was preempted at 12:03:10``); those it knows."""
+
+    def doctor(self) -> Sequence[Finding]:
+        """All that this provider needs, and whether it is there; touches nothing."""
+
+    def list(self, fleet: str | None = None) -> list[Instance]:
+        """All instances of `fleet` (of every fleet, where it is None), ordered by fleet and index."""

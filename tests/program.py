@@ -63,7 +63,7 @@ class Program:
     env: dict[str, str] = field(default_factory=dict)
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLEET_")}
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("FLEET_", "GOOGLE_"))}
         return {**inherited, "FLEET_STATE_DIR": str(self.state), **self.env, **(more or {})}
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:

@@ -28,6 +28,7 @@ def fleet_opened(record: FleetRecord) -> FleetOpened:
         hosts=tuple(host.name for host in record.hosts),
         created_at=record.created_at,
         price_usd_h=record.price_usd_h,
+        delete_at=record.delete_at,
     )
 
 

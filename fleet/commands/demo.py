@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.commands import down, train, up
+from fleet.commands.wanted import UpRequest
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Note, Sink
 from fleet.ports import Ports
+from fleet.settings import Settings
 
 FLEET = "demo"
 EPOCHS = 5
@@ -58,7 +60,7 @@ def _need_tensorflow() -> None:
 @contextmanager
 def _fleet(request: DemoRequest, ports: Ports, sink: Sink) -> Iterator[None]:
     sink.emit(Note(f"$ fleet up --workers {request.workers}"))
-    up.run(up.UpRequest(fleet=FLEET, workers=request.workers), ports, sink)
+    up.run(UpRequest(FLEET, Settings(provider="local", workers=request.workers)), ports, sink)
     try:
         yield
     finally:

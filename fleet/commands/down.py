@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from fleet.commands.reach import progress_to
 from fleet.errors import CancelledError, FleetError
-from fleet.events import FleetDown, InstanceChanged, Note, Sink
+from fleet.events import FleetDown, Note, Sink
 from fleet.ports import Ports
 from fleet.providers import translated
-from fleet.state import FleetFolder, FleetRecord
-from provision.model import Instance
+from fleet.state import FleetFolder, FleetRecord, cost_usd
+from provision.model import CloudSpec, Instance
 from provision.provider import Provider
 
 
@@ -29,30 +30,24 @@ class DownSummary:
     deleted: tuple[str, ...]
 
 
-def delete_instances(
-    instances: Sequence[Instance], folder: FleetFolder, provider: Provider, sink: Sink
-) -> list[Instance]:
+def delete_instances(instances: Sequence[Instance], folder: FleetFolder, provider: Provider, sink: Sink) -> list[str]:
     """Delete `instances`, the intent written before; list again.
 
     Returns:
-        Those that are still there.
+        Names of those that are still there.
     """
-
-    def progress(name: str, step: str) -> None:
-        sink.emit(InstanceChanged(name, step, done=step == "deleted"))
-
     if not instances:
         return []
     if folder.exists():
         folder.intend("delete", instances=[[item.name, item.id] for item in instances])
-    with translated():
-        provider.delete(instances, progress)
     gone = {item.id for item in instances}
-    return [item for item in provider.list(instances[0].fleet) if item.id in gone]
+    with translated():
+        provider.delete(instances, progress_to(sink, "deleted"))
+        return [item.name for item in provider.list(instances[0].fleet) if item.id in gone]
 
 
 def run(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
-    """Delete the fleet's instances, list again, and forget the fleet once nothing is left.
+    """Delete all that was made for the fleet, list again, and forget the fleet once nothing is left.
 
     Raises:
         CancelledError: the user said no, or interrupted; a repeat goes on.
@@ -65,31 +60,46 @@ def run(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
 def _down(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
     folder = ports.store.fleet(request.fleet)
     record = _record(folder)
-    provider = ports.provider(record.spec.provider if record else "local")
-    instances = provider.list(request.fleet)
+    provider = ports.provider(*_made_by(folder, record))
+    with translated():
+        instances = provider.list(request.fleet)
     if not instances and not folder.exists():
         sink.emit(Note(f"there is no fleet {request.fleet!r}: nothing to delete"))
         return DownSummary(request.fleet, ())
     if record is not None and record.ready:
         _ask(record, folder, ports)
+    left = _delete(request.fleet, folder, provider, sink)
+    if left:
+        raise FleetError(f"{len(left)} things are still there: {', '.join(left)}", next_step="fleet down")
+    folder.delete()
+    sink.emit(_bill(request.fleet, record, instances, ports.clock()))
+    return DownSummary(request.fleet, tuple(item.name for item in instances))
+
+
+def _delete(fleet: str, folder: FleetFolder, provider: Provider, sink: Sink) -> list[str]:
+    """Names of what is left."""
+    if folder.exists():
+        folder.intend("delete_fleet")
     try:
-        left = delete_instances(instances, folder, provider, sink)
+        with translated():
+            return list(provider.delete_fleet(fleet, progress_to(sink, "deleted")))
     except KeyboardInterrupt:
         raise CancelledError(
             "fleet down was interrupted; some of the fleet may be left",
             next_step="fleet down",
         ) from None
-    if left:
-        raise FleetError(
-            f"{len(left)} of {len(instances)} instances are still there: {', '.join(item.name for item in left)}",
-            next_step="fleet down",
-        )
-    folder.delete()
-    lived = max(0.0, ports.clock() - record.created_at) if record else 0.0
-    cost = record.price_usd_h * lived / 3600 if record else 0.0
-    names = tuple(item.name for item in instances)
-    sink.emit(FleetDown(request.fleet, names, left=0, cost_usd=cost, lived_s=lived))
-    return DownSummary(request.fleet, names)
+
+
+def _bill(fleet: str, record: FleetRecord | None, instances: Sequence[Instance], now: float) -> FleetDown:
+    """What was deleted and what it cost; where the provider had deleted it before, by what is on record."""
+    known = list(instances) or list(record.instances if record else ())
+    began = min((item.created_at for item in known if item.created_at), default=record.created_at if record else now)
+    cost = cost_usd(known, now)
+    if not cost and record:
+        cost = record.price_usd_h * max(0.0, now - record.created_at) / 3600
+    return FleetDown(
+        fleet, tuple(item.name for item in instances), left=0, cost_usd=cost, lived_s=max(0.0, now - began)
+    )
 
 
 def _record(folder: FleetFolder) -> FleetRecord | None:
@@ -97,6 +107,18 @@ def _record(folder: FleetFolder) -> FleetRecord | None:
         return folder.read() if folder.exists() else None
     except FleetError:
         return None
+
+
+def _made_by(folder: FleetFolder, record: FleetRecord | None) -> tuple[str, CloudSpec | None]:
+    """Provider and cloud of a fleet: by its record, else by what the journal says of its making."""
+    if record is not None:
+        return record.spec.provider, record.spec.cloud
+    for entry in reversed(folder.intents()):
+        if entry.get("provider"):
+            known = {field.name for field in fields(CloudSpec)}
+            cloud = {key: value for key, value in (entry.get("cloud") or {}).items() if key in known}
+            return str(entry["provider"]), CloudSpec(**cloud)
+    return "local", None
 
 
 def _ask(record: FleetRecord, folder: FleetFolder, ports: Ports) -> None:

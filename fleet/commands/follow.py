@@ -28,6 +28,7 @@ from train.agent.records import (
 )
 
 if TYPE_CHECKING:
+    from fleet.commands.repair import Mender
     from fleet.remote.channel import AgentChannel
     from fleet.remote.follower import Follower, Item
     from train.diagnosis import Verdict
@@ -51,6 +52,8 @@ class Followed:
         lines: Of the logs of the newest attempt only the last so many lines; None: all of all attempts.
         follow: Go on until the job ends.
         logs: Send the logs.
+        mender: Replaces the hosts that are lost; None: nobody does.
+        lost: Hosts to follow as soon as they are replaced.
     """
 
     folder: FleetFolder
@@ -63,6 +66,8 @@ class Followed:
     lines: int | None = None
     follow: bool = True
     logs: bool = True
+    mender: Mender | None = None
+    lost: tuple[Host, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -85,29 +90,32 @@ class Ended:
 
 def _follower(followed: Followed) -> Follower:
     from fleet.remote.channel import open_agent
-    from fleet.remote.follower import Follower
+    from fleet.remote.follower import GIVE_UP_S, Follower
 
     tail = -1 if followed.lines is None else followed.lines
     channels = {channel.connection.host.name: channel for channel in followed.channels}
     requests = [
         (
-            channel.connection.host,
+            host,
             Follow(
                 followed.job,
-                channel.connection.host.name,
+                host.name,
                 tail_lines=tail,
                 attempt=1 if followed.lines is None else 0,
                 logs=followed.logs,
                 follow=followed.follow,
             ),
         )
-        for channel in followed.channels
+        for host in (*(channel.connection.host for channel in followed.channels), *followed.lost)
     ]
+    mender = followed.mender
 
     def reopen(host: Host) -> AgentChannel:
-        return open_agent(host, followed.folder.key)
+        return open_agent(mender.where(host) if mender else host, followed.folder.key)
 
-    return Follower(requests, reopen, channels=channels)
+    if mender is None:
+        return Follower(requests, reopen, channels=channels)
+    return Follower(requests, reopen, channels=channels, give_up_s=mender.patience_s + GIVE_UP_S, replaced=True)
 
 
 def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambda _: False) -> Ended:
@@ -125,7 +133,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
         JobNotFinished: Ctrl-C.
         FleetError: a host did not come back, and no other told how the job ended.
     """
-    telling = _Telling(followed, sink)
+    telling = _Telling(followed, followed.mender.sink if followed.mender else sink)
     try:
         with _follower(followed) as follower:
             for item in follower:
@@ -150,7 +158,7 @@ class _Telling:
         self._sink = sink
         self._evidence = Evidence(followed.members, followed.spares)
         self._results: list[JobResult] = []
-        self._noticed: set[str] = set()
+        self._noticed: set[tuple[int, str]] = set()
         self._ended: set[int] = set()  # attempts that were told to have failed
         self._open: dict[int, tuple[AttemptEnded, float]] = {}  # whose cause is to be told, and when at the latest
         self._away: dict[str, object] = {}  # hosts of which nothing is to be expected, for the time being
@@ -162,14 +170,16 @@ class _Telling:
             self._results.append(record)
             self._away[item.host] = record  # nothing comes after it
         elif isinstance(record, Notice):
-            if record.text not in self._noticed:  # every host tells it
-                self._noticed.add(record.text)
+            if (record.attempt, record.text) not in self._noticed:  # every host tells it
+                self._noticed.add((record.attempt, record.text))
                 self._sink.emit(Note(record.text, Level.WARNING))
         elif isinstance(record, AttemptEnded):
             self._attempt_ended(record)
         else:
             self._emit(item)
             self._evidence.add(record, item.payload)
+        if self._followed.mender is not None:
+            _hint(self._followed.mender, item)
         self._judge_what_is_complete()
 
     def _attempt_ended(self, record: AttemptEnded) -> None:
@@ -219,6 +229,17 @@ class _Telling:
         if verdict is not None:
             self._sink.emit(_diagnosed(result.job, result.attempt, verdict, final=True))
         return Ended(result, verdict)
+
+
+def _hint(mender: Mender, item: Item) -> None:
+    """Let the mender know which hosts are lost, and which are not."""
+    record = item.record
+    if isinstance(record, ConnectionLost):
+        mender.lost(item.host)
+    elif isinstance(record, AttemptEnded) and record.preempted:
+        mender.lost(record.first_task)
+    elif isinstance(record, ConnectionRestored) or (isinstance(record, TaskState) and record.phase is Phase.WAITING):
+        mender.back(item.host)
 
 
 def _diagnosed(job: str, attempt: int, verdict: Verdict, *, final: bool) -> JobDiagnosed:

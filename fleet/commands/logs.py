@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fleet.commands.agents import fleet_opened, newest_reports, open_some
 from fleet.commands.follow import Followed, follow, outcome_or_raise
+from fleet.commands.mend import missing_seats
+from fleet.commands.policy import SPOT_HOST_TIMEOUT_S
+from fleet.commands.repair import Rented, mend, mending
 from fleet.commands.status import script_of
 from fleet.errors import NotFoundError, UsageError
 from fleet.events import JobStarted, Level, Note, Sink
@@ -13,6 +19,10 @@ from fleet.ports import Ports
 from fleet.state import FleetRecord
 from provision.names import index_of, instance_name
 from train.agent.records import JobReport, JobResult
+
+if TYPE_CHECKING:
+    from fleet.remote.channel import AgentChannel
+    from fleet.remote.fanout import Outcome
 
 
 @dataclass(frozen=True)
@@ -66,17 +76,24 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
     name = worker_name(request.worker)
     folder, record = ports.store.need(request.fleet)
     tasks = _tasks(name, record)
-    with open_some(record.hosts, folder.key) as (channels, unreached):
-        raise_failures([outcome for outcome in unreached if outcome.host.name == name], "show its log")
+    fleet = Rented(record, folder, ports, "logs")
+    with contextlib.ExitStack() as stack:
+        channels, unreached = stack.enter_context(open_some(record.hosts, folder.key))
+        if not request.follow or record.spec.cloud is None:
+            raise_failures([outcome for outcome in unreached if outcome.host.name == name], "show its log")
         reports = newest_reports(channels, request.job)
         if not reports:
             what = f"no job {request.job}" if request.job else "no job yet"
             raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_step="fleet status, fleet train task.py")
         first = max(reports.values(), key=lambda report: report.attempt)
         _announce(record, first, sink)
-        for outcome in unreached:
-            if outcome.error is not None:
-                sink.emit(Note(f"{outcome.error.sentence}; its log is left out", Level.WARNING))
+        _, lost = missing_seats(reports)
+        mender = stack.enter_context(mending(fleet, sink, SPOT_HOST_TIMEOUT_S)) if request.follow else None
+        if mender is not None:
+            for host in lost:
+                mender.lost(host)
+        else:
+            _tell(unreached, sink)
         followed = Followed(
             folder=folder,
             record=record,
@@ -87,9 +104,19 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             attempts=first.attempts,
             lines=request.lines,
             follow=request.follow,
+            mender=mender,
+            lost=tuple(one.host for one in unreached if one.host.name in tasks) if mender is not None else (),
         )
         ended = follow(followed, sink)
+    if lost and not request.follow:
+        mend(fleet, sink)
     return outcome_or_raise(ended)
+
+
+def _tell(unreached: Sequence[Outcome[AgentChannel]], sink: Sink) -> None:
+    for outcome in unreached:
+        if outcome.error is not None:
+            sink.emit(Note(f"{outcome.error.sentence}; its log is left out", Level.WARNING))
 
 
 def _announce(record: FleetRecord, report: JobReport, sink: Sink) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from fleet.errors import UsageError
+from provision.model import CloudSpec
 from train.agent.records import OnHang, Policy, Replication, RestartPolicy
 
 SHORTEST_LINK_TIMEOUT_S = 1.0
+SPOT_HOST_TIMEOUT_S = 1800.0
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -39,8 +41,31 @@ def replication(folder: str, mib_s: float) -> Replication:
 
 
 def most_attempts(policy: Policy) -> int:
-    """How often a job is started at most."""
-    return 1 if policy.restart is RestartPolicy.NEVER else 1 + policy.restarts
+    """How often a job is started at most; 0: no limit."""
+    restarts = 0 if policy.restart is RestartPolicy.NEVER else policy.restarts
+    return 0 if policy.preemptions < 0 else 1 + restarts + policy.preemptions
+
+
+def on_fleet(
+    policy: Policy, cloud: CloudSpec | None, *, preemptions: int | None, host_timeout_s: float | None
+) -> Policy:
+    """`policy` with what was not said as it suits the hosts.
+
+    Spot instances are taken back and come again: all such losses are survived, and waited out for as long as another
+    instance may take.
+
+    Args:
+        policy: All else that was said.
+        cloud: What the fleet rents; None: nothing.
+        preemptions: As many losses of a host are no failures; None: not said.
+        host_timeout_s: How long a lost host may take to come back, in seconds; None: not said.
+    """
+    spot = cloud is not None and cloud.spot
+    if preemptions is None:
+        preemptions = -1 if spot else 0
+    if host_timeout_s is None:
+        host_timeout_s = SPOT_HOST_TIMEOUT_S if spot else policy.host_timeout_s
+    return policy._replace(preemptions=preemptions, host_timeout_s=host_timeout_s)
 
 
 def check_policy(policy: Policy, *, spares: int, hosts: int, link_timeout_s: float) -> None:
@@ -75,7 +100,7 @@ def _restarts(policy: Policy, spares: int) -> Iterator[tuple[str, str]]:
     if policy.restart is RestartPolicy.EXIT_CODE and not policy.restarts:
         yield "--restart-policy exit-code restarts nothing without --restarts", "--restarts 3, say"
     for count, option in ((spares, "--spares"), (policy.min_workers, "--min-workers")):
-        if count and not policy.restarts:
+        if count and not (policy.restarts or policy.preemptions):
             yield f"{option} {count} needs --restarts: the job goes on in a new attempt", "--restarts 3, say"
 
 

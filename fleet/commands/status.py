@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from fleet.commands.follow import agreed
 from fleet.config import for_fleet
 from fleet.errors import FleetError, NotFoundError
 from fleet.ports import Ports
+from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from provision.model import Host
@@ -39,10 +41,10 @@ def run(request: StatusRequest, ports: Ports) -> list[FleetStatus]:
     names = [request.fleet] if request.fleet else ports.store.names()
     if not names:
         raise NotFoundError("no fleet is up", next_step="fleet up --workers 2")
-    return [_status(name, ports.store.fleet(name)) for name in names]
+    return [_status(name, ports.store.fleet(name), ports) for name in names]
 
 
-def _status(name: str, folder: FleetFolder) -> FleetStatus:
+def _status(name: str, folder: FleetFolder, ports: Ports) -> FleetStatus:
     record = folder.read()
     if record is None or not record.ready:
         spec = record.spec if record else None
@@ -52,10 +54,24 @@ def _status(name: str, folder: FleetFolder) -> FleetStatus:
     return FleetStatus(
         name=name,
         provider=record.spec.provider,
-        hosts=hosts,
+        hosts=_with_fates(hosts, record, ports),
         job=job,
         price_usd_h=record.price_usd_h,
         created_at=record.created_at,
+        delete_at=record.delete_at,
+    )
+
+
+def _with_fates(hosts: tuple[HostStatus, ...], record: FleetRecord, ports: Ports) -> tuple[HostStatus, ...]:
+    """`hosts`, with what the provider says of those that do not answer; as they are where it says nothing."""
+    silent = [host.name for host in hosts if not host.reachable]
+    if not silent or record.spec.cloud is None:
+        return hosts
+    fates: Mapping[str, str] = {}
+    with contextlib.suppress(FleetError), translated():
+        fates = ports.provider(record.spec.provider, record.spec.cloud).fates(record.spec.name, silent)
+    return tuple(
+        replace(host, reason=f"{host.name} {fates[host.name]}") if host.name in fates else host for host in hosts
     )
 
 

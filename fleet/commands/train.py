@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fleet.commands.agents import ask, fleet_opened, open_agents, stop_everywhere
+from fleet.commands.agents import ask, fleet_opened, stop_everywhere
 from fleet.commands.follow import Followed, detached, follow, outcome_or_raise, until_running
 from fleet.commands.interrupts import deferred_interrupt
-from fleet.commands.policy import check_policy, most_attempts
+from fleet.commands.policy import check_policy, most_attempts, on_fleet
+from fleet.commands.repair import Rented, mending, open_whole
 from fleet.config import for_fleet
 from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
 from fleet.ports import Ports
-from fleet.state import FleetFolder, FleetRecord
+from fleet.state import FleetRecord
 from train.agent.cluster import endpoint, tf_config
 from train.agent.records import Commit, JobResult, Member, Policy, Prepare, Prepared, Replication
 from train.keras import Choice, KerasError, choose, needs_legacy
@@ -49,6 +50,8 @@ class TrainRequest:
     grace_s: float = 10.0
     spares: int = 0  # the last so many hosts get no task until another is lost
     policy: Policy = field(default_factory=Policy)
+    preemptions: int | None = None  # so many losses of a host are no failures; None: as it suits the fleet
+    host_timeout_s: float | None = None  # how long a lost host may take to come back; None: as it suits the fleet
     replication: Replication = field(default_factory=Replication)
     link_timeout_s: float = 10.0  # a host that is silent for so long is lost
 
@@ -98,6 +101,7 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
     script = _checked(Path(request.script))
     data = [parse_data(item) for item in request.data]
     folder, record = ports.store.need(request.fleet)
+    request = _on_fleet(request, record)
     check_policy(
         request.policy, spares=request.spares, hosts=len(record.hosts), link_timeout_s=request.link_timeout_s
     )
@@ -107,7 +111,8 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
         lock = stack.enter_context(contextlib.ExitStack())
         lock.enter_context(ports.store.lock(request.fleet, f"train {request.script}"))
         sink.emit(fleet_opened(record))
-        channels = stack.enter_context(open_agents(record.hosts, folder.key))
+        fleet = Rented(record, folder, ports, "train")
+        record, channels = stack.enter_context(open_whole(fleet, sink))
         try:
             job = job_id(ports.clock())
             prepared = _prepare(request, record, job, program, channels, sink)
@@ -126,9 +131,20 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
                 record = dataclasses.replace(record, last_job=job, last_script=program.path)
                 folder.write(record)
             lock.close()
-            return _followed(request, folder, record, channels, commits, ports, sink)
+            fleet = dataclasses.replace(fleet, record=record)
+            return _followed(request, fleet, channels, commits, sink)
         except KeyboardInterrupt:
             raise (detached(job) if record.last_job == job else _nothing_started()) from None
+
+
+def _on_fleet(request: TrainRequest, record: FleetRecord) -> TrainRequest:
+    policy = on_fleet(
+        request.policy,
+        record.spec.cloud,
+        preemptions=request.preemptions,
+        host_timeout_s=request.host_timeout_s,
+    )
+    return dataclasses.replace(request, policy=policy)
 
 
 def _nothing_started() -> CancelledError:
@@ -279,14 +295,12 @@ def _commit(channels: Sequence[AgentChannel], commits: Sequence[Commit], grace_s
 
 def _followed(
     request: TrainRequest,
-    folder: FleetFolder,
-    record: FleetRecord,
+    fleet: Rented,
     channels: Sequence[AgentChannel],
     commits: Sequence[Commit],
-    ports: Ports,
     sink: Sink,
 ) -> TrainSummary:
-    first = commits[0]
+    first, record = commits[0], fleet.record
     attempts = most_attempts(request.policy)
     sink.emit(
         JobStarted(
@@ -294,13 +308,13 @@ def _followed(
             script=record.last_script,
             attempt=first.attempt,
             members=tuple(first.members),
-            started_at=ports.clock(),
+            started_at=fleet.ports.clock(),
             spares=tuple(first.spares),
             attempts=attempts,
         )
     )
     followed = Followed(
-        folder=folder,
+        folder=fleet.folder,
         record=record,
         job=first.job,
         channels=tuple(channels),
@@ -315,5 +329,7 @@ def _followed(
         text = f"job {first.job} runs; `fleet logs -f` shows it, `fleet stop` ends it"
         sink.emit(Note(for_fleet(text, request.fleet)))
         return TrainSummary(job=first.job)
-    result = outcome_or_raise(follow(followed, sink))
+    with mending(fleet, sink, request.policy.host_timeout_s) as mender:
+        ended = follow(dataclasses.replace(followed, mender=mender), sink)
+    result = outcome_or_raise(ended)
     return TrainSummary(job=first.job, result=result)

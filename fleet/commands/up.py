@@ -2,187 +2,262 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
-from fleet.commands.agents import fleet_opened, open_agents
+from fleet.commands.agents import fleet_opened
 from fleet.commands.down import delete_instances
 from fleet.commands.mend import rejoin
+from fleet.commands.reach import BOOTED, progress_to, reach
+from fleet.commands.wanted import UpRequest, wanted
 from fleet.config import for_fleet
-from fleet.errors import CancelledError, FleetError, UsageError
-from fleet.events import HostConnected, InstanceChanged, Note, Sink
+from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UsageError
+from fleet.events import Level, Note, Quoted, Sink
 from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord, with_hosts
-from provision.model import FleetSpec, Host, Instance, Plan
-from provision.planner import conflicts, plan
+from provision.model import FleetSpec, Host, Instance, Plan, Quote
+from provision.planner import plan
 from provision.provider import Provider
 
-DEFAULT_WORKERS = 2
-GPU_TYPES = ("t4", "l4", "p4", "p100", "v100", "a100", "h100")
-
-
-@dataclass(frozen=True)
-class UpRequest:
-    """What the user typed; empty or None: not said."""
-
-    fleet: str
-    workers: int | None = None
-    provider: str = ""
-    gpu: str = ""
-    python: str = ""
+RETRY_FIRST_S = 30.0
+RETRY_LONGEST_S = 600.0
 
 
 @dataclass(frozen=True)
 class UpSummary:
-    """The fleet as it is now."""
+    """The fleet as it is now; nothing in it after a dry run."""
 
     fleet: str
-    hosts: tuple[Host, ...]
-    created: tuple[str, ...]
-
-
-def check_gpu(text: str) -> None:
-    """Refuse a GPU that is unknown, or that no provider of this version has.
-
-    Raises:
-        UsageError: always, unless `text` is empty.
-    """
-    if not text:
-        return
-    match = re.fullmatch(r"([a-z0-9-]+)(?::([1-9][0-9]*))?", text)
-    if match is None or match[1] not in GPU_TYPES:
-        raise UsageError(
-            f"--gpu {text!r} is no GPU that fleet knows",
-            cause=f"known are {', '.join(GPU_TYPES)}, with a number behind a colon for several: t4:2",
-            next_step="fleet up --workers 2 --gpu t4",
-        )
-    raise UsageError(
-        f"--gpu {text} needs Google Compute Engine, which this version cannot start yet",
-        next_step="leave --gpu out for a fleet on this computer",
-    )
-
-
-def wanted(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
-    """The spec that the user means: what was said, else what the fleet already has, else the defaults.
-
-    Raises:
-        UsageError: a setting makes no sense, or the fleet is up with another one.
-    """
-    check_gpu(request.gpu)
-    if request.workers is not None and request.workers < 1:
-        raise UsageError(
-            f"--workers {request.workers}: a fleet has at least one worker", next_step="fleet up --workers 2"
-        )
-    spec = FleetSpec(
-        name=request.fleet,
-        provider=request.provider or "local",
-        workers=request.workers if request.workers is not None else DEFAULT_WORKERS,
-        python=request.python,
-    )
-    if record is None:
-        return spec
-    said = replace(
-        record.spec,
-        workers=request.workers if request.workers is not None else record.spec.workers,
-        provider=request.provider or record.spec.provider,
-        python=request.python or record.spec.python,
-    )
-    different = conflicts(said, record.spec)
-    if different:
-        raise UsageError(
-            f"fleet {request.fleet!r} is already up with other settings",
-            cause="; ".join(different),
-            next_step="fleet down first, or --fleet NAME for another one",
-        )
-    return said
+    hosts: tuple[Host, ...] = ()
+    created: tuple[str, ...] = ()
 
 
 def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
     """Bring the fleet to what was asked for, and check that every host answers.
 
     Raises:
-        UsageError: what was asked for makes no sense; nothing was touched.
+        UsageError: what was asked for makes no sense, or costs money and nobody can be asked; nothing was touched.
         FleetError: an instance could not be made or reached. Instances that this call made are deleted again.
-        CancelledError: interrupted; likewise.
+        CancelledError: the user said no, and nothing was touched; or interrupted, and likewise.
     """
     folder = ports.store.fleet(request.fleet)
-    spec = wanted(request, folder.read() if folder.exists() else None)
-    provider = ports.provider(spec.provider)
-    with translated():
-        provider.check(spec)
+    record = folder.read() if folder.exists() else None
+    agreed = _agreed(request, wanted(request, record), record, ports, sink)
+    if request.dry_run:
+        return UpSummary(request.fleet)
     with ports.store.lock(request.fleet, "up"):
         record = folder.read() if folder.exists() else None
-        spec = replace(wanted(request, record), public_key=folder.create())
-        if record is None:
-            record = FleetRecord(spec=spec, created_at=ports.clock())
-            folder.write(record)
-        return _reconcile(spec, folder, record, provider, sink)
+        spec = wanted(request, record)
+        provider = ports.provider(spec.provider, spec.cloud)
+        with translated():
+            before = provider.list(spec.name)
+        _check_known(folder, before)
+        steps = plan(spec, before)
+        if spec.cloud is not None and not set(steps.create) <= agreed:
+            raise NotReadyError(
+                f"fleet {spec.name!r} changed while you were asked: {', '.join(steps.create)} would be made now",
+                next_step="fleet up",
+            )
+        return _Up(request, spec, folder, provider, ports, sink).run(record, before, steps)
 
 
-def _reconcile(
-    spec: FleetSpec, folder: FleetFolder, record: FleetRecord, provider: Provider, sink: Sink
-) -> UpSummary:
-    before = provider.list(spec.name)
-    steps = plan(spec, before)
-    try:
-        hosts = _make(spec, steps, folder, provider, sink)
-    except (KeyboardInterrupt, FleetError) as error:
-        _undo(spec, before, folder, provider, sink)
-        if isinstance(error, KeyboardInterrupt):
-            raise CancelledError(
-                f"fleet up was interrupted; {'what it had made is deleted' if before else 'nothing is left'}",
-                next_step=f"fleet up --workers {spec.workers}",
-            ) from None
-        raise
-    price = sum(instance.price_usd_h for instance in provider.list(spec.name))
-    record = with_hosts(replace(record, spec=spec), hosts, price)
-    folder.write(record)
-    _report(record, steps, sink)
-    if record.last_job:
-        rejoin(record, folder, sink)
-    return UpSummary(fleet=spec.name, hosts=tuple(hosts), created=steps.create)
+def _agreed(
+    request: UpRequest, spec: FleetSpec, record: FleetRecord | None, ports: Ports, sink: Sink
+) -> frozenset[str]:
+    """Names of the instances that may be made, now that the user knows what they cost; touches nothing.
 
-
-def _make(spec: FleetSpec, steps: Plan, folder: FleetFolder, provider: Provider, sink: Sink) -> list[Host]:
-    def progress(instance: str, step: str) -> None:
-        sink.emit(InstanceChanged(instance, step, done=step == "ready"))
-
+    Raises:
+        UsageError: they cost money, and nobody can be asked.
+        CancelledError: the user said no.
+    """
+    provider = ports.provider(spec.provider, spec.cloud, keep=False)
     with translated():
+        provider.check(spec)
+        names = plan(spec, provider.list(spec.name) if record else ()).create
+        quote = provider.quote(spec, names) if names else Quote(0)
+    if quote.offers:
+        _tell(quote, spec, sink)
+    elif request.dry_run:
+        sink.emit(Note(_free(spec, names)))
+    if request.dry_run or not quote.offers:
+        return frozenset(names)
+    if not ports.attended:
+        raise UsageError(
+            "this costs money, and there is no terminal on which to ask you",
+            next_step="repeat it with --yes, or with --dry-run to see the price",
+        )
+    if not ports.confirm("Proceed?"):
+        raise CancelledError("nothing was made", next_step="fleet up --help   shows what can be chosen")
+    return frozenset(names)
+
+
+def _tell(quote: Quote, spec: FleetSpec, sink: Sink) -> None:
+    sink.emit(
+        Quoted(
+            fleet=spec.name,
+            provider=spec.provider,
+            project=spec.cloud.project if spec.cloud else "",
+            instances=quote.instances,
+            offers=quote.offers,
+            spot=quote.spot,
+            priced_at=quote.priced_at,
+            delete_after_s=quote.delete_after_s,
+            notes=quote.notes,
+        )
+    )
+
+
+def _free(spec: FleetSpec, names: Sequence[str]) -> str:
+    if not names:
+        return f"fleet {spec.name!r} is up with all of its workers: nothing would be made"
+    return f"{', '.join(names)} would be started on this computer, at no cost"
+
+
+def _check_known(folder: FleetFolder, before: Sequence[Instance]) -> None:
+    if before and not folder.key.exists():
+        raise NotReadyError(
+            f"there are instances of a fleet {before[0].fleet!r} whose key is not on this computer any more: "
+            f"{', '.join(item.name for item in before)}",
+            next_step="fleet gc   deletes them",
+        )
+
+
+class _Up:
+    """Makes a fleet, or what is missing of it, and takes back what it made where it fails.
+
+    Args:
+        request: What the user typed.
+        spec: What is wanted.
+        folder: Files of the fleet.
+        provider: Makes the instances.
+        ports: The outside world.
+        sink: Takes the events.
+    """
+
+    def __init__(
+        self, request: UpRequest, spec: FleetSpec, folder: FleetFolder, provider: Provider, ports: Ports, sink: Sink
+    ) -> None:
+        self._request = request
+        self._spec = spec
+        self._folder = folder
+        self._provider = provider
+        self._ports = ports
+        self._sink = sink
+
+    def run(self, record: FleetRecord | None, before: Sequence[Instance], steps: Plan) -> UpSummary:
+        """Carry out `steps`.
+
+        Raises:
+            FleetError: it failed; what was made is deleted.
+            CancelledError: interrupted; likewise.
+        """
+        try:
+            self._spec = replace(self._spec, public_key=self._folder.create())
+            record = self._begun(record, before)
+            hosts = self._make(steps)
+        except (KeyboardInterrupt, FleetError) as error:
+            self._undo(before, error)
+            if isinstance(error, KeyboardInterrupt):
+                raise CancelledError(
+                    f"fleet up was interrupted; {'what it had made is deleted' if before else 'nothing is left'}",
+                    next_step=f"fleet up --workers {self._spec.workers}",
+                ) from None
+            raise
+        record = with_hosts(record, hosts, self._listed())
+        self._folder.write(record)
+        self._report(record, steps)
+        if record.last_job:
+            rejoin(record, self._folder, self._sink)
+        return UpSummary(self._spec.name, tuple(hosts), steps.create)
+
+    def _begun(self, record: FleetRecord | None, before: Sequence[Instance]) -> FleetRecord:
+        """The record as it must be on disk before the first instance is made."""
+        if record is None or not before:
+            now = self._ports.clock()
+            record = replace(record or FleetRecord(self._spec, now), created_at=now)
+        record = replace(record, spec=self._spec)
+        self._folder.write(record)
+        return record
+
+    def _make(self, steps: Plan) -> list[Host]:
         if steps.delete:
-            folder.intend("delete", instances=[[item.name, item.id] for item in steps.delete])
-            provider.delete(steps.delete, progress)
+            self._folder.intend("delete", instances=[[item.name, item.id] for item in steps.delete])
+            with translated():
+                self._provider.delete(steps.delete, progress_to(self._sink, "deleted"))
         if steps.create:
-            folder.intend("create", instances=list(steps.create))
-            provider.create(spec, steps.create, progress)
-        hosts = [provider.host(instance) for instance in provider.list(spec.name)]
-    with open_agents(hosts, folder.key) as channels:
-        for channel in channels:
-            sink.emit(HostConnected(channel.connection.host.name, channel.connection.host.address))
-    return hosts
+            cloud = asdict(self._spec.cloud) if self._spec.cloud else None
+            self._folder.intend("create", instances=list(steps.create), provider=self._spec.provider, cloud=cloud)
+            self._create(steps.create)
+        return reach(self._spec, self._listed(), self._provider, self._folder, self._ports, self._sink)
+
+    def _create(self, names: Sequence[str]) -> None:
+        """Make the instances; without capacity, again and again where the user asked for that."""
+        progress = progress_to(self._sink, "ready", BOOTED if self._spec.cloud else "")
+        pause_s = RETRY_FIRST_S
+        while True:
+            try:
+                with translated():
+                    self._provider.create(self._spec, names, progress)
+            except CapacityError as error:
+                if not self._request.retry_until_up:
+                    raise
+                text = f"{error.sentence}; trying again in {pause_s:.0f} s, until there is some or Ctrl-C"
+                self._sink.emit(Note(text, Level.WARNING))
+            else:
+                return
+            self._ports.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_LONGEST_S)
+
+    def _listed(self) -> list[Instance]:
+        with translated():
+            return self._provider.list(self._spec.name)
+
+    def _undo(self, before: Sequence[Instance], error: BaseException) -> None:
+        """Delete what this call made, nothing that was there before.
+
+        Raises:
+            FleetError: something is left, of the kind of `error`; it says so.
+            CancelledError: a second Ctrl-C; likewise.
+        """
+        try:
+            left = self._taken_back(before)
+        except KeyboardInterrupt:
+            raise CancelledError(
+                "interrupted again while deleting what was made: some of it may be left, and cost money",
+                next_step="fleet down",
+            ) from None
+        except FleetError as second:
+            raise _both(error, f"{second.sentence}: some of what was made may be left, and cost money") from second
+        if left:
+            raise _both(error, f"still there: {', '.join(left)}") from error
+
+    def _taken_back(self, before: Sequence[Instance]) -> list[str]:
+        """Names of what is still there of what this call made."""
+        if before:
+            old = {instance.id for instance in before}
+            made = [instance for instance in self._listed() if instance.id not in old]
+            return delete_instances(made, self._folder, self._provider, self._sink)
+        if not self._folder.exists():
+            return []
+        self._folder.intend("delete_fleet")
+        with translated():
+            left = list(self._provider.delete_fleet(self._spec.name, progress_to(self._sink, "deleted")))
+        if not left:
+            self._folder.delete()
+        return left
+
+    def _report(self, record: FleetRecord, steps: Plan) -> None:
+        name = record.spec.name
+        self._sink.emit(fleet_opened(record))
+        if not steps.create:
+            self._sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
+        self._sink.emit(Note(for_fleet("next: fleet train task.py", name)))
 
 
-def _undo(spec: FleetSpec, before: Sequence[Instance], folder: FleetFolder, provider: Provider, sink: Sink) -> None:
-    """Delete what this call made, nothing that was there before; a second Ctrl-C leaves it, and says so."""
-    try:
-        old = {instance.id for instance in before}
-        made = [instance for instance in provider.list(spec.name) if instance.id not in old]
-        left = delete_instances(made, folder, provider, sink)
-        if not before and not left:
-            folder.delete()
-    except (KeyboardInterrupt, FleetError) as error:
-        names = ", ".join(instance.name for instance in provider.list(spec.name)) or "nothing"
-        raise CancelledError(
-            f"interrupted again; still there: {names}",
-            cause=error.sentence if isinstance(error, FleetError) else "",
-            next_step="fleet down",
-        ) from None
-
-
-def _report(record: FleetRecord, steps: Plan, sink: Sink) -> None:
-    name = record.spec.name
-    sink.emit(fleet_opened(record))
-    if not steps.create:
-        sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
-    sink.emit(Note(for_fleet("next: fleet train task.py", name)))
+def _both(error: BaseException, left: str) -> FleetError:
+    """`error`, and that not all could be taken back."""
+    if isinstance(error, FleetError):
+        cause = f"{error.cause}\n{left}" if error.cause else left
+        return type(error)(error.sentence, cause=cause, next_step="fleet down")
+    return CancelledError("fleet up was interrupted", cause=left, next_step="fleet down")

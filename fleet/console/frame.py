@@ -103,7 +103,7 @@ def _header(view: View, width: int, now: float, glyphs: Glyphs) -> list[Line]:
     if view.price_usd_h > 0:
         facts.append(figures.money(view.cost_usd(now)))
     if view.delete_at > 0 and not view.down:
-        facts.append(f"deletes in {figures.span(view.delete_at - now)}" if view.delete_at > now else "deletes now")
+        facts.append(f"deleted in {figures.span(view.delete_at - now)}" if view.delete_at > now else "deleted now")
     edge = Span(glyphs.rule * 2, "dim")
     right = (Span(" "), Span(f" {glyphs.dot} ".join(facts)), Span(" "), edge)
     left = crop((edge, Span(f" {view.fleet or 'fleet'} ", "bold")), width - line_len(right), glyphs.mark)
@@ -128,7 +128,7 @@ def _foot(view: View, width: int, notice: str, glyphs: Glyphs) -> list[Line]:
         style = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}.get(view.result.outcome, "bold red")
         words = textwrap.wrap(clean(result_sentence(view.result)), width, max_lines=4, placeholder=f" {glyphs.mark}")
         lines += [(Span(line, style),) for line in words]
-    elif view.stage in (Stage.UP, Stage.PUSH, Stage.DOWN) and view.rows and not view.down:
+    elif view.stage in (Stage.UP, Stage.READY, Stage.PUSH, Stage.DOWN) and view.rows and not view.down:
         lines.append(_stage_line(view, width, glyphs))
     if notice:
         lines.append((Span(notice, "dim"),))
@@ -188,7 +188,7 @@ def _fixed_columns(view: View, rows: list[Row], slow: frozenset[str]) -> list[Co
     rates = [figures.rate(row.steps_per_s) if row.steps_per_s >= 0 else "" for row in rows]
     return [
         Column(title, tuple(Span(called(row.name, row.role), task_color(row.name)) for row in rows), limit=24),
-        Column("STATE", tuple(map(_state_span, rows, words)), limit=24),
+        Column("STATE", tuple(map(_state_span, rows, words)), limit=30),
         Column("ADDRESS", _plain(row.endpoint or row.address for row in rows), rank=9, limit=28),
         Column("EPOCH", _plain(epochs), rank=1, right=True),
         Column("STEP", _plain(steps), rank=2, right=True),
@@ -244,12 +244,17 @@ def _last_cell(row: Row, bars: Mapping[str, str], room: int, glyphs: Glyphs) -> 
     if row.lost or (row.reason and row.phase in (Phase.STOPPING, Phase.EXITED)):
         return Span(clean(row.lost or row.reason), "dim")
     if row.phase is None:
-        return Span(_push_text(row, glyphs)) if row.total > 0 else Span("")
+        return Span(_push_text(row, glyphs) if row.total > 0 else _detail_text(row, glyphs))
     if not row.running:
         return Span("")
     if row.step >= 0 and row.steps > 0:
         return Span(bar(row.step, row.steps, min(room, _BAR_MAX), glyphs), "dim")
     return Span(bars.get(row.name, ""), "dim")
+
+
+def _detail_text(row: Row, glyphs: Glyphs) -> str:
+    text = clean(row.detail)
+    return f"{bar(row.part, row.whole, _BAR_MIN, glyphs)}  {text}" if row.whole > 0 else text
 
 
 def _push_text(row: Row, glyphs: Glyphs) -> str:

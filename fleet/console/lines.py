@@ -7,8 +7,9 @@ from typing import BinaryIO, TextIO
 
 from fleet.console.colors import paint, task_color
 from fleet.console.logtext import LogText
-from fleet.console.sentences import Teller, plan_text, stalled_text
-from fleet.events import Event, LogChunk, PushProgress, TaskPlanned
+from fleet.console.reports import report_text
+from fleet.console.sentences import Teller, stalled_text
+from fleet.events import Event, LogChunk, PushProgress
 from train.agent.records import JobResult, Outcome, Phase, Stalled, TaskState
 
 _PARTIAL_MAX = 64 * 1024  # bytes of an unfinished line that are held back
@@ -35,7 +36,7 @@ class LinesSink:
         """A sink.
 
         Args:
-            out: Takes the log, and plans of ``--dry-run``; buffered, so that it writes all or raises.
+            out: Takes the log, and what else a command was typed for; buffered, so that it writes all or raises.
             err: Takes sentences.
             prefix: Whether lines of the log start with their task.
             color: Whether prefixes are coloured.
@@ -67,8 +68,7 @@ class LinesSink:
             return
         if isinstance(event, TaskState) and event.phase is Phase.EXITED:
             self._release(event.task)
-        if isinstance(event, TaskPlanned):
-            self._write(plan_text(event).encode("utf-8", "replace"))
+        self._write(report_text(event).encode("utf-8", "replace"))
         if isinstance(event, PushProgress) and event.sent >= event.total:
             if event.host in self._pushed:
                 return

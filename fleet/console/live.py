@@ -20,7 +20,8 @@ from fleet.console.colors import paint, task_color
 from fleet.console.columns import Line
 from fleet.console.frame import ASCII, Glyphs, frame
 from fleet.console.logtext import clean
-from fleet.console.sentences import Teller, plan_text
+from fleet.console.reports import report_text
+from fleet.console.sentences import Teller
 from fleet.console.view import View, apply
 from fleet.events import (
     ConnectionLost,
@@ -31,7 +32,8 @@ from fleet.events import (
     JobStarted,
     LogChunk,
     Note,
-    TaskPlanned,
+    PlaceTried,
+    StraysDeleted,
 )
 from train.agent.records import AttemptEnded, Stalled
 
@@ -41,7 +43,18 @@ _LINES_PER_S = 5000  # of the log; more than that nobody reads
 _CLOSE_S = 5.0  # for a terminal that takes no output (Ctrl-S) to take it again
 
 # Everything else is seen in the table.
-_SAID = (Note, JobStarted, AttemptEnded, Stalled, JobDiagnosed, ConnectionLost, ConnectionRestored, FleetDown)
+_SAID = (
+    Note,
+    PlaceTried,
+    JobStarted,
+    AttemptEnded,
+    Stalled,
+    JobDiagnosed,
+    ConnectionLost,
+    ConnectionRestored,
+    FleetDown,
+    StraysDeleted,
+)
 
 
 class _Verbatim:
@@ -92,14 +105,7 @@ class LiveSink:
         """
         self._console = console or Console(file=out, highlight=False, markup=False, emoji=False)
         self._region = _Region()
-        self._live = Live(
-            self._region,
-            console=self._console,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            vertical_overflow="crop",
-        )
+        self._live = self._new_live()
         encoding = self._console.encoding.lower()
         self._encoding = "" if encoding.startswith("utf") else encoding
         self._glyphs = ASCII if self._encoding else Glyphs()
@@ -143,11 +149,12 @@ class LiveSink:
             self._gone = True
             raise self._failure
         if self._thread is None:
+            self._wake.clear()
             self._thread = threading.Thread(target=self._run, name="console", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Draw what is left, give the terminal back; more calls do nothing."""
+        """Draw what is left, give the terminal back until the next event; more calls do nothing."""
         if self._thread is None:
             return
         self._wake.set()
@@ -161,9 +168,20 @@ class LiveSink:
         if self._failure is not None and not isinstance(self._failure, OSError):
             raise self._failure
 
+    def _new_live(self) -> Live:
+        return Live(
+            self._region,
+            console=self._console,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
+
     def _say(self, event: Event) -> None:
-        if isinstance(event, TaskPlanned):
-            self._said.append((time.monotonic(), plan_text(event)))
+        report = report_text(event)
+        if report:
+            self._said.append((time.monotonic(), report))
         elif isinstance(event, _SAID):
             said = self._teller.sentence(event)
             if not said:
@@ -182,6 +200,8 @@ class LiveSink:
             finally:
                 self._live.stop()
                 self._print("".join(text for _, text in self._said))
+                self._said.clear()
+                self._live = self._new_live()  # an event may come after a pause
         except Exception as error:  # noqa: BLE001 - raised again where somebody sees it
             self._failure = error
 

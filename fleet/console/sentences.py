@@ -10,6 +10,7 @@ from typing import Any
 from fleet.console.figures import counted, fold, money, short_span, size, span
 from fleet.console.logtext import clean
 from fleet.events import (
+    BootstrapProgress,
     ConnectionLost,
     ConnectionRestored,
     Event,
@@ -20,7 +21,9 @@ from fleet.events import (
     JobStarted,
     Level,
     Note,
+    PlaceTried,
     PushProgress,
+    StraysDeleted,
     TaskPlanned,
     TaskPrepared,
 )
@@ -43,10 +46,15 @@ class Teller:
 
     def __init__(self) -> None:
         self._reasons: dict[int, str] = {}
+        self._steps: set[tuple[str, str]] = set()  # hosts, and what was told of them
 
     def sentence(self, event: Event) -> str:
         """As `sentence`; empty where it says nothing new."""
-        if isinstance(event, AttemptEnded):
+        if isinstance(event, BootstrapProgress):
+            if (event.host, event.step) in self._steps:
+                return ""
+            self._steps.add((event.host, event.step))
+        elif isinstance(event, AttemptEnded):
             self._reasons[event.attempt] = _plain(event.reason)
         elif isinstance(event, JobDiagnosed) and not event.final:
             reason = self._reasons.get(event.attempt, "")
@@ -148,6 +156,10 @@ def _fleet_opened(event: FleetOpened) -> str:
     return text
 
 
+def _bootstrap_progress(event: BootstrapProgress) -> str:
+    return f"{event.host}: {event.step}" + (f" ({event.detail})" if event.detail else "")
+
+
 def _push_progress(event: PushProgress) -> str:
     if event.sent < event.total:
         return ""
@@ -197,6 +209,9 @@ def _attempt_ended(event: AttemptEnded) -> str:
     reason = "; ".join(event.reason.splitlines())
     if not reason and event.first_task:
         reason = f"{event.first_task} {_ended(event.exits.get(event.first_task))}"
+    if event.preempted:
+        then = f"attempt {event.attempt + 1} starts when all hosts are there"
+        return f"attempt {event.attempt} ended{_because(reason)}; {then}"
     wait = f"in {short_span(event.retry_s)}" if event.retry_s > 0 else "at once"
     most = f" (of at most {event.attempts})" if event.attempts > 0 else ""
     return f"attempt {event.attempt} failed{_because(reason)}; attempt {event.attempt + 1} starts {wait}{most}"
@@ -218,6 +233,14 @@ def _instance_changed(event: InstanceChanged) -> str:
     return f"{event.instance}: {event.step}"
 
 
+def _place_tried(event: PlaceTried) -> str:
+    return f"{event.place}: {event.step}"
+
+
+def _strays_deleted(event: StraysDeleted) -> str:
+    return f"{counted(event.deleted, 'thing')} deleted, {len(event.left)} left"
+
+
 def _connection_restored(event: ConnectionRestored) -> str:
     return f"{event.host}: connected again"
 
@@ -225,13 +248,16 @@ def _connection_restored(event: ConnectionRestored) -> str:
 _SENTENCES: dict[type, Callable[[Any], str]] = {
     Note: _note,
     FleetOpened: _fleet_opened,
+    PlaceTried: _place_tried,
     InstanceChanged: _instance_changed,
+    BootstrapProgress: _bootstrap_progress,
     PushProgress: _push_progress,
     TaskPrepared: _task_prepared,
     JobStarted: _job_started,
     ConnectionLost: _connection_lost,
     ConnectionRestored: _connection_restored,
     FleetDown: _fleet_down,
+    StraysDeleted: _strays_deleted,
     TaskState: _task_state,
     AttemptEnded: _attempt_ended,
     Stalled: _stalled,

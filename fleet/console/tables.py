@@ -90,7 +90,7 @@ def _head(fleet: FleetStatus, now: float, width: int) -> Line:
         cost = fleet.price_usd_h * max(0.0, now - fleet.created_at) / 3600 if fleet.created_at > 0 else 0.0
         right.append(f"{figures.money(fleet.price_usd_h)}/h, {figures.money(cost)} so far")
     if fleet.delete_at > 0:
-        right.append(f"deletes in {figures.span(fleet.delete_at - now)}" if fleet.delete_at > now else "deletes now")
+        right.append(f"deleted in {figures.span(fleet.delete_at - now)}" if fleet.delete_at > now else "deleted now")
     return justify(left, (Span("  ".join(right)),), width)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fleet.console.figures import order
 from fleet.events import (
+    BootstrapProgress,
     ConnectionLost,
     ConnectionRestored,
     Event,
@@ -34,6 +35,7 @@ class Stage(Enum):
     """What the command is waiting for."""
 
     UP = "starting"
+    READY = "getting ready"
     PUSH = "pushing"
     JOB = "training"
     DOWN = "deleting"
@@ -53,6 +55,9 @@ class Row:
         sent: Bytes pushed.
         total: Bytes to push.
         files: Files to push.
+        detail: With what `step_text` is done.
+        part: Of `whole`, of what `detail` names.
+        whole: Bytes or packages; 0: unknown.
         attempt: Attempt that the following tells of.
         role: The task that it plays in this attempt, where that is another than its name says.
         phase: None until the task exists.
@@ -80,6 +85,9 @@ class Row:
     sent: int = -1
     total: int = -1
     files: int = -1
+    detail: str = ""
+    part: int = 0
+    whole: int = 0
     attempt: int = 0
     role: str = ""
     phase: Phase | None = None
@@ -241,12 +249,25 @@ def _host_connected(view: View, event: HostConnected) -> View:
     return _with(view, event.host, step_text="connected", address=event.address, lost="")
 
 
+def _bootstrap_progress(view: View, event: BootstrapProgress) -> View:
+    return _with(
+        _stage(view, Stage.READY),
+        event.host,
+        step_text=event.step,
+        ready=event.done,
+        detail=event.detail,
+        part=event.part,
+        whole=event.whole,
+    )
+
+
 def _push_progress(view: View, event: PushProgress) -> View:
     done = event.sent >= event.total
     return _with(
         _stage(view, Stage.PUSH),
         event.host,
         step_text="pushed" if done else "pushing",
+        detail="",
         ready=done,
         sent=event.sent,
         total=event.total,
@@ -363,6 +384,7 @@ _REDUCERS: dict[type, Callable[[View, Any], View]] = {
     FleetOpened: _fleet_opened,
     InstanceChanged: _instance_changed,
     HostConnected: _host_connected,
+    BootstrapProgress: _bootstrap_progress,
     PushProgress: _push_progress,
     TaskPrepared: _task_prepared,
     JobStarted: _job_started,

@@ -1,4 +1,4 @@
-"""One SSH connection to a host: the fleet's own key, the pinned host key, no setting of the user's."""
+"""One SSH connection to a host: the keys and the host key that its provider named, no other setting."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def _close(client: paramiko.SSHClient) -> None:
 def connect(host: Host, key_path: Path, *, connect_timeout_s: float = 10.0) -> HostConnection:
     """Connect to `host` and log in with the fleet's own key.
 
-    Neither the user's SSH configuration, keys and agent nor fabric's configuration files are read.
+    Neither the user's SSH configuration nor fabric's configuration files are read, and of the user's keys and agent
+    only what `host` names.
 
     Args:
         host: Where to connect to; its host key is the only one that is accepted.
@@ -169,8 +170,7 @@ def _fabric_connection(host: Host, key_path: Path, timeout_s: float, proxy: Prox
         config=_configuration(),
         connect_timeout=max(1, math.ceil(timeout_s)),  # fabric rounds down, and takes 0 for none
         connect_kwargs={
-            "pkey": _own_key(key_path),
-            "allow_agent": False,
+            **_login_keys(host, key_path),
             "look_for_keys": False,
             "banner_timeout": timeout_s,
             "auth_timeout": timeout_s,
@@ -190,6 +190,13 @@ def _fabric_connection(host: Host, key_path: Path, timeout_s: float, proxy: Prox
 def _configuration() -> Config:
     """Fabric's defaults alone: ``lazy`` reads no file of its own, a given SSHConfig none of SSH's."""
     return Config(lazy=True, ssh_config=SSHConfig())
+
+
+def _login_keys(host: Host, key_path: Path) -> dict[str, Any]:
+    """What is offered at login: the fleet's own key, or where the host is the user's, what the user has for it."""
+    if host.identities or host.agent:
+        return {"key_filename": list(host.identities) or None, "allow_agent": host.agent}
+    return {"pkey": _own_key(key_path), "allow_agent": False}
 
 
 def _own_key(path: Path) -> paramiko.PKey:

@@ -57,6 +57,8 @@ class Follower:
         give_up_s: How long a host may stay away, in seconds; ten at most once another has told how the job ended, or
             sixty where that one had lost sight of its peers.
         silence_s: Longest time without a word from a living agent, in seconds.
+        replaced: Other hosts may take the places of those that are lost: one that is not the host it was, or does
+            not know of the job yet, is waited for like one that does not answer.
 
     Raises:
         FleetError: by the iteration at its end, if no host told how the job ended, for those that refused or did
@@ -71,9 +73,10 @@ class Follower:
         channels: Mapping[str, AgentChannel] | None = None,
         give_up_s: float = GIVE_UP_S,
         silence_s: float = ANSWER_S,
+        replaced: bool = False,
     ) -> None:
         self._queue = _Queue(len(requests))
-        self._terms = _Terms(reopen, self._queue, give_up_s, silence_s)
+        self._terms = _Terms(reopen, self._queue, give_up_s, silence_s, replaced=replaced)
         open_channels = channels or {}
         self._lines = [_Line(host, request, open_channels.get(host.name), self._terms) for host, request in requests]
         self._terms.on_told = threading.Thread(target=self._sever_silent, daemon=True).start
@@ -124,12 +127,19 @@ class _Terms:
     """What the hosts' threads have in common."""
 
     def __init__(
-        self, reopen: Callable[[Host], AgentChannel], queue: _Queue, give_up_s: float, silence_s: float
+        self,
+        reopen: Callable[[Host], AgentChannel],
+        queue: _Queue,
+        give_up_s: float,
+        silence_s: float,
+        *,
+        replaced: bool,
     ) -> None:
         self.reopen = reopen
         self.queue = queue
         self.give_up_s = give_up_s
         self.silence_s = silence_s
+        self.replaced = replaced
         self.closed = threading.Event()
         self.known = threading.Event()  # a host knew how the job ended
         self.told = threading.Event()  # it had not lost sight of the others
@@ -213,7 +223,7 @@ class _Line:
         if self._lost_at is None:
             self._lost_at = self._heard_at if self._terms.told.is_set() else now
         give_up_s = self._terms.patience_s
-        if isinstance(error, (RefusedError, WrongHostError)):
+        if isinstance(error, (RefusedError, WrongHostError)) and not self._terms.replaced:
             self.failure = error
         elif now - self._lost_at >= give_up_s:
             self.failure = UnreachableError(

@@ -48,6 +48,8 @@ _NEXT_STEPS = {
     Refusal.PORT: "fleet status",
     Refusal.BUNDLE: "run the command again",
     Refusal.REQUEST: "fleet status",
+    Refusal.PACKAGES: "mend the list of packages",
+    Refusal.GPU: "fleet down && fleet up",
     Refusal.FAULT: "fleet status",
 }
 
@@ -103,7 +105,7 @@ def _send_chunk(channel: AgentChannel, data: bytes, doing: str) -> None:
         else:
             return
     record, _ = channel.receive(ANSWER_S, doing)
-    raise _unexpected(channel.connection.host, record)
+    raise unexpected(channel.connection.host, record)
 
 
 def _of(sent: int, total: int) -> str:
@@ -174,7 +176,7 @@ def _hand_over(want: Want, giver: AgentChannel, taker: AgentChannel) -> None:
     while chunk.payload:
         record, data = giver.receive(ANSWER_S, doing)
         if not isinstance(record, Chunk):
-            raise _unexpected(giver.connection.host, record)
+            raise unexpected(giver.connection.host, record)
         taker.send(record, data, doing="receiving the job's files", deadline_s=ANSWER_S)
         chunk = record
 
@@ -233,17 +235,19 @@ def follow(channel: AgentChannel, request: Follow, silence_s: float = ANSWER_S) 
 
 def refusal(host: Host, refused: Refused) -> FleetError:
     """The error of a request that a host does not meet."""
-    return RefusedError(f"{where(host)}: {refused.reason}", next_step=refused.next_step or _NEXT_STEPS[refused.kind])
+    next_step = refused.next_step or _NEXT_STEPS[refused.kind]
+    return RefusedError(f"{where(host)}: {refused.reason}", cause=refused.cause, next_step=next_step)
 
 
 def _answer(channel: AgentChannel, deadline_s: float, waiting_for: str, *kinds: type[Record]) -> Record:
     record, _ = channel.receive(deadline_s, waiting_for)
     if isinstance(record, kinds):
         return record
-    raise _unexpected(channel.connection.host, record)
+    raise unexpected(channel.connection.host, record)
 
 
-def _unexpected(host: Host, record: Record) -> FleetError:
+def unexpected(host: Host, record: Record) -> FleetError:
+    """The error of an answer that is none to what was asked; a refusal is one of them."""
     if isinstance(record, Refused):
         return refusal(host, record)
     return NotReadyError(f"{where(host)} answered {name_of(record)} out of turn", next_step="fleet down && fleet up")

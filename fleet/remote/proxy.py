@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
+from typing import IO
 
 _END_S = 2.0
 _WORDS_MAX = 2000
@@ -27,12 +28,16 @@ class Proxy:
     """
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self.socket, theirs = socket.socketpair()
         self._lock = threading.Lock()
         try:
             self._process = subprocess.Popen(
-                list(command), stdin=theirs, stdout=theirs, stderr=self._words, start_new_session=True
+                list(command),
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._words,
+                start_new_session=True,
             )
         except OSError:
             self.socket.close()

@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,7 +16,7 @@ from threading import Condition, Event
 
 from provision.local import account, processes, sshd
 from provision.local.records import Record, Records
-from provision.model import FleetSpec, Host, Instance, InstanceState
+from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote
 from provision.names import index_of, validate_fleet_name
 from provision.provider import Progress, ProviderError
 
@@ -50,8 +50,25 @@ class LocalProvider:
             raise ProviderError(
                 "usage", f"At most {WORKERS_MAX} workers fit on this computer, {spec.workers} are asked for"
             )
+        if spec.cloud is not None:
+            raise ProviderError(
+                "usage",
+                "A fleet on this computer has no cloud settings",
+                next_step="Leave them out, or name another provider",
+            )
+        if spec.packages:
+            raise ProviderError(
+                "usage",
+                "Nothing is installed for a fleet on this computer",
+                cause="its scripts run with the interpreter that runs fleet",
+                next_step="Leave --package out; --python PATH names another interpreter",
+            )
         account.check()
         _find_sshd()
+
+    def quote(self, _spec: FleetSpec, names: Sequence[str]) -> Quote:
+        """What making the instances costs: nothing is rented."""
+        return Quote(len(names))
 
     def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
         """Start an sshd for each of `names` that has none; one that is half made is made anew.
@@ -106,16 +123,15 @@ class LocalProvider:
         made = record is not None and record.pid and (self._records.folder(fleet, name) / "host_key.pub").exists()
         return record if made else None
 
-    def list(self, fleet: str | None = None) -> list[Instance]:
-        """All instances of `fleet` (of every fleet, where it is None), ordered by fleet and index."""
-        return [_instance(record) for record in self._records.all(fleet)]
-
-    def host(self, instance: Instance) -> Host:
-        """How SSH reaches `instance`.
+    def hosts(self, _spec: FleetSpec, instances: Sequence[Instance]) -> list[Host]:
+        """How SSH reaches `instances`, in their order.
 
         Raises:
-            ProviderError: its sshd does not run.
+            ProviderError: the sshd of one does not run.
         """
+        return [self._host(instance) for instance in instances]
+
+    def _host(self, instance: Instance) -> Host:
         record = self._records.read(instance.fleet, instance.name)
         if record is None or record.id != instance.id or _instance(record).state is not InstanceState.RUNNING:
             raise ProviderError(
@@ -168,6 +184,74 @@ class LocalProvider:
                 _remove(self._records.folder(record.fleet, record.name))
                 self._records.forget(record.fleet, record.name)
             progress(instance.name, "deleted")
+
+    def delete_fleet(self, fleet: str, progress: Progress) -> list[str]:
+        """Delete the instances of `fleet`, and list again.
+
+        Returns:
+            Names of what is still there.
+
+        Raises:
+            ProviderError: as `delete`.
+        """
+        self.delete(self.list(fleet), progress)
+        return [instance.name for instance in self.list(fleet)]
+
+    def extend(self, _instances: Sequence[Instance], _seconds: float, _progress: Progress) -> None:
+        """Refuse: nobody deletes what runs on this computer.
+
+        Raises:
+            ProviderError: always.
+        """
+        raise ProviderError("usage", "A fleet on this computer has no deletion time: it stays until `fleet down`")
+
+    def fates(self, _fleet: str, _names: Sequence[str]) -> Mapping[str, str]:
+        """Nothing is known: a dead sshd leaves no word."""
+        return {}
+
+    def doctor(self) -> list[Finding]:
+        """Whether there are sshd, a usable login, TensorFlow, and a folder for the instances; touches nothing."""
+        return [_sshd_finding(), _login_finding(), _tensorflow_finding(), _folder_finding(self._records.root)]
+
+    def list(self, fleet: str | None = None) -> list[Instance]:
+        """All instances of `fleet` (of every fleet, where it is None), ordered by fleet and index."""
+        return [_instance(record) for record in self._records.all(fleet)]
+
+
+def _sshd_finding() -> Finding:
+    program = sshd.find()
+    if program is None:
+        return Finding("sshd", False, "the OpenSSH server is not installed on this computer", _install_step())
+    return Finding("sshd", True, f"the OpenSSH server is {program}")
+
+
+def _login_finding() -> Finding:
+    try:
+        user = account.check()
+    except ProviderError as error:
+        return Finding("login", False, error.sentence, error.next_step)
+    return Finding("login", True, f"{user} can log in")
+
+
+def _tensorflow_finding() -> Finding:
+    from importlib.util import find_spec
+
+    if find_spec("tensorflow") is None:
+        return Finding(
+            "tensorflow",
+            False,
+            f"{sys.executable}, which runs the scripts, has no TensorFlow",
+            f"{sys.executable} -m pip install 'tensorflow<2.22' 'tf-keras<2.22'",
+        )
+    return Finding("tensorflow", True, f"{sys.executable}, which runs the scripts, has TensorFlow")
+
+
+def _folder_finding(root: Path) -> Finding:
+    """Whether `root` can be written, or made in the nearest folder above it that is there."""
+    there = next(path for path in (root, *root.parents) if path.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return Finding("folder", True, f"{root} can be written")
+    return Finding("folder", False, f"{root} cannot be written", f"let this user write to {there}")
 
 
 def _find_sshd() -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.program import PROGRAM
 
 FILE = Path(__file__).parents[2] / "docs" / "cli.md"
-VERBS = ("up", "train", "logs", "status", "stop", "down", "demo")
+VERBS = ("up", "train", "logs", "status", "stop", "down", "extend", "gc", "doctor", "demo")
 HEAD = """# Command line
 
 What the program says of itself; `fleet VERB --help` prints the same. Exit codes are in [failures.md](failures.md),

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fleet import cli
 from fleet.commands import up
+from fleet.commands.wanted import UpRequest
+from fleet.settings import Settings
+from tests.unit.commands.clouds import Kept
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +58,113 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr()
     assert "Commands:" in told.out
     assert code == 0
+
+
+# --- settings ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., UpRequest]:
+    """What `fleet up` hands to its verb, in a folder with a fleet.toml above it."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (tmp_path / "fleet.toml").write_text(
+        '[fleet]\nname = "toml"\nworkers = 3\n[gce]\nproject = "file"\nspot = true\n'
+    )
+    monkeypatch.chdir(folder)
+    for name in ("FLEET_NAME", "FLEET_GCE_PROJECT", "GOOGLE_CLOUD_PROJECT", "FLEET_GCE_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    requests: list[UpRequest] = []
+    monkeypatch.setattr(up, "run", lambda request, *_: requests.append(request))
+
+    def ask(*arguments: str) -> UpRequest:
+        assert cli.run(["up", *arguments]) == 0
+        return requests.pop()
+
+    return ask
+
+
+def test_the_file_says_what_nothing_else_says(asked: Callable[..., UpRequest]) -> None:
+    request = asked()
+    assert (request.fleet, request.said) == ("toml", Settings())
+    assert request.defaults == Settings(name="toml", provider="gce", workers=3, project="file", spot=True)
+
+
+def test_the_environment_goes_before_the_file(
+    asked: Callable[..., UpRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_NAME", "env")
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "env-project")
+    request = asked()
+    assert (request.fleet, request.defaults.project, request.defaults.workers) == ("env", "env-project", 3)
+
+
+def test_the_command_line_goes_before_all(asked: Callable[..., UpRequest], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEET_NAME", "env")
+    request = asked("--fleet", "flag", "--project", "flag-project", "--no-spot")
+    assert (request.fleet, request.said) == ("flag", Settings(project="flag-project", spot=False))
+
+
+def test_every_option_comes_where_it_belongs(asked: Callable[..., UpRequest]) -> None:
+    request = asked(
+        *["-w", "4", "--provider", "gce", "--python", "/p", "--package", "a<2,>1", "--package", "b", "--gpu", "t4:2"],
+        *["--machine-type", "n1-standard-8", "--zone", "us-central1,us-west1-a", "--zone", "europe-west4", "--spot"],
+        *["--max-duration", "90m", "--retry-until-up", "--project", "p", "--image", "i", "--disk-size", "200"],
+        *["--network", "n", "--subnet", "s", "--iap", "--ssh-from", "203.0.113.0/24", "--scopes", "cloud-platform"],
+        *["--service-account", "a@b", "--dry-run", "--yes"],
+    )
+    assert (request.dry_run, request.retry_until_up) == (True, True)
+    assert request.said == Settings(
+        provider="gce",
+        workers=4,
+        python="/p",
+        packages=("a<2,>1", "b"),
+        project="p",
+        zones=("us-central1", "us-west1-a", "europe-west4"),
+        gpu="t4:2",
+        machine_type="n1-standard-8",
+        spot=True,
+        max_duration_s=5400,
+        image="i",
+        disk_gb=200,
+        network="n",
+        subnetwork="s",
+        external=False,
+        ssh_from=("203.0.113.0/24",),
+        scopes=("cloud-platform",),
+        service_account="a@b",
+    )
+
+
+def test_never_is_a_duration(asked: Callable[..., UpRequest]) -> None:
+    assert asked("--max-duration", "0").said.max_duration_s == 0
+
+
+# --- questions --------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"), [("\n", True), ("y\n", True), ("Yes\n", True), ("n\n", False), ("?\n", False), ("", False)]
+)
+def test_a_question_is_answered_by_a_line_and_not_by_the_end_of_the_input(
+    monkeypatch: pytest.MonkeyPatch, answer: str, wanted: bool
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    monkeypatch.setattr("sys.stderr", told := Terminal())
+    sink = Kept()
+    ports = cli._ports(sink)
+    assert (ports.attended, ports.confirm("Proceed?")) == (True, wanted)
+    assert told.getvalue() == "Proceed? [Y/n] "
+    assert sink.closed == 1  # the terminal is free for the question
+
+
+def test_yes_answers_everything_and_without_a_terminal_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert cli._ports(yes=True).attended
+    assert cli._ports(yes=True).confirm("Proceed?")
+    assert not cli._ports().attended

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.config import for_fleet, state_root
+from fleet.config import caller, for_fleet, state_root
 
 
 def test_the_next_command_names_the_fleet_where_it_is_not_the_default() -> None:
@@ -23,3 +23,27 @@ def test_the_state_folder_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert state_root() == tmp_path / "state"
     monkeypatch.delenv("FLEET_STATE_DIR")
     assert state_root().name == "fleet"
+
+
+@pytest.mark.parametrize(
+    ("login", "computer", "label"),
+    [
+        ("ann", "laptop.example.org", "ann-laptop"),
+        ("DOM\\Ann", "Ann's Mac", "dom-ann-ann-s-mac"),
+        ("a" * 80, "b", "a" * 63),
+    ],
+)
+def test_who_calls_is_a_label(monkeypatch: pytest.MonkeyPatch, login: str, computer: str, label: str) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: login)
+    monkeypatch.setattr("socket.gethostname", lambda: computer)
+    assert caller() == label
+
+
+def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> str:
+        raise KeyError
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    monkeypatch.setattr("socket.gethostname", lambda: "x")
+    monkeypatch.setattr("os.getuid", lambda: 1234)
+    assert caller() == "1234-x"

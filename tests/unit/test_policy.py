@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from fleet import cli
 from fleet.commands import train
-from fleet.commands.policy import check_policy, most_attempts, replication
+from fleet.commands.policy import check_policy, most_attempts, on_fleet, replication
 from fleet.durations import seconds
 from fleet.errors import UsageError
+from provision.model import CloudSpec
 from train.agent.records import OnHang, Policy, Replication, RestartPolicy, SuccessPolicy
 
 
@@ -67,6 +68,32 @@ def test_sense_is_not_refused() -> None:
     assert most_attempts(Policy(RestartPolicy.NEVER)) == 1
 
 
+SPOT, ON_DEMAND = CloudSpec(spot=True), CloudSpec()
+
+
+@pytest.mark.parametrize(
+    ("cloud", "preemptions", "host_timeout_s", "wanted"),
+    [
+        (None, None, None, (0, 60.0)),
+        (ON_DEMAND, None, None, (0, 60.0)),
+        (SPOT, None, None, (-1, 1800.0)),
+        (SPOT, 0, 90.0, (0, 90.0)),
+        (None, 3, 0.0, (3, 0.0)),
+    ],
+)
+def test_what_was_not_said_suits_the_hosts(
+    cloud: CloudSpec | None, preemptions: int | None, host_timeout_s: float | None, wanted: tuple[int, float]
+) -> None:
+    policy = on_fleet(Policy(restarts=2), cloud, preemptions=preemptions, host_timeout_s=host_timeout_s)
+    assert (policy.preemptions, policy.host_timeout_s, policy.restarts) == (*wanted, 2)
+    assert most_attempts(policy) == (0 if wanted[0] < 0 else 3 + wanted[0])
+
+
+def test_what_needs_another_attempt_has_it_where_preemptions_are_survived() -> None:
+    check_policy(Policy(preemptions=-1, min_workers=2), spares=1, hosts=3, link_timeout_s=10.0)
+    check_policy(Policy(RestartPolicy.NEVER, preemptions=2), spares=0, hosts=3, link_timeout_s=10.0)
+
+
 @pytest.mark.parametrize(
     ("folder", "kept"),
     [
@@ -102,13 +129,14 @@ def test_nothing_said_is_the_default(asked: list[train.TrainRequest]) -> None:
     (request,) = asked
     assert (request.policy, request.replication, request.spares) == (Policy(), Replication(), 0)
     assert (request.link_timeout_s, request.grace_s) == (10.0, 10.0)
+    assert (request.preemptions, request.host_timeout_s) == (None, None)
 
 
 def test_every_option_arrives(asked: list[train.TrainRequest]) -> None:
     line = (
         "--restarts 3 --restart-policy exit-code --backoff 1.5 --success-policy chief --min-workers 2 --spares 1 "
         "--timeout 2h --start-timeout 90 --hang-timeout 10m --on-hang restart --host-timeout 30s --link-timeout 5 "
-        "--checkpoint-dir out/ckpt --checkpoint-bandwidth 20 --grace 1m"
+        "--checkpoint-dir out/ckpt --checkpoint-bandwidth 20 --grace 1m --preemptions 4"
     )
     assert cli.run(["train", "task.py", *line.split()]) == 0
     (request,) = asked
@@ -118,7 +146,6 @@ def test_every_option_arrives(asked: list[train.TrainRequest]) -> None:
         success=SuccessPolicy.CHIEF,
         min_workers=2,
         backoff_s=1.5,
-        host_timeout_s=30.0,
         timeout_s=7200.0,
         start_timeout_s=90.0,
         hang_timeout_s=600.0,
@@ -126,6 +153,7 @@ def test_every_option_arrives(asked: list[train.TrainRequest]) -> None:
     )
     assert request.replication == Replication("out/ckpt", 20.0)
     assert (request.spares, request.link_timeout_s, request.grace_s) == (1, 5.0, 60.0)
+    assert (request.preemptions, request.host_timeout_s) == (4, 30.0)
 
 
 @pytest.mark.parametrize("kind", [RestartPolicy, SuccessPolicy, OnHang])
@@ -143,7 +171,16 @@ def test_every_choice_is_offered(
 
 
 @pytest.mark.parametrize(
-    "words", ["--restarts -1", "--restarts two", "--backoff -1", "--timeout soon", "--spares -1", "--min-workers 0"]
+    "words",
+    [
+        "--restarts -1",
+        "--preemptions -1",
+        "--restarts two",
+        "--backoff -1",
+        "--timeout soon",
+        "--spares -1",
+        "--min-workers 0",
+    ],
 )
 def test_what_is_no_value_is_a_usage_error(words: str, asked: list[train.TrainRequest]) -> None:
     assert cli.run(["train", "task.py", *words.split()]) == 2

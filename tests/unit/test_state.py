@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
-from fleet.state import FleetRecord, Store, with_hosts, write_atomic
-from provision.model import FleetSpec, Host
+from fleet.state import FleetRecord, Store, cost_usd, with_hosts, write_atomic
+from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
+from provision.provider import Journal
 
 HOST = Host(
     name="worker-0",
@@ -23,6 +25,9 @@ HOST = Host(
     private_address="127.0.0.2",
 )
 SPEC = FleetSpec(name="demo", provider="local", workers=1)
+RENTED = FleetSpec("demo", "gce", 2, packages=("tensorflow",), cloud=CloudSpec(zones=("us-central1-a",), gpus=2))
+INSTANCE = Instance("worker-0", "demo", "17", InstanceState.RUNNING, "us-central1-a", 0.5, 3600.0, 7200.0)
+LATER = Instance("worker-1", "demo", "18", InstanceState.STOPPED, "us-central1-a", 1.0, 3600.0, 10800.0)
 
 
 @pytest.fixture
@@ -33,7 +38,8 @@ def store(tmp_path: Path) -> Store:
 def test_a_record_is_read_as_it_was_written(store: Store) -> None:
     folder = store.fleet("demo")
     folder.create()
-    record = with_hosts(FleetRecord(spec=SPEC, created_at=12.5), [HOST], 0.5)
+    record = with_hosts(FleetRecord(spec=RENTED, created_at=12.5), [HOST], [INSTANCE, LATER])
+    assert (record.price_usd_h, record.delete_at) == (1.5, 7200.0)
     folder.write(record)
     assert folder.read() == record
     assert (folder.path / "known_hosts").read_text() == "local.1 ssh-ed25519 AAAA\n"
@@ -89,6 +95,56 @@ def test_the_journal_grows_line_by_line(store: Store) -> None:
     lines = [json.loads(line) for line in (folder.path / "journal").read_text().splitlines()]
     assert [line["intent"] for line in lines] == ["create", "delete"]
     assert all(line["at"] > 0 for line in lines)
+
+
+def test_a_line_that_a_crash_cut_off_takes_no_other_with_it(store: Store) -> None:
+    folder = store.fleet("demo")
+    folder.create()
+    folder.intend("create", request_id="1")
+    with (folder.path / "journal").open("ab") as journal:
+        journal.write(b'{"at": 1.0, "intent": "del')
+    folder.intend("delete_fleet")
+    found = folder.intents()
+    assert [(entry["intent"], entry.get("request_id")) for entry in found] == [
+        ("create", "1"),
+        ("delete_fleet", None),
+    ]
+
+
+def test_the_journal_of_the_providers_knows_the_fleets_of_this_folder_alone(store: Store) -> None:
+    journal: Journal = store.journal
+    journal.intend("demo", "insert", request_id="1")
+    assert journal.intents("demo") == []
+    assert store.names() == []
+    store.fleet("demo").create()
+    journal.intend("demo", "insert", request_id="2")
+    assert [entry["request_id"] for entry in journal.intents("demo")] == ["2"]
+
+
+def test_the_owner_is_made_once_and_by_one(store: Store) -> None:
+    assert re.fullmatch("[a-z2-7]{8}", store.owner(keep=False))
+    assert not store.root.exists()
+    code = (
+        "import sys; from pathlib import Path; from fleet.state import Store; print(Store(Path(sys.argv[1])).owner())"
+    )
+    command = [sys.executable, "-c", code, str(store.root)]
+    others = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    found = {other.communicate(timeout=30)[0].strip() for other in others} | {store.owner(), store.owner(keep=False)}
+    assert len(found) == 1
+    assert re.fullmatch("[a-z2-7]{8}", found.pop())
+
+
+def test_a_damaged_owner_is_not_replaced_in_silence(store: Store) -> None:
+    store.owner()
+    (store.root / "owner").write_text("Who?\n")
+    with pytest.raises(FleetError, match="is damaged"):
+        store.owner()
+
+
+def test_a_cost_ends_where_the_provider_ended_the_instance() -> None:
+    assert cost_usd([INSTANCE, LATER], 3600.0 + 1800) == pytest.approx(0.25 + 0.5)
+    assert cost_usd([INSTANCE, LATER], 10**9) == pytest.approx(0.5 + 2.0)
+    assert cost_usd([INSTANCE], 0.0) == 0.0
 
 
 def test_a_second_holder_is_told_who_holds_the_lock(store: Store) -> None:

@@ -72,7 +72,7 @@ def local_hosts(root: Path, workers: int) -> Iterator[Hosts]:
     spec = FleetSpec(f"wire{os.getpid()}", "local", workers, pair.public)
     try:
         provider.create(spec, [f"worker-{index}" for index in range(workers)], lambda *_: None)
-        yield Hosts([provider.host(instance) for instance in provider.list(spec.name)], key)
+        yield Hosts(provider.hosts(spec, provider.list(spec.name)), key)
     finally:
         provider.delete(provider.list(spec.name), lambda *_: None)
 

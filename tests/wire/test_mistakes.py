@@ -8,6 +8,8 @@ from tests.program import Program
 
 pytestmark = pytest.mark.wire
 
+NO_CREDENTIALS = {"GOOGLE_APPLICATION_CREDENTIALS": "/no/such/file"}
+
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
@@ -25,7 +27,12 @@ pytestmark = pytest.mark.wire
         (["up", "--workers", "-1"], 2, "at least one worker"),
         (["up", "--workers", "two"], 2, "two"),
         (["up", "--gpu", "abacus"], 2, "abacus"),
-        (["up", "--gpu", "t4"], 2, "Compute Engine"),
+        (["up", "--gpu", "t4", "--zone", "the moon"], 2, "the moon"),
+        (["up", "--gpu", "t4"], 10, "Google Cloud"),
+        (["up", "--max-duration", "2h"], 2, "--max-duration"),
+        (["extend", "2h"], 102, "no fleet"),
+        (["extend", "soon"], 2, "soon"),
+        (["gc", "--project", "p"], 10, "Google Cloud"),
         (["up", "--provider", "moon"], 2, "moon"),
         (["up", "--fleet", "Not A Name"], 2, "Not A Name"),
         (["up", "--wrokers", "2"], 2, "--wrokers"),
@@ -40,7 +47,7 @@ def test_mistakes_without_a_fleet(program: Program, arguments: list[str], code: 
     program.script("broken.py", "print('x')\nif:\n")
     program.script("notes.ipynb", "{}")
     (program.folder / "folder").mkdir()
-    ran = program.run(*arguments, code=code)
+    ran = program.run(*arguments, code=code, env=NO_CREDENTIALS)
     assert said in ran.err
     assert "next:" in ran.err
     assert len(ran.err.splitlines()) <= 4
@@ -56,12 +63,35 @@ def test_mistakes_with_a_fleet(program: Program) -> None:
     assert "3" in other.err
     again = program.run("up")
     assert "already up" in again.err + again.text
+    assert "no deletion time" in program.run("extend", "2h", code=2).err
+    assert "made by local" in program.run("up", "--gpu", "t4", code=2).err
     assert "no job" in program.run("logs", code=102).err
     assert "worker-7" in program.run("logs", "--worker", "7", code=102).err
     assert program.run("train", "../elsewhere/task.py", code=2).err
     program.script("../elsewhere/task.py", "print('x')\n")
     assert "outside" in program.run("train", "../elsewhere/task.py", "--workdir", ".", code=2).err
     assert program.run("logs", "--job", "no-such-job", code=102).err
+
+
+def test_mistakes_in_fleet_toml_are_told_wherever_it_is_read(program: Program) -> None:
+    program.script("../fleet.toml", "[fleet]\nworker = 2\n")
+    for arguments in (["up"], ["logs"], ["doctor"], ["train", "task.py"]):
+        ran = program.run(*arguments, code=2)
+        assert "fleet.toml: there is no key 'worker' in [fleet]" in ran.err
+        assert "did you mean workers?" in ran.err
+    assert "no fleet" in program.run("logs", "--fleet", "demo", code=102).err  # which is not read for this
+    assert not program.state.exists()
+
+
+def test_a_doctor_finds_a_local_fleet_possible(program: Program) -> None:
+    ran = program.run("doctor")
+    assert {line.split()[0] for line in ran.text.splitlines() if not line.startswith(" ")} == {"ok"}
+    found = [event for event in program.run("doctor", "-o", "json").events if event["event"] == "checked"]
+    assert {event["subject"] for event in found} >= {"sshd", "tensorflow", "folder"}
+    assert program.run("doctor", "--provider", "gce", code=10, env=NO_CREDENTIALS).text.startswith(
+        "missing  credentials"
+    )
+    assert not program.state.exists()
 
 
 def test_mistakes_in_json_are_objects(program: Program) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from fleet.events import (
+    BootstrapProgress,
+    Checked,
     ConnectionLost,
     ConnectionRestored,
     Event,
@@ -14,10 +16,16 @@ from fleet.events import (
     JobStarted,
     LogChunk,
     Note,
+    PlaceTried,
     PushProgress,
+    Quoted,
+    Stray,
+    StraysDeleted,
+    StraysFound,
     TaskPlanned,
     TaskPrepared,
 )
+from provision.model import Offer
 from train.agent.records import (
     AttemptEnded,
     Exit,
@@ -48,7 +56,40 @@ ENDED = AttemptEnded(
     "worker-0", 1, START, "worker-1", "worker-1 was killed by SIGKILL", {"worker-1": Exit(signal=9)}, 0.5, 4
 )
 
+QUOTED = Quoted(
+    fleet="demo",
+    provider="gce",
+    project="my-project",
+    instances=2,
+    offers=tuple(
+        Offer(f"us-central1-{letter}", "n1-standard-4 + 1 nvidia-tesla-t4", None if letter == "b" else 0.54)
+        for letter in "abcdefg"
+    ),
+    spot=True,
+    priced_at="2026-11-01",
+    delete_after_s=8 * 3600,
+    notes=("The quota leaves room for 2 more.",),
+)
+STRAY = Stray(
+    provider="gce",
+    kind="instance",
+    name="demo-k3b7x2qa-worker-0",
+    fleet="demo",
+    owner="k3b7x2qa",
+    user="ann-laptop",
+    place="us-central1-a",
+    created_at=START,
+    price_usd_h=0.54,
+    cost_usd=1.08,
+    doomed=True,
+)
+
 ONE_OF_EACH: list[Event] = [
+    QUOTED,
+    PlaceTried("us-central1-a", "no capacity"),
+    StraysFound((STRAY,)),
+    StraysDeleted(1, ()),
+    Checked("gce", "credentials", False, "there are none", "gcloud auth application-default login"),
     JobDiagnosed(
         "j-1", "worker-0", "script-exception", "worker-0 raised ValueError", ("ValueError",), "task.py:1 in f"
     ),
@@ -56,6 +97,7 @@ ONE_OF_EACH: list[Event] = [
     FleetOpened("demo", "gce", ("worker-0", "worker-1"), START, 0.7, START + 7200),
     InstanceChanged("worker-0", "ready", done=True),
     HostConnected("worker-0", "10.0.0.2"),
+    BootstrapProgress("worker-0", "downloading packages", "numpy.whl", 10, 20),
     PushProgress("worker-0", 10, 10, 2),
     TaskPrepared("worker-0", "10.0.0.2:2222", {"tensorflow": "2.21.0"}, ("T4", "T4")),
     TaskPlanned("worker-0", "worker-0", "{}", "python task.py", {"A": "1"}),

@@ -7,7 +7,15 @@ import pytest
 from fleet.console.columns import line_len, render
 from fleet.console.frame import ASCII, frame
 from fleet.console.view import View, apply
-from fleet.events import ConnectionLost, Event, FleetDown, InstanceChanged, PushProgress, TaskPrepared
+from fleet.events import (
+    BootstrapProgress,
+    ConnectionLost,
+    Event,
+    FleetDown,
+    InstanceChanged,
+    PushProgress,
+    TaskPrepared,
+)
 from tests.unit.console.samples import ENDED, START, exited, names, opened, running, started
 from train.agent.records import Exit, GpuUse, JobResult, Outcome, Phase, Progress, TaskState, Usage
 
@@ -24,7 +32,7 @@ def shown(events: Sequence[Event], width: int = 80, height: int = 24, **more: ob
 def test_a_training_at_80_columns() -> None:
     events = [opened(2, price=0.7), started(2), *running(2)]
     assert shown(events, notice="Ctrl-C detaches; the job goes on") == [
-        "── demo ─────────────────────────────────── 12:34 · $0.85 · deletes in 47 min ──",
+        "── demo ─────────────────────────────────── 12:34 · $0.85 · deleted in 47 min ──",
         "job 20260102-101112-ab3d  attempt 1  custom_training_loop.py",
         "TASK      STATE    EPOCH      STEP  STEPS/S    LOSS  ACCURACY   CPU   MEM",
         "worker-0  running    2/5  840/1200     12.3  0.3412    0.8910  180%  1.1G",
@@ -108,6 +116,20 @@ def test_up_and_down_have_a_bar() -> None:
     downs: list[Event] = [InstanceChanged("worker-0", "deleting"), InstanceChanged("worker-1", "deleted", done=True)]
     assert shown(downs)[-1] == "deleting  ━━━━━━━━━━━━━━━━━━━━────────────────────  1 of 2"
     assert not shown([*downs, FleetDown("demo", names(2), 0, 0.0, 1.0)])[-1].startswith("deleting")
+
+
+def test_getting_ready_has_bars() -> None:
+    events: list[Event] = [
+        BootstrapProgress("worker-0", "downloading packages", "a.whl", 1, 4),
+        BootstrapProgress("worker-1", "waiting for the NVIDIA driver", "No devices were found"),
+        BootstrapProgress("worker-2", "ready", "Python 3.12.3", done=True),
+    ]
+    assert shown(events)[-4:] == [
+        "worker-0  downloading packages           ━━────────  a.whl",
+        "worker-1  waiting for the NVIDIA driver  No devices were found",
+        "worker-2  ready                          Python 3.12.3",
+        "getting ready  ━━━━━━━━━━━━━───────────────────────────  1 of 3",
+    ]
 
 
 def test_push_has_bars() -> None:

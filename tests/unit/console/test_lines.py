@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.console.lines import LinesSink
-from fleet.events import Event, LogChunk, PushProgress
+from fleet.console.reports import report_text
+from fleet.events import BootstrapProgress, Event, LogChunk, PushProgress
 from tests.unit.console.samples import ONE_OF_EACH, STALLED, exited
 from train.agent.records import Phase, TaskState
 
@@ -129,7 +130,9 @@ def test_what_happens_is_told_beside_the_log() -> None:
     events: list[Event] = [event for event in ONE_OF_EACH if not isinstance(event, LogChunk)]
     for event in events:
         reader.sink.emit(event)
-    assert reader.out.startswith(b"worker-0\n  command")  # the plan of a dry run, and nothing else
+    reports = "".join(map(report_text, events))  # of what a command was typed for, and nothing else
+    assert "worker-0\n  command" in reports
+    assert reader.out == reports.encode()
     told = reader.err.getvalue().splitlines()
     assert [line for line in told if "failed" in line] == [  # of the job, the error at the end of the command tells
         "attempt 1 failed: worker-1 was killed by SIGKILL; attempt 2 starts in 0.5 s (of at most 4)"
@@ -151,6 +154,22 @@ def test_a_stack_is_told_in_full_below_its_sentence() -> None:
     ]
     reader.sink.emit(STALLED._replace(stack="", sockets=[], kernel=""))
     assert reader.err.getvalue().endswith("\nno progress: worker-1 does not tell what it does (state S)\n")
+
+
+def test_each_step_of_a_host_is_told_once() -> None:
+    reader = Reader()
+    for part in range(3):
+        for host in ("worker-0", "worker-1"):
+            reader.sink.emit(BootstrapProgress(host, "resolving packages"))
+            reader.sink.emit(BootstrapProgress(host, "downloading packages", "a.whl", part, 2))
+    reader.sink.emit(BootstrapProgress("worker-0", "ready", "Python 3.12.3", done=True))
+    assert reader.err.getvalue().splitlines() == [
+        "worker-0: resolving packages",
+        "worker-0: downloading packages (a.whl)",
+        "worker-1: resolving packages",
+        "worker-1: downloading packages (a.whl)",
+        "worker-0: ready (Python 3.12.3)",
+    ]
 
 
 def test_a_push_is_told_once() -> None:

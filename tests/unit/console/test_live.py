@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from fleet.console.live import LiveSink
-from fleet.events import Event, FleetDown, LogChunk, Note, TaskPlanned
-from tests.unit.console.samples import START, exited, names, opened, running, started
+from fleet.events import Event, FleetDown, LogChunk, Note, PlaceTried, TaskPlanned
+from tests.unit.console.samples import QUOTED, START, exited, names, opened, running, started
 from train.agent.records import JobResult, Outcome
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -280,3 +280,25 @@ def test_a_terminal_that_is_stopped_does_not_hold_up_the_job(monkeypatch: pytest
     go.set()
     screen.sink.close()
     assert "not shown" in screen.text
+
+
+def test_a_pause_gives_the_terminal_back_and_the_next_event_takes_it_again() -> None:
+    screen = Screen()
+    screen.sink.emit(QUOTED)
+    screen.sink.close()
+    assert screen.text.count(SHOW) == screen.text.count(HIDE) == 1
+    assert "us-central1-a" in screen.text
+    screen.console.print("Proceed? [Y/n] y")
+    screen.sink.emit(PlaceTried("us-central1-a", "no capacity"))
+    screen.sink.emit(Note("all done"))
+    screen.until("all done")
+    screen.sink.close()
+    text = "\n".join(screen.plain)
+    assert screen.text.count(SHOW) == screen.text.count(HIDE) == 2
+    assert [text.count(words) for words in ("us-central1-a  n1", "Proceed?", "no capacity", "all done")] == [
+        1,
+        1,
+        1,
+        1,
+    ]
+    assert text.index("Proceed?") < text.index("no capacity") < text.index("all done")

@@ -25,7 +25,7 @@ FLEET = FleetStatus("demo", "gce", HOSTS, JOB, 0.7, NOW - 4000, NOW + 3600)
 
 def test_a_fleet_at_work() -> None:
     assert render_status([FLEET], now=NOW).splitlines() == [
-        "demo  gce, 2 hosts           up 1 h 6 min  $0.70/h, $0.78 so far  deletes in 1 h",
+        "demo  gce, 2 hosts           up 1 h 6 min  $0.70/h, $0.78 so far  deleted in 1 h",
         "  HOST      STATE      SSH               CPU   MEM",
         "  worker-0  ready      127.0.0.2:22001  180%  1.1G",
         "  worker-1  no answer  127.0.0.3:22002",

@@ -6,6 +6,7 @@ import pytest
 
 from fleet.console.view import Row, Stage, View, apply, stragglers
 from fleet.events import (
+    BootstrapProgress,
     ConnectionLost,
     ConnectionRestored,
     Event,
@@ -56,6 +57,20 @@ def test_opened_fleet_and_its_cost() -> None:
     assert (view.fleet, view.provider, view.delete_at) == ("demo", "gce", START + 3600)
     assert [row.name for row in view.rows] == ["worker-0", "worker-1"]
     assert view.cost_usd(START) == pytest.approx(0.7)
+
+
+def test_hosts_get_ready_step_by_step() -> None:
+    view = after(
+        InstanceChanged("worker-0", "ready", done=True),
+        BootstrapProgress("worker-0", "downloading packages", "a.whl", 10, 20),
+        BootstrapProgress("worker-1", "ready", "Python 3.12.3", done=True),
+    )
+    assert view.stage is Stage.READY
+    assert [(row.step_text, row.detail, row.part, row.whole, row.ready) for row in view.rows] == [
+        ("downloading packages", "a.whl", 10, 20, False),
+        ("ready", "Python 3.12.3", 0, 0, True),
+    ]
+    assert row(after(BootstrapProgress("w", "ready", "x"), PushProgress("w", 1, 2, 1)), "w").detail == ""
 
 
 def test_push_makes_ready_when_all_is_sent() -> None:

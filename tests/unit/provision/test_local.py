@@ -217,7 +217,7 @@ def test_a_port_that_was_taken_meanwhile_is_left_to_its_owner(
         )
         provider.create(SPEC, ["worker-0"], quiet)
         [instance] = provider.list("demo")
-        assert provider.host(instance).port != taken
+        assert provider.hosts(SPEC, [instance])[0].port != taken
         assert next(ports, None) is None
 
 
@@ -239,7 +239,7 @@ def test_eight_are_up_in_about_a_second(provider: LocalProvider) -> None:
     started = time.monotonic()
     provider.create(dataclasses.replace(SPEC, workers=8), names, quiet)
     assert time.monotonic() - started < 5  # 0.2 on a quiet computer
-    assert len({provider.host(each).address for each in provider.list("demo")}) == 8
+    assert len({host.address for host in provider.hosts(SPEC, provider.list("demo"))}) == 8
 
 
 def test_addresses_are_the_same_every_time_and_differ_between_workers() -> None:
@@ -286,7 +286,7 @@ def test_keys_and_folders_are_nobody_else_s(provider: LocalProvider, tmp_path: P
 def test_a_host_without_its_own_interpreter_has_the_program_s(provider: LocalProvider, tmp_path: Path) -> None:
     provider.create(SPEC, ["worker-0"], quiet)
     [instance] = provider.list()
-    host = provider.host(instance)
+    host = provider.hosts(SPEC, [instance])[0]
     assert host.python == sys.executable
     assert host.root == str(tmp_path / "local" / "demo-worker-0" / "fleet")
     assert host.private_address == host.address
@@ -298,7 +298,7 @@ def test_a_host_whose_key_is_gone_is_an_error(provider: LocalProvider, tmp_path:
     provider.create(SPEC, ["worker-0"], quiet)
     (tmp_path / "local" / "demo-worker-0" / "host_key.pub").unlink()
     with pytest.raises(ProviderError, match="host key of worker-0 in fleet demo is gone"):
-        provider.host(provider.list()[0])
+        provider.hosts(SPEC, provider.list())
 
 
 def test_records_come_back_as_they_were_written_in_the_order_of_the_index(tmp_path: Path) -> None:

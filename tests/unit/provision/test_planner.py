@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.model import FleetSpec, Instance, InstanceState, Plan
+from provision.model import CloudSpec, FleetSpec, Instance, InstanceState, Plan
 from provision.names import index_of, instance_name
 from provision.planner import conflicts, plan
 
@@ -53,7 +55,8 @@ def test_each_instance_is_either_kept_or_deleted_and_running_ones_are_not_given_
 ) -> None:
     steps = plan(spec(workers), observed)
     started_again = [each for each in observed if each not in steps.delete and each not in steps.keep]
-    assert all(each.state is InstanceState.STOPPED and each.name in steps.create for each in started_again)
+    at_rest = (InstanceState.STOPPED, InstanceState.STOPPING)
+    assert all(each.state in at_rest and each.name in steps.create for each in started_again)
     assert not set(steps.keep) & set(steps.delete)
     running = {each.name for each in observed if each.state is InstanceState.RUNNING}
     wanted = {instance_name(index) for index in range(workers)}
@@ -93,3 +96,35 @@ def test_each_setting_that_differs_is_told_in_words() -> None:
         "Python interpreter /opt/python asked for, it has the one found on the host",
     ]
     assert conflicts(FleetSpec("demo", "local", 1), FleetSpec("demo", "local", 2)) == ["1 worker asked for, 2 are up"]
+
+
+def test_each_setting_of_a_cloud_that_differs_is_told_in_words() -> None:
+    has = FleetSpec("demo", "gce", 2, packages=("tensorflow",), cloud=CloudSpec(gpu="nvidia-tesla-t4", gpus=1))
+    asked = replace(
+        has,
+        packages=(),
+        cloud=CloudSpec(
+            gpu="nvidia-l4", gpus=2, spot=True, external=False, max_duration_s=0, zones=("us-central1", "us-west1-a"),
+            machine_type="g2-standard-24", disk_gb=200,
+        ),
+    )  # fmt: skip
+    assert conflicts(asked, has) == [
+        "packages none asked for, it has tensorflow",
+        "2 nvidia-l4 asked for, its instances have 1 nvidia-tesla-t4",
+        "spot instances asked for, it has on-demand ones",
+        "only internal addresses asked for, its instances have external ones",
+        "no deletion asked for, it was made with deletion after 8 h",
+        "zones us-central1, us-west1-a asked for, it was made with the default",
+        "machine type g2-standard-24 asked for, it was made with the default",
+        "disk size in GB 200 asked for, it was made with 100",
+    ]
+    assert conflicts(has, has) == []
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(CloudSpec)])
+def test_no_setting_of_a_cloud_is_overlooked(field: str) -> None:
+    value = getattr(CloudSpec(), field)
+    changes: dict[type, Any] = {str: "x", int: 5, bool: not value, tuple: ("x",)}
+    has = FleetSpec("demo", "gce", 2, cloud=CloudSpec(gpu="a"))
+    asked = replace(has, cloud=replace(CloudSpec(gpu="a"), **{field: changes[type(value)]}))
+    assert len(conflicts(asked, has)) == 1

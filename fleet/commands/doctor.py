@@ -1,0 +1,64 @@
+"""`fleet doctor`: what a provider needs, and whether it is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fleet.errors import CredentialsError, FleetError, NotReadyError
+from fleet.events import Checked, Sink
+from fleet.ports import Ports
+from fleet.providers import translated
+from fleet.settings import Settings
+from provision.model import CloudSpec
+
+
+@dataclass(frozen=True)
+class DoctorRequest:
+    """What the user typed.
+
+    Attributes:
+        provider: Whose needs are looked at.
+        settings: Project and endpoint, of the command line, the environment and fleet.toml.
+    """
+
+    provider: str
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
+class DoctorSummary:
+    """How many things were looked at; all of them are well."""
+
+    checked: int
+
+
+def run(request: DoctorRequest, ports: Ports, sink: Sink) -> DoctorSummary:
+    """Look at all that the provider needs; touch nothing.
+
+    Raises:
+        UsageError: there is no such provider.
+        CredentialsError: it does not know the caller.
+        NotReadyError: something else is missing.
+    """
+    cloud = CloudSpec(project=request.settings.project or "", endpoint=request.settings.endpoint or "")
+    with translated():
+        findings = ports.provider(request.provider, cloud, keep=False).doctor()
+    for finding in findings:
+        sink.emit(
+            Checked(
+                provider=request.provider,
+                subject=finding.subject,
+                ok=finding.ok,
+                sentence=finding.sentence,
+                next_step=finding.next_step,
+            )
+        )
+    missing = [finding for finding in findings if not finding.ok]
+    if missing:
+        unknown = any(finding.subject == "credentials" for finding in missing)
+        kind: type[FleetError] = CredentialsError if unknown else NotReadyError
+        raise kind(
+            f"{len(missing)} of {len(findings)} things are not as provider {request.provider!r} needs them",
+            next_step=next((finding.next_step for finding in missing if finding.next_step), ""),
+        )
+    return DoctorSummary(len(findings))

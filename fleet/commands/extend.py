@@ -1,0 +1,75 @@
+"""`fleet extend`: let the provider delete a fleet later, or earlier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet.commands.agents import fleet_opened, running_job
+from fleet.commands.reach import BOOTED, progress_to, reach
+from fleet.errors import CancelledError, NotReadyError, UsageError
+from fleet.events import Sink
+from fleet.ports import Ports
+from fleet.providers import translated
+from fleet.state import FleetFolder, FleetRecord, with_hosts
+
+
+@dataclass(frozen=True)
+class ExtendRequest:
+    """What the user typed; the time counts from now."""
+
+    fleet: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ExtendSummary:
+    """When the fleet is deleted now, in seconds since the epoch."""
+
+    fleet: str
+    delete_at: float
+
+
+def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
+    """Let the provider delete the fleet so many seconds from now.
+
+    Raises:
+        UsageError: the time makes no sense, or the provider deletes nothing by itself.
+        CancelledError: the user said no.
+        FleetError: the provider does not change it, or a host does not come back; `fleet up` repairs.
+    """
+    if request.seconds <= 0:
+        raise UsageError("a time of 0 would delete the fleet at once", next_step="fleet down")
+    ports.store.need(request.fleet)
+    with ports.store.lock(request.fleet, "extend"):
+        folder, record = ports.store.need(request.fleet)
+        provider = ports.provider(record.spec.provider, record.spec.cloud)
+        with translated():
+            instances = provider.list(request.fleet)
+        if len(instances) < record.spec.workers:
+            raise NotReadyError(
+                f"fleet {request.fleet!r} has {len(instances)} of its {record.spec.workers} instances",
+                next_step="fleet up",
+            )
+        if record.spec.cloud is not None:
+            _ask(record, folder, ports)
+        folder.intend("extend", seconds=request.seconds)
+        with translated():
+            provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
+            instances = provider.list(request.fleet)
+        record = with_hosts(record, reach(record.spec, instances, provider, folder, ports, sink), instances)
+        folder.write(record)
+        sink.emit(fleet_opened(record))
+        return ExtendSummary(request.fleet, record.delete_at)
+
+
+def _ask(record: FleetRecord, folder: FleetFolder, ports: Ports) -> None:
+    job = running_job(record, folder.key)
+    why = "Compute Engine may have to stop the instances for this, and start them again"
+    if job and not ports.attended:
+        raise UsageError(
+            f"job {job} is running, and might end with this",
+            cause=why,
+            next_step="fleet extend --yes, where that does not matter",
+        )
+    if not ports.confirm(f"{why}{f'; job {job}, which is running, would end' if job else ''}. Proceed?"):
+        raise CancelledError("nothing was changed", next_step="fleet status   tells when the fleet is deleted")

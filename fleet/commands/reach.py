@@ -1,0 +1,112 @@
+"""From instances to hosts that answer: host keys, SSH, and what must be on each host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from fleet.commands.agents import opened
+from fleet.commands.ready import ready
+from fleet.errors import UnreachableError
+from fleet.events import HostConnected, InstanceChanged, PlaceTried, Sink
+from fleet.ports import Ports
+from fleet.providers import translated
+from fleet.state import FleetFolder
+from provision.model import FleetSpec, Host, Instance
+from provision.names import is_instance_name
+from provision.provider import Progress, Provider
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+SSH_WAIT_S = 300.0
+BOOTED = "booted"
+"""What a rented instance is when its provider is done with it."""
+
+_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 5.0
+
+
+def progress_to(sink: Sink, last: str, told: str = "") -> Progress:
+    """What a provider calls with its progress.
+
+    Args:
+        sink: Takes the events.
+        last: The provider's last step with an instance.
+        told: What that step is called where it is not the last one for the user; empty: it is.
+    """
+
+    def progress(subject: str, step: str) -> None:
+        if is_instance_name(subject) and step == last:
+            sink.emit(InstanceChanged(subject, told or step, done=not told))
+        elif is_instance_name(subject):
+            sink.emit(InstanceChanged(subject, step))
+        else:
+            sink.emit(PlaceTried(subject, step))
+
+    return progress
+
+
+def reach(
+    spec: FleetSpec, instances: Sequence[Instance], provider: Provider, folder: FleetFolder, ports: Ports, sink: Sink
+) -> list[Host]:
+    """Hosts that answer, in the order of `instances`, with all on them that tasks need.
+
+    Rented ones may still be booting: they are waited for.
+
+    Raises:
+        UnreachableError: one does not answer; the sentence says how long it was waited for.
+        FleetError: what is needed cannot be put on one.
+    """
+    wait_s = SSH_WAIT_S if spec.cloud else 0.0
+
+    def ask() -> list[Host]:
+        with translated():
+            return list(provider.hosts(spec, instances))
+
+    if spec.cloud:
+        for instance in instances:
+            sink.emit(InstanceChanged(instance.name, "waiting for SSH"))
+    hosts = _until(ask, wait_s, ports)
+    waiting = {host.name: host for host in hosts}
+
+    def connect() -> None:
+        with opened(list(waiting.values()), folder.key) as outcomes:
+            from fleet.remote.fanout import raise_failures
+
+            for outcome in outcomes:
+                if outcome.error is None:
+                    del waiting[outcome.host.name]
+                    sink.emit(HostConnected(outcome.host.name, outcome.host.address))
+            raise_failures(outcomes, "reach the fleet")
+
+    _until(connect, wait_s, ports)
+    hosts = ready(spec, hosts, folder.key, sink)
+    if spec.cloud and not spec.packages and not spec.cloud.gpus:  # else that was told with what they have
+        for host in hosts:
+            sink.emit(InstanceChanged(host.name, "ready", done=True))
+    return hosts
+
+
+def _until(action: Callable[[], T], wait_s: float, ports: Ports) -> T:
+    """What `action` returns, once nothing is unreachable any more.
+
+    Raises:
+        UnreachableError: something still is after `wait_s` seconds.
+    """
+    pause, deadline = _PAUSE_S, time.monotonic() + wait_s
+    while True:
+        try:
+            return action()
+        except UnreachableError as error:
+            left = deadline - time.monotonic()
+            if left <= 0 and wait_s:
+                sentence = f"{error.sentence}; waited {wait_s / 60:.0f} minutes for it"
+                raise UnreachableError(sentence, cause=error.cause, next_step="fleet up") from error
+            if left <= 0:
+                raise
+        ports.sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST_PAUSE_S)

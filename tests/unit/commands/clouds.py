@@ -1,0 +1,199 @@
+"""A provider of rented instances that are only remembered, and a world in which verbs meet it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fleet.events import Event
+from fleet.ports import Ports
+from fleet.state import Store
+from provision.gce.deletion import Stray
+from provision.model import CloudSpec, Finding, FleetSpec, Host, Instance, InstanceState, Offer, Quote
+from provision.provider import Progress, Provider, ProviderError
+
+NOW = 1_000_000.0
+PRICE_USD_H = 0.5
+OFFERS = (Offer("z-a", "n1-standard-4", PRICE_USD_H), Offer("z-b", "n1-standard-4", None))
+
+
+@dataclass
+class Cloud:
+    """What a cloud holds, and how it behaves.
+
+    Attributes:
+        instances: All of them.
+        failures: What the next calls of `create` raise, one each, before anything is made.
+        broken: What every call of `create` raises when half of it is made.
+        stuck: Instances that no deletion removes.
+        things: What `strays` tells.
+        calls: Names of the calls that changed something.
+    """
+
+    instances: list[Instance] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
+    broken: BaseException | None = None
+    stuck: set[str] = field(default_factory=set)
+    things: list[Stray] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+
+    def make(self, fleet: str, name: str) -> None:
+        number = str(len(self.calls) * 100 + len(self.instances))
+        self.instances.append(
+            Instance(name, fleet, number, InstanceState.RUNNING, "z-a", PRICE_USD_H, NOW, NOW + 8 * 3600)
+        )
+
+
+class CloudProvider:
+    """A provider of `cloud`."""
+
+    name = "gce"
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+
+    def check(self, spec: FleetSpec) -> None:
+        if spec.workers > 8:
+            raise ProviderError("usage", "at most 8")
+
+    def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
+        return Quote(len(names), OFFERS, priced_at="2026-11-01", delete_after_s=8 * 3600)
+
+    def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
+        self.cloud.calls.append("create")
+        if self.cloud.failures:
+            progress("z-a", "no capacity")
+            raise self.cloud.failures.pop(0)
+        for name in names:
+            self.cloud.make(spec.name, name)
+            progress(name, "ready")
+            if self.cloud.broken is not None:
+                raise self.cloud.broken
+
+    def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> Sequence[Host]:
+        return [host(one.name) for one in instances]
+
+    def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
+        self.cloud.calls.append("delete")
+        gone = {one.id for one in instances} - self.cloud.stuck
+        self.cloud.instances = [one for one in self.cloud.instances if one.id not in gone]
+
+    def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
+        self.cloud.calls.append("delete_fleet")
+        for one in self.cloud.instances:
+            if one.fleet == fleet:
+                progress(one.name, "deleting")
+        kept = [one for one in self.cloud.instances if one.fleet != fleet or one.name in self.cloud.stuck]
+        self.cloud.instances = kept
+        return [f"instance {one.name}" for one in kept if one.fleet == fleet]
+
+    def extend(self, instances: Sequence[Instance], seconds: float, progress: Progress) -> None:
+        self.cloud.calls.append("extend")
+        ids = {one.id for one in instances}
+        self.cloud.instances = [
+            replace(one, delete_at=NOW + seconds) if one.id in ids else one for one in self.cloud.instances
+        ]
+
+    def fates(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
+        return {name: "was preempted at 12:03:10" for name in names if name == "worker-1"}
+
+    def doctor(self) -> Sequence[Finding]:
+        return self.cloud.findings
+
+    def strays(self) -> list[Stray]:
+        return list(self.cloud.things)
+
+    def delete_strays(self, strays: Sequence[Stray], progress: Progress) -> list[str]:
+        self.cloud.calls.append("delete_strays")
+        gone = [one for one in strays if one.name not in self.cloud.stuck]
+        self.cloud.things = [one for one in self.cloud.things if one not in gone]
+        for one in gone:
+            progress(one.name, "deleted")
+        return [f"{one.kind} {one.name}" for one in strays if one not in gone]
+
+    def list(self, fleet: str | None = None) -> list[Instance]:
+        return [one for one in self.cloud.instances if fleet in (None, one.fleet)]
+
+
+def host(name: str) -> Host:
+    return Host(name, "127.0.0.1", 1, "me", "ssh-ed25519 AAAA", f"compute.{name}", "10.0.0.2")
+
+
+class Kept:
+    """A sink that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.closed = 0
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def of(self, kind: type) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@dataclass
+class World:
+    """A user at a terminal or not, with a state folder and a cloud.
+
+    Attributes:
+        state: The state folder; it is not there at first.
+        answers: What the user answers, one question each; without more answers, nobody is asked.
+        attended: Whether somebody can be asked.
+        asked: The questions.
+        slept: Seconds, one pause each.
+        on_sleep: Called in each pause.
+        clouds: Project and endpoint of the provider of each call that asked for one.
+    """
+
+    state: Path
+    cloud: Cloud = field(default_factory=Cloud)
+    answers: list[bool] = field(default_factory=list)
+    attended: bool = True
+    asked: list[str] = field(default_factory=list)
+    slept: list[float] = field(default_factory=list)
+    on_sleep: Callable[[], None] = lambda: None
+    clouds: list[CloudSpec] = field(default_factory=list)
+    sink: Kept = field(default_factory=Kept)
+
+    @property
+    def store(self) -> Store:
+        return Store(self.state)
+
+    def ports(self) -> Ports:
+        return _Ports(
+            store=self.store,
+            confirm=self._confirm,
+            attended=self.attended,
+            clock=lambda: NOW + 7200,
+            sleep=self._sleep,
+            world=self,
+        )
+
+    def _confirm(self, question: str) -> bool:
+        self.asked.append(question)
+        return self.answers.pop(0)
+
+    def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.on_sleep()
+
+
+@dataclass(frozen=True)
+class _Ports(Ports):
+    world: World | None = None
+
+    def provider(self, name: str, cloud: CloudSpec | None = None, *, keep: bool = True) -> Provider:
+        if name != "gce":
+            return super().provider(name, cloud, keep=keep)
+        assert self.world is not None
+        if keep:
+            self.store.owner()  # as the real one does
+        self.world.clouds.append(cloud or CloudSpec())
+        return CloudProvider(self.world.cloud)

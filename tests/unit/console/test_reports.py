@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from fleet.console.reports import report_text
+from fleet.events import Checked, Note, StraysFound
+from tests.unit.console.samples import ONE_OF_EACH, QUOTED, STRAY
+
+
+def test_a_price_is_a_table_of_the_first_places() -> None:
+    assert report_text(QUOTED).splitlines() == [
+        "fleet demo: 2 spot instances, project my-project, all in the first of these",
+        "zones that has room",
+        "  ZONE           MACHINE                            USD/H EACH  USD/H ALL",
+        "  us-central1-a  n1-standard-4 + 1 nvidia-tesla-t4       0.540      1.080",
+        "  us-central1-b  n1-standard-4 + 1 nvidia-tesla-t4     unknown    unknown",
+        "  us-central1-c  n1-standard-4 + 1 nvidia-tesla-t4       0.540      1.080",
+        "  us-central1-d  n1-standard-4 + 1 nvidia-tesla-t4       0.540      1.080",
+        "  us-central1-e  n1-standard-4 + 1 nvidia-tesla-t4       0.540      1.080",
+        "  and 2 more",
+        "spot prices, estimate of 2026-11-01, disks and traffic left out; each is deleted",
+        "by itself 8 h after its start",
+        "The quota leaves room for 2 more.",
+    ]
+
+
+def test_a_price_in_one_place_on_demand_and_without_an_end() -> None:
+    event = replace(QUOTED, offers=QUOTED.offers[:1], spot=False, delete_after_s=0, notes=(), project="", instances=1)
+    text = report_text(event)
+    assert text.startswith("fleet demo: 1 instance\n")
+    assert "more" not in text
+    assert "prices on demand" in text
+    assert "nothing but `fleet down` deletes them" in " ".join(text.split())
+
+
+def test_what_is_left_is_a_table_and_says_what_stays() -> None:
+    mine = replace(STRAY, created_at=time.time() - 7200)
+    other = replace(STRAY, kind="disk", name="x", user="bob-desk", created_at=0.0, cost_usd=0.0, doomed=False)
+    assert report_text(StraysFound((mine, other))).splitlines() == [
+        "2 things of fleets that are not known here:",
+        "  KIND      NAME                    PLACE          MADE BY     AGE   COST",
+        "  instance  demo-k3b7x2qa-worker-0  us-central1-a  ann-laptop  2 h  $1.08",
+        "  disk      x                       us-central1-a  bob-desk",
+        "1 of them somebody else made, and they stay; --all deletes them, too",
+    ]
+    assert "and 60 more" in report_text(StraysFound((STRAY,) * 100))
+    assert report_text(StraysFound(())) == "nothing is left of any fleet that is not known here\n"
+
+
+def test_age_and_cost_stay_where_there_is_no_room_for_all() -> None:
+    mine = replace(STRAY, created_at=time.time() - 7200)
+    rule = replace(mine, kind="firewall rule", name="a-fleet-with-a-long-name-k3b7x2qa-internal", cost_usd=0.0)
+    head = report_text(StraysFound((mine, rule))).splitlines()[1]
+    assert head.split() == ["KIND", "NAME", "MADE", "BY", "AGE", "COST"]
+
+
+def test_a_finding_has_the_command_that_mends_it_on_a_line_of_its_own() -> None:
+    mend = "gcloud services enable compute.googleapis.com --project my-project-with-a-long-name"
+    long = "the Compute Engine API is disabled in project my-project-with-a-long-name"
+    assert report_text(Checked("gce", "api", False, long, mend)).splitlines() == [
+        "missing  api: the Compute Engine API is disabled in project",
+        "         my-project-with-a-long-name",
+        f"         {mend}",
+    ]
+    assert report_text(Checked("gce", "api", True, "it is enabled", "")) == "ok       api: it is enabled\n"
+
+
+def test_no_line_is_longer_than_a_terminal_and_none_has_control_characters() -> None:
+    for event in ONE_OF_EACH:
+        assert all(len(line) <= 80 for line in report_text(event).splitlines())
+    nasty = replace(STRAY, name="\x1b[2Jx")
+    assert "\x1b" not in report_text(StraysFound((nasty,)))
+    assert report_text(Note("x")) == ""

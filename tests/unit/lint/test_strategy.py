@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.lint.programs import BACKUP, DATA, FIT, GANG, MODEL, READY, RESOLVER, TF, check, line, told
+
+MAKE = "strategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
+REST = RESOLVER + DATA + MODEL + BACKUP + FIT
+
+
+def test_a_script_that_is_right_gives_nothing() -> None:
+    assert told(READY + FIT) == []
+    assert told(READY + FIT, workers=1) == []
+    assert told(READY + FIT, workers=8, gpus=0) == []
+
+
+# --- MW101: the strategy comes too late ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        "x = tf.constant(1)\n",
+        "x = tf.zeros((2, 2))\n",
+        "v = tf.Variable(1.0)\n",
+        "r = tf.random.uniform((2,))\n",
+        "d = tf.data.Dataset.range(3)\n",
+        "d = tf.data.Dataset.from_tensor_slices([1, 2]).batch(2)\n",
+        "d = tf.data.TFRecordDataset('x')\n",
+        "d = tf.data.Dataset.list_files('*.tfrecord')\n",
+        "import tensorflow_datasets as tfds\nd = tfds.load('mnist')\n",
+        "o = tf.keras.optimizers.Adam(0.1)\n",
+        "m = tf.keras.metrics.Mean()\n",
+        "from tensorflow.keras.optimizers import SGD\no = SGD(0.1)\n",
+        "h = tf.keras.layers.Dense(1)(tf.keras.Input((2,)))\n",
+        "print(tf.config.list_logical_devices('GPU'))\n",
+        "w = tf.summary.create_file_writer('logs')\n",
+        "other = tf.distribute.MirroredStrategy()\n",
+        "def data():\n    return tf.data.Dataset.range(3)\nd = data()\n",
+        "for i in range(3):\n    t = tf.constant(i)\n",
+        "t = [tf.constant(i) for i in range(3)]\n",
+        "class Data:\n    def __init__(self):\n        self.all = tf.constant(1)\ndata = Data()\n",
+        "class Data:\n    all = tf.constant(1)\n",
+    ],
+)
+def test_operations_before_the_strategy(early: str) -> None:
+    source = TF + early + MAKE + REST
+    found = [item for item in check(source) if item.rule == "MW101"]
+    assert [item.line for item in found] == [line(source, MAKE)]
+    assert found[0].severity.value == "error"
+    assert "Collective ops must be configured" in found[0].reason
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        "tf.random.set_seed(1)\n",
+        "tf.keras.utils.set_random_seed(1)\n",
+        "gpus = tf.config.list_physical_devices('GPU')\nfor g in gpus:\n    tf.config.experimental.set_memory_growth(g, True)\n",
+        "o = tf.data.Options()\n",
+        "s = tf.TensorSpec((2,))\n",
+        "layer = tf.keras.layers.Dense(1)\n",
+        "i = tf.keras.Input((2,))\n",
+        "loss = tf.keras.losses.MeanSquaredError()\n",
+        "rate = tf.keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)\n",
+        "y = tf.keras.utils.to_categorical([1])\n",
+        "tf.io.gfile.makedirs('x')\n",
+        "print(tf.__version__, tf.train.latest_checkpoint('x'))\n",
+        "(a, b), _ = tf.keras.datasets.mnist.load_data()\n",
+        "def data():\n    return tf.data.Dataset.range(3)\n",
+        "make = lambda: tf.constant(1)\n",
+        "@tf.function\ndef f():\n    return tf.constant(1)\n",
+        "def fill():\n    yield tf.constant(1)\n",
+        "tf.config.threading.set_intra_op_parallelism_threads(2)\n",
+        "tf.keras.mixed_precision.set_global_policy('mixed_float16')\n",
+        "options = tf.distribute.experimental.CommunicationOptions()\n",
+    ],
+)
+def test_what_does_not_start_the_runtime(early: str) -> None:
+    assert told(TF + early + MAKE + REST) == []
+
+
+def test_a_module_that_is_imported_first_starts_the_runtime() -> None:
+    modules = {"data.py": "import tensorflow as tf\n\nsize = tf.constant(3)\n"}
+    source = "import data\n" + TF + MAKE + REST
+    found = check(source, modules=modules)
+    assert [(item.rule, item.file, item.line) for item in found] == [("MW101", "task.py", 4)]
+    assert "tf.constant (data.py:line 3)" in found[0].sentence
+    assert check(TF + MAKE + "import data\n" + REST, modules=modules) == []
+
+
+def test_a_condition_makes_it_a_warning_and_another_arm_makes_it_nothing() -> None:
+    assert told(TF + "if debug:\n    print(tf.constant(1))\n" + MAKE + REST) == ["MW101 warning 5"]
+    assert told(TF + "if debug:\n    t = tf.constant(1)\nelse:\n    " + MAKE) == []
+
+
+# --- MW102: no strategy for several workers -----------------------------------------------------------------------
+
+ALONE = TF + MODEL.replace("with strategy.scope():\n    ", "").replace("\n    ", "\n") + "model.fit(x, y)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (ALONE, ["MW102 warning 5"]),
+        (TF + "strategy = tf.distribute.MirroredStrategy()\n" + MODEL + "model.fit(x)\n", ["MW102 warning 3"]),
+        (
+            TF + "strategy = tf.distribute.OneDeviceStrategy('/gpu:0')\n" + MODEL + "model.fit(x)\n",
+            ["MW102 warning 3"],
+        ),
+        (
+            TF + "from tensorflow import keras\nm = keras.Sequential()\nm.compile('sgd')\nm.fit(x)",
+            ["MW102 warning 6"],
+        ),
+        # nothing is trained
+        (TF + "m = tf.keras.models.load_model('x')\nprint(m.predict(x))\n", []),
+        (TF + "print(tf.__version__)\n", []),
+        ("print('hello')\n", []),
+        # something else may join them
+        ("import horovod.tensorflow as hvd\n" + ALONE, []),
+        ("from vision import get_strategy\nstrategy = get_strategy()\n" + TF + MODEL + "model.fit(x)\n", []),
+        (ALONE + "print(os.environ['TF_CONFIG'])\n", []),
+        (TF + "strategy = tf.distribute.TPUStrategy(r)\n" + MODEL + "model.fit(x)\n", []),
+        ("from sklearn.svm import SVC\nimport tensorflow as tf\nSVC().fit(x, y)\n", []),
+    ],
+)
+def test_workers_that_do_not_know_each_other(source: str, expected: list[str]) -> None:
+    assert told(source) == expected
+    assert told(source, workers=1) == []
+
+
+def test_a_strategy_that_is_chosen_is_one_for_several_workers() -> None:
+    choice = "strategy = tf.distribute.MultiWorkerMirroredStrategy() if args.many else tf.distribute.get_strategy()\n"
+    assert told(TF + choice + MODEL + "model.fit(x, epochs=1)\n") == []
+
+
+# --- MW103: TF_CONFIG ---------------------------------------------------------------------------------------------
+
+CLUSTER = '{"cluster": {"worker": ["localhost:12345", "localhost:23456"]}, "task": {"type": "worker", "index": 0}}'
+
+
+@pytest.mark.parametrize(
+    ("piece", "expected"),
+    [
+        (f"os.environ['TF_CONFIG'] = json.dumps({CLUSTER})\n", ["error"]),
+        (f"tf_config = {CLUSTER}\nos.environ['TF_CONFIG'] = json.dumps(tf_config)\n", ["error"]),
+        (f"os.environ.update(TF_CONFIG=json.dumps({CLUSTER}))\n", ["error"]),
+        (f"os.environ.update({{'TF_CONFIG': json.dumps({CLUSTER})}})\n", ["error"]),
+        (f"os.putenv('TF_CONFIG', json.dumps({CLUSTER}))\n", ["error"]),
+        ("os.environ.pop('TF_CONFIG', None)\n", ["error"]),
+        ("del os.environ['TF_CONFIG']\n", ["error"]),
+        (f"if args.local:\n    os.environ['TF_CONFIG'] = json.dumps({CLUSTER})\n", ["warning"]),
+        ("os.environ['TF_CONFIG'] = make_config(hosts)\n", ["warning"]),
+        # only where there is none, or out of it
+        (f"if 'TF_CONFIG' not in os.environ:\n    os.environ['TF_CONFIG'] = json.dumps({CLUSTER})\n", []),
+        (f"if not os.environ.get('TF_CONFIG'):\n    os.environ['TF_CONFIG'] = json.dumps({CLUSTER})\n", []),
+        (f"if os.getenv('TF_CONFIG') is None:\n    os.environ['TF_CONFIG'] = json.dumps({CLUSTER})\n", []),
+        (f"os.environ.setdefault('TF_CONFIG', json.dumps({CLUSTER}))\n", []),
+        ("c = json.loads(os.environ['TF_CONFIG'])\nc['x'] = 1\nos.environ['TF_CONFIG'] = json.dumps(c)\n", []),
+        ("print(os.environ['TF_CONFIG'])\n", []),
+        ("os.environ['CUDA_VISIBLE_DEVICES'] = '-1'\n", []),
+        ("config = {}\nconfig['TF_CONFIG'] = 1\n", []),
+    ],
+)
+def test_who_sets_tf_config(piece: str, expected: list[str]) -> None:
+    source = TF.replace("os", "os, json", 1) + piece + MAKE + REST
+    found = check(source)
+    assert [item.severity.value for item in found if item.rule == "MW103"] == expected
+    assert len(found) == len(expected)
+
+
+# --- MW104: addresses in the script -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("tf.train.ClusterSpec({'worker': ['10.0.0.2:2222', '10.0.0.3:2222']})", ["MW104 error 3"]),
+        ("tf.train.ClusterSpec(cluster={'chief': ['a:1'], 'worker': ['b:1']})", ["MW104 error 3"]),
+        ("tf.train.ClusterSpec({'worker': hosts})", []),
+        ("tf.train.ClusterSpec(json.loads(os.environ['TF_CONFIG'])['cluster'])", []),
+        ("tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()", []),
+    ],
+)
+def test_addresses_in_the_script(spec: str, expected: list[str]) -> None:
+    resolver = "resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, 'worker', 0)\n"
+    make = "strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)\n"
+    source = TF.replace("os", "os, json", 1) + f"spec = {spec}\n" + resolver + make + REST
+    assert told(source) == expected
+    assert told(source, workers=1) == []
+
+
+# --- MW105: NCCL without GPUs -------------------------------------------------------------------------------------
+
+NCCL = "tf.distribute.experimental.CommunicationImplementation.NCCL"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        f"options = tf.distribute.experimental.CommunicationOptions(implementation={NCCL})\n"
+        "strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)\n",
+        "strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy("
+        "tf.distribute.experimental.CollectiveCommunication.NCCL)\n",
+        f"strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options="
+        f"tf.distribute.experimental.CommunicationOptions(implementation={NCCL}))\n",
+    ],
+)
+def test_nccl_without_gpus(make: str) -> None:
+    assert told(TF + make + REST, gpus=0) == ["MW105 hint 3"]
+    assert told(TF + make + REST, gpus=1) == []
+    assert told(TF + make + REST) == []
+    assert told(TF + make.replace("NCCL", "RING") + REST, gpus=0) == []
+
+
+# --- MW106: settings that come too late ---------------------------------------------------------------------------
+
+GROWTH = (
+    "for gpu in tf.config.list_physical_devices('GPU'):\n    tf.config.experimental.set_memory_growth(gpu, True)\n"
+)
+THREADS = "tf.config.threading.set_intra_op_parallelism_threads(2)\n"
+
+
+def test_settings_after_the_runtime_has_started() -> None:
+    late = GANG + GROWTH + REST
+    assert told(late, gpus=1) == ["MW106 error 5"]
+    assert told(late) == ["MW106 warning 5"]
+    assert told(late, gpus=0) == []
+    assert told(GANG + THREADS + REST) == ["MW106 error 4"]
+    assert told(TF + "t = tf.constant(1)\ntf.config.set_visible_devices([], 'GPU')\n", gpus=1) == ["MW106 error 4"]
+
+
+def test_settings_in_time() -> None:
+    assert told(TF + GROWTH + THREADS + MAKE + REST, gpus=1) == []
+    assert (
+        told(TF + "def setup():\n    " + GROWTH.replace("\n", "\n    ") + "\nsetup()\n" + MAKE + REST, gpus=1) == []
+    )
+
+
+# --- MW107: parameter servers -------------------------------------------------------------------------------------
+
+PS = (
+    TF
+    + """\
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+if resolver.task_type in ("worker", "ps"):
+    server = tf.distribute.Server(
+        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
+    )
+    server.join()
+elif resolver.task_type == "evaluator":
+    model = tf.keras.models.load_model(os.environ["FLEET_MODEL_DIR"])
+    model.evaluate(x, steps=3)
+else:
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(10).repeat().batch(64)
+    model.fit(data, epochs=3, steps_per_epoch=10)
+    model.save(os.environ["FLEET_MODEL_DIR"])
+"""
+)
+
+
+def test_parameter_servers() -> None:
+    assert told(PS) == []
+    assert told(PS.replace(", steps_per_epoch=10", "").replace(".repeat()", "")) == ["MW311 error 18"]
+    alone = "resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()\n"
+    alone += "strategy = tf.distribute.experimental.ParameterServerStrategy(resolver)\n"
+    assert told(TF + alone) == ["MW107 error 4"]

@@ -1,0 +1,218 @@
+"""Lists of nodes: as Slurm and ClusterShell read them, what PBS writes, and what nobody should."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.allocation import Node, NodelistError, expand_nodelist, nodes_of, parse_nodefile, parse_tasks_per_node
+from provision.provider import ProviderError
+
+# What `scontrol show hostnames` of Slurm 22.05 says, recorded.
+SLURM = {
+    "n1": "n1",
+    "login": "login",
+    "b,a": "b a",
+    "n[1-3]": "n1 n2 n3",
+    "n[1,3,5]": "n1 n3 n5",
+    "n[5]": "n5",
+    "n[1-3,5-6,9]": "n1 n2 n3 n5 n6 n9",
+    "n[10,2,1]": "n10 n2 n1",
+    "n[0-2]": "n0 n1 n2",
+    "n[8-11]": "n8 n9 n10 n11",
+    "n[08-11]": "n08 n09 n10 n11",
+    "n[09,10]": "n09 n10",
+    "n[00-02]": "n00 n01 n02",
+    "n[098-102]": "n098 n099 n100 n101 n102",
+    "n[99-101]": "n99 n100 n101",
+    "n[1,02,003]": "n1 n02 n003",
+    "n[001-3]": "n001 n002 n003",
+    "n[0001-0003]": "n0001 n0002 n0003",
+    "c[01-02,10-11,100]": "c01 c02 c10 c11 c100",
+    "gpu[1-2],login1": "gpu1 gpu2 login1",
+    "login1,gpu[1-2]": "login1 gpu1 gpu2",
+    "a[1-2],b[3-4]": "a1 a2 b3 b4",
+    "gpu-a[1-2],gpu-b[01-02],cpu7": "gpu-a1 gpu-a2 gpu-b01 gpu-b02 cpu7",
+    "n[1-2],n[2-3]": "n1 n2 n3",
+    "n1,n1,n2": "n1 n2",
+    "a[1-2]b[3-4]": "a1b3 a1b4 a2b3 a2b4",
+    "n[1-2][3-4]": "n13 n14 n23 n24",
+    "r[1-2]n[01-02]c[1,3]": "r1n01c1 r1n01c3 r2n01c1 r2n01c3 r1n02c1 r1n02c3 r2n02c1 r2n02c3",
+    "a[1-2]b[1-2]c[1-2]d[1-2]": (
+        "a1b1c1d1 a1b1c1d2 a2b1c1d1 a2b1c1d2 a1b2c1d1 a1b2c1d2 a2b2c1d1 a2b2c1d2 "
+        "a1b1c2d1 a1b1c2d2 a2b1c2d1 a2b1c2d2 a1b2c2d1 a1b2c2d2 a2b2c2d1 a2b2c2d2"
+    ),
+    "10.0.0.[1-3]": "10.0.0.1 10.0.0.2 10.0.0.3",
+    "[1-3]": "1 2 3",
+    "host.example.com": "host.example.com",
+    "ip-10-0-0-[7-8]": "ip-10-0-0-7 ip-10-0-0-8",
+    "my_node[1-2]": "my_node1 my_node2",
+}
+
+# What ClusterShell 1.9 says where Slurm has nothing to say: `cluset -e`, recorded.
+CLUSTERSHELL = {
+    "n[1-3]-ib": "n1-ib n2-ib n3-ib",
+    "a[1,3-5]-ib,foo": "a1-ib a3-ib a4-ib a5-ib foo",
+    "n[0-2].domain": "n0.domain n1.domain n2.domain",
+    "a[1-2],b[3-4]c,d": "a1 a2 b3c b4c d",
+    "n[00-02]x": "n00x n01x n02x",
+    "n[1-9/2]": "n1 n3 n5 n7 n9",
+    "n[01-10/3]": "n01 n04 n07 n10",
+    "n[1-9/4,20]": "n1 n5 n9 n20",
+    "r[1-2]n[1-2]x": "r1n1x r1n2x r2n1x r2n2x",
+}
+
+MALFORMED = {
+    "": "The list of nodes is empty",
+    " ": "The list of nodes is empty",
+    ",": "a name is missing beside a comma",
+    "a,,b": "a name is missing beside a comma",
+    "a,": "a name is missing beside a comma",
+    "n[1-3": "a bracket of 'n\\[1-3' has no partner",
+    "n1-3]": "has no partner",
+    "x[[1-2]]": "has no partner",
+    "n[]": "'' in '\\[\\]' is no range",
+    "n[1-2,]": "'' in '\\[1-2,\\]' is no range",
+    "n[-1]": "'-1' in '\\[-1\\]' is no range",
+    "n[1-]": "'1-' in '\\[1-\\]' is no range",
+    "n[a-c]": "'a-c' in '\\[a-c\\]' is no range",
+    "n[1-9:2]": "'1-9:2' in '\\[1-9:2\\]' is no range",
+    "n[3-1]": "the range 3-1 in '\\[3-1\\]' is empty",
+    "n[1-9/0]": "is empty",
+    "n[\u0661-\u0663]": "is no range",
+    "a b": "'a b' cannot be the name of a node",
+    "-n1": "'-n1' cannot be the name of a node",
+    "n{1..3}": "cannot be the name of a node",
+    "n$(id)": "cannot be the name of a node",
+    "n[1-99999999]": "more than 100000 nodes",
+    "n[1-1000]m[1-1000]": "more than 100000 nodes",
+    "n[1-" + "9" * 5000 + "]": "is no range",
+    "x" * 5000 + "[": "has no partner",
+}
+
+
+@pytest.mark.parametrize(("expression", "names"), [*SLURM.items(), *CLUSTERSHELL.items()])
+def test_an_expression_yields_what_was_recorded(expression: str, names: str) -> None:
+    assert expand_nodelist(expression) == tuple(names.split())
+
+
+def scontrol(expression: str) -> list[str]:
+    words = ["scontrol", "show", "hostnames", expression]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    if "configuration source" in done.stderr:
+        pytest.skip("scontrol has no configuration")
+    return list(dict.fromkeys(done.stdout.split()))
+
+
+@pytest.mark.skipif(not shutil.which("scontrol"), reason="scontrol is not on PATH")
+@pytest.mark.parametrize("expression", SLURM)
+def test_slurm_itself_agrees(expression: str) -> None:
+    assert list(expand_nodelist(expression)) == scontrol(expression)
+
+
+@pytest.mark.skipif(not shutil.which("cluset"), reason="cluset is not on PATH")
+@pytest.mark.parametrize("expression", CLUSTERSHELL)
+def test_clustershell_itself_agrees(expression: str) -> None:
+    words = ["cluset", "-e", "-S", "\n", expression]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True)
+    assert sorted(expand_nodelist(expression)) == sorted(done.stdout.split())
+
+
+@pytest.mark.parametrize(("expression", "sentence"), MALFORMED.items(), ids=lambda text: text[:20])
+def test_a_malformed_expression_ends_in_a_sentence(expression: str, sentence: str) -> None:
+    with pytest.raises(NodelistError, match=sentence) as caught:
+        expand_nodelist(expression)
+    assert isinstance(caught.value, ProviderError)
+    assert caught.value.kind == "usage"
+    assert "\n" not in caught.value.sentence
+    assert len(caught.value.sentence) < 300
+
+
+def test_steps_are_told_how_they_are_written() -> None:
+    with pytest.raises(NodelistError) as caught:
+        expand_nodelist("n[1-9:2]")
+    assert caught.value.next_step == "Ranges are written [1-9/2]"
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=50, unique=True), st.integers(1, 8))
+def test_numbers_come_back_in_their_order(numbers: list[int], width: int) -> None:
+    words = [str(number).zfill(width) for number in numbers]
+    assert expand_nodelist(f"n[{','.join(words)}]") == tuple(f"n{word}" for word in words)
+
+
+def test_a_long_list_is_read_in_a_moment() -> None:
+    names = [f"node-{index}" for index in range(20_000)]
+    assert expand_nodelist(",".join(names)) == tuple(names)
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("1", (1,)),
+        ("2(x3),1", (2, 2, 2, 1)),
+        ("1,2,3", (1, 2, 3)),
+        ("4(x2),1,8(x2)", (4, 4, 1, 8, 8)),
+        ("1(x1)", (1,)),
+        ("72(x2) , 1", (72, 72, 1)),
+    ],
+)
+def test_tasks_per_node(text: str, counts: tuple[int, ...]) -> None:
+    assert parse_tasks_per_node(text, len(counts)) == counts
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "2x3", "2(3)", "2(x)", "2(x0)", "0", "-1", "2(x3", "1,,2", "1.5", "9" * 30]
+)
+def test_malformed_tasks_per_node(text: str) -> None:
+    with pytest.raises(NodelistError, match=r"is no count such as 2 or 2\(x3\)"):
+        parse_tasks_per_node(text, 4)
+
+
+@pytest.mark.parametrize("text", ["2(x3)", "2(x5)", "1", "1(x999999)", "2(x3),1,1"])
+def test_tasks_of_another_number_of_nodes(text: str) -> None:
+    with pytest.raises(NodelistError, match="SLURM_JOB_NODELIST names 4 nodes"):
+        parse_tasks_per_node(text, 4)
+
+
+def test_nodes_have_their_tasks() -> None:
+    assert nodes_of("n[1-2],m7", "2(x2),1") == (Node("n1", 2), Node("n2", 2), Node("m7", 1))
+    assert nodes_of("n[1-2]") == (Node("n1"), Node("n2"))
+
+
+NODEFILE = Path("/var/spool/pbs/aux/17.server")
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("n1\nn2\n", (Node("n1"), Node("n2"))),
+        ("n2\nn2\nn1\nn2\nn1\n", (Node("n2", 3), Node("n1", 2))),
+        ("n1.cluster.example.org", (Node("n1.cluster.example.org"),)),
+        ("\n  n1  \r\n\r\nn2\r\n", (Node("n1"), Node("n2"))),
+        ("10.0.0.1\n", (Node("10.0.0.1"),)),
+    ],
+)
+def test_the_node_file_of_pbs(text: str, nodes: tuple[Node, ...]) -> None:
+    assert parse_nodefile(text, NODEFILE) == nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "17.server names no node"),
+        ("\n \n", "17.server names no node"),
+        ("n1\nn2 slots=4\n", "17.server:2: 'n2 slots=4' cannot be the name of a node"),
+        ("n1,n2\n", "17.server:1: 'n1,n2' cannot be the name of a node"),
+        ("# n1\n", "17.server:1: '# n1' cannot"),
+        ("-oProxyCommand=x\n", "17.server:1: '-oProxyCommand=x' cannot"),
+        ("n1\0\n", "17.server:1: .* cannot"),
+    ],
+)
+def test_a_malformed_node_file(text: str, sentence: str) -> None:
+    with pytest.raises(NodelistError, match=sentence):
+        parse_nodefile(text, NODEFILE)

@@ -1,0 +1,316 @@
+"""What a rented fleet has lost is made again: that alone, where it is worth it, and while its job is followed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet.commands import follow as following
+from fleet.commands import repair
+from fleet.commands.follow import Followed, follow
+from fleet.commands.repair import Mender, Rented, mend, mending, repaired
+from fleet.errors import CapacityError, NotFoundError, NotReadyError
+from fleet.events import ConnectionLost, ConnectionRestored, Event, InstanceChanged, Note
+from fleet.ports import Ports
+from fleet.remote.follower import Item
+from fleet.state import FleetFolder, FleetRecord, Store
+from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
+from provision.provider import Progress, ProviderError
+from tests.program import wait_for
+from train.agent.records import AttemptEnded, JobResult, Outcome, Phase, TaskState
+
+SPOT = FleetSpec("demo", "gce", 3, cloud=CloudSpec(spot=True))
+
+
+def instance(number: int, life: int = 1, state: InstanceState = InstanceState.RUNNING) -> Instance:
+    return Instance(f"worker-{number}", "demo", f"{number}{life}", state, "us-central1-a", 0.2, 100.0)
+
+
+def host(one: Instance) -> Host:
+    return Host(one.name, f"10.0.0.{one.id}", 22, "fleet", f"key {one.id}", f"compute.{one.id}", f"10.1.0.{one.id}")
+
+
+@dataclass
+class Cloud:
+    """A provider that makes what it is asked for, unless it has something against it."""
+
+    there: list[Instance]
+    against: list[ProviderError] = field(default_factory=list)
+    told: dict[str, str] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+
+    def list(self, fleet: str) -> list[Instance]:
+        self.calls.append("list")
+        return sorted(self.there, key=lambda one: one.name)
+
+    def fates(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
+        return self.told
+
+    def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
+        self.calls.append(f"delete {','.join(one.id for one in instances)}")
+        self.there = [one for one in self.there if one not in instances]
+
+    def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
+        self.calls.append(f"create {','.join(names)}")
+        if self.against:
+            raise self.against.pop(0)
+        for name in names:
+            progress(name, "ready")
+            self.there = [one for one in self.there if one.name != name] + [instance(int(name[-1]), 2)]
+
+
+@dataclass
+class Story:
+    events: list[Event] = field(default_factory=list)
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        return
+
+    @property
+    def notes(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Note)]
+
+
+@dataclass
+class World:
+    cloud: Cloud
+    store: Store
+    folder: FleetFolder
+    record: FleetRecord
+    story: Story
+    reached: list[list[str]]
+    rejoined: list[tuple[str, ...]]
+    ports: Any
+
+    @property
+    def fleet(self) -> Rented:
+        return Rented(self.record, self.folder, self.ports, "logs")
+
+    def lose(self, *numbers: int) -> None:
+        self.cloud.there = [one for one in self.cloud.there if int(one.name[-1]) not in numbers]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    store = Store(tmp_path)
+    folder = store.fleet("demo")
+    folder.create()
+    there = [instance(number) for number in range(3)]
+    record = FleetRecord(SPOT, 100.0, tuple(map(host, there)), tuple(there), 0.6, last_job="j")
+    folder.write(record)
+    cloud = Cloud(there)
+    reached: list[list[str]] = []
+    rejoined: list[tuple[str, ...]] = []
+
+    def reach(spec: FleetSpec, instances: Sequence[Instance], *_: object) -> list[Host]:
+        reached.append([one.id for one in instances])
+        return [replace(host(one), python="/venv/bin/python") for one in instances]
+
+    def rejoin(record: FleetRecord, *_: object) -> list[str]:
+        rejoined.append(tuple(host.address for host in record.hosts))
+        return []
+
+    monkeypatch.setattr(repair, "reach", reach)
+    monkeypatch.setattr(repair, "rejoin", rejoin)
+    monkeypatch.setattr(repair, "FIRST_LOOK_S", 0.01)
+    base = Ports(store, lambda _: True, clock=lambda: 1000.0)
+    ports = SimpleNamespace(store=store, clock=base.clock, sleep=base.sleep, provider=lambda *_, **__: cloud)
+    return World(cloud, store, folder, record, Story(), reached, rejoined, ports)
+
+
+def test_only_what_is_gone_is_made_and_the_others_stay_as_they_are(world: World) -> None:
+    world.lose(1)
+    world.cloud.told = {"worker-1": "was preempted at 12:03:10"}
+    record = mend(world.fleet, world.story)
+    assert world.cloud.calls == ["list", "create worker-1", "list"]
+    assert world.story.notes == ["worker-1 was preempted at 12:03:10; it is being replaced"]
+    assert InstanceChanged("worker-1", "ready", done=True) in world.story.events
+    assert world.reached == [["12"]]
+    assert [one.address for one in record.hosts] == ["10.0.0.01", "10.0.0.12", "10.0.0.21"]
+    assert [one.python for one in record.hosts] == ["", "/venv/bin/python", ""]
+    assert [one.id for one in record.instances] == ["01", "12", "21"]
+    assert world.folder.read() == record
+    assert world.rejoined == [("10.0.0.01", "10.0.0.12", "10.0.0.21")]
+    assert [entry["intent"] for entry in world.folder.intents()] == ["create"]
+
+
+def test_what_is_there_is_not_touched_but_may_take_up_its_part_again(world: World) -> None:
+    assert mend(world.fleet, world.story) == world.record
+    assert (world.cloud.calls, world.reached, world.story.notes) == (["list"], [], [])
+    assert len(world.rejoined) == 1
+
+
+def test_a_fleet_that_rents_nothing_costs_no_call(world: World) -> None:
+    world.record = replace(world.record, spec=replace(SPOT, cloud=None))
+    assert mend(world.fleet, world.story) is world.record
+    assert world.cloud.calls == []
+    with mending(world.fleet, world.story, 60.0) as mender:
+        assert mender is None
+
+
+def test_one_that_was_half_made_goes_first_and_a_stopped_one_is_started(world: World) -> None:
+    world.cloud.there = [instance(0), instance(1, 1, InstanceState.STARTING), instance(2, 1, InstanceState.STOPPED)]
+    mend(world.fleet, world.story)
+    assert world.cloud.calls == ["list", "delete 11", "create worker-1,worker-2", "list"]
+
+
+def test_one_on_its_way_down_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.cloud.there[1] = instance(1, 1, InstanceState.STOPPING)
+    world.ports.sleep = lambda _: world.lose(1)
+    mend(world.fleet, world.story)
+    assert world.cloud.calls == ["list", "list", "create worker-1", "list"]
+    world.cloud.there[1] = instance(1, 1, InstanceState.STOPPING)
+    monkeypatch.setattr(repair, "_STOPPING_S", 0.0)
+    world.ports.sleep = lambda _: None
+    with pytest.raises(NotReadyError, match="worker-1 of fleet 'demo' did not stop within 0 s"):
+        mend(world.fleet, world.story)
+
+
+def test_an_instance_that_somebody_else_made_anew_is_written_down(world: World) -> None:
+    world.cloud.there[1] = instance(1, 2)
+    record = repaired(world.record, world.folder, world.ports, world.story)
+    assert record.hosts[1].address == "10.0.0.12"
+    assert "create" not in " ".join(world.cloud.calls)
+
+
+def test_a_fleet_of_which_nothing_is_left_is_not_made_anew_unasked(world: World) -> None:
+    world.lose(0, 1, 2)
+    with pytest.raises(NotReadyError, match="no instance of fleet 'demo' is left"):
+        mend(world.fleet, world.story)
+    assert world.cloud.calls == ["list"]
+
+
+def test_nor_is_one_that_its_provider_is_about_to_delete(world: World) -> None:
+    world.folder.write(replace(world.record, delete_at=1500.0))
+    world.lose(1)
+    with pytest.raises(NotReadyError, match="worker-1 of fleet 'demo' is gone, and the others are deleted at"):
+        mend(world.fleet, world.story)
+
+
+def test_nor_is_one_that_was_deleted(world: World) -> None:
+    world.folder.delete()
+    with pytest.raises(NotFoundError, match="was deleted"):
+        mend(world.fleet, world.story)
+    assert world.cloud.calls == []
+
+
+def test_without_capacity_nothing_is_written_down(world: World) -> None:
+    world.lose(1)
+    world.cloud.against = [ProviderError("capacity", "No zone gave 1 instance")]
+    with pytest.raises(CapacityError):
+        mend(world.fleet, world.story)
+    assert world.folder.read() == world.record
+
+
+# --- beside a job that is followed ----------------------------------------------------------------------------------
+
+
+def no_capacity() -> ProviderError:
+    return ProviderError("capacity", "No zone gave 1 instance")
+
+
+def test_capacity_is_asked_for_again_and_said_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repair, "_LONGEST_PAUSE_S", 0.02)
+    world.lose(1)
+    world.cloud.against = [no_capacity() for _ in range(3)]
+    with Mender(world.fleet, world.story, 60.0) as mender:
+        mender.lost("worker-1")
+        new = wait_for("a new host", lambda: mender.where(world.record.hosts[1]) != world.record.hosts[1] or None)
+        assert new
+        assert mender.where(world.record.hosts[1]).address == "10.0.0.12"
+        mender.back("worker-1")
+    assert world.cloud.calls.count("create worker-1") == 4
+    assert [text for text in world.story.notes if "trying again" in text] == [
+        "No zone gave 1 instance; trying again in 0 s"
+    ]
+
+
+def test_what_cannot_be_replaced_is_given_up_in_time(world: World) -> None:
+    world.lose(1)
+    world.cloud.against = [no_capacity() for _ in range(1000)]
+    with Mender(world.fleet, world.story, 0.05) as mender:
+        mender.lost("worker-1")
+        wait_for("the end of it", lambda: any("could not be replaced within" in text for text in world.story.notes))
+        calls = len(world.cloud.calls)
+        mender.lost("worker-1")  # at each further try to connect
+        assert len(world.cloud.calls) == calls
+
+
+def test_who_is_back_before_the_first_look_costs_no_call(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repair, "FIRST_LOOK_S", 0.2)
+    with Mender(world.fleet, world.story, 60.0) as mender:
+        mender.lost("worker-1")
+        mender.back("worker-1")
+        assert not threading.Event().wait(0.4)
+    assert world.cloud.calls == []
+
+
+def test_a_bug_of_the_thread_is_a_bug_of_the_command(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = threading.Event()
+
+    def broken(*_: object) -> FleetRecord:
+        looked.set()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(repair, "mend", broken)
+    mender = Mender(world.fleet, world.story, 60.0)
+    mender.lost("worker-1")
+    assert looked.wait(5)
+    with pytest.raises(ZeroDivisionError):
+        mender.close()
+
+
+class Hosts:
+    """Stands in for a follower, which waits where it is told to."""
+
+    def __init__(self, items: list[Item | Callable[[], object]]) -> None:
+        self._items = items
+
+    def __enter__(self) -> Hosts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def __iter__(self) -> Iterator[Item]:
+        for item in self._items:
+            if isinstance(item, Item):
+                yield item
+            else:
+                item()
+
+
+TAKEN = AttemptEnded("worker-0", 2, 5.0, "worker-1", "worker-1 (10.0.0.3) was preempted", {}, 0.5, preempted=True)
+
+
+@pytest.mark.parametrize(
+    "sign", [Item("worker-1", ConnectionLost("worker-1", "timed out", 1.0)), Item("worker-0", TAKEN)]
+)
+def test_following_a_job_tells_which_hosts_are_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch, sign: Item
+) -> None:
+    world.lose(1)
+    failed = AttemptEnded("worker-0", 1, 4.0, "worker-2", "worker-2 exited with code 1", {}, 0.5)
+    items: list[Item | Callable[[], object]] = [
+        Item("worker-0", failed),
+        Item("worker-0", TaskState("worker-0", 2, Phase.RUNNING, 4.5)),
+        sign,
+        lambda: wait_for("a new host", lambda: len(world.rejoined) > 0),
+        Item("worker-1", ConnectionRestored("worker-1")),
+        Item("worker-0", JobResult("j", 2, Outcome.SUCCEEDED, 9.0)),
+    ]
+    monkeypatch.setattr(following, "_follower", lambda _: Hosts(items))
+    with mending(world.fleet, world.story, 60.0) as mender:
+        ended = follow(Followed(world.folder, world.record, "j", (), mender=mender, logs=False), world.story)
+    assert ended.result is not None
+    assert world.cloud.calls.count("create worker-1") == 1
+    assert "worker-1 is gone; it is being replaced" in world.story.notes

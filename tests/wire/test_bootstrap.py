@@ -1,0 +1,172 @@
+"""Hosts are made ready over a real sshd: packages by a real pip, failures as the user reads them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fleet.commands.ready import install, ready
+from fleet.errors import NotReadyError, UnreachableError
+from fleet.events import BootstrapProgress, Event
+from fleet.remote import bootstrap as bootstrap_module
+from fleet.remote import channel as channel_module
+from fleet.remote.bootstrap import bootstrap
+from fleet.remote.channel import open_agent
+from fleet.remote.job import RefusedError, prepare
+from provision.keys import generate_ed25519
+from provision.model import CloudSpec, FleetSpec, Host
+from tests.emulator.guests import GuestSpec, SshGuests, obstacle
+from tests.program import wait_for
+from tests.unit.agent.wheels import wheel
+from tests.wire.hosts import Hosts
+from tests.wire.scripted import Scripted
+from train.agent.records import Bootstrap, BootstrapStep, Prepare
+
+pytestmark = pytest.mark.wire
+
+
+class Kept:
+    """A sink that keeps what it takes."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        return
+
+    def steps(self, host: str) -> list[str]:
+        told = [event for event in self.events if isinstance(event, BootstrapProgress) and event.host == host]
+        return list(dict.fromkeys(event.step for event in told))
+
+
+def spec(*packages: str) -> FleetSpec:
+    return FleetSpec("tests", "local", 2, packages=packages)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> tuple[str, str]:
+    """What lets pip find the package ``tensorflow`` and nothing else."""
+    wheel(tmp_path / "wheels", "tensorflow", "2.21.0")
+    return "--no-index", f"--find-links {tmp_path / 'wheels'}"
+
+
+def test_two_hosts_get_their_packages_once(hosts: Hosts, wheels: tuple[str, str]) -> None:
+    sink = Kept()
+    wish = spec(*wheels, "tensorflow==2.21.0")
+    made = ready(wish, hosts.hosts[:2], hosts.key, sink)
+    for before, host in zip(hosts.hosts[:2], made, strict=True):
+        assert host.python.startswith(f"{host.root}/venvs/")
+        assert (host.name, host.address, host.host_key) == (before.name, before.address, before.host_key)
+        subprocess.run([host.python, "-c", "import tensorflow"], check=True)
+        assert sink.steps(host.name)[0] == "making the environment"
+        assert "installing packages" in sink.steps(host.name)
+    ends = [event for event in sink.events if isinstance(event, BootstrapProgress) and event.done]
+    assert sorted(event.host for event in ends) == ["worker-0", "worker-1"]
+    assert ends[0].detail == f"Python {'.'.join(map(str, sys.version_info[:3]))}, tensorflow 2.21.0"
+
+    again = Kept()
+    assert ready(wish, hosts.hosts[:2], hosts.key, again) == made
+    assert again.steps("worker-0") == ["looking at Python", "ready"]
+    # From now on the agent itself runs in the environment, and a task is prepared for it.
+    with open_agent(made[0], hosts.key) as channel:
+        request = Prepare("job-1", "tests", "worker-0", [], "127.0.0.1", python=made[0].python, dry_run=True)
+        answer = prepare(channel, request, None, lambda *_: None)  # type: ignore[arg-type]
+        assert answer.versions["tensorflow"] == "2.21.0"
+        (repeated,) = install([channel], "\n".join(wish.packages), Kept())
+        assert (repeated.python, repeated.made) == (made[0].python, False)
+
+
+def test_nothing_to_do_opens_no_connection(hosts: Hosts) -> None:
+    sink = Kept()
+    assert ready(spec(), hosts.hosts, Path("/nowhere"), sink) == hosts.hosts
+    assert sink.events == []
+
+
+def test_hosts_that_fail_alike_are_told_together(hosts: Hosts, wheels: tuple[str, str]) -> None:
+    with pytest.raises(NotReadyError) as raised:
+        ready(spec(*wheels, "tensorflow==9"), hosts.hosts[:2], hosts.key, Kept())
+    assert raised.value.sentence == "cannot make the hosts ready: worker-[0-1]: pip finds no tensorflow==9"
+    assert raised.value.cause == "there are 2.21.0"
+    assert raised.value.next_step == "ask for a version that there is"
+
+
+def test_a_refusal_carries_its_cause(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = """
+hello()
+wish = hear()
+say("bootstrap_step", step="waiting for the NVIDIA driver", detail="no devices")
+say("refused", kind="gpu", reason=f"no driver for {wish['gpus']}", next_step="take another image", cause="its words")
+hear()
+"""
+    monkeypatch.setattr(channel_module, "pack", Scripted(body))
+    steps: list[BootstrapStep] = []
+    with open_agent(hosts.hosts[0], hosts.key) as channel, pytest.raises(RefusedError) as raised:
+        bootstrap(channel, Bootstrap(gpus=2), steps.append)
+    assert steps == [BootstrapStep("waiting for the NVIDIA driver", "no devices")]
+    assert raised.value.sentence.endswith(": no driver for 2")
+    assert (raised.value.cause, raised.value.next_step) == ("its words", "take another image")
+
+
+@pytest.mark.parametrize(
+    ("step", "doing"),
+    [
+        ("", "getting ready"),
+        ("say('bootstrap_step', step='downloading packages', detail='a.whl')", r"downloading packages \(a.whl\)"),
+        ("say('bootstrap_step', step='making the environment')", "making the environment"),
+    ],
+)
+def test_a_host_that_falls_silent_is_told_with_its_step(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, step: str, doing: str
+) -> None:
+    monkeypatch.setattr(channel_module, "pack", Scripted(f"hello()\nhear()\n{step}\nhear()"))
+    monkeypatch.setattr(bootstrap_module, "SILENCE_S", 0.3)
+    with (
+        open_agent(hosts.hosts[0], hosts.key) as channel,
+        pytest.raises(UnreachableError, match=f"did not answer within 0.3 s while {doing}$"),
+    ):
+        bootstrap(channel, Bootstrap("six"), lambda _: None)
+
+
+@pytest.mark.e2e
+def test_a_guest_with_gpus_gets_a_real_tensorflow_that_sees_them(tmp_path: Path) -> None:
+    if why := obstacle():
+        pytest.skip(why)
+    pair = generate_ed25519("tests")
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_text(pair.private)
+    published: dict[str, str] = {}
+    address = f"127.77.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 1}"
+    metadata = {"ssh-keys": f"fleet:{pair.public}", "enable-guest-attributes": "TRUE"}
+    guest = SshGuests(tmp_path / "guests")(
+        GuestSpec("g", "us-central1-a", "p", "1", address, 22, 2, "nvidia-tesla-t4", metadata, tmp_path / "guest"),
+        lambda namespace, name, value: published.update({f"{namespace}/{name}": value}),
+    )
+    wish = FleetSpec("tests", "gce", 1, packages=("tensorflow[and-cuda]", "tf-keras"), cloud=CloudSpec(gpus=2))
+    try:
+        guest.boot()
+        wait_for("sshd of the guest", lambda: "Server listening" in guest.serial())
+        host_key = f"ssh-ed25519 {published['hostkeys/ssh-ed25519']}"
+        host = Host("worker-0", address, 22, "fleet", host_key, "g", address)
+        sink = Kept()
+        (made,) = ready(wish, [host], key, sink)
+        assert made.python.startswith("/home/fleet/.fleet/venvs/")
+        assert sink.steps("worker-0")[-3:] == ["looking at the GPUs", "asking TensorFlow for its GPUs", "ready"]
+        assert isinstance(sink.events[-1], BootstrapProgress)
+        assert sink.events[-1].detail.endswith(", 2 of Tesla T4")
+        again = Kept()
+        assert ready(wish, [host], key, again) == [made]
+        assert again.steps("worker-0") == ["looking at Python", "looking at the GPUs", "ready"]
+        more = dataclasses.replace(wish, cloud=CloudSpec(gpus=4))
+        with pytest.raises(NotReadyError, match=r"this host has 2 of 4 GPUs$"):
+            ready(more, [host], key, Kept())
+    finally:
+        guest.remove()
