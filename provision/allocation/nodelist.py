@@ -1,0 +1,44 @@
+"""What a batch system says about the nodes of an allocation."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from provision.provider import ProviderError
+
+NODES_MAX = 100_000
+"""More nodes than this in one list are taken for a mistake."""
+
+_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of an allocation.
+
+    Attributes:
+        name: Its name, as the batch system writes it.
+        slots: How many tasks the batch system would start there, 1 or more.
+    """
+
+    name: str
+    slots: int = 1
+
+
+class NodelistError(ProviderError):
+    """A list of nodes is malformed; nothing was started.
+
+    Args:
+        sentence: What is wrong, for the user.
+        cause: Why, when known.
+        next_step: What to type or change.
+    """
+
+    def __init__(self, sentence: str, *, cause: str = "", next_step: str = "") -> None:
+        super().__init__("usage", sentence, cause=cause, next_step=next_step)
+
+
+def is_node_name(text: str) -> bool:
+    """Whether a node can be called so: letters, digits and ``.-_``, no hyphen or dot at the start."""
+    return bool(_NAME.fullmatch(text))

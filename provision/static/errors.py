@@ -1,0 +1,41 @@
+"""Where a file says something, and the error for what cannot be read or honoured there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.provider import ProviderError
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file.
+
+    Attributes:
+        path: The file, as the user named it.
+        line: Number of the line, from 1; 0: the file as a whole.
+    """
+
+    path: Path
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}" if self.line else str(self.path)
+
+
+class InventoryError(ProviderError):
+    """An inventory is malformed, or says something that cannot be honoured; nothing was started.
+
+    Args:
+        sentence: What is wrong, for the user.
+        place: Where; it begins the sentence.
+        cause: Why, when known.
+        next_step: What to type or change.
+    """
+
+    def __init__(self, sentence: str, *, place: Place | None = None, cause: str = "", next_step: str = "") -> None:
+        super().__init__(
+            "usage", sentence if place is None else f"{place}: {sentence}", cause=cause, next_step=next_step
+        )
+        self.place = place

@@ -1,0 +1,140 @@
+"""Names of hosts as inventories write them: ranges, ports, IPv6 addresses.
+
+``gpu[01:08:2].lab:2222`` is four hosts on port 2222. A numeric range keeps the width of its begin where that is
+padded with zeros; an alphabetic one counts through a-z, then A-Z. Both ends are part of it, and several ranges
+multiply, the last one varying fastest.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import string
+from itertools import product
+
+HOSTS_MAX = 10_000
+"""More hosts than this in one inventory are taken for a slip of the pen."""
+
+_RANGE = re.compile(r"\[([^\[\]]*)\]")
+_LETTERS = string.ascii_letters
+_BRACKETED = re.compile(r"\[(.*)\]:(\d+)")
+_NAME = re.compile(r"\w[\w.-]*")
+
+
+def is_host_name(text: str) -> bool:
+    """Whether `text` can be handed to SSH as a host: a name of letters, digits, ``.-_``, or an IP address."""
+    return bool(_NAME.fullmatch(text)) or _is_ipv6(text)
+
+
+def expand_host(text: str) -> tuple[list[str], int]:
+    """The hosts that one word of an inventory stands for, in their order, and their port.
+
+    Args:
+        text: ``gpu1``, ``gpu[1:3]``, ``10.0.0.1:2222``, ``[2001:db8::1]:22``, ``2001:db8::[1:4]``.
+
+    Returns:
+        Names, and the port, 0 where none is given.
+
+    Raises:
+        ValueError: what is wrong with it, as a clause for the user.
+    """
+    pattern, port = _split_port(text) if _is_balanced(text) else (text, 0)
+    names = _expand(pattern)
+    for name in names:
+        if not is_host_name(name):
+            raise ValueError(f"{name!r} cannot be the name or the address of a host")
+    return names, port
+
+
+def _expand(pattern: str) -> list[str]:
+    """All words that `pattern` stands for, in their order.
+
+    Raises:
+        ValueError: a range is malformed, empty, or too large; as a clause for the user.
+    """
+    if not _is_balanced(pattern):
+        raise ValueError(f"a bracket of {pattern!r} has no partner")
+    pieces = _RANGE.split(pattern)
+    choices: list[list[str]] = []
+    count = 1
+    for index, piece in enumerate(pieces):
+        choice = _range(piece, HOSTS_MAX // count) if index % 2 else [piece]
+        count *= len(choice)
+        choices.append(choice)
+    return ["".join(words) for words in product(*choices)]
+
+
+def _split_port(text: str) -> tuple[str, int]:
+    """Pattern and port of a word; the port is 0 where there is none."""
+    bracketed = _BRACKETED.fullmatch(text)
+    if bracketed and "]" not in _RANGE.sub("", bracketed[1]) and _outside(bracketed[1]).count(":") > 1:
+        return bracketed[1], _port(bracketed[2])
+    colons = _outside(text).count(":")
+    if colons == 0 or (colons > 1 and not text.startswith("[")):
+        return text, 0
+    pattern, _, port = text.rpartition(":")
+    if _RANGE.fullmatch(pattern):
+        raise ValueError(f"{text!r} reads as an address in brackets, and {pattern[1:-1]!r} is none")
+    if colons > 1:
+        raise ValueError(f"{text!r} is neither an address nor a name with a port")
+    return pattern, _port(port)
+
+
+def _is_balanced(text: str) -> bool:
+    """Whether every bracket has a partner; a range may stand inside an address in brackets."""
+    return not set(_RANGE.sub("", _RANGE.sub("", text))) & set("[]")
+
+
+def _outside(text: str) -> str:
+    """What stands outside brackets."""
+    return _RANGE.sub("", text)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
+        raise ValueError(f"{text!r} is no port: ports are numbers from 1 to 65535")
+    return int(text)
+
+
+def _range(text: str, limit: int) -> list[str]:
+    """The words of the range `text`, its brackets taken off; no more than `limit`."""
+    parts = text.split(":")
+    if len(parts) not in (2, 3):
+        hint = f", as in [{text.replace('-', ':')}]" if re.fullmatch(r"\w+-\w+", text) else ""
+        raise ValueError(f"the range [{text}] must be begin:end or begin:end:step{hint}")
+    begin, end = parts[0] or "0", parts[1]
+    if not end:
+        raise ValueError(f"the range [{text}] has no end")
+    step = parts[2] if len(parts) == 3 else "1"
+    if not (_is_number(step) and int(step) > 0):
+        raise ValueError(f"the step of the range [{text}] must be a number above 0")
+    if begin in _LETTERS and end in _LETTERS:
+        words = list(_LETTERS[_LETTERS.index(begin) : _LETTERS.index(end) + 1 : int(step)])
+    elif _is_number(begin) and _is_number(end):
+        words = _numbers(text, begin, end, int(step), limit)
+    else:
+        raise ValueError(f"the range [{text}] must go from number to number, or from letter to letter")
+    if not words:
+        raise ValueError(f"the range [{text}] is empty: it ends before it begins")
+    if len(words) > limit:
+        raise ValueError(f"the range [{text}] makes more than {HOSTS_MAX} hosts")
+    return words
+
+
+def _numbers(text: str, begin: str, end: str, step: int, limit: int) -> list[str]:
+    width = len(begin) if len(begin) > 1 and begin.startswith("0") else 0
+    if width and width != len(end):
+        raise ValueError(f"the range [{text}] is padded with zeros, so both its ends must have the same length")
+    numbers = range(int(begin), int(end) + 1, step)
+    return [str(number).zfill(width) for number in numbers[: limit + 1]]
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 18
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False

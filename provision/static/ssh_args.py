@@ -1,0 +1,251 @@
+"""The options for ssh that an inventory gives, as far as they can be honoured.
+
+As with ssh, the first value of an option is the one that counts. What only tunes how Ansible keeps its connections is
+left out; whatever else would change how or as whom a host is reached is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+_TUNING = frozenset(
+    {
+        "addkeystoagent",
+        "batchmode",
+        "checkhostip",
+        "clearallforwardings",
+        "compression",
+        "connectionattempts",
+        "connecttimeout",
+        "controlmaster",
+        "controlpath",
+        "controlpersist",
+        "escapechar",
+        "exitonforwardfailure",
+        "hashknownhosts",
+        "identitiesonly",
+        "ipqos",
+        "kbdinteractiveauthentication",
+        "loglevel",
+        "numberofpasswordprompts",
+        "passwordauthentication",
+        "requesttty",
+        "serveralivecountmax",
+        "serveraliveinterval",
+        "tcpkeepalive",
+        "updatehostkeys",
+        "visualhostkey",
+    }
+)
+_TUNING_IF = {
+    "canonicalizehostname": "no",
+    "forwardagent": "no",
+    "forwardx11": "no",
+    "gssapiauthentication": "no",
+    "nohostauthenticationforlocalhost": "no",
+    "permitlocalcommand": "no",
+    "pubkeyauthentication": "yes",
+}
+_TUNING_FLAGS = frozenset("CMTakqntvx")
+_TUNING_WITH_VALUE = frozenset("S")
+_FLAGS = frozenset("46AaCfGgKkMNnqsTtVvXxYy")
+_LETTERS = {"i": "identityfile", "l": "user", "p": "port"}
+_CHECKING = {
+    "yes": "yes",
+    "true": "yes",
+    "ask": "ask",
+    "accept-new": "accept-new",
+    "no": "no",
+    "off": "no",
+    "false": "no",
+}
+_JUMP = re.compile(r"(ssh://)?([^@\s,]+@)?(\[[0-9A-Fa-f:.]+\]|\w[\w.-]*)(:\d{1,5})?")
+
+_PLAIN = re.compile(r"[\w/.~%+@:,=-]+")
+
+
+@dataclass(frozen=True)
+class SshArgs:
+    """Options for ssh besides address, port, user and the first key.
+
+    Attributes:
+        more_keys: Private keys besides the first, in their order.
+        proxy_jump: Hosts on the way, as ``ssh -J`` takes them: ``user@bastion:2222,second``; empty: none is named.
+        proxy_command: Command whose input and output reach the host, for a shell, with the ``%h`` and ``%p`` of ssh;
+            empty: none is given.
+        no_proxy: The inventory says that there is neither, whatever the user's SSH configuration says.
+        host_key_checking: ``yes``, ``ask``, ``accept-new`` or ``no``; empty: nothing is said.
+        known_hosts: File with the keys of known hosts; empty: nothing is said.
+        key_alias: Name under which the host's key is known; empty: nothing is said.
+        config: SSH configuration to read instead of the user's; ``none``: no file at all; empty: nothing is said.
+    """
+
+    more_keys: tuple[str, ...] = ()
+    proxy_jump: str = ""
+    proxy_command: str = ""
+    no_proxy: bool = False
+    host_key_checking: str = ""
+    known_hosts: str = ""
+    key_alias: str = ""
+    config: str = ""
+
+
+@dataclass
+class SshOptions:
+    """Options for ssh as they are read, the first value of each.
+
+    Attributes:
+        values: Values by lower-case name of the option.
+        keys: Every private key that is named.
+    """
+
+    values: dict[str, str] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)
+
+    def read(self, text: str) -> None:
+        """Read the options of `text`, which is split like a line of shell.
+
+        Raises:
+            ValueError: an option cannot be honoured, or is malformed; as a clause for the user.
+        """
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            raise ValueError("a quote is opened and not closed") from None
+        for letter, value in _options(words):
+            if letter == "o":
+                self.give(*_named(value))
+            elif letter == "J":
+                self._jump(value)
+            elif letter == "F":
+                self.values.setdefault("config", ssh_path(value))
+            elif letter in _LETTERS:
+                self.give(_LETTERS[letter], value)
+            elif letter not in _TUNING_FLAGS | _TUNING_WITH_VALUE:
+                raise ValueError(f"the option -{letter} of ssh cannot be honoured")
+
+    def give(self, name: str, value: str) -> None:
+        """Take one option of ssh_config, ``name`` in lower case.
+
+        Raises:
+            ValueError: it cannot be honoured; as a clause for the user.
+        """
+        if name == "identityfile":
+            self.keys.append(ssh_path(_unquoted(value)))
+        elif name == "proxyjump":
+            self._proxy_jump(value)
+        elif name == "proxycommand":
+            # A jump host that is named before it wins; one that is waived does not.
+            if self.values.get("proxyjump", "none") == "none":
+                self.values.setdefault(name, value)
+        elif name in ("hostkeyalias", "port", "user"):
+            self.values.setdefault(name, _unquoted(value))
+        elif name == "userknownhostsfile":
+            self.values.setdefault(name, ssh_path(_unquoted(value)))
+        elif name == "stricthostkeychecking":
+            self.values.setdefault(name, _checking(value))
+        elif not _is_tuning(name, value):
+            raise ValueError(f"the option {name}={value} of ssh cannot be honoured")
+
+    def args(self) -> SshArgs:
+        """The options that concern neither address, port, user nor the first key."""
+        jump, command = self.values.get("proxyjump", ""), self.values.get("proxycommand", "")
+        proxied = {value for value in (jump, command) if value and value.lower() != "none"}
+        return SshArgs(
+            more_keys=tuple(dict.fromkeys(self.keys))[1:],
+            proxy_jump=jump if jump in proxied else "",
+            proxy_command=command if command in proxied else "",
+            no_proxy=bool(jump or command) and not proxied,
+            host_key_checking=self.values.get("stricthostkeychecking", ""),
+            known_hosts=self.values.get("userknownhostsfile", ""),
+            key_alias=self.values.get("hostkeyalias", ""),
+            config=self.values.get("config", ""),
+        )
+
+    def _jump(self, value: str) -> None:
+        if "proxyjump" in self.values or "proxycommand" in self.values:
+            raise ValueError("ssh takes -J once, and not behind another proxy")
+        self._proxy_jump(value)
+
+    def _proxy_jump(self, value: str) -> None:
+        value = _unquoted(value)
+        if value.lower() == "none":
+            value = "none"
+        elif not all(_JUMP.fullmatch(hop) for hop in value.split(",")):
+            raise ValueError(f"{value!r} names no jump hosts: it must read [USER@]HOST[:PORT], with commas between")
+        if "proxycommand" not in self.values:
+            self.values.setdefault("proxyjump", value)
+
+
+def ssh_path(text: str) -> str:
+    """A path that ssh would expand, as it stands on disk but for a ``~`` at its start.
+
+    Raises:
+        ValueError: it holds a token other than ``%%``.
+    """
+    if not text:
+        raise ValueError("the path of a file is empty")
+    if "%" in text.replace("%%", ""):
+        raise ValueError(f"the path {text!r} holds a token of ssh, which cannot be honoured")
+    return text.replace("%%", "%")
+
+
+def quoted_path(path: str) -> str:
+    """A path as ssh_config reads it back, with its spaces, quotes and percent signs."""
+    text = path.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return text if _PLAIN.fullmatch(text) else f'"{text}"'
+
+
+def _options(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Letter and value of each option; the value is empty for a flag."""
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-") or len(word) < 2:
+            raise ValueError(f"{word!r} is no option of ssh")
+        letters = word[1:]
+        while letters[0] in _FLAGS:
+            yield letters[0], ""
+            letters = letters[1:]
+            if not letters:
+                break
+        else:
+            value = letters[1:] or next(rest, None)
+            if value is None:
+                raise ValueError(f"the option -{letters[0]} of ssh has no value")
+            yield letters[0], value
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Name and value of what follows ``-o``: ``Name=value`` or ``Name value``."""
+    found = re.fullmatch(r"\s*(\w+)(?:\s*=\s*|\s+)(.*\S)\s*", text, re.DOTALL)
+    if not found:
+        raise ValueError(f"-o {text!r} is no NAME=VALUE")
+    return found[1].lower(), found[2]
+
+
+def _unquoted(value: str) -> str:
+    """The one word that a value of ssh_config is, without its quotes."""
+    try:
+        words = shlex.split(value)
+    except ValueError:
+        words = []
+    if len(words) != 1:
+        raise ValueError(f"{value!r} must be one word; put double quotes around one with spaces")
+    return words[0]
+
+
+def _checking(value: str) -> str:
+    if value.lower() not in _CHECKING:
+        raise ValueError(f"StrictHostKeyChecking={value} is none of yes, ask, accept-new and no")
+    return _CHECKING[value.lower()]
+
+
+def _is_tuning(name: str, value: str) -> bool:
+    if name in _TUNING_IF:
+        return value.lower() == _TUNING_IF[name]
+    if name == "preferredauthentications":
+        return "publickey" in value.split(",")
+    return name in _TUNING

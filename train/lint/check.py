@@ -1,0 +1,104 @@
+"""Checks one script, with the modules of its own that it imports.
+
+Nothing is executed and nothing is imported: the syntax trees are walked through as Python would run them, and what
+cannot be told gives no finding. A finding is left out where a line of its statement has ``# fleet: ignore[MW101]``,
+or ``# fleet: ignore`` for all rules.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator, Mapping
+
+from train.keras import needs_legacy
+from train.lint.model import Finding, Severity
+from train.lint.rules import RULES, UNREADABLE
+from train.lint.subject import Found, Subject
+from train.lint.trace import Place
+from train.lint.walk import walk
+from train.script import ScriptError, parse
+
+_IGNORE = re.compile(r"#\s*fleet:\s*ignore(?:\[([A-Za-z0-9_,\s]*)\])?", re.IGNORECASE)
+
+
+def lint(
+    sources: Mapping[str, str],
+    entry: str,
+    *,
+    workers: int,
+    gpus: int | None = None,
+    versions: Mapping[str, str] | None = None,
+) -> list[Finding]:
+    """What goes wrong with a script between several workers; in the order of files, the script first, and lines.
+
+    Args:
+        sources: Text of the script and of its own modules, by their paths below one folder, with forward slashes.
+        entry: The script among them.
+        workers: How many workers there will be.
+        gpus: Of each worker; None: nobody knows.
+        versions: Of ``tensorflow``, ``keras`` and ``tf_keras`` on the hosts; None: nobody knows.
+    """
+    trees: dict[str, ast.Module] = {}
+    found: list[Finding] = []
+    contents = {name: text.encode("utf-8", "surrogatepass") for name, text in sources.items()}
+    for name, content in contents.items():
+        try:
+            trees[name] = parse(content, name)
+        except ScriptError as error:
+            found.append(_unreadable(name, error, entry))
+    if entry in trees:
+        texts = {name: sources[name].splitlines() for name in trees}
+        trace = walk(trees, texts, entry)
+        ordered = {entry: contents[entry], **{name: contents[name] for name in trees if name != entry}}
+        subject = Subject(trace, workers, gpus, versions, needs_legacy(ordered))
+        found += {_finding(name, item) for name, rule in RULES.items() for item in rule(subject)}
+    ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in found}}
+    kept = [item for item in found if not _is_ignored(item, ignored[item.file])]
+    kept.sort(key=lambda item: (item.line, item.rule, item.column, item.sentence))
+    return sorted(kept, key=lambda item: (item.file != entry, item.file))
+
+
+def _finding(name: str, item: Found) -> Finding:
+    place = item.place
+    return Finding(name, place.file, place.line, place.column, item.severity, item.sentence, item.reason, item.mend)
+
+
+def _unreadable(name: str, error: ScriptError, entry: str) -> Finding:
+    """What a file that does not compile gives; a module may be one that is never reached."""
+    place = re.match(rf"{re.escape(name)}:(\d+): (.*)", error.sentence, re.DOTALL)
+    line, sentence = (int(place[1]), place[2]) if place else (1, error.sentence)
+    level = Severity.ERROR if name == entry else Severity.WARNING
+    return _finding(UNREADABLE, Found(Place(name, line, 1), level, sentence, error.cause, error.next_step))
+
+
+def _ignored(source: str, tree: ast.Module | None) -> Iterator[tuple[int, frozenset[str] | None]]:
+    """Rules that are to be silent, by line; None: all."""
+    comments: dict[int, frozenset[str] | None] = {}
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            match = _IGNORE.match(token.string) if token.type == tokenize.COMMENT else None
+            if match:
+                names = match[1]
+                wanted = None if names is None else frozenset(re.findall(r"\w+", names.upper()))
+                comments[token.start[0]] = wanted
+    except (tokenize.TokenError, SyntaxError):  # what does not compile is told anyway
+        pass
+    yield from comments.items()
+    for node in ast.walk(tree) if tree is not None and comments else ():
+        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+            lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            inside = [comments[line] for line in lines if line in comments]
+            if inside:
+                known = [names for names in inside if names is not None]
+                every = frozenset().union(*known) if len(known) == len(inside) else None
+                yield from ((line, every) for line in lines)
+
+
+def _is_ignored(finding: Finding, ignored: Mapping[int, frozenset[str] | None]) -> bool:
+    if finding.line not in ignored:
+        return False
+    names = ignored[finding.line]
+    return names is None or finding.rule in names

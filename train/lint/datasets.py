@@ -1,0 +1,153 @@
+"""What is known of a data set: its source and all that was done with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from train.lint.names import Kind, is_reader, kind_of
+from train.lint.trace import Call
+from train.lint.values import Const, Either, Element, Items, Made, Mark, Ref, Value, is_none, options, text
+
+_MEMORY = ("from_tensor_slices", "from_tensors", "range")
+_ONE_FILE = ("mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "imdb_reviews", "iris", "titanic")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One data set: the call that made its source, and the calls of methods since then."""
+
+    source: Call
+    steps: tuple[Call, ...] = ()
+    distributed: Call | None = None  # where a strategy took it
+
+    def step(self, name: str) -> Call | None:
+        """The last call of a method; None: there is none."""
+        return next((call for call in reversed(self.steps) if call.method == name), None)
+
+    @property
+    def transparent(self) -> bool:
+        """Whether all that was done is known."""
+        return self.step("apply") is None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it comes from something that the script holds."""
+        return self.source.name.startswith("tensorflow.data.Dataset.") and self.source.method in _MEMORY
+
+    @property
+    def generated(self) -> bool:
+        """Whether it comes from a generator."""
+        return self.source.method == "from_generator"
+
+    @property
+    def files(self) -> int | None:
+        """Number of files that it is read from; None: nobody knows."""
+        if is_reader(self.source.name) and not self.source.starred:
+            first = self.source.argument("filenames", 0)
+            name = text(first)
+            if name is not None:
+                return 1
+            if isinstance(first, Items) and first.exact:
+                return len(first.items)
+        if self.source.name == "tensorflow_datasets.load":
+            return 1 if text(self.source.argument("name", 0)) in _ONE_FILE else None
+        return None
+
+    @property
+    def finite(self) -> bool:
+        """Whether its source ends for sure."""
+        return self.in_memory or is_reader(self.source.name) or self.source.name == "tensorflow_datasets.load"
+
+    @property
+    def endless(self) -> bool:
+        """Whether it never ends, for sure."""
+        ends = True
+        for call in self.steps:
+            if call.method == "repeat" and not call.starred:
+                count = call.argument("count", 0)
+                ends = ends and not (is_none(count) or (isinstance(count, Const) and count.value == -1))
+            elif call.method in ("take", "take_while"):
+                ends = True
+        return not ends and self.transparent
+
+    @property
+    def policy(self) -> str:
+        """How it is divided among workers: ``AUTO`` where nobody says it, empty where nobody knows."""
+        for call in reversed(self.steps):
+            if call.method == "with_options":
+                found = _policy(call.argument("options", 0))
+                if found != "AUTO":
+                    return found
+        return "AUTO" if self.transparent else ""
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the script divides it itself, or may do so."""
+        every = (self.source, *self.steps)
+        depends = any(value.marks & (Mark.ROLE | Mark.HOST) for call in every for value in call.everything())
+        return depends or self.step("shard") is not None or not self.transparent
+
+    def batch(self) -> Value | None:
+        """Size of its batches; None: it has none, or nobody knows."""
+        call = self.step("batch") or self.step("padded_batch")
+        return None if call is None or call.starred else call.argument("batch_size", 0)
+
+
+def chains(value: Value | None) -> list[Chain]:
+    """The data sets that a value may be; empty where nobody knows, or not of all that it may be."""
+    if value is None:
+        return []
+    found = [_chain(option) for option in options(value)]
+    return [item for item in found if item is not None] if None not in found else []
+
+
+def iterated(value: Value | None) -> Value | None:
+    """The data set that a value is an element of; None: it is of none."""
+    depth = 0
+    while isinstance(value, Element) and kind_of(value) is not Kind.DATASET and depth < 8:
+        value, depth = value.of, depth + 1
+    kinds = {kind_of(option) for option in options(value)} if value is not None else set()
+    return value if depth and kinds <= {Kind.DATASET, Kind.DISTRIBUTED} else None
+
+
+def _chain(value: Value) -> Chain | None:
+    steps: list[Call] = []
+    distributed = None
+    while True:
+        if isinstance(value, Element) and isinstance(value.of, Made | Element):
+            source = _loaded(value)
+            return Chain(source, tuple(reversed(steps)), distributed) if source else None
+        if not isinstance(value, Made) or kind_of(value) not in (Kind.DATASET, Kind.DISTRIBUTED):
+            return None
+        call = value.call
+        if kind_of(value) is Kind.DISTRIBUTED:
+            distributed = call
+            inside = call.returned or call.argument("dataset", 0)
+        elif call.receiver is not None and kind_of(call.receiver) is Kind.DATASET:
+            steps.append(call)
+            inside = call.receiver
+        else:
+            return Chain(call, tuple(reversed(steps)), distributed)
+        if inside is None or isinstance(inside, Either):
+            return None
+        value = inside
+
+
+def _loaded(value: Element) -> Call | None:
+    """The call of tensorflow_datasets that a data set is a part of what it returned."""
+    of: Value = value
+    while isinstance(of, Element):
+        of = of.of
+    return of.call if isinstance(of, Made) and of.call.name == "tensorflow_datasets.load" else None
+
+
+def _policy(value: Value | None) -> str:
+    if not isinstance(value, Made):
+        return ""
+    found = {
+        option.name.rpartition(".")[2] if isinstance(option, Ref) else ""
+        for path, content in value.attrs.items()
+        if path.rpartition(".")[2] == "auto_shard_policy"
+        for option in options(content)
+    }
+    return found.pop() if len(found) == 1 else "" if found else "AUTO"

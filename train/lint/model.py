@@ -1,0 +1,47 @@
+"""What the linter finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Severity(Enum):
+    """How much a finding matters.
+
+    An error fails, hangs, or trains something else than is meant; a warning is likely wrong; a hint may be meant.
+    """
+
+    ERROR = "error"
+    WARNING = "warning"
+    HINT = "hint"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something in a script that goes wrong between several workers.
+
+    Attributes:
+        rule: Its stable name, as docs/lint.md has it: ``MW101``.
+        file: As the sources are called.
+        line: From 1.
+        column: From 1.
+        severity: How much it matters.
+        sentence: What the script does, without a full stop.
+        reason: What follows from it.
+        mend: What to write.
+    """
+
+    rule: str
+    file: str
+    line: int
+    column: int
+    severity: Severity
+    sentence: str
+    reason: str
+    mend: str
+
+    @property
+    def place(self) -> str:
+        """``task.py:12``."""
+        return f"{self.file}:{self.line}"

@@ -1,0 +1,290 @@
+"""Data: that it ends where it should, and that each worker gets its share: MW3xx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from train.lint.datasets import Chain, chains, iterated
+from train.lint.model import Severity
+from train.lint.names import Kind, keras_part, kind_of
+from train.lint.subject import Found, Subject, argument, inner, severity
+from train.lint.trace import Call
+from train.lint.values import Const, Items, Made, Mark, Value, is_none, options
+
+_STEPS = {"fit": "steps_per_epoch", "evaluate": "steps", "predict": "steps"}
+_DATA = "options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA"
+
+
+def _uses(subject: Subject) -> Iterator[tuple[Call, Value, str]]:
+    """Data sets that models take, and the argument that says how many batches of them."""
+    for call in subject.of(Kind.MODEL, *_STEPS):
+        if call.starred:
+            continue
+        value = argument(call, "x")
+        if value is not None:
+            yield call, value, _STEPS[call.method]
+        value = argument(call, "validation_data") if call.method == "fit" else None
+        if value is not None:
+            yield call, value, "validation_steps"
+
+
+def _endless(subject: Subject) -> Iterator[Found]:
+    """MW301."""
+    for call, value, steps in _uses(subject):
+        found = chains(value)
+        if found and all(chain.endless for chain in found) and is_none(argument(call, steps)):
+            yield Found(
+                call.place,
+                severity(call, Severity.ERROR),
+                f"{call.method} gets a data set that is repeated without end, and no {steps}",
+                "Keras 2 refuses it with a ValueError; Keras 3 never comes to the end of it",
+                f"{steps}=…, as many batches of all workers together as there are in one epoch",
+            )
+    for loop in subject.trace.loops:
+        over = iterated(loop.over) or loop.over
+        found = chains(over)
+        if found and all(chain.endless for chain in found) and not loop.left:
+            yield Found(
+                loop.place,
+                Severity.ERROR,
+                "this loop goes through a data set that is repeated without end",
+                "nothing leaves the loop: it never ends",
+                "count the steps, and draw each with next(): for _ in range(steps): step(next(iterator))",
+            )
+
+
+def _divided(subject: Subject) -> Iterator[tuple[Call, list[Chain]]]:
+    """Data sets that TensorFlow divides among the workers."""
+    if subject.workers < 2:
+        return
+    for call, value, _ in _uses(subject):
+        if subject.shared(call.receiver):
+            found = chains(value)
+            if found and all(chain.distributed is None for chain in found):
+                yield call, found
+    for call in subject.of(Kind.STRATEGY, "experimental_distribute_dataset"):
+        found = chains(call.argument("dataset", 0))
+        if found and call.receiver is not None and subject.is_multi(call.receiver):
+            yield call, found
+
+
+def _few_files(subject: Subject) -> Iterator[Found]:
+    """MW302."""
+    for call, found in _divided(subject):
+        files = [chain.files for chain in found if chain.policy in ("AUTO", "FILE")]
+        known = [number for number in files if number is not None and number < subject.workers]
+        if len(known) != len(found):
+            continue
+        source = found[0].source
+        sure = Severity.WARNING if source.name == "tensorflow_datasets.load" else Severity.ERROR
+        number = "one file" if known[0] == 1 else f"{known[0]} files"
+        yield Found(
+            source.place,
+            severity(call, severity(source, sure)),
+            f"the data set is read from {number}, and {subject.workers} workers share it out by files",
+            "it fails: Could not apply FILE based sharding: the dataset only has "
+            f"{known[0]} file(s), which is not enough for the required {subject.workers} shards/workers",
+            f"{_DATA}, and dataset.with_options(options); or at least {subject.workers} files of equal length",
+        )
+
+
+def _no_files(subject: Subject) -> Iterator[Found]:
+    """MW303."""
+    for call, found in _divided(subject):
+        chain = found[0]
+        mapped = chain.step("interleave") or chain.step("flat_map")
+        if any(item.policy != "FILE" or not (item.in_memory or item.generated) for item in found) or mapped:
+            continue
+        yield Found(
+            chain.source.place,
+            severity(call, Severity.ERROR),
+            f"the policy is FILE, and {chain.source.method} has no files to share out",
+            "it fails: Found an unshardable source dataset",
+            _DATA,
+        )
+
+
+def _undivided(subject: Subject) -> Iterator[Found]:
+    """MW304."""
+    for call, found in _divided(subject):
+        if all(chain.policy == "OFF" and chain.finite and not chain.sharded for chain in found):
+            yield Found(
+                found[0].source.place,
+                severity(call, Severity.WARNING),
+                "the policy is OFF, and nothing else shares the data out",
+                "every worker reads all of it: an epoch takes as many times longer as there are workers, and data "
+                "of unequal length make it fail",
+                f"{_DATA}; or dataset.shard(number_of_workers, index) before shuffle",
+            )
+
+
+def _distributed(subject: Subject) -> Iterator[Found]:
+    """MW305."""
+    for call, value, steps in _uses(subject):
+        if kind_of(value) is Kind.DISTRIBUTED and is_none(argument(call, steps)):
+            yield Found(
+                call.place,
+                severity(call, Severity.ERROR),
+                f"{call.method} gets a data set that the strategy has distributed already, and no {steps}",
+                "it fails: ValueError: When providing a distributed dataset, you must specify the number of steps "
+                "to run",
+                f"{steps}=…; or give {call.method} the data set as it was before, it distributes it itself",
+            )
+
+
+def _runs_out(subject: Subject) -> Iterator[Found]:
+    """MW306."""
+    for call in subject.of(Kind.MODEL, "fit"):
+        epochs = argument(call, "epochs")
+        if call.starred or is_none(argument(call, "steps_per_epoch")) or is_none(epochs) or _is_one(epochs):
+            continue
+        found = chains(argument(call, "x"))
+        if found and all(chain.finite and chain.transparent and chain.step("repeat") is None for chain in found):
+            yield Found(
+                call.place,
+                severity(call, Severity.WARNING),
+                "steps_per_epoch is given, and the data set is not repeated",
+                "all epochs draw on the one pass through the data: when it ends training stops, with no more than "
+                "a warning and exit code 0",
+                "dataset.repeat() before batch; or leave steps_per_epoch out",
+            )
+
+
+def _is_one(value: Value | None) -> bool:
+    return isinstance(value, Const) and value.value == 1
+
+
+def _batches(subject: Subject) -> Iterator[tuple[Call, Value]]:
+    """Sizes of batches for all workers together."""
+    for _, found in _divided(subject):
+        for chain in found:
+            size = chain.batch()
+            call = chain.step("batch") or chain.step("padded_batch")
+            if size is not None and call is not None and not chain.sharded and chain.policy != "OFF":
+                yield call, size
+    for call in subject.trainings:
+        size = argument(call, "batch_size")
+        if size is not None and not is_none(size) and not call.starred and subject.workers > 1:
+            yield call, size
+
+
+def _batch(subject: Subject) -> Iterator[Found]:
+    """MW307."""
+    for call, size in _batches(subject):
+        if any(option.marks & (Mark.UNKNOWN | Mark.REPLICAS) for option in options(size)):
+            continue
+        amount = f"{size.value} examples" if isinstance(size, Const) else "as many examples"
+        yield Found(
+            call.place,
+            Severity.HINT,
+            "the batch does not grow with the number of workers",
+            f"{amount} are what all workers share in one step: with more workers each has less to do, and none of "
+            "it goes faster",
+            "global_batch_size = per_worker_batch_size * strategy.num_replicas_in_sync",
+        )
+
+
+def _rate(subject: Subject) -> Iterator[Found]:
+    """MW308."""
+    if not subject.together or not any(size.marks & Mark.REPLICAS for _, size in _batches(subject)):
+        return
+    for call in subject.of(Kind.MODEL, "compile"):
+        if not subject.shared(call.receiver):
+            continue
+        for made in subject.made_by(call.argument("optimizer", 0)):
+            if keras_part(made.name).rpartition(".")[2] != "SGD" or made.starred:
+                continue
+            rate = made.argument("learning_rate", 0)
+            if rate is None or (isinstance(rate, Const) and not rate.marks & Mark.REPLICAS):
+                yield Found(
+                    made.place,
+                    Severity.HINT,
+                    "the batch grows with the number of workers, and the learning rate of SGD does not",
+                    "an epoch has fewer steps then, each as long as before: it takes more epochs to learn as much",
+                    "learning_rate=base * strategy.num_replicas_in_sync, if need be after a warm-up",
+                )
+
+
+def _shuffled(subject: Subject) -> Iterator[Found]:
+    """MW309."""
+    if subject.workers < 2 or _seeded(subject):
+        return
+    for call in subject.of(Kind.DATASET, "shard"):
+        for chain in chains(call.receiver):
+            mixed = chain.step("shuffle")
+            listed = chain.source if chain.source.method == "list_files" else None
+            first = next((one for one in (mixed, listed) if one is not None and _unseeded(one)), None)
+            if first is not None:
+                yield Found(
+                    call.place,
+                    severity(call, Severity.WARNING),
+                    f"shard comes after {first.method} (line {first.place.line}), which has no seed",
+                    "every worker has an order of its own: their shares overlap, and some examples are in none",
+                    "shard first, then shuffle; or the same seed for all: shuffle(…, seed=1)",
+                )
+
+
+def _unseeded(call: Call) -> bool:
+    if call.starred or not is_none(call.argument("seed", 1 if call.method == "shuffle" else 2)):
+        return False
+    if call.method == "list_files":
+        given = call.argument("shuffle", 1)
+        return given is None or (isinstance(given, Const) and given.value is not False)
+    return True
+
+
+def _seeded(subject: Subject) -> bool:
+    return any(call.method in ("set_seed", "set_random_seed") for call in subject.trace.calls)
+
+
+def _same_batches(subject: Subject) -> Iterator[Found]:
+    """MW310."""
+    if not subject.together:
+        return
+    for call in subject.of(Kind.STRATEGY, "run"):
+        given = call.argument("args", 1)
+        for value in inner(given) if isinstance(given, Items) else ():
+            found = chains(iterated(value))
+            if found and all(item.distributed is None and item.finite and not item.sharded for item in found):
+                yield Found(
+                    call.place,
+                    severity(call, Severity.WARNING),
+                    "strategy.run gets batches of a data set that the strategy has not distributed",
+                    "every worker goes through all of the data instead of its share",
+                    "dataset = strategy.experimental_distribute_dataset(dataset), and go through that",
+                )
+                break
+
+
+def _servers(subject: Subject) -> Iterator[Found]:
+    """MW311."""
+    if not subject.parameter_server or subject.multi:
+        return
+    for call in subject.of(Kind.MODEL, "fit"):
+        made = subject.made_by(call.receiver)
+        scopes = [scope for one in made for scope in one.scopes]
+        names = {item.call.method for item in scopes if isinstance(item, Made)}
+        strategies = {one.method for one in subject.parameter_server}
+        if names & strategies and not call.starred and is_none(argument(call, "steps_per_epoch")):
+            yield Found(
+                call.place,
+                severity(call, Severity.ERROR),
+                "fit with parameter servers has no steps_per_epoch",
+                "each worker draws batches on its own: Keras cannot know where an epoch ends, and refuses",
+                "steps_per_epoch=…",
+            )
+
+
+RULES: dict[str, Callable[[Subject], Iterator[Found]]] = {
+    "MW301": _endless,
+    "MW302": _few_files,
+    "MW303": _no_files,
+    "MW304": _undivided,
+    "MW305": _distributed,
+    "MW306": _runs_out,
+    "MW307": _batch,
+    "MW308": _rate,
+    "MW309": _shuffled,
+    "MW310": _same_batches,
+    "MW311": _servers,
+}

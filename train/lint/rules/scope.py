@@ -1,0 +1,147 @@
+"""What belongs in the scope of the strategy, and what in a replica: MW2xx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from train.lint.model import Severity
+from train.lint.names import Kind, keras_part, kind_of
+from train.lint.subject import Found, Subject, inner, severity
+from train.lint.trace import Call, apart
+from train.lint.values import Made, Ref, Value, is_none, options, text
+
+
+def _model(subject: Subject) -> Iterator[Found]:
+    """MW201."""
+    if not subject.multi:
+        return
+    for call in subject.trace.calls:
+        learns = call.method in ("fit", "fit_generator", "train_on_batch") or (
+            call.method == "__call__" and call.replica
+        )
+        if not learns or kind_of(call.receiver) is not Kind.MODEL:
+            continue
+        made = subject.made_by(call.receiver)
+        if not made or not all(subject.outside(one) and _related(subject, one) for one in made):
+            continue
+        first = made[0]
+        used = f"line {call.place.line}" if call.place.file == first.place.file else f"{call.place.file}"
+        yield Found(
+            first.place,
+            severity(call, severity(first, Severity.ERROR)),
+            f"the model that is trained in {used} is made outside of the strategy's scope",
+            "its variables are this worker's alone: `fit` trains it apart from the others, in silence, and what is "
+            "made in the scope besides fails with it",
+            "make it in the scope: with strategy.scope(): model = …",
+        )
+
+
+def _related(subject: Subject, call: Call) -> bool:
+    """Whether a strategy for several workers is made where this call happens, too."""
+    return any(not apart(call, strategy) for strategy in subject.multi)
+
+
+def _optimizer(subject: Subject) -> Iterator[Found]:
+    """MW202."""
+    for call in subject.calls("apply_gradients"):
+        if not call.replica or kind_of(call.receiver) is not Kind.OPTIMIZER or subject.keras_3 is False:
+            continue
+        for made in subject.made_by(call.receiver):
+            if subject.outside(made) and _related(subject, made):
+                known = Severity.ERROR if subject.keras_3 else Severity.WARNING
+                yield Found(
+                    made.place,
+                    severity(made, known),
+                    "the optimizer is made outside of the strategy's scope",
+                    "with Keras 3, which TensorFlow 2.16 and later bring, it fails: RuntimeError: Mixing different "
+                    "tf.distribute.Strategy objects",
+                    "make it in the scope, beside the model",
+                )
+    yield from _metrics(subject)
+
+
+def _metrics(subject: Subject) -> Iterator[Found]:
+    for call in subject.of(Kind.MODEL, "compile"):
+        if not subject.shared(call.receiver):
+            continue
+        for value in inner(call.argument("metrics", 2)):
+            if kind_of(value) is not Kind.METRIC or not isinstance(value, Made):
+                continue
+            if subject.outside(value.call) and _related(subject, value.call):
+                yield Found(
+                    value.call.place,
+                    severity(value.call, Severity.ERROR),
+                    "a metric is made outside of the strategy's scope, and the model inside",
+                    "`compile` fails: the metric was created inside a different distribution strategy scope",
+                    'make it in the scope, or give its name: metrics=["accuracy"]',
+                )
+
+
+def _variables(subject: Subject) -> Iterator[Found]:
+    """MW203."""
+    for call in subject.calls("gradient", "minimize"):
+        if not call.replica:
+            continue
+        given = call.argument("sources", 1) if call.method == "gradient" else call.argument("var_list", 1)
+        for value in inner(given):
+            made = value.call if isinstance(value, Made) else None
+            if made is not None and made.name == "tensorflow.Variable" and subject.outside(made):
+                yield Found(
+                    made.place,
+                    severity(made, Severity.ERROR),
+                    "a variable that is trained is made outside of the strategy's scope",
+                    "every worker has one of its own, begins with a value of its own, and goes its own way",
+                    "make it in the scope: with strategy.scope(): …",
+                )
+
+
+def _gradients(subject: Subject) -> Iterator[Found]:
+    """MW204."""
+    for call in subject.of(Kind.OPTIMIZER, "apply_gradients", "minimize"):
+        made = subject.made_by(call.receiver)
+        if not call.replica and made and all(map(subject.inside, made)):
+            yield Found(
+                call.place,
+                severity(call, Severity.ERROR),
+                f"{call.method} is called outside of strategy.run",
+                "the optimizer belongs to the strategy, which lets only replicas use it: it fails",
+                "put the step into a function and call that: strategy.run(step, args=(batch,))",
+            )
+
+
+def _reduction(subject: Subject) -> Iterator[Found]:
+    """MW205."""
+    for call in subject.of(Kind.LOSS, "__call__"):
+        if not call.replica or not subject.multi:
+            continue
+        made = subject.made_by(call.receiver)
+        if made and all(map(_reduces_by_mean, made)):
+            yield Found(
+                made[0].place,
+                severity(call, Severity.WARNING),
+                f"{made[0].method} takes the mean of one worker's batch, and the workers' gradients are added up",
+                "with Keras 2 it fails with a ValueError; with Keras 3 every step is as many times too large as "
+                "there are workers",
+                'reduction="none", and tf.nn.compute_average_loss(losses, global_batch_size=…)',
+            )
+
+
+def _reduces_by_mean(call: Call) -> bool:
+    if call.starred or not keras_part(call.name).startswith("losses."):
+        return False
+    given = call.keywords.get("reduction")
+    return is_none(given) if given is None else all(map(_is_mean, options(given)))
+
+
+def _is_mean(value: Value) -> bool:
+    name = value.name.rpartition(".")[2].lower() if isinstance(value, Ref) else text(value)
+    return name in ("auto", "sum_over_batch_size", "mean")
+
+
+RULES: dict[str, Callable[[Subject], Iterator[Found]]] = {
+    "MW201": _model,
+    "MW202": _optimizer,
+    "MW203": _variables,
+    "MW204": _gradients,
+    "MW205": _reduction,
+}

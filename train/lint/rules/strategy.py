@@ -1,0 +1,249 @@
+"""The strategy and the cluster: MW1xx."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from train.lint.model import Severity
+from train.lint.names import ONE_HOST, TFDS, Kind, keras_part, kind_of, kind_of_type, type_of
+from train.lint.subject import TRAINING, Found, Subject, inner, severity, shown
+from train.lint.trace import Call, apart
+from train.lint.values import Items, Made, Mark, Ref, Table, Value, text
+
+_OPERATIONS = re.compile(
+    r"^tensorflow\.(?:(?:random|math|nn|linalg|strings|image|signal|audio|sparse|ragged|bitwise)\.[a-z]\w*"
+    r"|io\.(?:read_file|parse_\w+|decode_\w+)"
+    r"|(?:constant|range|cast|zeros|ones|fill|reshape|convert_to_tensor|one_hot|concat|stack|squeeze|expand_dims|eye"
+    r"|matmul|add|multiply|subtract|divide|square|sqrt|reduce_\w+|argmax|argmin|transpose|tile|where|equal|linspace"
+    r"|zeros_like|ones_like|identity|gather|split|pad|Variable|lookup\.\w+Table|summary\.create_file_writer"
+    r"|config\.(?:experimental\.)?list_logical_devices))$"
+)
+_NO_OPERATIONS = ("tensorflow.random.set_seed", "tensorflow.random.experimental.set_seed")
+_GPU_SETTINGS = re.compile(
+    r"^tensorflow\.config\.(?:experimental\.)?"
+    r"(?:set_memory_growth|set_visible_devices|set_logical_device_configuration|set_virtual_device_configuration)$"
+)
+_THREAD_SETTINGS = re.compile(r"^tensorflow\.config\.threading\.set_\w+$")
+_OTHER_LAUNCHERS = ("horovod", "byteps", "ray", "torch", "jax", "tf_yarn", "mesh_tensorflow", "deepspeed")
+
+
+def starts_runtime(subject: Subject, call: Call) -> bool:
+    """Whether a call makes TensorFlow start its runtime; each was tried, with Keras 2 and with Keras 3."""
+    if call.name in _NO_OPERATIONS or call.replica:
+        return False
+    if call.receiver is not None:
+        return kind_of(Made(call=call)) is Kind.DATASET or (
+            call.method == "__call__" and kind_of(call.receiver) in (Kind.LAYER, Kind.MODEL)
+        )
+    return _OPERATIONS.match(call.name) is not None or _has_state(subject, call)
+
+
+def _has_state(subject: Subject, call: Call) -> bool:
+    """Whether what a call makes has variables or operations of its own at once."""
+    made = Made(call=call)
+    kind = kind_of(made)
+    if kind is Kind.MODEL:
+        return subject.need.legacy and keras_part(call.name) in ("Sequential", "models.Sequential")
+    if kind in (Kind.OPTIMIZER, Kind.METRIC):
+        return call.method[:1].isupper()
+    if kind is Kind.STRATEGY:
+        return call.method in ONE_HOST
+    return kind is Kind.DATASET or type_of(made) == TFDS
+
+
+def _too_late(subject: Subject) -> Iterator[Found]:
+    """MW101."""
+    for made in subject.multi:
+        before = (call for call in subject.trace.calls if call.order < made.order and not apart(call, made))
+        first = next((call for call in before if starts_runtime(subject, call) and _certain(call)), None)
+        if first is not None:
+            where = "" if first.place.file == made.place.file else f"{first.place.file}:"
+            level = severity(made, severity(first, Severity.ERROR))
+            yield Found(
+                made.place,
+                level,
+                f"{made.method} is made after {shown(first.name)} ({where}line {first.place.line}) "
+                "has started TensorFlow's runtime",
+                "it fails: RuntimeError: Collective ops must be configured at program startup",
+                f"make the strategy the first thing that the script does with TensorFlow, above {where}line "
+                f"{first.place.line}",
+            )
+
+
+def _certain(call: Call) -> bool:
+    return all(guard.kind != "called" for guard in call.guards)
+
+
+def _on_one_host(subject: Subject) -> Iterator[Found]:
+    """MW102."""
+    if subject.workers < 2 or subject.multi or subject.parameter_server or not subject.trace.complete:
+        return
+    if "TF_CONFIG" in subject.trace.reads or not subject.need.tensorflow or _others(subject):
+        return
+    strategies = [call for call in subject.calls(*ONE_HOST) if kind_of_type(call.name) is Kind.STRATEGY]
+    learning = [
+        call
+        for call in subject.calls(*TRAINING, "apply_gradients", "minimize")
+        if kind_of(call.receiver) in (Kind.MODEL, Kind.OPTIMIZER)
+    ]
+    first = next(iter([*strategies, *learning]), None)
+    if first is None or not learning:
+        return
+    does = (
+        f"{first.method} shares out work on one computer only"
+        if strategies
+        else f"the script trains with {first.method} and has no strategy for several workers"
+    )
+    yield Found(
+        first.place,
+        Severity.WARNING,
+        does,
+        f"each of the {subject.workers} workers trains a model of its own on all data, apart from the others",
+        "strategy = tf.distribute.MultiWorkerMirroredStrategy() at the beginning, and the model in its scope",
+    )
+
+
+def _others(subject: Subject) -> bool:
+    """Whether something that is not seen may be what joins the workers."""
+    imported = {item.name.partition(".")[0] for item in subject.trace.imports}
+    if imported & set(_OTHER_LAUNCHERS):
+        return True
+    if any(call.method in ("TPUStrategy", "experimental_set_strategy") for call in subject.calls()):
+        return True
+    return any(
+        call.method == "scope" and call.receiver is not None and kind_of(call.receiver) is not Kind.STRATEGY
+        for call in subject.calls("scope")
+    )
+
+
+def _writes_tf_config(subject: Subject) -> Iterator[Found]:
+    """MW103."""
+    first = min((call.order for call in subject.multi), default=None)
+    for call in subject.trace.calls:
+        value = _given_tf_config(call)
+        late = first is not None and call.order > first
+        if value is None or late or any(guard.what == "no_tf_config" for guard in call.guards):
+            continue
+        if isinstance(value, Ref):
+            yield Found(
+                call.place,
+                severity(call, Severity.ERROR),
+                "the script removes TF_CONFIG",
+                "no worker learns of the others then: each trains a model of its own",
+                "leave TF_CONFIG as it is; `fleet` has set it, for this very task",
+            )
+            continue
+        if getattr(value, "what", "") == "tf_config":  # its own, changed
+            continue
+        own = value.marks & ~(Mark.GIVEN | Mark.REPLICAS)
+        yield Found(
+            call.place,
+            severity(call, Severity.WARNING if own else Severity.ERROR),
+            "the script sets TF_CONFIG itself",
+            "the addresses, ports and index that it writes are not those of this job: a worker that is not found "
+            "is waited for, in silence, for an hour",
+            'leave it to `fleet`, or write it only where there is none: if "TF_CONFIG" not in os.environ',
+        )
+
+
+def _given_tf_config(call: Call) -> Value | None:
+    """What a call sets TF_CONFIG to; a Ref: it removes it; None: it does neither."""
+    if call.name in ("os.environ.__setitem__", "os.putenv") and len(call.args) == 2 and _is_tf_config(call.args[0]):
+        return call.args[1]
+    if call.name == "os.environ.update":
+        if "TF_CONFIG" in call.keywords:
+            return call.keywords["TF_CONFIG"]
+        return next((item.items.get("TF_CONFIG") for item in call.args if isinstance(item, Table)), None)
+    if call.name in ("os.environ.pop", "os.unsetenv") and call.args and _is_tf_config(call.args[0]):
+        return Ref(name=call.name)
+    return None
+
+
+def _is_tf_config(value: Value) -> bool:
+    return text(value) == "TF_CONFIG"
+
+
+def _writes_cluster(subject: Subject) -> Iterator[Found]:
+    """MW104."""
+    if subject.workers < 2:
+        return
+    for call in subject.calls("ClusterSpec"):
+        table = call.argument("cluster", 0)
+        if not call.name.startswith("tensorflow.train.") or not isinstance(table, Table):
+            continue
+        lists = [item for item in table.items.values() if isinstance(item, Items)]
+        if lists and any(item.items and all(text(one) is not None for one in item.items) for item in lists):
+            yield Found(
+                call.place,
+                severity(call, Severity.ERROR),
+                "the addresses of the cluster are written in the script",
+                "the job's hosts have others, and each attempt has ports of its own",
+                "tf.distribute.cluster_resolver.TFConfigClusterResolver() has the job's, out of TF_CONFIG",
+            )
+
+
+def _nccl(subject: Subject) -> Iterator[Found]:
+    """MW105."""
+    if subject.gpus != 0:
+        return
+    for call in subject.trace.calls:
+        if call.method not in ("CommunicationOptions", "MultiWorkerMirroredStrategy", "Hints"):
+            continue
+        given = [value for item in call.everything() for value in inner(item)]
+        if any(isinstance(value, Ref) and value.name.endswith(".NCCL") for value in given):
+            yield Found(
+                call.place,
+                Severity.HINT,
+                "NCCL is asked for, and the workers have no GPUs",
+                "TensorFlow warns, and uses RING",
+                "leave the implementation out, or write CommunicationImplementation.AUTO",
+            )
+
+
+def _late_settings(subject: Subject) -> Iterator[Found]:
+    """MW106."""
+    started: Call | None = None
+    for call in subject.trace.calls:
+        gpu = _GPU_SETTINGS.match(call.name)
+        if started is not None and (gpu or _THREAD_SETTINGS.match(call.name)) and not apart(started, call):
+            if gpu and subject.gpus == 0:
+                continue
+            level = Severity.WARNING if gpu and subject.gpus is None else Severity.ERROR
+            yield Found(
+                call.place,
+                severity(call, level),
+                f"{call.method} comes after {shown(started.name)} (line {started.place.line}), "
+                "which starts TensorFlow's runtime",
+                "devices and threads cannot be changed from then on: it fails with a RuntimeError"
+                + (", wherever there is a GPU" if gpu else ""),
+                f"do it before line {started.place.line}",
+            )
+        elif started is None and (starts_runtime(subject, call) or call in subject.multi) and call.sure:
+            started = call
+
+
+def _no_servers(subject: Subject) -> Iterator[Found]:
+    """MW107."""
+    if not subject.trace.complete or any(call.name.endswith(".Server") for call in subject.trace.calls):
+        return
+    for call in subject.parameter_server:
+        yield Found(
+            call.place,
+            severity(call, Severity.ERROR),
+            f"{call.method} is made by every task, and none is a server",
+            "workers and parameter servers do nothing by themselves: the chief waits for them, without end",
+            'if resolver.task_type in ("worker", "ps"): tf.distribute.Server(resolver.cluster_spec(), '
+            'job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc").join()',
+        )
+
+
+RULES: dict[str, Callable[[Subject], Iterator[Found]]] = {
+    "MW101": _too_late,
+    "MW102": _on_one_host,
+    "MW103": _writes_tf_config,
+    "MW104": _writes_cluster,
+    "MW105": _nccl,
+    "MW106": _late_settings,
+    "MW107": _no_servers,
+}

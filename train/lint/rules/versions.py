@@ -1,0 +1,106 @@
+"""Versions of TensorFlow and Keras: MW6xx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from train.keras import FIRST_WITH_KERAS_3, VARIABLE, KerasError, Verdict, choose
+from train.lint.model import Severity
+from train.lint.names import Kind
+from train.lint.subject import Found, Subject, severity
+from train.lint.trace import Call, Place
+from train.lint.values import Table, text
+
+_ESTIMATORS = ("tensorflow.estimator", "tensorflow_estimator")
+
+
+def _keras_3(subject: Subject) -> Iterator[Found]:
+    """MW601."""
+    need = subject.need
+    place = Place(need.file, need.line, 1)
+    if subject.tensorflow and subject.versions is not None:
+        tasks = {f"worker-{index}": subject.versions for index in range(subject.workers)}
+        try:
+            choose(need, tasks, {})
+        except KerasError as error:
+            yield Found(place, Severity.ERROR, error.sentence, error.cause, error.next_step)
+    elif need.verdict is Verdict.KERAS_3_FIT and subject.workers > 1:
+        yield Found(
+            place,
+            Severity.WARNING,
+            f"the script {need.reason}",
+            "`import keras` brings Keras 3 beside TensorFlow 2.16 and later, and its fit, evaluate and predict work "
+            "with one worker only: with more they end in an error about PerReplica",
+            "`from tensorflow import keras` in place of `import keras`, in all modules: it then runs on legacy "
+            "Keras; or train in a loop of its own",
+        )
+
+
+def _variable(subject: Subject) -> Iterator[Found]:
+    """MW602."""
+    loaded = next((item for item in subject.trace.imports if _loads_keras(item.name)), None)
+    fits = [call for call in subject.of(Kind.MODEL, "fit", "evaluate", "predict") if subject.multi]
+    for call, value in _settings(subject):
+        wanted = value in ("1", "true", "True")
+        if wanted and loaded is not None and loaded.order < call.order:
+            yield Found(
+                call.place,
+                severity(call, Severity.ERROR),
+                f"{VARIABLE} is set after Keras was imported (line {loaded.place.line})",
+                "TensorFlow reads it when it loads Keras: what was imported before is of Keras 3, and the two do not "
+                "go together",
+                "set it above all imports; or leave it out: `fleet` sets it for scripts that need it",
+            )
+        elif not wanted and fits and subject.workers > 1 and _modern(subject):
+            yield Found(
+                call.place,
+                severity(call, Severity.ERROR if subject.tensorflow else Severity.WARNING),
+                f"the script chooses Keras 3 ({VARIABLE}={value!r}) and calls {fits[0].method} across workers",
+                "the fit, evaluate and predict of Keras 3 work with one worker only",
+                "leave the variable alone: `fleet` chooses legacy Keras where it is needed",
+            )
+
+
+def _loads_keras(name: str) -> bool:
+    """Whether an import makes TensorFlow load Keras at once."""
+    return name.startswith("tensorflow.keras.")
+
+
+def _modern(subject: Subject) -> bool:
+    return not subject.tensorflow or subject.tensorflow >= FIRST_WITH_KERAS_3
+
+
+def _settings(subject: Subject) -> Iterator[tuple[Call, str]]:
+    for call in subject.trace.calls:
+        value = None
+        if call.name in ("os.environ.__setitem__", "os.environ.setdefault", "os.putenv") and len(call.args) == 2:
+            value = text(call.args[1]) if text(call.args[0]) == VARIABLE else None
+        elif call.name == "os.environ.update":
+            tables = [item.items for item in call.args if isinstance(item, Table)]
+            value = next((text(items[VARIABLE]) for items in [call.keywords, *tables] if VARIABLE in items), None)
+        if value is not None:
+            yield call, value
+
+
+def _estimators(subject: Subject) -> Iterator[Found]:
+    """MW603."""
+    removed = subject.tensorflow >= FIRST_WITH_KERAS_3 if subject.tensorflow else None
+    if removed is False:
+        return
+    for call in subject.trace.calls:
+        if call.name.startswith(_ESTIMATORS) and call.receiver is None:
+            yield Found(
+                call.place,
+                severity(call, Severity.ERROR if removed else Severity.WARNING),
+                f"the script uses an Estimator ({call.method})",
+                "TensorFlow 2.16 and later have none",
+                "a Keras model in the scope of MultiWorkerMirroredStrategy; or tensorflow~=2.15.0 on all hosts",
+            )
+            return
+
+
+RULES: dict[str, Callable[[Subject], Iterator[Found]]] = {
+    "MW601": _keras_3,
+    "MW602": _variable,
+    "MW603": _estimators,
+}
