@@ -34,7 +34,7 @@ def export(fleet: str, hosts: Sequence[Host], key: Path, known_hosts: Path, form
         ValueError: a path holds a line break or a double quote, which these forms cannot write, or something is a
             template to Ansible.
     """
-    for path in (key, known_hosts, *(identity for host in hosts for identity in host.identities)):
+    for path in (key, known_hosts, *(path for host in hosts for path in (*host.identities, *host.certificates))):
         if any(sign in str(path) for sign in '\n\r"'):
             raise ValueError(f"The path {str(path)!r} cannot be written into a configuration")
     if form == "ansible":
@@ -47,25 +47,26 @@ def export(fleet: str, hosts: Sequence[Host], key: Path, known_hosts: Path, form
 def _ansible(fleet: str, hosts: Sequence[Host], key: Path, known_hosts: Path) -> str:
     lines = [f"# The hosts of the fleet {fleet}.", f"[{fleet.replace('-', '_')}]"]
     for host in hosts:
-        first, *others = _keys(host, key)
-        options = [*_identities(others), *_options(host, known_hosts)]
+        keys = _keys(host, key)
+        options = [*_identities(keys[1:]), *_options(host, known_hosts)]
         variables = {
             "ansible_host": host.address,
             "ansible_port": str(host.port),
             "ansible_user": host.user,
-            "ansible_ssh_private_key_file": _escaped(first),
+            "ansible_ssh_private_key_file": _escaped(keys[0]) if keys else "",
             "ansible_ssh_common_args": shlex.join(
                 word for name, value in options for word in ("-o", f"{name}={value}")
             ),
+            "ansible_python_interpreter": host.python,
         }
-        if host.python:
-            variables["ansible_python_interpreter"] = host.python
         for value in variables.values():
             if any(sign in value for sign in ("{{", "{%", "{#")):
                 raise ValueError(
                     f"{value!r} is a template to Ansible, and cannot be written into an inventory for it"
                 )
-        lines.append(" ".join([host.name, *(f"{name}={_ini_value(value)}" for name, value in variables.items())]))
+        lines.append(
+            " ".join([host.name, *(f"{name}={_ini_value(value)}" for name, value in variables.items() if value)])
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -92,7 +93,7 @@ def _ssh_block(fleet: str, host: Host, key: Path, known_hosts: Path) -> str:
 
 
 def _keys(host: Host, key: Path) -> list[str]:
-    return list(host.identities) or [str(key)]
+    return list(host.identities) if host.identities or host.agent else [str(key)]
 
 
 def _identities(keys: Sequence[str]) -> list[tuple[str, str]]:
@@ -100,17 +101,17 @@ def _identities(keys: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _options(host: Host, known_hosts: Path) -> list[tuple[str, str]]:
-    """Options of ssh_config that prove the host to be itself, and lead to it."""
+    """Options of ssh_config that prove the host and the user to be themselves, and lead to the host."""
     options = [
-        ("IdentitiesOnly", "no" if host.agent else "yes"),
+        *(("CertificateFile", quoted_path(path)) for path in host.certificates),
+        ("IdentityAgent", quoted_path(host.agent) if host.agent else ""),
+        ("IdentitiesOnly", "no" if host.agent and not host.identities_only else "yes"),
         ("UserKnownHostsFile", quoted_path(str(known_hosts))),
         ("StrictHostKeyChecking", "yes"),
+        ("HostKeyAlias", host.key_alias),
+        ("ProxyCommand", _escaped(shlex.join(host.proxy))),
     ]
-    if host.key_alias:
-        options.append(("HostKeyAlias", host.key_alias))
-    if host.proxy:
-        options.append(("ProxyCommand", _escaped(shlex.join(host.proxy))))
-    return options
+    return [(name, value) for name, value in options if value]
 
 
 def _escaped(text: str) -> str:

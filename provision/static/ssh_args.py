@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 _TUNING = frozenset(
@@ -26,7 +26,6 @@ _TUNING = frozenset(
         "escapechar",
         "exitonforwardfailure",
         "hashknownhosts",
-        "identitiesonly",
         "ipqos",
         "kbdinteractiveauthentication",
         "loglevel",
@@ -63,7 +62,6 @@ _CHECKING = {
     "false": "no",
 }
 _JUMP = re.compile(r"(ssh://)?([^@\s,]+@)?(\[[0-9A-Fa-f:.]+\]|\w[\w.-]*)(:\d{1,5})?")
-
 _PLAIN = re.compile(r"[\w/.~%+@:,=-]+")
 
 
@@ -73,6 +71,9 @@ class SshArgs:
 
     Attributes:
         more_keys: Private keys besides the first, in their order.
+        certificates: OpenSSH certificates for the keys, in their order.
+        agent: Socket of the SSH agent, or ``none``, or ``SSH_AUTH_SOCK``; empty: nothing is said.
+        identities_only: Of the agent's keys only those that are named here.
         proxy_jump: Hosts on the way, as ``ssh -J`` takes them: ``user@bastion:2222,second``; empty: none is named.
         proxy_command: Command whose input and output reach the host, for a shell, with the ``%h`` and ``%p`` of ssh;
             empty: none is given.
@@ -84,6 +85,9 @@ class SshArgs:
     """
 
     more_keys: tuple[str, ...] = ()
+    certificates: tuple[str, ...] = ()
+    agent: str = ""
+    identities_only: bool = False
     proxy_jump: str = ""
     proxy_command: str = ""
     no_proxy: bool = False
@@ -100,10 +104,12 @@ class SshOptions:
     Attributes:
         values: Values by lower-case name of the option.
         keys: Every private key that is named.
+        certificates: Every certificate that is named.
     """
 
     values: dict[str, str] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
+    certificates: list[str] = field(default_factory=list)
 
     def read(self, text: str) -> None:
         """Read the options of `text`, which is split like a line of shell.
@@ -141,12 +147,10 @@ class SshOptions:
             # A jump host that is named before it wins; one that is waived does not.
             if self.values.get("proxyjump", "none") == "none":
                 self.values.setdefault(name, value)
-        elif name in ("hostkeyalias", "port", "user"):
-            self.values.setdefault(name, _unquoted(value))
-        elif name == "userknownhostsfile":
-            self.values.setdefault(name, ssh_path(_unquoted(value)))
-        elif name == "stricthostkeychecking":
-            self.values.setdefault(name, _checking(value))
+        elif name == "certificatefile":
+            self.certificates.append(ssh_path(_unquoted(value)))
+        elif name in _READ:
+            self.values.setdefault(name, _READ[name](value))
         elif not _is_tuning(name, value):
             raise ValueError(f"the option {name}={value} of ssh cannot be honoured")
 
@@ -156,6 +160,9 @@ class SshOptions:
         proxied = {value for value in (jump, command) if value and value.lower() != "none"}
         return SshArgs(
             more_keys=tuple(dict.fromkeys(self.keys))[1:],
+            certificates=tuple(dict.fromkeys(self.certificates)),
+            agent=self.values.get("identityagent", ""),
+            identities_only=self.values.get("identitiesonly", "no") == "yes",
             proxy_jump=jump if jump in proxied else "",
             proxy_command=command if command in proxied else "",
             no_proxy=bool(jump or command) and not proxied,
@@ -243,9 +250,27 @@ def _checking(value: str) -> str:
     return _CHECKING[value.lower()]
 
 
+def _yes_or_no(value: str) -> str:
+    if value.lower() not in ("yes", "no"):
+        raise ValueError(f"{value!r} is neither yes nor no")
+    return value.lower()
+
+
 def _is_tuning(name: str, value: str) -> bool:
     if name in _TUNING_IF:
         return value.lower() == _TUNING_IF[name]
     if name == "preferredauthentications":
         return "publickey" in value.split(",")
     return name in _TUNING
+
+
+_READ: Mapping[str, Callable[[str], str]] = {
+    "hostkeyalias": _unquoted,
+    "identitiesonly": _yes_or_no,
+    "identityagent": lambda value: ssh_path(_unquoted(value)),
+    "port": _unquoted,
+    "stricthostkeychecking": _checking,
+    "user": _unquoted,
+    "userknownhostsfile": lambda value: ssh_path(_unquoted(value)),
+}
+"""How the value of an option is read of which the first one counts."""

@@ -302,12 +302,22 @@ def test_files_of_variables(tmp_path: Path) -> None:
     assert_matches(r"web\.yml:2: this is not usable YAML", refused(path))
 
 
-LINES = st.text(
-    st.sampled_from(list("[]:{}=!&*,#;'\"|>-@~ \t\n%\\.01ahé") + ["all", "hosts", "vars", "children", "h1"])
-)
+WORDS = [
+    "all",
+    "hosts",
+    "vars",
+    "children",
+    "h1",
+    "[a]\n",
+    "h[1:3]",
+    "ansible_host=",
+    "ansible_ssh_common_args=",
+    "-o ",
+]
+TEXTS = st.lists(st.sampled_from([*"[]:{}=!&*,#;'\"|>-@~ \t\n%\\.01ahé", *WORDS]), max_size=40).map("".join)
 
 
-@given(text=LINES, name=st.sampled_from(["x", "x.ini", "x.yml", "x.json", "x.txt"]), limit=LINES)
+@given(text=TEXTS, name=st.sampled_from(["x", "x.ini", "x.yml", "x.json", "x.txt"]), limit=TEXTS)
 @settings(deadline=None)
 def test_whatever_stands_in_a_file_there_is_no_traceback(
     tmp_path_factory: pytest.TempPathFactory, text: str, name: str, limit: str

@@ -21,20 +21,22 @@ KNOWN = Path("/home/a user/.local/state/fleet/demo/known_hosts")
 PROXY = ("gcloud", "compute", "start-iap-tunnel", "demo-worker-1", "%p", "--zone=a b", "it's")
 HOSTS = [
     Host("worker-0", "10.0.0.1", 22, "fleet", "ssh-ed25519 AAAA", "gce-1234", "10.128.0.1"),
-    Host(
-        "worker-1",
-        "2001:db8::1",
-        2222,
-        "10",
-        "ssh-ed25519 BBBB",
-        "gce-5678",
-        "10.128.0.2",
-        "/opt/py 3/bin/python",
-        agent=True,
-    ),
+    Host("worker-1", "2001:db8::1", 2222, "10", "ssh-ed25519 BBBB", "gce-5678", "", "/opt/py 3/bin/python"),
     Host("worker-2", "127.0.0.3", 2200, "True", "ssh-ed25519 CCCC", "", "127.0.0.3", proxy=PROXY),
-    Host("worker-3", "lab3", 22, "me", "ssh-ed25519 DDDD", "lab3", "lab3", identities=("/keys/one", "/my keys/two")),
+    Host("worker-3", "lab3", 22, "me", "ssh-ed25519 DDDD", "lab3", "", agent="SSH_AUTH_SOCK"),
+    Host(
+        *("worker-4", "lab4", 22, "me", "ssh-ed25519 EEEE", "lab4", ""),
+        identities=("/keys/one", "/my keys/two"),
+        certificates=("/my keys/two-cert.pub",),
+        agent="/run/agent",
+        identities_only=True,
+    ),
 ]
+
+
+def keys_of(host: Host) -> tuple[str, ...]:
+    """The private keys that a host is offered; none but those of the agent, where it has nothing else."""
+    return host.identities or (() if host.agent else (str(KEY),))
 
 
 def told(folder: Path) -> dict[str, dict[str, str]]:
@@ -57,11 +59,13 @@ def test_ssh_reads_the_configuration(tmp_path: Path) -> None:
     for host in HOSTS:
         read = options[host.name]
         assert (read["hostname"], read["port"], read["user"]) == (host.address, str(host.port), host.user)
-        keys = host.identities or (str(KEY).replace("%", "%%"),)  # ssh fills tokens in when it opens the file
-        assert read["identityfile"] == "\n".join(keys)
+        keys = [key.replace("%", "%%") for key in keys_of(host)]  # ssh fills tokens in when it opens the file
+        assert [key for key in read["identityfile"].split("\n") if not key.startswith("~/.ssh/id_")] == keys
         assert read["userknownhostsfile"] == str(KNOWN)
         assert read["stricthostkeychecking"] == "true"
-        assert read["identitiesonly"] == ("no" if host.agent else "yes")
+        assert read["identitiesonly"] == ("no" if host.name == "worker-3" else "yes")
+        assert read.get("identityagent", "") == host.agent
+        assert read.get("certificatefile", "") == "".join(host.certificates)
         assert read.get("hostkeyalias", "") == host.key_alias
     assert "proxycommand" not in options["worker-0"]
     assert options["worker-2"]["proxycommand"] == (
@@ -77,7 +81,9 @@ def test_the_reader_of_inventories_reads_the_inventory(tmp_path: Path) -> None:
         assert (one.name, one.address, one.port, one.user) == (host.name, host.address, host.port, host.user)
         args = one.ssh_args
         assert one.python == host.python
-        assert (one.key_file, *args.more_keys) == (host.identities or (str(KEY),))
+        assert (one.key_file, *args.more_keys) == (keys_of(host) or ("",))
+        assert (args.certificates, args.agent) == (host.certificates, host.agent)
+        assert args.identities_only == (host.name != "worker-3")
         assert (args.known_hosts, args.key_alias, args.host_key_checking) == (str(KNOWN), host.key_alias, "yes")
     assert entries[2].ssh_args.proxy_command == told(tmp_path)["worker-2"]["proxycommand"]
 
@@ -96,7 +102,8 @@ def test_ansible_reads_the_inventory(tmp_path: Path) -> None:
         assert mine.get("ansible_python_interpreter", "") == host.python
     options = told(tmp_path)
     for name, said in ssh_options(path, [host.name for host in HOSTS]).items():
-        assert said["identityfile"] == options[name]["identityfile"].split("\n")
+        keys = options[name]["identityfile"].split("\n")
+        assert said["identityfile"] == [key for key in keys if not key.startswith("~/.ssh/id_")]
         for option in ("hostname", "port", "user", "userknownhostsfile", "stricthostkeychecking"):
             assert said[option] == options[name][option], (name, option)
         for option in ("proxycommand", "hostkeyalias"):
