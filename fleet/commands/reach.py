@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from fleet.commands.agents import opened
@@ -25,8 +26,10 @@ T = TypeVar("T")
 SSH_WAIT_S = 300.0
 BOOTED = "booted"
 """What a rented instance is when its provider is done with it."""
+CHOSEN = "chosen"
+"""The same of a host that exists already."""
 
-_PAUSE_S = 1.0
+_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 5.0
 
 
@@ -72,6 +75,7 @@ def reach(
             sink.emit(InstanceChanged(instance.name, "waiting for SSH"))
     hosts = _until(ask, wait_s, ports)
     waiting = {host.name: host for host in hosts}
+    addresses: dict[str, str] = {}
 
     def connect() -> None:
         with opened(list(waiting.values()), folder.key) as outcomes:
@@ -80,12 +84,18 @@ def reach(
             for outcome in outcomes:
                 if outcome.error is None:
                     del waiting[outcome.host.name]
+                    addresses[outcome.host.name] = outcome.value.hello.address if outcome.value else ""
                     sink.emit(HostConnected(outcome.host.name, outcome.host.address))
             raise_failures(outcomes, "reach the fleet")
 
     _until(connect, wait_s, ports)
+    hosts = [
+        host if host.private_address else replace(host, private_address=addresses[host.name] or host.address)
+        for host in hosts
+    ]
     hosts = ready(spec, hosts, folder.key, sink)
-    if spec.cloud and not spec.packages and not spec.cloud.gpus:  # else that was told with what they have
+    told = bool(spec.packages or (spec.cloud and spec.cloud.gpus))
+    if (spec.cloud or spec.inventory) and not told:  # else that was told with what they have
         for host in hosts:
             sink.emit(InstanceChanged(host.name, "ready", done=True))
     return hosts

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from provision.gce import batch
 from provision.gce.api import Api, ApiError, Json, RefusedError, answer_failures
@@ -16,6 +17,8 @@ from provision.provider import Journal, ProviderError
 
 INSERT = "insert"
 INSERTED = "inserted"
+# With these, or with no answer at all, it is not known whether a call has had its effect.
+IN_DOUBT = (0, 429, 500, 502, 503, 504)
 
 
 @dataclass
@@ -45,6 +48,27 @@ class Account:
         """Instances of a fleet by our name."""
         return {our_name(one): one for one in self.resources(fleet)}
 
+    @contextlib.contextmanager
+    def insertion(self, fleet: str, kind: str, **details: Any) -> Iterator[str]:
+        """Make something under a request id that is on disk before the call; yields that id.
+
+        Where it stays in doubt whether the call arrived or has ended, `settle` finds out.
+
+        Args:
+            fleet: What it is for.
+            kind: Type of the operation that the call begins.
+            details: What is made, for the journal.
+        """
+        request_id = str(uuid.uuid4())
+        self.journal.intend(fleet, INSERT, request_id=request_id, kind=kind, **details)
+        try:
+            yield request_id
+        except ApiError as error:
+            if error.status not in IN_DOUBT:
+                self.journal.intend(fleet, INSERTED, request_id=request_id)
+            raise
+        self.journal.intend(fleet, INSERTED, request_id=request_id)
+
     def settle(self, fleet: str) -> None:
         """Wait for the end of insertions that a program began and did not see end, so that a list tells the truth.
 
@@ -55,19 +79,17 @@ class Account:
         over = {entry.get("request_id") for entry in entries if entry["intent"] == INSERTED}
         begun = [entry for entry in entries if entry["intent"] == INSERT and entry.get("request_id") not in over]
         for entry in begun:
-            for operation in self._operations_of(entry["request_id"], entry.get("at", 0.0)):
-                self.api.wait(operation, f"making the instances of fleet {fleet}")
+            for operation in self._operations_of(entry):
+                self.api.wait(operation, f"what an earlier command began for fleet {fleet}")
             self.journal.intend(fleet, INSERTED, request_id=entry["request_id"])
 
-    def _operations_of(self, request_id: str, began_at: float) -> list[Json]:
+    def _operations_of(self, entry: Mapping[str, Any]) -> list[Json]:
         """The operations that a request became; a fresh one may not be known yet."""
+        known_by = float(entry.get("at", 0.0)) + self.api.timing.settle_s
         for pause in self.api.timing.pauses():
-            found = [
-                one
-                for one in self.api.operations('operationType="bulkInsert"')
-                if one.get("clientOperationId") == request_id
-            ]
-            if found or time.time() > began_at + self.api.timing.settle_s:
+            begun = self.api.operations(f'operationType="{entry["kind"]}"')
+            found = [one for one in begun if one.get("clientOperationId") == entry["request_id"]]
+            if found or time.time() > known_by:
                 return found
             time.sleep(pause)
         raise AssertionError("pauses have no end")

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,15 +79,17 @@ class Timing:
         first_poll_s: Before the second look at something; each further pause is half as long again.
         longest_poll_s: Between two looks.
         retry_s: Calls that fail for the moment are repeated for so long.
+        contact_s: As long as no call was ever answered, calls are repeated for so long only.
         operation_s: An operation may take so long.
         boot_s: From the start of an instance until it has published its host key.
         settle_s: So long after a call it is still possible that Compute Engine does not know it.
         again_s: What is still there so long after its deletion was asked for is asked for again.
     """
 
-    first_poll_s: float = 1.0
+    first_poll_s: float = 0.25
     longest_poll_s: float = 5.0
     retry_s: float = 60.0
+    contact_s: float = 8.0
     operation_s: float = 600.0
     boot_s: float = 300.0
     settle_s: float = 5.0
@@ -133,12 +136,13 @@ class Api:
         self.endpoint = endpoint.rstrip("/") or PUBLIC_ENDPOINT
         self._private = bool(endpoint)
         self.timing = timing
+        self._answered = False
 
     # --- who calls --------------------------------------------------------------------------------------------
 
     @cached_property
     def _credentials(self) -> tuple[Any, str]:
-        """Credentials and their project."""
+        """Credentials, fresh so that expired ones show before anything is made, and their project."""
         from google.auth import default
         from google.auth.credentials import AnonymousCredentials
         from google.auth.exceptions import DefaultCredentialsError
@@ -149,6 +153,10 @@ class Api:
             credentials, project = default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
         except DefaultCredentialsError as error:
             raise RefusedError(no_credentials(str(error))) from error
+        with _translated():
+            from google.auth.transport.requests import Request
+
+            credentials.refresh(Request())  # type: ignore[no-untyped-call]
         return credentials, project or ""
 
     @cached_property
@@ -184,17 +192,22 @@ class Api:
         """What `action` returns, repeated while it fails for the moment.
 
         Raises:
-            ApiError: it failed for good, or for longer than `timing.retry_s`.
+            ApiError: it failed for good, or for too long.
             RefusedError: the credentials are of no use.
         """
-        deadline = time.monotonic() + self.timing.retry_s
+        begun = time.monotonic()
         for pause in self.timing.pauses():
             try:
                 with _translated():
-                    return action()
+                    found = action()
             except ApiError as error:
-                if error.status not in (0, *_RETRIED) or time.monotonic() > deadline:
+                self._answered = self._answered or error.status > 0
+                limit_s = self.timing.retry_s if self._answered else self.timing.contact_s
+                if error.status not in (0, *_RETRIED) or time.monotonic() > begun + limit_s:
                     raise
+            else:
+                self._answered = True
+                return found
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
         raise AssertionError("pauses have no end")
 
@@ -225,6 +238,34 @@ class Api:
             return [to_json(item) for _, scoped in pages for item in getattr(scoped, field)]
 
         return self._call(action)
+
+    def together(self, *calls: Callable[[], Any]) -> list[Any]:
+        """What several calls return, made at the same time; of their errors the first one is raised.
+
+        Raises:
+            ApiError: one failed.
+            RefusedError: the credentials are of no use.
+        """
+        assert self.project  # noqa: S101 - found once, before threads ask for it
+        ended: dict[int, tuple[Any, BaseException | None]] = {}
+
+        def one(number: int) -> None:
+            try:
+                ended[number] = (calls[number](), None)
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                ended[number] = (None, error)
+
+        # Not a pool: at Ctrl-C nobody waits for its threads.
+        threads = [threading.Thread(target=one, args=(number,), daemon=True) for number in range(len(calls))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for number in range(len(calls)):
+            error = ended[number][1]
+            if error is not None:
+                raise error
+        return [ended[number][0] for number in range(len(calls))]
 
     # --- what is there ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from provision.gce.account import INSERT, INSERTED, Account, raise_told
+from provision.gce.account import Account, raise_told
 from provision.gce.address import public_address
 from provision.gce.api import ApiError, Json, answer_failures, is_loopback
 from provision.gce.batch import Call
@@ -95,16 +95,13 @@ def open_firewall(account: Account, spec: FleetSpec, cloud: CloudSpec) -> None:
     """
     wanted = firewalls(spec.name, account.owner, account.user, cloud, ssh_sources(account, cloud))
     there = {str(one["name"]): one for one in account.api.firewalls()}
-    begun = []
     for body in wanted:
         known = there.get(body["name"])
         if known is None:
-            account.journal.intend(spec.name, "firewall", name=body["name"])
-            begun.append(account.api.insert_firewall(body, str(uuid.uuid4())))
+            with account.insertion(spec.name, "insert", firewall=body["name"]) as request_id:
+                account.api.done(account.api.insert_firewall(body, request_id), "opening the firewall")
         elif any(sorted(known.get(key, ())) != sorted(body.get(key, ())) for key in ("sourceRanges", "targetTags")):
-            begun.append(account.api.patch_firewall(body, str(uuid.uuid4())))
-    for operation in begun:
-        account.api.done(operation, "opening the firewall")
+            account.api.done(account.api.patch_firewall(body, str(uuid.uuid4())), "opening the firewall")
 
 
 # --- instances ----------------------------------------------------------------------------------------------------
@@ -127,10 +124,12 @@ def start(account: Account, resources: Sequence[Json], progress: Progress) -> No
 
 def offered(account: Account, cloud: CloudSpec) -> dict[str, list[str]]:
     """Zones by region in which such machines exist at all."""
-    zones = account.api.machine_zones(cloud.machine_type)
+    api = account.api
+    looks = [lambda: api.machine_zones(cloud.machine_type)]
     if cloud.gpu:
-        with_gpu = set(account.api.accelerator_zones(cloud.gpu))
-        zones = [zone for zone in zones if zone in with_gpu]
+        looks.append(lambda: api.accelerator_zones(cloud.gpu))
+    zones, *others = api.together(*looks)
+    zones = [zone for zone in zones if all(zone in other for other in others)]
     found: dict[str, list[str]] = {}
     for zone in zones:
         found.setdefault(region_of(zone), []).append(zone)
@@ -211,7 +210,6 @@ def nowhere(count: int, cloud: CloudSpec, reasons: Mapping[str, str]) -> Provide
 
 def _tried(account: Account, spec: FleetSpec, attempt: _Attempt, progress: Progress) -> list[Failure]:
     """Try one place; what went wrong, and then nothing is left of the attempt."""
-    request_id = str(uuid.uuid4())
     body = bulk_insert(
         spec,
         attempt.names,
@@ -220,18 +218,12 @@ def _tried(account: Account, spec: FleetSpec, attempt: _Attempt, progress: Progr
         zones=attempt.region.zones if attempt.regional else None,
         region=attempt.region.name,
     )
-    account.journal.intend(
-        spec.name,
-        INSERT,
-        request_id=request_id,
-        place=attempt.place,
-        zones=list(attempt.region.zones),
-        names=list(attempt.names.values()),
-    )
+    names, zones = list(attempt.names.values()), list(attempt.region.zones)
     try:
-        operation = account.api.bulk_insert(attempt.place, body, request_id, regional=attempt.regional)
-        operation = account.api.wait(operation, f"making instances in {attempt}")
-        failures = from_operation(operation)
+        with account.insertion(spec.name, "bulkInsert", place=attempt.place, zones=zones, names=names) as request_id:
+            operation = account.api.bulk_insert(attempt.place, body, request_id, regional=attempt.regional)
+            operation = account.api.wait(operation, f"making instances in {attempt}")
+            failures = from_operation(operation)
         if failures and operation.get("operationGroupId"):
             group = account.api.operations(f'operationGroupId="{operation["operationGroupId"]}"')
             failures += [
@@ -239,10 +231,6 @@ def _tried(account: Account, spec: FleetSpec, attempt: _Attempt, progress: Progr
             ]
     except ApiError as error:
         failures = list(error.failures)
-        if error.status not in (0, 429, 500, 502, 503, 504):  # it was refused, and will not be carried out
-            account.journal.intend(spec.name, INSERTED, request_id=request_id)
-    else:
-        account.journal.intend(spec.name, INSERTED, request_id=request_id)
     return _reconciled(account, spec, attempt, failures, progress)
 
 

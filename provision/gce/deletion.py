@@ -88,12 +88,15 @@ def _rule(resource: Json) -> Stray | None:
 
 
 def things(account: Account, query: str = "labels.fleet:*") -> list[Stray]:
-    """All that fleets have in the project, whoever made it: four calls."""
+    """All that fleets have in the project, whoever made it: four calls at the same time."""
     api = account.api
-    found = [of_instance(one) for one in api.instances(query)]
-    found += [_labelled("disk", one, zone_of(one)) for one in api.disks(query)]
-    found += [_labelled("address", one, last(one.get("region", ""))) for one in api.addresses(query)]
-    found += [rule for one in api.firewalls() if (rule := _rule(one)) is not None]
+    instances, disks, addresses, rules = api.together(
+        lambda: api.instances(query), lambda: api.disks(query), lambda: api.addresses(query), api.firewalls
+    )
+    found = [of_instance(one) for one in instances]
+    found += [_labelled("disk", one, zone_of(one)) for one in disks]
+    found += [_labelled("address", one, last(one.get("region", ""))) for one in addresses]
+    found += [rule for one in rules if (rule := _rule(one)) is not None]
     return [one for one in found if one.owner]
 
 
@@ -104,14 +107,14 @@ def of_fleet(account: Account, fleet: str) -> list[Stray]:
 
 
 def await_insertions(account: Account) -> None:
-    """Wait until no instances are being made in the project: some of them may be ours.
+    """Wait until no instances and firewall rules are being made in the project: some of them may be ours.
 
     Raises:
         ApiError: it takes too long.
     """
-    pending = [one for one in account.api.operations('operationType="bulkInsert"') if one.get("status") in _PENDING]
-    if pending:
-        account.await_operations(pending, "the insertion of instances")
+    kinds = ("bulkInsert", "insert")
+    found = [one for kind in kinds for one in account.api.operations(f'operationType="{kind}"')]
+    account.await_operations([one for one in found if one.get("status") in _PENDING], "what is being made")
 
 
 def delete_instances(account: Account, targets: Sequence[Json], progress: Progress) -> None:

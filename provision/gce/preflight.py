@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from provision.gce.account import Account, raise_told
 from provision.gce.api import ApiError, Json, RefusedError
@@ -48,18 +49,23 @@ def quote(account: Account, spec: FleetSpec, cloud: CloudSpec, names: Sequence[s
         RefusedError: there are no credentials.
         ProviderError: no place is left.
     """
-    count = len(names)
-    project = account.api.get_project()
-    account.api.network(cloud.network)
-    account.api.image(cloud.image)
-    ssh_sources(account, cloud)
+    count, api = len(names), account.api
+    looks: list[Callable[[], Any]] = [
+        api.get_project,
+        api.regions,
+        lambda: account.resources(spec.name),
+        lambda: api.network(cloud.network),
+        lambda: api.image(cloud.image),
+        lambda: ssh_sources(account, cloud),
+    ]
+    project, told, there, *_ = api.together(*looks)
     if count == 0:
         return Quote(0, spot=cloud.spot, priced_at=PRICED_AT, delete_after_s=cloud.max_duration_s)
-    pinned = sorted({zone_of(one) for one in account.resources(spec.name)})
+    pinned = sorted({zone_of(one) for one in there})
     regions = [Region(region_of(pinned[0]), (pinned[0],))] if pinned else candidates(cloud, offered(account, cloud))
     if not regions:
         raise nowhere(count, cloud, {})
-    left, short = _within_quota(account, cloud, count, regions, project)
+    left, short = _within_quota(cloud, count, regions, _Quotas(api.project, project, told))
     if not left:
         raise_told(short[0])
     offers = [Offer(zone, describe(cloud), price(cloud, zone)) for region in left for zone in region.zones]
@@ -73,17 +79,27 @@ def quote(account: Account, spec: FleetSpec, cloud: CloudSpec, names: Sequence[s
     )
 
 
+class _Quotas:
+    """Quotas of a project as Compute Engine told them."""
+
+    def __init__(self, name: str, project: Json, regions: Sequence[Json]) -> None:
+        self._name = name
+        self._project = project.get("quotas", ())
+        self._regions = {str(one["name"]): one.get("quotas", ()) for one in regions}
+
+    def problems(self, cloud: CloudSpec, count: int, region: str) -> list[Diagnosis]:
+        """What is too small for `count` instances in a region."""
+        return problems(cloud, count, self._regions.get(region, ()), self._project, region, self._name)
+
+
 def _within_quota(
-    account: Account, cloud: CloudSpec, count: int, regions: Sequence[Region], project: Json
+    cloud: CloudSpec, count: int, regions: Sequence[Region], quotas: _Quotas
 ) -> tuple[list[Region], list[Diagnosis]]:
     """Regions whose quota is large enough, and what is wrong with the others."""
-    quotas = {str(one["name"]): one.get("quotas", ()) for one in account.api.regions()}
     left: list[Region] = []
     short: list[Diagnosis] = []
     for region in regions:
-        found = problems(
-            cloud, count, quotas.get(region.name, ()), project.get("quotas", ()), region.name, account.api.project
-        )
+        found = quotas.problems(cloud, count, region.name)
         if found:
             short += found
         else:

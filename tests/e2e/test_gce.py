@@ -1,0 +1,125 @@
+"""Real TensorFlow on instances of the Compute Engine emulator, from `fleet up` to `fleet down`, spot included."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.test_docs import CLOUD, commands
+from tests.emulator import Emulator
+from tests.emulator.guests import SshGuests, obstacle
+from tests.program import Program, lines_of, wait_for
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "train" / "examples"
+STEPS = 150
+SCRIPT = f"""
+import os, time
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    total = tf.Variable(0.0)
+    step = tf.Variable(0, dtype=tf.int64)
+
+@tf.function
+def train():
+    strategy.run(lambda: total.assign_add(tf.distribute.get_replica_context().all_reduce("SUM", 0.5)))
+
+folder = os.environ["FLEET_CHECKPOINT_DIR"]
+if os.environ["FLEET_RANK"] != "0":
+    folder = os.path.join(os.environ["FLEET_LOG_DIR"], "unused")
+manager = tf.train.CheckpointManager(tf.train.Checkpoint(total=total, step=step), folder, max_to_keep=2)
+newest = tf.train.latest_checkpoint(os.environ["FLEET_CHECKPOINT_DIR"])
+if newest:
+    tf.train.Checkpoint(total=total, step=step).restore(newest)
+print("begins at", int(step.numpy()), flush=True)
+while int(step.numpy()) < {STEPS}:
+    train()
+    step.assign_add(1)
+    time.sleep(0.1)
+    if int(step.numpy()) % 10 == 0:
+        manager.save()
+        print("step", int(step.numpy()), "of {STEPS}", flush=True)
+print("total", float(total.numpy()), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    if why := obstacle():
+        pytest.skip(why)
+    folder = tmp_path_factory.mktemp("guests")
+    folder.chmod(0o755)
+    with Emulator(operation_s=0.2, guests=SshGuests(folder), folder=folder) as running:
+        yield running
+
+
+@pytest.fixture
+def rented(program: Program, emulator: Emulator) -> Iterator[Program]:
+    """The program, whose cloud is the emulator; at the end nothing is left there, and no request was wrong."""
+    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
+    yield program
+    program.close()
+    state = emulator.state()
+    assert not any(state[key] for key in ("instances", "disks", "firewalls", "addresses"))
+    assert state["violations"] == []
+
+
+def names(emulator: Emulator) -> list[str]:
+    found: list[str] = emulator.state()["instances"]
+    return found
+
+
+def test_the_readme_is_followed_from_an_empty_directory(rented: Program, emulator: Emulator) -> None:
+    shutil.copy(EXAMPLES / "keras_fit.py", rented.folder / "task.py")
+    shutil.copy(EXAMPLES / "digits.npz", rented.folder)
+    lines = commands((ROOT / "README.md").read_text().partition(CLOUD)[2])
+    assert [line.split()[1] for line in lines] == ["doctor", "up", "up", "train", "logs", "down"]
+    doctor, dry, up, train, logs, down = (shlex.split(line)[1:] for line in lines)
+    assert "all 19 that fleets need" in rented.run(*doctor).text
+    assert "us-central1-a   n1-standard-4 + 1 nvidia-tesla-t4       0.540      1.080" in rented.run(*dry).text
+    assert names(emulator) == []
+    rented.run(*up, timeout=180)
+    assert len(names(emulator)) == 2
+    ran = rented.run(*train, timeout=180)
+    for task in ("worker-0", "worker-1"):
+        losses = [float(found) for line in lines_of(ran, task) for found in re.findall(r" loss: ([0-9.]+)", line)]
+        assert len(losses) == 2
+        assert losses[1] < losses[0]
+    assert lines_of(rented.run(*logs), "worker-1") == lines_of(ran, "worker-1")[-5:]
+    [_, status] = rented.run("status", "-o", "json").events
+    assert status["price_usd_h"] == pytest.approx(1.08)
+    assert status["delete_at"] - status["created_at"] == pytest.approx(8 * 3600, abs=60)
+    ended = rented.run(*down, timeout=60)
+    assert "2 instances deleted, 0 left" in ended.err
+    assert "cost $0." in ended.err
+    assert names(emulator) == []
+
+
+def test_a_spot_instance_is_taken_back_and_the_job_goes_on(rented: Program, emulator: Emulator) -> None:
+    rented.script("task.py", SCRIPT)
+    rented.run("up", "--workers", "2", "--gpu", "t4", "--spot", "--yes", timeout=180)
+    before = names(emulator)
+    client = rented.start("train", "task.py")
+
+    def log() -> str:
+        return rented.run("logs", "-n", "50", code=None).text
+
+    wait_for("a checkpoint", lambda: "step 20" in log(), deadline_s=90)
+    emulator.preempt(next(name for name in before if name.endswith("worker-1")), 4.0)
+    ran = rented.finish(client, timeout=240)
+    begins = [int(line.split()[-1]) for line in lines_of(ran, "worker-1") if line.startswith("begins at")]
+    assert begins[0] == 0
+    assert begins[-1] >= 20
+    assert [line for line in lines_of(ran, "worker-0") if line.startswith("total")] == [f"total {float(STEPS)}"]
+    assert "preempted" in ran.err
+    assert names(emulator) == before
+    assert "0 left" in rented.run("down", "--yes", timeout=60).err
