@@ -71,7 +71,10 @@ def _with_fates(hosts: tuple[HostStatus, ...], record: FleetRecord, ports: Ports
     with contextlib.suppress(FleetError), translated():
         fates = ports.provider(record.spec.provider, record.spec.cloud).fates(record.spec.name, silent)
     return tuple(
-        replace(host, reason=f"{host.name} {fates[host.name]}") if host.name in fates else host for host in hosts
+        replace(host, reason=for_fleet(f"{host.name} {fates[host.name]}; `fleet up` replaces it", record.spec.name))
+        if host.name in fates
+        else host
+        for host in hosts
     )
 
 
