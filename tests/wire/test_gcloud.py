@@ -14,7 +14,11 @@ from typing import Any
 
 import pytest
 
+from fleet.state import Store
+from provision.gce.provider import GceProvider
 from provision.keys import generate_ed25519
+from provision.model import CloudSpec, FleetSpec
+from tests.contract.histories import QUICK
 from tests.emulator import Emulator
 from tests.emulator.guests import SshGuests, obstacle
 from tests.program import wait_for
@@ -110,6 +114,30 @@ def test_bulk_creation_operations_and_deletion_in_one_batch(gcloud: Gcloud) -> N
     state = gcloud.emulator.state()
     assert state["instances"] == ["other-1", "other-2"]
     assert state["calls"]["batch.compute.instances.delete"] == 2
+
+
+def test_it_sees_the_fleet_that_fleet_made_and_fleet_sees_it_gone(gcloud: Gcloud, tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.fleet("demo").create()
+    cloud = CloudSpec(project="proj-1", endpoint=gcloud.emulator.url, zones=(ZONE,), gpu="t4", gpus=2, spot=True)
+    provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+    spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", cloud=cloud)
+    provider.create(spec, ["worker-0", "worker-1"], lambda *_: None)
+    names = [f"demo-{store.owner()}-worker-{index}" for index in range(2)]
+    listed = gcloud.told("instances", "list", "--filter=labels.fleet=demo")
+    assert [one["name"] for one in listed] == names
+    first = listed[0]
+    assert first["machineType"].endswith("/n1-standard-8")
+    assert first["guestAccelerators"][0]["acceleratorCount"] == 2
+    assert first["scheduling"]["provisioningModel"] == "SPOT"
+    assert first["scheduling"]["maxRunDuration"] == {"seconds": "28800"}
+    assert first["id"] in {one.id for one in provider.list("demo")}
+    assert gcloud.run("instances", "delete", names[0], "--zone", ZONE).returncode == 0
+    assert [one.name for one in provider.list("demo")] == ["worker-1"]
+    assert "was deleted" in provider.fates("demo", ["worker-0"])["worker-0"]
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    assert gcloud.told("instances", "list") == []
+    assert gcloud.told("firewall-rules", "list") == []
 
 
 def test_firewall_rules(gcloud: Gcloud) -> None:
