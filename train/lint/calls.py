@@ -10,10 +10,10 @@ from train.lint import conditions
 from train.lint.evaluate import ENVIRON, Evaluator, element
 from train.lint.names import Kind, canonical, keras_part, kind_of, type_of
 from train.lint.state import DEEPEST_CALLS
-from train.lint.trace import Call
 from train.lint.values import (
     DIFFERS,
     Bound,
+    Call,
     Class,
     Const,
     Either,
@@ -274,7 +274,8 @@ class Caller(Evaluator):
             return known
         call = self.call_seen(name, node, tuple(args), keywords, starred, receiver)
         made = self.trace.made(call)
-        made.marks = _result_marks(call, seeded=self._seeded)
+        made.marks = _result_marks(call, seeded=self.seeded)
+        self.seeded = self.seeded or name in _SEEDS
         if name in EXITS:
             self.exited = True
             self.leave_seen(self.loops())
@@ -290,10 +291,6 @@ class Caller(Evaluator):
         if _PURE.match(name):
             return Opaque(made.marks)
         return made
-
-    @property
-    def _seeded(self) -> bool:
-        return any(call.name in _SEEDS for call in self.trace.calls)
 
     def _plain(self, name: str, args: list[Value], keywords: dict[str, Value]) -> Value | None:
         """Value of a call that does nothing but tell; None: it is none of these."""

@@ -17,7 +17,7 @@ from train.keras import needs_legacy
 from train.lint.model import Finding, Severity
 from train.lint.rules import RULES, UNREADABLE
 from train.lint.subject import Found, Subject
-from train.lint.trace import Place
+from train.lint.values import Place
 from train.lint.walk import walk
 from train.script import ScriptError, parse
 

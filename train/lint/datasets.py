@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from train.lint.names import Kind, is_reader, kind_of
-from train.lint.trace import Call
-from train.lint.values import Const, Either, Element, Items, Made, Mark, Ref, Value, is_none, options, text
+from train.lint.names import TFDS, Kind, is_reader, kind_of, loaded_by
+from train.lint.values import Call, Const, Either, Element, Items, Made, Mark, Ref, Value, is_none, options, text
 
 _MEMORY = ("from_tensor_slices", "from_tensors", "range")
 _ONE_FILE = ("mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "imdb_reviews", "iris", "titanic")
@@ -49,14 +48,14 @@ class Chain:
                 return 1
             if isinstance(first, Items) and first.exact:
                 return len(first.items)
-        if self.source.name == "tensorflow_datasets.load":
+        if self.source.name == TFDS:
             return 1 if text(self.source.argument("name", 0)) in _ONE_FILE else None
         return None
 
     @property
     def finite(self) -> bool:
         """Whether its source ends for sure."""
-        return self.in_memory or is_reader(self.source.name) or self.source.name == "tensorflow_datasets.load"
+        return self.in_memory or is_reader(self.source.name) or self.source.name == TFDS
 
     @property
     def endless(self) -> bool:
@@ -115,7 +114,7 @@ def _chain(value: Value) -> Chain | None:
     distributed = None
     while True:
         if isinstance(value, Element) and isinstance(value.of, Made | Element):
-            source = _loaded(value)
+            source = loaded_by(value)
             return Chain(source, tuple(reversed(steps)), distributed) if source else None
         if not isinstance(value, Made) or kind_of(value) not in (Kind.DATASET, Kind.DISTRIBUTED):
             return None
@@ -131,14 +130,6 @@ def _chain(value: Value) -> Chain | None:
         if inside is None or isinstance(inside, Either):
             return None
         value = inside
-
-
-def _loaded(value: Element) -> Call | None:
-    """The call of tensorflow_datasets that a data set is a part of what it returned."""
-    of: Value = value
-    while isinstance(of, Element):
-        of = of.of
-    return of.call if isinstance(of, Made) and of.call.name == "tensorflow_datasets.load" else None
 
 
 def _policy(value: Value | None) -> str:

@@ -29,7 +29,6 @@ from train.lint.values import (
     Ref,
     Table,
     Value,
-    is_none,
     join,
     options,
     text,
@@ -119,6 +118,9 @@ class Evaluator(State):
         found = self.frame.find(node.id)
         if found is not None:
             return found
+        if node.id == "get_ipython":
+            caught = {name for guard in self.guards for name in guard.caught}
+            self.trace.without_ipython = self.trace.without_ipython or bool(caught & {"NameError", "*"})
         if hasattr(builtins, node.id) or node.id == "get_ipython":
             return Ref(name=f"builtins.{node.id}")
         return unknown()
@@ -244,26 +246,29 @@ class Evaluator(State):
         return Opaque(value.marks)
 
     def _boolop(self, node: ast.BoolOp) -> Value:
+        decides = isinstance(node.op, ast.Or)
+        found = [self.evaluate(node.values[0])]
         exited = self.exited
-        first = self.evaluate(node.values[0])
-        found = [first]
         with self.bounded():
             for operand in node.values[1:]:
-                condition = found[-1] if isinstance(node.op, ast.And) else conditions.negated(found[-1])
+                if conditions.truth(found[-1]) is decides:
+                    break
+                condition = conditions.negated(found[-1]) if decides else found[-1]
                 what = conditions.condition_of(condition)
-                self.guards.append(self.guard("if", node, condition.marks, what))
+                if conditions.truth(condition) is None:
+                    self.guards.append(self.guard("if", node, condition.marks, what))
                 found.append(self.evaluate(operand))
         self.exited = exited
-        known = [conditions.truth(value) for value in found]
-        decides = isinstance(node.op, ast.Or)
-        if None not in known:
-            return next((value for value, true in zip(found, known, strict=True) if true is decides), found[-1])
-        if isinstance(node.op, ast.And):
-            return conditions.both(found)
-        if conditions.what_of(first) in ("tf_config", "task", "cluster", "index", "type", "path", "args", ""):
-            asks = any(value.marks & Mark.ROLE and conditions.what_of(value) != "index" for value in found)
-            return conditions.any_of(found) if asks else join([v for v in found if not is_none(v)] or found)
-        return conditions.any_of(found)
+        if all(conditions.truth(value) is not None for value in found):
+            return found[-1]
+        return self._either(found) if decides else conditions.both(found)
+
+    def _either(self, found: list[Value]) -> Value:
+        """`a or b`: a condition where it asks for the task, else one of the values."""
+        asks = any(value.marks & Mark.ROLE and conditions.what_of(value) not in ("index", "task") for value in found)
+        if asks or conditions.what_of(found[0]) in ("has_tf_config", "no_tf_config"):
+            return conditions.any_of(found)
+        return join([value for value in found if conditions.truth(value) is not False] or found)
 
     def _compare(self, node: ast.Compare) -> Value:
         values = [self.evaluate(item) for item in (node.left, *node.comparators)]
@@ -418,14 +423,14 @@ class Evaluator(State):
     def _set_attribute(self, owner: Value, name: str, value: Value) -> None:
         for option in options(owner):
             if isinstance(option, Bound) and isinstance(option.receiver, Made):
-                self._store(option.receiver.attrs, f"{option.name}.{name}", value)
+                self._store(option.receiver.attrs, f"{option.name}.{name}", value, unknown())
             elif isinstance(option, Made | Instance):
-                self._store(option.attrs, name, value)
+                self._store(option.attrs, name, value, unknown() if isinstance(option, Made) else None)
             elif isinstance(option, Module):
                 self._store(option.frame.names, name, value)
 
-    def _store(self, attrs: dict[str, Value], name: str, value: Value) -> None:
-        old = attrs.get(name)
+    def _store(self, attrs: dict[str, Value], name: str, value: Value, default: Value | None = None) -> None:
+        old = attrs.get(name) or default
         doubtful = any(guard.kind in ("if", "called") for guard in self.guards)
         attrs[name] = join((old, value)) if old is not None and doubtful else value
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from enum import Enum
 
-from train.lint.values import Bound, Either, Element, Instance, Made, Opaque, Value
+from train.lint.values import Bound, Call, Either, Element, Instance, Made, Opaque, Value
 
 _ALIASES = (
     (re.compile(r"^tensorflow\.(?:compat\.v[12]|_api\.v[12])(?=\.|$)"), "tensorflow"),
@@ -15,7 +15,6 @@ _ALIASES = (
     (re.compile(r"^multiprocess(?=\.|$)"), "multiprocessing"),
 )
 _KERAS = re.compile(r"^(?:tensorflow\.keras|tf_keras|keras)(?:\.|$)")
-_KERAS_3 = re.compile(r"^keras(?:\.|$)")
 
 MULTI_WORKER = ("MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy")
 PARAMETER_SERVER = ("ParameterServerStrategy", "ParameterServerStrategyV2")
@@ -42,6 +41,13 @@ TFDS = "tensorflow_datasets.load"
 _MODEL_CLASSES = ("Model", "Sequential", "Functional", "models.Model", "models.Sequential", "models.Functional")
 _MODEL_FUNCTIONS = ("models.load_model", "models.clone_model", "saving.load_model")
 
+_STARS = {
+    "models": ("Model", "Sequential", "load_model", "clone_model"),
+    "layers": ("Conv2D", "Dense", "Dropout", "Embedding", "Flatten", "Input", "LSTM", "MaxPooling2D"),
+    "optimizers": ("SGD", "Adam", "AdamW", "Adagrad", "Nadam", "RMSprop"),
+    "callbacks": ("BackupAndRestore", "EarlyStopping", "ModelCheckpoint", "ReduceLROnPlateau", "TensorBoard"),
+}
+
 
 class Kind(Enum):
     """What a value is to TensorFlow."""
@@ -65,14 +71,14 @@ def canonical(name: str) -> str:
     return name
 
 
+def star_names(module: str) -> tuple[str, ...]:
+    """Names that importing everything of a module of Keras is mostly done for."""
+    return _STARS.get(keras_part(f"{module}.").rstrip("."), ())
+
+
 def keras_part(name: str) -> str:
     """What comes after `keras.` in a name of Keras, whichever package it is of; empty: it is of none."""
     return _KERAS.sub("", name) if _KERAS.match(name) else ""
-
-
-def is_keras_3(name: str) -> bool:
-    """Whether a name is of the package `keras`."""
-    return _KERAS_3.match(name) is not None
 
 
 def is_reader(name: str) -> bool:
@@ -85,8 +91,7 @@ def type_of(value: Value) -> str:
     if isinstance(value, Made):
         return _type_made_by(value.call.name)
     if isinstance(value, Element):
-        of = type_of(value.of)
-        return DATASET if of in (TFDS, "element of " + TFDS) else f"element of {of}"
+        return DATASET if loaded_by(value) is not None else f"element of {type_of(value.of)}"
     if isinstance(value, Instance):
         return canonical(value.cls.outside()) or "?"
     if isinstance(value, Bound):
@@ -96,11 +101,18 @@ def type_of(value: Value) -> str:
     return "?"
 
 
+def loaded_by(value: Value) -> Call | None:
+    """The call of tensorflow_datasets that a value is a part of what it returned."""
+    while isinstance(value, Element):
+        value = value.of
+    return value.call if isinstance(value, Made) and value.call.name == TFDS else None
+
+
 def _type_made_by(name: str) -> str:
     last = name.rpartition(".")[2]
     part = keras_part(name)
-    if name in ("tensorflow_datasets.load", "tensorflow_datasets.as_dataset"):
-        return TFDS
+    if name == TFDS:
+        return DATASET
     if _DISTRIBUTES.search(name):
         return DISTRIBUTED
     if (_DATASET_FUNCTIONS.match(name) or is_reader(name)) and not _NO_DATASET.search(name):

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from train.lint.trace import Call, Guard, Leave, Place, Trace, place_of
-from train.lint.values import Frame, Mark, Value
+from train.lint.trace import Leave, Trace, place_of
+from train.lint.values import Call, Frame, Guard, Mark, Place, Value
 
-LARGEST_WALK = 150_000  # nodes, repeated ones included
+LARGEST_WALK = 100_000  # nodes, repeated ones included
 DEEPEST_CALLS = 24
 
 
@@ -38,6 +38,7 @@ class State:
         self.replica = False
         self.main_only = False
         self.exited = False
+        self.seeded = False
         self.stack: list[ast.AST] = []
         self._left = LARGEST_WALK
         self._numbers = 0
@@ -100,10 +101,11 @@ class State:
     @contextmanager
     def under(self, guard: Guard) -> Iterator[None]:
         """Within a condition."""
+        outer = len(self.guards)
         with self.bounded():
             self.guards.append(guard)
             yield
-            self.guards.remove(guard)
+            del self.guards[outer]
 
     @contextmanager
     def bounded(self) -> Iterator[None]:
@@ -114,7 +116,7 @@ class State:
 
     def conditional(self) -> bool:
         """Whether what happens now might not happen, or more than once."""
-        return any(guard.kind != "try" for guard in self.guards)
+        return any(guard.kind not in ("try", "rest") for guard in self.guards)
 
     def guard(self, kind: str, node: ast.AST, marks: Mark = Mark.NONE, what: str = "") -> Guard:
         """A new condition that stands at `node`."""

@@ -10,8 +10,8 @@ from functools import cached_property
 from train.keras import FIRST_WITH_KERAS_3, Need
 from train.lint.model import Severity
 from train.lint.names import MULTI_WORKER, PARAMETER_SERVER, Kind, kind_of, kind_of_type
-from train.lint.trace import Call, Place, Trace
-from train.lint.values import Either, Instance, Items, Made, Table, Value, options
+from train.lint.trace import Trace
+from train.lint.values import Call, Either, Instance, Items, Made, Place, Table, Value, options
 
 _PARAMETERS: dict[str, tuple[str, ...]] = {
     "fit": (

@@ -1,4 +1,4 @@
-"""What the walk knows of a value: as much as can be told without running the script, and never a guess."""
+"""What the walk knows of values and of the calls that make them: what can be told without running the script."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ from dataclasses import dataclass, field
 from enum import Flag, auto
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from train.lint.trace import Call
 
 
 class Mark(Flag):
@@ -38,6 +34,109 @@ class Value:
     """Any value; two are the same only if they are one object."""
 
     marks: Mark = Mark.NONE
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something stands; line and column from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def seen_from(self, other: Place) -> str:
+        """``line 12``, or ``data.py:12`` where `other` is in another file."""
+        return f"line {self.line}" if self.file == other.file else f"{self.file}:{self.line}"
+
+
+OF_A_TASK = ("chief", "not_chief", "inside", "outside", "has_tf_config")
+"""Conditions that hold for some task of a job, or for all of them."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition under which something happens.
+
+    Attributes:
+        number: Of the branch or loop; the same for both its arms.
+        arm: 0 where it holds, 1 where it does not.
+        kind: ``if``, ``rest`` (of a program that ends in the other arm), ``loop``, ``try``, or ``called`` (by
+            something outside the sources, if at all).
+        marks: What the condition depends on.
+        what: ``chief``, ``not_chief``, ``inside`` (the workers), ``outside`` (a task beside them), ``has_tf_config``,
+            ``no_tf_config``, or empty.
+        place: Of the condition.
+        caught: Of a ``try``: names of the exceptions that are caught; ``*`` stands for all.
+    """
+
+    number: int
+    arm: int
+    kind: str
+    place: Place
+    marks: Mark = Mark.NONE
+    what: str = ""
+    caught: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of something outside the sources, or an assignment to a variable of the environment.
+
+    Attributes:
+        name: Full name of what is called: ``tensorflow.data.Dataset.batch``, whatever it is called through.
+        order: Later calls have higher ones.
+        place: Where it stands.
+        receiver: Of a method: the object.
+        args: Positional arguments.
+        keywords: Named arguments.
+        starred: Whether there may be arguments that are not seen.
+        scopes: Strategies in whose scope it happens.
+        scope_known: False where it may happen in a scope that is not seen.
+        guards: Conditions, outermost first.
+        replica: Whether it happens in a function that a strategy runs on every replica.
+        main_only: Whether it happens only where the script is what is run, not where it is imported.
+        returned: What a function returned that this call was given and has called.
+    """
+
+    name: str
+    order: int
+    place: Place
+    receiver: Value | None = None
+    args: tuple[Value, ...] = ()
+    keywords: dict[str, Value] = field(default_factory=dict)
+    starred: bool = False
+    scopes: tuple[Value, ...] = ()
+    scope_known: bool = True
+    guards: tuple[Guard, ...] = ()
+    replica: bool = False
+    main_only: bool = False
+    returned: Value | None = None
+
+    @property
+    def method(self) -> str:
+        """Last part of the name."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def sure(self) -> bool:
+        """Whether it happens under no condition but that the script gets there."""
+        return all(guard.kind in ("loop", "try", "rest") or guard.what in OF_A_TASK for guard in self.guards)
+
+    @property
+    def loops(self) -> tuple[int, ...]:
+        """Numbers of the loops around it, outermost first."""
+        return tuple(guard.number for guard in self.guards if guard.kind == "loop")
+
+    def argument(self, name: str, position: int = -1) -> Value | None:
+        """An argument by its name or position (from 0); None: it is not given."""
+        if name in self.keywords:
+            return self.keywords[name]
+        return self.args[position] if 0 <= position < len(self.args) else None
+
+    def everything(self) -> Iterator[Value]:
+        """All arguments."""
+        yield from self.args
+        yield from self.keywords.values()
 
 
 @dataclass(eq=False)

@@ -16,15 +16,16 @@ from typing import Any
 from train.lint import conditions
 from train.lint.calls import Caller
 from train.lint.evaluate import ENVIRON, element
-from train.lint.names import Kind, canonical, kind_of
+from train.lint.names import Kind, canonical, kind_of, star_names
 from train.lint.state import GaveUpError
-from train.lint.trace import Guard, Import, Loop, Trace
+from train.lint.trace import Import, Loop, Trace
 from train.lint.values import (
     DIFFERS,
     Class,
     Const,
     Frame,
     Function,
+    Guard,
     Items,
     Made,
     Mark,
@@ -104,13 +105,17 @@ class _Walker(Caller):
         for depth in range(1, len(parts) + 1):
             path = posixpath.join(folder, *parts[:depth])
             name = next((item for item in (f"{path}/__init__.py", f"{path}.py") if item in self.trees), None)
-            if name is not None:
-                parent, found = found, self.execute(name)
-                if parent is not None:
-                    parent.frame.names.setdefault(parts[depth - 1], found)
-            elif depth == len(parts):
+            if name is None and not any(item.startswith(f"{path}/") for item in self.trees):
                 return None
+            parent, found = found, self.execute(name) if name is not None else self._folder(path)
+            if parent is not None:
+                parent.frame.names.setdefault(parts[depth - 1], found)
         return found
+
+    def _folder(self, path: str) -> Module:
+        """A package without an ``__init__.py``."""
+        name = f"{path}/__init__.py"
+        return self._modules.setdefault(name, Module(frame=Frame(name)))
 
     def _import(self, node: ast.Import) -> _Flow:
         for alias in node.names:
@@ -155,7 +160,9 @@ class _Walker(Caller):
             self._imported(full, node)
             self._bind_import(name, Ref(name=full))
         else:
-            self._imported(canonical(".".join(parts)), node)
+            star = canonical(".".join(parts))
+            self._imported(star, node)
+            self.frame.names.update({one: Ref(name=f"{star}.{one}") for one in star_names(star)})
 
     def _bind_import(self, name: str, value: Value) -> None:
         old = self.frame.names.get(name)
@@ -287,8 +294,8 @@ class _Walker(Caller):
         if first is _Flow.NEXT:
             self.frame.names = after
         rest, left = (one, second) if first is _Flow.NEXT else (other, first)
-        self.guards.append(rest)
-        if left is _Flow.EXIT:
+        self.guards.append(replace(rest, kind="rest") if left is _Flow.EXIT else rest)
+        if left is _Flow.EXIT and rest.marks & DIFFERS:
             self.sticky.add(rest.number)
         return _Flow.NEXT
 
@@ -446,13 +453,14 @@ class _Walker(Caller):
         self.stack.append(node)
         self._returns.append([])
         self._outer_loops.append(len(self.loops()))
+        start = len(self.guards)
         with self.bounded():
             if isinstance(node, ast.Lambda):
                 self._returns[-1].append(self.evaluate(node.body))
                 flow = _Flow.RETURN
             else:
                 flow = self.run(node.body)
-            asked = union([Opaque(guard.marks & DIFFERS) for guard in self.guards])
+            asked = union([Opaque(guard.marks & DIFFERS) for guard in self.guards[start:]])
         found = self._returns.pop()
         self._outer_loops.pop()
         self.stack.pop()

@@ -56,7 +56,7 @@ def test_operations_before_the_strategy(early: str) -> None:
     [
         "tf.random.set_seed(1)\n",
         "tf.keras.utils.set_random_seed(1)\n",
-        "gpus = tf.config.list_physical_devices('GPU')\nfor g in gpus:\n    tf.config.experimental.set_memory_growth(g, True)\n",
+        "for g in tf.config.list_physical_devices('GPU'):\n    tf.config.experimental.set_memory_growth(g, True)\n",
         "o = tf.data.Options()\n",
         "s = tf.TensorSpec((2,))\n",
         "layer = tf.keras.layers.Dense(1)\n",
@@ -85,7 +85,7 @@ def test_a_module_that_is_imported_first_starts_the_runtime() -> None:
     source = "import data\n" + TF + MAKE + REST
     found = check(source, modules=modules)
     assert [(item.rule, item.file, item.line) for item in found] == [("MW101", "task.py", 4)]
-    assert "tf.constant (data.py:line 3)" in found[0].sentence
+    assert "tf.constant (data.py:3)" in found[0].sentence
     assert check(TF + MAKE + "import data\n" + REST, modules=modules) == []
 
 
@@ -215,9 +215,7 @@ def test_nccl_without_gpus(make: str) -> None:
 
 # --- MW106: settings that come too late ---------------------------------------------------------------------------
 
-GROWTH = (
-    "for gpu in tf.config.list_physical_devices('GPU'):\n    tf.config.experimental.set_memory_growth(gpu, True)\n"
-)
+GROWTH = "for g in tf.config.list_physical_devices('GPU'):\n    tf.config.experimental.set_memory_growth(g, True)\n"
 THREADS = "tf.config.threading.set_intra_op_parallelism_threads(2)\n"
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 
 from train.lint.datasets import Chain, chains, iterated
 from train.lint.model import Severity
-from train.lint.names import Kind, keras_part, kind_of
+from train.lint.names import TFDS, Kind, keras_part, kind_of
 from train.lint.subject import Found, Subject, argument, inner, severity
-from train.lint.trace import Call
-from train.lint.values import Const, Items, Made, Mark, Value, is_none, options
+from train.lint.values import Call, Const, Items, Made, Mark, Value, is_none, options
 
 _STEPS = {"fit": "steps_per_epoch", "evaluate": "steps", "predict": "steps"}
 _DATA = "options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA"
@@ -32,7 +31,8 @@ def _endless(subject: Subject) -> Iterator[Found]:
     """MW301."""
     for call, value, steps in _uses(subject):
         found = chains(value)
-        if found and all(chain.endless for chain in found) and is_none(argument(call, steps)):
+        endless = all(chain.endless and chain.distributed is None for chain in found)
+        if found and endless and is_none(argument(call, steps)):
             yield Found(
                 call.place,
                 severity(call, Severity.ERROR),
@@ -76,7 +76,7 @@ def _few_files(subject: Subject) -> Iterator[Found]:
         if len(known) != len(found):
             continue
         source = found[0].source
-        sure = Severity.WARNING if source.name == "tensorflow_datasets.load" else Severity.ERROR
+        sure = Severity.WARNING if source.name == TFDS else Severity.ERROR
         number = "one file" if known[0] == 1 else f"{known[0]} files"
         yield Found(
             source.place,
@@ -135,8 +135,10 @@ def _distributed(subject: Subject) -> Iterator[Found]:
 def _runs_out(subject: Subject) -> Iterator[Found]:
     """MW306."""
     for call in subject.of(Kind.MODEL, "fit"):
-        epochs = argument(call, "epochs")
-        if call.starred or is_none(argument(call, "steps_per_epoch")) or is_none(epochs) or _is_one(epochs):
+        epochs, steps = argument(call, "epochs"), argument(call, "steps_per_epoch")
+        if call.starred or is_none(epochs) or _is_one(epochs) or steps is None or is_none(steps):
+            continue
+        if steps.marks & (Mark.UNKNOWN | Mark.REPLICAS):  # it may be exactly as many as there are
             continue
         found = chains(argument(call, "x"))
         if found and all(chain.finite and chain.transparent and chain.step("repeat") is None for chain in found):
@@ -144,8 +146,8 @@ def _runs_out(subject: Subject) -> Iterator[Found]:
                 call.place,
                 severity(call, Severity.WARNING),
                 "steps_per_epoch is given, and the data set is not repeated",
-                "all epochs draw on the one pass through the data: when it ends training stops, with no more than "
-                "a warning and exit code 0",
+                "unless it is exactly the number of batches, all epochs draw on one pass through the data: when that "
+                "ends training stops, with a warning and exit code 0",
                 "dataset.repeat() before batch; or leave steps_per_epoch out",
             )
 
@@ -218,7 +220,7 @@ def _shuffled(subject: Subject) -> Iterator[Found]:
                 yield Found(
                     call.place,
                     severity(call, Severity.WARNING),
-                    f"shard comes after {first.method} (line {first.place.line}), which has no seed",
+                    f"shard comes after {first.method} ({first.place.seen_from(call.place)}), which has no seed",
                     "every worker has an order of its own: their shares overlap, and some examples are in none",
                     "shard first, then shuffle; or the same seed for all: shuffle(…, seed=1)",
                 )

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 
 from train.lint.model import Severity
 from train.lint.subject import Found, Subject, severity, shown
-from train.lint.trace import Call
-from train.lint.values import Const, Made, Value, text
+from train.lint.values import Call, Const, Made, Value, text
 
 _ASKS = ("builtins.input", "builtins.breakpoint", "pdb.set_trace", "ipdb.set_trace", "getpass.getpass")
 
@@ -27,8 +26,8 @@ def _asks(subject: Subject) -> Iterator[Found]:
 
 def _notebook(subject: Subject) -> Iterator[Found]:
     """MW702."""
-    for call in subject.trace.calls:
-        if call.name == "builtins.get_ipython" and not _caught(call, "NameError"):
+    for call in subject.trace.calls if not subject.trace.without_ipython else ():
+        if call.name == "builtins.get_ipython":
             yield Found(
                 call.place,
                 severity(call, Severity.ERROR),

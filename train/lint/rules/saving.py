@@ -9,8 +9,7 @@ from train.lint.model import Severity
 from train.lint.names import Kind, keras_part, kind_of
 from train.lint.rules.together import GROUPS, only_some, taking_part
 from train.lint.subject import Found, Subject, argument, inner, severity
-from train.lint.trace import Call
-from train.lint.values import DIFFERS, Const, Either, Items, Made, Mark, Opaque, Value, options, text
+from train.lint.values import DIFFERS, Bound, Call, Const, Either, Items, Made, Mark, Opaque, Value, options, text
 
 _URL = re.compile(r"^[a-z][a-z0-9+]*://")
 _HOME = re.compile(r"^(?:/home/|/Users/|/root/|~|[A-Za-z]:[\\/])")
@@ -29,7 +28,7 @@ def _only_the_chief(subject: Subject) -> Iterator[Found]:
         yield Found(
             call.place,
             Severity.ERROR,
-            f"{who} ({call.method} under the condition in line {guard.place.line})",
+            f"{who} ({call.method} under the condition in {guard.place.seen_from(call.place)})",
             "to save reads variables that the workers hold together: those that save wait for the others, for ever",
             "save on every worker, into folders of their own, and let all but the chief delete theirs: "
             'path if is_chief else f"{path}/workertemp_{task_id}"',
@@ -38,9 +37,9 @@ def _only_the_chief(subject: Subject) -> Iterator[Found]:
 
 def _one_path(subject: Subject) -> Iterator[Found]:
     """MW402."""
-    guarded = {id(call) for call, _ in only_some(subject)}
     for call in taking_part(subject):
-        if GROUPS.get(call.method) != "save" or id(call) in guarded or not call.sure or call.starred:
+        chosen = any(guard.marks & Mark.ROLE for guard in call.guards)
+        if GROUPS.get(call.method) != "save" or chosen or not call.sure or call.starred:
             continue
         path = _path(subject, call)
         if path is None or any(_may_differ(option) for option in options(path)) or isinstance(path, Either):
@@ -70,12 +69,14 @@ def _path(subject: Subject, call: Call) -> Value | None:
 
 
 def _may_differ(path: Value) -> bool:
-    return bool(path.marks & (DIFFERS | Mark.UNKNOWN | Mark.TEMPORARY)) or not isinstance(path, Const | Opaque)
+    return bool(path.marks & (DIFFERS | Mark.UNKNOWN | Mark.TEMPORARY)) or not isinstance(
+        path, Const | Opaque | Bound
+    )
 
 
 def _folders(subject: Subject) -> Iterator[tuple[Call, Value]]:
     """Folders that a script goes on from when it is started again."""
-    for call in subject.trace.calls:
+    for call in subject.trace.calls if subject.multi or subject.parameter_server else ():
         part = keras_part(call.name)
         if part in ("callbacks.BackupAndRestore", "callbacks.experimental.BackupAndRestore"):
             value = call.argument("backup_dir", 0)
@@ -113,7 +114,7 @@ def _lost_folder(subject: Subject) -> Iterator[Found]:
 
 def _own_folder(subject: Subject) -> Iterator[Found]:
     """MW404."""
-    for call, value in _folders(subject):
+    for call, value in _folders(subject) if subject.together else ():
         paths = [text(option) for option in options(value)]
         if all(path is not None and not _URL.match(path) and not _HOME.match(path) for path in paths):
             yield Found(
@@ -134,7 +135,7 @@ def _beginning(value: Value) -> str:
 
 def _nothing_saved(subject: Subject) -> Iterator[Found]:
     """MW405."""
-    if not subject.together or not subject.trace.complete or any(True for _ in subject.calls(*_RESTORES)):
+    if not subject.together or not subject.trace.complete or any(map(_restores, subject.trace.calls)):
         return
     for call in subject.trainings:
         given = argument(call, "callbacks")
@@ -149,6 +150,12 @@ def _nothing_saved(subject: Subject) -> Iterator[Found]:
                 "when a host is lost or the job is started again, it begins with the first epoch",
                 f"callbacks=[tf.keras.callbacks.BackupAndRestore({_FOLDER})]",
             )
+
+
+def _restores(call: Call) -> bool:
+    """Whether a call may take up what was saved."""
+    known = kind_of(call.receiver) is Kind.MODEL or keras_part(call.name) or call.name.startswith("tensorflow.train.")
+    return call.method in _RESTORES and (bool(known) or call.name.startswith("?"))
 
 
 def _keeps_nothing(value: Value) -> bool:
@@ -208,10 +215,10 @@ def _counted_late(subject: Subject) -> Iterator[Found]:
                 yield Found(
                     save.place,
                     severity(save, Severity.WARNING),
-                    f"the checkpoint is saved before what it counts is counted (line {count.place.line})",
+                    f"the checkpoint is saved before what it counts is counted ({count.place.seen_from(save.place)})",
                     "what is resumed is behind by one: the epoch that was just finished is done again, or a count "
                     "that stands at its end is divided by",
-                    f"save after line {count.place.line}",
+                    f"save after {count.place.seen_from(save.place)}",
                 )
                 break
 

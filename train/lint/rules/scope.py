@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from train.lint.model import Severity
 from train.lint.names import Kind, keras_part, kind_of
 from train.lint.subject import Found, Subject, inner, severity
-from train.lint.trace import Call, apart
-from train.lint.values import Made, Ref, Value, is_none, options, text
+from train.lint.trace import apart
+from train.lint.values import Call, Made, Ref, Value, is_none, options, text
 
 
 def _model(subject: Subject) -> Iterator[Found]:
@@ -22,14 +22,15 @@ def _model(subject: Subject) -> Iterator[Found]:
         if not learns or kind_of(call.receiver) is not Kind.MODEL:
             continue
         made = subject.made_by(call.receiver)
-        if not made or not all(subject.outside(one) and _related(subject, one) for one in made):
+        early = all(call.order < strategy.order for strategy in subject.multi)
+        if early or not made or not all(subject.outside(one) and _related(subject, one) for one in made):
             continue
         first = made[0]
-        used = f"line {call.place.line}" if call.place.file == first.place.file else f"{call.place.file}"
+        where = call.place.seen_from(first.place)
         yield Found(
             first.place,
             severity(call, severity(first, Severity.ERROR)),
-            f"the model that is trained in {used} is made outside of the strategy's scope",
+            f"the model that is trained in {where} is made outside of the strategy's scope",
             "its variables are this worker's alone: `fit` trains it apart from the others, in silence, and what is "
             "made in the scope besides fails with it",
             "make it in the scope: with strategy.scope(): model = …",

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 
 from train.lint.model import Severity
-from train.lint.names import ONE_HOST, TFDS, Kind, keras_part, kind_of, kind_of_type, type_of
+from train.lint.names import ONE_HOST, Kind, keras_part, kind_of, kind_of_type
 from train.lint.subject import TRAINING, Found, Subject, inner, severity, shown
-from train.lint.trace import Call, apart
-from train.lint.values import Items, Made, Mark, Ref, Table, Value, text
+from train.lint.trace import apart
+from train.lint.values import Call, Items, Made, Mark, Ref, Table, Value, text
 
 _OPERATIONS = re.compile(
     r"^tensorflow\.(?:(?:random|math|nn|linalg|strings|image|signal|audio|sparse|ragged|bitwise)\.[a-z]\w*"
@@ -49,7 +49,7 @@ def _has_state(subject: Subject, call: Call) -> bool:
         return call.method[:1].isupper()
     if kind is Kind.STRATEGY:
         return call.method in ONE_HOST
-    return kind is Kind.DATASET or type_of(made) == TFDS
+    return kind is Kind.DATASET
 
 
 def _too_late(subject: Subject) -> Iterator[Found]:
@@ -58,16 +58,14 @@ def _too_late(subject: Subject) -> Iterator[Found]:
         before = (call for call in subject.trace.calls if call.order < made.order and not apart(call, made))
         first = next((call for call in before if starts_runtime(subject, call) and _certain(call)), None)
         if first is not None:
-            where = "" if first.place.file == made.place.file else f"{first.place.file}:"
+            where = first.place.seen_from(made.place)
             level = severity(made, severity(first, Severity.ERROR))
             yield Found(
                 made.place,
                 level,
-                f"{made.method} is made after {shown(first.name)} ({where}line {first.place.line}) "
-                "has started TensorFlow's runtime",
+                f"{made.method} is made after {shown(first.name)} ({where}) has started TensorFlow's runtime",
                 "it fails: RuntimeError: Collective ops must be configured at program startup",
-                f"make the strategy the first thing that the script does with TensorFlow, above {where}line "
-                f"{first.place.line}",
+                f"make the strategy the first thing that the script does with TensorFlow, before {where}",
             )
 
 
@@ -85,7 +83,7 @@ def _on_one_host(subject: Subject) -> Iterator[Found]:
     learning = [
         call
         for call in subject.calls(*TRAINING, "apply_gradients", "minimize")
-        if kind_of(call.receiver) in (Kind.MODEL, Kind.OPTIMIZER)
+        if kind_of(call.receiver) in (Kind.MODEL, Kind.OPTIMIZER) and _certain(call)
     ]
     first = next(iter([*strategies, *learning]), None)
     if first is None or not learning:
@@ -196,7 +194,7 @@ def _nccl(subject: Subject) -> Iterator[Found]:
                 call.place,
                 Severity.HINT,
                 "NCCL is asked for, and the workers have no GPUs",
-                "TensorFlow warns, and uses RING",
+                "TensorFlow warns, and works without it",
                 "leave the implementation out, or write CommunicationImplementation.AUTO",
             )
 
@@ -213,11 +211,11 @@ def _late_settings(subject: Subject) -> Iterator[Found]:
             yield Found(
                 call.place,
                 severity(call, level),
-                f"{call.method} comes after {shown(started.name)} (line {started.place.line}), "
+                f"{call.method} comes after {shown(started.name)} ({started.place.seen_from(call.place)}), "
                 "which starts TensorFlow's runtime",
                 "devices and threads cannot be changed from then on: it fails with a RuntimeError"
                 + (", wherever there is a GPU" if gpu else ""),
-                f"do it before line {started.place.line}",
+                f"do it before {started.place.seen_from(call.place)}",
             )
         elif started is None and (starts_runtime(subject, call) or call in subject.multi) and call.sure:
             started = call

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from train.lint.model import Severity
 from train.lint.names import Kind, kind_of
 from train.lint.subject import Found, Subject, inner, severity
-from train.lint.trace import Call, Guard, Leave
-from train.lint.values import Const, Instance, Made, Mark, Value
+from train.lint.trace import Leave
+from train.lint.values import Call, Const, Guard, Instance, Made, Mark, Value
 
 GROUPS = {
     **dict.fromkeys(("fit", "fit_generator", "train_on_batch"), "fit"),
@@ -91,19 +91,21 @@ def _some(subject: Subject) -> Iterator[Found]:
         who = {"chief": "only the chief", "not_chief": "every worker but the chief"}.get(
             guard.what, "not every worker"
         )
+        where = guard.place.seen_from(call.place)
         yield Found(
             call.place,
             Severity.ERROR,
-            f"{who} gets to {call.method} (the condition in line {guard.place.line} asks which task it is)",
+            f"{who} gets to {call.method} (the condition in {where} asks which task it is)",
             "all workers work in step there: those that come wait for the others, for ever, or fail when these exit",
             "let every worker do it, and put under the condition only what one of them can do alone, such as print",
         )
     for leave, guard, call in _leaves(subject, Mark.ROLE):
         if guard.what not in _NO_GANG and leave.loops:
+            where = call.place.seen_from(guard.place)
             yield Found(
                 guard.place,
                 Severity.ERROR,
-                f"some workers leave the loop around {call.method} (line {call.place.line}) before the others",
+                f"some workers leave the loop around {call.method} ({where}) before the others",
                 "those that go on wait for them, for ever, or fail when they exit",
                 "let all of them leave it at the same step",
             )
@@ -116,11 +118,11 @@ def _apart(subject: Subject) -> Iterator[Found]:
         for guard in call.guards:
             if guard.marks & _CHANCE and guard.number not in seen:
                 seen.add(guard.number)
-                yield _differs(guard, f"whether it comes to {call.method} (line {call.place.line})")
+                yield _differs(guard, f"whether it comes to {call.method} ({call.place.seen_from(guard.place)})")
     for _, guard, call in _leaves(subject, _CHANCE):
         if guard.number not in seen:
             seen.add(guard.number)
-            yield _differs(guard, f"when the loop around {call.method} (line {call.place.line}) ends")
+            yield _differs(guard, f"when the loop around {call.method} ({call.place.seen_from(guard.place)}) ends")
 
 
 def _differs(guard: Guard, what: str) -> Found:

@@ -8,8 +8,7 @@ from train.keras import FIRST_WITH_KERAS_3, VARIABLE, KerasError, Verdict, choos
 from train.lint.model import Severity
 from train.lint.names import Kind
 from train.lint.subject import Found, Subject, severity
-from train.lint.trace import Call, Place
-from train.lint.values import Table, text
+from train.lint.values import Call, Place, Table, text
 
 _ESTIMATORS = ("tensorflow.estimator", "tensorflow_estimator")
 
@@ -46,7 +45,7 @@ def _variable(subject: Subject) -> Iterator[Found]:
             yield Found(
                 call.place,
                 severity(call, Severity.ERROR),
-                f"{VARIABLE} is set after Keras was imported (line {loaded.place.line})",
+                f"{VARIABLE} is set after Keras was imported ({loaded.place.seen_from(call.place)})",
                 "TensorFlow reads it when it loads Keras: what was imported before is of Keras 3, and the two do not "
                 "go together",
                 "set it above all imports; or leave it out: `fleet` sets it for scripts that need it",

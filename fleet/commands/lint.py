@@ -1,0 +1,106 @@
+"""`fleet lint`: what goes wrong with a script between several workers, read from its source."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import tokenize
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.errors import UsageError
+from fleet.events import Note, Sink
+from train.lint.check import lint
+from train.lint.model import Finding, Severity
+from train.script import ScriptError, check_script, imports
+
+
+@dataclass(frozen=True)
+class LintRequest:
+    """What the user typed.
+
+    Attributes:
+        script: The training script.
+        workdir: Folder that it would be started in; empty: its own.
+        workers: How many there will be.
+        gpus: Of each worker; None: not said.
+    """
+
+    script: str
+    workdir: str = ""
+    workers: int = 2
+    gpus: int | None = None
+
+
+def run(request: LintRequest, sink: Sink) -> list[Finding]:
+    """Read a script and the modules of its own that it imports; nothing is executed.
+
+    Returns:
+        Warnings and hints, by files and lines; there are no errors.
+
+    Raises:
+        UsageError: the script cannot be read or does not compile, or something in it is an error.
+    """
+    script, workdir = _checked(request)
+    sources = {_below(path, workdir): _text(path) for path in imports(script, workdir)}
+    entry = _below(script, workdir)
+    found = [
+        dataclasses.replace(finding, file=_shown(finding.file, workdir))
+        for finding in lint(sources, entry, workers=request.workers, gpus=request.gpus)
+    ]
+    for finding in found:
+        sink.emit(finding)
+    if any(finding.severity is Severity.ERROR for finding in found):
+        raise UsageError(
+            f"{request.script} has {_counted(found)}",
+            next_step="mend it; what is meant so is silenced by a comment on its line, "
+            f"# fleet: ignore[{found[0].rule}]; docs/lint.md describes all rules",
+        )
+    sink.emit(Note(f"{request.script} has {_counted(found)}" if found else f"nothing found in {request.script}"))
+    return found
+
+
+def _checked(request: LintRequest) -> tuple[Path, Path]:
+    """The script, and the folder that it would be started in."""
+    script = Path(request.script)
+    workdir = Path(request.workdir) if request.workdir else script.parent
+    try:
+        check_script(script)
+    except ScriptError as error:
+        raise UsageError(error.sentence, cause=error.cause, next_step=error.next_step) from error
+    if not script.absolute().is_relative_to(workdir.absolute()):
+        raise UsageError(
+            f"{request.script} is outside of the working folder {request.workdir}",
+            next_step="leave --workdir out, or name a folder that holds the script",
+        )
+    return script, workdir
+
+
+def _below(path: Path, workdir: Path) -> str:
+    """`path` below the working folder, with forward slashes."""
+    return Path(os.path.relpath(path, workdir)).as_posix()
+
+
+def _shown(name: str, workdir: Path) -> str:
+    """Where a file lies, seen from where the user is."""
+    return (workdir / name).as_posix()
+
+
+def _text(path: Path) -> str:
+    """Text of a source in the encoding that it declares; what cannot be read is empty: the task may never need it."""
+    try:
+        content = path.read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        return content.decode(encoding)
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return ""
+
+
+def _counted(found: Sequence[Finding]) -> str:
+    """``2 errors, 1 warning and 3 hints``."""
+    counts = Counter(finding.severity for finding in found)
+    words = [f"{counts[kind]} {kind.value}{'s' if counts[kind] > 1 else ''}" for kind in Severity if counts[kind]]
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
