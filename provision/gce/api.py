@@ -29,6 +29,7 @@ from provision.gce.errors import (
     no_project,
 )
 from provision.gce.library import client_class, types
+from provision.gce.reading import last
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -112,11 +113,6 @@ def is_loopback(endpoint: str) -> bool:
         return ip_address(name).is_loopback
     except ValueError:
         return False
-
-
-def last(url: str) -> str:
-    """The last part of a URL or path: the resource's name."""
-    return url.rsplit("/", 1)[-1]
 
 
 class Api:

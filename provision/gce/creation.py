@@ -167,7 +167,7 @@ def _insert(
             return
         doing = f"make {_instances(len(names))} ({describe(cloud)})"
         found = diagnose(failures, project=account.api.project, place=attempt.place, doing=doing)
-        progress(attempt.place, found.sentence)
+        progress(attempt.place, found.sentence.removeprefix(f"{attempt.place} "))
         reasons[str(attempt)] = found.sentence
         if found.scope is Scope.EVERYTHING:
             raise_told(found)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.gce.account import Account
-from provision.gce.api import ApiError, Json, answer_failures, last
+from provision.gce.api import ApiError, Json, answer_failures
 from provision.gce.batch import Call
 from provision.gce.errors import Failure
 from provision.gce.prices import price
-from provision.gce.reading import cloud_of, our_name, seconds, zone_of
+from provision.gce.reading import cloud_of, last, our_name, seconds, zone_of
 from provision.gce.requests import marked
 from provision.provider import Progress
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from provision.gce.account import Account
-from provision.gce.api import Json, last
-from provision.gce.reading import our_name, seconds
+from provision.gce.api import Json
+from provision.gce.reading import last, our_name, seconds
 from provision.gce.requests import instance_name
 
 PREEMPTED = "compute.instances.preempted"
