@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -46,6 +47,12 @@ def _of_host_key(error: paramiko.BadHostKeyException) -> str:
     )
 
 
+def _forget(host: Host) -> str:
+    """The command that takes a host out of the user's known_hosts."""
+    name = host.address if host.port == 22 else f"[{host.address}]:{host.port}"
+    return shlex.join(["ssh-keygen", "-R", name])
+
+
 _FINAL = (paramiko.BadHostKeyException, paramiko.AuthenticationException)
 
 # The first row whose type fits decides, so that the special stands above the general.
@@ -82,7 +89,10 @@ def translate(host: Host, error: BaseException, doing: str = "") -> FleetError |
         if isinstance(error, row.kind):
             during = f" while {doing}" if doing else ""
             meant = WrongHostError if issubclass(row.kind, _FINAL) else UnreachableError
-            return meant(f"{where(host)} {row.reason}{during}", cause=row.cause(error), next_step=row.next_step)
+            next_step = row.next_step
+            if host.is_users and row.kind is paramiko.BadHostKeyException:
+                next_step = f"if it was made anew: {_forget(host)}, then {next_step}"
+            return meant(f"{where(host)} {row.reason}{during}", cause=row.cause(error), next_step=next_step)
     return None
 
 

@@ -19,6 +19,7 @@ from paramiko.config import SSHConfig
 from fleet.errors import UnreachableError
 from fleet.remote.causes import no_answer, translated
 from fleet.remote.fanout import where
+from fleet.remote.login import UserKeys
 from fleet.remote.proxy import Proxy
 from fleet.remote.watchdog import Watchdog
 from provision.model import Host
@@ -108,7 +109,7 @@ def _close(client: paramiko.SSHClient) -> None:
 
 
 def connect(host: Host, key_path: Path, *, connect_timeout_s: float = 10.0) -> HostConnection:
-    """Connect to `host` and log in with the fleet's own key.
+    """Connect to `host` and log in with the fleet's own key or, where the host is the user's, with the user's.
 
     Neither the user's SSH configuration nor fabric's configuration files are read, and of the user's keys and agent
     only what `host` names.
@@ -121,48 +122,64 @@ def connect(host: Host, key_path: Path, *, connect_timeout_s: float = 10.0) -> H
     Raises:
         UnreachableError: the host does not answer in time, refuses, or is not the host that was pinned.
     """
-    proxy = _started_proxy(host) if host.proxy else None
-    try:
-        fabric = _fabric_connection(host, key_path, connect_timeout_s, proxy)
-    except BaseException:
+    with contextlib.ExitStack() as stack:
+        proxy = started_proxy(host) if host.proxy else None
         if proxy is not None:
-            proxy.close()
-        raise
-    connection = HostConnection(host, fabric, proxy)
-    doing = "the SSH connection was being set up"
-    try:
-        with Watchdog(connection.sever, connect_timeout_s) as watchdog, translated(host):
-            try:
-                fabric.open()
-            except (paramiko.SSHException, OSError, EOFError) as error:
-                if watchdog.fired or isinstance(error, TimeoutError):
-                    raise no_answer(host, connect_timeout_s, doing) from error
-                if proxy is not None and proxy.words():
-                    raise _carried_nowhere(host, proxy.words()) from error
-                raise
-            fabric.client.get_transport().set_keepalive(KEEPALIVE_S)
-    except BaseException:
-        connection.close()
-        raise
+            stack.callback(proxy.close)
+        keys = UserKeys(host) if host.is_users else None
+        if keys is not None:
+            stack.callback(keys.close)
+        connection = HostConnection(host, _fabric_connection(host, key_path, connect_timeout_s, proxy, keys), proxy)
+        stack.callback(connection.close)
+        _open(connection, connect_timeout_s, proxy, keys)
+        stack.pop_all()
+    if keys is not None:
+        keys.close()
     return connection
 
 
-def _started_proxy(host: Host) -> Proxy:
+def _open(connection: HostConnection, timeout_s: float, proxy: Proxy | None, keys: UserKeys | None) -> None:
+    host, fabric = connection.host, connection.fabric
+    doing = "the SSH connection was being set up"
+    with Watchdog(connection.sever, timeout_s) as watchdog, translated(host):
+        try:
+            fabric.open()
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            if watchdog.fired or isinstance(error, TimeoutError):
+                raise no_answer(host, timeout_s, doing) from error
+            if keys is not None and isinstance(error, paramiko.AuthenticationException):
+                raise keys.refused() from error
+            if proxy is not None and proxy.words() and not isinstance(error, paramiko.BadHostKeyException):
+                raise carried_nowhere(host, proxy.words()) from error
+            raise
+        fabric.client.get_transport().set_keepalive(KEEPALIVE_S)
+
+
+def started_proxy(host: Host) -> Proxy:
+    """The program that carries the connection to `host`.
+
+    Raises:
+        UnreachableError: it cannot be started.
+    """
     try:
         return Proxy(host.proxy)
     except OSError as error:
-        raise _carried_nowhere(host, f"{host.proxy[0]}: {error.strerror}") from error
+        raise carried_nowhere(host, f"{host.proxy[0]}: {error.strerror}") from error
 
 
-def _carried_nowhere(host: Host, words: str) -> UnreachableError:
+def carried_nowhere(host: Host, words: str) -> UnreachableError:
+    """The error of a program that does not carry the connection to `host`, and of its last words."""
+    by_hand = [word for word in host.proxy if word not in ("-o", "BatchMode=yes")]
     return UnreachableError(
         f"{host.proxy[0]} does not connect to {where(host)}",
         cause=words,
-        next_step=f"try it by hand: {shlex.join(host.proxy)}",
+        next_step=f"try it by hand: {shlex.join(by_hand if 'BatchMode=yes' in host.proxy else host.proxy)}",
     )
 
 
-def _fabric_connection(host: Host, key_path: Path, timeout_s: float, proxy: Proxy | None) -> Connection:
+def _fabric_connection(
+    host: Host, key_path: Path, timeout_s: float, proxy: Proxy | None, keys: UserKeys | None
+) -> Connection:
     fabric = Connection(
         host.address,
         user=host.user,
@@ -170,7 +187,7 @@ def _fabric_connection(host: Host, key_path: Path, timeout_s: float, proxy: Prox
         config=_configuration(),
         connect_timeout=max(1, math.ceil(timeout_s)),  # fabric rounds down, and takes 0 for none
         connect_kwargs={
-            **_login_keys(host, key_path),
+            **({"auth_strategy": keys} if keys else {"pkey": _own_key(key_path), "allow_agent": False}),
             "look_for_keys": False,
             "banner_timeout": timeout_s,
             "auth_timeout": timeout_s,
@@ -190,13 +207,6 @@ def _fabric_connection(host: Host, key_path: Path, timeout_s: float, proxy: Prox
 def _configuration() -> Config:
     """Fabric's defaults alone: ``lazy`` reads no file of its own, a given SSHConfig none of SSH's."""
     return Config(lazy=True, ssh_config=SSHConfig())
-
-
-def _login_keys(host: Host, key_path: Path) -> dict[str, Any]:
-    """What is offered at login: the fleet's own key, or where the host is the user's, what the user has for it."""
-    if host.identities or host.agent:
-        return {"key_filename": list(host.identities) or None, "allow_agent": host.agent}
-    return {"pkey": _own_key(key_path), "allow_agent": False}
 
 
 def _own_key(path: Path) -> paramiko.PKey:

@@ -20,6 +20,8 @@ from train.agent.records import (
     Invitation,
     Invite,
     JobReport,
+    Leave,
+    Left,
     Prepare,
     Prepared,
     Record,
@@ -40,6 +42,7 @@ PREPARE_S = 120.0
 """How long a host may take to unpack the bundle and to look at its interpreter, in seconds."""
 
 _STOP_MARGIN_S = 20.0
+_LEAVE_MARGIN_S = 60.0
 
 _NEXT_STEPS = {
     Refusal.BUSY: "fleet logs -f to follow it, fleet stop to end it",
@@ -50,6 +53,7 @@ _NEXT_STEPS = {
     Refusal.REQUEST: "fleet status",
     Refusal.PACKAGES: "mend the list of packages",
     Refusal.GPU: "fleet down && fleet up",
+    Refusal.PROGRAM: "install it on the host",
     Refusal.FAULT: "fleet status",
 }
 
@@ -139,8 +143,23 @@ def invite(channel: AgentChannel, request: Invite) -> Invitation:
     return answer
 
 
-def join(channel: AgentChannel, invitation: Invitation, name: str, giver: AgentChannel) -> Committed:
+def join(
+    channel: AgentChannel,
+    invitation: Invitation,
+    name: str,
+    giver: AgentChannel,
+    variables: Callable[[Prepared, dict[str, str]], dict[str, str]],
+    python: str = "",
+) -> Committed:
     """Have a host take the place of `name` in a running job; what it lacks comes from the store of `giver`.
+
+    Args:
+        channel: Conversation with the host.
+        invitation: What `giver` told of the job.
+        name: The place.
+        giver: Conversation with a host where the job runs.
+        variables: Makes the variables of the task out of those of the task on `giver`.
+        python: The host's interpreter; empty: the one that it is known by.
 
     Raises:
         RefusedError: one of both hosts refuses.
@@ -154,7 +173,7 @@ def join(channel: AgentChannel, invitation: Invitation, name: str, giver: AgentC
         task=name,
         entries=invitation.entries,
         address=host.private_address,
-        python=host.python,
+        python=python or host.python,
         join=True,
     )
     channel.send(wish, doing="sending what to prepare")
@@ -164,7 +183,11 @@ def join(channel: AgentChannel, invitation: Invitation, name: str, giver: AgentC
         answer = _answer(channel, PREPARE_S, "preparing the task", Prepared)
     assert isinstance(answer, Prepared)  # noqa: S101 - _answer returns nothing else
     members = [answer.member if member.task == name else member for member in commit_of.members]
-    return commit(channel, commit_of._replace(task=name, members=members))
+    env = variables(answer, commit_of.env)
+    command = list(commit_of.command)
+    if invitation.python and command[0] == invitation.python:
+        command[0] = answer.python
+    return commit(channel, commit_of._replace(task=name, members=members, env=env, command=command))
 
 
 def _hand_over(want: Want, giver: AgentChannel, taker: AgentChannel) -> None:
@@ -191,6 +214,19 @@ def stop(channel: AgentChannel, request: Stop) -> Stopped:
     channel.send(request, doing="sending the order to stop")
     answer = _answer(channel, request.grace_s + _STOP_MARGIN_S, "stopping the job", Stopped)
     assert isinstance(answer, Stopped)  # noqa: S101 - _answer returns nothing else
+    return answer
+
+
+def leave(channel: AgentChannel, request: Leave) -> Left:
+    """Have a host end what runs for the fleet, and remove all of the fleet's files.
+
+    Raises:
+        RefusedError: something cannot be removed.
+        UnreachableError: it does not answer, or the connection broke.
+    """
+    channel.send(request, doing="sending the order to leave")
+    answer = _answer(channel, request.grace_s + _LEAVE_MARGIN_S, "removing the fleet's files", Left)
+    assert isinstance(answer, Left)  # noqa: S101 - _answer returns nothing else
     return answer
 
 

@@ -74,7 +74,7 @@ class Inventory:
             entry(name, self._variables.of(name), self._variables.groups_of(name))
             for name in select(self._content, limit)
         )
-        _refuse_twins(entries, self.path)
+        _refuse_twins(entries, self._content.places)
         return entries
 
 
@@ -125,7 +125,7 @@ def _looks_like_yaml(text: str) -> bool:
     return _YAML_START.match(first) is not None
 
 
-def _refuse_twins(entries: tuple[Entry, ...], path: Path) -> None:
+def _refuse_twins(entries: tuple[Entry, ...], places: Mapping[str, Place]) -> None:
     """Raise where two names lead to one host by the same way."""
     seen: dict[object, str] = {}
     for one in entries:
@@ -134,7 +134,7 @@ def _refuse_twins(entries: tuple[Entry, ...], path: Path) -> None:
             port = f" on port {one.port}" if one.port else ""
             raise InventoryError(
                 f"the hosts {seen[way]!r} and {one.name!r} are one: both are {one.address}{port}",
-                place=Place(path),
+                place=places[one.name],
                 next_step="Leave one of them out",
             )
         seen[way] = one.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from provision.static.ways import ASK_TIMEOUT_S, WayError
@@ -12,37 +13,55 @@ from provision.static.ways import ASK_TIMEOUT_S, WayError
 _PREFERRED = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 
 
-def known_key(name: str, files: Sequence[str]) -> str:
-    """The host key that the first of `files` which knows `name` has for it, ``ssh-ed25519 AAAA…``; empty: none.
+@dataclass(frozen=True)
+class Known:
+    """What known_hosts files say of a host.
+
+    Attributes:
+        keys: Its keys, ``ssh-ed25519 AAAA…``, the one to pin first; empty: it is not known.
+        authority: File that names a certificate authority for it; empty: none does.
+        revoked: Keys that are not to be taken for it, whatever else is said.
+    """
+
+    keys: tuple[str, ...] = ()
+    authority: str = ""
+    revoked: tuple[str, ...] = ()
+
+
+def known_keys(name: str, files: Sequence[str]) -> Known:
+    """What `files` say of `name`; its keys are those of the first file that has any.
 
     Raises:
-        WayError: a file says that a key of the host is revoked, or ssh-keygen is missing.
+        WayError: ssh-keygen is missing, or does not read a file.
     """
-    for file in files:
-        keys = list(_keys(name, file)) if Path(file).is_file() else []
-        for kind in _PREFERRED:
-            for key in keys:
-                if key.startswith(f"{kind} "):
-                    return key
-    return ""
+    lines = [(file, *found) for file in files if Path(file).is_file() for found in _found(name, file)]
+    revoked = tuple(key for _, marker, key in lines if marker == "@revoked")
+    usable = [
+        (file, key)
+        for file, marker, key in lines
+        if not marker and key not in revoked and key.split()[0] in _PREFERRED
+    ]
+    keys = [key for file, key in usable if file == usable[0][0]]
+    return Known(
+        keys=tuple(sorted(keys, key=lambda key: _PREFERRED.index(key.split()[0]))),
+        authority=next((file for file, marker, _ in lines if marker == "@cert-authority"), ""),
+        revoked=revoked,
+    )
 
 
-def _keys(name: str, file: str) -> Iterator[str]:
-    for line in _found(name, file).splitlines():
+def _found(name: str, file: str) -> Iterator[tuple[str, str]]:
+    """Marker and key of each line of `file` that is about `name`."""
+    for line in _printed(name, file).splitlines():
         words = line.split()
         if not words or words[0] == "#":
             continue
-        if words[0] == "@revoked":
-            raise WayError(
-                f"a host key of {name} is revoked", cause=f"{file} says so", next_step="ask who runs the host"
-            )
-        # A certificate authority's key is none of the host itself.
-        if not words[0].startswith("@") and len(words) >= 3:
-            yield f"{words[1]} {words[2]}"
+        marker = words.pop(0) if words[0].startswith("@") else ""
+        if len(words) >= 3:
+            yield marker, f"{words[1]} {words[2]}"
 
 
-def _found(name: str, file: str) -> str:
-    """What ``ssh-keygen -F`` prints: the lines of `file` that are about `name`."""
+def _printed(name: str, file: str) -> str:
+    """What ``ssh-keygen -F`` prints."""
     try:
         done = subprocess.run(
             ["ssh-keygen", "-F", name, "-f", file],

@@ -5,14 +5,23 @@ OpenSSH is asked (``ssh -G``), so that Host, Match, Include and the defaults mea
 
 from __future__ import annotations
 
+import itertools
+import os
+import pwd
+import re
 import shlex
+import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ASK_TIMEOUT_S = 30.0
+DEFAULT_AGENT = "SSH_AUTH_SOCK"
 _NONE = ("", "none")
+_PLAIN = re.compile(r"[\w.@:%+\[\]-]*", re.ASCII)
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_CHECKING = {"true": "yes", "false": "no", "off": "no"}
 
 Ask = Callable[[Sequence[str]], str]
 """Runs a command; its output. Raises WayError."""
@@ -43,9 +52,15 @@ class Way:
         port: TCP port.
         user: Login name.
         key_name: Name of the host in known_hosts files.
-        identities: Files of private keys, in the order in which they are offered; only those that exist.
-        agent: Keys of the user's SSH agent are offered too.
+        bare_name: Its name there without the port, which counts where `key_name` is not known; empty: none does.
+        identities: Files of keys, in the order in which they are offered; only those of which there is the private
+            key or, for the agent, the public one.
+        certificates: Files of certificates for these keys that are there.
+        agent: Socket of the user's SSH agent; ``SSH_AUTH_SOCK`` or ``$NAME``: the one that this variable names;
+            empty: no agent is asked.
+        identities_only: Of the agent's keys only those among `identities` are offered.
         known_hosts: Files with host keys.
+        checking: What is done with a host whose key is not known: ``ask``, ``yes`` (refuse), ``accept-new``, ``no``.
         proxy: Program that carries the connection, word by word; empty: TCP does.
     """
 
@@ -53,9 +68,13 @@ class Way:
     port: int
     user: str
     key_name: str
+    bare_name: str
     identities: tuple[str, ...]
-    agent: bool
+    certificates: tuple[str, ...]
+    agent: str
+    identities_only: bool
     known_hosts: tuple[str, ...]
+    checking: str
     proxy: tuple[str, ...]
 
 
@@ -91,47 +110,54 @@ def ask(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def way(
-    name: str,
-    *,
-    options: Sequence[str] = (),
-    config: str = "",
-    home: Path | None = None,
-    run: Ask = ask,
-) -> Way:
+def way(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> Way:
     """How `ssh [options] name` would reach a host.
 
     Args:
         name: The host as the user writes it.
-        options: Of ssh(1): ``-p 2222 -l me -i key -o ProxyCommand=…``.
-        config: File to read instead of the user's configuration; empty: the user's and the system's.
-        home: The user's home folder.
+        options: Of ssh(1): ``-F file -p 2222 -l me -i key -o ProxyCommand=…``.
         run: Runs OpenSSH.
 
     Raises:
-        WayError: OpenSSH does not say.
+        WayError: OpenSSH does not say, or says what cannot be done here.
     """
-    files = ("-F", config) if config else ()
-    command = ("ssh", *files, *options, "-G", "--", name)
-    settings = parse(run(command))
-    home = home or Path.home()
+    settings = parse(run(("ssh", *options, "-G", "--", name)))
     address, port = _one(settings, "hostname", name), int(_one(settings, "port", "22"))
-    user = _one(settings, "user", "")
-    alias = _one(settings, "hostkeyalias", "")
-    tokens = {"h": address, "p": str(port), "r": user, "n": name, "%": "%"}
-    key_name = alias if alias not in _NONE else address if port == 22 else f"[{address}]:{port}"
+    user, alias = _one(settings, "user", ""), _one(settings, "hostkeyalias", "")
+    tokens = {
+        "h": address,
+        "p": str(port),
+        "r": user,
+        "n": name,
+        "%": "%",
+        "k": alias if alias not in _NONE else name,
+    }
+    own_port = port != 22 and alias in _NONE
+    home = home_folder()
+    paths = {**tokens, **_of_this_computer(home), "j": _one(settings, "proxyjump", "")}
     known = (*settings.get("userknownhostsfile", ()), *settings.get("globalknownhostsfile", ()))
-    identities = [_expanded(text, home) for text in settings.get("identityfile", ())]
+    keys = _one(settings, "pubkeyauthentication", "true") in ("true", "yes", "unbound", "host-bound")
     return Way(
         address=address,
         port=port,
         user=user,
-        key_name=key_name,
-        identities=tuple(path for path in identities if Path(path).is_file()),
-        agent=_one(settings, "identityagent", "") != "none" and _one(settings, "identitiesonly", "no") != "yes",
-        known_hosts=tuple(_expanded(path, home) for line in known for path in line.split() if path not in _NONE),
-        proxy=_proxy(settings, tokens, files),
+        key_name=alias if alias not in _NONE else f"[{address}]:{port}" if own_port else address,
+        bare_name=address if own_port else "",
+        identities=tuple(path for path in _paths(settings, "identityfile", paths, home) if keys and _is_key(path)),
+        certificates=tuple(
+            path for path in _paths(settings, "certificatefile", paths, home) if keys and Path(path).is_file()
+        ),
+        agent=_agent(settings, paths, home) if keys else "",
+        identities_only=_one(settings, "identitiesonly", "no") == "yes",
+        known_hosts=tuple(expanded(path, home) for line in known for path in _files(line) if path not in _NONE),
+        checking=_checking(_one(settings, "stricthostkeychecking", "ask")),
+        proxy=_proxy(settings, tokens, options),
     )
+
+
+def agent_socket(agent: str) -> str:
+    """Path of the socket that `Way.agent` means now; empty where there is none."""
+    return os.environ.get(agent.removeprefix("$"), "") if agent == DEFAULT_AGENT or agent.startswith("$") else agent
 
 
 def parse(text: str) -> dict[str, list[str]]:
@@ -147,22 +173,124 @@ def _one(settings: Mapping[str, Sequence[str]], keyword: str, default: str) -> s
     return settings.get(keyword, (default,))[0]
 
 
-def _expanded(path: str, home: Path) -> str:
-    return str(home / path[2:]) if path.startswith("~/") else path
+def _checking(value: str) -> str:
+    return _CHECKING.get(value, value)
 
 
-def _proxy(settings: Mapping[str, Sequence[str]], tokens: Mapping[str, str], files: Sequence[str]) -> tuple[str, ...]:
+def _agent(settings: Mapping[str, Sequence[str]], tokens: Mapping[str, str], home: Path) -> str:
+    value = _one(settings, "identityagent", DEFAULT_AGENT)
+    if value == "none":
+        return ""
+    if value == DEFAULT_AGENT or (value.startswith("$") and not value.startswith("${")):
+        return value
+    return expanded(_with_tokens(_with_variables(value), tokens), home)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def home_folder() -> Path:
+    """The user's home folder as OpenSSH takes it: not from the variable HOME."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path.home()
+
+
+def _of_this_computer(home: Path) -> dict[str, str]:
+    """Tokens of paths that do not depend on the host."""
+    name = socket.gethostname()
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    return {"d": str(home), "i": str(os.getuid()), "L": name.partition(".")[0], "l": name, "u": user}
+
+
+def _paths(
+    settings: Mapping[str, Sequence[str]], keyword: str, tokens: Mapping[str, str], home: Path
+) -> Iterator[str]:
+    for text in settings.get(keyword, ()):
+        if text not in _NONE:
+            yield expanded(_with_tokens(_with_variables(text), tokens), home)
+
+
+def expanded(path: str, home: Path) -> str:
+    """`path` from the root on; a ``~`` at its start is a home folder.
+
+    Args:
+        path: As a user or an SSH configuration has it.
+        home: The user's own home folder.
+    """
+    if path == "~" or path.startswith("~/"):
+        path = str(home / path[2:])
+    elif path.startswith("~"):
+        path = str(Path(path).expanduser())
+    return str(Path(path).absolute())
+
+
+def _is_key(path: str) -> bool:
+    return Path(path).is_file() or Path(f"{path}.pub").is_file()
+
+
+def _files(line: str) -> Iterator[str]:
+    """The files of a list whose names may hold blanks, though nothing tells which: those that are there."""
+    words = line.split(" ")
+    while words:
+        count = next((n for n in range(len(words), 1, -1) if Path(" ".join(words[:n])).is_file()), 1)
+        yield " ".join(words[:count])
+        words = words[count:]
+
+
+def _with_variables(text: str) -> str:
+    """`text` with ``${VARIABLE}`` filled in; one that is not set stays, and leads to a path that is not there."""
+    return _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0]), text)
+
+
+# --- proxies ----------------------------------------------------------------------------------------------------
+
+
+def _proxy(
+    settings: Mapping[str, Sequence[str]], tokens: Mapping[str, str], options: Sequence[str]
+) -> tuple[str, ...]:
     """The program that carries the connection; what ssh makes of ProxyJump is another ssh."""
     jump = _one(settings, "proxyjump", "")
     if jump not in _NONE:
         *before, near = jump.split(",")
         earlier = ("-J", ",".join(before)) if before else ()
         target = f"[{tokens['h']}]:{tokens['p']}"
-        return ("ssh", *files, "-o", "BatchMode=yes", *earlier, *_jump(near), "-W", target, "--", _jump_host(near))
+        config = _config(options)
+        return ("ssh", *config, "-o", "BatchMode=yes", *earlier, *_jump(near), "-W", target, "--", _jump_host(near))
     command = _one(settings, "proxycommand", "")
     if command in _NONE:
         return ()
-    return ("/bin/sh", "-c", f"exec {_with_tokens(command, tokens)}")
+    if _one(settings, "proxyusefdpass", "no") == "yes":
+        raise WayError(
+            f"{tokens['n']} is to be reached by a command that hands over a connection, which is not possible here",
+            cause="ProxyUseFdpass yes stands in your SSH configuration",
+            next_step="take it out, and let the ProxyCommand carry the connection itself",
+        )
+    _check_plain(command, tokens)
+    return (os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {_with_tokens(command, tokens)}")
+
+
+def _config(options: Sequence[str]) -> tuple[str, ...]:
+    """The option that names the configuration, which ssh hands on to the ssh of a jump."""
+    for word, value in itertools.pairwise(options):
+        if word == "-F":
+            return ("-F", value)
+    return ()
+
+
+def _check_plain(command: str, tokens: Mapping[str, str]) -> None:
+    """Raise WayError where a name that a shell would take for more than a name is to be put into `command`."""
+    for letter in "hnrk":
+        if f"%{letter}" in command and not _PLAIN.fullmatch(tokens[letter]):
+            raise WayError(
+                f"{tokens[letter]!r} cannot be put into the ProxyCommand of {tokens['n']}",
+                cause="it has characters that mean something to a shell",
+                next_step=f"write it into the command, in quotes, instead of %{letter}",
+            )
 
 
 def _jump(text: str) -> tuple[str, ...]:

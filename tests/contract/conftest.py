@@ -18,9 +18,11 @@ from provision.keys import KeyPair, generate_ed25519
 from provision.local import LocalProvider
 from provision.model import CloudSpec, FleetSpec, Host, Instance
 from provision.provider import Provider
+from provision.static.provider import StaticProvider
 from tests.contract.histories import QUICK
 from tests.emulator import Emulator, guests
 from tests.program import wait_for
+from tests.wire.machines import Lab, lab
 
 
 class Case(Protocol):
@@ -29,6 +31,8 @@ class Case(Protocol):
     provider: Provider
     impossible: FleetSpec  # one that `check` refuses
     cloud: CloudSpec | None  # what every spec of the suite rents
+    inventory: str  # what every spec of the suite borrows
+    makes_hosts: bool  # whether its hosts are its own: made, started again, ended, and open to the fleet's key alone
     first_step: str  # what `create` reports of an instance before all else
     has_deadline: bool  # whether the provider deletes by itself
 
@@ -55,6 +59,8 @@ def arguments(process: psutil.Process) -> str:
 
 class LocalCase:
     cloud: CloudSpec | None = None
+    inventory = ""
+    makes_hosts = True
     first_step = "starting sshd"
     has_deadline = False
 
@@ -102,6 +108,8 @@ class LocalCase:
 class GceCase:
     """Instances of the emulator, each a real sshd."""
 
+    inventory = ""
+    makes_hosts = True
     first_step = "booting"
     has_deadline = True
 
@@ -143,6 +151,47 @@ class GceCase:
         assert not left["violations"]
 
 
+class StaticCase:
+    """Hosts that exist, named by an inventory."""
+
+    cloud: CloudSpec | None = None
+    makes_hosts = False
+    first_step = "ready"
+    has_deadline = False
+
+    def __init__(self, folder: Path, home: Lab) -> None:
+        self.root = folder / "static root"
+        self.provider: Provider = StaticProvider(self.root)
+        self.inventory = str(home.inventory(*home.machines))
+        self.impossible = FleetSpec("demo", "static", len(home.machines) + 1, inventory=self.inventory)
+
+    def kill(self, instance: Instance) -> None:
+        raise AssertionError(f"{instance.name} is nobody's to kill")
+
+    def traces(self) -> list[str]:
+        return [str(path) for path in self.root.glob("**/*")]
+
+    def script(self) -> str:
+        return (
+            "from pathlib import Path\n"
+            "from provision.static.provider import StaticProvider\n"
+            f"provider = StaticProvider(Path({str(self.root)!r}))\n"
+        )
+
+    def sweep(self) -> None:
+        """Nothing of it runs."""
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory, key: KeyPair) -> Iterator[Lab]:
+    """A user with three machines, who logs in with the key that the suite has for the fleet."""
+    with lab(tmp_path_factory.mktemp("machines") / "lab") as one:
+        one.write("id", key.private)
+        one.write("id.pub", key.public + "\n")
+        one.knows(*(one.machine(f"gpu{number}") for number in range(3)))
+        yield one
+
+
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     if why := guests.obstacle():
@@ -153,10 +202,14 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
         yield running
 
 
-@pytest.fixture(params=["local", "gce"])
+@pytest.fixture(params=["local", "gce", "static"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
-    local = request.param == "local"
-    case: Case = LocalCase(tmp_path) if local else GceCase(request.getfixturevalue("emulator"), tmp_path / "state")
+    cases: dict[str, Callable[[], Case]] = {
+        "local": lambda: LocalCase(tmp_path),
+        "gce": lambda: GceCase(request.getfixturevalue("emulator"), tmp_path / "state"),
+        "static": lambda: StaticCase(tmp_path, request.getfixturevalue("home")),
+    }
+    case = cases[request.param]()
     try:
         yield case
         for fleet in {instance.fleet for instance in case.provider.list()}:
@@ -174,9 +227,18 @@ def key() -> KeyPair:
 @pytest.fixture
 def spec(case: Case, key: KeyPair) -> Callable[..., FleetSpec]:
     def make(workers: int = 2, name: str = "demo", python: str = "") -> FleetSpec:
-        return FleetSpec(name, case.provider.name, workers, key.public, python, cloud=case.cloud)
+        return FleetSpec(
+            name, case.provider.name, workers, key.public, python, cloud=case.cloud, inventory=case.inventory
+        )
 
     return make
+
+
+@pytest.fixture
+def own_hosts(case: Case) -> None:
+    """For what can only be said of hosts that the provider makes."""
+    if not case.makes_hosts:
+        pytest.skip("its hosts exist without it: it neither starts nor ends them, and decides not who may log in")
 
 
 @dataclass

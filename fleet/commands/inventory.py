@@ -1,0 +1,35 @@
+"""`fleet inventory`: the hosts of a fleet, written down for other programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fleet.errors import UsageError
+from fleet.ports import Ports
+
+Form = Literal["ansible", "ssh-config", "json"]
+
+
+@dataclass(frozen=True)
+class InventoryRequest:
+    """What the user typed."""
+
+    fleet: str
+    form: Form = "ansible"
+
+
+def run(request: InventoryRequest, ports: Ports) -> str:
+    """The hosts of a fleet as the content of a file.
+
+    Raises:
+        NotFoundError: there is no such fleet.
+        UsageError: a path of it has no place in such a file.
+    """
+    from provision.static.export import export
+
+    folder, record = ports.store.need(request.fleet)
+    try:
+        return export(request.fleet, record.hosts, folder.key, folder.path / "known_hosts", request.form)
+    except ValueError as error:
+        raise UsageError(str(error), next_step="fleet inventory --format json") from error

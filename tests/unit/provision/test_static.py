@@ -1,0 +1,273 @@
+"""Hosts that exist: what an inventory is made into, and every problem that is named before anything is touched."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.keys import generate_ed25519
+from provision.model import FleetSpec, Host, Instance, InstanceState
+from provision.names import instance_name
+from provision.provider import ProviderError
+from provision.static import choice
+from provision.static.known import Known, known_keys
+from provision.static.provider import StaticProvider
+
+NAMES = {"gpu1": "10.0.0.1", "gpu2": "10.0.0.2", "gpu3": "10.0.0.3", "gpu3.lab.example": "10.0.0.3"}
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are those of NAMES, and addresses are their own."""
+
+    def found(name: str, port: int, **_: Any) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        if name not in NAMES and not name[0].isdigit():
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (NAMES.get(name, name), port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+
+
+class Files:
+    """A user's files, and the provider."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.provider = StaticProvider(folder / "static")
+        for name in ("key", "other"):
+            (folder / name).write_text(generate_ed25519(name).private)
+        self.known = folder / "known_hosts"
+        self.known.write_text("")
+        self.config = folder / "config"
+        self.config.write_text(
+            f"IdentityFile {folder}/key\nUserKnownHostsFile {self.known}\nGlobalKnownHostsFile none\nUser me\n"
+        )
+
+    def spec(self, *lines: str, workers: int = 0, limit: str = "") -> FleetSpec:
+        """A fleet of hosts that an inventory names, one a line."""
+        path = self.folder / "hosts.ini"
+        path.write_text("\n".join(("[all:vars]", f"ansible_ssh_common_args='-F {self.config}'", "[lab]", *lines)))
+        return FleetSpec("demo", "static", workers or len(lines), inventory=str(path), limit=limit)
+
+    def hosts(self, spec: FleetSpec) -> list[Host]:
+        """Its hosts."""
+        self.create(spec)
+        return self.provider.hosts(spec, self.provider.list("demo"))
+
+    def create(self, spec: FleetSpec) -> None:
+        self.provider.create(spec, [instance_name(index) for index in range(spec.workers)], lambda *_: None)
+
+    def knows(self, *names: str) -> None:
+        """Each is known under a key of its own."""
+        self.known.write_text("".join(f"{name} {key(name)}\n" for name in names))
+
+
+def key(name: str) -> str:
+    """The same public key for the same name."""
+    if name not in KEYS:
+        kind, text, *_ = generate_ed25519(name).public.split()
+        KEYS[name] = f"{kind} {text}"
+    return KEYS[name]
+
+
+KEYS: dict[str, str] = {}
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+    monkeypatch.chdir(tmp_path)
+    return Files(tmp_path)
+
+
+# --- hosts ------------------------------------------------------------------------------------------------------
+
+
+def test_the_order_of_the_file_is_that_of_the_indices(files: Files) -> None:
+    files.knows("gpu1", "gpu3", "[gpu2]:2222")
+    spec = files.spec(
+        "gpu3 ansible_python_interpreter=/opt/python", "gpu1 fleet_private_address=192.168.0.1", "gpu2:2222"
+    )
+    assert files.provider.list() == []
+    first, second, third = files.hosts(spec)
+    assert [host.address for host in (first, second, third)] == ["gpu3", "gpu1", "gpu2"]
+    assert [host.port for host in (first, second, third)] == [22, 22, 2222]
+    assert [host.python for host in (first, second, third)] == ["/opt/python", "", ""]
+    assert [host.private_address for host in (first, second, third)] == ["", "192.168.0.1", ""]
+    assert {host.user for host in (first, second, third)} == {"me"}
+    assert third.host_key == key("[gpu2]:2222")
+    assert first.identities == (str(files.folder / "key"),)
+    assert [one.zone for one in files.provider.list("demo")] == ["gpu3", "gpu1", "gpu2"]
+
+
+def test_the_interpreter_of_the_command_line_goes_before_the_inventory_s(files: Files) -> None:
+    files.knows("gpu1")
+    spec = replace(files.spec("gpu1 ansible_python_interpreter=/opt/python"), python="/my/python")
+    assert files.hosts(spec)[0].python == "/my/python"
+
+
+def test_the_first_workers_are_taken(files: Files) -> None:
+    files.create(files.spec("gpu1", "gpu2", "gpu3", workers=2))
+    assert [one.zone for one in files.provider.list("demo")] == ["gpu1", "gpu2"]
+
+
+def test_a_host_is_the_same_for_ever(files: Files) -> None:
+    files.create(files.spec("gpu1", "gpu2"))
+    first = [one.id for one in files.provider.list("demo")]
+    files.provider.delete_fleet("demo", lambda *_: None)
+    files.create(files.spec("gpu2", "gpu1"))
+    assert [one.id for one in files.provider.list("demo")] == first[::-1]
+
+
+def test_the_same_address_behind_two_bastions_is_two_hosts(files: Files) -> None:
+    lines = [f"{name} ansible_host=10.0.0.9 ansible_ssh_extra_args='-o ProxyJump={name}'" for name in ("a", "b")]
+    files.create(files.spec(*lines))
+    assert len({one.id for one in files.provider.list("demo")}) == 2
+
+
+def test_relative_paths_of_an_inventory_hold_in_every_folder(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.knows("gpu1")
+    spec = files.spec("gpu1 ansible_ssh_private_key_file=other")
+    files.create(spec)
+    monkeypatch.chdir("/")
+    [host] = files.provider.hosts(spec, files.provider.list("demo"))
+    assert host.identities == (str(files.folder / "other"), str(files.folder / "key"))
+
+
+def test_a_fleet_that_has_its_hosts_needs_the_file_no_more(files: Files) -> None:
+    spec = files.spec("gpu1")
+    files.create(spec)
+    Path(spec.inventory).unlink()
+    files.provider.check(spec)
+    files.create(spec)
+    with pytest.raises(ProviderError, match="cannot be read"):
+        files.provider.check(replace(spec, name="other"))
+
+
+def test_a_damaged_record_is_listed_and_can_be_forgotten(files: Files) -> None:
+    spec = files.spec("gpu1")
+    files.create(spec)
+    (files.folder / "static/demo.json").write_text('{"hosts": [')
+    assert files.provider.list() == [Instance("worker-0", "demo", "", InstanceState.STARTING, "")]
+    assert files.provider.delete_fleet("demo", lambda *_: None) == []
+    assert files.provider.list() == []
+
+
+# --- host keys --------------------------------------------------------------------------------------------------
+
+
+def test_hosts_for_which_nothing_vouches_are_strangers_until_the_user_does(files: Files) -> None:
+    files.knows("gpu2")
+    spec = files.spec("gpu1", "gpu2")
+    files.create(spec)
+    [stranger] = files.provider.strangers(spec)
+    assert (stranger.place, stranger.host.name, stranger.host.host_key) == ("gpu1", "worker-0", "")
+    with pytest.raises(
+        ProviderError, match="Nothing vouches for the host key of worker-0 in fleet demo, gpu1"
+    ) as error:
+        files.provider.hosts(spec, files.provider.list("demo"))
+    assert error.value.kind == "unreachable"
+    files.provider.pin("demo", {"worker-0": key("pinned")})
+    assert files.provider.strangers(spec) == []
+    assert files.provider.hosts(spec, files.provider.list("demo"))[0].host_key == key("pinned")
+    files.knows("gpu1", "gpu2")  # known_hosts goes before what was said once
+    assert files.provider.hosts(spec, files.provider.list("demo"))[0].host_key == key("gpu1")
+
+
+def test_a_key_that_is_revoked_is_not_pinned(files: Files) -> None:
+    spec = files.spec("gpu1")
+    files.create(spec)
+    files.provider.pin("demo", {"worker-0": key("gpu1")})
+    files.known.write_text(f"@revoked gpu1 {key('gpu1')}\n")
+    [stranger] = files.provider.strangers(spec)
+    assert stranger.revoked == (key("gpu1"),)
+
+
+def test_known_hosts_files_are_asked_in_their_order(tmp_path: Path) -> None:
+    ecdsa = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBA=="
+    texts = [
+        f"*.lab {key('ca')}\n".replace("*.lab", "@cert-authority *.lab"),
+        f"gpu.lab {ecdsa}\ngpu.lab {key('one')}\n",
+        f"gpu.lab {key('two')}\n",
+    ]
+    paths = [tmp_path / str(number) for number in range(3)]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    names = [str(path) for path in (tmp_path / "none", *paths)]
+    assert known_keys("gpu.lab", names) == Known((key("one"), ecdsa), authority=str(paths[0]))
+    assert known_keys("cpu.lab", names) == Known(authority=str(paths[0]))
+    assert known_keys("other", names) == Known()
+
+
+# --- what can be wrong ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (["gpu1", "nobody"], "hosts.ini:5: nobody knows where the host 'nobody' is: nobody has no address"),
+        (
+            ["gpu3", "gpu3.lab.example"],
+            "hosts.ini:5: the hosts 'gpu3' and 'gpu3.lab.example' are one: both are 10.0.0.3",
+        ),
+        (["gpu1", "one ansible_host=gpu1"], "hosts.ini:5: the hosts 'gpu1' and 'one' are one"),
+        (["gpu1 ansible_ssh_private_key_file=none"], "hosts.ini:4: the private key of the host 'gpu1', none, is not"),
+        (["gpu1 fleet_private_address='a b'"], "hosts.ini:4: fleet_private_address of the host 'gpu1' must be an"),
+        (
+            ["gpu1 ansible_ssh_extra_args='-F /none'"],
+            "hosts.ini:4: the host 'gpu1': your SSH configuration cannot be",
+        ),
+    ],
+)
+def test_a_problem_is_told_with_its_line(files: Files, lines: list[str], sentence: str) -> None:
+    spec = files.spec(*lines)
+    if "-F /none" in lines[0]:
+        Path(spec.inventory).write_text("\n\n\ngpu1 ansible_ssh_extra_args='-F /none'\n")
+    with pytest.raises(ProviderError) as error:
+        files.provider.check(spec)
+    assert error.value.kind == "usage"
+    assert error.value.sentence.startswith(sentence)
+    assert files.provider.list() == []
+
+
+def test_more_workers_than_hosts(files: Files) -> None:
+    with pytest.raises(ProviderError, match=r"^hosts.ini: 3 workers are asked for, and it has 2 hosts$"):
+        files.provider.check(files.spec("gpu1", "gpu2", workers=3))
+    with pytest.raises(ProviderError, match=r"2 workers are asked for, and --limit gpu2 selects 1 host$"):
+        files.provider.check(files.spec("gpu1", "gpu2", limit="gpu2"))
+
+
+def test_a_user_without_any_key(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.config.write_text(f"IdentityFile {files.folder}/none\n")
+    with pytest.raises(ProviderError, match="there is no key to log in to the host 'gpu1' with") as error:
+        files.provider.check(files.spec("gpu1"))
+    assert "must log in without a password" in error.value.next_step
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
+    files.provider.check(files.spec("gpu1"))
+
+
+def test_all_problems_of_one_kind_end_at_the_first_in_the_order_of_the_file(files: Files) -> None:
+    with pytest.raises(ProviderError, match="'first'"):
+        files.provider.check(files.spec("first", "second", "gpu1"))
+
+
+def test_without_openssh_the_doctor_says_so(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(finding.ok for finding in files.provider.doctor())
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert [finding.subject for finding in files.provider.doctor() if not finding.ok] == ["ssh", "ssh-keygen"]
+
+
+def test_what_is_done_side_by_side_ends_with_the_first_error_in_order() -> None:
+    def half(number: int) -> int:
+        if number % 2:
+            raise ValueError(number)
+        return number // 2
+
+    assert choice.at_once(half, [0, 2, 4]) == [0, 1, 2]
+    assert choice.at_once(half, []) == []
+    with pytest.raises(ValueError, match=r"^3$"):
+        choice.at_once(half, [2, 3, 5])

@@ -1,0 +1,132 @@
+"""What SSH configurations mean: each file says in its head what must come out, and OpenSSH itself is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from provision.static.ways import Way, WayError, agent_socket, parse, way
+
+FOLDER = Path(__file__).parent / "ssh"
+FILES = sorted(FOLDER.glob("*.conf"))
+KEYS = ("one", "two", "alpha.example.com-ann", "n-alpha", "100%", "held.pub", "with blank", "one-cert.pub")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files, with their paths filled in, and keys beside them."""
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    monkeypatch.setenv("FLEET_TEST_KEYS", str(tmp_path / "ssh/keys"))
+    monkeypatch.setenv("FLEET_TEST_AGENT", "/run/agent")
+    shutil.copytree(FOLDER, tmp_path / "ssh")
+    for path in (tmp_path / "ssh").rglob("*.*"):
+        path.write_text(path.read_text().replace("@DIR@", str(tmp_path / "ssh")).replace("@USER@", getpass.getuser()))
+    (tmp_path / "ssh/keys").mkdir()
+    for name in (*(f"keys/{key}" for key in KEYS), "known one"):
+        (tmp_path / "ssh" / name).touch()
+    return tmp_path / "ssh"
+
+
+def head(path: Path) -> dict[str, str]:
+    """What the first lines of a file say."""
+    lines = [line[2:] for line in path.read_text().splitlines() if line.startswith("# ")]
+    return {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
+
+
+def said(found: Way, field: str) -> str:
+    """A field of a way, in the words of the files."""
+    value = getattr(found, field)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if field == "proxy":
+        return " ".join(f'"{word}"' if " " in word else word for word in value)
+    return " ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(FILES) >= 40
+
+
+@pytest.mark.parametrize("name", [path.name for path in FILES])
+def test_openssh_is_read_right(folder: Path, name: str) -> None:
+    path = folder / name
+    wanted = head(path)
+    options = ["-F", str(path), *shlex.split(wanted.pop("options", ""))]
+    found = way(wanted.pop("host"), options=options)
+    texts = {key: text.replace("@FILE@", str(path)).replace("@SHELL@", "/bin/sh") for key, text in wanted.items()}
+    assert {key: said(found, key) for key in wanted} == texts
+
+
+def test_every_field_is_looked_at() -> None:
+    named = {key for path in FILES for key in head(path)}
+    assert named >= {field.name for field in dataclasses.fields(Way)}
+
+
+# --- errors -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("Port none\n", "line 1"),
+        ("Host a\n  Prot 22\n", "Bad configuration option: prot"),
+        ("Match\n", "line 1"),
+        ("Host a\n  IdentityFile\n", "line 2"),
+    ],
+)
+def test_a_malformed_file_is_told_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(WayError) as error:
+        way("a", options=["-F", str(path)])
+    assert error.value.sentence.startswith("your SSH configuration cannot be read")
+    assert sentence in error.value.sentence + error.value.cause
+    assert str(path) in error.value.sentence + error.value.cause + error.value.next_step
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(WayError, match="cannot be read"):
+        way("a", options=["-F", str(tmp_path / "none")])
+
+
+def test_without_openssh_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(WayError, match="ssh is not installed") as error:
+        way("a")
+    assert "openssh-client" in error.value.next_step
+
+
+def answering(text: str) -> Way:
+    """The way that an answer of OpenSSH means."""
+    return way("a", run=lambda _: f"hostname a\nport 22\n{text}")
+
+
+def test_a_proxy_that_hands_over_a_connection_is_refused() -> None:
+    with pytest.raises(WayError, match="hands over a connection"):
+        answering("user me\nproxycommand p %h\nproxyusefdpass yes\n")
+
+
+@pytest.mark.parametrize("user", ["$(reboot)", "a;b", "a b", "a'b", "a\\b"])
+def test_nothing_that_a_shell_would_run_gets_into_a_proxy_command(user: str) -> None:
+    with pytest.raises(WayError, match="cannot be put into the ProxyCommand"):
+        answering(f"user {user}\nproxycommand nc %h %p %r\n")
+    assert answering(f"user {user}\nproxycommand nc %h %p\n").proxy[-1] == "exec nc a 22"
+
+
+def test_keywords_may_stand_in_any_case() -> None:
+    assert parse("Host a\nIdentityFile x\nidentityfile y\n") == {"host": ["a"], "identityfile": ["x", "y"]}
+
+
+def test_the_agent_is_the_one_of_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/one")
+    monkeypatch.setenv("MINE", "/run/two")
+    assert [agent_socket(text) for text in ("", "SSH_AUTH_SOCK", "$MINE", "/run/x")] == [
+        "", "/run/one", "/run/two", "/run/x",
+    ]  # fmt: skip
+    monkeypatch.delenv("SSH_AUTH_SOCK")
+    assert agent_socket("SSH_AUTH_SOCK") == ""

@@ -1,0 +1,239 @@
+"""Machines of a user: OpenSSH servers on this computer, with host keys and home folders of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from provision.keys import KeyPair, generate_ed25519
+from provision.local import processes, sshd
+
+USER = pwd.getpwuid(os.getuid()).pw_name
+_READY_S = 20.0
+# sshd goes to the home folder of the system's list of users, whatever HOME says.
+_AT_HOME = 'ForceCommand cd "$HOME" && eval "$SSH_ORIGINAL_COMMAND"\n'
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An OpenSSH server.
+
+    Attributes:
+        name: As it is called in configurations.
+        address: Where it listens.
+        port: Where it listens.
+        folder: Its files.
+        id: Marks its processes.
+        key: Its public host key.
+    """
+
+    name: str
+    address: str
+    port: int
+    folder: Path
+    id: str
+    key: str
+
+    @property
+    def home(self) -> Path:
+        """The home folder of whoever logs in."""
+        return self.folder / "home"
+
+    @property
+    def known(self) -> str:
+        """Its line in a known_hosts file."""
+        return f"[{self.address}]:{self.port} {self.key}\n"
+
+    @property
+    def log(self) -> str:
+        """What its sshd had to say."""
+        return (self.folder / processes.log_name(self.id)).read_text(errors="replace")
+
+    def left(self) -> list[str]:
+        """Everything in its home folder."""
+        return sorted(str(path.relative_to(self.home)) for path in self.home.rglob("*"))
+
+
+def host_pair(kind: str, folder: Path) -> KeyPair:
+    """A new key pair of a type that ssh-keygen knows."""
+    path = folder / f"pair-{uuid.uuid4().hex}"
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(path)], check=True)
+    return KeyPair(path.read_text(), path.with_name(f"{path.name}.pub").read_text().strip())
+
+
+@dataclass
+class Lab:
+    """A user with keys and a configuration, and the machines that let this user in.
+
+    Attributes:
+        folder: All files.
+        machines: By name.
+    """
+
+    folder: Path
+    machines: dict[str, Machine] = field(default_factory=dict)
+    _servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        pair = generate_ed25519("user")
+        self.write("id", pair.private)
+        self.write("id.pub", pair.public + "\n")
+        self.write("known_hosts", "")
+
+    @property
+    def key(self) -> Path:
+        """The user's private key."""
+        return self.folder / "id"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The user's known_hosts."""
+        return self.folder / "known_hosts"
+
+    def write(self, name: str, text: str) -> Path:
+        """A file of the user's."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(0o600)
+        path.write_text(text)
+        return path
+
+    def machine(
+        self,
+        name: str,
+        *,
+        authorized: str | None = None,
+        pair: KeyPair | None = None,
+        more: str = "",
+        env: Mapping[str, str] | None = None,
+        port: int = 0,
+    ) -> Machine:
+        """Start a machine on the next address.
+
+        Args:
+            name: What to call it.
+            authorized: Public keys that may log in; None: the user's.
+            pair: Its host key; None: a new one.
+            more: Further lines of sshd_config.
+            env: Of what is started there, beside HOME.
+            port: To listen on; 0: any.
+        """
+        address = self.machines[name].address if name in self.machines else f"127.77.0.{len(self.machines) + 1}"
+        identity = uuid.uuid4().hex
+        folder = self.folder / f"machine-{name}-{identity[:6]}"
+        (folder / "home").mkdir(parents=True)
+        pair = pair or generate_ed25519(name)
+        (folder / "host_key").touch(0o600)
+        (folder / "host_key").write_text(pair.private)
+        keys = (self.folder / "id.pub").read_text() if authorized is None else authorized
+        (folder / "authorized_keys").write_text(keys)
+        port = port or free_port(address)
+        config = folder / "sshd_config"
+        config.write_text(sshd.configuration(folder, address, port, USER) + _AT_HOME + more)
+        sshd.make_separation_folder()
+        variables = {processes.MARK: identity, "SHLVL": "1", "HOME": str(folder / "home"), **(env or {})}
+        setting = "SetEnv=" + " ".join(f"{key}={value}" for key, value in variables.items())
+        program = sshd.find()
+        assert program is not None
+        with (folder / processes.log_name(identity)).open("wb") as log:
+            self._servers[identity] = subprocess.Popen(
+                [program, "-D", "-e", "-f", str(config), "-o", setting],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env={"PATH": os.defpath, processes.MARK: identity},
+            )  # fmt: skip
+        await_answer(address, port)
+        kind, text, *_ = pair.public.split()
+        machine = Machine(name, address, port, folder, identity, f"{kind} {text}")
+        self.machines[name] = machine
+        return machine
+
+    def knows(self, *machines: Machine) -> None:
+        """From now on these are in the user's known_hosts."""
+        self.known_hosts.write_text(self.known_hosts.read_text() + "".join(one.known for one in machines))
+
+    def config(self, *blocks: str, name: str = "config") -> Path:
+        """An SSH configuration: these blocks, and below them what holds for all machines."""
+        hosts = "".join(
+            f"Host {one.name}\n  HostName {one.address}\n  Port {one.port}\n" for one in self.machines.values()
+        )
+        common = (
+            f"Host *\n  User {USER}\n  IdentityFile {self.key}\n  IdentityAgent none\n"
+            f"  UserKnownHostsFile {self.known_hosts}\n  GlobalKnownHostsFile /dev/null\n"
+        )
+        return self.write(name, "\n".join([*blocks, hosts, common]))
+
+    def inventory(self, *names: str, config: Path | None = None, name: str = "hosts.ini") -> Path:
+        """An inventory of these hosts, each a line, reached by an SSH configuration."""
+        config = config or self.config()
+        lines = ["[lab]", *names, "[lab:vars]", f"ansible_ssh_common_args='-F {config}'"]
+        return self.write(name, "\n".join(lines) + "\n")
+
+    def stop(self, machine: Machine) -> None:
+        """End a machine and all that runs there."""
+        processes.end({machine.id})
+
+    def close(self) -> None:
+        """End everything."""
+        processes.end(set(self._servers))
+        for server in self._servers.values():
+            server.wait(10)
+
+
+def free_port(address: str) -> int:
+    """A port on which nobody listens; below it are those that tasks take."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+            port: int = probe.getsockname()[1]
+        if port >= 10_000:
+            return port
+
+
+def await_answer(address: str, port: int) -> None:
+    """Wait until an SSH server answers."""
+    deadline = time.monotonic() + _READY_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection((address, port), 2) as connection:
+            if connection.recv(64).startswith(b"SSH-"):
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"no answer from {address} port {port}")
+
+
+@contextlib.contextmanager
+def lab(folder: Path) -> Iterator[Lab]:
+    """A lab that is gone at the end."""
+    one = Lab(folder)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+@contextlib.contextmanager
+def agent(folder: Path, keys: Sequence[Path]) -> Iterator[Path]:
+    """An SSH agent that holds `keys`; its socket."""
+    path = folder / "agent.sock"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + 10
+            while not path.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            env = {**os.environ, "SSH_AUTH_SOCK": str(path)}
+            for key in keys:
+                subprocess.run(["ssh-add", "-q", str(key)], env=env, check=True, capture_output=True)
+            yield path
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(10)

@@ -1,0 +1,294 @@
+"""`fleet up --inventory`: hosts that exist, from the first look at them until nothing of fleet's is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision.keys import fingerprint, generate_ed25519
+from tests.program import PROGRAM, Program, task_config, wait_for
+from tests.wire.machines import Lab, Machine, lab
+
+pytestmark = pytest.mark.wire
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Lab]:
+    """A user with two machines, of which nothing is known."""
+    with lab(tmp_path / "lab") as one:
+        for name in ("gpu1", "gpu2"):
+            one.machine(name)
+        yield one
+
+
+def machines(home: Lab) -> tuple[Machine, Machine]:
+    return home.machines["gpu1"], home.machines["gpu2"]
+
+
+# --- the whole way ----------------------------------------------------------------------------------------------
+
+
+def test_from_nothing_to_nothing(program: Program, home: Lab) -> None:
+    first, second = machines(home)
+    inventory = str(home.inventory("gpu1", "gpu2"))
+    before = home.known_hosts.read_text()
+    up = program.run("up", "--inventory", inventory, "--accept-new")
+    for machine in (first, second):
+        assert f"{machine.name} (worker-" in up.err
+        assert fingerprint(machine.key) in up.err
+    assert home.known_hosts.read_text() == before
+    program.script("task.py", "import os\nprint('TF_CONFIG=' + os.environ['TF_CONFIG'], flush=True)\n")
+    ran = program.run("train", "task.py")
+    lines = [line for line in ran.text.splitlines() if "TF_CONFIG=" in line]
+    configs = [task_config(line.partition(" | ")[2]) for line in sorted(lines)]
+    assert [config["task"]["index"] for config in configs] == [0, 1]
+    assert first.left()
+    assert second.left()
+    down = program.run("down", "--yes")
+    assert "2 hosts given back; nothing of it is left on them" in down.err
+    assert first.left() == second.left() == []
+    assert not list((program.state / "static").iterdir())
+    assert "no fleet" in program.run("status", code=102).err
+
+
+def test_down_ends_what_runs(program: Program, home: Lab) -> None:
+    home.knows(*machines(home))
+    program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
+    program.script("task.py", "import time\ntime.sleep(600)\n")
+    program.run("train", "task.py", "--detach")
+    program.run("down", "--yes")
+    assert [machine.left() for machine in machines(home)] == [[], []]
+    wait_for("the end of the sessions", lambda: not any(running(machine) for machine in machines(home)))
+
+
+def running(machine: Machine) -> list[int]:
+    """Processes that were started on a machine, those of its sshd left out."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            mine = f"HOME={machine.home}".encode() in (folder / "environ").read_bytes().split(b"\0")
+            if mine and folder.name != str(os.getpid()):
+                found.append(int(folder.name))
+    return found
+
+
+def test_one_of_them_by_a_limit_and_through_a_bastion(program: Program, home: Lab) -> None:
+    bastion = home.machine("bastion")
+    home.knows(bastion)
+    config = home.config("Host gpu*\n  ProxyJump bastion\n")
+    inventory = home.inventory("gpu1", "gpu2", config=config)
+    program.script(
+        "fleet.toml", f'[fleet]\ninventory = "{os.path.relpath(inventory, program.folder)}"\nlimit = "lab[1]"\n'
+    )
+    program.run("up", "--accept-new")
+    _, status = program.run("status", "-o", "json").events
+    assert [host["name"] for host in status["hosts"]] == ["worker-0"]
+    program.script("task.py", "import os\nprint(os.environ['HOME'])\n")
+    assert str(machines(home)[1].home) in program.run("train", "task.py").text
+    assert bastion.log.count("Accepted publickey") >= 2
+    program.run("down", "--yes")
+    assert machines(home)[1].left() == []
+
+
+# --- host keys --------------------------------------------------------------------------------------------------
+
+
+def test_nobody_is_there_to_be_asked(program: Program, home: Lab) -> None:
+    up = program.run("up", "--yes", "--inventory", str(home.inventory("gpu1", "gpu2")), code=2)
+    for machine in machines(home):
+        assert fingerprint(machine.key) in up.err
+        assert machine.left() == []
+    assert "nothing vouches for the host keys of gpu1, gpu2" in up.err
+    assert "--accept-new" in up.err
+    assert not list((program.state / "fleets").glob("*/"))
+    assert not list((program.state / "static").iterdir())
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 103), ("n", 103)])
+def test_the_user_is_asked_once_for_all(program: Program, home: Lab, answer: str, code: int) -> None:
+    said, got = at_a_terminal(program, answer, "up", "-o", "lines", "-i", str(home.inventory("gpu1", "gpu2")))
+    assert got == code, said
+    assert said.count("[y/N]") == 1
+    assert "Are these the keys of gpu1, gpu2?" in said
+    assert all(fingerprint(machine.key) in said for machine in machines(home))
+    assert bool((program.state / "fleets/default").is_dir()) == (code == 0)
+
+
+def at_a_terminal(program: Program, answer: str, *arguments: str) -> tuple[str, int]:
+    """What the program writes on a terminal where `answer` is typed, and its exit code."""
+    near, far = pty.openpty()
+    with subprocess.Popen(
+        [str(PROGRAM), *arguments], cwd=program.folder, env=program.environment({"TERM": "dumb"}),
+        stdin=far, stdout=far, stderr=far,
+    ) as process:  # fmt: skip
+        os.close(far)
+        said = b""
+        with contextlib.suppress(OSError):  # the far end is closed
+            while data := os.read(near, 4096):
+                said += data
+                if b"[y/N]" in data:
+                    os.write(near, f"{answer}\n".encode())
+        code = process.wait(60)
+    os.close(near)
+    return said.decode(), code
+
+
+def test_a_word_given_once_holds_until_the_fleet_is_gone(program: Program, home: Lab) -> None:
+    inventory = str(home.inventory("gpu1", "gpu2"))
+    program.run("up", "--inventory", inventory, "--accept-new")
+    assert "already up" in program.run("up", "--inventory", inventory).err
+    home.stop(machines(home)[0])
+    home.machine("gpu1", port=machines(home)[0].port)
+    up = program.run("up", "--accept-new", code=13)
+    assert "its host key has changed" in up.err
+    assert "ssh-keygen -R" in up.err
+
+
+def test_a_key_that_is_known_otherwise_is_refused(program: Program, home: Lab) -> None:
+    first, second = machines(home)
+    kind, text, *_ = generate_ed25519("other").public.split()
+    home.known_hosts.write_text(f"[{first.address}]:{first.port} {kind} {text}\n{second.known}")
+    up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")), "--accept-new", code=13)
+    assert "its host key has changed" in up.err
+    assert first.left() == second.left() == []
+
+
+def test_a_revoked_key_is_refused(program: Program, home: Lab) -> None:
+    first, second = machines(home)
+    home.known_hosts.write_text(f"@revoked {first.known}{second.known}")
+    up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")), "--accept-new", code=13)
+    assert "known_hosts revokes" in up.err
+
+
+def test_a_certificate_authority_vouches_for_nothing_here(program: Program, home: Lab) -> None:
+    first, _ = machines(home)
+    home.known_hosts.write_text(f"@cert-authority [127.77.0.*]:* {first.key}\n")
+    up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")), code=2)
+    assert "host certificates are not read here" in up.err
+
+
+def test_a_key_that_is_known_under_the_bare_name_is_taken_for_it_too(program: Program, home: Lab) -> None:
+    home.known_hosts.write_text("".join(f"{one.address} {one.key}\n" for one in machines(home)))
+    up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
+    assert "is new" not in up.err
+
+
+def test_strict_checking_is_the_user_s_word_against_it(program: Program, home: Lab) -> None:
+    config = home.config("Host gpu*\n  StrictHostKeyChecking yes\n")
+    inventory = str(home.inventory("gpu1", "gpu2", config=config))
+    assert "StrictHostKeyChecking yes" in program.run("up", "--inventory", inventory, code=2).err
+    home.config("Host gpu*\n  StrictHostKeyChecking no\n")
+    assert "is new, and accepted" in program.run("up", "--inventory", inventory).err
+
+
+# --- what can be wrong ------------------------------------------------------------------------------------------
+
+
+def test_mistakes_end_before_anything_is_touched(program: Program, home: Lab) -> None:
+    home.knows(*machines(home))
+    first, _ = machines(home)
+    same = f"gpu3 ansible_host={first.address} ansible_port={first.port}"
+    inventory = home.inventory("gpu1", "gpu2", "gpu9 ansible_host=gpu9.invalid", same)
+    cases = {
+        (): "gpu9.invalid has no address",
+        ("--limit", "none"): "none",
+        ("--limit", "gpu1:gpu3"): f"'gpu1' and 'gpu3' are one: both are {first.address} on port {first.port}",
+        ("--limit", "gpu1", "--workers", "2"): "2 workers are asked for, and --limit gpu1 selects 1 host",
+        ("--provider", "local"): "--inventory names hosts that exist already",
+        ("--provider", "gce"): "--inventory names hosts that exist already",
+        ("--spot",): "--inventory names hosts that exist already",
+    }
+    for more, said in cases.items():
+        ran = program.run("up", "--inventory", str(inventory), *more, code=2)
+        assert said in ran.err
+        assert len(ran.err.splitlines()) <= 4
+    assert "hosts.ini:4" in program.run("up", "-i", str(inventory), code=2).err
+    assert "hosts.ini" in program.run("up", "--provider", "static", code=2).err
+    assert not (program.state / "fleets").exists()
+    assert [machine.left() for machine in machines(home)] == [[], []]
+
+
+def test_a_host_that_is_down_and_an_interpreter_that_is_missing_are_named(program: Program, home: Lab) -> None:
+    home.knows(*machines(home))
+    plain = str(home.inventory("gpu1", "gpu2 ansible_python_interpreter=/opt/none/python", name="one.ini"))
+    up = program.run("up", "--inventory", plain, code=14)
+    assert "worker-1" in up.err
+    assert "has no /opt/none/python that runs" in up.err
+    home.stop(machines(home)[1])
+    up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")), code=13)
+    assert "worker-1" in up.err
+    assert machines(home)[0].left() == []
+    assert not (program.state / "fleets/default").exists()
+
+
+def test_a_host_that_is_gone_does_not_keep_the_others(program: Program, home: Lab) -> None:
+    home.knows(*machines(home))
+    program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
+    home.stop(machines(home)[1])
+    down = program.run("down", "--yes")
+    assert "what fleet has there stays: ~/.fleet/default-worker-1-" in down.err
+    assert "something of it is left on 1" in down.err
+    assert machines(home)[0].left() == []
+    assert not (program.state / "fleets/default").exists()
+
+
+def test_a_fleet_keeps_its_hosts_whatever_the_file_says(program: Program, home: Lab) -> None:
+    home.knows(*machines(home))
+    inventory = home.inventory("gpu1", "gpu2")
+    program.run("up", "--inventory", str(inventory))
+    home.inventory("gpu2", "gpu1")
+    assert "already up" in program.run("up").err
+    up = program.run("up", "--inventory", str(inventory), code=2)
+    assert "the hosts gpu2, gpu1 asked for, it has gpu1, gpu2" in up.err
+    inventory.unlink()
+    assert "already up" in program.run("up").err
+
+
+def test_two_fleets_share_a_host(program: Program, home: Lab) -> None:
+    home.knows(*machines(home))
+    inventory = str(home.inventory("gpu1", "gpu2"))
+    program.run("up", "--inventory", inventory)
+    program.run("up", "--inventory", inventory, "--workers", "1", "--fleet", "other")
+    program.run("down", "--yes")
+    assert len(list((machines(home)[0].home / ".fleet").iterdir())) == 1
+    program.run("down", "--yes", "--fleet", "other")
+    assert machines(home)[0].left() == []
+
+
+def test_gc_gives_back_what_nobody_knows_any_more(program: Program, home: Lab) -> None:
+    home.knows(*machines(home))
+    program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
+    (program.state / "fleets/default").rename(program.folder / "lost")
+    program.run("gc", "--yes")
+    assert [machine.left() for machine in machines(home)] == [[], []]
+    assert not list((program.state / "static").iterdir())
+
+
+# --- written down -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["ansible", "ssh-config"])
+def test_other_programs_come_to_the_same_hosts(program: Program, home: Lab, form: str) -> None:
+    home.knows(*machines(home))
+    program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
+    text = program.run("inventory", "--format", form).text
+    if form == "ssh-config":
+        config = home.write("exported", text)
+        command = ["ssh", "-F", str(config), "-o", "BatchMode=yes", "default-worker-1", "echo $HOME"]
+        ran = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=True
+        )
+        assert ran.stdout == f"{machines(home)[1].home}\n"
+    else:
+        again = home.write("exported.ini", text)
+        program.run("down", "--yes")
+        other = Program(program.state.with_name("other-state"), program.folder)
+        # The pinned keys went with the fleet.
+        other.run("up", "--inventory", str(again), "--accept-new")
+        other.run("down", "--yes")

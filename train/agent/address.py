@@ -1,0 +1,32 @@
+"""The address of this host, as other hosts reach it most likely."""
+
+_NOWHERE = ("192.0.2.1", 9)  # of RFC 5737, for documentation; no packet is sent there
+
+
+def own_address(ssh_connection: str) -> str:
+    """The address at which SSH came in: it lies in a network in which others are, on this side of any translation.
+
+    Where only this host knows that one, the address of the interface on the way out; empty where there is none.
+
+    Args:
+        ssh_connection: The variable SSH_CONNECTION of sshd(8): the client's address and port, the server's.
+    """
+    words = ssh_connection.split()
+    found = words[2] if len(words) == 4 else ""
+    return found if found and not _is_private_to_host(found) else _on_the_way_out() or found
+
+
+def _is_private_to_host(address: str) -> bool:
+    """Whether `address` is one of loopback, or of a single link, which means something on that link alone."""
+    return address.startswith(("127.", "169.254.", "fe80:")) or address == "::1"
+
+
+def _on_the_way_out() -> str:
+    import socket
+
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(_NOWHERE)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
