@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from fleet.remote.fanout import Outcome
 from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
 from provision.provider import ProviderError
 from tests.unit.commands.clouds import Cloud, CloudProvider, Kept, World
+from train.agent.records import Hello
 
 RENTED = FleetSpec("demo", "gce", 2, cloud=CloudSpec())
 INSTANCES = [Instance(f"worker-{index}", "demo", str(index), InstanceState.RUNNING, "z") for index in range(2)]
@@ -59,7 +61,7 @@ def test_only_those_that_did_not_answer_are_tried_again(world: World, net: Net) 
     net.tries = {"worker-1": 2}
     assert [host.name for host in reached(world)] == ["worker-0", "worker-1"]
     assert net.asked == [["worker-0", "worker-1"], ["worker-1"], ["worker-1"]]
-    assert world.slept == [1, 2]
+    assert world.slept == [0.25, 0.5]
     assert world.sink.events == [
         InstanceChanged("worker-0", "waiting for SSH"),
         InstanceChanged("worker-1", "waiting for SSH"),
@@ -77,6 +79,22 @@ def test_the_wait_ends_and_says_how_long_it_was(world: World, net: Net, monkeypa
     with pytest.raises(UnreachableError, match=r"worker-1 does not answer; waited 5 minutes") as late:
         reached(world)
     assert late.value.next_step == "fleet up"
+
+
+@pytest.mark.parametrize(("told", "address"), [("10.0.0.3", "10.0.0.3"), ("", "127.0.0.1")])
+def test_a_host_of_which_nobody_knows_the_private_address_tells_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, told: str, address: str
+) -> None:
+    class Without(CloudProvider):
+        def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> list[Host]:
+            return [replace(host, private_address="") for host in super().hosts(spec, instances)]
+
+    @contextlib.contextmanager
+    def opened(hosts: Sequence[Host], _key: Path) -> Iterator[list[Outcome[Any]]]:
+        yield [Outcome(host, value=SimpleNamespace(hello=Hello("a", "3.11", 1, told))) for host in hosts]
+
+    monkeypatch.setattr(module, "opened", opened)
+    assert {host.private_address for host in reached(world, provider=Without(Cloud()))} == {address}
 
 
 def test_a_local_host_is_not_waited_for(world: World, net: Net) -> None:
@@ -104,7 +122,7 @@ def test_host_keys_are_waited_for_too(world: World, net: Net) -> None:
             return super().hosts(spec, instances)
 
     assert len(reached(world, provider=Late(Cloud()))) == 2
-    assert world.slept == [1, 2]
+    assert world.slept == [0.25, 0.5]
 
 
 def test_progress_of_instances_and_places_are_told_apart() -> None:
