@@ -131,7 +131,7 @@ def _slurm(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _pbs(environ: Mapping[str, str], read: Read) -> Launch | None:
-    """A process of pbsdsh, which starts one for each slot, and gives the node file to those of the first node alone."""
+    """A process of pbsdsh, which starts one for each slot; the node file is on the first node alone."""
     if "PBS_JOBID" not in environ:
         return None
     if "PBS_NODENUM" not in environ:

@@ -1,0 +1,460 @@
+"""`fleet agent`: a job of processes that a batch system has started, one on each node, without SSH.
+
+Each process prepares its own node, and they tell each other what they have reserved (train.rendezvous). All of them
+then commit the same to the agents on their nodes, which do the rest as they do it for `fleet train`. The script runs
+in the folder where it is: on a cluster that folder is shared, holds the data, and is where results are looked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fleet.commands.follow import Ended, outcome_or_raise
+from fleet.commands.outputs import Copies, Folders, mark, tidy
+from fleet.commands.policy import check_policy, most_attempts
+from fleet.commands.seat import Seat, verdict
+from fleet.commands.train import job_id
+from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
+from fleet.events import JobStarted, Note, Sink
+from fleet.providers import translated
+from provision.allocation.launch import Given, Launch, find_launch
+from train.agent.processes import boot_id
+from train.agent.records import (
+    Commit,
+    JobResult,
+    Outcome,
+    Policy,
+    Prepare,
+    Prepared,
+    Replication,
+    build,
+    to_dict,
+)
+from train.diagnosis import Verdict
+from train.keras import Choice, KerasError, choose, needs_legacy
+from train.local import LocalAgent, LocalAgentError
+from train.rendezvous.address import LOOPBACK, own_address
+from train.rendezvous.meeting import AbandonedError, Meeting, MeetingError, Party, Value
+from train.rendezvous.tcp import SECRET_VARIABLE
+from train.script import ScriptError, check_script, imports
+
+DEFAULT_WAIT_S = 60.0
+_PREPARED_S = 150.0
+_COMMITTED_S = 60.0
+_COLLECT_S = 10.0
+_SECRET_LENGTH = 16
+
+
+@dataclass(frozen=True)
+class AgentRequest:
+    """What the user typed.
+
+    Attributes:
+        script: The training script, relative to the folder where it runs.
+        arguments: Of the script.
+        workdir: Folder where it runs; empty: the current one, or that from which the job was submitted.
+        python: Interpreter of the script; empty: found.
+        env: Variables of the script.
+        grace_s: From TERM to KILL when the job is stopped.
+        policy: What becomes of the job when something goes wrong.
+        checkpoint_dir: Where the script writes checkpoints; empty: a folder of the job's.
+        rendezvous: Folder, or ``tcp://HOST:PORT``, where the processes meet; empty: a folder beside the script.
+        secret_file: Holds the secret of a meeting at an address; empty: the variable does.
+        address: By which the others reach this node; empty: found.
+        wait_s: How long to wait for the other processes, in seconds.
+        given: Which process this is, as far as the user says it.
+    """
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    workdir: str = ""
+    python: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    grace_s: float = 10.0
+    policy: Policy = field(default_factory=Policy)
+    checkpoint_dir: str = ""
+    rendezvous: str = ""
+    secret_file: str = ""
+    address: str = ""
+    wait_s: float = DEFAULT_WAIT_S
+    given: Given = field(default_factory=Given)
+
+
+@dataclass(frozen=True)
+class _Script:
+    folder: Path
+    file: Path
+    argument: str  # of its interpreter, which takes a leading hyphen for an option
+
+
+def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
+    """Take part in a job, to its end.
+
+    Returns:
+        The exit code; what went wrong with all of them is told by the process with rank 0 alone.
+
+    Raises:
+        UsageError: the command line or the script is wrong; nothing was started.
+        NotReadyError: the processes do not come together, or this node cannot run the job; nothing was started.
+        JobFailedError: the job failed, and this is rank 0.
+        CancelledError: a signal stopped the job, and this is rank 0; or nothing was started.
+    """
+    with translated():
+        launch = find_launch(request.given, environ)
+    script = _script(request, launch)
+    with _only_one(launch) as only:
+        if not only:
+            sink.emit(Note(f"another process on this node has rank {launch.rank}: this one has nothing to do"))
+            return 0
+        try:
+            with _met(request, launch, script, environ) as meeting:
+                return _taken_part(_Part(request, launch, script, meeting, sink, environ), meeting)
+        except AbandonedError as error:
+            return error.code
+        except KeyboardInterrupt:
+            raise CancelledError("interrupted; nothing was started") from None
+        except MeetingError as error:
+            raise NotReadyError(error.sentence, cause=error.cause, next_step=error.next_step) from error
+
+
+def _taken_part(part: _Part, meeting: Meeting) -> int:
+    """The exit code; the others are told of what goes wrong here."""
+    try:
+        return part.run()
+    except LocalAgentError as error:
+        meeting.abandon(error.sentence, NotReadyError.exit_code)
+        raise NotReadyError(error.sentence, cause=error.cause) from error
+    except AbandonedError:
+        raise
+    except MeetingError as error:
+        meeting.abandon(error.sentence, NotReadyError.exit_code)
+        raise
+    except FleetError as error:
+        meeting.abandon(error.sentence, error.exit_code)
+        raise
+    except KeyboardInterrupt:
+        meeting.abandon("it was interrupted", CancelledError.exit_code)
+        raise
+
+
+def _script(request: AgentRequest, launch: Launch) -> _Script:
+    folder = Path(request.workdir or launch.folder or ".").expanduser().absolute()
+    if not folder.is_dir():
+        raise UsageError(
+            f"there is no folder {folder} on this node", next_step="--workdir DIR, a folder that all nodes have"
+        )
+    try:
+        file = check_script(folder / request.script)
+    except ScriptError as error:
+        raise UsageError(error.sentence, cause=error.cause, next_step=error.next_step) from error
+    name = request.script
+    return _Script(folder, file, f"./{name}" if name.startswith("-") else name)
+
+
+@contextlib.contextmanager
+def _only_one(launch: Launch) -> Iterator[bool]:
+    """Whether this is the process of its rank; a batch system may start one for each slot of a node."""
+    if not launch.shared:
+        yield True
+        return
+    with socket.socket(socket.AF_UNIX) as name:
+        try:
+            name.bind(f"\0fleet-agent-{os.getuid()}-{launch.job}-{launch.rank}")
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
+@contextlib.contextmanager
+def _met(request: AgentRequest, launch: Launch, script: _Script, environ: Mapping[str, str]) -> Iterator[Meeting]:
+    """The meeting with all others."""
+    nodes = launch.nodes if launch.node(0) or not launch.size else ()
+    party = Party(launch.rank, launch.size, nodes)
+    meeting: Meeting
+    if request.rendezvous.startswith("tcp://"):
+        from train.rendezvous.tcp import meet_at, parse_place
+
+        host, port = parse_place(request.rendezvous, launch.nodes[0] if launch.nodes else "")
+        meeting = meet_at(host, port, party, _secret(request, environ), request.wait_s)
+    else:
+        from train.rendezvous.folder import meet_in_folder
+
+        if not request.rendezvous and not launch.job:
+            raise UsageError(
+                "where the processes meet is not known",
+                next_step="--rendezvous DIR, a folder that all nodes share; or --rendezvous tcp://HOST:PORT",
+            )
+        folder = script.folder / (
+            Path(request.rendezvous).expanduser() if request.rendezvous else f".fleet-{launch.job}"
+        )
+        meeting = meet_in_folder(folder, party, request.wait_s)
+    try:
+        yield meeting
+    finally:
+        meeting.close()
+
+
+def _secret(request: AgentRequest, environ: Mapping[str, str]) -> str:
+    secret = environ.get(SECRET_VARIABLE, "")
+    if request.secret_file:
+        try:
+            secret = Path(request.secret_file).expanduser().read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"the secret file {request.secret_file} cannot be read") from error
+    if len(secret.strip()) < _SECRET_LENGTH:
+        raise UsageError(
+            f"a meeting at an address needs a secret of at least {_SECRET_LENGTH} characters",
+            cause="else anybody who reaches the port could take part in the job",
+            next_step=f"before srun: export {SECRET_VARIABLE}=$(openssl rand -hex 16)",
+        )
+    return secret.strip()
+
+
+class _Part:
+    """This process's part of the job.
+
+    Args:
+        request: What the user typed.
+        launch: Which process this is.
+        script: What runs.
+        meeting: With the others.
+        sink: Takes the events.
+        environ: Of this process.
+    """
+
+    def __init__(
+        self,
+        request: AgentRequest,
+        launch: Launch,
+        script: _Script,
+        meeting: Meeting,
+        sink: Sink,
+        environ: Mapping[str, str],
+    ) -> None:
+        self._request = request
+        self._rank = launch.rank
+        self._launch = launch
+        self._script = script
+        self._meeting = meeting
+        self._sink = sink
+        self._environ = environ
+        self._node = launch.node(launch.rank) or socket.gethostname()
+        self._hosts: list[str] = []
+        self._one_computer = False
+        self._job = ""
+        self._mark: Path | None = None  # of rank 0
+
+    @property
+    def _leads(self) -> bool:
+        return self._rank == 0
+
+    @property
+    def _task(self) -> str:
+        return f"worker-{self._rank}"
+
+    def run(self) -> int:
+        """From the first word to the others to the end of the job; the exit code."""
+        try:
+            return self._run()
+        finally:
+            self._unmark()
+            if self._job:
+                tidy(self._script.folder / self._job)
+
+    def _run(self) -> int:
+        from train.pack import build_agent
+
+        digest = build_agent().digest
+        copies = self._agree(digest)
+        env = {name: value for name, value in self._environ.items() if name != SECRET_VARIABLE}
+        with (
+            tempfile.TemporaryDirectory(prefix="fleet-", ignore_cleanup_errors=True) as root,
+            LocalAgent(Path(root), digest, env) as agent,
+            Folders(self._script.folder / self._job, self._task) as folders,
+        ):
+            seat = Seat(agent, self._job, self._task, self._node)
+            prepared = self._prepare(seat, copies)
+            commit = self._commit(prepared, copies.replication, folders.env)
+            self._start(seat, commit)
+            try:
+                result = seat.follow(self._sink, leads=self._leads)
+            except BaseException:
+                seat.give_up()
+                raise
+            return self._end(seat, commit, result)
+
+    def _unmark(self) -> None:
+        if self._mark is not None:
+            self._mark.unlink(missing_ok=True)
+
+    # --- coming together --------------------------------------------------------------------------------------------
+
+    def _agree(self, digest: str) -> Copies:
+        """Find out whether all are about to do the same, how the job is called, and where its checkpoints go.
+
+        Raises:
+            NotReadyError: they are not.
+        """
+        check_policy(self._request.policy, spares=0, hosts=self._meeting.size, link_timeout_s=10.0)
+        mine: Value = {
+            "host": socket.gethostname(),
+            "boot": boot_id(),
+            "version of fleet": digest,
+            "command line": [self._request.script, *self._request.arguments],
+            f"content of {self._request.script}": hashlib.sha256(self._script.file.read_bytes()).hexdigest(),
+        }
+        if self._leads:
+            self._job = f"fleet-{self._launch.job}" if self._launch.job else job_id(time.time())
+            self._mark = mark(self._request.checkpoint_dir, self._script.folder, self._job)
+            mine |= {"job": self._job, "mark": self._mark.name if self._mark else ""}
+        values = self._meeting.gather("hello", mine, self._request.wait_s)
+        self._job = str(values[0]["job"])
+        self._hosts = [str(value["host"]) for value in values]
+        self._one_computer = len({(value["host"], value["boot"]) for value in values}) == 1
+        for what in sorted(mine.keys() - {"host", "boot", "job", "mark"}):
+            others = [rank for rank, value in enumerate(values) if value.get(what) != values[0].get(what)]
+            if others:
+                name = self._party.names(others)
+                raise self._common(NotReadyError(f"the {what} on {name} is not that of {self._party.name(0)}"))
+        return Copies(self._request.checkpoint_dir, self._script.folder, self._job, str(values[0]["mark"]))
+
+    @property
+    def _party(self) -> Party:
+        return Party(self._rank, self._meeting.size, tuple(self._hosts))
+
+    def _common(self, error: FleetError) -> Exception:
+        """What all see alike is told by rank 0 alone."""
+        return error if self._leads else AbandonedError(self._party.name(0), error.sentence, error.exit_code)
+
+    def _address(self) -> str:
+        if self._one_computer:
+            return self._request.address or LOOPBACK
+        nodes = self._launch.nodes or self._hosts
+        own = self._launch.node(self._rank) or socket.gethostname()
+        found = self._request.address or self._meeting.address or own_address(own, nodes)
+        if not found:
+            raise NotReadyError(
+                f"by which address the others reach {self._node} is not known",
+                cause=f"{', '.join(name for name in nodes if name != own)} cannot be looked up here",
+                next_step="fleet agent --address ADDRESS …",
+            )
+        return found
+
+    def _prepare(self, seat: Seat, copies: Copies) -> list[Prepared]:
+        own = seat.prepare(
+            Prepare(
+                job=self._job,
+                fleet=self._job,
+                task=self._task,
+                entries=[],
+                address=self._address(),
+                python=self._request.python,
+                folder=str(self._script.folder),
+            )
+        )
+        mine = {"prepared": to_dict(own), "sees": copies.shared()}
+        values = self._meeting.gather("prepared", mine, _PREPARED_S)
+        self._unmark()
+        blind = [rank for rank, value in enumerate(values) if not value["sees"]]
+        if 0 < len(blind) < len(values) - 1:
+            seen = self._party.names([rank for rank in range(len(values)) if rank not in blind])
+            error = NotReadyError(
+                f"{seen} share the folder of checkpoints, and {self._party.names(blind)} "
+                f"{'does' if len(blind) == 1 else 'do'} not",
+                next_step="--checkpoint-dir PATH, a folder that all nodes share, or that none does",
+            )
+            raise self._common(error)
+        copies.decide(shared=not blind)
+        return [build(Prepared, value["prepared"]) for value in values]
+
+    def _commit(self, prepared: Sequence[Prepared], copied: Replication, outputs: dict[str, str]) -> Commit:
+        choice = self._keras(prepared)
+        if choice.note and self._leads:
+            self._sink.emit(Note(choice.note))
+        return Commit(
+            job=self._job,
+            task=self._task,
+            members=[item.member for item in prepared],
+            secret=self._meeting.secret,
+            command=[prepared[self._rank].python, self._script.argument, *self._request.arguments],
+            env={"PWD": str(self._script.folder), **choice.env, **outputs, **self._request.env},
+            secret_env={},
+            grace_s=self._request.grace_s,
+            policy=self._request.policy,
+            replication=copied,
+        )
+
+    def _keras(self, prepared: Sequence[Prepared]) -> Choice:
+        folder = self._script.folder
+        sources = {str(path): path.read_bytes() for path in imports(self._script.file, folder)}
+        versions = {item.task: item.versions for item in prepared}
+        try:
+            return choose(needs_legacy(sources), versions, self._request.env)
+        except KerasError as error:
+            found = NotReadyError(error.sentence, cause=error.cause, next_step=error.next_step)
+            raise self._common(found) from error
+
+    def _start(self, seat: Seat, commit: Commit) -> None:
+        """Commit here and everywhere; where one cannot, nothing goes on."""
+        seat.commit(commit)
+        try:
+            self._meeting.gather("committed", {}, _COMMITTED_S)
+        except BaseException:
+            seat.give_up()
+            raise
+        if self._leads:
+            self._sink.emit(
+                JobStarted(
+                    job=self._job,
+                    script=self._request.script,
+                    attempt=1,
+                    members=tuple(commit.members),
+                    started_at=time.time(),
+                    attempts=most_attempts(self._request.policy),
+                )
+            )
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _end(self, seat: Seat, commit: Commit, result: JobResult) -> int:
+        """Tell how the job ended, and find the first cause together where it failed."""
+        ended_well = result.outcome is Outcome.SUCCEEDED
+        failed = result.started and not ended_well
+        own: Value = seat.own.value() if failed else {}
+        if not self._leads:
+            self._meeting.give("end", own)
+        try:
+            if seat.stopped_by and not ended_well:
+                raise CancelledError(f"job {self._job} was stopped by {seat.stopped_by}")
+            cause = self._cause(commit, own, result) if self._leads and failed else None
+            if self._leads:
+                self._sink.emit(result)
+            _outcome(Ended(result, cause))
+        except FleetError as error:
+            if self._leads:
+                raise
+            return error.exit_code
+        return 0
+
+    def _cause(self, commit: Commit, own: Value, result: JobResult) -> Verdict | None:
+        """The first cause, from what all nodes have seen."""
+        values = self._meeting.collect("end", _COLLECT_S)
+        return verdict(commit.members, [own, *values.values()], result)
+
+
+def _outcome(ended: Ended) -> None:
+    """As `outcome_or_raise`; the next steps of a fleet are none here."""
+    try:
+        outcome_or_raise(ended)
+    except FleetError as error:
+        error.next_step = ended.verdict.next_step if ended.verdict else ""
+        raise

@@ -1,0 +1,237 @@
+"""A cluster of Slurm's own daemons on this computer: each node a network, a host name and processes of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from provision.keys import generate_ed25519
+from provision.local import sshd
+from tests.faults import namespaces as networks
+from tests.faults.namespaces import Namespace, namespaces
+from tests.program import PROGRAM, Ran, wait_for
+
+_PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "hostname", "unshare", "nsenter")
+_CONFIGURATION = """\
+ClusterName=tests
+SlurmctldHost=node0
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+MailProg=/bin/true
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+KillWait=15
+NodeName=node[0-{last}] CPUs={cores} State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
+"""
+# Run on a node: its name, and files of ours in the place of the system's.
+_ENTER = 'hostname "$1" && mount --bind "$2/hosts" /etc/hosts && mount --bind "$2/ssh_config" /etc/ssh/ssh_config'
+
+
+def obstacle() -> str:
+    """Why Slurm cannot run here; empty where it can."""
+    missing = [name for name in _PROGRAMS if shutil.which(name) is None]
+    if missing:
+        return f"{', '.join(missing)} not installed: apt-get install slurm-wlm"
+    return networks.obstacle()
+
+
+@dataclass
+class Slurm:
+    """A cluster that runs.
+
+    Attributes:
+        folder: Of its files; ``work`` below it is where commands run, on all nodes the same.
+        hosts: Its nodes: node0, which is where users type, node1, …
+        env: Variables of every command.
+    """
+
+    folder: Path
+    hosts: Sequence[Namespace]
+    env: dict[str, str] = field(default_factory=dict)
+    _daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def work(self) -> Path:
+        return self.folder / "work"
+
+    def command(self, number: int, *words: str, own_processes: bool = False) -> list[str]:
+        """What runs `words` on a node."""
+        network = ("nsenter", f"--net=/run/netns/{self.hosts[number].name}")
+        own = ("--pid", "--fork", "--kill-child", "--mount-proc") if own_processes else ()
+        enter = ("sh", "-c", f'{_ENTER} && shift 2 && exec "$@"', "sh", f"node{number}", str(self.folder))
+        return [*network, "unshare", "--mount", "--uts", *own, *enter, *words]
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("FLEET_", "SLURM_", "PBS_"))}
+        path = f"{PROGRAM.parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
+        state = str(self.folder / "fleet")
+        own = {"PATH": path, "SLURM_CONF": str(self.folder / "slurm.conf"), "FLEET_STATE_DIR": state}
+        return {**kept, **own, **self.env, **(more or {})}
+
+    def start(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Start a command on node0."""
+        return subprocess.Popen(
+            self.command(0, *words),
+            cwd=self.work,
+            env=self.environment(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def finish(self, process: subprocess.Popen[bytes], *, code: int | None = 0, timeout: float = 60) -> Ran:
+        """The end of a command; `code` is the exit code that must come, None for any."""
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            raise AssertionError(
+                f"no end within {timeout} s\n{out.decode()[-3000:]}\n{err.decode()[-3000:]}"
+            ) from None
+        ran = Ran(process.returncode, out, err.decode("utf-8", "replace"))
+        assert code is None or ran.code == code, f"exit code {ran.code}, not {code}\n{ran.text}\n{ran.err}"
+        return ran
+
+    def run(
+        self, *words: str, code: int | None = 0, timeout: float = 60, env: Mapping[str, str] | None = None
+    ) -> Ran:
+        """Run a command on node0 to its end."""
+        return self.finish(self.start(*words, env=env), code=code, timeout=timeout)
+
+    def script(self, name: str, text: str) -> Path:
+        path = self.work / name
+        path.write_text(text)
+        return path
+
+    def let_in(self) -> None:
+        """From now on, users log in from node to node, to one login folder for all, as on a shared file system."""
+        user = generate_ed25519("user")
+        key = self.folder / "id_ed25519"
+        key.touch(0o600)
+        key.write_text(user.private)
+        home = self.folder / "home"
+        home.mkdir()
+        known = []
+        for number, host in enumerate(self.hosts):
+            known.append(f"node{number} {self._sshd(number, host, user.public, home)}\n")
+        (self.folder / "known_hosts").write_text("".join(known))
+        (self.folder / "ssh_config").write_text(
+            f"Host *\n  User root\n  IdentityFile {key}\n  IdentityAgent none\n  StrictHostKeyChecking yes\n"
+            f"  UserKnownHostsFile {self.folder}/known_hosts\n  GlobalKnownHostsFile /dev/null\n"
+        )
+
+    def _sshd(self, number: int, host: Namespace, authorized: str, home: Path) -> str:
+        """Start the SSH server of a node; its host key."""
+        folder = self.folder / f"sshd-{number}"
+        folder.mkdir()
+        pair = generate_ed25519(f"node{number}")
+        (folder / "host_key").touch(0o600)
+        (folder / "host_key").write_text(pair.private)
+        (folder / "authorized_keys").write_text(authorized + "\n")
+        # sshd goes to the home folder of the system's list of users, whatever HOME says.
+        at_home = f'SetEnv HOME={home} SHLVL=1\nForceCommand cd "$HOME" && eval "$SSH_ORIGINAL_COMMAND"\n'
+        (folder / "sshd_config").write_text(sshd.configuration(folder, host.address, 22, "root") + at_home)
+        sshd.make_separation_folder()
+        program = sshd.find()
+        assert program is not None
+        self.daemon(self.command(number, program, "-D", "-e", "-f", str(folder / "sshd_config"), own_processes=True))
+        probe = ("bash", "-c", f"echo > /dev/tcp/{host.address}/22")
+        wait_for("sshd", lambda: self.run(*probe, code=None).code == 0)
+        return pair.public
+
+    # --- daemons ----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start everything, and wait until all nodes are idle."""
+        names = [f"{host.address} node{number}" for number, host in enumerate(self.hosts)]
+        (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
+        (self.folder / "ssh_config").touch()
+        for name in ("work", "state", *(f"spool-node{number}" for number in range(len(self.hosts)))):
+            (self.folder / name).mkdir(mode=0o755)
+        configuration = _CONFIGURATION.format(
+            folder=self.folder, last=len(self.hosts) - 1, cores=len(os.sched_getaffinity(0))
+        )
+        (self.folder / "slurm.conf").write_text(configuration)
+        version = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
+        (self.folder / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/{version}\nIgnoreSystemd=yes\n")
+        self._munge()
+        self.daemon(self.command(0, "slurmctld", "-D", own_processes=True))
+        for number in range(len(self.hosts)):
+            self.daemon(self.command(number, "slurmd", "-D", own_processes=True))
+        wait_for("all nodes to be idle", self._is_idle, 30)
+
+    def _munge(self) -> None:
+        key = self.folder / "munge.key"
+        key.touch(0o600)
+        key.write_bytes(os.urandom(128))
+        paths = [f"--{name}-file={self.folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
+        self.daemon(["munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *paths])
+        wait_for("munged", (self.folder / "munge.socket").exists)
+
+    def daemon(self, words: Sequence[str]) -> None:
+        """Start a process that ends with the cluster."""
+        with (self.folder / "daemons.log").open("ab") as log:
+            process = subprocess.Popen(
+                words, env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
+            )
+        self._daemons.append(process)
+
+    def _is_idle(self) -> bool:
+        for daemon in self._daemons:
+            assert daemon.poll() is None, (self.folder / "daemons.log").read_text(errors="replace")[-3000:]
+        return self.run("sinfo", "-h", "-o", "%n %t", code=None).text.count(" idle") == len(self.hosts)
+
+    def is_quiet(self) -> bool:
+        """Whether no job is left."""
+        return self.run("squeue", "-h").text == ""
+
+    def end(self) -> None:
+        """End everything that was started; what Slurm still runs on its nodes ends with them."""
+        for daemon in reversed(self._daemons):
+            _end(daemon)
+        for daemon in self._daemons:
+            daemon.wait(10)
+
+
+def _end(daemon: subprocess.Popen[bytes]) -> None:
+    """Kill a daemon: the first process of a node's own, and thereby all others there, or the only one."""
+    children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children")
+    with contextlib.suppress(OSError):
+        for child in children.read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+    if daemon.args[0] != "nsenter":  # type: ignore[index]
+        daemon.kill()
+
+
+@contextlib.contextmanager
+def slurm(folder: Path, nodes: int = 2) -> Iterator[Slurm]:
+    """A cluster below the folder `folder`, gone at the end."""
+    folder.chmod(0o755)
+    with namespaces(nodes) as hosts:
+        cluster = Slurm(folder, hosts)
+        try:
+            cluster.begin()
+            yield cluster
+        finally:
+            cluster.end()

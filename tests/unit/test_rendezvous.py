@@ -1,0 +1,344 @@
+"""Meetings in a folder and at an address: one contract for both; leftovers, strangers, and those who do not come."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.program import wait_for
+from train.rendezvous.address import own_address
+from train.rendezvous.folder import meet_in_folder
+from train.rendezvous.meeting import AbandonedError, Meeting, MeetingError, Party
+from train.rendezvous.tcp import meet_at, parse_place
+
+Join = Callable[..., Meeting]
+T = TypeVar("T")
+SECRET = "correct horse battery staple"
+NODES = ("n0", "n1", "n2")
+
+
+def free_port() -> int:
+    with socket.create_server(("", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who come later, or stay, are waited for less."""
+    for module in ("folder", "tcp"):
+        monkeypatch.setattr(f"train.rendezvous.{module}.SLACK_S", 0.3)
+    monkeypatch.setattr("train.rendezvous.folder._LEAVE_S", 0.5)
+
+
+@pytest.fixture(params=["folder", "tcp"])
+def join(request: pytest.FixtureRequest, tmp_path: Path) -> Join:
+    """Joins the meeting as one of its processes."""
+    port = free_port()
+
+    def meet(rank: int, size: int = 3, deadline_s: float = 10.0, nodes: tuple[str, ...] = NODES) -> Meeting:
+        party = Party(rank, size, nodes)
+        if request.param == "folder":
+            return meet_in_folder(tmp_path / "meeting", party, deadline_s)
+        return meet_at("127.0.0.1", port, party, SECRET, deadline_s)
+
+    return meet
+
+
+def together(*actions: Callable[[], T]) -> list[Future[T]]:
+    """What each of `actions` comes to, side by side."""
+    with ThreadPoolExecutor(len(actions)) as pool:
+        return [pool.submit(action) for action in actions]
+
+
+@contextlib.contextmanager
+def all_joined(join: Join, size: int = 3) -> Iterator[list[Meeting]]:
+    joined = together(*(lambda rank=rank: join(rank, size) for rank in range(size)))
+    meetings = [one.result() for one in joined]
+    yield meetings
+    for one in together(*(meeting.close for meeting in meetings)):
+        one.result()
+
+
+def test_all_tell_all_in_the_order_of_their_ranks(join: Join, tmp_path: Path) -> None:
+    with all_joined(join) as meetings:
+        assert {meeting.size for meeting in meetings} == {3}
+        assert len({meeting.secret for meeting in meetings}) == 1
+        assert len(bytes.fromhex(meetings[0].secret)) == 32
+        for about in ("first", "second"):
+            told = together(
+                *(lambda one=one, about=about: one.gather(about, {"me": id(one)}, 10) for one in meetings)
+            )
+            assert [one.result() for one in told] == 3 * [[{"me": id(one)} for one in meetings]]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_meeting_has_a_secret_of_its_own(join: Join) -> None:
+    secrets = []
+    for _ in range(2):
+        with all_joined(join, 2) as meetings:
+            secrets.append(meetings[1].secret)
+    assert len(set(secrets)) == 2
+
+
+def test_who_does_not_know_the_size_is_told(join: Join) -> None:
+    first, second = together(lambda: join(0, 2), lambda: join(1, 0, nodes=()))
+    assert second.result().size == 2
+    values = together(
+        lambda: first.result().gather("x", {}, 10), lambda: second.result().gather("x", {"own": "é"}, 10)
+    )
+    assert [one.result() for one in values] == 2 * [[{}, {"own": "é"}]]
+    second.result().close()
+    first.result().close()
+
+
+def test_who_expects_another_number_is_refused(join: Join) -> None:
+    first, second = together(lambda: join(0, 2), lambda: join(1, 3))
+    with pytest.raises(MeetingError, match=r"expects 2 processes, and n1 \(rank 1\) 3"):
+        second.result()
+    with pytest.raises(MeetingError, match=r"n1 \(rank 1\)"):
+        first.result().gather("hello", {}, 5)
+    first.result().close()
+
+
+def test_a_process_of_one_meets_itself(join: Join) -> None:
+    meeting = join(0, 1)
+    assert meeting.gather("x", {"a": 1}, 1) == [{"a": 1}]
+    meeting.close()
+
+
+def test_those_who_do_not_come_are_named(join: Join) -> None:
+    first, second = together(lambda: join(0, 3, 0.5), lambda: join(1, 3, 0.5))
+    with pytest.raises(MeetingError, match=r"waited 0\.5 s for n2 \(rank 2\)"):
+        first.result()
+    with pytest.raises(MeetingError):  # told by rank 0, or nothing came of it
+        second.result().gather("hello", {}, 5)
+
+
+def test_without_rank_0_the_others_say_so(join: Join) -> None:
+    with pytest.raises(MeetingError, match=r"waited 0\.3 s for n0 \(rank 0\).*has not started"):
+        join(1, 3, 0.3)
+
+
+def test_who_falls_silent_is_named(join: Join) -> None:
+    with all_joined(join) as meetings:
+        first, second = together(
+            lambda: meetings[0].gather("prepared", {}, 0.3), lambda: meetings[1].gather("prepared", {}, 0.3)
+        )
+        with pytest.raises(MeetingError, match=r"waited 0\.3 s for what n2 \(rank 2\) had to tell \(prepared\)"):
+            first.result()
+        with pytest.raises(MeetingError, match=r"waited 0\.3 s for"):
+            second.result()
+
+
+@pytest.mark.parametrize("who", [0, 2])
+def test_one_who_gives_up_ends_the_wait_of_all(join: Join, who: int) -> None:
+    with all_joined(join) as meetings:
+        waiting = [meeting for rank, meeting in enumerate(meetings) if rank != who]
+        begun = time.monotonic()
+        *told, _ = together(
+            *(lambda one=one: one.gather("prepared", {}, 20) for one in waiting),
+            lambda: meetings[who].abandon("no Python here", 14),
+        )
+        for one in told:
+            with pytest.raises(AbandonedError, match=f"n{who} \\(rank {who}\\) gave up: no Python here") as gave_up:
+                one.result()
+            assert gave_up.value.code == 14
+        assert time.monotonic() - begun < 5
+
+
+def test_what_the_others_leave_with_rank_0_needs_nobody_to_wait(join: Join) -> None:
+    with all_joined(join) as meetings:
+        meetings[1].give("end", {"log": "x" * 400_000})
+        assert meetings[0].collect("end", 0.5) == {1: {"log": "x" * 400_000}}
+        meetings[2].give("end", {})
+        assert meetings[0].collect("other", 0.2) == {}
+
+
+# --- in a folder ----------------------------------------------------------------------------------------------------
+
+
+def test_what_an_earlier_meeting_has_left_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    folder = tmp_path / "meeting"
+    old = folder / "run-0011223344556677"
+    old.mkdir(parents=True)
+    folder.chmod(0o700)
+    (old / "secret").write_text("old")
+    (old / "hello-1").write_text('{"old": true}')
+    (old / "abandoned-1").write_text('{"sentence": "old", "code": 1}')
+    (folder / "call").write_text(json.dumps({"call": "0011223344556677", "size": 2, "ranks": {"1": "aa"}}))
+    (folder / "rank-1").write_text(json.dumps({"nonce": "aa", "call": "0011223344556677"}))
+
+    def meet(rank: int) -> Meeting:
+        return meet_in_folder(folder, Party(rank, 2), 10)
+
+    with pytest.raises(MeetingError, match=r"waited 0\.3 s for rank 1"):
+        meet_in_folder(folder, Party(0, 2), 0.3)
+    first, second = together(lambda: meet(0), lambda: meet(1))
+    values = together(*(lambda one=one: one.result().gather("hello", {}, 10) for one in (first, second)))
+    assert [one.result() for one in values] == 2 * [[{}, {}]]
+    assert first.result().secret == second.result().secret != "old"
+    second.result().close()
+    first.result().close()
+    assert [path.name for path in folder.iterdir()] == [old.name]
+
+
+def test_the_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
+    meeting = meet_in_folder(tmp_path / "m", Party(0, 1), 1)
+    [secret] = (tmp_path / "m").glob("run-*/secret")
+    assert (tmp_path / "m").stat().st_mode & 0o777 == 0o700
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert secret.read_text() == meeting.secret
+    meeting.close()
+
+
+def test_a_folder_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m").chmod(0o750)
+    with pytest.raises(MeetingError, match="others could read the job's secret"):
+        meet_in_folder(tmp_path / "m", Party(0, 1), 1)
+
+
+def test_a_link_to_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir(mode=0o700)
+    (tmp_path / "m").symlink_to(tmp_path / "own")
+    with pytest.raises(MeetingError, match="others could read the job's secret"):
+        meet_in_folder(tmp_path / "m", Party(0, 1), 1)
+    assert list((tmp_path / "own").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MeetingError, match="cannot meet in") as refusal:
+        meet_in_folder(tmp_path / "missing" / "m", Party(0, 1), 1)
+    assert "No such file" in refusal.value.cause
+
+
+def test_two_of_one_rank_are_noticed(tmp_path: Path) -> None:
+    def meet() -> Meeting:
+        return meet_in_folder(tmp_path / "m", Party(1, 2), 1)
+
+    def after_the_first() -> Meeting:
+        wait_for("the first one", (tmp_path / "m" / "rank-1").exists)
+        return meet()
+
+    first, second = together(meet, after_the_first)
+    with pytest.raises(MeetingError, match=r"another process in .* is rank 1, too"):
+        first.result()
+    with pytest.raises(MeetingError, match="waited 1 s for rank 0"):
+        second.result()
+
+
+# --- at an address --------------------------------------------------------------------------------------------------
+
+
+def test_who_does_not_know_the_secret_learns_it_and_rank_0_too() -> None:
+    port = free_port()
+    first, second = together(
+        lambda: meet_at("127.0.0.1", port, Party(0, 2), SECRET, 1.0),
+        lambda: meet_at("127.0.0.1", port, Party(1, 2), "another secret altogether", 1.0),
+    )
+    with pytest.raises(MeetingError, match="does not know the secret of the meeting"):
+        second.result()
+    with pytest.raises(MeetingError, match=r"waited 1 s for rank 1") as missing:
+        first.result()
+    assert missing.value.cause == "127.0.0.1 came without the secret"
+
+
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.0\r\n\r\n", b"\x00" * 8192, b'{"hello": ["rendezvous", 0, "1"]}\n'])
+def test_strangers_are_hung_up_on_and_do_not_disturb(noise: bytes) -> None:
+    port = free_port()
+
+    def stranger() -> bytes:
+        with connected(port) as connection:
+            connection.sendall(noise)
+            with contextlib.suppress(ConnectionResetError):
+                return connection.recv(100)
+            return b""
+
+    def late() -> Meeting:
+        stranger()
+        return meet_at("127.0.0.1", port, Party(1, 2), SECRET, 10)
+
+    first, second = together(lambda: meet_at("127.0.0.1", port, Party(0, 2), SECRET, 10), late)
+    assert first.result().secret == second.result().secret
+    second.result().close()
+    first.result().close()
+
+
+def connected(port: int) -> socket.socket:
+    def connection() -> socket.socket | None:
+        with contextlib.suppress(OSError):
+            return socket.create_connection(("127.0.0.1", port), timeout=10)
+        return None
+
+    return wait_for("rank 0", connection)
+
+
+def test_a_connection_that_breaks_names_who_is_gone() -> None:
+    port = free_port()
+    with all_joined(lambda rank, size: meet_at("127.0.0.1", port, Party(rank, size, NODES), SECRET, 10)) as meetings:
+        timer = threading.Timer(0.1, meetings[1].close)
+        timer.start()
+        with pytest.raises(MeetingError, match="n1 \\(rank 1\\) is gone"):
+            meetings[0].gather("prepared", {}, 10)
+        timer.join()
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("", 0)) as taken, pytest.raises(MeetingError, match="rank 0 cannot listen on port"):
+        meet_at("127.0.0.1", taken.getsockname()[1], Party(0, 2), SECRET, 1)
+
+
+def test_the_own_address_is_that_of_the_connection() -> None:
+    port = free_port()
+    with all_joined(lambda rank, size: meet_at("127.0.0.1", port, Party(rank, size), SECRET, 10), 2) as meetings:
+        assert [meeting.address for meeting in meetings] == ["127.0.0.1", "127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("tcp://node1:29400", ("node1", 29400)),
+        ("tcp://:29400", ("first", 29400)),
+        ("tcp://[fd00::1]:80", ("fd00::1", 80)),
+    ],
+)
+def test_places(text: str, place: tuple[str, int]) -> None:
+    assert parse_place(text, "first") == place
+
+
+@pytest.mark.parametrize("text", ["tcp://node1", "tcp://node1:", "tcp://node1:0", "tcp://node1:65536", "tcp://a/b:1"])
+def test_places_that_are_none(text: str) -> None:
+    with pytest.raises(MeetingError, match="is no address"):
+        parse_place(text, "")
+
+
+def test_without_a_host_the_first_node_must_be_known() -> None:
+    with pytest.raises(MeetingError, match="is no address"):
+        parse_place("tcp://:29400", "")
+
+
+# --- which address --------------------------------------------------------------------------------------------------
+
+
+def test_names_that_nobody_knows_and_loopback_ways_are_passed_over() -> None:
+    assert own_address("n0", ["n0", "no-such-host.invalid", "127.0.0.9"]) == ""
+
+
+def test_it_is_the_address_of_the_way_to_another_node() -> None:
+    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent
+        except OSError:
+            pytest.skip("no way leads out of this computer")
+        expected = probe.getsockname()[0]
+    assert own_address("n0", ["n0", "192.0.2.1"]) == expected

@@ -1,0 +1,460 @@
+"""`fleet agent` without TensorFlow: by hand, by a stand-in for PBS, and by Slurm itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from provision.allocation import expand_nodelist
+from tests.pbs import StandIn
+from tests.program import PROGRAM, Program, Ran, wait_for
+from tests.slurm import Slurm, obstacle, slurm
+from tests.wire.machines import free_port
+
+pytestmark = pytest.mark.wire
+
+TASK = """\
+import json, os, pathlib, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+me = config["task"]["index"]
+attempt = int(os.environ["FLEET_ATTEMPT"])
+names = ("FLEET_CHECKPOINT_DIR", "FLEET_LOG_DIR", "AIP_MODEL_DIR", "PWD")
+words = {"config": config, "folder": os.getcwd(), "arguments": sys.argv[1:], "attempt": attempt,
+         "secret": os.environ.get("FLEET_RENDEZVOUS_SECRET"), **{name: os.environ[name] for name in names}}
+os.write(1, json.dumps(words).encode() + b"\\n")  # at once: the other task may end this one
+if "save" in sys.argv and me == 0:
+    pathlib.Path(os.environ["FLEET_CHECKPOINT_DIR"], "ckpt").write_text("saved")
+if f"fail-{me}-{attempt}" in sys.argv:
+    sys.exit("it ends on purpose")
+if "raise" in sys.argv and me == 1:
+    raise ValueError("on purpose")
+if "sleep" in sys.argv:
+    print("sleeping", flush=True)
+    time.sleep(60)
+"""
+
+
+def told(text: str) -> list[dict[str, object]]:
+    """What the tasks printed of themselves."""
+    found = [line.partition("{") for line in text.splitlines() if '"config"' in line]
+    return [json.loads(brace + rest) for _, brace, rest in found]
+
+
+class Pair:
+    """Two processes that were started by hand."""
+
+    def __init__(self, program: Program, temporary: Path) -> None:
+        self.program = program
+        program.env["TMPDIR"] = str(temporary)
+        program.script("task.py", TASK)
+
+    def start(
+        self, rank: int, *words: str, options: tuple[str, ...] = (), size: int = 2, env: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        place = () if "--rendezvous" in options else ("--rendezvous", "meeting")
+        own = ("agent", "--rank", str(rank), "--size", str(size), *place, *options)
+        return self.program.start(*own, "task.py", "--", *words, env=env)
+
+    def run(self, *words: str, options: tuple[str, ...] = (), code: int | None = 0, **env: str) -> list[Ran]:
+        started = [self.start(rank, *words, options=options, env=env) for rank in (0, 1)]
+        return [self.program.finish(one, code=code) for one in started]
+
+    def left(self) -> list[str]:
+        return sorted(path.name for path in self.program.folder.iterdir() if path.name != "task.py")
+
+
+@pytest.fixture
+def pair(program: Program, tmp_path: Path) -> Iterator[Pair]:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    yield Pair(program, temporary)
+    assert list(temporary.iterdir()) == []
+    mark = f"TMPDIR={temporary}"
+    assert [one for one in psutil.process_iter() if mark in environment_of(one)] == []
+
+
+def environment_of(process: psutil.Process) -> str:
+    try:
+        return "\n".join(f"{key}={value}" for key, value in process.environ().items())
+    except (psutil.Error, OSError):
+        return ""
+
+
+# --- by hand --------------------------------------------------------------------------------------------------------
+
+
+def test_two_processes_meet_and_run_in_place(pair: Pair) -> None:
+    first, second = pair.run("--epochs", "5")
+    [one], [other] = told(first.text), told(second.text)
+    assert one["config"]["task"] == {"type": "worker", "index": 0}  # type: ignore[index]
+    assert other["config"]["task"] == {"type": "worker", "index": 1}  # type: ignore[index]
+    assert one["config"]["cluster"] == other["config"]["cluster"]  # type: ignore[index]
+    assert one["folder"] == other["folder"] == one["PWD"] == str(pair.program.folder)
+    assert one["arguments"] == ["--epochs", "5"]
+    assert one["FLEET_CHECKPOINT_DIR"] == other["FLEET_CHECKPOINT_DIR"]
+    assert one["FLEET_LOG_DIR"] != other["FLEET_LOG_DIR"]
+    assert first.text.count("\n") == 1  # no prefix of ours
+    assert "started: task.py on worker-[0-1]" in first.err
+    assert "succeeded" in first.err
+    assert second.err == ""
+    assert pair.left() == []
+
+
+def test_what_the_tasks_leave_is_in_the_folder_afterwards(pair: Pair) -> None:
+    first, _ = pair.run("save")
+    [one] = told(first.text)
+    assert Path(str(one["FLEET_CHECKPOINT_DIR"]), "ckpt").read_text() == "saved"
+    assert [str(path) for path in Path(str(one["FLEET_CHECKPOINT_DIR"])).iterdir()] == [
+        str(Path(str(one["FLEET_CHECKPOINT_DIR"])) / "ckpt")
+    ]
+    assert len(pair.left()) == 1
+
+
+def test_the_first_process_tells_why_it_failed_and_all_end_alike(pair: Pair) -> None:
+    first, second = pair.run("fail-1-1", code=100)
+    assert "job 20" in first.err
+    assert "failed: worker-1 exited with" in first.err
+    assert "it ends on purpose" in first.err
+    assert "fleet logs" not in first.err
+    assert second.err == ""
+    assert "it ends on purpose" in second.text
+    assert pair.left() == []
+
+
+def test_a_failure_is_survived_where_that_was_asked_for(pair: Pair) -> None:
+    first, second = pair.run("fail-1-1", options=("--restarts", "1"))
+    assert told(first.text)[-1]["attempt"] == 2
+    assert [one["attempt"] for one in told(second.text)] == [1, 2]
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_signal_stops_the_job_in_order(pair: Pair, who: int) -> None:
+    started = [pair.start(rank, "sleep") for rank in (0, 1)]
+    for one in started:
+        assert one.stdout is not None
+        while one.stdout.readline() != b"sleeping\n":
+            assert one.poll() is None
+    started[who].send_signal(signal.SIGTERM)
+    first, second = (pair.program.finish(one, code=103) for one in started)
+    assert "was stopped" in first.err
+    assert second.err == ""
+
+
+def test_a_signal_before_the_others_come_is_obeyed(pair: Pair) -> None:
+    waiting = pair.start(0)
+    wait_for("the meeting", lambda: list((pair.program.folder / "meeting").glob("call")) or None)
+    waiting.send_signal(signal.SIGTERM)
+    assert "interrupted; nothing was started" in pair.program.finish(waiting, code=103).err
+    assert pair.left() == []
+
+
+def test_who_does_not_come_is_named(pair: Pair) -> None:
+    ran = pair.program.finish(pair.start(0, options=("--wait", "1s", "--nodes", "gpu[1-2]")), code=14)
+    assert "waited 1 s for gpu2 (rank 1) in " in ran.err
+    assert "it has not started, or sees another folder" in ran.err
+    assert told(ran.text) == []
+
+
+def test_another_script_on_one_of_them_is_named_before_anything_runs(pair: Pair, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "task.py").write_text(TASK + "# changed\n")
+    place = ("--rendezvous", str(tmp_path / "meeting"))
+    started = [
+        pair.start(0, options=place),
+        pair.start(1, options=(*place, "--workdir", str(other))),
+    ]
+    first, second = (pair.program.finish(one, code=14) for one in started)
+    assert "the content of task.py on " in first.err
+    assert "(rank 1) is not that of " in first.err
+    assert second.err == ""
+    assert first.out == second.out == b""
+    assert not list(other.glob("20*"))
+
+
+def test_a_host_without_the_interpreter_stops_all_with_its_reason(pair: Pair) -> None:
+    started = [pair.start(0), pair.start(1, options=("--python", "/no/such/python"))]
+    first, second = (pair.program.finish(one, code=14) for one in started)
+    assert "/no/such/python on this host does not run" in second.err
+    assert first.err == ""
+    assert first.out == second.out == b""
+
+
+def test_folders_that_are_not_shared_get_copies_of_checkpoints(pair: Pair, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "task.py").write_text(TASK)
+    place = ("--rendezvous", str(tmp_path / "meeting"))
+    started = [
+        pair.start(0, "save", "fail-1-1", options=(*place, "--restarts", "1")),
+        pair.start(1, "save", "fail-1-1", options=(*place, "--restarts", "1", "--workdir", str(other))),
+    ]
+    first, second = (pair.program.finish(one) for one in started)
+    own, copy = told(first.text)[-1]["FLEET_CHECKPOINT_DIR"], told(second.text)[-1]["FLEET_CHECKPOINT_DIR"]
+    assert own != copy
+    assert Path(str(own), "ckpt").read_text() == "saved"
+
+
+def test_a_folder_that_some_share_is_refused(pair: Pair, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "task.py").write_text(TASK)
+    place = ("--rendezvous", str(tmp_path / "meeting"))
+    started = [pair.start(rank, options=place, size=3) for rank in (0, 1)]
+    started.append(pair.start(2, options=(*place, "--workdir", str(other)), size=3))
+    ran = [pair.program.finish(one, code=14) for one in started]
+    assert "(rank 0), " in ran[0].err
+    assert "(rank 1) share the folder of checkpoints, and " in ran[0].err
+    assert "(rank 2) does not" in ran[0].err
+    assert ran[1].err == ran[2].err == ""
+    assert [one.out for one in ran] == [b"", b"", b""]
+    assert list(other.iterdir()) == [other / "task.py"]
+    assert pair.left() == []
+
+
+def test_a_job_that_is_started_again_finds_its_checkpoints(pair: Pair) -> None:
+    for words in (("save",), ()):
+        started = []
+        for rank in (0, 1):
+            env = {"SLURM_JOB_ID": "77", "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2"}
+            started.append(pair.program.start("agent", "task.py", "--", *words, env=env))
+        for one in started:
+            [task] = told(pair.program.finish(one).text)
+            assert task["FLEET_CHECKPOINT_DIR"] == str(pair.program.folder / "fleet-77" / "checkpoints")
+        assert (pair.program.folder / "fleet-77" / "checkpoints" / "ckpt").read_text() == "saved"
+    assert pair.left() == ["fleet-77"]
+
+
+def test_at_an_address_with_a_secret(pair: Pair) -> None:
+    place = ("--rendezvous", f"tcp://127.0.0.1:{free_port('127.0.0.1')}")
+    first, second = pair.run("x", options=place, FLEET_RENDEZVOUS_SECRET="0123456789abcdef")
+    assert [one["secret"] for one in told(first.text) + told(second.text)] == [None, None]
+    assert pair.left() == []
+
+
+def test_at_an_address_without_a_secret_nothing_is_started(pair: Pair) -> None:
+    place = ("--rendezvous", "tcp://127.0.0.1:29400")
+    for ran in pair.run(options=place, code=2):
+        assert "needs a secret of at least 16 characters" in ran.err
+        assert "export FLEET_RENDEZVOUS_SECRET" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("agent", "task.py"), "does not know which of how many"),
+        (("agent", "--rank", "0", "task.py"), "belong together"),
+        (("agent", "--rank", "0", "--size", "1", "task.py"), "where the processes meet is not known"),
+        (("agent", "--rank", "0", "--size", "1", "--rendezvous", "m", "no.py"), "there is no script"),
+        (("agent", "--rank", "0", "--size", "1", "--workdir", "no", "task.py"), "there is no folder"),
+        (("agent", "--rank", "0", "--size", "1", "--rendezvous", "tcp://x", "task.py"), "is no address"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(pair: Pair, words: tuple[str, ...], why: str) -> None:
+    ran = pair.program.run(*words, code=None)
+    assert ran.code in (2, 14)
+    assert why in ran.err
+    assert pair.left() == []
+
+
+# --- a stand-in for PBS ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nodes", ["n0\nn1\n", "n0\nn0\nn1\nn1\n"], ids=["a slot each", "two slots each"])
+def test_a_stand_in_for_pbs_trains_by_three_lines(pair: Pair, tmp_path: Path, nodes: str) -> None:
+    stand_in = StandIn.make(tmp_path / "pbs", nodes)
+    script = pair.program.script("job.sh", f"#!/bin/sh\n#PBS -l select=2\npbsdsh -- {PROGRAM} agent task.py -- a\n")
+    env = pair.program.environment({"PATH": f"{stand_in.programs}{os.pathsep}{os.environ['PATH']}"})
+    done = subprocess.run(
+        ["qsub", str(script)],
+        cwd=pair.program.folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    tasks = sorted(told(done.stdout), key=lambda one: one["config"]["task"]["index"])  # type: ignore[index]
+    assert [one["config"]["task"]["index"] for one in tasks] == [0, 1]  # type: ignore[index]
+    assert {one["folder"] for one in tasks} == {str(pair.program.folder)}
+    assert all("/fleet-7.stand-in/" in str(one["FLEET_CHECKPOINT_DIR"]) for one in tasks)
+    assert "job fleet-7.stand-in succeeded" in done.stderr
+    assert pair.left() == ["job.sh"]
+
+
+# --- Slurm ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """Two nodes of a real Slurm, for all tests of this file."""
+    if why := obstacle():
+        pytest.skip(why)
+    with slurm(tmp_path_factory.mktemp("slurm")) as found:
+        found.script("task.py", TASK)
+        found.env["TMPDIR"] = str(found.folder / "tmp")
+        (found.folder / "tmp").mkdir()
+        yield found
+
+
+def left(cluster: Slurm) -> list[str]:
+    """What is left of jobs, in the working folder and in that for temporary files."""
+    own = {"task.py", "job.sh", "out"}
+    found = [path for folder in (cluster.work, cluster.folder / "tmp") for path in folder.iterdir()]
+    return [str(path) for path in found if path.name not in own]
+
+
+def test_a_batch_script_of_three_lines_trains(cluster: Slurm) -> None:
+    script = cluster.script(
+        "job.sh", "#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node=1\nsrun fleet agent task.py -- --epochs 5\n"
+    )
+    [job] = cluster.run("sbatch", "--parsable", "-o", "out", str(script)).text.split()
+    out = cluster.work / "out"
+    wait_for("the job's end", lambda: out.exists() and f"fleet-{job}.0 succeeded" in out.read_text(), 30)
+    tasks = told(out.read_text())
+    addresses = [host.address for host in cluster.hosts]
+    for task in tasks:
+        cluster_spec = task["config"]["cluster"]  # type: ignore[index]
+        assert cluster_spec == {"worker": [f"{address}:2222" for address in addresses]}
+        assert task["folder"] == str(cluster.work)
+    assert len(tasks) == 2
+    wait_for("Slurm to be done", cluster.is_quiet)
+    assert left(cluster) == []
+
+
+def test_srun_ends_with_the_code_of_the_job(cluster: Slurm) -> None:
+    ran = cluster.run(
+        "srun", "-l", "-N2", "--ntasks-per-node=1", "fleet", "agent", "task.py", "--", "raise", code=100
+    )
+    assert "0: fleet: job fleet-" in ran.err
+    assert f"worker-1 ({cluster.hosts[1].address}) raised ValueError: on purpose" in ran.err
+    assert "1: fleet:" not in ran.err
+    assert left(cluster) == []
+
+
+def test_scancel_stops_the_job_in_order(cluster: Slurm) -> None:
+    running = cluster.start("srun", "-N2", "--ntasks-per-node=1", "fleet", "agent", "task.py", "--", "sleep")
+    assert running.stdout is not None
+    seen = 0
+    while seen < 2:
+        seen += running.stdout.readline() == b"sleeping\n"
+        assert running.poll() is None
+    [job] = cluster.run("squeue", "-h", "-o", "%i").text.split()
+    begun = time.monotonic()
+    cluster.run("scancel", job)
+    ran = cluster.finish(running, code=None)
+    assert time.monotonic() - begun < 12
+    # Each node is told; the job may be over before the first one is.
+    assert re.search(rf"fleet: job fleet-{job}\.0 was stopped( by SIGTERM)?\.", ran.err)
+    assert "Exited with exit code 103" in ran.err
+    wait_for("Slurm to be done", cluster.is_quiet)
+    assert left(cluster) == []
+
+
+def test_a_node_that_does_not_start_is_named_by_slurms_name(cluster: Slurm) -> None:
+    one = 'test "$SLURM_PROCID" = 1 || exec fleet agent --wait 1s task.py'
+    ran = cluster.run("srun", "-N2", "--ntasks-per-node=1", "sh", "-c", one, code=14)
+    assert "waited 1 s for node1 (rank 1) in " in ran.err
+    assert left(cluster) == []
+
+
+def test_without_srun_it_is_told_so(cluster: Slurm) -> None:
+    ran = cluster.run("salloc", "-N2", "fleet", "agent", "task.py", code=2)
+    assert "has not started it on its nodes" in ran.err
+    assert "next: srun fleet agent task.py" in ran.err
+
+
+def test_several_tasks_a_node_and_an_address_for_a_meeting(cluster: Slurm) -> None:
+    words = ("srun", "-N2", "-n3", "--overcommit", "fleet", "agent", "--rendezvous", "tcp://:29400", "task.py")
+    ran = cluster.run(*words, env={"FLEET_RENDEZVOUS_SECRET": "0123456789abcdef"})
+    tasks = told(ran.text)
+    assert len(tasks) == 3
+    [spec] = {json.dumps(task["config"]["cluster"]) for task in tasks}  # type: ignore[index]
+    endpoints = json.loads(spec)["worker"]
+    assert len(set(endpoints)) == 3
+    assert {endpoint.partition(":")[0] for endpoint in endpoints} == {host.address for host in cluster.hosts}
+    assert left(cluster) == []
+
+
+@pytest.mark.parametrize(
+    "expression", ["node[0-1]", "gpu[01-03,7],login1", "a[1-2]b[3-4]", "n[8-11]", "n[008-011]", "x1,x[1-3],x2"]
+)
+def test_node_lists_are_read_as_scontrol_reads_them(cluster: Slurm, expression: str) -> None:
+    theirs = cluster.run("scontrol", "show", "hostnames", expression).text.split()
+    assert list(expand_nodelist(expression)) == list(dict.fromkeys(theirs))
+
+
+# --- over SSH -------------------------------------------------------------------------------------------------------
+
+OVER_SSH = """\
+set -e
+fleet up --provider slurm
+fleet train task.py -- over ssh
+fleet up --provider slurm
+fleet status
+fleet down --yes
+"""
+
+
+@pytest.fixture(scope="module")
+def reachable(cluster: Slurm) -> Slurm:
+    cluster.let_in()
+    return cluster
+
+
+def test_an_allocations_nodes_are_a_fleet_over_ssh(reachable: Slurm) -> None:
+    script = reachable.script("job.sh", OVER_SSH)
+    ran = reachable.run("salloc", "-Q", "-N2", "sh", "-c", f". {script}", timeout=90)
+    tasks = told(ran.text)
+    assert [task["arguments"] for task in tasks] == [["over", "ssh"]] * 2
+    for task in tasks:
+        endpoints = task["config"]["cluster"]["worker"]  # type: ignore[index]
+        assert [endpoint.partition(":")[0] for endpoint in endpoints] == [host.address for host in reachable.hosts]
+    assert "was already up; every host answers" in ran.err
+    assert "node0" in ran.text
+    # Both nodes have one login folder, and what a fleet had there is gone.
+    assert [path for path in (reachable.folder / "home").rglob("*") if path.is_file()] == []
+    assert not list((reachable.folder / "fleet" / "static").rglob("*.json"))
+
+
+def test_a_fleet_of_another_allocation_is_not_taken_for_this_one(reachable: Slurm) -> None:
+    up = "fleet up --provider slurm"
+    reachable.run("salloc", "-Q", "-N2", "sh", "-c", up)
+    ran = reachable.run("salloc", "-Q", "-N2", "sh", "-c", up, code=2)
+    assert "hosts of slurm:" in ran.err
+    assert "fleet down first" in ran.err
+    reachable.run("fleet", "down", "--yes")
+
+
+def test_outside_of_an_allocation_it_is_said_what_to_type(reachable: Slurm) -> None:
+    for provider, program in (("slurm", "salloc -N 2"), ("pbs", "qsub -I")):
+        ran = reachable.run("fleet", "up", "--provider", provider, code=2)
+        assert "This is not inside an allocation of " in ran.err
+        assert program in ran.err
+        ran = reachable.run("fleet", "doctor", "--provider", provider, code=None)
+        assert "This is not inside an allocation of " in ran.text + ran.err
+
+
+def test_as_many_workers_as_there_are_nodes_and_no_more(reachable: Slurm) -> None:
+    ran = reachable.run("salloc", "-Q", "-N2", "fleet", "up", "--provider", "slurm", "--workers", "3", code=2)
+    assert "3 workers are asked for, and it has 2 hosts" in ran.err
+
+
+def test_the_node_file_of_pbs_names_hosts_once(reachable: Slurm) -> None:
+    nodes = reachable.folder / "nodes"
+    nodes.write_text("node1\nnode1\nnode0\n")
+    env = {"PBS_JOBID": "7.stand-in", "PBS_NODEFILE": str(nodes)}
+    ran = reachable.run("fleet", "up", "--provider", "pbs", "--dry-run", env=env)
+    assert "worker-0 would be node1, worker-1 would be node0" in ran.err
+    ran = reachable.run("fleet", "up", "--provider", "pbs", "--inventory", str(nodes), env=env, code=2)
+    assert "leave one of them out" in ran.err

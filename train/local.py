@@ -1,0 +1,128 @@
+"""A conversation with an agent on this computer, without SSH."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from train.agent.errors import ClientGoneError
+from train.agent.records import Hello, MalformedRecordError, Record
+from train.agent.wire import Channel
+
+START_S = 30.0
+_END_S = 5.0
+# What a batch system sends to all processes of a job alike must not end the one that stops the job in order.
+_SHELL = """trap '' INT TERM HUP; exec "$@" """
+_MAIN = "import sys; sys.path.append(sys.argv.pop(1)); from train.agent.serve import main; main()"
+
+
+class LocalAgentError(Exception):
+    """The agent does not do what it ought to.
+
+    Args:
+        sentence: What happened.
+        cause: Its last words.
+    """
+
+    def __init__(self, sentence: str, *, cause: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.cause = cause
+
+
+class LocalAgent:
+    """An agent that runs on this computer, started from the program's own files by its own interpreter.
+
+    Signals that end a job are ignored by the agent: it waits to be told.
+
+    Args:
+        root: Folder of its files, absolute.
+        digest: Hash of the agent, from `train.pack.build_agent`.
+        env: Environment of the agent and of its tasks.
+
+    Raises:
+        LocalAgentError: it does not start.
+    """
+
+    def __init__(self, root: Path, digest: str, env: dict[str, str]) -> None:
+        self._words = root / "agent.err"
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        program = [sys.executable, "-I", "-S", "-c", _MAIN, str(Path(__file__).parents[1])]
+        with self._words.open("wb") as words:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _SHELL, "sh", *program, str(root), digest],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                env=env,
+                cwd="/",
+            )
+        assert self._process.stdin is not None  # noqa: S101 - both are pipes
+        assert self._process.stdout is not None  # noqa: S101
+        self._channel = Channel(self._process.stdout.fileno(), self._process.stdin.fileno())
+        try:
+            hello, _ = self.receive(START_S, "starting")
+            if not isinstance(hello, Hello):
+                raise LocalAgentError("the agent said something else than hello")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> LocalAgent:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(self, record: Record) -> None:
+        """Send a request.
+
+        Raises:
+            LocalAgentError: the agent has ended.
+        """
+        try:
+            self._channel.send(record)
+        except ClientGoneError as error:
+            raise self._ended(str(error)) from error
+
+    def receive(self, deadline_s: float, doing: str) -> tuple[Record, bytes]:
+        """The next record, and the payload that follows it.
+
+        Args:
+            deadline_s: Longest time in which nothing comes, in seconds.
+            doing: What the agent is doing, for an error.
+
+        Raises:
+            LocalAgentError: nothing came, or the agent has ended.
+        """
+        try:
+            record = self._channel.receive(deadline_s)
+            size = int(getattr(record, "payload", 0))
+            return record, b"".join(self._channel.payload(size, deadline_s)) if size else b""
+        except MalformedRecordError as error:
+            raise LocalAgentError("the agent on this node said something that cannot be read") from error
+        except ClientGoneError as error:
+            raise self._ended(doing, deadline_s) from error
+
+    def close(self) -> None:
+        """End the conversation; what the agent supervises goes on."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ended(self, doing: str, waited_s: float = 0.0) -> LocalAgentError:
+        words = self._words.read_text("utf-8", "replace").split("\n")
+        last = next((line.strip() for line in reversed(words) if line.strip()), "")
+        code = self._process.poll()
+        if code is None and waited_s:
+            return LocalAgentError(f"waited {waited_s:g} s for the agent on this node ({doing})", cause=last)
+        return LocalAgentError(f"the agent on this node has ended ({doing})", cause=last)
