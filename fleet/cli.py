@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
 
 import typer
 from typer.core import TyperCommand
@@ -52,6 +52,59 @@ class Grouped(TyperCommand):
                     formatter.write_dl(records)
 
 
+_LOCAL_FIRST = "--local-first"
+_BEHIND = "fleet.behind"  # what stands behind --, in the context of a command
+
+
+class WithProgram(Grouped):
+    """A command that takes a script, whose arguments stand behind ``--``; without a script, any program does."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put aside what stands behind ``--``."""
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[_BEHIND] = tuple(args[at + 1 :])
+        return super().parse_args(ctx, args[:at])
+
+
+class WithTrial(WithProgram):
+    """A command that takes ``--local-first``, alone or with a length of time behind it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give the option its usual time where it has none."""
+        if _LOCAL_FIRST in args[: args.index("--") if "--" in args else len(args)]:
+            at = args.index(_LOCAL_FIRST)
+            if not (args[at + 1 : at + 2] and _is_time(args[at + 1])):
+                args = [*args[: at + 1], "60", *args[at + 1 :]]
+        return super().parse_args(ctx, args)
+
+
+def _is_time(word: str) -> bool:
+    try:
+        seconds(word)
+    except ValueError:
+        return False
+    return True
+
+
+class Words(NamedTuple):
+    """What a command line says of a program; of the first three, one at most is there."""
+
+    script: str
+    module: str
+    command: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+def _words(ctx: typer.Context, script: str, arguments: list[str] | None, module: str) -> Words:
+    behind: tuple[str, ...] = ctx.meta.get(_BEHIND, ())
+    before = (*([script] if script else []), *(arguments or ()))
+    if module:
+        return Words("", module, (), (*before, *behind))
+    if before:
+        return Words(before[0], "", (), (*before[1:], *behind))
+    return Words("", "", behind, ())
+
+
 class Output(str, Enum):
     """How a command tells what happens."""
 
@@ -75,7 +128,7 @@ OutputOption = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Worker = Annotated[
-    str, typer.Option("--worker", metavar="N", help="Only this worker: 0, worker-0, or all.", show_default=False)
+    str, typer.Option("--worker", metavar="N", help="Only this task: 0, worker-0, ps-0, or all.", show_default=False)
 ]
 
 
@@ -86,9 +139,14 @@ def _attended() -> bool:
 def _confirm(question: str) -> bool:
     if not _attended():
         return True
-    print(f"{question} [Y/n] ", end="", file=sys.stderr, flush=True)  # noqa: T201
+    return _answer(f"{question} [Y/n] ") in ("\n", "y", "yes")  # the end of the input is no answer
+
+
+def _answer(question: str) -> str:
+    """What the user types, in lower case; a line break alone, and nothing at the end of the input."""
+    print(question, end="", file=sys.stderr, flush=True)  # noqa: T201
     answer = sys.stdin.readline()
-    return bool(answer) and answer.strip().lower() in ("", "y", "yes")  # the end of the input is no answer
+    return answer.strip().lower() or answer[-1:]
 
 
 def _ports(sink: Sink | None = None, *, yes: bool = False) -> Ports:
@@ -101,7 +159,13 @@ def _ports(sink: Sink | None = None, *, yes: bool = False) -> Ports:
             sink.close()
         return yes or _confirm(question)
 
-    return Ports(store=Store(state_root()), confirm=ask, attended=yes or _attended())
+    def vouch(question: str) -> bool:
+        if sink is not None:
+            sink.close()
+        return _answer(f"{question} [y/N] ") in ("y", "yes")
+
+    attended = _attended()
+    return Ports(store=Store(state_root()), confirm=ask, attended=yes or attended, vouch=vouch if attended else None)
 
 
 def _sink(output: Output, *, prefix: bool = True) -> Sink:
@@ -151,6 +215,9 @@ def _seconds(given: str | float) -> float:
 
 
 _FAILURE, _WATCH, _CHECKPOINTS = "When the job fails", "Watches", "Checkpoints"
+_ROLES = "Roles"
+_EXISTING = "Hosts that exist already"
+_TOGETHER = "How the processes come together"
 _CLOUD, _NETWORK = "Google Compute Engine", "Network and rights on Google Compute Engine"
 
 Grace = Annotated[
@@ -176,15 +243,123 @@ Project = Annotated[
     ),
 ]
 
+Script = Annotated[
+    str,
+    typer.Argument(metavar="[SCRIPT]", help="task.py, task.R, or a folder with __main__.py.", show_default=False),
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- ARGS", help="Behind --: arguments of the script; without one, a program and its own."),
+]
+Module = Annotated[
+    str,
+    typer.Option(
+        "-m", metavar="MODULE", help="A module of the folder, package.task, as python -m runs it.", show_default=False
+    ),
+]
+Workdir = Annotated[
+    str,
+    typer.Option(
+        "--workdir",
+        metavar="DIR",
+        help="Folder to push; that of SCRIPT where not said, else the current one.",
+        show_default=False,
+    ),
+]
+Data = Annotated[
+    list[str] | None,
+    typer.Option("--data", metavar="SRC[:DEST]", help="Data to push, found at DEST in the working folder."),
+]
+RequirementsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--requirements",
+        metavar="FILE",
+        help="What pip installs for the script; requirements.txt beside it where not said.",
+    ),
+]
+NoRequirements = Annotated[bool, typer.Option("--no-requirements", help="Install nothing.")]
+VariableFiles = Annotated[
+    list[str] | None, typer.Option("--env-file", metavar="FILE", help="Variables, one K=V a line.")
+]
+Secrets = Annotated[
+    list[str] | None,
+    typer.Option("--secret", metavar="K[=@FILE]", help="Secret variable, from this environment or a file."),
+]
+Variables = Annotated[
+    list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="Variable of the script; K alone: as here.")
+]
+
+Restarts = Annotated[
+    int,
+    typer.Option(
+        "--restarts", metavar="N", min=0, help="Start all tasks again, at most N times.", rich_help_panel=_FAILURE
+    ),
+]
+
+RestartsAfter = Annotated[
+    Literal["never", "on-failure", "exit-code"],
+    typer.Option(
+        "--restart-policy",
+        help="After any failure, or after signals and exit codes from 128 on only.",
+        rich_help_panel=_FAILURE,
+    ),
+]
+
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="TIME",
+        parser=_seconds,
+        show_default=False,
+        help="End the whole job after so long.",
+        rich_help_panel=_WATCH,
+    ),
+]
+
+HangTimeout = Annotated[
+    float,
+    typer.Option(
+        "--hang-timeout",
+        metavar="TIME",
+        parser=_seconds,
+        show_default=False,
+        help="Without progress; nobody looks where not said.",
+        rich_help_panel=_WATCH,
+    ),
+]
+
+CheckpointDir = Annotated[
+    str,
+    typer.Option(
+        "--checkpoint-dir",
+        metavar="PATH",
+        help="Where SCRIPT writes them: below its folder, absolute on the hosts, or a URL, which is left alone. "
+        "The job's own folder where not said.",
+        show_default=False,
+        rich_help_panel=_CHECKPOINTS,
+    ),
+]
+
 
 @app.command(cls=Grouped)
 def up(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
     workers: Annotated[
         int | None,
-        typer.Option("--workers", "-w", metavar="N", parser=_whole, help="Number of workers; 2 where not said."),
+        typer.Option(
+            "--workers",
+            "-w",
+            metavar="N",
+            parser=_whole,
+            help="Number of workers; 2 where not said, with an inventory all.",
+        ),
     ] = None,
     provider: Annotated[
-        str | None, typer.Option("--provider", metavar="NAME", help="Where the hosts come from: local or gce.")
+        str | None,
+        typer.Option(
+            "--provider", metavar="NAME", help="Where the hosts come from: local, gce, static, slurm or pbs."
+        ),
     ] = None,
     python: Annotated[
         str | None, typer.Option("--python", metavar="PATH", help="Interpreter for the script on the hosts.")
@@ -194,13 +369,42 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
         typer.Option(
             "--package",
             metavar="REQ",
-            help="What pip installs on rented hosts; TensorFlow and Keras 2 where not said.",
+            help="What pip installs on hosts that are not this computer; on rented ones TensorFlow and Keras 2 "
+            "where not said.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would cost; start nothing.")] = False,
     yes: Yes = False,
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
+    inventory: Annotated[
+        str | None,
+        typer.Option(
+            "--inventory",
+            "-i",
+            metavar="FILE",
+            help="File that names them: Ansible's INI or YAML, or one host a line.",
+            rich_help_panel=_EXISTING,
+        ),
+    ] = None,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            "--limit",
+            "-l",
+            metavar="PATTERN",
+            help="Which of them, as Ansible's --limit; all where not said.",
+            rich_help_panel=_EXISTING,
+        ),
+    ] = None,
+    accept_new: Annotated[
+        bool,
+        typer.Option(
+            "--accept-new",
+            help="Accept the host keys of hosts that are not known yet, without asking.",
+            rich_help_panel=_EXISTING,
+        ),
+    ] = False,
     gpu: Annotated[
         str | None,
         typer.Option("--gpu", metavar="TYPE[:N]", help="GPUs of each worker, as t4 or t4:2.", rich_help_panel=_CLOUD),
@@ -312,18 +516,20 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
 ) -> None:
     """Start a fleet, or repair it.
 
-    On this computer, unless a GPU, a machine type, a zone, spot or a project is asked for, or fleet.toml says
-    otherwise. What costs money is shown before, and asked.
+    On this computer, unless an inventory, a GPU, a machine type, a zone, spot or a project is asked for, or
+    fleet.toml says otherwise. What costs money is shown before, and asked.
     """
     from fleet.commands import up as verb
     from fleet.commands.wanted import UpRequest
-    from fleet.settings import Settings
+    from fleet.settings import Settings, absolute
 
     said = Settings(
         provider=provider,
         workers=workers,
         python=python,
         packages=tuple(package) if package else None,
+        inventory=absolute(inventory, Path.cwd()) if inventory else None,
+        limit=limit,
         gpu=gpu,
         machine_type=machine_type,
         zones=_listed(zone),
@@ -340,54 +546,61 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
         service_account=service_account,
     )
     name = _named(fleet)
-    request = UpRequest(name, said, _defaults(), dry_run=dry_run, retry_until_up=retry_until_up)
+    request = UpRequest(
+        name, said, _defaults(), dry_run=dry_run, retry_until_up=retry_until_up, accept_new=accept_new
+    )
     _run(name, output, lambda sink: verb.run(request, _ports(sink, yes=yes), sink))
 
 
-@app.command(cls=Grouped)
+@app.command(cls=WithProgram)
 def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
-    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script, task.py.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="-- ARGS", help="After --: arguments of the script.")
-    ] = None,
+    ctx: typer.Context,
+    script: Script = "",
+    arguments: Arguments = None,
+    module: Module = "",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the job runs.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show each task's TF_CONFIG and command; start nothing.")
     ] = False,
-    workdir: Annotated[
-        str, typer.Option("--workdir", metavar="DIR", help="Folder to push; the script's own where not said.")
-    ] = "",
-    data: Annotated[
-        list[str] | None,
-        typer.Option("--data", metavar="SRC[:DEST]", help="Data to push, found at DEST in the working folder."),
-    ] = None,
-    env: Annotated[
-        list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="Variable of the script; K alone: as here.")
-    ] = None,
-    env_file: Annotated[
-        list[str] | None, typer.Option("--env-file", metavar="FILE", help="Variables, one K=V a line.")
-    ] = None,
-    secret: Annotated[
-        list[str] | None,
-        typer.Option("--secret", metavar="K[=@FILE]", help="Secret variable, from this environment or a file."),
-    ] = None,
+    workdir: Workdir = "",
+    data: Data = None,
+    requirements: RequirementsFile = None,
+    no_requirements: NoRequirements = False,
+    env: Variables = None,
+    env_file: VariableFiles = None,
+    secret: Secrets = None,
     grace: Grace = 10.0,
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
-    restarts: Annotated[
+    chief: Annotated[
+        bool, typer.Option("--chief", help="The first task is the chief.", rich_help_panel=_ROLES)
+    ] = False,
+    ps: Annotated[
         int,
         typer.Option(
-            "--restarts", metavar="N", min=0, help="Start all tasks again, at most N times.", rich_help_panel=_FAILURE
+            "--ps",
+            metavar="N",
+            min=0,
+            help="Tasks that are parameter servers, after the workers.",
+            rich_help_panel=_ROLES,
         ),
     ] = 0,
-    restart_policy: Annotated[
-        Literal["never", "on-failure", "exit-code"],
+    evaluator: Annotated[
+        bool,
+        typer.Option("--evaluator", help="The last task evaluates what the others save.", rich_help_panel=_ROLES),
+    ] = False,
+    tasks_per_host: Annotated[
+        int,
         typer.Option(
-            "--restart-policy",
-            help="After any failure, or after signals and exit codes from 128 on only.",
-            rich_help_panel=_FAILURE,
+            "--tasks-per-host",
+            metavar="K",
+            min=1,
+            help="Tasks on each host, among which its GPUs are split.",
+            rich_help_panel=_ROLES,
         ),
-    ] = "on-failure",
+    ] = 1,
+    restarts: Restarts = 0,
+    restart_policy: RestartsAfter = "on-failure",
     backoff: Annotated[
         float,
         typer.Option(
@@ -400,9 +613,13 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
         ),
     ] = 0.5,
     success_policy: Annotated[
-        Literal["all-workers", "chief"],
-        typer.Option("--success-policy", help="Whose success is the job's.", rich_help_panel=_FAILURE),
-    ] = "all-workers",
+        Literal["all-workers", "chief"] | None,
+        typer.Option(
+            "--success-policy",
+            help="Whose success is the job's: that of all workers, or with --ps the chief's, where not said.",
+            rich_help_panel=_FAILURE,
+        ),
+    ] = None,
     spares: Annotated[
         int,
         typer.Option(
@@ -446,17 +663,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             rich_help_panel=_FAILURE,
         ),
     ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            metavar="TIME",
-            parser=_seconds,
-            show_default=False,
-            help="End the whole job after so long.",
-            rich_help_panel=_WATCH,
-        ),
-    ] = 0.0,
+    timeout: Timeout = 0.0,
     start_timeout: Annotated[
         float,
         typer.Option(
@@ -468,17 +675,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             rich_help_panel=_WATCH,
         ),
     ] = 600.0,
-    hang_timeout: Annotated[
-        float,
-        typer.Option(
-            "--hang-timeout",
-            metavar="TIME",
-            parser=_seconds,
-            show_default=False,
-            help="Without progress; nobody looks where not said.",
-            rich_help_panel=_WATCH,
-        ),
-    ] = 0.0,
+    hang_timeout: HangTimeout = 0.0,
     on_hang: Annotated[
         Literal["report", "restart"],
         typer.Option("--on-hang", help="Tell what each task is doing, or start again, too.", rich_help_panel=_WATCH),
@@ -494,17 +691,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             rich_help_panel=_WATCH,
         ),
     ] = 10.0,
-    checkpoint_dir: Annotated[
-        str,
-        typer.Option(
-            "--checkpoint-dir",
-            metavar="PATH",
-            help="Where SCRIPT writes them: below its folder, absolute on the hosts, or a URL, which is left alone. "
-            "The job's own folder where not said.",
-            show_default=False,
-            rich_help_panel=_CHECKPOINTS,
-        ),
-    ] = "",
+    checkpoint_dir: CheckpointDir = "",
     checkpoint_bandwidth: Annotated[
         float,
         typer.Option(
@@ -519,22 +706,23 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
     """Run SCRIPT on all workers together.
 
     Pushes the script's folder, starts every worker with its TF_CONFIG, and shows what happens. Ctrl-C detaches; the
-    job goes on.
+    job goes on. In place of SCRIPT, -m MODULE runs a module, and a command behind -- any program.
     """
     from fleet.commands import train as verb
     from fleet.commands.policy import replication
+    from fleet.commands.roles import Roles, success
     from fleet.commands.variables import environment, secrets
-    from train.agent.records import OnHang, Policy, RestartPolicy, SuccessPolicy
+    from train.agent.records import OnHang, Policy, RestartPolicy
 
     name = _named(fleet)
 
     def request() -> verb.TrainRequest:
         return verb.TrainRequest(
             fleet=name,
-            script=script,
-            arguments=tuple(arguments or ()),
+            **_words(ctx, script, arguments, module)._asdict(),
             workdir=workdir,
             data=tuple(data or ()),
+            requirements="" if no_requirements else requirements,
             env=environment(env or (), env_file or (), os.environ),
             secrets=secrets(secret or (), os.environ),
             detach=detach,
@@ -542,13 +730,14 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             grace_s=grace,
             spares=spares,
             link_timeout_s=link_timeout,
+            roles=Roles(chief, ps, evaluator, tasks_per_host),
             replication=replication(checkpoint_dir, checkpoint_bandwidth),
             preemptions=preemptions,
             host_timeout_s=host_timeout,
             policy=Policy(
                 restart=RestartPolicy(restart_policy),
                 restarts=restarts,
-                success=SuccessPolicy(success_policy),
+                success=success(success_policy, ps),
                 min_workers=min_workers or 0,
                 backoff_s=backoff,
                 timeout_s=timeout,
@@ -559,6 +748,57 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
         )
 
     _run(name, output, lambda sink: verb.run(request(), _ports(sink), sink))
+
+
+@app.command(cls=WithTrial)
+def check(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
+    ctx: typer.Context,
+    script: Script = "",
+    arguments: Arguments = None,
+    module: Module = "",
+    local_first: Annotated[
+        float,
+        typer.Option(
+            _LOCAL_FIRST,
+            metavar="[TIME]",
+            parser=_seconds,
+            show_default=False,
+            help="Run it on each host by itself, until its first step, at most so long; 60s where not said.",
+        ),
+    ] = 0.0,
+    workdir: Workdir = "",
+    data: Data = None,
+    requirements: RequirementsFile = None,
+    no_requirements: NoRequirements = False,
+    env: Variables = None,
+    env_file: VariableFiles = None,
+    secret: Secrets = None,
+    fleet: Fleet = "",
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Tell whether the hosts are fit, and for SCRIPT.
+
+    Shows the versions, GPUs and disks of all hosts, whether they go together, and which imports are missing; runs
+    nothing unless asked to. Exit code 14 where a host is not fit.
+    """
+    from fleet.commands import check as verb
+    from fleet.commands.variables import environment, secrets
+
+    name = _named(fleet)
+
+    def request() -> verb.CheckRequest:
+        return verb.CheckRequest(
+            fleet=name,
+            **_words(ctx, script, arguments, module)._asdict(),
+            workdir=workdir,
+            data=tuple(data or ()),
+            requirements="" if no_requirements else requirements,
+            env=environment(env or (), env_file or (), os.environ),
+            secrets=secrets(secret or (), os.environ),
+            local_first_s=local_first,
+        )
+
+    _run(name, output, lambda sink: verb.run(request(), _ports(sink), sink), live=False)
 
 
 @app.command()
@@ -606,6 +846,27 @@ def status(
 
 
 @app.command()
+def inventory(
+    form: Annotated[
+        Literal["ansible", "ssh-config", "json"], typer.Option("--format", help="For whom it is written.")
+    ] = "ansible",
+    fleet: Fleet = "",
+) -> None:
+    """Write down the hosts of a fleet for other programs.
+
+    As an inventory for Ansible, as an SSH configuration, or as JSON.
+    """
+    from fleet.commands import inventory as verb
+
+    text = verb.run(verb.InventoryRequest(fleet=_named(fleet), form=form), _ports())
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise typer.Exit(_end_quietly()) from None
+
+
+@app.command()
 def stop(
     grace: Grace = 10.0,
     fleet: Fleet = "",
@@ -624,7 +885,10 @@ def down(
     yes: Yes = False,
     output: OutputOption = Output.AUTO,
 ) -> None:
-    """Delete the fleet and all its files, and prove it."""
+    """Delete the fleet and all its files, and prove it.
+
+    Hosts that exist already are given back, with nothing of fleet's left on them.
+    """
     from fleet.commands import down as verb
 
     request = verb.DownRequest(fleet=_named(fleet))
@@ -681,7 +945,11 @@ def gc(
 def doctor(
     provider: Annotated[
         str | None,
-        typer.Option("--provider", metavar="NAME", help="local or gce; the one of `fleet up` where not said."),
+        typer.Option(
+            "--provider",
+            metavar="NAME",
+            help="local, gce, static, slurm or pbs; the one of `fleet up` where not said.",
+        ),
     ] = None,
     project: Annotated[
         str | None, typer.Option("--project", metavar="ID", help="Of Google Compute Engine, to look at.")
@@ -697,6 +965,152 @@ def doctor(
     said = Settings(provider=provider, project=project)
     request = verb.DoctorRequest(provider_of(said, defaults.provider), said.over(defaults))
     _run(DEFAULT_FLEET, output, lambda sink: verb.run(request, _ports(sink), sink))
+
+
+@app.command()
+def lint(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script, task.py.")],
+    workdir: Annotated[
+        str, typer.Option("--workdir", metavar="DIR", help="Folder it starts in; its own where not said.")
+    ] = "",
+    workers: Annotated[int, typer.Option("--workers", "-w", metavar="N", min=1, help="How many there will be.")] = 2,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", metavar="N", min=0, help="Of each worker.", show_default=False)
+    ] = None,
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Tell what in SCRIPT goes wrong between several workers.
+
+    Reads it and the modules of its own that it imports; executes nothing. Warnings and hints leave the exit code 0.
+    """
+    from fleet.commands import lint as verb
+
+    request = verb.LintRequest(script=script, workdir=workdir, workers=workers, gpus=gpus)
+    _run(DEFAULT_FLEET, output, lambda sink: verb.run(request, sink), live=False)
+
+
+@app.command(cls=Grouped)
+def agent(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script, task.py.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="-- ARGS", help="After --: arguments of the script.")
+    ] = None,
+    workdir: Annotated[
+        str, typer.Option("--workdir", metavar="DIR", help="Folder to run in; the current one where not said.")
+    ] = "",
+    python: Annotated[
+        str, typer.Option("--python", metavar="PATH", help="Interpreter for the script; found where not said.")
+    ] = "",
+    env: Variables = None,
+    grace: Grace = 10.0,
+    rendezvous: Annotated[
+        str,
+        typer.Option(
+            "--rendezvous",
+            metavar="DIR|tcp://HOST:PORT",
+            help="Where the processes meet: a folder that all nodes see, or the address of the one with rank 0. "
+            "A folder of the job's in the working folder where not said.",
+            show_default=False,
+            rich_help_panel=_TOGETHER,
+        ),
+    ] = "",
+    secret_file: Annotated[
+        str,
+        typer.Option(
+            "--secret-file",
+            metavar="FILE",
+            help="What proves that somebody at tcp://HOST:PORT belongs here; FLEET_RENDEZVOUS_SECRET where not said.",
+            show_default=False,
+            rich_help_panel=_TOGETHER,
+        ),
+    ] = "",
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait",
+            metavar="TIME",
+            parser=_seconds,
+            show_default=False,
+            help="For the other processes; 60s where not said.",
+            rich_help_panel=_TOGETHER,
+        ),
+    ] = 60.0,
+    address: Annotated[
+        str,
+        typer.Option(
+            "--address",
+            metavar="ADDRESS",
+            help="By which the others reach this node; found where not said.",
+            show_default=False,
+            rich_help_panel=_TOGETHER,
+        ),
+    ] = "",
+    rank: Annotated[
+        int | None,
+        typer.Option(
+            "--rank", metavar="N", parser=_whole, help="Which process this is, from 0.", rich_help_panel=_TOGETHER
+        ),
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option("--size", metavar="N", parser=_whole, help="How many there are.", rich_help_panel=_TOGETHER),
+    ] = None,
+    nodes: Annotated[
+        str,
+        typer.Option(
+            "--nodes",
+            metavar="LIST",
+            help="Their nodes, as node[1-4] or a,b; Slurm, PBS and mpiexec say all three by themselves.",
+            show_default=False,
+            rich_help_panel=_TOGETHER,
+        ),
+    ] = "",
+    restarts: Restarts = 0,
+    restart_policy: RestartsAfter = "on-failure",
+    timeout: Timeout = 0.0,
+    hang_timeout: HangTimeout = 0.0,
+    checkpoint_dir: CheckpointDir = "",
+) -> None:
+    """Run SCRIPT on the nodes of an allocation, without SSH.
+
+    To be started once on each node, by srun, pbsdsh or mpiexec: srun fleet agent task.py. The processes find each
+    other and run the script together, in the folder where it is; the first one tells how it ended.
+    """
+    from fleet.commands import agent as verb
+    from fleet.commands.variables import environment
+    from provision.allocation.launch import Given
+    from train.agent.records import Policy, RestartPolicy
+
+    def request() -> verb.AgentRequest:
+        return verb.AgentRequest(
+            script=script,
+            arguments=tuple(arguments or ()),
+            workdir=workdir,
+            python=python,
+            env=environment(env or (), (), os.environ),
+            grace_s=grace,
+            policy=Policy(
+                restart=RestartPolicy(restart_policy),
+                restarts=restarts,
+                timeout_s=timeout,
+                hang_timeout_s=hang_timeout,
+            ),
+            checkpoint_dir=checkpoint_dir,
+            rendezvous=rendezvous,
+            secret_file=secret_file,
+            address=address,
+            wait_s=wait,
+            given=Given(rank, size, nodes),
+        )
+
+    codes: list[int] = []
+    _run(
+        DEFAULT_FLEET,
+        Output.LINES,
+        lambda sink: codes.append(verb.run(request(), os.environ, sink)),
+        prefix=False,
+    )
+    raise typer.Exit(codes[0])
 
 
 @app.command()

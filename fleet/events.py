@@ -1,17 +1,19 @@
 """What happens during a command, as frozen objects; consoles and JSON lines are made of these alone.
 
 What the agents report is passed on as it is: TaskState, AttemptEnded, Stalled, Progress, Usage and JobResult of
-train.agent.records.
+train.agent.records. So is what the linter found in a script: Finding of train.lint.model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 from provision.model import Offer
 from train.agent.records import AttemptEnded, JobResult, Member, Progress, Stalled, TaskState, Usage
+from train.lint.model import Finding
 
 
 class Level(Enum):
@@ -39,6 +41,7 @@ class FleetOpened:
     created_at: float
     price_usd_h: float
     delete_at: float = 0.0  # seconds since the epoch; 0: never by itself
+    tasks_per_host: int = 1  # more than 1: `hosts` are the places for tasks, so many on each host
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,7 @@ class JobStarted:
     attached: bool = False  # it was already there
     spares: tuple[str, ...] = ()  # of the members, those without a task at first
     attempts: int = 1  # at most so many
+    hosts: Mapping[str, str] = field(default_factory=dict)  # of each member, where roles were assigned
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,7 @@ class FleetDown:
     left: int
     cost_usd: float
     lived_s: float
+    borrowed: bool = False
 
 
 @dataclass(frozen=True)
@@ -235,6 +240,42 @@ class Checked:
     next_step: str = ""
 
 
+@dataclass(frozen=True)
+class HostFacts:
+    """What a host is, as far as a job is concerned."""
+
+    host: str
+    address: str  # by which the others reach it
+    python: str = ""  # path of the interpreter
+    versions: dict[str, str] = field(default_factory=dict)  # of python, tensorflow, keras, tf_keras
+    gpus: tuple[str, ...] = ()
+    disk_free: int = 0  # bytes
+    memory: int = 0  # bytes
+    machine: str = ""  # x86_64, aarch64
+    missing: tuple[str, ...] = ()  # modules that the script imports, and the interpreter does not find
+    problem: str = ""  # why it is not fit by itself
+
+
+@dataclass(frozen=True)
+class HostsChecked:
+    """What `fleet check` found, before anything ran."""
+
+    fleet: str
+    hosts: tuple[HostFacts, ...]
+    problems: tuple[str, ...]  # why a job cannot run there, a sentence each
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TriedAlone:
+    """How a script did on one host by itself."""
+
+    host: str
+    ok: bool
+    sentence: str
+    lines: tuple[str, ...] = ()  # the last of its output, where it failed
+
+
 Event = (
     Note
     | FleetOpened
@@ -255,6 +296,9 @@ Event = (
     | StraysFound
     | StraysDeleted
     | Checked
+    | HostsChecked
+    | TriedAlone
+    | Finding
     | TaskState
     | AttemptEnded
     | Stalled

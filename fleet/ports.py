@@ -20,6 +20,7 @@ class Ports:
         store: State on this computer.
         confirm: Asks the user a question; True where nobody can be asked.
         attended: Somebody can be asked, or has said yes to everything.
+        vouch: Asks the user for a word that `--yes` does not give; None: nobody can be asked.
         clock: Seconds since the epoch.
         sleep: Lets seconds pass.
     """
@@ -27,6 +28,7 @@ class Ports:
     store: Store
     confirm: Callable[[str], bool]
     attended: bool = True
+    vouch: Callable[[str], bool] | None = None
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 

@@ -19,7 +19,11 @@ from fleet.state import Store
 from provision.model import CloudSpec
 from provision.provider import Provider, ProviderError
 
-NAMES = ("local", "gce")
+BATCH_SYSTEMS = ("slurm", "pbs")
+LENDERS = ("static", *BATCH_SYSTEMS)
+"""Providers of hosts that exist already, and stay."""
+
+NAMES = ("local", "gce", *LENDERS)
 
 _KINDS: dict[str, type[FleetError]] = {
     "usage": UsageError,
@@ -51,6 +55,14 @@ def provider(name: str, store: Store, cloud: CloudSpec | None = None, *, keep: b
         from provision.gce.provider import GceProvider
 
         return GceProvider(store.owner(keep=keep), caller(), store.journal, cloud or CloudSpec())
+    if name == "static":
+        from provision.static.provider import StaticProvider
+
+        return StaticProvider(store.static)
+    if name in BATCH_SYSTEMS:
+        from provision.static.batch import AllocationProvider
+
+        return AllocationProvider(name, store.static / name)
     raise UsageError(
         f"there is no provider {name!r}",
         cause=f"providers of this version: {', '.join(NAMES)}",

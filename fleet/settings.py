@@ -1,6 +1,6 @@
 """What is said of a fleet, and where: on the command line, in the environment, in a file called fleet.toml.
 
-inventories/fleet.gce.toml and inventories/fleet.local.toml show every key of the file.
+inventories/fleet.gce.toml, fleet.local.toml and fleet.static.toml beside it show every key of the file.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Settings:
         workers: How many.
         python: Interpreter for the script on the hosts.
         packages: Requirements that are installed on the hosts.
+        inventory: Absolute path of the file that names the hosts.
+        limit: Which of them.
         gpu: GPUs of each worker, ``t4`` or ``t4:2``.
         external: Whether instances have external addresses.
 
@@ -43,6 +45,8 @@ class Settings:
     workers: int | None = None
     python: str | None = None
     packages: tuple[str, ...] | None = None
+    inventory: str | None = None
+    limit: str | None = None
     project: str | None = None
     endpoint: str | None = None
     zones: tuple[str, ...] | None = None
@@ -80,7 +84,7 @@ class Settings:
         return bool(self.gpu or self.machine_type or self.zones or self.spot or self.project)
 
 
-_OF_ANY_FLEET = ("name", "provider", "workers", "python", "packages")
+_OF_ANY_FLEET = ("name", "provider", "workers", "python", "packages", "inventory", "limit")
 
 
 def from_environment(environ: Mapping[str, str]) -> Settings:
@@ -97,7 +101,8 @@ def find(folder: Path) -> Path | None:
 def load(path: Path) -> Settings:
     """What a file says.
 
-    Where it names no provider but settings that only a cloud has, it means Compute Engine.
+    Where it names no provider but settings that only a cloud has, it means Compute Engine; with an inventory, hosts
+    that exist already. The path of that counts from the file's folder.
 
     Raises:
         UsageError: it cannot be read, is no TOML, or has an unknown key or a value of another type.
@@ -114,8 +119,15 @@ def load(path: Path) -> Settings:
                 raise _unknown(f"{path}: there is no key {key!r} in [{name}]", key, keys)
             found[keys[key].field] = _value(f"{path}: {key} in [{name}]", keys[key], value)
     settings = Settings(**found)
-    implied = settings.provider is None and settings.wants_cloud
-    return dataclasses.replace(settings, provider="gce") if implied else settings
+    if settings.inventory:
+        settings = dataclasses.replace(settings, inventory=absolute(settings.inventory, path.parent))
+    implied = "gce" if settings.wants_cloud else "static" if settings.inventory else None
+    return dataclasses.replace(settings, provider=settings.provider or implied)
+
+
+def absolute(path: str, folder: Path) -> str:
+    """A path from the root on, which counts from `folder` where it begins at neither root nor a home folder."""
+    return str((folder / Path(path).expanduser()).absolute())
 
 
 def _tables(path: Path) -> dict[str, Any]:
@@ -221,6 +233,8 @@ _TABLES: dict[str, dict[str, _Key]] = {
         "workers": _Key("workers", _whole),
         "python": _Key("python", _text),
         "packages": _Key("packages", _texts),
+        "inventory": _Key("inventory", _text),
+        "limit": _Key("limit", _text),
     },
     "gce": {
         "project": _Key("project", _text),

@@ -8,6 +8,7 @@
         fleets/NAME/id_ed25519    the fleet's own key, for its owner alone
         fleets/NAME/known_hosts   the pinned host keys, as OpenSSH reads them
         local/                    the instances of the local provider
+        static/                   which hosts that exist already are in which fleet
 
 Instances are the provider's truth and jobs the hosts'; this is what finds both again.
 """
@@ -32,6 +33,7 @@ from typing import Any, TypeVar
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
 from provision.keys import generate_ed25519
 from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
+from provision.names import instance_name
 
 LOCK_WAIT_S = 5.0
 _LOCK_POLL_S = 0.05
@@ -54,6 +56,7 @@ class FleetRecord:
         delete_at: When its provider deletes the first of its instances, in seconds since the epoch; 0: never.
         last_job: Newest job that was started from here.
         last_script: Its script.
+        tasks_per_host: Tasks that each host has in it.
     """
 
     spec: FleetSpec
@@ -64,11 +67,28 @@ class FleetRecord:
     delete_at: float = 0.0
     last_job: str = ""
     last_script: str = ""
+    tasks_per_host: int = 1
+
+    @property
+    def places(self) -> tuple[Host, ...]:
+        """Where the tasks of the newest job are: the hosts, or the slots of each, all of one host side by side."""
+        return slots(self.hosts, self.tasks_per_host)
 
     @property
     def ready(self) -> bool:
         """Whether `fleet up` has finished."""
         return bool(self.hosts)
+
+
+def slots(hosts: Sequence[Host], count: int) -> tuple[Host, ...]:
+    """Each host `count` times, under names of their own and with a folder of its own each."""
+    if count == 1:
+        return tuple(hosts)
+    return tuple(
+        dataclasses.replace(host, name=instance_name(at * count + slot), root=f"{host.root}/slot-{slot}")
+        for at, host in enumerate(hosts)
+        for slot in range(count)
+    )
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -280,6 +300,11 @@ class Store:
     def local(self) -> Path:
         """Folder of the local provider's instances."""
         return self.root / "local"
+
+    @property
+    def static(self) -> Path:
+        """Folder that tells which hosts that exist already are in which fleet."""
+        return self.root / "static"
 
     @property
     def hashes(self) -> Path:

@@ -54,6 +54,7 @@ class TaskStatus:
         exit: How it ended.
         role: The task that it plays in this attempt, where that is another than its name says.
         spare: It has no task until another host is lost.
+        host: On which it is, where `task` is the role that was assigned to it.
     """
 
     task: str
@@ -68,6 +69,7 @@ class TaskStatus:
     exit: Exit | None = None
     role: str = ""
     spare: bool = False
+    host: str = ""
 
 
 @dataclass(frozen=True)

@@ -135,8 +135,8 @@ class Host:
         proxy: Command whose input and output reach the host's SSH port, word by word; empty: TCP does.
         identities: Files of the user's private keys that are offered; empty, and no agent: the fleet's own key is.
         certificates: Files of OpenSSH certificates for these keys, besides ``IDENTITY-cert.pub``.
-        agent: Socket of the user's SSH agent, whose keys are offered, too; ``SSH_AUTH_SOCK``: the one that this
-            variable names when SSH connects; empty: none.
+        agent: Socket of the user's SSH agent, whose keys are offered, too; ``SSH_AUTH_SOCK`` or ``$NAME``: the one
+            that this variable names when SSH connects; empty: none.
         identities_only: Of the agent's keys only those that are among `identities`.
     """
 
@@ -154,6 +154,11 @@ class Host:
     certificates: tuple[str, ...] = ()
     agent: str = ""
     identities_only: bool = False
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is the user's own keys that open it, not the fleet's."""
+        return bool(self.identities or self.agent)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,11 @@ def conflicts(spec: FleetSpec, existing: FleetSpec) -> list[str]:
     if spec.packages != existing.packages:
         asked, has = (", ".join(one.packages) or "none" for one in (spec, existing))
         found.append(f"packages {asked} asked for, it has {has}")
+    if spec.inventory != existing.inventory:
+        asked, has = (one.inventory or "no inventory" for one in (spec, existing))
+        found.append(f"hosts of {asked} asked for, it has those of {has}")
+    if spec.limit != existing.limit:
+        found.append(f"--limit {spec.limit!r} asked for, it was made with {existing.limit!r}")
     if spec.cloud is not None and existing.cloud is not None:
         found += _cloud_conflicts(spec.cloud, existing.cloud)
     return found

@@ -62,6 +62,10 @@ class Provider(Protocol):
     - ``delete`` returns when the instances, and every process and file that belongs to them, are gone. One that
       is already gone is success. ``list`` no longer shows what it deleted.
     - ``delete_fleet`` deletes the instances of a fleet and all that was made for it besides, and looks again.
+
+    A provider of hosts that exist already makes and ends nothing. ``create`` takes them into the fleet and ``delete``
+    gives them back; they are RUNNING as long as they are in it, and keep their id for ever. What lies on them is
+    removed before that, through SSH.
     """
 
     name: str

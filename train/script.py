@@ -44,24 +44,40 @@ def check_script(script: Path) -> Path:
     """
     _check_kind(script)
     _check_name(script)
-    try:
-        content = script.read_bytes()
-    except OSError as error:
-        raise _unreadable(script, error) from error
-    parse(content, str(script))
+    parse(check_file(script), str(script))
     return script
 
 
-def imports(script: Path, workdir: Path) -> list[Path]:
+def check_file(script: Path) -> bytes:
+    """Content of a script in any language.
+
+    Raises:
+        ScriptError: it is missing, not a file, or not readable.
+    """
+    _check_kind(script)
+    try:
+        return script.read_bytes()
+    except OSError as error:
+        raise _unreadable(script, error) from error
+
+
+def imports(script: Path, workdir: Path, *, module: bool = False) -> list[Path]:
     """`script` and the modules of `workdir` that it imports, directly or not; the script first.
 
     Modules are looked for where Python looks: beside the script, then in `workdir`; for relative imports, in their
     package. What a module imports that cannot be read or does not compile is not followed: the task may never
     reach it.
+
+    Args:
+        script: What runs first.
+        workdir: The task's working folder.
+        module: It is started as a module of `workdir`: its packages run before it, and nothing is looked for beside
+            it.
     """
-    roots = [script.parent, workdir]
-    found = {os.path.realpath(script): script}
-    waiting = [script]
+    roots = [workdir] if module else [script.parent, workdir]
+    first = [script, *(_packages(script, workdir) if module else ())]
+    found = {os.path.realpath(path): path for path in first}
+    waiting = list(first)
     while waiting:
         for path in _siblings(waiting.pop(0), roots):
             key = os.path.realpath(path)
@@ -123,7 +139,7 @@ def _check_name(script: Path) -> None:
         raise ScriptError(
             f"{script} is not a Python script",
             cause="its name does not end in .py",
-            next_step="name a file that ends in .py",
+            next_step=f"name one that does; any other program: fleet train -- bash {shlex.quote(script.name)}",
         )
 
 
@@ -178,15 +194,21 @@ def _siblings(module: Path, roots: list[Path]) -> Iterator[Path]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _files(roots, alias.name.split("."))
+                yield from imported_files(roots, alias.name.split("."))
         elif isinstance(node, ast.ImportFrom):
             base = node.module.split(".") if node.module else []
             package = [module.parents[min(node.level, len(module.parents)) - 1]] if node.level else roots
             for alias in node.names:
-                yield from _files(package, [*base, alias.name])
+                yield from imported_files(package, [*base, alias.name])
 
 
-def _files(roots: list[Path], parts: list[str]) -> Iterator[Path]:
+def _packages(module: Path, workdir: Path) -> Iterator[Path]:
+    """Files that Python executes before `module`, the outermost package first."""
+    above = [folder for folder in module.parents if folder != workdir and _inside(folder, workdir)]
+    yield from (path for folder in reversed(above) if (path := folder / "__init__.py").is_file())
+
+
+def imported_files(roots: list[Path], parts: list[str]) -> Iterator[Path]:
     """Files that importing the dotted name `parts` executes; its last part may be no module but a name in one."""
     for root in roots:
         found = []

@@ -25,10 +25,11 @@ def fleet_opened(record: FleetRecord) -> FleetOpened:
     return FleetOpened(
         fleet=record.spec.name,
         provider=record.spec.provider,
-        hosts=tuple(host.name for host in record.hosts),
+        hosts=tuple(host.name for host in record.places),
         created_at=record.created_at,
         price_usd_h=record.price_usd_h,
         delete_at=record.delete_at,
+        tasks_per_host=record.tasks_per_host,
     )
 
 
@@ -140,7 +141,7 @@ def newest_reports(channels: Sequence[AgentChannel], job: str = "") -> dict[str,
 
 def running_job(record: FleetRecord, key: Path) -> str:
     """The job that runs on a fleet, as far as its hosts can be reached; empty where none does."""
-    with opened(record.hosts, key) as outcomes:
+    with opened(record.places, key) as outcomes:
         channels = [outcome.value for outcome in outcomes if outcome.value is not None]
         with contextlib.suppress(FleetError):
             for report in newest_reports(channels).values():

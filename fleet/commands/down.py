@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
+from fleet.commands.leave import leave, lent, untold
 from fleet.commands.reach import progress_to
 from fleet.errors import CancelledError, FleetError
 from fleet.events import FleetDown, Note, Sink
 from fleet.ports import Ports
-from fleet.providers import translated
-from fleet.state import FleetFolder, FleetRecord, cost_usd
-from provision.model import CloudSpec, Instance
+from fleet.providers import LENDERS, translated
+from fleet.state import FleetFolder, FleetRecord, cost_usd, slots
+from provision.model import CloudSpec, FleetSpec, Instance
 from provision.provider import Provider
 
 
@@ -68,21 +69,48 @@ def _down(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
         return DownSummary(request.fleet, ())
     if record is not None and record.ready:
         _ask(record, folder, ports)
+    silent = _given_back(record, instances, folder, provider, ports, sink) if provider.name in LENDERS else []
     left = _delete(request.fleet, folder, provider, sink)
     if left:
         raise FleetError(f"{len(left)} things are still there: {', '.join(left)}", next_step="fleet down")
     folder.delete()
-    sink.emit(_bill(request.fleet, record, instances, ports.clock()))
+    bill = _bill(request.fleet, record, instances, ports.clock())
+    sink.emit(replace(bill, left=len(silent), borrowed=True) if provider.name in LENDERS else bill)
     return DownSummary(request.fleet, tuple(item.name for item in instances))
+
+
+def _given_back(
+    record: FleetRecord | None,
+    instances: Sequence[Instance],
+    folder: FleetFolder,
+    provider: Provider,
+    ports: Ports,
+    sink: Sink,
+) -> list[str]:
+    """Take away what the fleet has on hosts that exist on; names of those on which something may be left.
+
+    Raises:
+        CancelledError: the user does not want these to be forgotten.
+    """
+    spec = record.spec if record else FleetSpec(folder.path.name, provider.name, len(instances))
+    hosts = lent(spec, instances, provider) or (record.hosts if record else ())
+    if record is not None and record.tasks_per_host > 1:
+        # The slots are folders below the hosts'; what still runs in them ends first.
+        leave(slots(hosts, record.tasks_per_host), folder.key, sink)
+    silent = leave(hosts, folder.key, sink)
+    if silent and not ports.confirm(f"Forget {', '.join(silent)} nevertheless?"):
+        raise CancelledError("the fleet is still known here", next_step="fleet down, once all of its hosts answer")
+    return silent
 
 
 def _delete(fleet: str, folder: FleetFolder, provider: Provider, sink: Sink) -> list[str]:
     """Names of what is left."""
     if folder.exists():
         folder.intend("delete_fleet")
+    progress = untold if provider.name in LENDERS else progress_to(sink, "deleted")
     try:
         with translated():
-            return list(provider.delete_fleet(fleet, progress_to(sink, "deleted")))
+            return list(provider.delete_fleet(fleet, progress))
     except KeyboardInterrupt:
         raise CancelledError(
             "fleet down was interrupted; some of the fleet may be left",

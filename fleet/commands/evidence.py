@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from train.agent.records import AttemptEnded, Exit, JobResult, Log, Member, Outcome, Phase, Stalled, TaskState
@@ -18,6 +18,7 @@ class _Seat:
     """What came of one seat in one attempt."""
 
     role: str = ""
+    host: str = ""
     exit: Exit | None = None
     exited_at: float | None = None
     reason: str = ""
@@ -36,6 +37,7 @@ class _Seat:
     def add_state(self, state: TaskState) -> None:
         """Take a change of phase."""
         self.role = state.role or self.role
+        self.host = state.host
         if state.phase is Phase.STOPPING:
             self.stopped = True
         elif state.phase is Phase.EXITED:
@@ -47,12 +49,14 @@ class Evidence:
     """Collects what comes of a job's tasks; memory is bounded whatever comes.
 
     Attributes:
-        members: All seats of the job, those of which nothing was heard included.
-        spares: Those of them that have no task at first.
+        members: All tasks of the job, those of which nothing was heard included.
+        spares: Those of them that are no tasks at first.
+        hosts: The host of each task, where these have other names.
     """
 
     members: Sequence[Member]
     spares: Sequence[str] = ()
+    hosts: Mapping[str, str] = field(default_factory=dict)
     _attempts: dict[int, dict[str, _Seat]] = field(default_factory=dict)
     _judged: int = 0
 
@@ -70,8 +74,8 @@ class Evidence:
         while len(self._attempts) > MOST_ATTEMPTS:
             del self._attempts[min(self._attempts)]
 
-    def complete(self, ended: AttemptEnded, away: Mapping[str, object]) -> bool:
-        """Whether all has come of an attempt that is to come, but for the hosts that are `away`."""
+    def complete(self, ended: AttemptEnded, away: Collection[str]) -> bool:
+        """Whether all has come of an attempt that is to come, but for the tasks whose hosts are `away`."""
         seats = self._attempts.get(ended.attempt, {})
         expected = {*seats, *ended.exits} - {*away}
         return all(task in seats and seats[task].exited_at is not None for task in expected)
@@ -91,11 +95,16 @@ class Evidence:
     def _verdict(self, attempt: int, outcome: Outcome, end: AttemptEnded | JobResult) -> Verdict | None:
         seats = self._attempts.get(attempt, {})
         evidence = [
-            _evidence(member, seats.get(member.task, _Seat()), end.exits)
+            _evidence(self._where(member, seats.get(member.task)), seats.get(member.task, _Seat()), end.exits)
             for member in self.members
             if self._took_part(member.task, attempt, end)
         ]
         return diagnose(evidence, outcome, end.first_task, end.reason)
+
+    def _where(self, member: Member, seat: _Seat | None) -> Member:
+        """A task with the address of the host that had it then."""
+        by_host = {self.hosts.get(one.task, one.task): one.address for one in self.members}
+        return member._replace(address=by_host.get(seat.host if seat else "", member.address))
 
     def _took_part(self, task: str, attempt: int, end: AttemptEnded | JobResult) -> bool:
         """Whether a seat had a task in an attempt: which of them do may change from one to the next."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fleet.commands.evidence import Evidence
+from fleet.commands.roles import Names
 from fleet.errors import CancelledError, JobFailedError, JobNotFinished, NotReadyError
 from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, LogChunk, Note, Sink
 from fleet.state import FleetFolder, FleetRecord
@@ -22,6 +23,7 @@ from train.agent.records import (
     Outcome,
     Phase,
     Progress,
+    Record,
     Stalled,
     TaskState,
     Usage,
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
     from fleet.remote.follower import Follower, Item
     from train.diagnosis import Verdict
+
+Told = Record | ConnectionLost | ConnectionRestored
 
 _JUDGE_S = 10.0
 """How long the cause of a failed attempt may wait for what is still to come of it."""
@@ -54,6 +58,7 @@ class Followed:
         logs: Send the logs.
         mender: Replaces the hosts that are lost; None: nobody does.
         lost: Hosts to follow as soon as they are replaced.
+        names: How people know the tasks.
     """
 
     folder: FleetFolder
@@ -68,6 +73,7 @@ class Followed:
     logs: bool = True
     mender: Mender | None = None
     lost: tuple[Host, ...] = ()
+    names: Names = field(default_factory=Names)
 
     @property
     def whole(self) -> bool:
@@ -156,7 +162,8 @@ class _Telling:
     def __init__(self, followed: Followed, sink: Sink) -> None:
         self._followed = followed
         self._sink = sink
-        self._evidence = Evidence(followed.members, followed.spares)
+        self._names = followed.names
+        self._evidence = Evidence(followed.members, followed.spares, self._names.hosts())
         self._results: list[JobResult] = []
         self._noticed: set[tuple[int, str]] = set()
         self._ended: set[int] = set()  # attempts that were told to have failed
@@ -166,6 +173,8 @@ class _Telling:
     def tell(self, item: Item) -> None:
         """Take what happened next."""
         record = item.record
+        if not isinstance(record, (ConnectionLost, ConnectionRestored)):
+            record = self._names.renamed(item.host, record)
         if isinstance(record, JobResult):
             self._results.append(record)
             self._away[item.host] = record  # nothing comes after it
@@ -176,10 +185,10 @@ class _Telling:
         elif isinstance(record, AttemptEnded):
             self._attempt_ended(record)
         else:
-            self._emit(item)
+            self._emit(item.host, record, item.payload)
             self._evidence.add(record, item.payload)
         if self._followed.mender is not None:
-            _hint(self._followed.mender, item)
+            _hint(self._followed.mender, item.host, record, self._names)
         self._judge_what_is_complete()
 
     def _attempt_ended(self, record: AttemptEnded) -> None:
@@ -191,24 +200,23 @@ class _Telling:
         if self._followed.whole:
             self._open[record.attempt] = record, time.monotonic() + _JUDGE_S
 
-    def _emit(self, item: Item) -> None:
-        record = item.record
+    def _emit(self, host: str, record: Told, payload: bytes) -> None:
         if isinstance(record, Log):
-            self._sink.emit(LogChunk(record.task, record.attempt, record.offset, item.payload))
+            self._sink.emit(LogChunk(record.task, record.attempt, record.offset, payload))
         elif isinstance(record, (TaskState, Stalled, Progress, Usage)):
             self._sink.emit(record)
         elif isinstance(record, ConnectionLost):
-            if record.retry_s == 0 or not isinstance(self._away.get(item.host), ConnectionLost):  # not at each try
+            if record.retry_s == 0 or not isinstance(self._away.get(host), ConnectionLost):  # not at each try
                 self._sink.emit(record)
-            self._away[item.host] = record
+            self._away[host] = record
         elif isinstance(record, ConnectionRestored):
-            self._away.pop(item.host, None)
+            self._away.pop(host, None)
             self._sink.emit(record)
 
     def _judge_what_is_complete(self) -> None:
         now = time.monotonic() if self._open else 0.0
         for ended, late_at in list(self._open.values()):
-            if now >= late_at or self._evidence.complete(ended, self._away):
+            if now >= late_at or self._evidence.complete(ended, [self._names.of(host) for host in self._away]):
                 self._judge(ended)
 
     def _judge(self, ended: AttemptEnded) -> None:
@@ -231,15 +239,14 @@ class _Telling:
         return Ended(result, verdict)
 
 
-def _hint(mender: Mender, item: Item) -> None:
+def _hint(mender: Mender, host: str, record: Told, names: Names) -> None:
     """Let the mender know which hosts are lost, and which are not."""
-    record = item.record
     if isinstance(record, ConnectionLost):
-        mender.lost(item.host)
+        mender.lost(host)
     elif isinstance(record, AttemptEnded) and record.preempted:
-        mender.lost(record.first_task)
+        mender.lost(names.host_of(record.first_task))
     elif isinstance(record, ConnectionRestored) or (isinstance(record, TaskState) and record.phase is Phase.WAITING):
-        mender.back(item.host)
+        mender.back(host)
 
 
 def _diagnosed(job: str, attempt: int, verdict: Verdict, *, final: bool) -> JobDiagnosed:

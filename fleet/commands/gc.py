@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from fleet.commands.leave import leave, lent
 from fleet.config import caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, UsageError
 from fleet.events import InstanceChanged, Note, Sink, Stray, StraysDeleted, StraysFound
 from fleet.ports import Ports
-from fleet.providers import translated
+from fleet.providers import LENDERS, translated
 from fleet.settings import Settings
-from provision.model import CloudSpec
+from provision.model import CloudSpec, FleetSpec
 
 if TYPE_CHECKING:
     from provision.gce.deletion import Stray as Thing
@@ -50,7 +51,7 @@ def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
         CancelledError: the user said no.
         FleetError: nobody can tell what there is, or something could not be deleted.
     """
-    places: list[_Local | _Cloud] = [] if request.only else [_Local(ports)]
+    places: list[_Local | _Cloud] = [] if request.only else [_Local(ports, name) for name in ("local", *LENDERS)]
     places += _clouds(request, ports, sink)
     found = [stray for place in places for stray in place.find()]
     sink.emit(StraysFound(tuple(found)))
@@ -77,11 +78,11 @@ def _ask(doomed: int, found: int, ports: Ports) -> None:
 
 
 class _Local:
-    """Instances on this computer whose fleet has no folder."""
+    """Instances of a provider that keeps its records on this computer, whose fleet has no folder."""
 
-    def __init__(self, ports: Ports) -> None:
+    def __init__(self, ports: Ports, provider: str) -> None:
         self._ports = ports
-        self._provider = ports.provider("local")
+        self._provider = ports.provider(provider)
 
     def find(self) -> list[Stray]:
         """What there is."""
@@ -90,7 +91,7 @@ class _Local:
         known = self._ports.store.names()  # read after the list: a fleet has its folder before its instances
         return [
             Stray(
-                provider="local",
+                provider=self._provider.name,
                 kind="instance",
                 name=f"{one.fleet}-{one.name}",
                 fleet=one.fleet,
@@ -118,6 +119,10 @@ class _Local:
                     sink.emit(InstanceChanged(f"{fleet}-{name}", step, done=step == "deleted"))
 
                 with translated():
+                    if self._provider.name in LENDERS:
+                        there = self._provider.list(fleet)
+                        hosts = lent(FleetSpec(fleet, self._provider.name, len(there)), there, self._provider)
+                        leave(hosts, self._ports.store.fleet(fleet).key, sink)
                     left += [f"{fleet}-{name}" for name in self._provider.delete_fleet(fleet, progress)]
         return left
 

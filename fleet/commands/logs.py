@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,15 @@ from fleet.commands.follow import Followed, follow, outcome_or_raise
 from fleet.commands.mend import missing_seats
 from fleet.commands.policy import SPOT_HOST_TIMEOUT_S
 from fleet.commands.repair import Rented, mend, mending
+from fleet.commands.roles import Names, names_of
 from fleet.commands.status import script_of
 from fleet.errors import NotFoundError, UsageError
 from fleet.events import JobStarted, Level, Note, Sink
 from fleet.ports import Ports
 from fleet.state import FleetRecord
-from provision.names import index_of, instance_name
+from train.agent.cluster import parse_task
 from train.agent.records import JobReport, JobResult
+from train.agent.roles import role_rank
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LogsRequest:
-    """What the user typed; `lines` None: all; `worker` ``all``, ``1`` or ``worker-1``; an empty `job`: the newest."""
+    """What the user typed; `lines` None: all; `worker` ``all``, ``1`` or a task; an empty `job`: the newest."""
 
     fleet: str
     follow: bool = False
@@ -37,28 +39,33 @@ class LogsRequest:
 
 
 def worker_name(worker: str) -> str:
-    """The worker that ``1`` or ``worker-1`` means; empty for ``all``.
+    """The task that ``1``, ``worker-1`` or ``ps-0`` means; empty for ``all``.
 
     Raises:
-        UsageError: it is no worker.
+        UsageError: it is no task.
     """
     if worker == "all":
         return ""
     try:
-        return instance_name(int(worker) if worker.isascii() and worker.isdigit() else index_of(worker))
+        kind, index = ("worker", int(worker)) if worker.isascii() and worker.isdigit() else parse_task(worker)
     except ValueError:
-        raise UsageError(f"--worker {worker} is no worker", next_step="--worker 0, worker-0 or all") from None
+        raise UsageError(f"--worker {worker} is no task", next_step="--worker 0, worker-0, ps-0 or all") from None
+    return f"{kind}-{index}"
 
 
-def _tasks(name: str, record: FleetRecord) -> list[str]:
-    names = [host.name for host in record.hosts]
-    if name and name not in names:
+def _hosts_of(name: str, record: FleetRecord, names: Names) -> list[str]:
+    """The hosts that have the task `name`, or all."""
+    hosts = [host.name for host in record.places]
+    if not name:
+        return hosts
+    if name not in map(names.of, hosts):
+        tasks = sorted(map(names.of, hosts), key=role_rank)
         raise NotFoundError(
             f"fleet {record.spec.name!r} has no {name}",
-            cause=f"it has {names[0]} to {names[-1]}",
+            cause=f"its tasks are {', '.join(tasks)}" if names.by_host else f"it has {hosts[0]} to {hosts[-1]}",
             next_step="fleet status",
         )
-    return [name] if name else names
+    return [names.host_of(name)]
 
 
 def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
@@ -75,18 +82,20 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
 
     name = worker_name(request.worker)
     folder, record = ports.store.need(request.fleet)
-    tasks = _tasks(name, record)
     fleet = Rented(record, folder, ports, "logs")
     with contextlib.ExitStack() as stack:
-        channels, unreached = stack.enter_context(open_some(record.hosts, folder.key))
-        if not request.follow or record.spec.cloud is None:
-            raise_failures([outcome for outcome in unreached if outcome.host.name == name], "show its log")
+        channels, unreached = stack.enter_context(open_some(record.places, folder.key))
         reports = newest_reports(channels, request.job)
+        names = _names(reports)
+        hosts = _hosts_of(name, record, names)
+        if not request.follow or record.spec.cloud is None:
+            silent = [outcome for outcome in unreached if name and outcome.host.name in hosts]
+            raise_failures(silent, "show its log")
         if not reports:
             what = f"no job {request.job}" if request.job else "no job yet"
             raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_step="fleet status, fleet train task.py")
         first = max(reports.values(), key=lambda report: report.attempt)
-        _announce(record, first, sink)
+        _announce(record, first, names, sink)
         _, lost = missing_seats(reports)
         mender = stack.enter_context(mending(fleet, sink, SPOT_HOST_TIMEOUT_S)) if request.follow else None
         if mender is not None:
@@ -98,14 +107,15 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             folder=folder,
             record=record,
             job=first.job,
-            channels=tuple(channel for channel in channels if channel.connection.host.name in tasks),
-            members=tuple(first.members),
+            channels=tuple(channel for channel in channels if channel.connection.host.name in hosts),
+            members=names.members(first.members),
             spares=tuple(first.spares),
             attempts=first.attempts,
             lines=request.lines,
             follow=request.follow,
             mender=mender,
-            lost=tuple(one.host for one in unreached if one.host.name in tasks) if mender is not None else (),
+            lost=tuple(one.host for one in unreached if one.host.name in hosts) if mender is not None else (),
+            names=names,
         )
         ended = follow(followed, sink)
     if lost and not request.follow:
@@ -119,17 +129,24 @@ def _tell(unreached: Sequence[Outcome[AgentChannel]], sink: Sink) -> None:
             sink.emit(Note(f"{outcome.error.sentence}; its log is left out", Level.WARNING))
 
 
-def _announce(record: FleetRecord, report: JobReport, sink: Sink) -> None:
+def _names(reports: Mapping[str, JobReport]) -> Names:
+    """How people know the tasks of the job of which hosts tell."""
+    one = next(iter(reports.values()), None)
+    return names_of(one.members, one.roles, reports) if one is not None else Names()
+
+
+def _announce(record: FleetRecord, report: JobReport, names: Names, sink: Sink) -> None:
     sink.emit(fleet_opened(record))
     sink.emit(
         JobStarted(
             job=report.job,
             script=script_of(report),
             attempt=max(1, report.attempt),
-            members=tuple(report.members),
+            members=names.members(report.members),
             started_at=report.started_at,
             attached=True,
             spares=tuple(report.spares),
             attempts=report.attempts,
+            hosts=names.hosts(),
         )
     )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fleet.commands.agents import newest_reports, opened
+from fleet.commands.ready import install
+from fleet.commands.roles import moved_share
 from fleet.config import for_fleet
 from fleet.errors import FleetError
 from fleet.events import Level, Note, Sink
@@ -39,7 +41,7 @@ def rejoin(record: FleetRecord, folder: FleetFolder, sink: Sink) -> list[str]:
     Returns:
         Names of those that joined; what hinders one is told, and hinders nobody else.
     """
-    with opened(record.hosts, folder.key) as outcomes:
+    with opened(record.places, folder.key) as outcomes:
         channels = {one.value.connection.host.name: one.value for one in outcomes if one.value is not None}
         try:
             reports = newest_reports(list(channels.values()))
@@ -61,8 +63,21 @@ def _join(
 
     job = reports[giver].job
     try:
-        invitation = invite(channels[giver], Invite(job, giver))
-        join(channels[name], invitation, name, channels[giver])
+        invitation, python = invite(channels[giver], Invite(job, giver)), ""
+        wanted = invitation.commit
+        if wanted.requirements:
+            (installed,) = install(
+                [channels[name]], wanted.requirements, sink, constraints=wanted.constraints, on_top=True
+            )
+            python = installed.python
+        join(
+            channels[name],
+            invitation,
+            name,
+            channels[giver],
+            lambda prepared, env: moved_share(env, prepared.gpus, (giver, name), record.tasks_per_host),
+            python,
+        )
     except FleetError as error:
         why = f"{name} cannot join job {job}: {error.sentence}"
         sink.emit(Note(for_fleet(f"{why}; `fleet up` tries again", record.spec.name), Level.WARNING))

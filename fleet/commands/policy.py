@@ -68,13 +68,20 @@ def on_fleet(
     return policy._replace(preemptions=preemptions, host_timeout_s=host_timeout_s)
 
 
-def check_policy(policy: Policy, *, spares: int, hosts: int, link_timeout_s: float) -> None:
-    """Refuse a policy that makes no sense on a fleet of `hosts` hosts, of which `spares` hold themselves ready.
+def check_policy(policy: Policy, *, spares: int, hosts: int, link_timeout_s: float, others: int = 0) -> None:
+    """Refuse a policy that makes no sense on a fleet.
+
+    Args:
+        policy: What the user typed.
+        spares: Places that hold themselves ready.
+        hosts: Places for tasks, these included.
+        link_timeout_s: How long a host may be silent, in seconds.
+        others: Tasks that are no workers.
 
     Raises:
         UsageError: with the first reason.
     """
-    for sentence, next_step in (*_sizes(policy, spares, hosts), *_restarts(policy, spares), *_hangs(policy)):
+    for sentence, next_step in (*_sizes(policy, spares, hosts, others), *_restarts(policy, spares), *_hangs(policy)):
         raise UsageError(sentence, next_step=next_step)
     if link_timeout_s < SHORTEST_LINK_TIMEOUT_S:
         raise UsageError(
@@ -83,9 +90,9 @@ def check_policy(policy: Policy, *, spares: int, hosts: int, link_timeout_s: flo
         )
 
 
-def _sizes(policy: Policy, spares: int, hosts: int) -> Iterator[tuple[str, str]]:
-    workers = hosts - spares
-    if workers < 1:
+def _sizes(policy: Policy, spares: int, hosts: int, others: int) -> Iterator[tuple[str, str]]:
+    workers = hosts - spares - others
+    if hosts - spares < 1:
         yield f"--spares {spares} of {hosts} hosts leaves no worker", "fleet up --workers N for a larger fleet"
     if policy.min_workers > workers:
         yield (

@@ -21,6 +21,8 @@ from provision.provider import Progress, Provider
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fleet.remote.channel import AgentChannel
+
 T = TypeVar("T")
 
 SSH_WAIT_S = 300.0
@@ -75,30 +77,31 @@ def reach(
             sink.emit(InstanceChanged(instance.name, "waiting for SSH"))
     hosts = _until(ask, wait_s, ports)
     waiting = {host.name: host for host in hosts}
-    addresses: dict[str, str] = {}
+    reached: dict[str, Host] = {}
 
     def connect() -> None:
         with opened(list(waiting.values()), folder.key) as outcomes:
             from fleet.remote.fanout import raise_failures
 
             for outcome in outcomes:
-                if outcome.error is None:
+                if outcome.value is not None:
                     del waiting[outcome.host.name]
-                    addresses[outcome.host.name] = outcome.value.hello.address if outcome.value else ""
+                    reached[outcome.host.name] = _with_address(outcome.host, outcome.value)
                     sink.emit(HostConnected(outcome.host.name, outcome.host.address))
             raise_failures(outcomes, "reach the fleet")
 
     _until(connect, wait_s, ports)
-    hosts = [
-        host if host.private_address else replace(host, private_address=addresses[host.name] or host.address)
-        for host in hosts
-    ]
-    hosts = ready(spec, hosts, folder.key, sink)
+    hosts = ready(spec, [reached[host.name] for host in hosts], folder.key, sink)
     told = bool(spec.packages or (spec.cloud and spec.cloud.gpus))
     if (spec.cloud or spec.inventory) and not told:  # else that was told with what they have
         for host in hosts:
             sink.emit(InstanceChanged(host.name, "ready", done=True))
     return hosts
+
+
+def _with_address(host: Host, agent: AgentChannel) -> Host:
+    """`host` with an address for the others: where its provider knows none, the one that the host tells."""
+    return host if host.private_address else replace(host, private_address=agent.hello.address or host.address)
 
 
 def _until(action: Callable[[], T], wait_s: float, ports: Ports) -> T:

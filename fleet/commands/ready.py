@@ -42,7 +42,15 @@ def ready(spec: FleetSpec, hosts: Sequence[Host], key: Path, sink: Sink) -> list
     return [dataclasses.replace(host, python=answer.python) for host, answer in zip(hosts, answers, strict=True)]
 
 
-def install(channels: Sequence[AgentChannel], requirements: str, sink: Sink, *, gpus: int = 0) -> list[Bootstrapped]:
+def install(
+    channels: Sequence[AgentChannel],
+    requirements: str,
+    sink: Sink,
+    *,
+    gpus: int = 0,
+    constraints: str = "",
+    on_top: bool = False,
+) -> list[Bootstrapped]:
     """Install requirements on the hosts of `channels`, once per content, and see that their GPUs can be used.
 
     Args:
@@ -50,6 +58,8 @@ def install(channels: Sequence[AgentChannel], requirements: str, sink: Sink, *, 
         requirements: Text of a requirements file of pip's; empty: nothing is installed.
         sink: Takes BootstrapProgress.
         gpus: So many must be usable on each host; 0: nobody looks.
+        constraints: Text of a constraints file of pip's.
+        on_top: What each host's interpreter finds is not installed again.
 
     Returns:
         What each host has now, in their order.
@@ -68,7 +78,7 @@ def install(channels: Sequence[AgentChannel], requirements: str, sink: Sink, *, 
             with lock:
                 sink.emit(BootstrapProgress(host.name, step.step, step.detail, step.part, step.whole))
 
-        request = Bootstrap(requirements=requirements, python=host.python, gpus=gpus)
+        request = Bootstrap(requirements, host.python, gpus, constraints, on_top)
         answer = bootstrap(channel, request, told)
         with lock:
             sink.emit(BootstrapProgress(host.name, "ready", summary(answer), done=True))

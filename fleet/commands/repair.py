@@ -92,7 +92,7 @@ def repaired(record: FleetRecord, folder: FleetFolder, ports: Ports, sink: Sink)
     """
     spec = record.spec
     provider = ports.provider(spec.provider, spec.cloud)
-    there = _at_rest(spec.name, provider, ports)
+    there = at_rest(spec.name, provider, ports)
     steps = plan(spec, there)
     if steps.create:
         _check_worth(record, steps, ports)
@@ -109,7 +109,7 @@ def repaired(record: FleetRecord, folder: FleetFolder, ports: Ports, sink: Sink)
     return record
 
 
-def _at_rest(fleet: str, provider: Provider, ports: Ports) -> list[Instance]:
+def at_rest(fleet: str, provider: Provider, ports: Ports) -> list[Instance]:
     """All instances of a fleet, once none is on its way down any more, as one is for a while that was taken."""
     deadline = time.monotonic() + _STOPPING_S
     while True:
@@ -166,14 +166,14 @@ def open_whole(fleet: Rented, sink: Sink) -> Iterator[tuple[FleetRecord, list[Ag
         FleetError: a host could not be reached, or not be replaced; all of these are named.
     """
     record, key = fleet.record, fleet.folder.key
-    with opened(record.hosts, key) as outcomes:
+    with opened(record.places, key) as outcomes:
         from fleet.remote.fanout import raise_failures
 
         if record.spec.cloud is None or all(outcome.error is None for outcome in outcomes):
             yield record, raise_failures(outcomes, "reach the fleet")
             return
     record = repaired(record, fleet.folder, fleet.ports, sink)
-    with open_agents(record.hosts, key) as channels:
+    with open_agents(record.places, key) as channels:
         yield record, channels
 
 
@@ -222,7 +222,7 @@ class Mender:
         self.sink: Sink = _Serial(sink)
         self._fleet = fleet
         self.patience_s = patience_s
-        self._hosts = {host.name: host for host in fleet.record.hosts}
+        self._hosts = {host.name: host for host in fleet.record.places}
         self._lost: dict[str, float] = {}  # and since when
         self._given_up: set[str] = set()
         self._change = threading.Condition()
@@ -300,7 +300,7 @@ class Mender:
             return error.sentence
         finally:
             self._busy = False
-        self._hosts = {host.name: host for host in record.hosts}
+        self._hosts = {host.name: host for host in record.places}
         return told
 
     def _still_lost(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fleet.commands.agents import ask_each, opened
 from fleet.commands.follow import agreed
+from fleet.commands.roles import Names, names_of
 from fleet.config import for_fleet
 from fleet.errors import FleetError, NotFoundError
 from fleet.ports import Ports
@@ -17,6 +18,7 @@ from fleet.state import FleetFolder, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from provision.model import Host
 from train.agent.records import Follow, Inspect, JobReport, JobResult, Outcome, Phase, Progress, Record
+from train.agent.roles import role_rank
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
@@ -86,7 +88,7 @@ def _ask(record: FleetRecord, folder: FleetFolder) -> tuple[tuple[HostStatus, ..
     """What the hosts tell of themselves and of the newest job, each within a deadline."""
     from fleet.remote.job import inspect
 
-    with opened(record.hosts, folder.key) as opening:
+    with opened(record.places, folder.key) as opening:
         channels = [outcome.value for outcome in opening if outcome.value is not None]
         errors = {outcome.host.name: outcome.error for outcome in opening if outcome.error is not None}
         found: dict[str, JobReport] = {}
@@ -95,7 +97,7 @@ def _ask(record: FleetRecord, folder: FleetFolder) -> tuple[tuple[HostStatus, ..
                 errors[outcome.host.name] = outcome.error
             elif outcome.value:
                 found[outcome.host.name] = outcome.value[0]
-        hosts = tuple(_host(host, found.get(host.name), errors.get(host.name)) for host in record.hosts)
+        hosts = tuple(_host(host, places, found, errors) for host, places in _by_host(record))
         job = _job(list(found.values()))
         if job is not None and job.outcome in (Outcome.FAILED, Outcome.LOST):
             mine = {name: report for name, report in found.items() if report.job == job.id}
@@ -126,24 +128,35 @@ def _verdict(reports: dict[str, JobReport], channels: Sequence[AgentChannel]) ->
     def told(channel: AgentChannel) -> list[tuple[Record, bytes]]:
         return list(follow(channel, request._replace(task=channel.connection.host.name)))
 
-    evidence = Evidence(first.members, first.spares)
+    names = names_of(first.members, first.roles, reports)
+    evidence = Evidence(names.members(first.members), first.spares, names.hosts())
     for outcome in ask_each(channels, told):
         for record, payload in outcome.value or ():
-            evidence.add(record, payload)
+            evidence.add(names.renamed(outcome.host.name, record), payload)
     return evidence.verdict(result)
 
 
-def _host(host: Host, report: JobReport | None, error: FleetError | None) -> HostStatus:
-    usage = report.usage if report is not None and report.alive else None
-    gpus = [gpu.percent for gpu in usage.gpus] if usage else []
+def _by_host(record: FleetRecord) -> list[tuple[Host, list[str]]]:
+    """Each host with the names of its places in the newest job."""
+    each, places = record.tasks_per_host, [place.name for place in record.places]
+    return [(host, places[at * each : (at + 1) * each]) for at, host in enumerate(record.hosts)]
+
+
+def _host(
+    host: Host, places: Sequence[str], reports: Mapping[str, JobReport], errors: Mapping[str, FleetError]
+) -> HostStatus:
+    alive = [reports[place] for place in places if place in reports and reports[place].alive]
+    usages = [report.usage for report in alive if report.usage is not None]
+    gpus = [gpu.percent for usage in usages[:1] for gpu in usage.gpus]  # each task tells of all
+    error = next((errors[place] for place in places if place in errors), None)
     return HostStatus(
         name=host.name,
         address=host.address,
         port=host.port,
         reachable=error is None,
         reason=error.sentence if error else "",
-        cpu_percent=usage.cpu_percent if usage else -1.0,
-        memory_bytes=usage.memory_bytes if usage else -1,
+        cpu_percent=sum(usage.cpu_percent for usage in usages) if usages else -1.0,
+        memory_bytes=sum(usage.memory_bytes for usage in usages) if usages else -1,
         gpu_percent=sum(gpus) / len(gpus) if gpus else -1.0,
     )
 
@@ -154,7 +167,8 @@ def _job(reports: list[JobReport]) -> JobStatus | None:
         return None
     mine = [report for report in reports if report.job == newest]
     result = _result(mine)
-    tasks = tuple(map(_task, mine))
+    names = names_of(mine[0].members, mine[0].roles, {report.task: report for report in mine})
+    tasks = tuple(sorted((_task(report, names) for report in mine), key=_rank if mine[0].roles else lambda _: 0))
     return JobStatus(
         id=newest,
         script=script_of(mine[0]),
@@ -188,10 +202,16 @@ def script_of(report: JobReport) -> str:
     return report.command[1] if len(report.command) > 1 else ""
 
 
-def _task(report: JobReport) -> TaskStatus:
+def _rank(task: TaskStatus) -> tuple[bool, tuple[int, int]]:
+    return task.spare, role_rank(task.task)
+
+
+def _task(report: JobReport, names: Names) -> TaskStatus:
     progress = report.progress or Progress(report.task, report.attempt, 0.0)
+    name = names.of(report.task)
     return TaskStatus(
-        task=report.task,
+        task=name,
+        host=report.task if name != report.task else "",
         phase=report.phase,
         alive=report.alive,
         exit=report.exit,
@@ -201,6 +221,6 @@ def _task(report: JobReport) -> TaskStatus:
         steps=progress.steps,
         metrics=progress.metrics,
         steps_per_s=progress.steps_per_s,
-        role=report.role,
+        role="" if report.roles else report.role,
         spare=report.task in report.spares and report.attempt == 0,
     )

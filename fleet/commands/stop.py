@@ -36,7 +36,7 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
     from fleet.remote.fanout import raise_failures
 
     folder, record = ports.store.need(request.fleet)
-    with open_some(record.hosts, folder.key) as (channels, unreached):
+    with open_some(record.places, folder.key) as (channels, unreached):
         reports = newest_reports(channels)
         if not reports:
             raise NotFoundError(f"fleet {request.fleet!r} has run no job", next_step="fleet train task.py")

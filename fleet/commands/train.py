@@ -9,26 +9,25 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fleet.commands.agents import ask, fleet_opened, stop_everywhere
+from fleet.commands.agents import ask, fleet_opened, running_job, stop_everywhere
 from fleet.commands.follow import Followed, detached, follow, outcome_or_raise, until_running
 from fleet.commands.interrupts import deferred_interrupt
 from fleet.commands.policy import check_policy, most_attempts, on_fleet
+from fleet.commands.program import Program, choose_keras, collect, find, install_for, keras_need, shown, warnings
 from fleet.commands.repair import Rented, mending, open_whole
+from fleet.commands.roles import Names, Roles, assigned, check_roles, gpu_share, names_of
 from fleet.config import for_fleet
-from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
+from fleet.errors import CancelledError, FleetError, NotReadyError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
 from fleet.ports import Ports
-from fleet.state import FleetRecord
+from fleet.state import FleetFolder, FleetRecord
 from train.agent.cluster import endpoint, tf_config
 from train.agent.records import Commit, JobResult, Member, Policy, Prepare, Prepared, Replication
-from train.keras import Choice, KerasError, choose, needs_legacy
-from train.script import ScriptError, check_script, imports
+from train.keras import Choice
 
 if TYPE_CHECKING:
-    from fleet.remote.bundle import Bundle, DataSource
     from fleet.remote.channel import AgentChannel
 
 JOIN_TIMEOUT_S = 60.0
@@ -39,7 +38,9 @@ class TrainRequest:
     """What the user typed."""
 
     fleet: str
-    script: str
+    script: str = ""
+    module: str = ""  # in place of a script: python -m
+    command: tuple[str, ...] = ()  # in place of a script: any other program
     arguments: tuple[str, ...] = ()
     workdir: str = ""
     data: tuple[str, ...] = ()
@@ -54,6 +55,8 @@ class TrainRequest:
     host_timeout_s: float | None = None  # how long a lost host may take to come back; None: as it suits the fleet
     replication: Replication = field(default_factory=Replication)
     link_timeout_s: float = 10.0  # a host that is silent for so long is lost
+    roles: Roles = field(default_factory=Roles)
+    requirements: str | None = None  # file of what is installed first; None: beside the script; empty: nothing
 
 
 @dataclass(frozen=True)
@@ -62,19 +65,6 @@ class TrainSummary:
 
     job: str
     result: JobResult | None = None
-
-
-@dataclass(frozen=True)
-class _Program:
-    script: Path
-    workdir: Path
-    path: str  # of the script below workdir, with forward slashes
-    bundle: Bundle
-
-    @property
-    def argument(self) -> str:
-        """The script as an argument of its interpreter, which takes a leading hyphen for an option."""
-        return f"./{self.path}" if self.path.startswith("-") else self.path
 
 
 def job_id(now: float) -> str:
@@ -96,20 +86,16 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
         JobNotFinished: Ctrl-C; the job goes on.
         CancelledError: Ctrl-C before anything was started, or the job was stopped.
     """
-    from fleet.remote.bundle import parse_data
-
-    script = _checked(Path(request.script))
-    data = [parse_data(item) for item in request.data]
+    found = find(request)
+    entry = found.entry
     folder, record = ports.store.need(request.fleet)
     request = _on_fleet(request, record)
-    check_policy(
-        request.policy, spares=request.spares, hosts=len(record.hosts), link_timeout_s=request.link_timeout_s
-    )
-    program = _program(request, script, data, ports)
+    record = _placed(request, folder, record)
+    program = collect(found, ports)
     with contextlib.ExitStack() as stack:
         stack.enter_context(program.bundle)
         lock = stack.enter_context(contextlib.ExitStack())
-        lock.enter_context(ports.store.lock(request.fleet, f"train {request.script}"))
+        lock.enter_context(ports.store.lock(request.fleet, f"train {shown(entry)}"))
         sink.emit(fleet_opened(record))
         fleet = Rented(record, folder, ports, "train")
         record, channels = stack.enter_context(open_whole(fleet, sink))
@@ -119,6 +105,8 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
             choice = _keras(request, program, prepared)
             if choice.note:
                 sink.emit(Note(choice.note))
+            for note in warnings(program, _workers(request, prepared)):
+                sink.emit(note)
             commits = _commits(request, job, program, prepared, choice)
             if request.dry_run:
                 _show(record, prepared, commits, sink)
@@ -128,7 +116,7 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
         try:
             with deferred_interrupt():
                 _commit(channels, commits, request.grace_s)
-                record = dataclasses.replace(record, last_job=job, last_script=program.path)
+                record = dataclasses.replace(record, last_job=job, last_script=shown(entry))
                 folder.write(record)
             lock.close()
             fleet = dataclasses.replace(fleet, record=record)
@@ -147,43 +135,49 @@ def _on_fleet(request: TrainRequest, record: FleetRecord) -> TrainRequest:
     return dataclasses.replace(request, policy=policy)
 
 
+def _placed(request: TrainRequest, folder: FleetFolder, record: FleetRecord) -> FleetRecord:
+    """The fleet with as many places on each host as the job wants.
+
+    Raises:
+        UsageError: roles or policy make no sense there.
+        NotReadyError: a job that runs has another number of them.
+    """
+    roles = request.roles
+    check_roles(roles, hosts=len(record.hosts), spares=request.spares)
+    placed = dataclasses.replace(record, tasks_per_host=roles.tasks_per_host)
+    check_policy(
+        request.policy,
+        spares=request.spares,
+        hosts=len(placed.places),
+        link_timeout_s=request.link_timeout_s,
+        others=roles.others,
+    )
+    if record.last_job and record.tasks_per_host != roles.tasks_per_host:
+        job = running_job(record, folder.key)
+        if job:
+            raise NotReadyError(
+                f"job {job} is running on fleet {record.spec.name!r}",
+                next_step="fleet logs -f to follow it, fleet stop to end it",
+            )
+    return placed
+
+
 def _nothing_started() -> CancelledError:
     return CancelledError("interrupted; nothing was started", next_step="fleet train again")
-
-
-def _checked(script: Path) -> Path:
-    try:
-        return check_script(script)
-    except ScriptError as error:
-        raise UsageError(error.sentence, cause=error.cause, next_step=error.next_step) from error
-
-
-def _program(request: TrainRequest, script: Path, data: Sequence[DataSource], ports: Ports) -> _Program:
-    from fleet.remote.bundle import scan
-
-    workdir = (Path(request.workdir) if request.workdir else script.parent).expanduser().resolve()
-    if not workdir.is_dir():
-        raise UsageError(f"--workdir {request.workdir} is no folder", next_step="name the script's folder")
-    try:
-        path = script.resolve().relative_to(workdir).as_posix()
-    except ValueError:
-        raise UsageError(
-            f"{request.script} is outside the folder to push, {workdir}",
-            next_step="leave --workdir out, or name a folder that holds the script",
-        ) from None
-    bundle = scan(workdir, script.resolve(), data=data, cache=ports.store.hashes, state=ports.store.root)
-    return _Program(script.resolve(), workdir, path, bundle)
 
 
 def _prepare(
     request: TrainRequest,
     record: FleetRecord,
     job: str,
-    program: _Program,
+    program: Program,
     channels: Sequence[AgentChannel],
     sink: Sink,
 ) -> list[Prepared]:
     from fleet.remote.job import prepare
+
+    pythons = _pythons(request, program, channels, sink)
+    imports = [] if "PYTHONPATH" in request.env else program.imports
 
     def one(channel: AgentChannel) -> Prepared:
         host = channel.connection.host
@@ -197,8 +191,10 @@ def _prepare(
             task=host.name,
             entries=list(program.bundle.entries),
             address=host.private_address,
-            python=host.python,
+            python=pythons[host.name],
             dry_run=request.dry_run,
+            program=program.entry.program,
+            imports=imports,
         )
         return prepare(channel, wish, program.bundle, progress)
 
@@ -209,46 +205,48 @@ def _prepare(
     return prepared
 
 
+def _pythons(request: TrainRequest, program: Program, channels: Sequence[AgentChannel], sink: Sink) -> dict[str, str]:
+    """The interpreter of each host; a dry run installs nothing."""
+    names = [channel.connection.host.name for channel in channels]
+    if request.dry_run and program.requirements is not None:
+        sink.emit(Note("packages would be installed first; versions and interpreters are those without them"))
+        program = dataclasses.replace(program, requirements=None)
+    return dict(zip(names, install_for(program, channels, sink), strict=True))
+
+
 def _workers(request: TrainRequest, prepared: Sequence[Prepared]) -> Sequence[Prepared]:
     """Those that get a task at once."""
     return prepared[: len(prepared) - request.spares]
 
 
-def _keras(request: TrainRequest, program: _Program, prepared: Sequence[Prepared]) -> Choice:
-    sources = {
-        path.relative_to(program.workdir).as_posix(): path.read_bytes()
-        for path in imports(program.script, program.workdir)
-    }
-    versions = {item.task: item.versions for item in prepared}
+def _keras(request: TrainRequest, program: Program, prepared: Sequence[Prepared]) -> Choice:
     workers = {item.task: item.versions for item in _workers(request, prepared)}
-    env = {**request.env, **request.secrets}
-    try:
-        need = needs_legacy(sources)
-        choice = choose(need, workers, env)
-        if choice.env or len(workers) > 1:
-            choose(need, versions, env)  # a spare must be able to take over
-    except KerasError as error:
-        raise NotReadyError(error.sentence, cause=error.cause, next_step=error.next_step) from error
-    return choice
+    spares = {item.task: item.versions for item in prepared if item.task not in workers}
+    return choose_keras(keras_need(program.entry), workers, spares, {**request.env, **request.secrets})
 
 
 def _commits(
     request: TrainRequest,
     job: str,
-    program: _Program,
+    program: Program,
     prepared: Sequence[Prepared],
     choice: Choice,
 ) -> list[Commit]:
     members: list[Member] = [item.member for item in prepared]
     secret = secrets.token_hex(32)
+    given = {**choice.env, **request.env}
+    slots = request.roles.tasks_per_host
+    shares = [gpu_share(item.gpus, at % slots, slots, {*given, *request.secrets}) for at, item in enumerate(prepared)]
     return [
         Commit(
             job=job,
             task=item.task,
             members=members,
             secret=secret,
-            command=[item.python, program.argument, *request.arguments],
-            env={**choice.env, **request.env},
+            requirements=program.requirements.text if program.requirements else "",
+            constraints=program.requirements.constraints if program.requirements else "",
+            command=program.entry.command(item.python, request.arguments),
+            env={**given, **share},
             secret_env=request.secrets,
             grace_s=request.grace_s,
             join_timeout_s=JOIN_TIMEOUT_S,
@@ -256,20 +254,26 @@ def _commits(
             policy=request.policy,
             replication=request.replication,
             spares=[spare.task for spare in prepared[len(prepared) - request.spares :]],
+            roles=assigned(request.roles, len(prepared), request.spares),
         )
-        for item in prepared
+        for item, share in zip(prepared, shares, strict=True)
     ]
 
 
+def _names(commit: Commit) -> Names:
+    return names_of(commit.members, commit.roles, {})
+
+
 def _show(record: FleetRecord, prepared: Sequence[Prepared], commits: Sequence[Commit], sink: Sink) -> None:
-    for item, commit, host in zip(prepared, commits, record.hosts, strict=True):
+    names = _names(commits[0])
+    for item, commit, host in zip(prepared, commits, record.places, strict=True):
         spare = item.task in commit.spares
-        members = [member for member in commit.members if member.task not in commit.spares]
+        members = names.members([member for member in commit.members if member.task not in commit.spares])
         sink.emit(
             TaskPlanned(
-                task=item.task,
+                task=names.of(item.task),
                 host=host.address,
-                tf_config="" if spare else tf_config(members, item.task),
+                tf_config="" if spare else tf_config(members, names.of(item.task)),
                 command=shlex.join(commit.command),
                 env=commit.env,
                 spare=spare,
@@ -301,16 +305,17 @@ def _followed(
     sink: Sink,
 ) -> TrainSummary:
     first, record = commits[0], fleet.record
-    attempts = most_attempts(request.policy)
+    attempts, names = most_attempts(request.policy), _names(first)
     sink.emit(
         JobStarted(
             job=first.job,
             script=record.last_script,
             attempt=first.attempt,
-            members=tuple(first.members),
+            members=names.members(first.members),
             started_at=fleet.ports.clock(),
             spares=tuple(first.spares),
             attempts=attempts,
+            hosts=names.hosts(),
         )
     )
     followed = Followed(
@@ -318,9 +323,10 @@ def _followed(
         record=record,
         job=first.job,
         channels=tuple(channels),
-        members=tuple(first.members),
+        members=names.members(first.members),
         spares=tuple(first.spares),
         attempts=attempts,
+        names=names,
     )
     if request.detach:
         ended = until_running(dataclasses.replace(followed, logs=False), sink)

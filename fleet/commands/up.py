@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 from fleet.commands.agents import fleet_opened
 from fleet.commands.down import delete_instances
+from fleet.commands.leave import leave, lent, untold
 from fleet.commands.mend import rejoin
-from fleet.commands.reach import BOOTED, progress_to, reach
+from fleet.commands.reach import BOOTED, CHOSEN, progress_to, reach
+from fleet.commands.repair import at_rest
+from fleet.commands.trust import trust
 from fleet.commands.wanted import UpRequest, wanted
 from fleet.config import for_fleet
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UsageError
@@ -17,8 +22,12 @@ from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord, with_hosts
 from provision.model import FleetSpec, Host, Instance, Plan, Quote
+from provision.names import index_of
 from provision.planner import plan
 from provision.provider import Provider
+
+if TYPE_CHECKING:
+    from provision.static.provider import StaticProvider
 
 RETRY_FIRST_S = 30.0
 RETRY_LONGEST_S = 600.0
@@ -50,8 +59,7 @@ def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
         record = folder.read() if folder.exists() else None
         spec = wanted(request, record)
         provider = ports.provider(spec.provider, spec.cloud)
-        with translated():
-            before = provider.list(spec.name)
+        before = at_rest(spec.name, provider, ports)
         _check_known(folder, before)
         steps = plan(spec, before)
         if spec.cloud is not None and not set(steps.create) <= agreed:
@@ -111,6 +119,13 @@ def _tell(quote: Quote, spec: FleetSpec, sink: Sink) -> None:
 def _free(spec: FleetSpec, names: Sequence[str]) -> str:
     if not names:
         return f"fleet {spec.name!r} is up with all of its workers: nothing would be made"
+    if spec.inventory:
+        from provision.static.choice import selected
+
+        with translated():
+            hosts = [entry.name for entry in selected(spec.inventory, spec.limit)[1]]
+        which = ", ".join(f"{name} would be {hosts[index_of(name)]}" for name in names)
+        return f"{which}; nothing was touched"
     return f"{', '.join(names)} would be started on this computer, at no cost"
 
 
@@ -161,7 +176,7 @@ class _Up:
             if isinstance(error, KeyboardInterrupt):
                 raise CancelledError(
                     f"fleet up was interrupted; {'what it had made is deleted' if before else 'nothing is left'}",
-                    next_step=f"fleet up --workers {self._spec.workers}",
+                    next_step=_again(self._spec),
                 ) from None
             raise
         record = with_hosts(record, hosts, self._listed())
@@ -189,11 +204,15 @@ class _Up:
             cloud = asdict(self._spec.cloud) if self._spec.cloud else None
             self._folder.intend("create", instances=list(steps.create), provider=self._spec.provider, cloud=cloud)
             self._create(steps.create)
+        if self._spec.inventory:
+            provider = cast("StaticProvider", self._provider)
+            trust(self._spec, provider, self._ports, self._sink, accept_new=self._request.accept_new)
         return reach(self._spec, self._listed(), self._provider, self._folder, self._ports, self._sink)
 
     def _create(self, names: Sequence[str]) -> None:
         """Make the instances; without capacity, again and again where the user asked for that."""
-        progress = progress_to(self._sink, "ready", BOOTED if self._spec.cloud else "")
+        told = BOOTED if self._spec.cloud else CHOSEN if self._spec.inventory else ""
+        progress = progress_to(self._sink, "ready", told)
         pause_s = RETRY_FIRST_S
         while True:
             try:
@@ -241,8 +260,12 @@ class _Up:
         if not self._folder.exists():
             return []
         self._folder.intend("delete_fleet")
+        progress = progress_to(self._sink, "deleted")
+        if self._spec.inventory:
+            leave(lent(self._spec, self._listed(), self._provider), self._folder.key, self._sink)
+            progress = untold
         with translated():
-            left = list(self._provider.delete_fleet(self._spec.name, progress_to(self._sink, "deleted")))
+            left = list(self._provider.delete_fleet(self._spec.name, progress))
         if not left:
             self._folder.delete()
         return left
@@ -253,6 +276,14 @@ class _Up:
         if not steps.create:
             self._sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
         self._sink.emit(Note(for_fleet("next: fleet train task.py", name)))
+
+
+def _again(spec: FleetSpec) -> str:
+    if spec.inventory:
+        return shlex.join(
+            ["fleet", "up", "--inventory", spec.inventory, *(["--limit", spec.limit] if spec.limit else [])]
+        )
+    return f"fleet up --workers {spec.workers}"
 
 
 def _both(error: BaseException, left: str) -> FleetError:

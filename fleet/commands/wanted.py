@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from fleet.errors import UsageError
+from fleet.providers import BATCH_SYSTEMS, LENDERS, translated
 from fleet.settings import Settings
 from fleet.state import FleetRecord
 from provision.model import CloudSpec, FleetSpec
@@ -30,6 +31,7 @@ class UpRequest:
         defaults: What the environment and fleet.toml say, for a fleet that is to be made.
         dry_run: Show what it would cost, make nothing.
         retry_until_up: Where there is no capacity, wait and try again.
+        accept_new: Take the host keys of hosts that are not known yet for theirs.
     """
 
     fleet: str
@@ -37,6 +39,7 @@ class UpRequest:
     defaults: Settings = field(default_factory=Settings)
     dry_run: bool = False
     retry_until_up: bool = False
+    accept_new: bool = False
 
 
 def wanted(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
@@ -45,14 +48,14 @@ def wanted(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
     Raises:
         UsageError: a setting makes no sense, or the fleet is up with another one.
     """
-    spec = _fresh(request) if record is None else _repaired(request, record.spec)
+    spec = _fresh(request) if record is None else _repaired(request, record)
     if spec.workers < 1:
         raise UsageError(
             f"--workers {spec.workers}: a fleet has at least one worker", next_step="fleet up --workers 2"
         )
     if record is None:
         return spec
-    different = conflicts(spec, record.spec)
+    different = conflicts(spec, record.spec) or _other_hosts(request.said, spec, record)
     if different:
         raise UsageError(
             f"fleet {request.fleet!r} is already up with other settings",
@@ -64,7 +67,8 @@ def wanted(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
 
 def provider_of(said: Settings, otherwise: str | None) -> str:
     """Name of the provider that was said, or is meant by what was; `otherwise` where nothing points to one."""
-    return said.provider or ("gce" if said.wants_cloud else otherwise or "local")
+    implied = "gce" if said.wants_cloud else "static" if said.inventory else otherwise
+    return said.provider or implied or "local"
 
 
 def cloud_of(settings: Settings, base: CloudSpec) -> CloudSpec:
@@ -97,6 +101,9 @@ def cloud_of(settings: Settings, base: CloudSpec) -> CloudSpec:
 def _fresh(request: UpRequest) -> FleetSpec:
     said, settings = request.said, request.said.over(request.defaults)
     provider = provider_of(said, request.defaults.provider)
+    if provider in LENDERS:
+        return _existing(request, provider)
+    _refuse_inventory(said)
     spec = FleetSpec(
         name=request.fleet,
         provider=provider,
@@ -104,33 +111,102 @@ def _fresh(request: UpRequest) -> FleetSpec:
         python=settings.python or "",
     )
     if provider != "gce":
-        _refuse_cloud(said)
+        _refuse_cloud(said, provider)
         return spec
     cloud = cloud_of(settings, CloudSpec())
-    python, packages = _environment(request, cloud)
+    python, packages = _environment(request, GPU_PACKAGES if cloud.gpus else PACKAGES)
     return replace(spec, python=python, packages=packages, cloud=cloud)
 
 
-def _repaired(request: UpRequest, has: FleetSpec) -> FleetSpec:
-    """What the fleet has, but for what was said; what the environment and fleet.toml say now is not asked."""
+def _existing(request: UpRequest, provider: str) -> FleetSpec:
+    """Hosts that exist already: all that are selected, or as many as were said.
+
+    With an inventory of the command line, what fleet.toml says of another one does not count.
+    """
     said = request.said
+    _refuse_cloud(said, provider)
+    settings = said if said.inventory else said.over(request.defaults)
+    inventory = _inventory(said, settings, provider)
+    if not inventory:
+        raise UsageError(
+            "nothing says which hosts are meant", next_step="fleet up --inventory hosts.ini   takes those of a file"
+        )
+    limit = settings.limit or ""
+    python, packages = _environment(request, ())
+    return FleetSpec(
+        name=request.fleet,
+        provider=provider,
+        workers=len(_selected(inventory, limit)) if settings.workers is None else settings.workers,
+        python=python,
+        packages=packages,
+        inventory=inventory,
+        limit=limit,
+    )
+
+
+def _inventory(said: Settings, settings: Settings, provider: str) -> str:
+    """Where the hosts are named: in a file, or by the batch system in whose allocation this is."""
+    if provider not in BATCH_SYSTEMS:
+        return settings.inventory or ""
+    if said.inventory:
+        raise UsageError(
+            f"the hosts of --provider {provider} are the nodes of its allocation, and --inventory names others",
+            next_step="leave one of them out",
+        )
+    from provision.static.allocated import here
+
+    with translated():
+        return here(provider)
+
+
+def _selected(inventory: str, limit: str) -> list[str]:
+    """Names of the hosts that an inventory and a limit yield, in their order."""
+    from provision.static.choice import selected
+
+    with translated():
+        return [entry.name for entry in selected(inventory, limit)[1]]
+
+
+def _other_hosts(said: Settings, spec: FleetSpec, record: FleetRecord) -> list[str]:
+    """As conflicts: what an inventory that was said yields now, where that is not what the fleet has."""
+    if not said.inventory or not record.instances:
+        return []
+    now, has = _selected(spec.inventory, spec.limit)[: spec.workers], [one.zone for one in record.instances]
+    return [] if now == has else [f"the hosts {', '.join(now)} asked for, it has {', '.join(has)}"]
+
+
+def _repaired(request: UpRequest, record: FleetRecord) -> FleetSpec:
+    """What the fleet has, but for what was said; what the environment and fleet.toml say now is not asked."""
+    said, has = request.said, record.spec
     provider = provider_of(said, has.provider)
     spec = replace(
         has,
         provider=provider,
-        workers=has.workers if said.workers is None else said.workers,
+        workers=_workers(said, has),
+        inventory=(_inventory(said, said, provider) if said.provider else said.inventory) or has.inventory,
+        limit=has.limit if said.limit is None else said.limit,
         python=has.python if said.python is None else said.python,
         packages=has.packages if said.packages is None else said.packages,
     )
     if provider != has.provider:
         return spec
+    if has.provider not in LENDERS:
+        _refuse_inventory(said)
     if has.cloud is None:
-        _refuse_cloud(said)
+        _refuse_cloud(said, has.provider)
         return spec
     return replace(spec, cloud=cloud_of(said, has.cloud))
 
 
-def _environment(request: UpRequest, cloud: CloudSpec) -> tuple[str, tuple[str, ...]]:
+def _workers(said: Settings, has: FleetSpec) -> int:
+    if said.workers is not None:
+        return said.workers
+    if said.inventory and has.provider == "static":
+        return len(_selected(said.inventory, said.limit or has.limit))
+    return has.workers
+
+
+def _environment(request: UpRequest, otherwise: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Interpreter and packages, of which a fleet has one: what the command line says goes before the file."""
     for settings in (request.said, request.defaults):
         if settings.python and settings.packages:
@@ -142,14 +218,25 @@ def _environment(request: UpRequest, cloud: CloudSpec) -> tuple[str, tuple[str, 
             return settings.python, ()
         if settings.packages is not None:
             return "", settings.packages
-    return "", GPU_PACKAGES if cloud.gpus else PACKAGES
+    return "", otherwise
 
 
-def _refuse_cloud(said: Settings) -> None:
-    names = [*said.cloud(), *(["package"] if said.packages is not None else [])]
+def _refuse_inventory(said: Settings) -> None:
+    if said.inventory or said.limit:
+        option = "--inventory" if said.inventory else "--limit"
+        raise UsageError(
+            f"{option} names hosts that exist already, and other ones are asked for beside it",
+            next_step="fleet up --inventory hosts.ini, without --provider",
+        )
+
+
+def _refuse_cloud(said: Settings, provider: str) -> None:
+    exist = provider in LENDERS
+    kind = "of hosts that exist" if exist else "on this computer"
+    names = [*said.cloud(), *(["package"] if said.packages is not None and not exist else [])]
     if names:
         options = ["--" + _OPTIONS.get(name, name.removesuffix("s") if name == "zones" else name) for name in names]
         raise UsageError(
-            f"{', '.join(options).replace('_', '-')}: a fleet on this computer has no such setting",
+            f"{', '.join(options).replace('_', '-')}: a fleet {kind} has no such setting",
             next_step="leave it out, or say --provider gce",
         )

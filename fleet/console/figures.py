@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
+_TYPES = ("chief", "worker", "ps", "evaluator")
+
 
 def clock(seconds: float) -> str:
     """A running time that stays comparable while it grows: ``0:42``, ``12:34``, ``1:02:03``, ``2d 03:04:05``."""
@@ -90,11 +92,11 @@ def counted(count: int, noun: str) -> str:
 
 
 def order(name: str) -> tuple[int, str, int]:
-    """Sorts tasks and hosts as people count: the chief first, then by type, worker-2 before worker-10."""
+    """Sorts tasks and hosts as people count: by type, the chief first, and worker-2 before worker-10."""
     kind, _, index = name.rpartition("-")
     if not (index.isascii() and index.isdigit()):
-        return (2, name, 0)
-    return (0 if kind == "chief" else 1, kind, int(index))
+        return (len(_TYPES), name, 0)
+    return (_TYPES.index(kind) if kind in _TYPES else _TYPES.index("worker"), kind, int(index))
 
 
 def fold(names: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from fleet.console.colors import task_color
 from fleet.console.columns import GAP, Column, Line, Span, choose, crop, line_len, table, table_width
 from fleet.console.logtext import clean
 from fleet.console.sentences import called, exit_words, result_sentence
-from fleet.console.view import Row, Stage, View, stragglers
+from fleet.console.view import STOPPED, Row, Stage, View, stragglers
 from train.agent.records import Outcome, Phase
 
 _ROWS_MIN = 3  # shown on the smallest terminal
@@ -89,7 +89,7 @@ def state_word(row: Row, slow: frozenset[str]) -> str:
     if row.phase is None:
         return "no answer" if row.lost else row.step_text
     if row.phase is Phase.EXITED:
-        return exit_words(row.exit)
+        return row.step_text or exit_words(row.exit)
     if row.lost:
         return "no answer"
     return "slow" if row.name in slow else row.phase.value
@@ -159,7 +159,7 @@ def _folded(rows: tuple[Row, ...], slow: frozenset[str], room: int) -> tuple[lis
 
 
 def _notable(row: Row, slow: frozenset[str]) -> bool:
-    failed = row.phase is Phase.EXITED and (row.exit is None or row.exit.code != 0)
+    failed = row.phase is Phase.EXITED and row.step_text != STOPPED and (row.exit is None or row.exit.code != 0)
     return bool(failed or row.lost or row.name in slow)
 
 
@@ -197,7 +197,7 @@ def _fixed_columns(view: View, rows: list[Row], slow: frozenset[str]) -> list[Co
 
 
 def _state_span(row: Row, word: str) -> Span:
-    failed = row.phase is Phase.EXITED and word != "done"
+    failed = row.phase is Phase.EXITED and word not in ("done", STOPPED)
     if row.phase is None and row.ready:
         return Span(clean(word), "green")
     return Span(clean(word), "red" if failed else _TONE.get(word, ""))

@@ -8,10 +8,21 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet.console.columns import Column, Span, choose, render, table
-from fleet.console.figures import counted, money, span
+from fleet.console.figures import counted, money, size_short, span
 from fleet.console.logtext import clean
 from fleet.console.sentences import plan_text
-from fleet.events import Checked, Event, Quoted, Stray, StraysFound, TaskPlanned
+from fleet.events import (
+    Checked,
+    Event,
+    HostFacts,
+    HostsChecked,
+    Quoted,
+    Stray,
+    StraysFound,
+    TaskPlanned,
+    TriedAlone,
+)
+from train.lint.model import Finding
 
 _INDENT = "  "
 _WIDTH = 80
@@ -84,15 +95,76 @@ def _strays_found(event: StraysFound) -> str:
 
 
 def _checked(event: Checked) -> str:
-    text = textwrap.fill(
-        clean(f"{'ok' if event.ok else 'missing':8} {event.subject}: {event.sentence}"),
-        _WIDTH,
-        subsequent_indent=" " * 9,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
     step = "" if event.ok or not event.next_step else f"{' ' * 9}{clean(event.next_step)}\n"
-    return f"{text}\n{step}"
+    return _item("ok" if event.ok else "missing", f"{event.subject}: {event.sentence}") + step
+
+
+def _item(mark: str, words: str) -> str:
+    """A line that begins with a word that says how it is, and more lines where there is no room."""
+    return (
+        textwrap.fill(
+            clean(f"{mark:8} {words}"),
+            _WIDTH,
+            subsequent_indent=" " * 9,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        + "\n"
+    )
+
+
+def _hosts_checked(event: HostsChecked) -> str:
+    def cells(words: Callable[[HostFacts], str]) -> tuple[Span, ...]:
+        return tuple(Span(words(host) if host.python else "") for host in event.hosts)
+
+    def versions(package: str) -> tuple[Span, ...]:
+        return cells(lambda host: host.versions.get(package, "none"))
+
+    columns = [
+        Column("HOST", tuple(Span(host.host) for host in event.hosts)),
+        Column("ADDRESS", tuple(Span(host.address) for host in event.hosts), rank=5),
+        Column("PYTHON", versions("python")),
+        Column("TENSORFLOW", versions("tensorflow")),
+        Column("KERAS", versions("keras")),
+        Column("TF-KERAS", versions("tf_keras"), rank=1),
+        Column("GPUS", cells(_gpus), limit=20),
+        Column("DISK", cells(lambda host: size_short(host.disk_free)), rank=2, right=True),
+        Column("MEMORY", cells(lambda host: size_short(host.memory)), rank=3, right=True),
+        Column("ARCH", cells(lambda host: host.machine), rank=4),
+    ]
+    text = _filled(f"fleet {event.fleet}: {counted(len(event.hosts), 'host')}") + _indented(columns)
+    text += "".join(_item("warning", words) for words in event.warnings)
+    text += "".join(_item("unfit", words) for words in event.problems)
+    return text + ("" if event.problems else f"{'ok':8} the hosts are fit\n")
+
+
+def _gpus(host: HostFacts) -> str:
+    return ", ".join(f"{host.gpus.count(name)} x {name}" for name in dict.fromkeys(host.gpus))
+
+
+def _tried_alone(event: TriedAlone) -> str:
+    lines = [line[: _WIDTH - len(_INDENT) - 1] for line in map(clean, event.lines)]
+    return _item("ok" if event.ok else "failed", f"{event.host}: {event.sentence}") + "".join(
+        f"{_INDENT} {line}\n" for line in lines
+    )
+
+
+def _finding(event: Finding) -> str:
+    head = f"{event.place}: {event.rule} {event.severity.value}: {event.sentence}"
+    parts = ((head, ""), (event.reason, "why:  "), (event.mend, "mend: "))
+    return "".join(
+        textwrap.fill(
+            clean(words),
+            _WIDTH,
+            initial_indent=_INDENT + label if label else "",
+            subsequent_indent=" " * 8 if label else _INDENT,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        + "\n"
+        for words, label in parts
+        if words
+    )
 
 
 def _filled(text: str) -> str:
@@ -110,4 +182,7 @@ _REPORTS: dict[type, Callable[[Any], str]] = {
     Quoted: _quoted,
     StraysFound: _strays_found,
     Checked: _checked,
+    HostsChecked: _hosts_checked,
+    TriedAlone: _tried_alone,
+    Finding: _finding,
 }

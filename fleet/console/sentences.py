@@ -148,7 +148,9 @@ def _note(event: Note) -> str:
 
 
 def _fleet_opened(event: FleetOpened) -> str:
-    text = f"fleet {event.fleet}: {counted(len(event.hosts), 'host')} ({event.provider})"
+    hosts = counted(len(event.hosts) // event.tasks_per_host, "host")
+    each = f", {event.tasks_per_host} tasks each" if event.tasks_per_host > 1 else ""
+    text = f"fleet {event.fleet}: {hosts}{each} ({event.provider})"
     if event.price_usd_h > 0:
         text += f", {money(event.price_usd_h)} an hour"
     if event.delete_at > 0:
@@ -194,6 +196,9 @@ def _connection_lost(event: ConnectionLost) -> str:
 
 
 def _fleet_down(event: FleetDown) -> str:
+    if event.borrowed:
+        left = f"something of it is left on {event.left}" if event.left else "nothing of it is left on them"
+        return f"fleet {event.fleet}: {counted(len(event.deleted), 'host')} given back; {left}"
     left = f"; {counted(event.left, 'instance')} left" if event.left else ", 0 left"
     cost = f", cost {money(event.cost_usd)}" if event.cost_usd > 0 else ""
     deleted = f"{counted(len(event.deleted), 'instance')} deleted{left}"

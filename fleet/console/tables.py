@@ -64,7 +64,7 @@ def _fleet(fleet: FleetStatus, now: float, width: int) -> list[Line]:
         return [*lines, (Span(f"{_INDENT}no job yet", "dim"),)]
     lines += [(), _job_line(fleet.job, now, width)]
     if fleet.job.tasks:
-        lines += _indented(choose(_task_columns(fleet.job.tasks), width - len(_INDENT)), width)
+        lines += _indented(choose(_task_columns(fleet.job), width - len(_INDENT)), width)
     return [*lines, *_cause(fleet.job, width)]
 
 
@@ -142,11 +142,12 @@ def _memory(value: int) -> str:
     return figures.size_short(value) if value >= 0 else ""
 
 
-def _task_columns(tasks: Sequence[TaskStatus]) -> list[Column]:
+def _task_columns(job: JobStatus) -> list[Column]:
+    tasks = job.tasks
     rates = [figures.rate(task.steps_per_s) if task.steps_per_s >= 0 else "" for task in tasks]
     return [
         Column("TASK", tuple(Span(called(task.task, task.role), task_color(task.task)) for task in tasks), limit=24),
-        Column("STATE", tuple(map(_task_span, tasks))),
+        Column("STATE", tuple(_task_span(task, job) for task in tasks)),
         Column("EPOCH", tuple(Span(figures.of(task.epoch, task.epochs)) for task in tasks), rank=1, right=True),
         Column("STEP", tuple(Span(figures.of(task.step, task.steps)) for task in tasks), rank=2, right=True),
         *_metric_columns(tasks),
@@ -154,11 +155,13 @@ def _task_columns(tasks: Sequence[TaskStatus]) -> list[Column]:
     ]
 
 
-def _task_span(task: TaskStatus) -> Span:
+def _task_span(task: TaskStatus, job: JobStatus) -> Span:
     if task.spare:
         return Span("spare") if task.alive else Span("spare", "dim")
     if task.phase is Phase.EXITED:
         word = exit_words(task.exit)
+        if job.outcome is Outcome.SUCCEEDED and task.exit is not None and task.exit.signal:
+            return Span("stopped")  # it was not needed any more
         return Span(word, "green" if word == "done" else "red")
     if task.phase is None:
         return Span("unknown", "yellow")

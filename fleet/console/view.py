@@ -23,8 +23,9 @@ from fleet.events import (
     TaskPrepared,
 )
 from train.agent.cluster import endpoint
-from train.agent.records import AttemptEnded, Exit, JobResult, Phase, Progress, TaskState, Usage
+from train.agent.records import AttemptEnded, Exit, JobResult, Outcome, Phase, Progress, TaskState, Usage
 
+STOPPED = "stopped"
 _SLOW_RATE = 0.7  # of the median of the others
 _WARM_STEPS = 10  # the first ones say nothing of the speed
 _BEHIND_S = 10.0  # seconds' worth of steps: what reports that cross on the way cannot explain
@@ -284,7 +285,8 @@ def _job_started(view: View, event: JobStarted) -> View:
     by_address = {row.address: row.name for row in view.rows if row.address}
     rows = []
     for member in sorted(event.members, key=lambda member: order(member.task)):
-        host = member.task if member.task in hosts else by_address.get(member.address, member.task)
+        known = member.task if member.task in hosts else by_address.get(member.address, member.task)
+        host = event.hosts.get(member.task, known)
         lost = hosts[host].lost if host in hosts else ""
         spare = member.task in event.spares
         rows.append(
@@ -307,7 +309,7 @@ def _job_started(view: View, event: JobStarted) -> View:
 
 
 def _connection(view: View, host: str, reason: str) -> View:
-    rows = tuple(replace(row, lost=reason) if host in (row.host, row.name) else row for row in view.rows)
+    rows = tuple(replace(row, lost=reason) if host == (row.host or row.name) else row for row in view.rows)
     return replace(view, rows=rows)
 
 
@@ -343,9 +345,11 @@ def _task_state(view: View, event: TaskState) -> View:
     current = _of_attempt(view, event.task, event.attempt)
     if current is None:
         return view
-    return _with(
-        current, event.task, phase=event.phase, exit=event.exit, reason=event.reason, role=event.role, step_text=""
-    )
+    row = _row(current, event.task)
+    if event.host and event.host != row.host:  # another host has taken it over
+        row = replace(row, host=event.host, address="", endpoint="", lost="")
+    row = replace(row, phase=event.phase, exit=event.exit, reason=event.reason, role=event.role, step_text="")
+    return _put(current, row)
 
 
 def _progress(view: View, event: Progress) -> View:
@@ -377,7 +381,10 @@ def _usage(view: View, event: Usage) -> View:
 
 
 def _job_result(view: View, event: JobResult) -> View:
-    return replace(view, job=event.job, attempt=max(view.attempt, event.attempt), result=event)
+    rows = view.rows
+    if event.outcome is Outcome.SUCCEEDED:  # what a signal ended then was not needed any more
+        rows = tuple(replace(row, step_text=STOPPED) if row.exit and row.exit.signal else row for row in rows)
+    return replace(view, job=event.job, attempt=max(view.attempt, event.attempt), result=event, rows=rows)
 
 
 _REDUCERS: dict[type, Callable[[View, Any], View]] = {

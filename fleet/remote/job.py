@@ -84,6 +84,19 @@ def prepare(
     return answer
 
 
+def look(channel: AgentChannel, request: Prepare) -> Prepared:
+    """What a host has for a task; with a dry run, that is all that it is asked.
+
+    Raises:
+        RefusedError: the host could not take it.
+        UnreachableError: it does not answer, or the connection broke.
+    """
+    channel.send(request, doing="asking for what is there")
+    answer = _answer(channel, PREPARE_S, "looking at what is there", Prepared)
+    assert isinstance(answer, Prepared)  # noqa: S101 - _answer returns nothing else
+    return answer
+
+
 def _send_contents(
     channel: AgentChannel, want: Want, bundle: Bundle, on_progress: Callable[[int, int, int], None]
 ) -> None:

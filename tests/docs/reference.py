@@ -12,7 +12,10 @@ from pathlib import Path
 from tests.program import PROGRAM
 
 FILE = Path(__file__).parents[2] / "docs" / "cli.md"
-VERBS = ("up", "train", "logs", "status", "stop", "down", "extend", "gc", "doctor", "demo")
+VERBS = (
+    "up", "check", "train", "logs", "status", "inventory", "stop",
+    "down", "extend", "gc", "doctor", "lint", "agent", "demo",
+)  # fmt: skip
 HEAD = """# Command line
 
 What the program says of itself; `fleet VERB --help` prints the same. Exit codes are in [failures.md](failures.md),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from train.agent.gate import Facts
 from train.agent.node import Dial, Due, Heard, Knock, LinkDown, LinkUp, Node, Tell
 from train.agent.orders import Order, Source
 from train.agent.records import Exit, JobResult, Member, Outcome, Policy
+from train.agent.roles import is_coordinated, is_evaluator
 from train.agent.seat import (
     Closed,
     EndTask,
@@ -109,9 +111,10 @@ class World:
         count: Number of hosts.
         policy: Of the job.
         spares: Hosts without a role at first.
+        roles: The role of each host at first, empty for a spare; none: those of their names.
     """
 
-    def __init__(self, seed: int, count: int, policy: Policy, spares: int = 0) -> None:
+    def __init__(self, seed: int, count: int, policy: Policy, spares: int = 0, roles: tuple[str, ...] = ()) -> None:
         self.random = random.Random(seed)
         self.now = 1000.0
         self.blocked: dict[frozenset[str], float] = {}
@@ -123,7 +126,9 @@ class World:
         self._count = itertools.count()
         members = tuple(Member(f"worker-{n}", f"10.0.0.{n + 2}", 2222 + n, 4000 + n) for n in range(count))
         names = [member.task for member in members]
-        self.terms = Terms("job", members, tuple(names[count - spares :]), policy, join_timeout_s=30.0)
+        self.terms = Terms(
+            "job", members, tuple(names[count - spares :]), policy, join_timeout_s=30.0, assigned=roles
+        )
         self.hosts = {name: Host(name) for name in names}
         self.ports = itertools.count(3000)
         self.work_s = self.random.choice([2.0, 20.0, 60.0])
@@ -210,8 +215,8 @@ class World:
             return
         task = host.task
         if task is not None and task.gone and task.exit is None:
-            stuck = task.frozen or self._peers_stuck(task)
-            self.feed(host, Pulse(task.attempt, 60.0 if stuck else 0.0, 60.0 if stuck else 0.0, True))
+            idle = task.frozen or self._serves(task) or self._peers_stuck(task)
+            self.feed(host, Pulse(task.attempt, 60.0 if idle else 0.0, 60.0 if idle else 0.0, True))
         self.at(PULSE_S, lambda: self._pulse(host, life))
 
     def _do(self, host: Host, action: minds.NodeAction) -> None:
@@ -520,7 +525,12 @@ class World:
         if self.random.random() < self.ports_taken:
             self.at(0.5, lambda: self._exit(host, task, Exit(code=1)) if task.alive and not task.exit else None)
             return
-        self._work(host, task, self.work_s)
+        self._work(host, task, math.inf if self._serves(task) else self.work_s)
+
+    def _serves(self, task: Task) -> bool:
+        """Whether a task never ends by itself, as evaluators, servers and those who are sent their work."""
+        kind = task.role.rpartition("-")[0]
+        return kind in ("ps", "evaluator") or (kind == "worker" and is_coordinated(self.terms.roles))
 
     def _work(self, host: Host, task: Task, left_s: float) -> None:
         part = min(1.0, left_s)
@@ -531,7 +541,7 @@ class World:
             if task.frozen or self._peers_stuck(task):
                 self._work(host, task, left_s)
                 return
-            if task.role == "worker-0" and self.random.random() < 0.3:
+            if task.role == self.terms.roles[0] and self.random.random() < 0.3:
                 last = host.held_snapshot
                 number = last.number + 1 if last is not None and last.attempt == task.attempt else 1
                 self._hold(host, Snapshot(task.attempt, number, f"{host.name}-{task.attempt}-{number}"))
@@ -547,6 +557,7 @@ class World:
             (host, host.task)
             for host in self.hosts.values()
             if host.task is not None and host.task.attempt == task.attempt and host.task is not task
+            if not is_evaluator(host.task.role) and not is_evaluator(task.role)
         ]
 
     def _peers_stuck(self, task: Task) -> bool:
@@ -679,15 +690,12 @@ class World:
             for attempt, role, ended in host.ends
             if attempt == result.attempt and ended == Exit(code=0)
         }
-        needed = {
-            f"worker-{n}" for n in range(1 + max(int(role.rpartition("-")[2]) for role in good or {"worker-0"}))
-        }
-        if (
-            not good
-            or (self.terms.policy.success.value == "all-workers" and good != needed)
-            or "worker-0" not in good
-        ):
+        workers = {role for role in good if role.startswith("worker-")}
+        chief = {role for role in good if role == self.terms.roles[0]}
+        last = max((int(role.rpartition("-")[2]) for role in workers), default=-1)
+        all_workers = self.terms.policy.success.value == "all-workers"
+        if not chief or (all_workers and workers != {f"worker-{n}" for n in range(last + 1)}):
             raise BrokenPropertyError(f"success of attempt {result.attempt} with only {sorted(good)}")
-        fewest = self.terms.policy.min_workers or len(self.terms.roles)
-        if self.terms.policy.success.value == "all-workers" and len(good) < fewest:
-            raise BrokenPropertyError(f"success with {len(good)} workers")
+        wanted = sum(role.startswith("worker-") for role in self.terms.roles)
+        if all_workers and len(workers) < min(wanted, self.terms.policy.min_workers or wanted):
+            raise BrokenPropertyError(f"success with {len(workers)} workers")

@@ -84,6 +84,61 @@ def test_every_history_keeps_the_promises_of_the_gang(group: int) -> None:
     assert {Outcome.SUCCEEDED, Outcome.FAILED} <= outcomes
 
 
+ROLES = [
+    ("chief-0", "worker-0", "ps-0"),
+    ("chief-0", "worker-0", "worker-1", "ps-0", "ps-1"),
+    ("chief-0", "worker-0", "worker-1", "ps-0", ""),
+    ("chief-0", "worker-0", "evaluator-0"),
+    ("worker-0", "worker-1", "evaluator-0", ""),
+    ("chief-0", "worker-0", "ps-0", "evaluator-0"),
+]
+
+
+def play_roles(seed: int) -> World:
+    chance = random.Random(f"roles {seed}")
+    roles = chance.choice(ROLES)
+    workers = sum(role.startswith("worker") for role in roles)
+    policy = policy_of(chance, workers)
+    if any(role.startswith("ps") for role in roles):
+        policy = policy._replace(success=SuccessPolicy.CHIEF)
+    world = World(seed, len(roles), policy, roles.count(""), roles)
+    for _ in range(chance.choice([0, 1, 1, 2, 3, 6])):
+        world.run(chance.choice([0.05, 0.3, 1.0, 5.0, 20.0]) * chance.random())
+        inject(world, chance)
+    world.run(3600.0)
+    world.check_end()
+    return world
+
+
+@pytest.mark.parametrize("group", range(4))
+def test_every_history_with_roles_keeps_the_promises_of_the_gang(group: int) -> None:
+    outcomes = set()
+    for seed in range(group * GROUP, (group + 1) * GROUP):
+        try:
+            world = play_roles(seed)
+        except BrokenPropertyError as broken:
+            raise AssertionError(f"seed {seed}: {broken}") from broken
+        outcomes |= {host.result.outcome for host in world.hosts.values() if host.result is not None}
+    assert {Outcome.SUCCEEDED, Outcome.FAILED} <= outcomes
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_lost_evaluator_costs_nothing(seed: int) -> None:
+    chance = random.Random(seed)
+    roles = ("chief-0", "worker-0", "evaluator-0")
+    world = World(seed, 3, Policy(), roles=roles)
+    world.ports_taken = 0.0
+    world.run(chance.uniform(2.0, 4.0))
+    evaluator = world.hosts["worker-2"]
+    if evaluator.task is None or not evaluator.task.gone or world.over:
+        return
+    (world.kill_host if chance.random() < 0.5 else world.freeze_task)(evaluator)
+    world.run(600.0)
+    world.check_end()
+    results = [host.result for host in world.hosts.values() if host.up]
+    assert all(one is not None and (one.outcome, one.attempt) == (Outcome.SUCCEEDED, 1) for one in results)
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("fault", ["supervisor", "stopped", "task", "short cut"])
 def test_a_single_fault_that_passes_costs_one_attempt_at_most(fault: str, seed: int) -> None:

@@ -80,7 +80,8 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         scopes=("cloud-platform",),
         service_account="a@b",
     )
-    assert set(found.said()) == {field.name for field in fields(Settings)}
+    hosts_that_exist = {"inventory", "limit"}
+    assert set(found.said()) == {field.name for field in fields(Settings)} - hosts_that_exist
 
 
 def test_an_empty_file_says_nothing(file: Path) -> None:
@@ -172,6 +173,22 @@ def test_the_environment_names_project_and_endpoint() -> None:
     assert from_environment(both) == Settings(project="f", endpoint="http://127.0.0.1:1")
 
 
+# --- hosts that exist -------------------------------------------------------------------------------------------
+
+
+def test_the_path_of_an_inventory_counts_from_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    here = file.parent
+    for text, path in {
+        "hosts.ini": here / "hosts.ini",
+        "../x": here / "../x",
+        "/etc/x": "/etc/x",
+        "~/x": "/home/me/x",
+    }.items():
+        settings = loaded(file, f'[fleet]\ninventory = "{text}"\nlimit = "gpu"\n')
+        assert (settings.inventory, settings.limit, settings.provider) == (str(path), "gpu", "static")
+
+
 # --- inventories ------------------------------------------------------------------------------------------------
 
 
@@ -180,19 +197,19 @@ def uncommented(text: str) -> str:
     return re.sub(r"^# (?=[a-z-]+ = )", "", text, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["gce", "local"])
+@pytest.mark.parametrize("name", ["gce", "local", "static"])
 def test_a_template_can_be_used_as_it_is_and_with_all_of_its_examples(file: Path, name: str) -> None:
     text = (INVENTORIES / f"fleet.{name}.toml").read_text()
     assert loaded(file, text).provider == name
     assert loaded(file, uncommented(text)).provider == name
 
 
-def test_the_template_shows_every_key(file: Path) -> None:
-    text = uncommented((INVENTORIES / "fleet.gce.toml").read_text())
+def test_the_templates_show_every_key() -> None:
     shown: dict[str, set[str]] = {}
-    for line in text.splitlines():
-        if line.startswith("["):
-            table = shown.setdefault(line.strip("[]"), set())
-        elif " = " in line and not line.startswith("#"):
-            table.add(line.partition(" = ")[0])
+    for template in INVENTORIES.glob("fleet.*.toml"):
+        for line in uncommented(template.read_text()).splitlines():
+            if line.startswith("["):
+                table = shown.setdefault(line.strip("[]"), set())
+            elif " = " in line and not line.startswith("#"):
+                table.add(line.partition(" = ")[0])
     assert shown == {name: set(keys) for name, keys in known_keys().items()}

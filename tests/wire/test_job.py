@@ -376,7 +376,7 @@ def test_a_session_does_not_read_what_is_meant_for_people(program: Program) -> N
 def test_a_script_with_an_odd_name_and_odd_arguments(program: Program) -> None:
     program.run("up", "--workers", "1")
     program.script("sub dir/-my täsk.py", "import sys\nprint(sys.argv[1:])\n")
-    ran = program.run("train", "--workdir", "sub dir", "--", "sub dir/-my täsk.py", "a", "b c", "$(id)", "")
+    ran = program.run("train", "sub dir/-my täsk.py", "--workdir", "sub dir", "--", "a", "b c", "$(id)", "")
     assert lines_of(ran, "worker-0") == ["['a', 'b c', '$(id)', '']"]
 
 

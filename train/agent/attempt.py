@@ -9,7 +9,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from train.agent.control import ControlServer
 from train.agent.disk import write_atomic
-from train.agent.environment import Place, task_environment
+from train.agent.environment import Fittings, Place, task_environment
 from train.agent.gate import Facts
 from train.agent.hook import Proof, hook_for
 from train.agent.journal import Journal
@@ -56,6 +56,7 @@ class Start(NamedTuple):
     listener: socket.socket
     control: socket.socket
     proof: Optional[Proof] = None  # that the interpreter runs the hook
+    fittings: Fittings = Fittings()
 
     @property
     def checkpoints(self) -> str:
@@ -127,6 +128,11 @@ class Attempt:
         self._spoke_at = self._moved_at = time.monotonic()
 
     @property
+    def _name(self) -> str:
+        """How people know the task."""
+        return (self._role if self._commit.roles else "") or self._commit.task
+
+    @property
     def port(self) -> int:
         """The reserved port."""
         return self._port.port
@@ -157,6 +163,7 @@ class Attempt:
             place=Place(self._start.fleet, commit.job, action.role, self.number, action.members),
             paths=paths,
             checkpoints=self._start.checkpoints,
+            fittings=self._start.fittings,
         )
         hook = hook_for(commit.command, env, self._start.session, self._start.proof)
         self.task.start(commit.command, env, paths.source, self._start.umask, hook)
@@ -228,7 +235,7 @@ class Attempt:
         try:
             self.journal.write_record(record)
         except OSError as error:
-            self.give_up(f"{self._commit.task}'s records cannot be written: {error.strerror}")
+            self.give_up(f"{self._name}'s records cannot be written: {error.strerror}")
 
     def bury(self) -> None:
         """Give everything back."""
@@ -256,7 +263,7 @@ class Attempt:
         try:
             self.journal.write_log(data)
         except OSError as error:
-            self.give_up(f"{self._commit.task}'s log cannot be written: {error.strerror}")
+            self.give_up(f"{self._name}'s log cannot be written: {error.strerror}")
             return
         self._spoke_at = time.monotonic()
         before = self._parser.latest
@@ -293,7 +300,7 @@ class Attempt:
 
     @property
     def _reason(self) -> str:
-        return f"{self._commit.task} was {self.task.reason}" if self.task.reason else ""
+        return f"{self._name} was {self.task.reason}" if self.task.reason else ""
 
     def _closed(self) -> None:
         self._loop.cancel("usage")

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 
+from train.agent.below import on_top
 from train.agent.disk import make_folder
 from train.agent.errors import RefusedError
 from train.agent.gpus import await_driver, seen_by_tensorflow
@@ -11,7 +12,7 @@ from train.agent.host import Probe, login_environment
 from train.agent.paths import HostPaths
 from train.agent.program import Steps
 from train.agent.records import Bootstrap, Bootstrapped, Refusal
-from train.agent.venv import OLDEST_PYTHON, Base, Venvs, wanted
+from train.agent.venv import OLDEST_PYTHON, Base, Venvs, Wish, wanted
 from train.agent.wire import Channel
 
 
@@ -30,7 +31,10 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> None:
     steps = Steps(channel)
     python, made = request.python, False
     if wanted(request.requirements):
-        python, made = Venvs(host, session, steps).need(request.requirements, _base(probe, request.python))
+        wish, base = Wish(request.requirements, request.constraints), _base(probe, request)
+        if request.on_top:
+            wish, base = on_top(host, probe, session, wish, base)
+        python, made = Venvs(host, session, steps).need(wish, base)
     steps.tell("looking at Python")
     interpreter = probe.interpreter(python)
     gpus, seen = [], 0
@@ -45,13 +49,13 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> None:
     channel.send(Bootstrapped(interpreter.path, interpreter.versions, gpus, seen, made, seconds))
 
 
-def _base(probe: Probe, asked: str) -> Base:
-    """The interpreter to make environments with.
+def _base(probe: Probe, request: Bootstrap) -> Base:
+    """The interpreter to make environments with: the one that was named; else ours, or that which a task would get.
 
     Raises:
         RefusedError: there is none, or it is too old.
     """
-    found = probe.interpreter(asked or sys.executable)
+    found = probe.interpreter(request.python or ("" if request.on_top else sys.executable))
     version = found.versions.get("python", "")
     numbers = tuple(int(number) for number in version.split(".")[:2] if number.isdigit())
     if numbers < OLDEST_PYTHON:
@@ -61,4 +65,4 @@ def _base(probe: Probe, asked: str) -> Base:
             f"{found.path} on this host is Python {version}, and virtual environments need {oldest}",
             f"install Python {oldest} or later there, or name its interpreter",
         )
-    return Base(os.path.realpath(found.path), version)
+    return Base(found.path if request.on_top else os.path.realpath(found.path), version)

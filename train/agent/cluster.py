@@ -74,6 +74,14 @@ def called(members: Sequence[Member], task: str) -> str:
 
 
 def tf_config(members: Sequence[Member], task: str) -> str:
-    """TF_CONFIG of `task`: JSON, the cluster in the same order on every task."""
+    """TF_CONFIG of `task`: JSON, the cluster in the same order on every task.
+
+    An evaluator is in a cluster of its own: the coordinator of ParameterServerStrategy would wait for one in its
+    cluster, and a MultiWorkerMirroredStrategy in the evaluator wants to find itself, and ends what it does when it
+    does not find others that it knows of (multi_worker_util.worker_count and CollectiveAllReduceStrategy's health
+    check in TensorFlow 2.21).
+    """
     kind, index = parse_task(task)
-    return json.dumps({"cluster": cluster_spec(members), "task": {"type": kind, "index": index}})
+    alone = kind == "evaluator"
+    seen = [member for member in members if (parse_task(member.task)[0] == "evaluator") is alone]
+    return json.dumps({"cluster": cluster_spec(seen), "task": {"type": kind, "index": index}})

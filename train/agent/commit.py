@@ -11,11 +11,13 @@ from train.agent.attempt import Start
 from train.agent.cluster import chief_of, cluster_spec
 from train.agent.disk import free_space, read_text, remove_file
 from train.agent.errors import RefusedError
+from train.agent.fittings import fit
 from train.agent.gate import Facts, visible
 from train.agent.journal import write_job
 from train.agent.orders import Order
 from train.agent.prepare import Reservation
 from train.agent.records import Commit, Refusal, to_dict
+from train.agent.roles import first_cast
 from train.agent.supervisor import Resumed, Supervisor
 from train.agent.warden import Warden, watch
 
@@ -56,8 +58,12 @@ def _check(reservation: Reservation, request: Commit) -> None:
         raise RefusedError(Refusal.REQUEST, f"the job's members do not have {request.task} as it was prepared")
     if not request.command or request.attempt < 1:
         raise RefusedError(Refusal.REQUEST, "a job has a command, and attempts from 1 on")
-    playing = [member for member in request.members if member.task not in request.spares]
+    if len(request.roles) not in (0, len(request.members)):
+        raise RefusedError(Refusal.REQUEST, f"{len(request.roles)} roles for {len(request.members)} members")
     try:
+        seats = {member.task: member for member in request.members}
+        cast = first_cast(request.members, request.spares, request.roles)
+        playing = [seats[part.seat]._replace(task=part.role) for part in cast]
         cluster_spec(playing)
         chief_of(playing)
         bytes.fromhex(request.secret)
@@ -78,17 +84,20 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
     write_job(paths, values)
     if reservation.port is None or reservation.listener is None:
         raise RefusedError(Refusal.FAULT, "the reservation holds no ports")
+    facts = _facts(reservation, request)
+    python, address = reservation.interpreter.path, reservation.request.address
     return Start(
         commit=request,
         fleet=reservation.request.fleet,
         paths=paths,
         session=reservation.session,
         umask=umask,
-        facts=_facts(reservation, request),
+        facts=facts,
         port=reservation.port,
         listener=reservation.listener,
         control=listener,
         proof=reservation.proof(),
+        fittings=fit(paths.programs, python, address, len(facts.gpus)),
     )
 
 
@@ -96,7 +105,7 @@ def _facts(reservation: Reservation, request: Commit) -> Facts:
     env = {**reservation.session, **request.env, **request.secret_env}
     gpus = visible([gpu.name for gpu in reservation.gpus], env.get("CUDA_VISIBLE_DEVICES"))
     free, _ = free_space(reservation.paths.folder)
-    return Facts(reservation.interpreter.versions, gpus, free)
+    return Facts(reservation.interpreter.versions, gpus, free, machine=os.uname().machine)
 
 
 def _supervise(start: Start, lock: int, writes: int) -> NoReturn:

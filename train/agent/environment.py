@@ -1,5 +1,6 @@
 """The environment of a task, from what is known before it starts. Pure: the client shows the same."""
 
+import os
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from train.agent.cluster import TASK_TYPES, endpoint, parse_task, tf_config
@@ -37,6 +38,33 @@ def _without_proxy(variables: Mapping[str, str], members: Sequence[Member]) -> D
     return merged
 
 
+def _of_python(session: Mapping[str, str], fittings: "Fittings") -> Dict[str, str]:
+    """Lets programs that are called by name find the interpreter; RETICULATE_PYTHON is that of R's reticulate.
+
+    Source: https://rstudio.github.io/reticulate/articles/versions.html
+    """
+    found = {}
+    if fittings.python:
+        found["RETICULATE_PYTHON"] = fittings.python
+    if fittings.folders:
+        found["PATH"] = os.pathsep.join([*fittings.folders, session.get("PATH") or os.defpath])
+    return found
+
+
+def _nccl(fittings: "Fittings") -> Dict[str, str]:
+    """Settings of NCCL for hosts with GPUs: the interface that the hosts share, by its exact name, and its warnings.
+
+    Where the interface is not known NCCL chooses by itself.
+    Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    """
+    if not fittings.gpus:
+        return {}
+    found = {"NCCL_DEBUG": "WARN"}
+    if fittings.interface:
+        found["NCCL_SOCKET_IFNAME"] = f"={fittings.interface}"
+    return found
+
+
 class Place(NamedTuple):
     """Which task of which attempt it is."""
 
@@ -47,6 +75,18 @@ class Place(NamedTuple):
     members: Sequence[Member]  # all tasks of the job
 
 
+class Fittings(NamedTuple):
+    """What the host adds."""
+
+    python: str = ""  # the interpreter
+    folders: Tuple[str, ...] = ()  # of programs that come first on the PATH
+    interface: str = ""  # network interface with the private address; empty: not known, or not looked for
+    gpus: int = 0  # that the task will see
+
+
+_NOTHING = Fittings()
+
+
 def task_environment(
     session: Mapping[str, str],
     user: Mapping[str, str],
@@ -54,6 +94,7 @@ def task_environment(
     place: Place,
     paths: TaskPaths,
     checkpoints: str = "",
+    fittings: Fittings = _NOTHING,
 ) -> Dict[str, str]:
     """Every variable that the process of `task` starts with.
 
@@ -63,12 +104,14 @@ def task_environment(
         place: Of the task.
         paths: The task's paths on its host.
         checkpoints: Folder or URL where the script keeps checkpoints; empty: the job's own.
+        fittings: What the host adds.
     """
     checkpoints = checkpoints or paths.checkpoints
     fleet, job, task, attempt, members = place
     kind, index = parse_task(task)
     ranked = by_rank(members)
-    variables = dict(session)
+    variables = {**_nccl(fittings), **session}
+    variables.update(_of_python(session, fittings))
     variables.update(
         PYTHONUNBUFFERED="1",
         PWD=paths.source,

@@ -9,7 +9,6 @@ import signal
 from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
 
 from train.agent import gate
-from train.agent.cluster import called
 from train.agent.orders import Order, Part, Report, Stage
 from train.agent.records import (
     Exit,
@@ -22,7 +21,7 @@ from train.agent.records import (
     Stalled,
     SuccessPolicy,
 )
-from train.agent.roles import first_cast, is_needed, recast
+from train.agent.roles import first_cast, is_coordinated, is_evaluator, recast, trainers
 from train.agent.snapshot import Snapshot, newest
 from train.agent.stall import waited_for, who_waits
 
@@ -45,6 +44,8 @@ NOT_READY = "the hosts are not ready for the job"
 _LOOK_S = 5.0
 _LONGEST_QUIET_START_S = 60.0
 _DYING_S = 60.0  # after so long a host that was to be taken has not been
+EVALUATION_S = 300.0  # after the end of the training, evaluators may take so long for the last checkpoint
+EVALUATION_IDLE_S = 10.0  # one that has it, and has done nothing for so long, has nothing left to evaluate
 _HOLDER_S = 5.0  # an agent that has just begun does not yet know which checkpoint its host holds
 _FROZEN = (Stage.LAUNCH, Stage.CHECK)  # in these all begin at the same checkpoint
 
@@ -59,16 +60,22 @@ class Terms(NamedTuple):
     grace_s: float = 10.0
     join_timeout_s: float = 60.0
     link_timeout_s: float = 10.0
+    assigned: Tuple[str, ...] = ()  # the role of each seat at first, empty for a spare; none: those of their names
 
     @property
     def first_cast(self) -> Tuple[Part, ...]:
         """Who plays what in the first attempt."""
-        return tuple(first_cast(self.seats, self.spares))
+        return tuple(first_cast(self.seats, self.spares, self.assigned))
 
     @property
     def roles(self) -> Tuple[str, ...]:
         """All roles of the job."""
         return tuple(part.role for part in self.first_cast)
+
+    @property
+    def by_role(self) -> bool:
+        """Whether people know the tasks by their roles, not by their seats."""
+        return bool(self.assigned)
 
 
 class End(NamedTuple):
@@ -111,6 +118,9 @@ class Gang(NamedTuple):
     look: int = 0
     look_until: Optional[float] = None
     hang_told: bool = False
+    trained_at: Optional[float] = None  # when all had ended on whose success that of the job depends
+    evaluated_from: Optional[float] = None  # since when evaluators have the last checkpoint
+    left_behind: FrozenSet[str] = frozenset()  # evaluators without which the training goes on
     alone: bool = False
     result: Optional[JobResult] = None
 
@@ -142,7 +152,9 @@ def take_over(terms: Terms, last: Order, me: str, now: float, *, end: End, lost:
     gang = gang._replace(started=last.started, snapshot=last.snapshot)
     if lost:
         gang = gang._replace(fenced_until=now + _fence_s(terms))
-    if last.stage is Stage.WAIT or (last.stage is Stage.STOP and last.preempted):
+    if last.trained and end.outcome is Outcome.FAILED:
+        end = End(Outcome.SUCCEEDED)
+    elif last.stage is Stage.WAIT or (last.stage is Stage.STOP and last.preempted):
         end = end._replace(reason=last.reason, first=last.first, taken=last.preempted)
     return _end(gang, end, now)
 
@@ -170,7 +182,7 @@ def lose(gang: Gang, seat: str, reason: str, now: float) -> Gang:
     """The agent of a seat is gone, or was silent for too long; `reason` is a clause that says which."""
     if gang.result is not None or seat == gang.me:
         return gang
-    sentence = f"{called(gang.terms.seats, seat)} was lost: {reason}"
+    sentence = f"{_called(gang, seat)} was lost: {reason}"
     lost = gang.lost
     if seat in _playing(gang) and seat not in lost and not _has_ended(gang, seat):
         lost = {**lost, seat: sentence}
@@ -204,7 +216,7 @@ def deadline(gang: Gang, now: float) -> Optional[float]:
     elif gang.stage is Stage.CHECK:
         due.append(gang.began_at + CHECK_TIMEOUT_S)
     elif gang.stage is Stage.GO:
-        due.append(gang.look_until)
+        due += [gang.look_until, *_evaluation_ends(gang)]
     elif gang.stage is Stage.STOP:
         due.append(_stop_deadline(gang))
     else:
@@ -242,6 +254,8 @@ def order(gang: Gang) -> Order:
         notices=list(gang.notices),
         look=gang.look,
         result=gang.result,
+        by_role=gang.terms.by_role,
+        trained=gang.trained_at is not None,
     )
 
 
@@ -272,6 +286,46 @@ def describe_exit(task: str, ended: Exit) -> str:
 
 def _playing(gang: Gang) -> List[str]:
     return [part.seat for part in gang.cast]
+
+
+def _roles(gang: Gang) -> List[str]:
+    return [part.role for part in gang.cast]
+
+
+def _training(gang: Gang) -> List[str]:
+    """The seats that train, the chief first."""
+    wanted = trainers(_roles(gang))
+    return [part.seat for part in gang.cast if part.role in wanted]
+
+
+def _evaluators(gang: Gang) -> List[str]:
+    return [part.seat for part in gang.cast if is_evaluator(part.role)]
+
+
+def _bound(gang: Gang) -> List[str]:
+    """The seats whose failure is one of the attempt: once it runs, all but evaluators."""
+    beside = _evaluators(gang) if gang.started and gang.stage in (Stage.GO, Stage.STOP) else []
+    return [seat for seat in _playing(gang) if seat not in beside]
+
+
+def _name(gang: Gang, seat: str) -> str:
+    """How people know the task of a seat."""
+    roles = {part.seat: part.role for part in gang.cast} if gang.terms.by_role else {}
+    return roles.get(seat, seat)
+
+
+def _called(gang: Gang, seat: str) -> str:
+    """``ps-0 (10.0.0.4)``."""
+    address = next((member.address for member in gang.terms.seats if member.task == seat), "")
+    return f"{_name(gang, seat)} ({address})" if address else _name(gang, seat)
+
+
+def _named_members(gang: Gang) -> Tuple[Member, ...]:
+    return tuple(member._replace(task=_name(gang, member.task)) for member in gang.members)
+
+
+def _seat_of(gang: Gang, name: str) -> str:
+    return next((seat for seat in _playing(gang) if _name(gang, seat) == name), name)
 
 
 def _report(gang: Gang, seat: str) -> Report:
@@ -322,11 +376,13 @@ def _warning(gang: Gang, seat: str) -> str:
     goes_on = survives(gang.terms.policy, gang.preemptions) or gang.restarts < gang.terms.policy.restarts
     if seat not in playing:
         then = "it has no task now"
+    elif seat in _evaluators(gang):
+        then = "training goes on without it"
     elif not goes_on or not gang.started:
         then = "the job ends with it"
     else:
         then = f"{spare} takes its place" if spare else "the job goes on when it is replaced"
-    return f"{seat} is being preempted by Compute Engine; {then}"
+    return f"{_name(gang, seat)} is being preempted by Compute Engine; {then}"
 
 
 def _idle(gang: Gang) -> List[str]:
@@ -342,9 +398,9 @@ def _holders(gang: Gang) -> List[str]:
 
 def _preemption(gang: Gang) -> Optional[End]:
     """The end of an attempt whose host is about to be taken; None where none is."""
-    for seat in _playing(gang):
+    for seat in _bound(gang):
         if _is_preempted(gang, seat) and _report(gang, seat).exit != Exit(code=0):
-            return End(Outcome.FAILED, seat, f"{called(gang.terms.seats, seat)} was preempted", taken=True)
+            return End(Outcome.FAILED, seat, f"{_called(gang, seat)} was preempted", taken=True)
     return None
 
 
@@ -353,16 +409,25 @@ def _failure(gang: Gang) -> Optional[End]:
     preemption = _preemption(gang)
     if preemption is not None:
         return preemption
-    for seat in _playing(gang):
-        report = _report(gang, seat)
-        if report.reason and (report.exit is not None or report.closed):
-            return End(Outcome.FAILED, seat, report.reason, report.exit)
-        if report.exit is not None and gang.stage is not Stage.GO:
-            return End(Outcome.FAILED, seat, f"{seat} ended before the start", report.exit)
-        if report.exit is not None and report.exit.code != 0:
-            return End(Outcome.FAILED, seat, describe_exit(seat, report.exit), report.exit)
+    for seat in _bound(gang):
+        failed = _own_failure(gang, seat)
+        if failed is not None:
+            return failed
     for seat, reason in gang.lost.items():
-        return End(Outcome.FAILED, seat, reason, taken=True)
+        if seat in _bound(gang):
+            return End(Outcome.FAILED, seat, reason, taken=True)
+    return None
+
+
+def _own_failure(gang: Gang, seat: str) -> Optional[End]:
+    """How the task of a seat failed; None where it did not."""
+    report, name = _report(gang, seat), _name(gang, seat)
+    if report.reason and (report.exit is not None or report.closed):
+        return End(Outcome.FAILED, seat, report.reason, report.exit)
+    if report.exit is not None and gang.stage is not Stage.GO:
+        return End(Outcome.FAILED, seat, f"{name} ended before the start", report.exit)
+    if report.exit is not None and report.exit.code != 0:
+        return End(Outcome.FAILED, seat, describe_exit(name, report.exit), report.exit)
     return None
 
 
@@ -380,6 +445,8 @@ def _in_time(gang: Gang, now: float) -> Gang:
     late = gang.ends_at is not None and now >= gang.ends_at
     if not late or gang.stage in (Stage.STOP, Stage.RESULT):
         return gang
+    if gang.trained_at is not None:
+        return _end(gang, End(Outcome.SUCCEEDED), now)
     reason = f"the job ran longer than {gang.terms.policy.timeout_s:g} s (--timeout)"
     return _end(gang, End(Outcome.FAILED, "", reason, final=True), now)
 
@@ -437,7 +504,7 @@ def _launching(gang: Gang, now: float) -> Gang:
 def _not_in_time(gang: Gang, missing: List[str], now: float) -> Gang:
     if now < gang.began_at + gang.terms.join_timeout_s:
         return gang
-    names = ", ".join(called(gang.terms.seats, seat) for seat in missing)
+    names = ", ".join(_called(gang, seat) for seat in missing)
     reason = f"{names} did not join within {gang.terms.join_timeout_s:g} s; nothing was started"
     if gang.started:
         reason = f"{names} did not join attempt {gang.attempt} within {gang.terms.join_timeout_s:g} s"
@@ -454,11 +521,15 @@ def _checking(gang: Gang, now: float) -> Gang:
     found = {seat: _report(gang, seat).reached for seat in _playing(gang)}
     if any(reached is None for reached in found.values()) and now < gang.began_at + CHECK_TIMEOUT_S:
         return gang
-    pairs = {(source, seat): why for source, reached in found.items() for seat, why in (reached or {}).items()}
-    facts = {seat: told for seat in _playing(gang) if (told := _report(gang, seat).facts) is not None}
-    problems, warnings, first = gate.verdict(gang.members, facts, pairs)
+    pairs = {
+        (_name(gang, source), _name(gang, seat)): why
+        for source, reached in found.items()
+        for seat, why in (reached or {}).items()
+    }
+    facts = {_name(gang, seat): told for seat in _playing(gang) if (told := _report(gang, seat).facts) is not None}
+    problems, warnings, first = gate.verdict(_named_members(gang), facts, pairs)
     if problems:
-        end = End(Outcome.FAILED, first, "\n".join(problems), final=not gang.started, told=NOT_READY)
+        end = End(Outcome.FAILED, _seat_of(gang, first), "\n".join(problems), final=not gang.started, told=NOT_READY)
         return _end(gang, end, now)
     timeout_s = gang.terms.policy.timeout_s
     ends_at = now + timeout_s if timeout_s > 0 and gang.ends_at is None else gang.ends_at
@@ -467,26 +538,70 @@ def _checking(gang: Gang, now: float) -> Gang:
 
 
 def _running(gang: Gang, now: float) -> Gang:
-    failure = _failure(gang)
-    if failure is not None:
-        return _end(gang, failure, now)
-    if _succeeded(gang):
-        return _end(gang, End(Outcome.SUCCEEDED), now)
-    return _watched(gang, now)
+    gang = _without_evaluators(gang)
+    if gang.trained_at is None:
+        failure = _failure(gang)
+        if failure is not None:
+            return _end(gang, failure, now)
+        if not _succeeded(gang):
+            return _watched(gang, now)
+        gang = gang._replace(trained_at=now)
+    return _evaluating(gang, now)
+
+
+def _needed(gang: Gang) -> List[str]:
+    """The seats on whose success that of the job depends."""
+    return _training(gang)[:1] if gang.terms.policy.success is SuccessPolicy.CHIEF else _training(gang)
 
 
 def _succeeded(gang: Gang) -> bool:
-    needed = [part.seat for part in gang.cast if is_needed(part.role)]
-    if gang.terms.policy.success is SuccessPolicy.CHIEF:
-        needed = needed[:1]
-    return all(_has_ended(gang, seat) for seat in needed)
+    return all(_has_ended(gang, seat) for seat in _needed(gang))
+
+
+def _without_evaluators(gang: Gang) -> Gang:
+    """Tell of evaluators that failed: they read what the others write, and nobody waits for them."""
+    for seat in _evaluators(gang):
+        failed = _own_failure(gang, seat)
+        reason = failed.reason if failed is not None else gang.lost.get(seat, "")
+        if reason and seat not in gang.left_behind:
+            told = f"{reason}; training goes on without it"
+            gang = gang._replace(left_behind=gang.left_behind | {seat}, notices=(*gang.notices, told))
+    return gang
+
+
+def _evaluating(gang: Gang, now: float) -> Gang:
+    """The training is over: evaluators may still evaluate the last checkpoint."""
+    open_ones = [seat for seat in _evaluators(gang) if not _has_ended(gang, seat) and seat not in gang.left_behind]
+    reports = [_report(gang, seat) for seat in open_ones]
+    if gang.evaluated_from is None and _has_last_checkpoint(gang, reports):
+        gang = gang._replace(evaluated_from=now)
+    _, idle_at = _evaluation_ends(gang)
+    idle = all(min(one.quiet_s, one.idle_s) >= EVALUATION_IDLE_S for one in reports)
+    late = gang.trained_at is not None and now >= gang.trained_at + EVALUATION_S
+    if not reports or late or (idle and idle_at is not None and now >= idle_at):
+        return _end(gang, End(Outcome.SUCCEEDED), now)
+    return gang
+
+
+def _has_last_checkpoint(gang: Gang, reports: List[Report]) -> bool:
+    if not all(_report(gang, seat).closed for seat in _needed(gang)):
+        return False
+    copied = any(report.source is not None for report in gang.reports.values())
+    return not copied or all(report.snapshot == gang.snapshot for report in reports)
+
+
+def _evaluation_ends(gang: Gang) -> Tuple[Optional[float], Optional[float]]:
+    """When evaluators are stopped at the latest, and from when on if they are idle."""
+    latest = gang.trained_at + EVALUATION_S if gang.trained_at is not None else None
+    idle = gang.evaluated_from + EVALUATION_IDLE_S if gang.evaluated_from is not None else None
+    return latest, idle
 
 
 def _stopping(gang: Gang, now: float) -> Gang:
     unfinished = [seat for seat in _playing(gang) if seat not in gang.lost and not _report(gang, seat).closed]
     if unfinished and now < _stop_deadline(gang):
         return gang
-    unheard = {seat: f"{called(gang.terms.seats, seat)} did not answer" for seat in unfinished}
+    unheard = {seat: f"{_called(gang, seat)} did not answer" for seat in unfinished}
     gang = gang._replace(lost={**gang.lost, **unheard}, end=_first_cause(gang))
     return _wait(gang, now) if _again(gang) else _finish(gang, now)
 
@@ -505,6 +620,8 @@ def _first_cause(gang: Gang) -> Optional[End]:
         return preemption
     follows = end.told == NOT_READY or (end.exit is not None and end.exit.code is not None)
     for seat, reason in gang.lost.items() if follows else ():
+        if seat in _evaluators(gang):
+            continue
         return End(Outcome.FAILED, seat, reason, taken=True)
     return end
 
@@ -547,7 +664,7 @@ def _waiting(gang: Gang, now: float) -> Gang:
     if now < _retry_at(gang) or (now < gang.began_at + _DYING_S and _is_awaited(gang, taken)):
         return gang
     terms, idle = gang.terms, _idle(gang)
-    cast = recast(terms.roles, gang.cast, idle, fewest=len(terms.roles))
+    cast = recast(terms.roles, gang.cast, idle, fewest=None)
     if cast is None and now >= max(_retry_at(gang), gang.began_at + terms.policy.host_timeout_s):
         cast = recast(terms.roles, gang.cast, idle, fewest=terms.policy.min_workers or len(terms.roles))
         if cast is None:
@@ -590,6 +707,9 @@ def _begin(gang: Gang, cast: Tuple[Part, ...], now: float) -> Gang:
         retry_s=0.0,
         look=0,
         hang_told=False,
+        trained_at=None,
+        evaluated_from=None,
+        left_behind=frozenset(),
         notices=(f"attempt {attempt}: {changed}",) if changed else (),
     )
     return _enter(gang, Stage.RESERVE, now)
@@ -611,9 +731,9 @@ def _finish(gang: Gang, now: float) -> Gang:
         gang.attempt,
         end.outcome,
         0.0,
-        end.first,
+        _name(gang, end.first),
         end.reason,
-        _exits(gang),
+        {_name(gang, seat): ended for seat, ended in _exits(gang).items()},
         gang.started,
         alone=gang.alone or 2 * len(gang.present) <= len(gang.terms.seats),
     )
@@ -639,23 +759,24 @@ def _watched(gang: Gang, now: float) -> Gang:
     return gang._replace(look=gang.look + 1, look_until=now + _LOOK_S)
 
 
-def _running_reports(gang: Gang) -> List[Report]:
-    return [_report(gang, seat) for seat in _playing(gang) if not _has_ended(gang, seat)]
+def _running_reports(gang: Gang, seats: List[str]) -> List[Report]:
+    return [_report(gang, seat) for seat in seats if not _has_ended(gang, seat)]
 
 
 def _all_quiet(gang: Gang, seconds: float) -> bool:
-    """Whether nobody wrote anything, and somebody did nothing at all, for so long."""
-    running = _running_reports(gang)
-    return (
-        bool(running)
-        and all(report.quiet_s >= seconds for report in running)
-        and any(report.idle_s >= seconds for report in running)
-    )
+    """Whether nobody who trains wrote anything, and somebody did nothing at all, for so long.
+
+    Under a coordinator nobody did anything: workers have nothing to say, and the coordinator nothing to compute.
+    """
+    running = _running_reports(gang, _training(gang))
+    idle = [report.idle_s >= seconds for report in running]
+    stands = all(idle) if is_coordinated(_roles(gang)) else any(idle)
+    return bool(running) and stands and all(report.quiet_s >= seconds for report in running)
 
 
 def _start_overdue(gang: Gang, now: float) -> bool:
     limit_s = gang.terms.policy.start_timeout_s
-    if limit_s <= 0 or now < gang.went_at + limit_s or any(_report(gang, seat).stepped for seat in _playing(gang)):
+    if limit_s <= 0 or now < gang.went_at + limit_s or any(_report(gang, seat).stepped for seat in _training(gang)):
         return False
     return _all_quiet(gang, min(_LONGEST_QUIET_START_S, limit_s / 2))
 
@@ -666,17 +787,18 @@ def _hangs(gang: Gang, now: float) -> bool:
 
 
 def _looked(gang: Gang, now: float) -> Gang:
-    running = _running_reports(gang)
+    asked = [seat for seat in _playing(gang) if seat not in _evaluators(gang)]
+    running = _running_reports(gang, asked)
     seen = [report for report in running if report.looked == gang.look]
     if len(seen) < len(running) and gang.look_until is not None and now < gang.look_until:
         return gang
     policy = gang.terms.policy
     gang = gang._replace(look_until=None, hang_told=True)
-    stalled = {report.seat: report.stalled for report in seen if report.stalled is not None}
-    for seat in _playing(gang):
-        if _has_ended(gang, seat):
-            stalled[seat] = Stalled(seat, gang.attempt, 0.0, "", "", [])
-    waits, first = who_waits(stalled, gang.members), waited_for(stalled, gang.members)
+    stalled = {one.seat: one.stalled for one in seen if one.stalled is not None}
+    stalled.update({seat: Stalled(seat, gang.attempt, 0.0, "", "", []) for seat in asked if _has_ended(gang, seat)})
+    told = {_name(gang, seat): one._replace(task=_name(gang, seat)) for seat, one in stalled.items()}
+    members = [one._replace(task=_name(gang, one.task)) for one in gang.members if one.task in asked]
+    waits, first = who_waits(told, members), _seat_of(gang, waited_for(told, members))
     if _start_overdue(gang, now):
         reason = f"no first step within {policy.start_timeout_s:g} s: {waits}"
         return _end(gang, End(Outcome.FAILED, first, reason), now)

@@ -35,6 +35,7 @@ class Facts(NamedTuple):
     gpus: List[str]  # names of those that the task will see
     disk_free: int  # bytes, below the task's folder
     ahead_s: float = 0.0  # of its clock, before the chief's
+    machine: str = ""  # x86_64, aarch64; empty: it did not tell
 
 
 class Verdict(NamedTuple):
@@ -57,7 +58,11 @@ Pairs = Mapping[Tuple[str, str], str]
 def read_facts(values: Mapping[str, Any], ahead_s: float) -> Facts:
     """Facts as they came over a link; what is missing counts as not there."""
     return Facts(
-        dict(values.get("versions", {})), list(values.get("gpus", [])), int(values.get("disk_free", 0)), ahead_s
+        dict(values.get("versions", {})),
+        list(values.get("gpus", [])),
+        int(values.get("disk_free", 0)),
+        ahead_s,
+        str(values.get("machine", "")),
     )
 
 
@@ -85,6 +90,7 @@ def verdict(members: Sequence[Member], facts: Mapping[str, Facts], pairs: Pairs)
     problems = [
         *_unreached(members, pairs),
         *_disks(members, known),
+        *_machines(members, known),
         *_differences(members, known),
         *_gpu_counts(members, known),
     ]
@@ -233,8 +239,21 @@ def _differences(members: Sequence[Member], facts: Mapping[str, Facts]) -> Itera
             )
 
 
-def _gpu_counts(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+def _machines(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
     training = [member for member in members if parse_task(member.task)[0] in _TRAINING]
+    groups = _grouped(training, facts, lambda one: one.machine)
+    groups.pop("", None)
+    if len(groups) > 1:
+        yield _Problem(
+            f"the hosts are of different architectures: {_sides(groups)}; take hosts of one architecture",
+            _odd(groups),
+        )
+
+
+def _gpu_counts(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+    kinds = {parse_task(member.task)[0] for member in members}
+    computing = ("worker",) if "ps" in kinds else _TRAINING  # a coordinator does not compute
+    training = [member for member in members if parse_task(member.task)[0] in computing]
     groups = _grouped(training, facts, lambda one: _gpus(one.gpus))
     if len({len(facts[tasks[0].task].gpus) for tasks in groups.values()}) > 1:
         yield _Problem(

@@ -5,7 +5,8 @@ so a folder with one, first on PYTHONPATH, comes before the script and everythin
 trace of itself and then imports the one that would have been found without it.
 
 Where that cannot be relied on, a task is held before its exec instead, see `hook_for`: code of the user's never runs
-early. Only a program that has once run the hook on this host with the same variables may be held by it.
+early. Only a program that has once run the hook on this host with the same variables may be held by it. Where a task
+is any other program, a shell or R, the interpreters that it starts get the hook only to tell their stacks.
 """
 
 import os
@@ -42,14 +43,10 @@ import os
 import sys
 
 
-def take_out():
-    here = __file__.rpartition("/")[0]
-    sys.path[:] = [entry for entry in sys.path if entry != here]
+def take_out(here, gap):
+    cwd = os.getcwd() if gap else ""
+    sys.path[:] = [cwd if entry == here else entry for entry in sys.path if cwd or entry != here]
     sys.path_importer_cache.pop(here, None)
-    given = os.environ.pop("FLEET_HOOK", "")
-    if given == "prove":
-        os.environ["FLEET_HOOK"] = "proven"
-    return given
 
 
 def restore(had, path):
@@ -57,6 +54,12 @@ def restore(had, path):
         os.environ["PYTHONPATH"] = path
     else:
         os.environ.pop("PYTHONPATH", None)
+
+
+def without(here, entries, gap):
+    """What a shell has made of PYTHONPATH, had we not been in it; an empty entry stands for the current folder."""
+    left = ["" if entry == here else entry for entry in entries if gap or entry != here]
+    return "1" if left else "0", os.pathsep.join(left)
 
 
 def tell_stacks(number, line):
@@ -83,13 +86,29 @@ def hold(gate, line):
 
 
 def begin():
-    given = take_out().split(":", 5)
-    if len(given) == 6:
-        pid, gate, line, number = (int(value) for value in given[:4])
-        restore(given[4], given[5])
-        if pid == os.getpid():
+    here = __file__.rpartition("/")[0]
+    word = os.environ.pop("FLEET_HOOK", "")
+    if word == "prove":
+        os.environ["FLEET_HOOK"] = "proven"
+    given = word.split(":", 5)
+    if len(given) < 6:
+        take_out(here, False)
+        return
+    pid, gate, line, number = (int(value) for value in given[:4])
+    had, path = given[4:]
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    gap = pid == 0 and had == "0" and len(entries) > 1
+    take_out(here, gap)
+    if pid == 0:
+        had, path = without(here, entries, gap)
+    restore(had, path)
+    if pid in (0, os.getpid()):
+        try:
             os.set_inheritable(line, False)
-            tell_stacks(number, line)
+        except OSError:  # who started us has closed it
+            return
+        tell_stacks(number, line)
+        if pid:
             hold(gate, line)
 
 
@@ -112,6 +131,7 @@ class Hook(NamedTuple):
 
     folder: str
     warm: bool  # it holds the task; else the task is held before its exec
+    below: bool = False  # it is for the interpreters that the task starts, whichever program the task is
 
 
 def install(folder: str) -> None:
@@ -143,7 +163,7 @@ def proving(folder: str, environment: Mapping[str, str]) -> Dict[str, str]:
 def hook_for(
     command: Sequence[str], env: Mapping[str, str], session: Mapping[str, str], proof: Optional[Proof]
 ) -> Optional[Hook]:
-    """How `command` gets the hook; None where it is none of a proven interpreter with a script.
+    """How `command` gets the hook; None where the host's interpreter has not proven that it runs it.
 
     Args:
         command: Of the task.
@@ -151,8 +171,11 @@ def hook_for(
         session: In which the proof was made.
         proof: Of the host's interpreter.
     """
-    if proof is None or len(command) < 2 or command[0] != proof.python or command[1].startswith("-"):
+    if proof is None:
         return None
+    plain = len(command) > 1 and (not command[1].startswith("-") or (command[1] == "-m" and len(command) > 2))
+    if command[0] != proof.python or not plain:
+        return Hook(proof.folder, warm=False, below=True)
     same = all(env.get(name) == session.get(name) for name in _DECISIVE)
     return Hook(proof.folder, warm=same and proof.program)
 
@@ -163,12 +186,12 @@ def hooked(hook: Hook, env: Mapping[str, str], pid: int, gate: int, line: int) -
     Args:
         hook: Its folder.
         env: Of the task.
-        pid: Of the process; in any other the hook only removes itself.
+        pid: Of the process; in any other the hook only removes itself, unless it is one for those below.
         gate: Descriptor from which it reads that it may run; negative where it was held already.
         line: Descriptor to which it writes that it has arrived, and its stacks.
     """
     had, before = ("1", env["PYTHONPATH"]) if "PYTHONPATH" in env else ("0", "")
-    told = f"{pid}:{gate}:{line}:{int(STACKS_SIGNAL)}:{had}:{before}"
+    told = f"{0 if hook.below else pid}:{gate}:{line}:{int(STACKS_SIGNAL)}:{had}:{before}"
     return {**env, "PYTHONPATH": _with_folder(hook.folder, env), VARIABLE: told}
 
 

@@ -19,6 +19,12 @@ PROBE_DEADLINE_S = 60.0
 GPU_DEADLINE_S = 30.0
 _WORDS = 300  # characters of what a program says
 _GPU_QUERY = ("--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
+TENSORFLOWS = (
+    "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tensorflow-rocm", "tensorflow-cpu-aws",
+    "tensorflow-aarch64", "intel-tensorflow", "tf-nightly", "tf-nightly-cpu", "tf-nightly-gpu",
+)  # fmt: skip
+"""Names under which TensorFlow is installed."""
+
 _PROBE = """
 import json, os, sys
 found = {"python": "%d.%d.%d" % sys.version_info[:3]}
@@ -34,13 +40,11 @@ def look(name, packages):
         except Exception:
             pass
 if version:
-    look("tensorflow", ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tensorflow-rocm",
-                        "tensorflow-cpu-aws", "tensorflow-aarch64", "intel-tensorflow", "tf-nightly",
-                        "tf-nightly-cpu", "tf-nightly-gpu"))
+    look("tensorflow", TENSORFLOWS)
     look("keras", ("keras", "keras-nightly"))
     look("tf_keras", ("tf-keras", "tf_keras", "tf-keras-nightly"))
 print(json.dumps({"versions": found, "folders": [p for p in sys.path if p], "hook": os.environ.get("FLEET_HOOK")}))
-"""
+""".replace("TENSORFLOWS", repr(TENSORFLOWS))
 _PROBE_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBASE")
 
 
@@ -180,7 +184,7 @@ class Probe:
         known = self.recall("gpus", key)
         if known:
             return [Gpu(*one) for one in known]
-        code, words = _ran([program, *_GPU_QUERY], self._environment, GPU_DEADLINE_S, subprocess.STDOUT)
+        code, words = ran([program, *_GPU_QUERY], self._environment, GPU_DEADLINE_S, subprocess.STDOUT)
         found = parse_gpus(words) if code == 0 else []
         self.no_gpus = " ".join(words.split())[:_WORDS]
         if found:
@@ -189,12 +193,19 @@ class Probe:
 
 
 def _printed(command: Sequence[str], environment: Dict[str, str], deadline_s: float) -> str:
-    code, words = _ran(command, environment, deadline_s, subprocess.DEVNULL)
+    code, words = ran(command, environment, deadline_s, subprocess.DEVNULL)
     return words if code == 0 else ""
 
 
-def _ran(command: Sequence[str], environment: Dict[str, str], deadline_s: float, errors: int) -> Tuple[int, str]:
-    """Exit code of a program and what it printed; -1 and why where it could not run to its end."""
+def ran(command: Sequence[str], environment: Dict[str, str], deadline_s: float, errors: int) -> Tuple[int, str]:
+    """Exit code of a program and what it printed; -1 and why where it could not run to its end.
+
+    Args:
+        command: The program.
+        environment: All of its environment.
+        deadline_s: How long it may take.
+        errors: Where its standard error goes, as subprocess has it.
+    """
     try:
         done = subprocess.run(
             command,

@@ -105,6 +105,7 @@ def report(paths: TaskPaths) -> Optional[JobReport]:
         role=history[-1].role if history else "",
         spares=[str(name) for name in job.get("spares", [])],
         attempts=_most_attempts(job.get("policy") or {}),
+        roles=[str(role) for role in job.get("roles", [])],
     )
 
 

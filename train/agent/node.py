@@ -196,6 +196,12 @@ def _patience_s(node: Node) -> float:
     return node.terms.link_timeout_s + LEADER_FIRST_S
 
 
+def _called(node: Node, seat: str) -> str:
+    """``worker-1 (10.0.0.3)``."""
+    name = node.seat.order.name_of(seat) if node.seat.order is not None else seat
+    return called([member._replace(task=name) for member in node.terms.seats if member.task == seat], name)
+
+
 def _rank(node: Node, seat: str) -> int:
     return ranked(node.terms).index(seat)
 
@@ -282,7 +288,7 @@ def _unlinked(node: Node, event: LinkDown, now: float) -> Step:
 
 
 def _lost_leader(node: Node, reason: str, now: float) -> Step:
-    sentence = f"{called(node.terms.seats, node.leader)} was lost: {reason}"
+    sentence = f"{_called(node, node.leader)} was lost: {reason}"
     lost = {**node.lost, node.leader: sentence}
     node = node._replace(lost=lost, joined=False)
     if node.seat.stop is not None:
@@ -298,7 +304,7 @@ def _may_go_on(node: Node) -> bool:
     policy = node.terms.policy
     if order is None or not order.started:
         return False
-    if order.stage is Stage.WAIT or gangs.survives(policy, order.preemptions):
+    if order.stage is Stage.WAIT or order.trained or gangs.survives(policy, order.preemptions):
         return True
     return policy.restart is not RestartPolicy.NEVER and order.restarts < policy.restarts
 
@@ -358,7 +364,7 @@ def _follow(node: Node, leader: str, term: int, now: float) -> Step:
     """Follow another, whose claim is better; what runs here was begun by nobody that counts any more."""
     if leader == node.leader and node.mode is Mode.FOLLOWING:
         return node._replace(term=term), []
-    reason = f"{called(node.terms.seats, leader)} leads the job now"
+    reason = f"{_called(node, leader)} leads the job now"
     halted, actions = _halt(node, reason)
     node = halted._replace(
         mode=Mode.FOLLOWING,

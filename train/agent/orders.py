@@ -1,7 +1,8 @@
 """What the leader of a gang wants, and what a seat tells of itself: each time all of it, so that none can be missed.
 
 A *seat* is a host's place in the job, under the name of the host; a *role* is the task of TensorFlow that a seat
-plays in one attempt. The names are the same until a host is lost.
+plays in one attempt. The names are the same until a host is lost, unless roles were assigned: then people know the
+tasks by their roles.
 """
 
 import json
@@ -70,6 +71,8 @@ class Order(NamedTuple):
     notices: List[str] = []  # noqa: RUF012 - never changed; all of this attempt
     look: int = 0  # number of the order to look what the tasks are doing
     result: Optional[JobResult] = None
+    by_role: bool = False  # people know the tasks by their roles, not by their seats
+    trained: bool = False  # all that the job's success depends on is done
 
     @property
     def running(self) -> bool:
@@ -79,6 +82,10 @@ class Order(NamedTuple):
     def role_of(self, seat: str) -> str:
         """The role of a seat; empty where it has none."""
         return next((part.role for part in self.cast if part.seat == seat), "")
+
+    def name_of(self, seat: str) -> str:
+        """How people know the task of a seat."""
+        return (self.role_of(seat) if self.by_role else "") or seat
 
 
 class Report(NamedTuple):

@@ -9,14 +9,16 @@ ROOT/                       one fleet's files on this host, readable by their ow
     venvs/HASH/             a virtual environment, named by what is installed in it
         bin/python          its interpreter
         requirements.txt    what pip was told
+        constraints.txt     and within which limits
         ready.json          written when all of it is there, touched when it is asked for
         scratch/            pip's temporary files
     venvs/lock              locked by who installs
     jobs/JOB/TASK/
         job.json            what was committed, secrets left out
-        src/                the bundle: the task's working folder
+        src/                the bundle: the task's working folder; or a link to the folder where it runs in place
         checkpoints/  logs/  model/
         replica/            the newest complete snapshot of the checkpoints
+        bin/                the chosen interpreter under the names python and python3
         attempt-1/log       the task's output, byte for byte
         attempt-1/records   what happened to it, one JSON line each
         agent.log           the supervisor's own last words
@@ -102,6 +104,11 @@ class VenvPaths(NamedTuple):
         return os.path.join(self.folder, "requirements.txt")
 
     @property
+    def constraints(self) -> str:
+        """What versions pip was told to keep to."""
+        return os.path.join(self.folder, "constraints.txt")
+
+    @property
     def ready(self) -> str:
         """Written as the last of all; its time of change is that of the last use."""
         return os.path.join(self.folder, "ready.json")
@@ -126,6 +133,11 @@ class TaskPaths(NamedTuple):
     def source(self) -> str:
         """The task's working folder."""
         return os.path.join(self.folder, "src")
+
+    @property
+    def programs(self) -> str:
+        """Folder of programs that come first on the task's PATH."""
+        return os.path.join(self.folder, "bin")
 
     @property
     def checkpoints(self) -> str:

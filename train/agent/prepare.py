@@ -20,8 +20,10 @@ from train.agent.disk import (
     write_atomic,
 )
 from train.agent.errors import RefusedError
+from train.agent.fittings import beside
 from train.agent.hook import Proof, is_program
-from train.agent.host import Interpreter, Probe, login_environment, memory_total
+from train.agent.host import Interpreter, Probe, login_environment, memory_total, which
+from train.agent.modules import missing as missing_modules
 from train.agent.paths import HostPaths, TaskPaths
 from train.agent.ports import TaskPort, listen_for_links, reserve_task_port
 from train.agent.processes import await_exit, end_leftovers, supervisor_of
@@ -41,6 +43,7 @@ JOBS_KEPT = 5
 STREAM_DEADLINE_S = 300.0  # without a byte
 _ENDING_S = 20.0  # a chief whose peers do not hang up waits for their link timeout
 _PREPARING_S = 3.0
+_PACKAGES = {"Rscript": "r-base-core", "R": "r-base-core"}  # of Debian and Ubuntu
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -59,6 +62,7 @@ class Reservation:
         self.session = login_environment()
         self.interpreter = Interpreter("", {})
         self.gpus: List[Gpu] = []
+        self.missing: List[str] = []  # of the modules that were asked for
         self.port: Optional[TaskPort] = None
         self.listener: Optional[socket.socket] = None
         self.lock = -1
@@ -199,10 +203,28 @@ def _reserve(reservation: Reservation) -> None:
     hook = "" if request.dry_run else reservation.host.hook
     probe = Probe(reservation.host.probe, reservation.session, hook)
     reservation.interpreter = probe.interpreter(request.python)
+    python = reservation.interpreter.path
+    _check_program(request.program, python, reservation.session)
+    reservation.missing = missing_modules(probe, python, reservation.session, request.imports)
     reservation.gpus = probe.gpus()
     probe.save()
     reservation.port = reserve_task_port(request.first_port)
     reservation.listener = listen_for_links(request.address)
+
+
+def _check_program(program: str, python: str, session: Dict[str, str]) -> None:
+    """See that the program of a job is there; one that comes with the bundle is."""
+    if not program or ("/" in program and not os.path.isabs(program)):
+        return
+    search = os.pathsep.join([*beside(python), session.get("PATH") or os.defpath])
+    if os.path.isabs(program):
+        found = os.access(program, os.X_OK) and os.path.isfile(program)
+    else:
+        found = any(which(program, search))
+    if not found:
+        package = _PACKAGES.get(program, "")
+        step = f"sudo apt-get install -y {package}   on the host" if package else "install it on the host"
+        raise RefusedError(Refusal.PROGRAM, f"there is no {program} on this host", step)
 
 
 def _bring(channel: Channel, reservation: Reservation) -> None:
@@ -225,7 +247,10 @@ def _bring(channel: Channel, reservation: Reservation) -> None:
     if want.objects:
         sizes = {entry.sha256: entry.size for entry in entries}
         _receive(channel, Receiver(host.store, [(one, sizes[one]) for one in want.objects]))
-    materialise(host.store, entries, paths.source)
+    if reservation.request.folder:
+        os.symlink(reservation.request.folder, paths.source)
+    else:
+        materialise(host.store, entries, paths.source)
     for folder in (paths.checkpoints, paths.logs, paths.model):
         make_folder(folder)
 
@@ -298,4 +323,6 @@ def _prepared(reservation: Reservation) -> Prepared:
         memory_total=memory_total(),
         hostname=os.uname().nodename,
         workdir=reservation.paths.source,
+        machine=os.uname().machine,
+        missing=reservation.missing,
     )

@@ -19,6 +19,7 @@ One exec of the agent on a host is one conversation:
     client  → Stop               agent → Stopped
     client  → Inspect            agent → JobReport*, End
     client  → Bootstrap          agent → BootstrapStep*, then Bootstrapped | Refused
+    client  → Trial              agent → BootstrapStep*, then Tried | Refused    (after Prepared, in place of Commit)
 
 An empty Want is followed by Prepared at once; a stream that comes nevertheless is passed over, as is the rest of one
 after Refused. End of input before Commit gives everything back that Prepare reserved. During Follow the client may
@@ -161,6 +162,9 @@ class Prepare(NamedTuple):
     first_port: int = 2222
     dry_run: bool = False  # reserve and report; nothing is wanted or unpacked
     join: bool = False  # the job runs already; what this host still has of it is kept
+    folder: str = ""  # absolute: the task runs in this folder as it is, and there are no entries
+    program: str = ""  # that must be there beside the interpreter, Rscript; empty: none
+    imports: List[str] = []  # noqa: RUF012 - never changed; top-level modules that the interpreter ought to find
 
 
 class Chunk(NamedTuple):
@@ -187,6 +191,10 @@ class Commit(NamedTuple):
     replication: Replication = Replication()
     spares: List[str] = []  # noqa: RUF012 - never changed; members without a task until one is lost
     join: bool = False  # the job runs already; the task begins with its next attempt
+    requirements: str = ""  # that were installed for it, for a host that takes a lost one's place
+    constraints: str = ""  # of these
+    # The task of TensorFlow that each member is at first, empty for a spare; none at all: that of its own name.
+    roles: List[str] = []  # noqa: RUF012 - never changed
 
 
 class Follow(NamedTuple):
@@ -231,12 +239,29 @@ class Inspect(NamedTuple):
     limit: int = 1
 
 
+class Leave(NamedTuple):
+    """End what runs for the fleet on this host, and remove all of the fleet's files, the agent among them."""
+
+    grace_s: float = 10.0
+
+
 class Bootstrap(NamedTuple):
     """Make a virtual environment with packages, once per content, and see whether the GPUs can be used."""
 
     requirements: str = ""  # lines as in a requirements file of pip's; empty: nothing is installed
     python: str = ""  # with which it is made; empty: the one that runs the agent
     gpus: int = 0  # so many must be usable; 0: nobody looks
+    constraints: str = ""  # lines as in a constraints file of pip's
+    on_top: bool = False  # what that interpreter finds, the environment's finds, too, and is not installed again
+
+
+class Trial(NamedTuple):
+    """Run what was prepared by itself, a cluster of one, until its first step; leave nothing of it."""
+
+    command: List[str]
+    env: Dict[str, str]
+    secret_env: Dict[str, str]  # never written anywhere
+    seconds: float  # at most so long
 
 
 # --- answers ----------------------------------------------------------------------------------------------------
@@ -248,6 +273,7 @@ class Hello(NamedTuple):
     agent: str  # hash of its zipapp
     python: str  # version that runs it
     pid: int
+    address: str = ""  # of the host, as other hosts reach it most likely
 
 
 class Want(NamedTuple):
@@ -269,6 +295,8 @@ class Prepared(NamedTuple):
     memory_total: int  # bytes
     hostname: str
     workdir: str  # absolute, where the bundle was unpacked
+    machine: str = ""  # x86_64, aarch64; empty: it did not tell
+    missing: List[str] = []  # noqa: RUF012 - never changed; of the imports that were asked for
 
 
 class Refusal(str, Enum):
@@ -282,6 +310,7 @@ class Refusal(str, Enum):
     REQUEST = "request"  # what was asked makes no sense here
     PACKAGES = "packages"  # they cannot be installed
     GPU = "gpu"  # missing, or not usable
+    PROGRAM = "program"  # it is not there
     FAULT = "fault"  # a bug of the agent
 
 
@@ -315,6 +344,15 @@ class Bootstrapped(NamedTuple):
     seconds: float
 
 
+class Tried(NamedTuple):
+    """How a task did by itself."""
+
+    seconds: float  # that it ran
+    stepped: bool  # it made a step
+    exit: Optional[Exit]  # None: it was still running, and was ended
+    lines: List[str]  # the last of its output
+
+
 class Committed(NamedTuple):
     """The supervisor of the task runs by itself now."""
 
@@ -327,6 +365,7 @@ class Invitation(NamedTuple):
     fleet: str
     entries: List[Entry]
     commit: Commit
+    python: str = ""  # the interpreter of the host that tells, where the commit's command names it
 
 
 class Stopped(NamedTuple):
@@ -334,6 +373,12 @@ class Stopped(NamedTuple):
 
     killed: bool  # SIGKILL was needed
     running: bool  # there was something to stop
+
+
+class Left(NamedTuple):
+    """Nothing of the fleet is left on this host but this conversation."""
+
+    running: bool  # there was something to end
 
 
 class JobReport(NamedTuple):
@@ -356,6 +401,7 @@ class JobReport(NamedTuple):
     role: str = ""  # as in TaskState
     spares: List[str] = []  # noqa: RUF012 - never changed; as they were committed
     attempts: int = 1  # at most so many; 0: no limit
+    roles: List[str] = []  # noqa: RUF012 - never changed; as they were committed
 
 
 # --- what happens to a job --------------------------------------------------------------------------------------
@@ -372,6 +418,7 @@ class TaskState(NamedTuple):
     exit: Optional[Exit] = None
     reason: str = ""
     role: str = ""  # the task as the cluster spec of this attempt has it, where that is another
+    host: str = ""  # on which it is, where `task` is not its name; agents leave it empty
 
 
 class AttemptEnded(NamedTuple):
@@ -470,20 +517,21 @@ class End(NamedTuple):
 
 
 Record = Union[
-    Prepare, Chunk, Commit, Follow, Invite, Give, Stop, Inspect, Bootstrap,
-    Hello, Want, Prepared, Refused, Committed, Invitation, Stopped, JobReport,
-    BootstrapStep, Bootstrapped,
+    Prepare, Chunk, Commit, Follow, Invite, Give, Stop, Inspect, Leave, Bootstrap, Trial,
+    Hello, Want, Prepared, Refused, Committed, Invitation, Stopped, Left, JobReport,
+    BootstrapStep, Bootstrapped, Tried,
     TaskState, AttemptEnded, Stalled, Notice, Progress, Usage, Log, JobResult, Beat, End,
 ]  # fmt: skip
 
 _NAMES: Dict[str, Type[Any]] = {
     "prepare": Prepare, "chunk": Chunk, "commit": Commit, "follow": Follow, "invite": Invite, "give": Give,
-    "stop": Stop, "inspect": Inspect, "invitation": Invitation,
+    "stop": Stop, "inspect": Inspect, "leave": Leave, "left": Left, "invitation": Invitation,
     "hello": Hello, "want": Want, "prepared": Prepared, "refused": Refused, "committed": Committed,
     "stopped": Stopped, "job_report": JobReport, "task_state": TaskState,
     "attempt_ended": AttemptEnded, "stalled": Stalled, "notice": Notice, "progress": Progress,
     "usage": Usage, "log": Log, "job_result": JobResult, "beat": Beat, "end": End,
     "bootstrap": Bootstrap, "bootstrap_step": BootstrapStep, "bootstrapped": Bootstrapped,
+    "trial": Trial, "tried": Tried,
 }  # fmt: skip
 _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 
@@ -497,6 +545,7 @@ NESTED: Dict[Type[Any], Dict[str, Tuple[Type[Any], str]]] = {
     Prepared: {"member": (Member, "one"), "gpus": (Gpu, "list")},
     Refused: {"kind": (Refusal, "enum")},
     Bootstrapped: {"gpus": (Gpu, "list")},
+    Tried: {"exit": (Exit, "one")},
     TaskState: {"phase": (Phase, "enum"), "exit": (Exit, "one")},
     AttemptEnded: {"exits": (Exit, "dict")},
     Usage: {"gpus": (GpuUse, "list")},

@@ -32,6 +32,7 @@ from train.agent.replica_store import (
     folder_identity,
     list_folder,
     look_at,
+    refresh,
     restore,
     take,
     wait_for,
@@ -177,6 +178,10 @@ class Replicator:
         Replaces every order to fetch or to restore that is not done yet.
         """
         self._order({"restore": snapshot, "sources": sources})
+
+    def show(self, *, on: bool) -> None:
+        """From now on, let the checkpoint folder follow each snapshot that is fetched, for a task that reads it."""
+        self._order({"show": on})
 
     def hurry(self) -> None:
         """Give from now on as fast as the network takes it: this host will be gone soon."""
@@ -339,6 +344,9 @@ class _Process:
             return
         if "hurry" in order:
             self._bucket.lift()
+            return
+        if "show" in order:
+            self._mover.shows = order["show"]
             return
         sources = [(str(address), int(port)) for address, port in order["sources"]]
         if "restore" in order:
@@ -544,6 +552,7 @@ class _Mover:
         self._wanted: Optional[Tuple[Snapshot, List[Source]]] = None
         self._restore: Optional[Tuple[Optional[Snapshot], List[Source]]] = None
         self._fetching: Optional[Fetch] = None
+        self.shows = False  # fetched snapshots go to the checkpoint folder at once
 
     def fetch(self, snapshot: Snapshot, sources: List[Source]) -> None:
         """Fetch it next, in place of any other that has not begun."""
@@ -578,7 +587,10 @@ class _Mover:
     def _do_fetch(self, snapshot: Snapshot, sources: List[Source]) -> None:
         try:
             if not self._setup.is_url and newer(snapshot, self._store.held):
-                self._bring(snapshot, sources)
+                with self._store.reading() as kept:
+                    before = kept.manifest if kept is not None else None
+                if self._bring(snapshot, sources) and self.shows:
+                    self._show(snapshot, before)
         except (ReplicaError, OSError) as error:
             self._say(error=_sentence(error))
         else:
@@ -610,6 +622,12 @@ class _Mover:
                 raise ReplicaError(f"the checkpoint that {self._setup.seat} had fetched is gone: see its agent.log")
             if not self._setup.shares(kept.manifest):
                 restore(self._setup.live, kept)
+
+    def _show(self, snapshot: Snapshot, before: Optional[Manifest]) -> None:
+        self._setup.check()
+        with self._store.reading(snapshot) as kept:
+            if kept is not None and not self._setup.shares(kept.manifest):
+                refresh(self._setup.live, kept, before)
 
     def _bring(self, snapshot: Snapshot, sources: List[Source]) -> bool:
         fetch = Fetch(self._store, self._setup.credentials, snapshot, self._setup.shares)

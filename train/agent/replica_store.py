@@ -659,6 +659,44 @@ def restore(live: str, kept: Optional[Kept]) -> None:
             return
 
 
+def refresh(live: str, kept: Kept, before: Optional[Manifest]) -> None:
+    """Bring a checkpoint folder that is being read up to a snapshot: what the snapshot before had is replaced.
+
+    What refers to other files comes after these, and what is not needed any more goes last; files of others' stay.
+
+    Args:
+        live: The checkpoint folder.
+        kept: The snapshot.
+        before: What was shown before; None: nothing.
+
+    Raises:
+        ReplicaError: it cannot be.
+    """
+    live = os.path.realpath(live)
+    items = kept.manifest.items
+    gone = {item.path for item in before.items} - {item.path for item in items} if before is not None else set()
+    try:
+        os.makedirs(live, exist_ok=True)
+        there = {one.path: one for one in list_folder(live)}
+        numbered = sorted(enumerate(items), key=lambda one: (os.path.basename(one[1].path) == STATE_FILE, one[0]))
+        temporary = os.path.join(live, f".fleet-{os.getpid()}")
+        for number, item in numbered:
+            if not is_equal(there.get(item.path), item):
+                _put(os.path.join(live, item.path), item, kept.path(number), temporary)
+        for path in sorted(gone, reverse=True):
+            _remove(os.path.join(live, path))
+    except OSError as error:
+        raise ReplicaError(_cannot(live, error)) from error
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        with contextlib.suppress(OSError):  # a folder that others put something into stays
+            os.rmdir(path)
+    else:
+        remove_file(path)
+
+
 def _cannot(live: str, error: OSError) -> str:
     where = f" ({error.filename})" if isinstance(error.filename, str) and error.filename != live else ""
     return f"the checkpoint folder {live} cannot be restored: {error.strerror}{where}"

@@ -337,7 +337,9 @@ def _look_back(seat: Seat, order: Order) -> Step:
         return seat._replace(finished=True), [Finish(order.result)]
     if order.stage is not Stage.WAIT or order.attempt != seat.attempt or seat.told_end:
         return seat, []
-    ended = AttemptEnded(seat.name, order.attempt, 0.0, order.first, order.reason, order.exits, order.retry_s)
+    exits = {order.name_of(name): ended for name, ended in order.exits.items()}
+    first = order.name_of(order.first)
+    ended = AttemptEnded(seat.name, order.attempt, 0.0, first, order.reason, exits, order.retry_s)
     ended = ended._replace(preempted=order.preempted)
     return seat._replace(told_end=True), [TellEnd(ended)] if order.role_of(seat.name) else []
 

@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Optional, Union
 
+from train.agent.address import own_address
 from train.agent.errors import ClientGoneError, RefusedError
 from train.agent.paths import HostPaths
 from train.agent.records import (
@@ -21,12 +22,14 @@ from train.agent.records import (
     Hello,
     Inspect,
     Invite,
+    Leave,
     MalformedRecordError,
     Prepare,
     Record,
     Refusal,
     Refused,
     Stop,
+    Trial,
 )
 from train.agent.wire import Channel
 
@@ -94,10 +97,12 @@ class Conversation:
             self._channel.send(stop(self._host, request))
         elif isinstance(request, Inspect):
             self._inspect(request)
-        elif isinstance(request, Bootstrap):
-            from train.agent.bootstrap import bootstrap
+        elif isinstance(request, Leave):
+            from train.agent.leave import leave
 
-            bootstrap(self._channel, self._host, request)
+            self._channel.send(leave(self._host, request))
+        elif isinstance(request, (Bootstrap, Trial)):
+            self._work(request)
         else:
             raise RefusedError(Refusal.REQUEST, f"{type(request).__name__} is no request")
 
@@ -120,6 +125,22 @@ class Conversation:
             raise
         self._reservation = None
         self._channel.send(Committed(pid))
+
+    def _work(self, request: Union[Bootstrap, Trial]) -> None:
+        if isinstance(request, Bootstrap):
+            from train.agent.bootstrap import bootstrap
+
+            bootstrap(self._channel, self._host, request)
+            return
+        from train.agent.trial import trial
+
+        if self._reservation is None:
+            raise RefusedError(Refusal.REQUEST, "nothing is prepared on this host")
+        try:
+            tried = trial(self._channel, self._reservation, request)
+        finally:
+            self._give_back()
+        self._channel.send(tried)
 
     def _inspect(self, request: Inspect) -> None:
         from train.agent.jobs import newest_tasks, report
@@ -168,7 +189,7 @@ def main() -> None:
     channel = Channel(0, 1)
     version = "{}.{}.{}".format(*sys.version_info[:3])
     try:
-        channel.send(Hello(digest, version, os.getpid()))
+        channel.send(Hello(digest, version, os.getpid(), own_address(os.environ.get("SSH_CONNECTION", ""))))
     except ClientGoneError:
         return
     Conversation(channel, HostPaths(os.path.abspath(os.path.expanduser(root))), umask).run()

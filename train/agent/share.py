@@ -37,7 +37,8 @@ def invitation(host: HostPaths, request: Invite) -> Invitation:
             record = control.hear(connection, end - time.monotonic())
     if record is None:
         raise RefusedError(Refusal.REQUEST, f"job {request.job} has just ended", "fleet status")
-    return Invitation(str(job.get("fleet", "")), [build(Entry, one) for one in bundle["entries"]], record)
+    python = str(job.get("python", ""))
+    return Invitation(str(job.get("fleet", "")), [build(Entry, one) for one in bundle["entries"]], record, python)
 
 
 def give(channel: Channel, host: HostPaths, request: Give) -> None:

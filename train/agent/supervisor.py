@@ -38,6 +38,7 @@ from train.agent.records import (
     TaskState,
 )
 from train.agent.replica import News, Replicator, Setup
+from train.agent.roles import is_evaluator
 from train.agent.seat import (
     Closed,
     EndTask,
@@ -97,6 +98,7 @@ class Supervisor:
         self._on_settled: Callable[[], None] = self._closed
         self._restoring: Optional[Restore] = None
         self._watching = 0  # attempt whose checkpoints are copied
+        self._shows = False  # our task reads checkpoints as they come
         self._replicator_lives = _REPLICATORS
         self._preemption: Optional[PreemptionWatch] = None
         self._node: Node
@@ -238,6 +240,7 @@ class Supervisor:
             commit.grace_s,
             commit.join_timeout_s,
             commit.link_timeout_s,
+            tuple(commit.roles),
         )
         now = time.monotonic()
         if self._resumed is not None:
@@ -348,6 +351,7 @@ class Supervisor:
                 self._feed(Restored(self._restoring.attempt, f"the replicator of {self._commit.task} ends each time"))
             return
         self._replicator = self._replicate()
+        self._replicator.show(on=self._shows)
         if self._watching:
             self._replicator.watch(self._watching, self._attempt.task.pid if self._attempt is not None else 0)
         if self._restoring is not None:
@@ -419,7 +423,11 @@ class Supervisor:
             self._feed(Failed(action.attempt, f"{self._commit.task} cannot be started: {error.strerror}"))
             return
         self._warden.keep(attempt.task.output, self._start.paths.log(action.attempt))
-        if self._replicator is not None and action.members[0].task == action.role:
+        if self._replicator is None:
+            return
+        self._shows = is_evaluator(action.role)
+        self._replicator.show(on=self._shows)
+        if action.members[0].task == action.role:
             self._watching = action.attempt
             self._replicator.watch(action.attempt, attempt.task.pid)
 

@@ -69,6 +69,7 @@ class TaskProcess:
         self._line = -1
         self._arrived = False
         self._heard = False
+        self._below = False
         self._asked: List[Callable[[str], None]] = []
         self._stacks = bytearray()
         self._oom: Optional[OomWatch] = None
@@ -92,6 +93,7 @@ class TaskProcess:
         self._oom = OomWatch(self.pid)
         _widen(self._output)
         self._loop.watch(self._output, READ, lambda _: self._read())
+        self._below = self._heard = hook is not None and hook.below  # nothing but stacks comes of these
         if hook:
             self._loop.watch(self._line, READ, lambda _: self._hear())
         if hook and hook.warm:
@@ -138,7 +140,7 @@ class TaskProcess:
             attempt: Number of the attempt.
             on_done: Takes what was found.
         """
-        Look(self.pid, self.dump, task, attempt, on_done)
+        Look(self._speaker(), self.dump, task, attempt, on_done)
 
     def dump(self, on_done: Callable[[str], None]) -> None:
         """Ask for the stacks of all its Python threads; what comes within two seconds goes to `on_done`, once.
@@ -150,20 +152,29 @@ class TaskProcess:
         if len(self._asked) > 1:
             return
         self._stacks.clear()
-        if self._can_tell() and signal_all([self.pid], STACKS_SIGNAL):
+        speaker = self._speaker()
+        if self._can_tell(speaker) and signal_all([speaker], STACKS_SIGNAL):
             self._loop.after("stacks", STACKS_S, self._told)
         else:
             self._loop.after("stacks", 0.0, self._told)
 
-    def _can_tell(self) -> bool:
+    def _speaker(self) -> int:
+        """The process whose stacks tell what the task does: its own, or the busiest interpreter below it."""
+        if not self._below or self._can_tell(self.pid):
+            return self.pid
+        table = everybody()
+        able = [pid for pid in descendants(self.pid, table) if self._can_tell(pid)]
+        return max(able, key=lambda pid: table[pid].ticks, default=self.pid)
+
+    def _can_tell(self, pid: int) -> bool:
         """Whether our handler takes the signal, which would end any other process, and still has our pipe."""
         if self._line < 0 or self.exit is not None:
             return False
-        found = stat_of(self.pid)
-        if found is None or found.state not in "RSD" or not catches(self.pid, STACKS_SIGNAL):
+        found = stat_of(pid)
+        if found is None or found.state not in "RSD" or not catches(pid, STACKS_SIGNAL):
             return False
         try:
-            theirs = os.readlink(f"/proc/{self.pid}/fd/{self._spawned.line_end}")
+            theirs = os.readlink(f"/proc/{pid}/fd/{self._spawned.line_end}")
             return theirs == os.readlink(f"/proc/self/fd/{self._line}")
         except OSError:
             return False

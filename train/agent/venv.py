@@ -2,6 +2,11 @@
 
 They cannot be moved (https://docs.python.org/3/library/venv.html), so each is made in its place; what counts is the
 file that is written as the last.
+
+One may stand on top of another interpreter: it finds what that one finds, and of the packages that are asked for only
+those are installed that are not there in a version that will do. Python's own ``--system-site-packages`` would show
+it the packages of the interpreter that an environment was once made with, not those of the environment; so the
+folders are named in a .pth file (https://docs.python.org/3/library/site.html), which pip heeds as Python does.
 """
 
 import contextlib
@@ -18,6 +23,7 @@ from train.agent.disk import (
     DISK_RESERVE,
     free_space,
     make_folder,
+    read_json,
     read_text,
     readable_size,
     remove_file,
@@ -57,11 +63,29 @@ _LARGE = {
 _OTHERS = _GIB // 8
 
 
+_BELOW_FILE = "below.pth"
+
+
 class Base(NamedTuple):
     """The interpreter that an environment is made with."""
 
     path: str  # without links
     version: str  # 3.12.3
+    below: Tuple[str, ...] = ()  # folders whose packages the environment finds behind its own
+    owner: str = ""  # our environment that these are of; empty: of none
+
+
+class Wish(NamedTuple):
+    """What an environment must have."""
+
+    requirements: str
+    constraints: str = ""
+    pins: Tuple[str, ...] = ()  # requirements that are met below
+
+    @property
+    def text(self) -> str:
+        """All requirements."""
+        return "\n".join([self.requirements.rstrip("\n"), *self.pins]) + "\n"
 
 
 def wanted(requirements: str) -> List[str]:
@@ -71,9 +95,13 @@ def wanted(requirements: str) -> List[str]:
     return sorted(line for line in kept if line)
 
 
-def name_of(requirements: str, base: Base) -> str:
+def name_of(wish: Wish, base: Base) -> str:
     """Name of the environment's folder: a hash of all that decides what is in it."""
-    parts = [_FORMAT, base.path, ".".join(base.version.split(".")[:2]), *wanted(requirements)]
+    parts = [_FORMAT, base.path, ".".join(base.version.split(".")[:2]), *wanted(wish.text)]
+    if wanted(wish.constraints):
+        parts += ["within", *wanted(wish.constraints)]
+    if base.below:
+        parts += ["on top of", *base.below]
     return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -115,25 +143,27 @@ class Venvs:
         self._session = {name: value for name, value in session.items() if name not in _FOREIGN}
         self._steps = steps
 
-    def need(self, requirements: str, base: Base) -> Tuple[str, bool]:
-        """The interpreter that finds `requirements`, and whether they were installed just now.
+    def need(self, wish: Wish, base: Base) -> Tuple[str, bool]:
+        """The interpreter that finds what is wanted, and whether that was installed just now.
 
         Raises:
             RefusedError: they cannot be installed; nothing is left of them.
             ClientGoneError: the client is gone; likewise.
             OSError: the disk is full, most likely; likewise.
         """
-        paths = self._host.venv(name_of(requirements, base))
+        paths = self._host.venv(name_of(wish, base))
+        if base.owner:
+            _use(VenvPaths(base.owner))
         if _use(paths):
             return paths.python, False
         make_folder(self._host.venvs)
         with self._locked():
             if _use(paths):
                 return paths.python, False
-            self._prune()
-            self._check_disk(requirements)
+            self._prune(base)
+            self._check_disk(wish, base)
             try:
-                self._make(paths, requirements, base)
+                self._make(paths, wish, base)
             except BaseException:
                 remove_tree(paths.folder)
                 raise
@@ -156,9 +186,9 @@ class Venvs:
         finally:
             os.close(lock)
 
-    def _prune(self) -> None:
-        """Remove what was never finished, and of what nobody uses all but the newest."""
-        used = _in_use(self._host)
+    def _prune(self, base: Base) -> None:
+        """Remove what was never finished, and of what nobody uses, nor another stands on, all but the newest."""
+        used = _in_use(self._host) | {base.owner} | _owners(self._host)
         complete = []
         for name in sorted(os.listdir(self._host.venvs)):
             paths = self._host.venv(name)
@@ -176,9 +206,10 @@ class Venvs:
         remove_file(paths.ready)
         remove_tree(paths.folder)
 
-    def _check_disk(self, requirements: str) -> None:
+    def _check_disk(self, wish: Wish, base: Base) -> None:
         free, total = free_space(self._host.venvs)
-        needed = bytes_estimated(requirements) + DISK_RESERVE
+        # On top of another the large ones are there already, most likely.
+        needed = bytes_estimated("" if base.below else wish.requirements) + DISK_RESERVE
         if free < needed:
             raise RefusedError(
                 Refusal.DISK,
@@ -187,17 +218,21 @@ class Venvs:
                 "free some space on the host, or make its disk larger",
             )
 
-    def _make(self, paths: VenvPaths, requirements: str, base: Base) -> None:
+    def _make(self, paths: VenvPaths, wish: Wish, base: Base) -> None:
         began = time.monotonic()
         self._steps.tell("making the environment", f"Python {base.version}")
         remove_tree(paths.folder)
         make_folder(paths.folder)
         pip = self._make_empty(paths, base)
+        if base.below:
+            _put_on_top(paths, base)
         make_folder(paths.scratch)
-        write_atomic(paths.requirements, (requirements.rstrip("\n") + "\n").encode("utf-8", "surrogateescape"))
+        write_atomic(paths.requirements, wish.text.encode("utf-8", "surrogateescape"))
+        write_atomic(paths.constraints, wish.constraints.encode("utf-8", "surrogateescape"))
         self._install(paths, pip)
         remove_tree(paths.scratch)
-        told = {"base": base.path, "python": base.version, "seconds": round(time.monotonic() - began, 1)}
+        seconds = round(time.monotonic() - began, 1)
+        told = {"base": base.path, "python": base.version, "owner": base.owner, "seconds": seconds}
         write_atomic(paths.ready, json.dumps(told).encode())
 
     def _make_empty(self, paths: VenvPaths, base: Base) -> List[str]:
@@ -232,7 +267,7 @@ class Venvs:
     def _install(self, paths: VenvPaths, pip: List[str]) -> None:
         watched = _Watched(paths, self._steps)
         options = ["--progress-bar", "off", "--no-input", "--disable-pip-version-check"]
-        command = [*pip, "install", *options, "-r", paths.requirements]
+        command = [*pip, "install", *options, "-r", paths.requirements, "-c", paths.constraints]
         env = {**self._environment(), "TMPDIR": paths.scratch}
         try:
             end = run(command, env, paths.folder, self._steps, deadline_s=_PIP_DEADLINE_S, look=watched.look)
@@ -281,6 +316,18 @@ class _Watched:
         return 0
 
 
+def _put_on_top(paths: VenvPaths, base: Base) -> None:
+    lines = "".join(f"import site; site.addsitedir({folder!r})\n" for folder in base.below)
+    for folder in _site_folders(paths):
+        write_atomic(os.path.join(folder, _BELOW_FILE), lines.encode("utf-8", "surrogateescape"))
+
+
+def _owners(host: HostPaths) -> Set[str]:
+    """Folders of the environments that others stand on."""
+    ready = (read_json(host.venv(name).ready) for name in os.listdir(host.venvs))
+    return {str(one.get("owner", "")) for one in ready if one is not None}
+
+
 def _use(paths: VenvPaths) -> bool:
     """Whether it is complete; that it is used is remembered."""
     try:
@@ -324,7 +371,7 @@ def _in_use(host: HostPaths) -> Set[str]:
     for paths in newest_tasks(host, 1 << 30):
         job = read_job(paths)
         if job is not None and read_result(paths) is None:
-            pythons += [str(word) for word in job.get("command", [])[:1]]
+            pythons += [str(word) for word in (*job.get("command", [])[:1], job.get("python", ""))]
     folders = (os.path.dirname(os.path.dirname(python)) for python in pythons)
     return {folder for folder in folders if os.path.dirname(folder) == host.venvs}
 
@@ -343,12 +390,12 @@ def _downloaded(scratch: str, name: str) -> int:
 
 
 def _count_installed(paths: VenvPaths) -> int:
+    return sum(name.endswith(".dist-info") for folder in _site_folders(paths) for name in _listed(folder))
+
+
+def _site_folders(paths: VenvPaths) -> List[str]:
     above = os.path.join(paths.folder, "lib")
-    return sum(
-        name.endswith(".dist-info")
-        for python in _listed(above)
-        for name in _listed(os.path.join(above, python, "site-packages"))
-    )
+    return [os.path.join(above, python, "site-packages") for python in _listed(above)]
 
 
 def _listed(folder: str) -> List[str]:

@@ -371,7 +371,8 @@ class _Case:
         verdict = self._verdict(one, kind, sentence, lines, fatal.place, but=failed)
         package = re.match(r"No module named '([\w.-]{1,80})'", fatal.message)
         if kind is Kind.SCRIPT_EXCEPTION and package:
-            return replace(verdict, next_step=f"install {package.group(1)} on every host, or push it with the script")
+            step = f"list {package.group(1)} in requirements.txt beside the script, or push it with the script"
+            return replace(verdict, next_step=step)
         return verdict
 
     def _came_back(self, one: Reading, fatal: Raised) -> Verdict:

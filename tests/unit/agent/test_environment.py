@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 
-from train.agent.environment import Place, by_rank, task_environment
+from train.agent.environment import Fittings, Place, by_rank, task_environment
 from train.agent.paths import TaskPaths
 from train.agent.records import Member
 
@@ -85,3 +86,35 @@ def test_a_proxy_stays_out_of_the_way_between_tasks() -> None:
 def test_the_cluster_is_the_same_on_every_task() -> None:
     clusters = [json.loads(environment(task=member.task)["TF_CONFIG"])["cluster"] for member in MEMBERS]
     assert all(cluster == clusters[0] for cluster in clusters)
+
+
+def fitted(fittings: Fittings, session: dict[str, str], user: dict[str, str] | None = None) -> dict[str, str]:
+    return task_environment(
+        session,
+        user or {},
+        place=Place("tiny", "j1", "worker-1", 2, MEMBERS),
+        paths=TaskPaths("/root/jobs/j1/worker-1"),
+        fittings=fittings,
+    )
+
+
+def test_the_interpreter_comes_first_on_the_path() -> None:
+    fittings = Fittings("/venv/bin/python", ("/job/bin", "/venv/bin"))
+    found = fitted(fittings, {"PATH": "/usr/bin"})
+    assert (found["PATH"], found["RETICULATE_PYTHON"]) == ("/job/bin:/venv/bin:/usr/bin", "/venv/bin/python")
+    assert fitted(fittings, {})["PATH"] == "/job/bin:/venv/bin:" + os.defpath
+    mine = fitted(fittings, {"PATH": "/usr/bin"}, {"PATH": "/own", "RETICULATE_PYTHON": "/r"})
+    assert (mine["PATH"], mine["RETICULATE_PYTHON"]) == ("/own", "/r")
+
+
+def test_nccl_is_told_the_interface_where_there_are_gpus() -> None:
+    assert not [name for name in fitted(Fittings(interface="ens4"), {}) if name.startswith("NCCL")]
+    found = fitted(Fittings(interface="ens4", gpus=1), {})
+    assert (found["NCCL_SOCKET_IFNAME"], found["NCCL_DEBUG"]) == ("=ens4", "WARN")
+    unknown = fitted(Fittings(gpus=1), {})
+    assert "NCCL_SOCKET_IFNAME" not in unknown
+    assert unknown["NCCL_DEBUG"] == "WARN"
+    own = {"NCCL_SOCKET_IFNAME": "^lo", "NCCL_DEBUG": "INFO"}
+    for session, user in ((own, {}), ({}, own)):
+        kept = fitted(Fittings(interface="ens4", gpus=1), session, user)
+        assert {name: kept[name] for name in own} == own

@@ -28,11 +28,18 @@ def names(count: int) -> list[str]:
 class Play:
     """A gang, and what its seats tell; time goes by only when told to."""
 
-    def __init__(self, count: int, policy: Policy = ONCE, spares: int = 0, **terms: float) -> None:
+    def __init__(
+        self, count: int, policy: Policy = ONCE, spares: int = 0, roles: tuple[str, ...] = (), **terms: float
+    ) -> None:
         self.names = names(count)
         members = tuple(Member(name, f"10.0.0.{n + 2}", 2222, 4000) for n, name in enumerate(self.names))
         self.terms = Terms(
-            "job", members, tuple(self.names[count - spares :]), policy, **{"join_timeout_s": 60.0, **terms}
+            "job",
+            members,
+            tuple(self.names[count - spares :]),
+            policy,
+            assigned=roles,
+            **{"join_timeout_s": 60.0, **terms},
         )
         self.now = 100.0
         self.gang = gang.form(self.terms, "worker-0", self.now)

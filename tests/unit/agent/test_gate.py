@@ -231,6 +231,22 @@ def test_what_is_only_worth_knowing(changed: dict[int, Facts], warning: str) -> 
     assert told.startswith(warning)
 
 
+def test_hosts_of_two_architectures_are_named() -> None:
+    found = judged(2, changed={0: FACTS._replace(machine="x86_64"), 1: FACTS._replace(machine="aarch64")})
+    assert found.problems == (
+        "the hosts are of different architectures: x86_64 on worker-0 (10.0.0.2), aarch64 on worker-1 (10.0.0.3); "
+        "take hosts of one architecture",
+    )
+    assert judged(2, changed={0: FACTS._replace(machine="x86_64")}).problems == ()
+
+
+def test_an_evaluator_may_be_of_another_architecture() -> None:
+    both = [Member("worker-0", "10.0.0.2", 2222, 4000), Member("evaluator-0", "10.0.0.3", 2222, 4000)]
+    facts = {"worker-0": FACTS._replace(machine="x86_64"), "evaluator-0": FACTS._replace(machine="aarch64")}
+    pairs = {("worker-0", "evaluator-0"): "", ("evaluator-0", "worker-0"): ""}
+    assert verdict(both, facts, pairs).problems == ()
+
+
 def test_clocks_five_seconds_apart_are_close_enough() -> None:
     assert judged(2, changed={1: FACTS._replace(ahead_s=5.0)}).warnings == ()
 

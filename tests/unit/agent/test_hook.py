@@ -17,7 +17,7 @@ from train.agent import task as task_module
 from train.agent.errors import RefusedError
 from train.agent.hook import VARIABLE, Hook, Proof, hook_for, is_program
 from train.agent.host import Probe
-from train.agent.records import Exit
+from train.agent.records import Exit, Stalled
 
 VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13"]
 TELL = """
@@ -237,6 +237,61 @@ def test_nobody_is_sent_a_signal_that_would_end_him(tmp_path: Path) -> None:
             assert not one.exits, name
 
 
+def below(folder: Path) -> Hook:
+    return hook_in(folder, warm=False)._replace(below=True)
+
+
+@pytest.mark.parametrize("way", ["child", "exec", "two"])
+def test_the_stacks_of_an_interpreter_below_a_shell(tmp_path: Path, way: str) -> None:
+    script = script_in(
+        tmp_path, "import time\ndef main():\n    print('ready', flush=True)\n    time.sleep(60)\nmain()\n"
+    )
+    commands = {
+        "child": f"{sys.executable} {script}; echo ended",
+        "exec": f"exec {sys.executable} {script}",
+        "two": f"sleep 60 & {sys.executable} -c pass; {sys.executable} {script}; echo ended",
+    }
+    with process() as one:
+        one.task.start(["/bin/sh", "-c", commands[way]], {"PATH": os.defpath}, str(tmp_path), 0o022, below(tmp_path))
+        one.until(lambda: one.held)
+        assert one.output == b""  # held before its exec
+        one.task.release()
+        one.until(lambda: b"ready" in one.output)
+        told: list[str] = []
+        one.task.dump(told.append)
+        one.until(lambda: told, 5.0)
+        assert " in main\n" in told[0]
+        seen: list[Stalled] = []
+        one.task.look("worker-0", 1, seen.append)
+        one.until(lambda: seen, 5.0)
+        assert (seen[0].state, " in main\n" in seen[0].stack) == ("S", True)
+
+
+def test_a_shell_and_all_below_it_find_their_environment(tmp_path: Path) -> None:
+    """Whatever the shell makes of PYTHONPATH; and nothing is said where it has closed our pipe."""
+    show = "import os, sys; print([os.environ.get('PYTHONPATH'), 'FLEET_HOOK' in os.environ, sys.path[1:]])"
+    script = script_in(tmp_path, show)
+    line = f"{sys.executable} {script}"
+    command = f"{line}; PYTHONPATH=/own:$PYTHONPATH {line}; PYTHONPATH=/own {line}; {line} 1023>&-"
+    for given in ({}, {"PYTHONPATH": "/before"}):
+        plain = subprocess.run(
+            ["/bin/bash", "-c", command],
+            env={"PATH": os.defpath, **given},
+            cwd=tmp_path,
+            capture_output=True,
+            check=True,
+        )
+        with process() as one:
+            env = {"PATH": os.defpath, **given}
+            one.task.start(["/bin/bash", "-c", command], env, str(tmp_path), 0o022, below(tmp_path))
+            one.until(lambda one=one: one.held)  # type: ignore[misc]
+            one.task.release()
+            one.until(lambda one=one: one.exits)  # type: ignore[misc]
+        # Who does not pass by the hook leaves its variable, which harms nobody.
+        shown = one.output.decode().replace("', True, ", "', False, ").splitlines()
+        assert shown == plain.stdout.decode().splitlines()
+
+
 # --- which command gets it ------------------------------------------------------------------------------------------
 
 PROOF = Proof("/usr/bin/python3", "/hook", program=True)
@@ -244,8 +299,8 @@ SESSION = {"PATH": "/usr/bin", "PYTHONPATH": "/lib/own", "HOME": "/home/user"}
 
 
 def test_a_script_of_the_proven_interpreter_gets_a_warm_gate() -> None:
-    command = ["/usr/bin/python3", "task.py", "-S"]
-    assert hook_for(command, {**SESSION, "LANG": "C"}, SESSION, PROOF) == Hook("/hook", warm=True)
+    for command in (["/usr/bin/python3", "task.py", "-S"], ["/usr/bin/python3", "-m", "package.task"]):
+        assert hook_for(command, {**SESSION, "LANG": "C"}, SESSION, PROOF) == Hook("/hook", warm=True)
 
 
 @pytest.mark.parametrize(
@@ -253,14 +308,15 @@ def test_a_script_of_the_proven_interpreter_gets_a_warm_gate() -> None:
     [
         ["/usr/bin/python3"],
         ["/usr/bin/python3", "-I", "task.py"],
-        ["/usr/bin/python3", "-m", "task"],
+        ["/usr/bin/python3", "-m"],
+        ["/usr/bin/python3", "-u", "task.py"],
         ["/usr/bin/python3.9", "task.py"],
         ["sh", "task.sh"],
     ],
 )
-def test_other_commands_do_not(command: list[str]) -> None:
-    assert hook_for(command, SESSION, SESSION, PROOF) is None
-    assert hook_for(["/usr/bin/python3", "task.py"], SESSION, SESSION, None) is None
+def test_other_commands_hand_it_on_to_what_they_start(command: list[str]) -> None:
+    assert hook_for(command, SESSION, SESSION, PROOF) == Hook("/hook", warm=False, below=True)
+    assert hook_for(command, SESSION, SESSION, None) is None
 
 
 @pytest.mark.parametrize("name", ["PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "HOME"])

@@ -30,6 +30,7 @@ from train.agent.records import (
     GpuUse,
     Inspect,
     JobReport,
+    Member,
     Outcome,
     Phase,
     Prepared,
@@ -549,3 +550,20 @@ def test_a_job_that_is_not_there_is_refused_in_a_sentence(connect: Connect) -> N
         answer = agent.expect(Refused)
         assert answer.kind is Refusal.REQUEST
         assert "is not on this host" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("roles", "says"),
+    [
+        (["chief-0"], "1 roles for 2 members"),
+        (["chief-0", "ps-1"], "indices of ps"),
+        (["worker-0", "worker-0"], "stands twice"),
+        (["chief-0", "boss-0"], "is not a task"),
+        (["ps-0", "evaluator-0"], "a chief or a worker 0"),
+    ],
+)
+def test_roles_that_do_not_fit_the_members_are_refused(connect: Connect, roles: list[str], says: str) -> None:
+    agent = connect()
+    members = [*prepared([agent], "job", Bundle("print('never')")), Member("worker-1", "127.0.0.2", 2222, 4000)]
+    agent.send(next(commits("job", members, [sys.executable, "task.py"], roles=roles)))
+    assert says in agent.expect(Refused).reason

@@ -22,7 +22,7 @@ from tests.unit.agent.wheels import pip_environment, wheel
 from train.agent.paths import VenvPaths
 from train.agent.program import OverdueError, Steps, run
 from train.agent.records import Bootstrap, Bootstrapped, BootstrapStep, Gpu, Inspect, Prepared, Refusal, Refused
-from train.agent.venv import Base, bytes_estimated, name_of, superfluous, wanted
+from train.agent.venv import Base, Wish, bytes_estimated, name_of, superfluous, wanted
 from train.agent.wire import Channel
 
 BASE = Base(os.path.realpath(sys.executable), ".".join(map(str, sys.version_info[:3])))
@@ -192,7 +192,7 @@ def test_a_pip_beside_the_base_does_as_well(connect: Connect, wheels: Path, quic
 def test_an_environment_that_was_never_finished_is_made_anew(connect: Connect, wheels: Path, quick: str) -> None:
     wheel(wheels, "adds", "1.0")
     agent = connect(env=pip_environment(wheels))
-    broken = agent.root / "venvs" / name_of("adds", BASE._replace(path=quick))
+    broken = agent.root / "venvs" / name_of(Wish("adds"), BASE._replace(path=quick))
     (broken / "bin").mkdir(parents=True)
     (broken / "bin" / "python").symlink_to(sys.executable)
     (agent.root / "venvs" / "other" / "lib").mkdir(parents=True)
@@ -358,13 +358,13 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_comes(connect: Conn
 
 
 def test_what_decides_the_name() -> None:
-    name = name_of("b==1\na==2", BASE)
-    assert name_of("# both\na==2\r\n\n  b==1 # why\n", BASE) == name
-    assert name_of("a==2\nb==2", BASE) != name
-    assert name_of("b==1\na==2", BASE._replace(path="/other")) != name
+    name = name_of(Wish("b==1\na==2"), BASE)
+    assert name_of(Wish("# both\na==2\r\n\n  b==1 # why\n"), BASE) == name
+    assert name_of(Wish("a==2\nb==2"), BASE) != name
+    assert name_of(Wish("b==1\na==2"), BASE._replace(path="/other")) != name
     major, minor, _ = BASE.version.split(".")
-    assert name_of("b==1\na==2", BASE._replace(version=f"{major}.{minor}.99")) == name
-    assert name_of("b==1\na==2", BASE._replace(version=f"{major}.99.0")) != name
+    assert name_of(Wish("b==1\na==2"), BASE._replace(version=f"{major}.{minor}.99")) == name
+    assert name_of(Wish("b==1\na==2"), BASE._replace(version=f"{major}.99.0")) != name
     assert wanted("a==1 \\\n  --hash=sha256:1\n--hash=sha256:2") == ["--hash=sha256:2", "a==1    --hash=sha256:1"]
     assert wanted("x @ https://h/x.whl#sha256=1") == ["x @ https://h/x.whl#sha256=1"]
 

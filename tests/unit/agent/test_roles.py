@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from train.agent.orders import Part
 from train.agent.records import Member
-from train.agent.roles import first_cast, is_needed, recast
+from train.agent.roles import first_cast, is_coordinated, is_evaluator, recast, trainers
 
 ROLES = ["worker-0", "worker-1", "worker-2"]
 CAST = [Part(role, role) for role in ROLES]
@@ -38,17 +38,80 @@ def test_fewer_are_numbered_without_a_gap_and_grow_again_when_one_is_back() -> N
 
 def test_too_few_or_without_a_role_that_cannot_be_given_up_there_is_no_cast() -> None:
     assert recast(ROLES, CAST, ["worker-0", "worker-2"], 3) is None
+    assert recast(ROLES, CAST, ["worker-0", "worker-2"], None) is None
     roles = ["chief-0", "worker-0", "ps-0"]
     cast = [Part(role, role) for role in roles]
     assert recast(roles, cast, ["chief-0", "worker-0"], 1) is None
-    assert recast(roles, cast, ["chief-0", "ps-0"], 1) == [Part("chief-0", "chief-0"), Part("ps-0", "ps-0")]
+    assert recast(roles, cast, ["chief-0", "ps-0"], 1) is None
 
 
-def test_parameter_servers_and_evaluators_are_not_waited_for() -> None:
-    assert [role for role in ("chief-0", "worker-3", "ps-0", "evaluator-0") if is_needed(role)] == [
-        "chief-0",
-        "worker-3",
-    ]
+MEMBERS = [Member(f"worker-{n}", "10.0.0.1", 2222 + n, 4000) for n in range(6)]
+ASSIGNED = ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", ""]
+MIXED = [Part(one.task, role) for one, role in zip(MEMBERS, ASSIGNED, strict=True) if role]
+MIXED_ROLES = [part.role for part in MIXED]
+SEATS = [one.task for one in MEMBERS]
+
+
+def without(*seats: str) -> list[str]:
+    return [seat for seat in SEATS if seat not in seats]
+
+
+def test_roles_that_were_assigned_are_cast_in_the_order_of_their_types() -> None:
+    assert first_cast(MEMBERS, ["worker-5"], ASSIGNED) == MIXED
+    backwards = first_cast(MEMBERS[:3], [], ["ps-0", "worker-0", "chief-0"])
+    assert backwards == [Part("worker-2", "chief-0"), Part("worker-1", "worker-0"), Part("worker-0", "ps-0")]
+
+
+def test_a_spare_takes_the_most_urgent_role() -> None:
+    taken = recast(MIXED_ROLES, MIXED, without("worker-3"), None)
+    assert taken is not None
+    assert Part("worker-5", "ps-0") in taken
+    both = recast(MIXED_ROLES, MIXED, without("worker-2", "worker-3"), 1)
+    assert both is not None
+    assert [part.role for part in both] == ["chief-0", "worker-0", "ps-0", "evaluator-0"]
+    assert Part("worker-5", "ps-0") in both
+
+
+def test_for_a_lost_parameter_server_the_evaluator_is_given_up_first_then_the_last_worker() -> None:
+    one = recast(MIXED_ROLES, MIXED, without("worker-3", "worker-5"), 2)
+    assert one == [
+        Part("worker-0", "chief-0"), Part("worker-1", "worker-0"), Part("worker-2", "worker-1"),
+        Part("worker-4", "ps-0"),
+    ]  # fmt: skip
+    two = recast(MIXED_ROLES, MIXED, without("worker-0", "worker-3", "worker-5"), 1)
+    assert two == [Part("worker-4", "chief-0"), Part("worker-1", "worker-0"), Part("worker-2", "ps-0")]
+    assert recast(MIXED_ROLES, MIXED, without("worker-0", "worker-3", "worker-5"), 2) is None
+
+
+def test_without_its_evaluator_a_job_goes_on_where_not_all_roles_must_be_taken() -> None:
+    left = without("worker-4", "worker-5")
+    assert recast(MIXED_ROLES, MIXED, left, None) is None
+    assert recast(MIXED_ROLES, MIXED, left, 2) == MIXED[:4]
+
+
+def test_evaluators_and_parameter_servers_do_not_train() -> None:
+    roles = ["chief-0", "worker-3", "ps-0", "evaluator-0"]
+    assert trainers(roles) == ["chief-0", "worker-3"]
+    assert [role for role in roles if is_evaluator(role)] == ["evaluator-0"]
+    assert is_coordinated(roles)
+    assert not is_coordinated(["worker-0", "ps-0"])
+    assert not is_coordinated(["chief-0", "worker-0", "evaluator-0"])
+
+
+@given(st.sets(st.sampled_from(SEATS)), st.none() | st.integers(0, 3))
+def test_whoever_is_left_a_mixed_cast_is_whole_but_for_what_may_be_given_up(
+    available: set[str], fewest: int | None
+) -> None:
+    cast = recast(MIXED_ROLES, MIXED, sorted(available), fewest)
+    if cast is None:
+        assert fewest is None or len(available) < 5
+        return
+    seats, roles = [part.seat for part in cast], [part.role for part in cast]
+    assert len(set(seats)) == len(seats)
+    assert set(seats) <= available
+    assert {"chief-0", "ps-0", "worker-0"} <= set(roles)
+    assert sum(role.startswith("worker") for role in roles) >= min(2, max(1, 2 if fewest is None else fewest))
+    assert fewest is not None or roles == MIXED_ROLES
 
 
 @given(st.sets(st.sampled_from([f"worker-{n}" for n in range(6)])), st.integers(0, 4))

@@ -11,6 +11,8 @@ from fleet.events import (
     FleetDown,
     FleetOpened,
     HostConnected,
+    HostFacts,
+    HostsChecked,
     InstanceChanged,
     JobDiagnosed,
     JobStarted,
@@ -24,6 +26,7 @@ from fleet.events import (
     StraysFound,
     TaskPlanned,
     TaskPrepared,
+    TriedAlone,
 )
 from provision.model import Offer
 from train.agent.records import (
@@ -39,6 +42,7 @@ from train.agent.records import (
     TaskState,
     Usage,
 )
+from train.lint.model import Finding, Severity
 
 START = 1_000_000.0
 
@@ -54,6 +58,10 @@ Thread 0x00007f0a12345700 (most recent call first):
 STALLED = Stalled("worker-1", 1, START, "S", STACK, ["10.0.0.3:2222 > 10.0.0.2:41234 ESTABLISHED 0 unsent 12 unread"])
 ENDED = AttemptEnded(
     "worker-0", 1, START, "worker-1", "worker-1 was killed by SIGKILL", {"worker-1": Exit(signal=9)}, 0.5, 4
+)
+
+FINDING = Finding(
+    "MW405", "task.py", 12, 1, Severity.HINT, "nothing is kept", "it begins with the first epoch", "callbacks=[…]"
 )
 
 QUOTED = Quoted(
@@ -84,11 +92,33 @@ STRAY = Stray(
     doomed=True,
 )
 
+HOSTS_CHECKED = HostsChecked(
+    "demo",
+    (
+        HostFacts(
+            "worker-0",
+            "10.0.0.2",
+            "/usr/bin/python3",
+            {"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1"},
+            ("Tesla T4", "Tesla T4"),
+            53_687_091_200,
+            16_106_127_360,
+            "x86_64",
+            ("pandas",),
+        ),
+        HostFacts("worker-1", "10.0.0.3", problem="there is no Rscript on this host"),
+    ),
+    ("worker-1: there is no Rscript on this host", "task.py:3 imports pandas, which worker-0 lacks"),
+    ("the hosts differ",),
+)
+
 ONE_OF_EACH: list[Event] = [
     QUOTED,
     PlaceTried("us-central1-a", "no capacity"),
     StraysFound((STRAY,)),
     StraysDeleted(1, ()),
+    HOSTS_CHECKED,
+    TriedAlone("worker-0", False, "the script exited with code 1 after 3 s", ("ValueError: no such thing",)),
     Checked("gce", "credentials", False, "there are none", "gcloud auth application-default login"),
     JobDiagnosed(
         "j-1", "worker-0", "script-exception", "worker-0 raised ValueError", ("ValueError",), "task.py:1 in f"
@@ -112,6 +142,7 @@ ONE_OF_EACH: list[Event] = [
     Progress("worker-0", 1, START, 1, 2, 3, 4, {"loss": 0.5}, 6.0),
     Usage("worker-0", START, 120.0, 2**30, [GpuUse(0, 50.0, 1000)]),
     JobResult("j-1", 1, Outcome.FAILED, START, "worker-0", "", {"worker-0": Exit(code=3)}),
+    FINDING,
 ]
 
 

@@ -71,7 +71,7 @@ def test_fold(names: list[str], text: str) -> None:
 
 def test_order_counts_as_people_do() -> None:
     shuffled = ["worker-10", "worker-2", "evaluator-0", "other", "chief-0"]
-    assert sorted(shuffled, key=figures.order) == ["chief-0", "evaluator-0", "worker-2", "worker-10", "other"]
+    assert sorted(shuffled, key=figures.order) == ["chief-0", "worker-2", "worker-10", "evaluator-0", "other"]
 
 
 def test_metric_title() -> None:

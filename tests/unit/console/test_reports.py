@@ -4,8 +4,8 @@ import time
 from dataclasses import replace
 
 from fleet.console.reports import report_text
-from fleet.events import Checked, Note, StraysFound
-from tests.unit.console.samples import ONE_OF_EACH, QUOTED, STRAY
+from fleet.events import Checked, Note, StraysFound, TriedAlone
+from tests.unit.console.samples import HOSTS_CHECKED, ONE_OF_EACH, QUOTED, STRAY
 
 
 def test_a_price_is_a_table_of_the_first_places() -> None:
@@ -64,6 +64,33 @@ def test_a_finding_has_the_command_that_mends_it_on_a_line_of_its_own() -> None:
         f"         {mend}",
     ]
     assert report_text(Checked("gce", "api", True, "it is enabled", "")) == "ok       api: it is enabled\n"
+
+
+def test_a_check_is_a_table_and_what_follows_from_it() -> None:
+    assert report_text(HOSTS_CHECKED).splitlines() == [
+        "fleet demo: 2 hosts",
+        "  HOST      PYTHON  TENSORFLOW  KERAS   TF-KERAS  GPUS          DISK  MEMORY",
+        "  worker-0  3.11.7  2.21.0      3.15.1  none      2 x Tesla T4   50G     15G",
+        "  worker-1",
+        "warning  the hosts differ",
+        "unfit    worker-1: there is no Rscript on this host",
+        "unfit    task.py:3 imports pandas, which worker-0 lacks",
+    ]
+    fit = replace(HOSTS_CHECKED, hosts=HOSTS_CHECKED.hosts[:1], problems=(), warnings=())
+    assert report_text(fit).splitlines()[-1] == "ok       the hosts are fit"
+
+
+def test_a_trial_shows_the_last_lines_of_what_failed() -> None:
+    failed = TriedAlone(
+        "worker-0", False, "the script exited with code 1 after 3 s", ("x" * 100, "\x1b[2JValueError")
+    )
+    assert report_text(failed).splitlines() == [
+        "failed   worker-0: the script exited with code 1 after 3 s",
+        "   " + "x" * 77,
+        "   ValueError",
+    ]
+    fine = TriedAlone("worker-0", True, "the script made its first step after 3 s")
+    assert report_text(fine) == "ok       worker-0: the script made its first step after 3 s\n"
 
 
 def test_no_line_is_longer_than_a_terminal_and_none_has_control_characters() -> None:

@@ -60,6 +60,14 @@ MEMBERS = tuple(Member(f"worker-{index}", "127.0.0.1", 2222, 1) for index in ran
             FleetDown("demo", ("a", "b"), 0, 0.14, 732.0),
             "fleet demo: 2 instances deleted, 0 left; lived 12 min, cost $0.14",
         ),
+        (
+            FleetDown("demo", ("a", "b"), 0, 0.0, 10.0, borrowed=True),
+            "fleet demo: 2 hosts given back; nothing of it is left on them",
+        ),
+        (
+            FleetDown("demo", ("a", "b"), 1, 0.0, 10.0, borrowed=True),
+            "fleet demo: 2 hosts given back; something of it is left on 1",
+        ),
         (FleetDown("demo", ("a",), 1, 0.0, 10.0), "fleet demo: 1 instance deleted; 1 instance left; lived 10 s"),
         (TaskState("worker-0", 1, Phase.RUNNING, 1.0), "worker-0: running"),
         (TaskState("worker-0", 1, Phase.EXITED, 1.0, 1, Exit(3), "why"), "worker-0: exited with code 3 (why)"),

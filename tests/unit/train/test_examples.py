@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "train" / "examples"
 
 
-@pytest.mark.parametrize("name", ["keras_fit.py", "custom_loop.py", "generator.py"])
+@pytest.mark.parametrize("name", ["keras_fit.py", "custom_loop.py", "generator.py", "parameter_server.py"])
 def test_an_example_compiles_stands_alone_and_is_described(name: str) -> None:
     script = check_script(EXAMPLES / name)
     assert f"`{name}`" in (EXAMPLES / "README.md").read_text()

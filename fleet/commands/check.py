@@ -1,0 +1,291 @@
+"""`fleet check`: what each host is and has, whether they go together, and whether a script runs on each by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fleet.commands.agents import ask_each, fleet_opened, open_agents
+from fleet.commands.program import (
+    Found,
+    Program,
+    choose_keras,
+    collect,
+    find,
+    install_for,
+    keras_need,
+    missing_imports,
+    script_warnings,
+)
+from fleet.commands.train import job_id
+from fleet.errors import NotReadyError, UsageError
+from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Note, PushProgress, Sink, TriedAlone
+from fleet.ports import Ports
+from fleet.state import FleetRecord
+from train.agent.gate import Facts, verdict
+from train.agent.records import BootstrapStep, Exit, Member, Prepare, Prepared, Trial, Tried
+from train.keras import Choice
+
+if TYPE_CHECKING:
+    from fleet.remote.channel import AgentChannel
+    from fleet.remote.fanout import Outcome
+
+_KERAS = ("tensorflow", "keras", "tf-keras")
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What the user typed; without script, module and command only the hosts are looked at."""
+
+    fleet: str
+    script: str = ""
+    module: str = ""
+    command: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    workdir: str = ""
+    data: tuple[str, ...] = ()
+    requirements: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    local_first_s: float = 0.0  # run the script on each host by itself, at most so long; 0: do not
+
+    @property
+    def has_program(self) -> bool:
+        """Whether anything is to be run."""
+        return bool(self.script or self.module or self.command)
+
+
+@dataclass(frozen=True)
+class CheckSummary:
+    """How many hosts were looked at; all are fit."""
+
+    hosts: int
+
+
+def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
+    """Look at all hosts of a fleet, and at what a script asks of them; leave nothing there.
+
+    Raises:
+        UsageError: the script or an option is wrong.
+        NotFoundError: there is no such fleet.
+        UnreachableError: a host does not answer.
+        NotReadyError: a host is not fit, or they do not go together.
+    """
+    if request.local_first_s > 0 and not request.has_program:
+        sentence = "--local-first runs a script, and none was named"
+        raise UsageError(sentence, next_step="fleet check task.py --local-first")
+    found = find(request) if request.has_program else None
+    folder, record = ports.store.need(request.fleet)
+    with contextlib.ExitStack() as stack:
+        program = stack.enter_context(_collected(found, ports)) if found else None
+        sink.emit(fleet_opened(record))
+        channels = stack.enter_context(open_agents(record.hosts, folder.key))
+        check = _Check(request, record, channels, program, sink)
+        problems = check.look()
+        if request.local_first_s > 0 and not problems:
+            problems = check.try_alone(f"check-{job_id(ports.clock())}")
+    if problems:
+        raise NotReadyError(
+            f"fleet {request.fleet!r} is not fit" + (f" for {found.entry.name}" if found else ""),
+            next_step="mend it, and check again",
+        )
+    return CheckSummary(len(record.hosts))
+
+
+@contextlib.contextmanager
+def _collected(found: Found, ports: Ports) -> Iterator[Program]:
+    program = collect(found, ports)
+    with program.bundle:
+        yield program
+
+
+class _Check:
+    """One check of all hosts.
+
+    Args:
+        request: What the user typed.
+        record: The fleet.
+        channels: An agent on each host.
+        program: What would be run; None: nothing.
+        sink: Takes the events.
+    """
+
+    def __init__(
+        self,
+        request: CheckRequest,
+        record: FleetRecord,
+        channels: Sequence[AgentChannel],
+        program: Program | None,
+        sink: Sink,
+    ) -> None:
+        self._request = request
+        self._record = record
+        self._channels = channels
+        self._program = program
+        self._sink = sink
+        self._lock = threading.Lock()
+        self._pythons = {channel.connection.host.name: channel.connection.host.python for channel in channels}
+        self._choice = Choice()
+        self._pending = program.requirements if program else None  # what is not installed yet
+
+    def look(self) -> list[str]:
+        """Tell what the hosts are; why a job cannot run there, a sentence each."""
+        if self._program and self._request.local_first_s > 0:
+            names = [channel.connection.host.name for channel in self._channels]
+            self._pythons = dict(zip(names, install_for(self._program, self._channels, self._sink), strict=True))
+            self._pending = None
+        outcomes = ask_each(self._channels, self._prepare_dry)
+        hosts = [_facts(outcome) for outcome in outcomes]
+        prepared = [outcome.value for outcome in outcomes if outcome.value is not None]
+        problems = _folded({host.host: host.problem for host in hosts if host.problem})
+        judged = _judged(prepared)
+        problems += judged.problems
+        notes = list(judged.warnings)
+        if self._program and prepared:
+            places = self._places(self._program)
+            hosts = [dataclasses.replace(host, missing=tuple(filter(places.get, host.missing))) for host in hosts]
+            problems += missing_imports(places, {host.host: host.missing for host in hosts})
+            problems += self._keras(self._program, prepared)
+            notes += script_warnings(self._program.entry, prepared)
+        self._sink.emit(HostsChecked(self._record.spec.name, tuple(hosts), tuple(problems), tuple(notes)))
+        return problems
+
+    def _places(self, program: Program) -> dict[str, str]:
+        """Where the script imports what is to be there already."""
+        pending = self._pending
+        return {name: place for name, place in program.places.items() if not (pending and pending.brings(name))}
+
+    def _prepare_dry(self, channel: AgentChannel) -> Prepared:
+        from fleet.remote.job import look
+
+        return look(channel, self._wish(channel, "check", dry_run=True))
+
+    def _wish(self, channel: AgentChannel, job: str, *, dry_run: bool) -> Prepare:
+        host, program = channel.connection.host, self._program
+        return Prepare(
+            job=job,
+            fleet=self._record.spec.name,
+            task=host.name,
+            entries=list(program.bundle.entries) if program and not dry_run else [],
+            address=host.private_address,
+            python=self._pythons[host.name],
+            dry_run=dry_run,
+            program=program.entry.program if program else "",
+            imports=program.imports if program and "PYTHONPATH" not in self._request.env else [],
+        )
+
+    def _keras(self, program: Program, prepared: Sequence[Prepared]) -> list[str]:
+        if self._pending and self._pending.names.intersection(_KERAS):
+            return []
+        versions = {item.task: item.versions for item in prepared}
+        env = {**self._request.env, **self._request.secrets}
+        try:
+            self._choice = choose_keras(keras_need(program.entry), versions, {}, env)
+        except NotReadyError as error:
+            return [error.sentence + (f" ({error.cause})" if error.cause else "")]
+        if self._choice.note:
+            self._sink.emit(Note(self._choice.note))
+        return []
+
+    def try_alone(self, job: str) -> list[str]:
+        """Run the script on each host by itself; where it fails, a sentence each."""
+        problems = []
+        for outcome in ask_each(self._channels, lambda channel: self._try(channel, job)):
+            host, tried = outcome.host.name, outcome.value
+            told = judged_alone(host, tried) if tried else TriedAlone(host, False, _reason(outcome))
+            self._sink.emit(told)
+            if not told.ok:
+                problems.append(f"{host}: {told.sentence}")
+        return problems
+
+    def _try(self, channel: AgentChannel, job: str) -> Tried:
+        from fleet.remote.job import prepare
+        from fleet.remote.trial import trial
+
+        program, name = self._program, channel.connection.host.name
+        assert program is not None  # noqa: S101 - nothing is tried without one
+
+        def pushed(sent: int, total: int, files: int) -> None:
+            self._tell(PushProgress(name, sent, total, files))
+
+        def stepped(step: BootstrapStep) -> None:
+            self._tell(BootstrapProgress(name, step.step, step.detail))
+
+        prepared = prepare(channel, self._wish(channel, job, dry_run=False), program.bundle, pushed)
+        command = program.entry.command(prepared.python, self._request.arguments)
+        env = {**self._choice.env, **self._request.env}
+        return trial(channel, Trial(command, env, self._request.secrets, self._request.local_first_s), stepped)
+
+    def _tell(self, event: PushProgress | BootstrapProgress) -> None:
+        with self._lock:
+            self._sink.emit(event)
+
+
+def judged_alone(host: str, tried: Tried) -> TriedAlone:
+    """What a trial shows."""
+    seconds = f"{tried.seconds:.0f} s" if tried.seconds >= 10 else f"{tried.seconds:.1f} s"
+    if tried.stepped:
+        return TriedAlone(host, True, f"the script made its first step after {seconds}")
+    if tried.exit is None:
+        return TriedAlone(host, True, f"the script was still running after {seconds}; no step was seen in its output")
+    if tried.exit == Exit(0):
+        return TriedAlone(host, True, f"the script ended after {seconds}")
+    how = f"was ended by signal {tried.exit.signal}" if tried.exit.signal else f"exited with code {tried.exit.code}"
+    return TriedAlone(host, False, f"the script {how} after {seconds}", tuple(tried.lines))
+
+
+def _facts(outcome: Outcome[Prepared]) -> HostFacts:
+    host, found = outcome.host, outcome.value
+    if found is None:
+        return HostFacts(host.name, host.private_address, problem=_reason(outcome))
+    return HostFacts(
+        host=host.name,
+        address=found.member.address,
+        python=found.python,
+        versions=found.versions,
+        gpus=tuple(gpu.name for gpu in found.gpus),
+        disk_free=found.disk_free,
+        memory=found.memory_total,
+        machine=found.machine,
+        missing=tuple(found.missing),
+    )
+
+
+def _reason(outcome: Outcome[Prepared] | Outcome[Tried]) -> str:
+    """Why a host did not answer as it should, without its name."""
+    from fleet.remote.fanout import where
+
+    sentence = outcome.error.sentence if outcome.error else "it did not answer"
+    return sentence.removeprefix(f"{where(outcome.host)}: ").removeprefix(f"{outcome.host.name}: ")
+
+
+def _folded(problems: Mapping[str, str]) -> list[str]:
+    """Problems of hosts, where several have the same one in one sentence."""
+    from fleet.remote.fanout import fold
+
+    return [
+        f"{fold(host for host, other in problems.items() if other == problem)}: {problem}"
+        for problem in dict.fromkeys(problems.values())
+    ]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def _judged(prepared: Sequence[Prepared]) -> _Judged:
+    """What the gang would say of its hosts, if each reached the others."""
+    members: list[Member] = [item.member for item in prepared]
+    facts: Mapping[str, Facts] = {
+        item.task: Facts(item.versions, [gpu.name for gpu in item.gpus], item.disk_free, machine=item.machine)
+        for item in prepared
+    }
+    pairs = {(one.task, other.task): "" for one in members for other in members if one is not other}
+    found = verdict(members, facts, pairs)
+    return _Judged(found.problems, found.warnings)

@@ -1,0 +1,234 @@
+"""What a job runs and takes along: found on this computer, judged before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from fleet.commands.ready import install
+from fleet.errors import NotReadyError, UsageError
+from fleet.events import Level, Note, Sink
+from fleet.ports import Ports
+from train.agent.records import Prepared
+from train.entry import EntryPoint, Kind, find_entry
+from train.keras import Choice, KerasError, Need, choose, needs_legacy
+from train.packages import needed
+from train.r_script import needs_of_r
+from train.requirements import Requirements, read_requirements
+from train.script import ScriptError
+
+if TYPE_CHECKING:
+    from fleet.remote.bundle import Bundle, DataSource
+    from fleet.remote.channel import AgentChannel
+
+REQUIREMENTS = "requirements.txt"
+
+# Of the linter's rules those that the first second of a job would show: who makes the cluster, and NCCL without GPUs.
+_RULES = ("MW102", "MW103", "MW104", "MW105")
+
+
+class Asked(Protocol):
+    """What the user typed of it."""
+
+    @property
+    def script(self) -> str:
+        """A script, or a folder with ``__main__.py``; empty: none."""
+
+    @property
+    def module(self) -> str:
+        """A module below the working folder; empty: none."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Any other program with its arguments; empty: none."""
+
+    @property
+    def workdir(self) -> str:
+        """The folder to push; empty: that of the script, else the current one."""
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """What else goes along."""
+
+    @property
+    def requirements(self) -> str | None:
+        """A requirements file; None: the one beside the script, if there is one; empty: none."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the user named, and what of it is there.
+
+    Attributes:
+        entry: What is started.
+        requirements: What is installed for it; None: nothing.
+        data: What else goes along.
+    """
+
+    entry: EntryPoint
+    requirements: Requirements | None
+    data: tuple[DataSource, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a job runs and takes along.
+
+    Attributes:
+        entry: What it starts.
+        bundle: What is pushed.
+        requirements: What is installed for it; None: nothing.
+    """
+
+    entry: EntryPoint
+    bundle: Bundle
+    requirements: Requirements | None = None
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """Top-level modules that the interpreter must find, and where each is imported."""
+        return needed(self.entry)
+
+    @property
+    def imports(self) -> list[str]:
+        """Names of these modules."""
+        return sorted(self.places)
+
+
+def find(asked: Asked) -> Found:
+    """What is to be started, and what it wants.
+
+    Raises:
+        UsageError: something is not there, cannot be started, or means something on this computer alone.
+    """
+    from fleet.remote.bundle import parse_data
+
+    try:
+        entry = find_entry(asked.script, asked.module, asked.command, asked.workdir)
+        requirements = _requirements(entry, asked.requirements)
+    except ScriptError as error:
+        raise UsageError(error.sentence, cause=error.cause, next_step=error.next_step) from error
+    return Found(entry, requirements, tuple(parse_data(item) for item in asked.data))
+
+
+def collect(found: Found, ports: Ports) -> Program:
+    """All that goes along.
+
+    Raises:
+        UsageError: a file cannot be read, or it is too much.
+    """
+    from fleet.remote.bundle import scan
+
+    entry = found.entry
+    bundle = scan(entry.workdir, entry.file, data=found.data, cache=ports.store.hashes, state=ports.store.root)
+    return Program(entry, bundle, found.requirements)
+
+
+def _requirements(entry: EntryPoint, given: str | None) -> Requirements | None:
+    if given is not None:
+        found: Path | None = Path(given).expanduser() if given else None
+    else:
+        beside = entry.file.parent if entry.file is not None and entry.kind is not Kind.MODULE else entry.workdir
+        places = (folder / REQUIREMENTS for folder in dict.fromkeys((beside, entry.workdir)))
+        found = next((path for path in places if path.is_file()), None)
+    read = read_requirements(found) if found is not None else None
+    return read if read is not None and read.text.strip() else None
+
+
+def install_for(program: Program, channels: Sequence[AgentChannel], sink: Sink) -> list[str]:
+    """The interpreter of each host that finds what the job needs, in their order; what is not there is installed.
+
+    Raises:
+        FleetError: a host cannot be made ready; all of these are named.
+    """
+    wanted = program.requirements
+    if wanted is None:
+        return [channel.connection.host.python for channel in channels]
+    answers = install(channels, wanted.text, sink, constraints=wanted.constraints, on_top=True)
+    return [answer.python for answer in answers]
+
+
+# --- what it asks of the hosts --------------------------------------------------------------------------------------
+
+
+def sources(entry: EntryPoint) -> dict[str, bytes]:
+    """Python files that a job runs, by their paths below its folder, the first one first."""
+    return {path.relative_to(entry.workdir).as_posix(): path.read_bytes() for path in entry.sources()}
+
+
+def keras_need(entry: EntryPoint) -> Need:
+    """What a job asks of Keras."""
+    if entry.kind is Kind.R and entry.file is not None:
+        return needs_of_r(entry.file.read_bytes().decode("utf-8", "replace"), entry.name)
+    return needs_legacy(sources(entry))
+
+
+def choose_keras(
+    need: Need,
+    workers: Mapping[str, Mapping[str, str]],
+    spares: Mapping[str, Mapping[str, str]],
+    env: Mapping[str, str],
+) -> Choice:
+    """The Keras of a job, which any spare must be able to take over.
+
+    Args:
+        need: What it asks.
+        workers: Versions on the hosts that get a task at once, by the task.
+        spares: Versions on the others.
+        env: What the user gives the tasks.
+
+    Raises:
+        NotReadyError: the hosts do not have what it needs, or have different versions.
+    """
+    try:
+        choice = choose(need, workers, env)
+        if spares and (choice.env or len(workers) > 1):
+            choose(need, {**workers, **spares}, env)
+    except KerasError as error:
+        raise NotReadyError(error.sentence, cause=error.cause, next_step=error.next_step) from error
+    return choice
+
+
+def warnings(program: Program, prepared: Sequence[Prepared]) -> Iterator[Note]:
+    """What is likely to go wrong with a job on these hosts, seen before it starts."""
+    for text in script_warnings(program.entry, prepared):
+        yield Note(text, Level.WARNING)
+    for text in missing_imports(program.places, {item.task: item.missing for item in prepared}):
+        yield Note(text, Level.WARNING)
+
+
+def script_warnings(entry: EntryPoint, prepared: Sequence[Prepared]) -> Iterator[str]:
+    """A sentence for what a script does that does not go with several workers, or with these hosts."""
+    from train.lint.check import lint
+
+    texts = {name: content.decode("utf-8", "replace") for name, content in sources(entry).items()}
+    if not texts or len(prepared) < 2:
+        return
+    gpus = max(len(item.gpus) for item in prepared)
+    for finding in lint(texts, next(iter(texts)), workers=len(prepared), gpus=gpus):
+        if finding.rule in _RULES:
+            yield f"{finding.place}: {finding.sentence}; {finding.reason}"
+
+
+def missing_imports(places: Mapping[str, str], missing: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """A sentence for each module that hosts do not find: ``task.py:3 imports pandas, which worker-[0-1] lack``.
+
+    Args:
+        places: Where each module is imported.
+        missing: Modules that are not found, by host.
+    """
+    from fleet.remote.fanout import fold
+
+    for module, place in places.items():
+        hosts = [host for host, names in missing.items() if module in names]
+        if hosts:
+            lack = f"{fold(hosts)} lack{'s' if len(hosts) == 1 else ''}"
+            yield f"{place} imports {module}, which {lack}; list it in {REQUIREMENTS} beside the script"
+
+
+def shown(entry: EntryPoint) -> str:
+    """What a job starts, as one word of a list or a few."""
+    return entry.name if len(entry.name) <= 60 else entry.name[:59] + "…"

@@ -1,0 +1,249 @@
+"""The rule of the gang where tasks have roles: whose end counts, whose failure does, and under which names."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.agent.test_gang import AGAIN, DONE, HEALTHY, KILLED, OLD, ONCE, Play
+from train.agent import gang
+from train.agent.gang import EVALUATION_IDLE_S, EVALUATION_S, End
+from train.agent.gate import TIMED_OUT
+from train.agent.orders import Part, Source, Stage, from_line, to_line
+from train.agent.records import Exit, OnHang, Outcome, Policy, Stalled, SuccessPolicy
+from train.agent.snapshot import Snapshot
+
+COORDINATED = ("chief-0", "worker-0", "worker-1", "ps-0")
+EVALUATED = ("chief-0", "worker-0", "evaluator-0")
+CHIEF = Policy(success=SuccessPolicy.CHIEF)
+LAST = Snapshot(1, 7, "g")
+
+
+def coordinated(policy: Policy = CHIEF) -> Play:
+    return Play(4, policy, roles=COORDINATED).start()
+
+
+def evaluated(policy: Policy = ONCE) -> Play:
+    return Play(3, policy, roles=EVALUATED).start()
+
+
+def test_with_parameter_servers_the_end_of_the_chief_is_that_of_the_job() -> None:
+    play = coordinated()
+    play.exit("worker-0", DONE)
+    order = gang.order(play.gang)
+    assert (order.stage, order.grace_s, order.by_role) == (Stage.STOP, 10.0, True)
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+    assert play.result.exits == {"chief-0": DONE, "worker-0": KILLED, "worker-1": KILLED, "ps-0": KILLED}
+
+
+def test_with_all_workers_parameter_servers_are_not_waited_for() -> None:
+    play = coordinated(Policy())
+    play.exit("worker-0", DONE)
+    play.exit("worker-1", DONE)
+    assert play.at(Stage.GO)
+    play.exit("worker-2", DONE)
+    assert play.at(Stage.STOP)
+
+
+@pytest.mark.parametrize(("seat", "role"), [("worker-3", "ps-0"), ("worker-2", "worker-1")])
+def test_a_failed_server_or_worker_ends_the_attempt_under_the_name_of_its_role(seat: str, role: str) -> None:
+    """TensorFlow's coordinator goes on without a worker, but its process does not end while one is missing."""
+    play = coordinated(AGAIN._replace(success=SuccessPolicy.CHIEF))
+    play.exit(seat, KILLED)
+    assert gang.order(play.gang).reason == f"{role} was killed by SIGKILL"
+    play.close()
+    assert play.at(Stage.WAIT)
+    order = gang.order(play.gang)
+    assert (order.first, order.name_of(order.first)) == (seat, role)
+    play = coordinated()
+    play.lose(seat)
+    play.close(seat)
+    assert play.result.reason == f"{role} ({play.terms.seats[int(seat[-1])].address}) was lost: " + (
+        "its agent was silent for 10 s"
+    )
+    assert play.result.first_task == role
+
+
+def test_a_spare_takes_over_a_parameter_server() -> None:
+    policy = AGAIN._replace(success=SuccessPolicy.CHIEF)
+    play = Play(5, policy, spares=1, roles=(*COORDINATED, ""), link_timeout_s=10.0).start()
+    play.lose("worker-3")
+    play.close("worker-3")
+    play.wait(40.0)
+    assert play.gang.attempt == 2
+    assert Part("worker-4", "ps-0") in play.gang.cast
+    assert gang.order(play.gang).notices == ["attempt 2: worker-3 left out, worker-4 is ps-0"]
+
+
+def test_a_blocked_pair_and_hosts_that_differ_are_told_by_role() -> None:
+    play = Play(3, roles=("chief-0", "worker-0", "ps-0"))
+    play.tell_all(held=True, closed=False)
+    play.tell("worker-0", reached={"worker-1": "", "worker-2": TIMED_OUT})
+    play.tell("worker-1", reached={"worker-0": "", "worker-2": ""})
+    play.tell("worker-2", reached={"worker-0": "", "worker-1": ""})
+    play.close()
+    assert play.result.reason.startswith("chief-0 (10.0.0.2) cannot reach ps-0 at 10.0.0.4:2222: timed out")
+    assert play.result.first_task == "ps-0"
+    play = Play(3, roles=("chief-0", "worker-0", "ps-0"))
+    play.tell("worker-2", facts=OLD)
+    play.tell_all(held=True, closed=False, reached={})
+    play.wait(100.0)
+    play.close()
+    assert "2.19 on ps-0 (10.0.0.4)" in play.result.reason
+
+
+def test_a_coordinator_needs_no_gpu_of_its_own_but_a_chief_among_workers_does() -> None:
+    for roles, fits in (("chief-0", "worker-0", "ps-0"), True), (("chief-0", "worker-0", "evaluator-0"), False):
+        play = Play(3, roles=roles)
+        play.tell("worker-1", facts=HEALTHY._replace(gpus=["Tesla T4"]))
+        play.tell_all(held=True, closed=False)
+        for seat in play.playing:
+            play.tell(seat, reached={other: "" for other in play.playing if other != seat})
+        assert play.at(Stage.GO) is fits
+
+
+# --- evaluators -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["code", "lost", "preempted"])
+def test_training_goes_on_without_an_evaluator(how: str) -> None:
+    play = evaluated()
+    if how == "code":
+        play.exit("worker-2", Exit(code=1))
+    elif how == "lost":
+        play.lose("worker-2")
+    else:
+        play.tell("worker-2", preempted=True)
+        play.exit("worker-2", KILLED)
+    assert play.at(Stage.GO)
+    told = gang.order(play.gang).notices[-1]
+    assert told.startswith("evaluator-0 ")
+    assert told.endswith("training goes on without it")
+    play.wait(1.0)
+    assert gang.order(play.gang).notices[-1] == told
+    play.exit("worker-0", DONE)
+    play.exit("worker-1", DONE)
+    play.close("worker-2" if how == "lost" else "")
+    assert play.result.outcome is Outcome.SUCCEEDED
+
+
+def test_an_evaluator_that_ends_before_the_start_starts_nothing() -> None:
+    play = Play(3, roles=EVALUATED)
+    play.tell_all(held=True, closed=False)
+    play.exit("worker-2", Exit(code=1))
+    play.close()
+    assert (play.result.outcome, play.result.reason) == (Outcome.FAILED, "evaluator-0 ended before the start")
+
+
+def trained() -> Play:
+    """As far as the end of the training, of which the last checkpoint is on its way."""
+    play = evaluated()
+    play.tell("worker-0", snapshot=LAST, source=Source("10.0.0.2", 5000))
+    for seat in ("worker-0", "worker-1"):
+        play.exit(seat, DONE)
+        play.tell(seat, closed=True)
+    assert play.at(Stage.GO)
+    assert gang.order(play.gang).trained
+    return play
+
+
+def test_after_the_training_an_evaluator_has_time_for_the_last_checkpoint() -> None:
+    play = trained()
+    play.tell("worker-2", quiet_s=60.0, idle_s=60.0)  # it waits for what is still to come
+    play.wait(EVALUATION_IDLE_S + 1.0)
+    assert play.at(Stage.GO)
+    play.tell("worker-2", snapshot=LAST, quiet_s=70.0, idle_s=70.0)
+    due = gang.deadline(play.gang, play.now)
+    assert due == play.now + EVALUATION_IDLE_S
+    play.tell("worker-2", quiet_s=0.0, idle_s=0.0)
+    play.wait(EVALUATION_IDLE_S)
+    assert play.at(Stage.GO)
+    play.tell("worker-2", quiet_s=4.0, idle_s=EVALUATION_IDLE_S)
+    assert play.at(Stage.GO)
+    play.tell("worker-2", quiet_s=EVALUATION_IDLE_S, idle_s=EVALUATION_IDLE_S)
+    assert play.at(Stage.STOP)
+    play.close()
+    assert (play.result.outcome, play.result.exits["evaluator-0"]) == (Outcome.SUCCEEDED, KILLED)
+
+
+def test_an_evaluator_that_ends_by_itself_is_not_waited_for_any_longer() -> None:
+    play = trained()
+    play.exit("worker-2", DONE)
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+
+
+def test_an_evaluator_that_is_never_done_is_stopped() -> None:
+    play = trained()
+    play.wait(EVALUATION_S - 1.0)
+    assert play.at(Stage.GO)
+    play.wait(1.0)
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+
+
+def test_what_fails_after_the_training_fails_nothing() -> None:
+    play = trained()
+    play.lose("worker-1")
+    play.exit("worker-2", Exit(code=1))
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+    play = trained()
+    last = from_line(to_line(gang.order(play.gang)))
+    end = End(Outcome.FAILED, "worker-0", "worker-0 (10.0.0.2) was lost: its agent was silent for 10 s")
+    taken = gang.take_over(play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": end.reason}, term=2)
+    assert gang.order(taken).stage is Stage.STOP
+    assert taken.end == End(Outcome.SUCCEEDED)
+
+
+def test_a_time_limit_that_passes_while_an_evaluator_works_fails_nothing() -> None:
+    play = evaluated(Policy(timeout_s=100.0))
+    for seat in ("worker-0", "worker-1"):
+        play.exit(seat, DONE)
+    play.wait(100.0)
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+
+
+# --- hangs ----------------------------------------------------------------------------------------------------------
+
+WATCHED = Policy(success=SuccessPolicy.CHIEF, hang_timeout_s=60.0, on_hang=OnHang.REPORT, start_timeout_s=0.0)
+
+
+def test_idle_servers_and_evaluators_are_no_hang() -> None:
+    play = coordinated(WATCHED)
+    for seat in ("worker-1", "worker-2", "worker-3"):
+        play.tell(seat, quiet_s=90.0, idle_s=90.0)
+    assert gang.order(play.gang).look == 0
+    play.tell("worker-0", quiet_s=90.0, idle_s=0.0)  # a coordinator that computes
+    assert gang.order(play.gang).look == 0
+    play.tell("worker-1", quiet_s=90.0, idle_s=0.0)  # a worker that computes for one that has nothing to say
+    play.tell("worker-0", quiet_s=90.0, idle_s=90.0)
+    assert gang.order(play.gang).look == 0
+    play.tell("worker-1", quiet_s=90.0, idle_s=90.0)
+    assert gang.order(play.gang).look == 1
+    play = evaluated(WATCHED)
+    play.tell("worker-2", quiet_s=90.0, idle_s=90.0)
+    assert gang.order(play.gang).look == 0
+
+
+def test_a_hang_is_told_by_role_and_evaluators_are_not_asked() -> None:
+    play = evaluated(WATCHED)
+    for seat in ("worker-0", "worker-1"):
+        play.tell(seat, quiet_s=90.0, idle_s=90.0)
+    stopped = Stalled("worker-1", 1, 0.0, "T", "", [])
+    waits = Stalled("worker-0", 1, 0.0, "T", "", [])
+    play.tell("worker-0", looked=1, stalled=waits)
+    play.tell("worker-1", looked=1, stalled=stopped)
+    assert gang.order(play.gang).notices == [
+        "no progress for 60 s: chief-0 and worker-0 are stopped (by SIGSTOP or a debugger); no task waits for another"
+    ]
+
+
+def test_an_evaluator_that_shows_progress_is_no_first_step_of_the_training() -> None:
+    play = evaluated(Policy(start_timeout_s=60.0))
+    play.tell("worker-2", stepped=True)
+    play.wait(61.0)
+    for seat in ("worker-0", "worker-1"):
+        play.tell(seat, quiet_s=61.0, idle_s=61.0)
+    assert gang.order(play.gang).look == 1

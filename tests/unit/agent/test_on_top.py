@@ -1,0 +1,135 @@
+"""The request Bootstrap for a job: an environment on top of the interpreter that the host has, by a real pip."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.unit.agent.conftest import Connect
+from tests.unit.agent.hosts import Agent, Bundle
+from tests.unit.agent.test_packages import complete, done, fake_base, refused, venvs
+from tests.unit.agent.wheels import pip_environment, wheel
+from train.agent.records import Bootstrapped, Prepared, Refusal
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """What pip finds."""
+    folder = tmp_path / "wheels"
+    wheel(folder, "tensorflow_cpu", "2.21.0", "FROM = 'below'\n", requires=["numbers_lib>=1"])
+    wheel(folder, "numbers_lib", "1.0", "VERSION = 1\n")
+    wheel(folder, "adds", "1.0", requires=["numbers_lib"])
+    return folder
+
+
+@pytest.fixture
+def host(connect: Connect, tmp_path: Path, wheels: Path) -> tuple[Agent, Bootstrapped]:
+    """A host, and the environment with TensorFlow that its fleet made on it."""
+    agent = connect(env=pip_environment(wheels))
+    made = done(agent, requirements="tensorflow-cpu==2.21.0", python=fake_base(tmp_path, pip=True))
+    wheel(wheels, "numbers_lib", "2.0", "VERSION = 2\n")  # comes out later
+    return agent, made
+
+
+def told(python: str, code: str) -> str:
+    return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def installed(python: str) -> set[str]:
+    (site,) = Path(python).parents[1].glob("lib/python*/site-packages")
+    return {path.name.partition("-")[0] for path in site.glob("*.dist-info")} - {"pip", "setuptools", "wheel"}
+
+
+def test_only_what_is_not_there_is_installed(host: tuple[Agent, Bootstrapped]) -> None:
+    agent, below = host
+    above = done(agent, requirements="adds\n", python=below.python, on_top=True)
+    assert above.made
+    assert above.python not in (below.python, sys.executable)
+    assert above.versions["tensorflow"] == "2.21.0"
+    assert installed(above.python) == {"adds"}
+    assert told(
+        above.python, "import adds, tensorflow_cpu, numbers_lib as n; print(tensorflow_cpu.FROM, n.VERSION)"
+    ) == ("below 1")
+    again = done(agent, requirements="adds", python=below.python, on_top=True)
+    assert (again.python, again.made) == (above.python, False)
+    prepared = agent.prepare("j", Bundle("pass"), python=above.python)
+    assert isinstance(prepared, Prepared)
+    assert prepared.versions == above.versions
+    ready = json.loads((Path(above.python).parents[1] / "ready.json").read_text())
+    assert ready["owner"] == str(Path(below.python).parents[1])
+
+
+def test_another_version_goes_before_the_one_below(host: tuple[Agent, Bootstrapped]) -> None:
+    agent, below = host
+    above = done(agent, requirements="adds\nnumbers_lib>=2", python=below.python, on_top=True)
+    assert told(above.python, "import numbers_lib; print(numbers_lib.VERSION)") == "2"
+    assert told(below.python, "import numbers_lib; print(numbers_lib.VERSION)") == "1"
+
+
+def test_what_tensorflow_needs_is_kept(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
+    agent, below = host
+    wheel(wheels, "numbers_lib", "0.5")
+    answer = refused(agent, requirements="numbers_lib<1", python=below.python, on_top=True)
+    assert (answer.kind, answer.reason) == (Refusal.PACKAGES, "the packages exclude each other")
+    assert "tensorflow-cpu 2.21.0 depends on numbers_lib>=1" in answer.cause
+
+
+def test_constraints_hold_and_decide_the_name(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
+    agent, below = host
+    wheel(wheels, "extra", "1.0", "V = 1\n")
+    wheel(wheels, "extra", "2.0", "V = 2\n")
+    pythons = []
+    for constraints, wanted in (("extra<2\n", "1"), ("", "2")):
+        above = done(agent, requirements="extra", constraints=constraints, python=below.python, on_top=True)
+        assert told(above.python, "import extra; print(extra.V)") == wanted
+        pythons.append(above.python)
+    assert len(set(pythons)) == 2
+
+
+def test_a_tensorflow_of_its_own_hides_the_one_below(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
+    agent, below = host
+    wheel(wheels, "tensorflow_cpu", "2.15.1", "FROM = 'above'\n")
+    above = done(agent, requirements="tensorflow_cpu==2.15.1", python=below.python, on_top=True)
+    assert above.versions["tensorflow"] == "2.15.1"
+    assert told(above.python, "import tensorflow_cpu; print(tensorflow_cpu.FROM)") == "above"
+
+
+def test_what_others_stand_on_stays(host: tuple[Agent, Bootstrapped]) -> None:
+    agent, below = host
+    now, mine = time.time(), Path(below.python).parents[1]
+    os.utime(mine / "ready.json", (now - 900, now - 900))
+    for age, name in enumerate(["recent", "newer", "owner", "old"], 1):
+        complete(agent, name, now - 100 * age)
+    (agent.root / "venvs" / "newer" / "ready.json").write_text(json.dumps({"owner": str(agent.root / "venvs/owner")}))
+    above = done(agent, requirements="adds", python=below.python, on_top=True)
+    assert venvs(agent) == {Path(above.python).parts[-3], mine.name, "recent", "newer", "owner"}
+    assert (mine / "ready.json").stat().st_mtime >= now - 1
+
+
+def test_on_top_of_an_environment_that_is_not_ours(connect: Connect, tmp_path: Path, wheels: Path) -> None:
+    """Which Python's own --system-site-packages would pass by."""
+    folder = tmp_path / "own"
+    venv.create(folder, with_pip=False)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "mine.py").write_text("FROM = 'own'\n")
+    (site / "more.pth").write_text(f"{tmp_path}/far\n")
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "distant.py").write_text("")
+    agent = connect(env=pip_environment(wheels))
+    above = done(agent, requirements="adds", python=str(folder / "bin" / "python"), on_top=True)
+    assert told(above.python, "import mine, adds, distant; print(mine.FROM)") == "own"
+    assert (Path(above.python).parents[1] / "pyvenv.cfg").read_text().count(str(folder / "bin")) == 0
+    assert "tensorflow" not in above.versions
+    assert venvs(agent) == {Path(above.python).parents[1].name}
+
+
+def test_nothing_wanted_leaves_the_interpreter(connect: Connect) -> None:
+    answer = done(connect(), requirements="# nothing", python=sys.executable, on_top=True)
+    assert (answer.python, answer.made) == (sys.executable, False)

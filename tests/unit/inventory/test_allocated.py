@@ -1,0 +1,114 @@
+"""The allocation of a batch system as an inventory: its nodes once each, and only from within."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.provider import ProviderError
+from provision.static.allocated import here, is_allocation, read_allocation
+from provision.static.batch import AllocationProvider
+from provision.static.choice import Chosen, selected
+from provision.static.entries import Entry
+from provision.static.errors import Place
+from provision.static.ways import way
+
+SLURM = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "gpu[01-03,7],login1"}
+
+
+def pbs(folder: Path, text: str) -> dict[str, str]:
+    path = folder / "nodes"
+    path.write_text(text)
+    return {"PBS_JOBID": "12[3].server", "PBS_NODEFILE": str(path)}
+
+
+def inside(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "PBS_JOBID", "PBS_NODEFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_the_nodes_of_slurm_in_their_order() -> None:
+    assert here("slurm", SLURM) == "slurm:12"
+    assert read_allocation("slurm:12", SLURM).names == ("gpu01", "gpu02", "gpu03", "gpu7", "login1")
+
+
+def test_the_nodes_of_pbs_count_once(tmp_path: Path) -> None:
+    environ = pbs(tmp_path, "n2\nn2\nn1\nn1\n")
+    assert here("pbs", environ) == "pbs:12[3].server"
+    assert read_allocation("pbs:12[3].server", environ).names == ("n2", "n1")
+
+
+@pytest.mark.parametrize(("batch", "command"), [("slurm", "salloc -N 2"), ("pbs", "qsub -I")])
+def test_outside_it_is_said_what_to_type(batch: str, command: str) -> None:
+    with pytest.raises(ProviderError, match="not inside an allocation") as refusal:
+        here(batch, {})
+    assert refusal.value.kind == "usage"
+    assert command in refusal.value.next_step
+
+
+def test_another_allocation_is_not_taken_for_this_one() -> None:
+    with pytest.raises(ProviderError, match="not inside job 11 of Slurm"):
+        read_allocation("slurm:11", SLURM)
+
+
+@pytest.mark.parametrize("environ", [{"SLURM_JOB_ID": "12"}, {**SLURM, "SLURM_JOB_NODELIST": "gpu[1-"}])
+def test_a_node_list_that_cannot_be_read_is_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(ProviderError) as refusal:
+        read_allocation("slurm:12", environ)
+    assert refusal.value.kind == "usage"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"), [("", "PBS_NODEFILE is not set"), ("/no/such/file", "cannot be read: /no/such/file")]
+)
+def test_a_node_file_that_cannot_be_read_is_refused(given: str, why: str) -> None:
+    with pytest.raises(ProviderError, match=why) as refusal:
+        read_allocation("pbs:1", {"PBS_JOBID": "1", "PBS_NODEFILE": given})
+    assert "first of its nodes" in refusal.value.next_step
+
+
+def test_paths_of_files_are_no_allocations() -> None:
+    assert is_allocation("slurm:12")
+    assert is_allocation("pbs:1.server")
+    assert not is_allocation("/home/me/slurm:12")
+
+
+def test_a_limit_selects_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside(monkeypatch, SLURM)
+    assert [entry.name for entry in selected("slurm:12", "gpu0*")[1]] == ["gpu01", "gpu02", "gpu03"]
+
+
+def test_variables_beside_the_user_are_none_of_the_allocation(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / "all.yml").write_text("ansible_user: somebody\n")
+    monkeypatch.chdir(tmp_path)
+    inside(monkeypatch, SLURM)
+    assert {entry.user for entry in selected("slurm:12", "")[1]} == {""}
+
+
+def test_a_hosts_id_names_its_allocation() -> None:
+    """The same node of two allocations is two instances; an id is part of a known_hosts file."""
+    found = way("n1", run=lambda _: "hostname 127.0.0.9\nuser me\nport 22\n")
+    place = Place(Path("nodes"), 1)
+    ids = [Chosen(Entry("n1", "n1"), place, (), found, "", job).id for job in ("", "slurm:12", "pbs:12[3].server")]
+    assert ids == [ids[0], f"slurm-12-{ids[0]}", f"pbs-12-3-.server-{ids[0]}"]
+
+
+def test_the_provider_says_where_it_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    provider = AllocationProvider("slurm", tmp_path / "state")
+    inside(monkeypatch, {})
+    first = provider.doctor()[0]
+    assert not first.ok
+    assert "salloc" in first.next_step
+    inside(monkeypatch, SLURM)
+    first = provider.doctor()[0]
+    assert first.ok
+    assert first.sentence == "job 12 has 5 nodes: gpu01, gpu02, gpu03, gpu7, login1"
+    assert provider.name == "slurm"
+    assert provider.list() == []
+    assert not (tmp_path / "state").exists()

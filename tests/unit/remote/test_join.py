@@ -1,0 +1,93 @@
+"""A host takes a lost one's place with an interpreter of its own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet.commands import mend
+from fleet.remote.job import join
+from fleet.state import FleetRecord
+from provision.model import FleetSpec, Host
+from train.agent.records import (
+    Bootstrap,
+    Bootstrapped,
+    Commit,
+    Committed,
+    Invitation,
+    JobReport,
+    Member,
+    Phase,
+    Prepare,
+    Prepared,
+    Record,
+)
+
+MEMBERS = [Member("worker-0", "10.0.0.2", 2222, 1), Member("worker-1", "10.0.0.3", 2222, 1)]
+NEW = Member("worker-1", "10.0.0.9", 2223, 5)
+
+
+class Channel:
+    """Answers as it is told, and keeps what it was sent."""
+
+    def __init__(self, name: str, *answers: Record) -> None:
+        host = Host(name, "10.0.0.9", 22, "u", "", "", "10.0.0.9", python="/own/python")
+        self.connection = SimpleNamespace(host=host)
+        self.sent: list[Any] = []
+        self._answers = list(answers)
+
+    def send(self, record: Record, payload: bytes = b"", **_: object) -> None:
+        self.sent.append(record)
+
+    def receive(self, *_: object) -> tuple[Record, bytes]:
+        return self._answers.pop(0), b""
+
+
+def prepared(python: str) -> Prepared:
+    return Prepared("worker-1", NEW, python, {}, [], 1, 1, "h", "/w")
+
+
+def invitation(command: list[str], **fields: object) -> Invitation:
+    commit = Commit("j", "worker-0", MEMBERS, "00", command, {}, {}, **fields)  # type: ignore[arg-type]
+    return Invitation("demo", [], commit, "/their/python")
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        (["/their/python", "-m", "task"], ["/found/python", "-m", "task"]),
+        (["Rscript", "task.R"], ["Rscript", "task.R"]),
+        (["bash", "run.sh", "/their/python"], ["bash", "run.sh", "/their/python"]),
+    ],
+)
+def test_the_command_names_the_hosts_own_interpreter(command: list[str], wanted: list[str]) -> None:
+    taker = Channel("worker-1", prepared("/found/python"), Committed(7))
+    join(taker, invitation(command), "worker-1", Channel("worker-0"), lambda _, env: {**env, "A": "1"})  # type: ignore[arg-type]
+    wish, commit = taker.sent
+    assert isinstance(wish, Prepare)
+    assert isinstance(commit, Commit)
+    assert wish.python == "/own/python"
+    assert (commit.command, commit.env, commit.members) == (wanted, {"A": "1"}, [MEMBERS[0], NEW])
+
+
+def test_packages_are_installed_before_it_joins() -> None:
+    told = invitation(["/their/python", "task.py"], requirements="adds\n", constraints="adds<2\n")
+    taker = Channel(
+        "worker-1",
+        Bootstrapped("/venv/python", {}, [], 0, True, 1.0),
+        prepared("/venv/python"),
+        Committed(7),
+    )
+    giver = Channel("worker-0", told)
+    record = FleetRecord(FleetSpec("demo", "local", 2), 0.0, (taker.connection.host,))
+    reports = {"worker-0": JobReport("j", "demo", "worker-0", 1, Phase.RUNNING, True, 0.0, [], MEMBERS, 0)}
+    sink: Any = SimpleNamespace(emit=lambda _: None)
+    channels: Any = {"worker-0": giver, "worker-1": taker}
+    assert mend._join("worker-1", "worker-0", reports, channels, record, sink)
+    install, wish, commit = taker.sent
+    assert install == Bootstrap("adds\n", "/own/python", 0, "adds<2\n", True)
+    assert wish.python == "/venv/python"
+    assert commit.command == ["/venv/python", "task.py"]
+    assert (commit.requirements, commit.constraints) == ("adds\n", "adds<2\n")

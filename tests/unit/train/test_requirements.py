@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.train.test_script import write
+from train.requirements import Requirements, read_requirements
+from train.script import ScriptError
+
+
+def read(folder: Path, text: str, **others: str) -> Requirements:
+    write(folder, {"requirements.txt": text, **{f"{name}.txt": other for name, other in others.items()}})
+    return read_requirements(folder / "requirements.txt")
+
+
+def refused(folder: Path, text: str) -> ScriptError:
+    with pytest.raises(ScriptError) as caught:
+        read(folder, text)
+    return caught.value
+
+
+def test_lines_lose_comments_and_backslashes_alone(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        "\ufeff# a list\r\nTensorflow-CPU==2.21.0  # the same everywhere\r\n\n--index-url https://pypi.example/simple\n"
+        "scikit_learn[alldeps] >=1.5 ; python_version < '3.13'\nrequests==2.32.0 \\\n    --hash=sha256:0123 \\\n"
+        "    --hash=sha256:4567\n# no more \\\npkg @ git+https://example.com/a/b#egg=pkg\n--pre\n-i https://x.example/y\n",
+    )
+    assert found.text.splitlines() == [
+        "Tensorflow-CPU==2.21.0",
+        "--index-url https://pypi.example/simple",
+        "scikit_learn[alldeps] >=1.5 ; python_version < '3.13'",
+        "requests==2.32.0     --hash=sha256:0123     --hash=sha256:4567",
+        "pkg @ git+https://example.com/a/b#egg=pkg",
+        "--pre",
+        "-i https://x.example/y",
+    ]
+    assert found.constraints == ""
+    assert found.names == {"tensorflow-cpu", "scikit-learn", "requests", "pkg"}
+
+
+def test_other_files_are_put_in_their_place(tmp_path: Path) -> None:
+    write(
+        tmp_path, {"deep/base.txt": "b\n-r more.txt\n-c pins.txt\n", "deep/more.txt": "c\n", "deep/pins.txt": "n<2\n"}
+    )
+    found = read(tmp_path, "a\n-r deep/base.txt\n--requirement=other.txt\n-cpins.txt\nz\n", other="d", pins="m<3")
+    assert found.text == "a\nb\nc\nd\nz\n"
+    assert found.constraints == "n<2\nm<3\n"
+    assert found.names == {"a", "b", "c", "d", "z"}
+    assert read(tmp_path, "-r https://example.com/r.txt\n").text == "-r https://example.com/r.txt\n"
+
+
+def test_a_circle_is_told(tmp_path: Path) -> None:
+    write(tmp_path, {"b.txt": "-r requirements.txt\n"})
+    assert refused(tmp_path, "-r b.txt\n").sentence.endswith("requirements.txt includes itself")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-e .",
+        "-e ./lib",
+        "--editable=../lib",
+        ".",
+        ".[extra]",
+        "./lib",
+        "../lib",
+        "/srv/lib",
+        "wheels/x-1.0-py3-none-any.whl",
+        "x-1.0.tar.gz",
+        "file:///srv/x-1.0.whl",
+        "x @ file:///srv/x-1.0.whl",
+        "x @ ./x",
+        "lib/part",
+    ],
+)
+def test_what_lies_on_this_computer_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / "lib" / "part").mkdir(parents=True)
+    error = refused(tmp_path, f"numpy\n\n{line}\n")
+    assert error.sentence.startswith(f"{tmp_path}/requirements.txt:3: ")
+    assert "on this computer" in error.sentence
+    assert error.next_step
+
+
+@pytest.mark.parametrize("line", ["-f wheels", "--find-links /srv/wheels", "--find-links=file:///srv"])
+def test_places_on_this_computer_are_refused(tmp_path: Path, line: str) -> None:
+    assert refused(tmp_path, line).next_step == "name a URL that the hosts reach"
+
+
+@pytest.mark.parametrize(
+    "line", ["-e git+https://example.com/a/b", "https://example.com/x-1.0-py3-none-any.whl", "--no-binary=:all:"]
+)
+def test_what_the_hosts_can_fetch_is_passed_on(tmp_path: Path, line: str) -> None:
+    assert read(tmp_path, line).text == f"{line}\n"
+
+
+def test_missing_and_unreadable_files_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ScriptError, match="there is no requirements file"):
+        read_requirements(tmp_path / "none.txt")
+    assert refused(tmp_path, "a\n-r none.txt\n").sentence.endswith("requirements.txt:2: there is no file none.txt")
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ScriptError, match="cannot be read"):
+        read_requirements(tmp_path / "bytes.txt")
+
+
+def test_modules_are_matched_with_the_packages_that_bring_them() -> None:
+    found = Requirements("", names=frozenset({"scikit-learn", "tf-keras", "pyyaml", "opencv-python", "python-box"}))
+    assert all(map(found.brings, ["sklearn", "tf_keras", "yaml", "cv2", "box"]))
+    assert not any(map(found.brings, ["numpy", "keras", "python"]))

@@ -1,0 +1,88 @@
+"""`fleet check` on real hosts, with scripts that need no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.program import Program
+from tests.unit.agent.hosts import fake_python
+
+pytestmark = pytest.mark.wire
+
+STEPS = """
+import json, os, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+assert len(config["cluster"]["worker"]) == 1 and config["task"]["index"] == 0, config
+assert sys.argv[1:] == ["--epochs", "3"]
+for step in range(1, 600):
+    print(f"step {step} loss {1 / step}", flush=True)
+    time.sleep(0.1)
+"""
+
+
+def test_a_script_is_checked_and_tried_on_each_host(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    alone = program.run("check")
+    assert "ok       the hosts are fit" in alone.text
+    assert alone.text.splitlines()[1].split()[:4] == ["HOST", "PYTHON", "TENSORFLOW", "KERAS"]
+    assert [line.split()[0] for line in alone.text.splitlines()[2:4]] == ["worker-0", "worker-1"]
+
+    program.script("task.py", STEPS)
+    tried = program.run("check", "task.py", "--local-first", "-o", "json", "--", "--epochs", "3").events
+    ends = [event for event in tried if event["event"] == "tried_alone"]
+    assert [(end["host"], end["ok"]) for end in ends] == [("worker-0", True), ("worker-1", True)]
+    assert all("made its first step" in end["sentence"] for end in ends)
+    assert not program.tasks()
+    assert not list((program.state / "local").glob("*/fleet/jobs/*/*"))
+    program.run("logs", code=102)  # no job was made of it
+
+    program.script(
+        "task.py", "import os\nprint('about to fail')\nif os.path.realpath('.').count('worker-1/'): exit('no data')\n"
+    )
+    failed = program.run("check", "--local-first", "30s", "task.py", code=14)
+    assert "ok       worker-0: the script ended after" in failed.text
+    assert "failed   worker-1: the script exited with code 1" in failed.text
+    assert "no data" in failed.text
+    assert "not fit for task.py" in failed.err
+
+
+def test_what_is_missing_is_named_with_its_hosts_before_anything_runs(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", "import sys\nimport nowhere_at_all\nimport near\nraise SystemExit(9)\n")
+    program.script("near.py", "import adds.more\n")
+    checked = program.run("check", "task.py", "-o", "json", code=14).events
+    (found,) = [event for event in checked if event["event"] == "hosts_checked"]
+    assert [host["missing"] for host in found["hosts"]] == [["adds", "nowhere_at_all"]] * 2
+    assert found["hosts"][0]["machine"] == os.uname().machine
+    assert [text.partition(";")[0] for text in found["problems"]] == [
+        "task.py:2 imports nowhere_at_all, which worker-[0-1] lack",
+        "near.py:1 imports adds, which worker-[0-1] lack",
+    ]
+    program.script("requirements.txt", "adds==1.0\n")
+    listed = program.run("check", "task.py", code=14)
+    assert "adds" not in listed.text
+    assert "nowhere_at_all" in listed.text
+    no_program = program.run("check", "--", "no-such-program", code=14)
+    assert "unfit    worker-[0-1]: there is no no-such-program on this host" in no_program.text
+
+
+def test_hosts_that_do_not_go_together(program: Program, tmp_path: Path) -> None:
+    program.run("up", "--workers", "2")
+    (record,) = [one for one in program.state.glob("fleets/default/*.json") if "hosts" in json.loads(one.read_text())]
+    values = json.loads(record.read_text())
+    values["hosts"][1]["python"] = fake_python(tmp_path, python="3.11.7", tensorflow="2.19.1")
+    record.write_text(json.dumps(values))
+    ran = program.run("check", code=14)
+    problem = " ".join(ran.text.split("unfit")[1].split())
+    assert problem.startswith("TensorFlow differs: 2.21 on worker-0 (")
+    assert "2.19 on worker-1 (" in problem
+
+
+def test_mistakes(program: Program) -> None:
+    assert "none was named" in program.run("check", "--local-first", code=2).err
+    assert "no script none.py" in program.run("check", "none.py", code=2).err
+    assert "no fleet" in program.run("check", code=102).err

@@ -1,0 +1,185 @@
+"""Jobs that are no plain script: modules, folders, shells, R; real sshd, the real agent, no TensorFlow."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.program import Program, Ran, lines_of, task_config, wait_for
+from tests.unit.agent.wheels import wheel
+
+pytestmark = pytest.mark.wire
+
+SHOW = """
+import json, os, sys
+print("TF_CONFIG=" + os.environ["TF_CONFIG"])
+print("SHOWN " + json.dumps({"argv": sys.argv[1:], "name": __name__, "package": __package__, "first": sys.path[0],
+    "cwd": os.getcwd(), "exe": sys.executable, "who": WHO}), flush=True)
+"""
+
+
+def shown(ran: Ran, task: str) -> dict[str, object]:
+    lines = lines_of(ran, task)
+    assert task_config("\n".join(lines))["task"]["index"] == int(task[-1])
+    (line,) = [line for line in lines if line.startswith("SHOWN ")]
+    values: dict[str, object] = json.loads(line.partition(" ")[2])
+    return values
+
+
+@pytest.fixture
+def fleet(program: Program) -> Program:
+    program.run("up", "--workers", "2")
+    return program
+
+
+def test_a_module_a_folder_and_a_shell_run_where_they_should(fleet: Program) -> None:
+    fleet.script("pkg/__init__.py", "")
+    fleet.script("pkg/near.py", "from . import other\nWHO = 'near ' + other.NAME\n")
+    fleet.script("pkg/other.py", "import top\nNAME = top.NAME\n")
+    fleet.script("pkg/task.py", "from .near import WHO\nimport pkg.near\n" + SHOW)
+    fleet.script("pkg/__main__.py", "WHO = 'main'\n" + SHOW)
+    fleet.script("top.py", "NAME = 'top'\n")
+    fleet.script("script.py", "import top\nWHO = top.NAME\n" + SHOW)
+    fleet.script("run.sh", 'set -e\ncd pkg\nexport PYTHONPATH=..:$PYTHONPATH\npython ../script.py from shell "$1"\n')
+
+    ran = fleet.run("train", "-m", "pkg.task", "--", "--epochs", "3 more")
+    for task in ("worker-0", "worker-1"):
+        values = shown(ran, task)
+        assert values["who"] == "near top"
+        assert (values["name"], values["package"]) == ("__main__", "pkg")
+        assert values["argv"] == ["--epochs", "3 more"]
+        assert values["first"] == values["cwd"]
+        assert str(values["cwd"]).endswith(f"/{task}/src")
+    assert "-m pkg.task on worker-[0-1]" in ran.err
+
+    folder = shown(fleet.run("train", "pkg", "--workdir", "."), "worker-1")
+    assert (folder["who"], folder["package"]) == ("main", None)
+    assert folder["first"] == f"{folder['cwd']}/pkg"
+
+    shell = fleet.run("train", "--", "bash", "run.sh", "a b")
+    values = shown(shell, "worker-1")
+    assert values["argv"] == ["from", "shell", "a b"]
+    assert values["exe"] == folder["exe"]  # `python` is the interpreter that other jobs get
+    assert str(values["cwd"]).endswith("/worker-1/src/pkg")
+    assert "bash run.sh 'a b' on worker-[0-1]" in shell.err
+
+    plan = fleet.run("train", "--dry-run", "-o", "json", "--", "python", "-u", "script.py").events
+    commands = [event["command"] for event in plan if event["event"] == "task_planned"]
+    assert commands == [f"{folder['exe']} -u script.py"] * 2
+
+
+def test_a_shell_is_ended_with_all_that_it_started(fleet: Program) -> None:
+    fleet.script(
+        "run.sh", "trap '' TERM\nsleep 600 &\npython -c 'import time; print(\"up\", flush=True); time.sleep(600)'\n"
+    )
+    client = fleet.start("train", "--grace", "1", "--", "bash", "run.sh")
+    wait_for("all processes", lambda: len(fleet.tasks()) >= 6)
+    wait_for("their output", lambda: all(fleet.log_of(f"worker-{i}").stat().st_size for i in range(2)))
+    (victim,) = [one for one in fleet.tasks("worker-1") if one.name() == "bash"]
+    victim.send_signal(signal.SIGKILL)
+    wait_for("all tasks to end", lambda: not fleet.tasks(), deadline_s=8)
+    assert "SIGKILL" in fleet.finish(client, code=100, timeout=20).err
+
+
+def test_a_program_that_fails_or_is_not_there(fleet: Program) -> None:
+    fleet.script("run.sh", "echo about to fail\nexit 7\n")
+    assert "7" in fleet.run("train", "--", "bash", "run.sh", code=100).err
+    missing = fleet.run("train", "--", "no-such-program", "x", code=14)
+    assert "worker-[0-1]: there is no no-such-program on this host" in missing.err
+    assert not fleet.tasks()
+
+
+R_TASK = """
+arguments <- commandArgs(trailingOnly = TRUE)
+cat(paste0("TF_CONFIG=", Sys.getenv("TF_CONFIG")), "\\n")
+cat("R", arguments, basename(Sys.getenv("RETICULATE_PYTHON")), file.exists("near.csv"), "\\n")
+"""
+
+
+@pytest.mark.skipif(shutil.which("Rscript") is None, reason="R is not installed (r-base-core)")
+def test_an_r_script(fleet: Program) -> None:
+    fleet.script("jobs/task.R", R_TASK)
+    fleet.script("jobs/near.csv", "1\n")
+    ran = fleet.run("train", "jobs/task.R", "--", "five", "6")
+    for index in (0, 1):
+        lines = lines_of(ran, f"worker-{index}")
+        assert task_config("\n".join(lines))["task"]["index"] == index
+        assert [line.split()[:3] + line.split()[-1:] for line in lines if line.startswith("R ")] == [
+            ["R", "five", "6", "TRUE"]
+        ]
+    assert "task.R on worker-[0-1]" in ran.err
+
+
+# --- packages -------------------------------------------------------------------------------------------------------
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@contextmanager
+def served(folder: Path, requires: Sequence[str] = (), **modules: str) -> Iterator[str]:
+    """Lines of a requirements file that let pip find packages of one module each, and nothing else."""
+    for name, text in modules.items():
+        wheel(folder, name, "1.0", text, requires=requires if text else ())
+    serve = partial(_Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"--no-index\n--find-links http://127.0.0.1:{server.server_port}/\n"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[str]:
+    """With the package ``adds``, which needs ``more``."""
+    with served(tmp_path / "wheels", ["more"], adds="VALUE = 41\n", more="") as lines:
+        yield lines
+
+
+NO_PROXY = {"no_proxy": "*", "PIP_CONFIG_FILE": os.devnull}
+
+
+def test_requirements_are_installed_once_on_top_of_what_is_there(fleet: Program, index: str) -> None:
+    fleet.script("job/requirements.txt", f"{index}-r base.txt\n")
+    fleet.script("job/base.txt", "adds  # no more than this\n")
+    fleet.script("job/task.py", "import sys, adds, more, pytest\nprint('VALUE', adds.VALUE, sys.prefix)\n")
+    plan = fleet.run("train", "job/task.py", "--dry-run")
+    assert "packages would be installed first" in plan.err
+    first = fleet.run("train", "job/task.py", env=NO_PROXY)
+    assert "installing packages (2 packages)" in first.err
+    prefixes = {
+        line.split()[2] for i in (0, 1) for line in lines_of(first, f"worker-{i}") if line.startswith("VALUE 41")
+    }
+    assert len(prefixes) == 2
+    assert all("/fleet/venvs/" in prefix for prefix in prefixes)
+    again = fleet.run("train", "job/task.py", env=NO_PROXY)
+    assert "installing" not in again.err
+    without = fleet.run("train", "--no-requirements", "--dry-run", "job/task.py")
+    assert "warning: task.py:1 imports adds, which worker-[0-1] lack; list it in requirements.txt" in without.err
+    fleet.script("job/requirements.txt", "numpy\n./lib\n")
+    local = fleet.run("train", "job/task.py", code=2)
+    assert "job/requirements.txt:2: ./lib is on this computer" in local.err
+    assert (
+        "no requirements file none.txt" in fleet.run("train", "--requirements", "none.txt", "job/task.py", code=2).err
+    )
+
+
+def test_a_script_that_makes_its_own_cluster_is_noticed(fleet: Program) -> None:
+    fleet.script(
+        "task.py", "import os, json\nos.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['a:1', 'b:1']}})\n"
+    )
+    ran = fleet.run("train", "task.py")
+    assert "warning: task.py:2: the script sets TF_CONFIG itself" in ran.err

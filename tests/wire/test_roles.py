@@ -1,0 +1,240 @@
+"""Roles and several tasks a host, through the installed program: real sshd, the real agent, stand-in scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.program import Program, Ran, lines_of, wait_for
+from tests.wire.test_restart import kill_host
+from train.agent.cluster import TASK_TYPES
+
+pytestmark = pytest.mark.wire
+
+# Tells of its surroundings, ends as tasks of its type do, and counts where it is the chief.
+TASK = """
+import json, os, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+kind, cluster = config["task"]["type"], config["cluster"]
+print("TF_CONFIG=" + os.environ["TF_CONFIG"], flush=True)
+print("rank", os.environ["FLEET_RANK"], "of", os.environ["FLEET_NUM_TASKS"], flush=True)
+path = os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "count.json")
+if kind == "evaluator":
+    seen = -1
+    while seen < int(sys.argv[1]):
+        count = json.load(open(path)) if os.path.exists(path) else -1
+        if count > seen:
+            print("seen", count, flush=True)
+            seen = count
+        time.sleep(0.05)
+elif kind == "ps" or (kind == "worker" and "ps" in cluster):
+    time.sleep(3600)
+else:
+    count = json.load(open(path)) if os.path.exists(path) else 0
+    print("begin", count, os.environ["FLEET_ATTEMPT"], flush=True)
+    while count < int(sys.argv[1]):
+        time.sleep(0.1)
+        count += 1
+        if os.environ["FLEET_RANK"] == "0" and count % 5 == 0:
+            with open(path + ".tmp", "w") as file:
+                json.dump(count, file)
+            os.replace(path + ".tmp", path)
+        print("step", count, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """A fleet of four hosts, shared by the tests of this file."""
+    folder = tmp_path_factory.mktemp("roles")
+    (folder / "work").mkdir()
+    program = Program(state=folder / "state", folder=folder / "work")
+    program.script("task.py", TASK)
+    try:
+        program.run("up", "--workers", "4")
+        yield program
+    finally:
+        program.close()
+
+
+def configs(ran: Ran) -> dict[str, Any]:
+    """By task: its TF_CONFIG with the endpoints left out, each replaced by its number in order of appearance."""
+    found = {}
+    for line in ran.text.splitlines():
+        task, _, rest = line.partition(" | ")
+        if rest.startswith("TF_CONFIG="):
+            found[task] = json.loads(rest.partition("=")[2])
+    places: dict[str, str] = {}
+    for task in sorted(found, key=lambda name: (TASK_TYPES.index(name.split("-")[0]), name)):
+        for ends in found[task]["cluster"].values():
+            for number, end in enumerate(ends):
+                ends[number] = places.setdefault(end, f"end {len(places)}")
+    return found
+
+
+PS = {"chief": ["end 0"], "worker": ["end 1"], "ps": ["end 2", "end 3"]}
+EVALUATED = {"worker": ["end 0", "end 1", "end 2"]}
+BOTH = {"chief": ["end 0"], "worker": ["end 1"], "ps": ["end 2"]}
+CHIEF = {"chief": ["end 0"], "worker": ["end 1", "end 2", "end 3"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "cluster", "evaluator"),
+    [
+        ("--chief --ps 2", PS, ""),
+        ("--evaluator", EVALUATED, "end 3"),
+        ("--chief --ps 1 --evaluator", BOTH, "end 3"),
+        ("--chief", CHIEF, ""),
+    ],
+)
+def test_each_task_has_its_own_part_of_tf_config(
+    fleet: Program, options: str, cluster: dict[str, list[str]], evaluator: str
+) -> None:
+    ran = fleet.run("train", "task.py", *options.split(), "--", "5")
+    wanted: dict[str, object] = {
+        f"{kind}-{index}": {"cluster": cluster, "task": {"type": kind, "index": index}}
+        for kind, ends in cluster.items()
+        for index in range(len(ends))
+    }
+    if evaluator:
+        wanted["evaluator-0"] = {
+            "cluster": {"evaluator": [evaluator]},
+            "task": {"type": "evaluator", "index": 0},
+        }
+        assert lines_of(ran, "evaluator-0")[-1] == "seen 5"
+    assert configs(ran) == wanted
+    assert "rank 3 of 4" in lines_of(ran, list(wanted)[-1])
+    assert not fleet.tasks()
+
+
+def test_dry_run_shows_the_tasks_and_touches_nothing(fleet: Program) -> None:
+    ran = fleet.run("train", "task.py", "--chief", "--ps", "1", "--spares", "1", "--restarts", "1", "--dry-run")
+    heads = [line.split()[0] for line in ran.text.splitlines() if line and not line.startswith(" ")]
+    assert heads == ["chief-0", "worker-0", "ps-0", "worker-3"]
+    assert "none: a spare gets no task" in ran.text
+
+
+def test_a_killed_parameter_server_costs_an_attempt_and_is_named(fleet: Program) -> None:
+    client = fleet.start(
+        "train", "task.py", "--chief", "--ps", "1", "--spares", "1", "--restarts", "1", "--backoff", "0.1", "--", "30"
+    )
+    wait_for("steps", lambda: b"step 11\n" in newest_log(fleet, "worker-0"))
+    (server,) = fleet.tasks("ps-0")
+    os.kill(server.pid, signal.SIGKILL)
+    ran = fleet.finish(client, timeout=60)
+    assert "attempt 1 failed: ps-0 was killed by SIGKILL" in ran.err
+    begins = [line.split()[1:] for line in lines_of(ran, "chief-0") if line.startswith("begin")]
+    assert begins[0] == ["0", "1"]
+    assert begins[1][1] == "2"
+    assert int(begins[1][0]) >= 10
+    events = fleet.run("logs", "-o", "json").events
+    started = next(event for event in events if event["event"] == "job_started")
+    assert [member["task"] for member in started["members"]] == ["chief-0", "worker-0", "ps-0", "worker-3"]
+    assert started["hosts"]["ps-0"] == "worker-2"
+    states = [event for event in events if event["event"] == "task_state"]
+    assert {(event["task"], event["host"]) for event in states} == {
+        ("chief-0", "worker-0"), ("worker-0", "worker-1"), ("ps-0", "worker-2"),
+    }  # fmt: skip
+    result = next(event for event in events if event["event"] == "job_result")
+    assert (result["outcome"], result["attempt"], sorted(result["exits"])) == (
+        "succeeded", 2, ["chief-0", "ps-0", "worker-0"],
+    )  # fmt: skip
+
+
+def newest_log(fleet: Program, host: str) -> bytes:
+    """What the task of a host has written in the first attempt of the newest job."""
+    logs = sorted((fleet.state / "local").glob(f"*-{host}/fleet/jobs/*/{host}/attempt-1/log"))
+    return logs[-1].read_bytes() if logs else b""
+
+
+def test_one_role_has_a_log_of_its_own_and_unknown_ones_are_refused(fleet: Program) -> None:
+    fleet.run("train", "task.py", "--chief", "--ps", "1", "--", "5")
+    alone = fleet.run("logs", "--worker", "ps-0").text
+    assert '"task": {"type": "ps", "index": 0}' in alone
+    assert " | " not in alone
+    ran = fleet.run("logs", "--worker", "ps-1", code=102)
+    assert "its tasks are chief-0, worker-0, worker-1, ps-0" in ran.err
+    assert "is no task" in fleet.run("logs", "--worker", "server-0", code=2).err
+    text = fleet.run("status").text
+    rows = [line.split() for line in text.splitlines() if line.startswith("  ")]
+    assert ["chief-0", "done"] in rows
+    assert ["ps-0", "stopped"] in rows
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--ps 1", "--ps 1 needs --chief"),
+        ("--chief --ps 3", "--chief --ps 3 with a worker need 5 tasks, but 4 hosts leave room for 4"),
+        ("--chief --ps 2 --spares 1 --restarts 1", "leave room for 3"),
+        ("--chief --ps 1 --min-workers 3 --restarts 1", "more than the 2 that the job begins with"),
+        ("--evaluator --spares 3 --restarts 1", "--evaluator with a worker needs 2 tasks"),
+    ],
+)
+def test_roles_that_cannot_be_played_are_refused_before_anything_is_touched(
+    fleet: Program, options: str, says: str
+) -> None:
+    ran = fleet.run("train", "task.py", *options.split(), code=2)
+    assert says in ran.err
+    assert "next: " in ran.err
+
+
+def test_several_tasks_on_each_host_are_found_from_another_terminal_stopped_and_taken_down(program: Program) -> None:
+    program.script("task.py", TASK)
+    program.run("up", "--workers", "2")
+    client = program.start("train", "task.py", "--chief", "--ps", "1", "--tasks-per-host", "2", "--", "1000")
+    wait_for("all four tasks", lambda: len(program.tasks()) == 4)
+    folders = {Path(task.environ()["FLEET_CHECKPOINT_DIR"]).parents[3] for task in program.tasks()}
+    assert sorted(f"{folder.parent.parent.name}/{folder.name}" for folder in folders) == [
+        f"default-worker-{host}/slot-{slot}" for host in (0, 1) for slot in (0, 1)
+    ]
+    ports = [
+        end
+        for ends in json.loads(program.tasks("ps-0")[0].environ()["TF_CONFIG"])["cluster"].values()
+        for end in ends
+    ]
+    assert len({end.rpartition(":")[2] for end in ports}) == 4
+    wait_for("running", lambda: "running" in program.run("status").text)
+    status = program.run("status", "-o", "json").events[-1]
+    assert [host["name"] for host in status["hosts"]] == ["worker-0", "worker-1"]
+    assert [(task["task"], task["host"]) for task in status["job"]["tasks"]] == [
+        ("chief-0", "worker-0"), ("worker-0", "worker-1"), ("worker-1", "worker-2"), ("ps-0", "worker-3"),
+    ]  # fmt: skip
+    assert "TF_CONFIG" in program.run("logs", "--worker", "ps-0", code=101).text
+    busy = program.run("train", "task.py", code=14)
+    assert "is running on fleet" in busy.err
+    assert "2 hosts, 2 tasks each" in program.run("stop").err + program.run("logs", code=103).err
+    program.finish(client, code=103)
+    assert not program.tasks()
+    program.run("train", "task.py", "--", "1")
+    program.start("train", "task.py", "--detach", "--tasks-per-host", "2", "--", "1000").communicate()
+    assert len(program.tasks()) == 4
+    program.run("down", "--yes")
+    assert not program.processes()
+
+
+def test_fleet_up_brings_all_tasks_of_a_lost_host_back_into_their_roles(program: Program) -> None:
+    program.script("task.py", TASK)
+    program.run("up", "--workers", "2")
+    client = program.start(
+        "train", "task.py", "--chief", "--ps", "1", "--tasks-per-host", "2", "--restarts", "1",
+        "--link-timeout", "2", "--", "40",
+    )  # fmt: skip
+    wait_for("all four tasks", lambda: len(program.tasks()) == 4)
+    kill_host(program, "worker-1")
+    wait_for("the loss", lambda: "waiting to start again" in program.run("status").text)
+    ran = program.run("up")
+    for seat in ("worker-2", "worker-3"):
+        assert f"{seat} joined job" in ran.text + ran.err
+    ran = program.finish(client, timeout=60)
+    assert re.search(r"attempt 1 failed: (worker-1|ps-0) \(\S+\) was lost", ran.err)
+    assert {line.split()[-1] for line in lines_of(ran, "chief-0") if line.startswith("begin")} == {"1", "2"}
+    cluster = configs(ran)["ps-0"]["cluster"]
+    assert {kind: len(ends) for kind, ends in cluster.items()} == {"chief": 1, "worker": 2, "ps": 1}

@@ -1,0 +1,28 @@
+"""What an R script asks of Keras, read from its text: R's packages keras and reticulate lead to the same library."""
+
+from __future__ import annotations
+
+import re
+
+from train.keras import Need, Verdict
+
+_COMMENT = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|#[^\n]*""")
+_STRATEGY = re.compile(r"MultiWorkerMirroredStrategy|multi_worker_mirrored_strategy|ParameterServerStrategy")
+_FIT = re.compile(r"(?:\bfit|\bfit_generator|\$fit|\bevaluate|\$evaluate)\s*\(")
+_KERAS_3 = re.compile(r"\b(?:library|require|requireNamespace)\s*\(\s*[\"']?keras3\b|\bkeras3::")
+_TENSORFLOW = re.compile(r"\btensorflow\b|\bkeras3?\b|\btf\$")
+
+
+def needs_of_r(text: str, name: str) -> Need:
+    """What the R script `name` asks of Keras."""
+    code = _COMMENT.sub(lambda found: found[1] or "", text)
+    if not _TENSORFLOW.search(code):
+        return Need(Verdict.ANY, tensorflow=False)
+    strategy, fit = _STRATEGY.search(code), _FIT.search(code)
+    if strategy is None or fit is None:
+        return Need(Verdict.ANY)
+    line = code.count("\n", 0, fit.start()) + 1
+    if _KERAS_3.search(code):
+        return Need(Verdict.KERAS_3_FIT, f"calls fit on a model of Keras 3 under {strategy[0]}", name, line)
+    reason = f"calls fit under {strategy[0]}, which Keras 3 cannot do with several workers"
+    return Need(Verdict.FIT, reason, name, line)
