@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from provision.model import Finding, FleetSpec, Host, Instance, Quote
 
 Progress = Callable[[str, str], None]
-"""Called with an instance's name and what is being done with it, ``("worker-0", "starting sshd")``; with the name of a
-place for what concerns all that is made there, ``("us-central1-a", "has no capacity for 2 instances")``."""
+"""Called with an instance's name and what is being done with it, ``("worker-0", "starting sshd")``; with the name of
+a place for what concerns all that is made there, ``("us-central1-a", "has no capacity for 2 instances")``."""
 
 
 class Journal(Protocol):
@@ -19,7 +19,7 @@ class Journal(Protocol):
         """Write an intent; on disk when this returns. One of a fleet that is not known here is not written."""
 
     def intents(self, fleet: str) -> list[dict[str, Any]]:
-        """All intents of a fleet, oldest first, each as it was given, under ``intent`` its name; empty where unknown."""
+        """All intents of a fleet, oldest first, each as it was given; under ``intent`` its name."""
 
 
 class ProviderError(Exception):
@@ -46,8 +46,8 @@ class Provider(Protocol):
 
     Every method may be repeated after any crash, of this program or of the provider, and then repairs.
 
-    - ``check`` looks at the spec and at this computer alone. It raises ProviderError while nothing has been started or
-      paid for.
+    - ``check`` looks at the spec and at this computer alone. It raises ProviderError while nothing has been started
+      or paid for.
     - ``quote`` asks the provider, and starts nothing: it raises ProviderError for what would fail later (credentials,
       quota, a machine that is not to be had anywhere).
     - ``create`` is idempotent: names are deterministic, so instances already there under the fleet's name are

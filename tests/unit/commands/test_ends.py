@@ -136,7 +136,8 @@ def test_status_tells_the_deletion_and_what_became_of_silent_hosts(
     monkeypatch.setattr(status, "_ask", lambda *_: (hosts, None))
     [found] = status.run(status.StatusRequest("demo"), fleet.ports())
     assert found.delete_at == NOW + 8 * 3600
-    assert [host.reason for host in found.hosts] == ["no answer", "worker-1 was preempted at 12:03:10; `fleet up --fleet demo` replaces it"]
+    told = "worker-1 was preempted at 12:03:10; `fleet up --fleet demo` replaces it"
+    assert [host.reason for host in found.hosts] == ["no answer", told]
 
 
 # --- gc ---------------------------------------------------------------------------------------------------------
