@@ -38,6 +38,7 @@ from fleet.events import (
 from train.agent.records import AttemptEnded, Stalled
 
 _REFRESH_S = 0.1
+_AT_ONCE = 0.0  # in place of a time
 _CLOCK_S = 1.0  # between two redraws when nothing happens
 _LINES_PER_S = 5000  # of the log; more than that nobody reads
 _CLOSE_S = 5.0  # for a terminal that takes no output (Ctrl-S) to take it again
@@ -191,6 +192,8 @@ class LiveSink:
             lines = said.split("\n")
             text = "\n".join(textwrap.fill(line, self._console.width, break_long_words=False) for line in lines)
             self._said.append((time.monotonic(), text + "\n"))
+            if isinstance(event, JobStarted):
+                self._said = [(_AT_ONCE, earlier) for _, earlier in self._said]
 
     def _run(self) -> None:
         try:
@@ -214,13 +217,13 @@ class LiveSink:
 
     def _draw(self, *, last: bool = False) -> None:
         with self._lock:
-            view, said = self._view, "" if last else self._due()
+            view, before, said = self._view, self._preceding(), "" if last else self._due()
             batch = self._backlog.take(self._lines_max())
             end = self._backlog.finish() if last else Batch()
             bars = {} if last else self._backlog.bars()
             noise = self._backlog.noise
             self._dirty = bool(self._said)
-        text = self._log_text(view, batch, end, last=last) + said
+        text = before + self._log_text(view, batch, end, last=last) + said
         size = self._console.size
         lines = frame(
             view,
@@ -240,6 +243,12 @@ class LiveSink:
     def _print(self, text: str) -> None:
         if text:
             self._console.print(_Verbatim(self._encodable(text)), end="", crop=False)
+
+    def _preceding(self) -> str:
+        """What stands above all that its job wrote, however short that job was."""
+        found = [text for at, text in self._said if at == _AT_ONCE]
+        self._said = [(at, text) for at, text in self._said if at != _AT_ONCE]
+        return "".join(found)
 
     def _due(self) -> str:
         """What was said a moment ago: what is said just before the end will stand under the table."""

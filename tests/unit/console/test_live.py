@@ -73,13 +73,10 @@ def test_the_log_stands_above_the_table() -> None:
     result = JobResult("j-1", 1, Outcome.SUCCEEDED, START)
     play(screen, opened(2, price=0.7), started(2), *running(2), log(b"one\ntwo\n"), log(b"three", "worker-1"), result)
     lines = screen.plain
-    assert lines[:3] == ["worker-0 | one", "worker-0 | two", "worker-1 | three"]
-    assert lines[3].startswith("── demo ──")
-    assert lines[-3:-1] == [
-        "job j-1 succeeded",
-        "job 20260102-101112-ab3d started: custom_training_loop.py on worker-[0-1]",
-    ]
-    assert lines[-1] == ""
+    assert lines[0] == "job 20260102-101112-ab3d started: custom_training_loop.py on worker-[0-1]"
+    assert lines[1:4] == ["worker-0 | one", "worker-0 | two", "worker-1 | three"]
+    assert lines[4].startswith("── demo ──")
+    assert lines[-2:] == ["job j-1 succeeded", ""]
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
