@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+import psutil
 import pytest
 
 from tests.faults.hosts import FaultFleet, Play, Told, fault_fleet
@@ -93,7 +95,8 @@ def freeze_host(number: int) -> Callable[[Play], None]:
             process.suspend()
         play.wait_for_record(0, "task_state", 2, phase="running")
         for process in stopped:
-            process.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):  # those before it may have ended it already
+                process.resume()
 
     return fault
 

@@ -64,6 +64,8 @@ def _check(reservation: Reservation, request: Commit) -> None:
         seats = {member.task: member for member in request.members}
         cast = first_cast(request.members, request.spares, request.roles)
         playing = [seats[part.seat]._replace(task=part.role) for part in cast]
+        if request.join:  # where others are lost too, their ports may be ours by now; the next attempt has new ones
+            playing = [member._replace(port=number) for number, member in enumerate(playing, 1)]
         cluster_spec(playing)
         chief_of(playing)
         bytes.fromhex(request.secret)

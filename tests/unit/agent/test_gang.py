@@ -440,7 +440,7 @@ def promises(before: Gang, after: Gang) -> None:
         assert len({after.reports[part.seat].facts == OLD for part in after.cast}) == 1
     if after.attempt > before.attempt:
         assert after.end is None
-        assert after.terms.policy.restart is not RestartPolicy.NEVER
+        assert after.terms.policy.restart is not RestartPolicy.NEVER or after.terms.policy.preemptions
 
 
 @given(POLICIES, EVENTS)

@@ -314,6 +314,9 @@ def test_rotation_during_a_transfer_does_not_matter(yard: Yard) -> None:
     for _ in range(3):
         wanted = chief.newest
         news = other.fetch(wanted, chief)
+        if "does not hold it" in news.error:  # so late that two newer ones were there before it was asked for
+            wanted = chief.newest
+            news = other.fetch(wanted, chief)
         assert news.fetched == wanted, news.error
         assert 0 < checked(other) <= checked(chief)
     assert chief.newest.number > other.newest.number
