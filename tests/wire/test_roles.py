@@ -190,7 +190,7 @@ def test_several_tasks_on_each_host_are_found_from_another_terminal_stopped_and_
     program.script("task.py", TASK)
     program.run("up", "--workers", "2")
     client = program.start("train", "task.py", "--chief", "--ps", "1", "--tasks-per-host", "2", "--", "1000")
-    wait_for("all four tasks", lambda: len(program.tasks()) == 4)
+    wait_for("all four tasks", lambda: len(program.tasks()) == 4, 60)
     folders = {Path(task.environ()["FLEET_CHECKPOINT_DIR"]).parents[3] for task in program.tasks()}
     assert sorted(f"{folder.parent.parent.name}/{folder.name}" for folder in folders) == [
         f"default-worker-{host}/slot-{slot}" for host in (0, 1) for slot in (0, 1)
@@ -227,9 +227,14 @@ def test_fleet_up_brings_all_tasks_of_a_lost_host_back_into_their_roles(program:
         "train", "task.py", "--chief", "--ps", "1", "--tasks-per-host", "2", "--restarts", "1",
         "--link-timeout", "2", "--", "40",
     )  # fmt: skip
-    wait_for("all four tasks", lambda: len(program.tasks()) == 4)
+    logs = "local/*/fleet/slot-*/jobs/*/*/attempt-1/log"
+    wait_for(
+        "the first words of all four tasks",
+        lambda: sum(b"rank" in log.read_bytes() for log in program.state.glob(logs)) == 4,
+        60,
+    )
     kill_host(program, "worker-1")
-    wait_for("the loss", lambda: "waiting to start again" in program.run("status").text)
+    wait_for("the loss", lambda: "waiting to start again" in program.run("status").text, 60)
     ran = program.run("up")
     for seat in ("worker-2", "worker-3"):
         assert f"{seat} joined job" in ran.text + ran.err
