@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from provision.gce.batch import CALLS_MAX, Answer, Call, decode, encode
+from provision.gce.clients import client_class, types
 from provision.gce.errors import (
     Diagnosis,
     Failure,
@@ -28,7 +29,6 @@ from provision.gce.errors import (
     no_credentials,
     no_project,
 )
-from provision.gce.library import client_class, types
 from provision.gce.reading import last
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ import sys
 
 SCRIPT = """
 import sys
-from provision.gce.library import client_class, types
+from provision.gce.clients import client_class, types
 assert client_class("RegionInstancesClient").__name__ == "RegionInstancesClient"
 assert types().Instance(name="a").name == "a"
 assert "google.cloud.compute_v1.services.target_grpc_proxies" not in sys.modules
