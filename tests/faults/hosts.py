@@ -166,7 +166,11 @@ class Play:
     _job: str = ""
 
     def _jobs(self) -> set[str]:
-        return {path.parent.name for host in self.fleet.hosts for path in host.root.glob("jobs/*/*")}
+        found: set[str] = set()
+        for host in self.fleet.hosts:
+            with contextlib.suppress(FileNotFoundError):  # the oldest job is removed while the newest is made
+                found.update(path.parent.name for path in host.root.glob("jobs/*/*"))
+        return found
 
     @property
     def job(self) -> str:
