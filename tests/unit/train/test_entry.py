@@ -24,7 +24,7 @@ def refused(script: str = "", module: str = "", command: tuple[str, ...] = (), w
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder."""
-    folder = tmp_path / "work"
+    folder = tmp_path / "job"
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
@@ -184,7 +184,7 @@ def test_a_program_of_the_folder_must_be_one(here: Path) -> None:
     assert refused(command=("run.sh", "x")).next_step == "fleet train -- bash run.sh x"
     assert refused(command=("task.py", "--epochs", "3")).next_step == "fleet train task.py -- --epochs 3"
     assert refused(command=("task.R",)).next_step == "fleet train task.R"
-    assert refused(command=("../work/task.py",), workdir="..").next_step == "fleet train ../work/task.py"
+    assert refused(command=("../job/task.py",), workdir="..").next_step == "fleet train ../job/task.py"
 
 
 def test_nothing_to_run_is_told(here: Path) -> None:
