@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fleet.remote.bootstrap import step_by_step
 from fleet.remote.channel import AgentChannel
-from fleet.remote.job import unexpected
 from train.agent.records import BootstrapStep, Trial, Tried
-
-SILENCE_S = 60.0
-"""Longest time without a word, in seconds: the agent speaks every five."""
 
 
 def trial(channel: AgentChannel, request: Trial, on_step: Callable[[BootstrapStep], None]) -> Tried:
@@ -26,12 +23,4 @@ def trial(channel: AgentChannel, request: Trial, on_step: Callable[[BootstrapSte
         RefusedError: the host cannot run it.
         UnreachableError: it does not answer, or the connection broke.
     """
-    doing = "running the script by itself"
-    channel.send(request, doing=doing)
-    while True:
-        record, _ = channel.receive(SILENCE_S, doing)
-        if isinstance(record, Tried):
-            return record
-        if not isinstance(record, BootstrapStep):
-            raise unexpected(channel.connection.host, record)
-        on_step(record)
+    return step_by_step(channel, request, Tried, on_step, doing="running the script by itself")
