@@ -56,18 +56,21 @@ class Program:
         state: FLEET_STATE_DIR.
         folder: Working folder of the commands.
         env: Variables beside those of the tests.
+        started: What was started; what of it still runs at the end is told and ended.
     """
 
     state: Path
     folder: Path
     env: dict[str, str] = field(default_factory=dict)
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("FLEET_", "GOOGLE_"))}
-        return {**inherited, "FLEET_STATE_DIR": str(self.state), **self.env, **(more or {})}
+        own = {"FLEET_STATE_DIR": str(self.state), "PYTHONFAULTHANDLER": "1"}
+        return {**inherited, **own, **self.env, **(more or {})}
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [str(PROGRAM), *arguments],
             cwd=self.folder,
             env=self.environment(env),
@@ -75,6 +78,8 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        self.started.append(process)
+        return process
 
     def run(
         self, *arguments: str, code: int | None = 0, timeout: float = 120, env: Mapping[str, str] | None = None
@@ -88,7 +93,7 @@ class Program:
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            process.kill()
+            process.send_signal(signal.SIGABRT)  # faulthandler prints the stack of every thread
             out, err = process.communicate()
             raise AssertionError(f"no end within {timeout} s\n{err.decode()[-3000:]}") from None
         ran = Ran(process.returncode, out, err.decode("utf-8", "replace"))
@@ -147,7 +152,13 @@ class Program:
         ]
 
     def close(self) -> None:
-        """Take everything down; end whatever a failing test has left."""
+        """Take everything down; end whatever a failing test has left, and print where it was."""
+        for client in self.started:
+            if not client.stdout or client.stdout.closed:
+                continue
+            client.send_signal(signal.SIGABRT)  # faulthandler prints the stack of every thread
+            out, err = client.communicate()
+            print(f"{client.args!r} was left, code {client.returncode}\n{out.decode()}\n{err.decode()}")
         for name in [path.name for path in (self.state / "fleets").glob("*") if path.is_dir()]:
             self.run("down", "--yes", "--fleet", name, code=None)
         left = self.processes()

@@ -133,6 +133,7 @@ class Api:
         self._private = bool(endpoint)
         self.timing = timing
         self._answered = False
+        self._loading = threading.Lock()
 
     # --- who calls --------------------------------------------------------------------------------------------
 
@@ -168,13 +169,15 @@ class Api:
         return found
 
     def _client(self, name: str) -> Any:
-        clients = self.__dict__.setdefault("_clients", {})
-        if name not in clients:
-            from google.api_core.client_options import ClientOptions
+        # Threads that import modules of one package at the same time can block each other.
+        with self._loading:
+            clients = self.__dict__.setdefault("_clients", {})
+            if name not in clients:
+                from google.api_core.client_options import ClientOptions
 
-            options = ClientOptions(api_endpoint=self.endpoint) if self._private else None
-            clients[name] = client_class(name)(credentials=self._credentials[0], client_options=options)
-        return clients[name]
+                options = ClientOptions(api_endpoint=self.endpoint) if self._private else None
+                clients[name] = client_class(name)(credentials=self._credentials[0], client_options=options)
+            return clients[name]
 
     @cached_property
     def _session(self) -> Any:
@@ -242,7 +245,8 @@ class Api:
             ApiError: one failed.
             RefusedError: the credentials are of no use.
         """
-        assert self.project  # noqa: S101 - found once, before threads ask for it
+        with _translated():
+            self._prepare()
         ended: dict[int, tuple[Any, BaseException | None]] = {}
 
         def one(number: int) -> None:
@@ -262,6 +266,11 @@ class Api:
             if error is not None:
                 raise error
         return [ended[number][0] for number in range(len(calls))]
+
+    def _prepare(self) -> None:
+        """Find out and import, once and on one thread, what every call needs."""
+        assert self.project  # noqa: S101 - looks for it
+        types()
 
     # --- what is there ----------------------------------------------------------------------------------------
 
