@@ -268,8 +268,8 @@ class Api:
         return [ended[number][0] for number in range(len(calls))]
 
     def _prepare(self) -> None:
-        """Find out and import, once and on one thread, what every call needs."""
-        assert self.project  # noqa: S101 - looks for it
+        """Find out and import on one thread what every call needs."""
+        _ = self.project, self._credentials
         types()
 
     # --- what is there ----------------------------------------------------------------------------------------

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -335,56 +334,6 @@ CASES: dict[str, Case] = {
 }
 
 
-class Campaign:
-    """Plays several cases at once, each on a fleet of its own.
-
-    Args:
-        folder: For all that belongs to the fleets.
-        names: Of the cases to play ahead of their tests; those of others are played when they are asked for.
-        fleets: How many there are.
-    """
-
-    def __init__(self, folder: Path, names: list[str], fleets: int) -> None:
-        self._stack = ExitStack()
-        self._fleets: SimpleQueue[FaultFleet] = SimpleQueue()
-        for number in range(fleets):
-            self._fleets.put(self._stack.enter_context(fault_fleet(folder / f"fleet-{number}", 3)))
-        self._pool = ThreadPoolExecutor(fleets)
-        self._plays: dict[str, Future[None]] = {name: self._pool.submit(self._play, name) for name in names}
-
-    def outcome(self, name: str) -> None:
-        if name not in self._plays:
-            self._plays[name] = self._pool.submit(self._play, name)
-        self._plays[name].result(280)
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        self._stack.close()
-
-    def _play(self, name: str) -> None:
-        fleet = self._fleets.get()
-        try:
-            play(CASES[name], fleet, gate="at the gate" in name)
-        finally:
-            fleet.clear()
-            self._fleets.put(fleet)
-
-
-@pytest.fixture(scope="module")
-def campaign(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
-    why = obstacle()
-    if why:
-        pytest.skip(why)
-    chosen = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    names = [str(params["name"]) for params in chosen if params.get("name") in CASES]
-    if "PYTEST_XDIST_WORKER" in os.environ:  # which tests are for this process comes out one by one
-        campaign = Campaign(tmp_path_factory.mktemp("standins"), [], 1)
-    else:
-        campaign = Campaign(tmp_path_factory.mktemp("standins"), names, min(SIDE_BY_SIDE, len(names)))
-    yield campaign
-    campaign.close()
-
-
 def play(case: Case, fleet: FaultFleet, *, gate: bool) -> None:
     if gate:
         fleet.cut(1, 2)
@@ -423,9 +372,30 @@ def goes_on_where_it_was(job: Play, told: Told, case: Case) -> None:
         saved = max([*kept, begins[0]])
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_fault_comes_to_the_end_that_the_policy_wants(campaign: Campaign, name: str) -> None:
-    campaign.outcome(name)
+@pytest.mark.timeout(400)
+def test_each_fault_comes_to_the_end_that_the_policy_wants(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """Several at once, each on a fleet of its own: most of the time a case waits."""
+    why = obstacle()
+    if why:
+        pytest.skip(why)
+    free: SimpleQueue[FaultFleet] = SimpleQueue()
+
+    def played(name: str) -> None:
+        fleet = free.get()
+        try:
+            play(CASES[name], fleet, gate="at the gate" in name)
+        finally:
+            fleet.clear()
+            free.put(fleet)
+
+    with ExitStack() as stack:
+        for number in range(SIDE_BY_SIDE):
+            free.put(stack.enter_context(fault_fleet(tmp_path / f"fleet-{number}", 3)))
+        pool = stack.enter_context(ThreadPoolExecutor(SIDE_BY_SIDE))
+        plays = {name: pool.submit(played, name) for name in CASES}
+        for name, done in plays.items():
+            with subtests.test(name):
+                done.result(380)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""MNIST-shaped data without a network: scikit-learn's digits, enlarged to 28 by 28 pixels, moved and with noise.
+"""MNIST-shaped data without a network: the digits of the examples, enlarged to 28 by 28 pixels, moved and with noise.
 
     python make_mnist.py OUT.npz [EXAMPLES]
 
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 EXAMPLES = 10_000
+_DIGITS = Path(__file__).parents[3] / "train" / "examples" / "digits.npz"
 _SCALE = np.kron(np.eye(8), np.ones((1, 3)))  # repeats each of 8 pixels three times
 
 
@@ -25,13 +26,12 @@ def write_mnist(path: Path, examples: int = EXAMPLES) -> None:
         path: File to write, ending in ``.npz``.
         examples: Number of training pictures.
     """
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    large = np.einsum("ri,nrc,cj->nij", _SCALE, digits.images * (255 / 16), _SCALE)  # 24 by 24
+    with np.load(_DIGITS) as digits:
+        images, labels = digits["images"], digits["labels"]
+    large = np.einsum("ri,nrc,cj->nij", _SCALE, images * (255 / 16), _SCALE)  # 24 by 24
     random = np.random.default_rng(0)
-    x_train, y_train = _pictures(large, digits.target, examples, random)
-    x_test, y_test = _pictures(large, digits.target, max(examples // 5, 1), random)
+    x_train, y_train = _pictures(large, labels, examples, random)
+    x_test, y_test = _pictures(large, labels, max(examples // 5, 1), random)
     np.savez(path, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
 
 
