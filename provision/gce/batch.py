@@ -7,7 +7,6 @@ Content-ID, answered by a part whose Content-ID is that with ``response-`` befor
 from __future__ import annotations
 
 import email.parser
-import email.policy
 import json
 import re
 import uuid
@@ -69,11 +68,11 @@ def decode(content_type: str, body: bytes) -> list[Answer]:
         ValueError: it is no such response, or an answer is missing.
     """
     head = f"MIME-Version: 1.0\r\nContent-Type: {content_type}\r\n\r\n".encode()
-    message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
+    message = email.parser.BytesParser().parsebytes(head + body)
     if message.get_content_type() != "multipart/mixed" or not message.is_multipart():
         raise ValueError(f"a batch was answered with {message.get_content_type()}")
     answers: dict[int, Answer] = {}
-    for part in message.iter_parts():
+    for part in list(message.walk())[1:]:
         found = _CONTENT_ID.fullmatch(str(part["Content-ID"] or "").strip())
         if found is None:
             raise ValueError("a part of the answer to a batch does not say which call it answers")
@@ -106,7 +105,7 @@ def _answer(part: Message) -> Answer:
     found = _STATUS_LINE.match(payload.lstrip())
     if found is None:
         raise ValueError("a part of the answer to a batch is no HTTP response")
-    inner = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(payload.lstrip()[found.end() :])
+    inner = email.parser.BytesParser().parsebytes(payload.lstrip()[found.end() :])
     content = inner.get_payload(decode=True)
     text = content.strip() if isinstance(content, bytes) else b""
     try:

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.parser import BytesParser
-from email.policy import HTTP
 from http import HTTPStatus
 from urllib.parse import urlsplit, urlunsplit
 
@@ -37,11 +36,11 @@ def parse(content_type: str, body: bytes) -> list[Part]:
     Raises:
         Refusal: it is none, or has too many.
     """
-    message = BytesParser(policy=HTTP).parsebytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)
+    message = BytesParser().parsebytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)
     if message.get_content_type() != "multipart/mixed" or not message.is_multipart():
         raise bad_request("Failed to parse batch request, error: expected multipart/mixed.")
     parts = []
-    for part in message.iter_parts():
+    for part in list(message.walk())[1:]:
         if part.get_content_type() != "application/http":
             raise bad_request("Failed to parse batch request, error: a part is not application/http.")
         payload = part.get_payload(decode=True)

@@ -261,7 +261,11 @@ class _Connection(BaseHTTPRequestHandler):
         self._serve()
 
     def _serve(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        if len(body) < length:  # the client was killed in the middle of its request
+            self.close_connection = True
+            return
         try:
             answer = self._answer(Request(self.command, self.path, body))
         except Broken as broken:

@@ -261,7 +261,7 @@ class Play:
         return next(
             child
             for child in supervisor.children()
-            if child.cmdline() == supervisor.cmdline() and child.status() != psutil.STATUS_ZOMBIE
+            if child.status() != psutil.STATUS_ZOMBIE and child.cmdline() == supervisor.cmdline()
         )
 
     def send(self, number: int, kind: str, signal_number: int = signal.SIGKILL) -> None:

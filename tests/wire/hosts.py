@@ -38,7 +38,12 @@ class Hosts:
     def sessions(self, index: int) -> list[psutil.Process]:
         """The sshd processes that serve connections to a host."""
         children = self.listener(index).children(recursive=True)
-        return [child for child in children if child.name().startswith("sshd")]
+        found = []
+        for child in children:
+            with contextlib.suppress(psutil.Error):
+                if child.name().startswith("sshd"):
+                    found.append(child)
+        return found
 
     def kill_sessions(self, index: int) -> None:
         """Break all connections to a host."""
