@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -114,8 +115,10 @@ class Program:
         assert len(found) == 1, f"{pattern}: {found}"
         return found[0]
 
-    def log_of(self, task: str, job: str = "*") -> Path:
-        return self.host_file(f"*-{task}/fleet/jobs/{job}/{task}/attempt-1/log")
+    def log_of(self, task: str) -> Path:
+        """What a task of the newest job has written on its host of the local fleet."""
+        found = (self.state / "local").glob(f"*-{task}/fleet/jobs/*/{task}/attempt-1/log")
+        return max(found, key=lambda path: path.parent.stat().st_mtime)
 
     def processes(self) -> list[psutil.Process]:
         """Every process that belongs to an instance of this state folder."""
@@ -151,23 +154,38 @@ class Program:
             and (not task or f"-{task}/" in " ".join(process.cmdline()))
         ]
 
-    def close(self) -> None:
-        """Take everything down; end whatever a failing test has left, and print where it was."""
+    def end_clients(self) -> None:
+        """End the commands that a failing test has left, and tell where they were."""
         for client in self.started:
             if not client.stdout or client.stdout.closed:
                 continue
             client.send_signal(signal.SIGABRT)  # faulthandler prints the stack of every thread
             out, err = client.communicate()
-            print(f"{client.args!r} was left, code {client.returncode}\n{out.decode()}\n{err.decode()}")
-        for name in [path.name for path in (self.state / "fleets").glob("*") if path.is_dir()]:
-            self.run("down", "--yes", "--fleet", name, code=None)
+            sys.stderr.write(f"{client.args!r} was left, code {client.returncode}\n{out.decode()}\n{err.decode()}\n")
+
+    def close(self) -> None:
+        """End what is left, and take fleets down, local ones without a word."""
+        self.end_clients()
+        for folder in (self.state / "fleets").glob("*"):
+            if folder.is_dir() and not self._is_local(folder):
+                self.run("down", "--yes", "--fleet", folder.name, code=None)
+        wait_for("the end of all processes", self._end_processes)
+
+    @staticmethod
+    def _is_local(folder: Path) -> bool:
+        try:
+            return bool(json.loads((folder / "fleet.json").read_text())["spec"]["provider"] == "local")
+        except (OSError, ValueError, KeyError):
+            return False
+
+    def _end_processes(self) -> bool:
+        """Send SIGKILL to all that is left, at once, so that nobody starts another; whether there was nothing."""
         left = self.processes()
-        for process in left:
-            try:
-                process.send_signal(signal.SIGKILL)
-            except psutil.NoSuchProcess:
-                continue
-        assert not left, f"left behind: {left}"
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(number)
+        return not left
 
 
 def task_config(env_dump: str) -> dict[str, Any]:

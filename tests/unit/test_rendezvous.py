@@ -152,7 +152,7 @@ def test_one_who_gives_up_ends_the_wait_of_all(join: Join, who: int) -> None:
             with pytest.raises(AbandonedError, match=f"n{who} \\(rank {who}\\) gave up: no Python here") as gave_up:
                 one.result()
             assert gave_up.value.code == 14
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 10
 
 
 def test_what_the_others_leave_with_rank_0_needs_nobody_to_wait(join: Join) -> None:

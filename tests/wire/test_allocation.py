@@ -353,7 +353,7 @@ def test_scancel_stops_the_job_in_order(cluster: Slurm) -> None:
     begun = time.monotonic()
     cluster.run("scancel", job)
     ran = cluster.finish(running, code=None)
-    assert time.monotonic() - begun < 12
+    assert time.monotonic() - begun < 25
     # Each node is told; the job may be over before the first one is.
     assert re.search(rf"fleet: job fleet-{job}\.0 was stopped( by SIGTERM)?\.", ran.err)
     assert "Exited with exit code 103" in ran.err

@@ -140,7 +140,7 @@ def test_a_silent_agent_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.M
         began = time.monotonic()
         with pytest.raises(UnreachableError, match=r"did not answer within 0\.5 s while waiting"):
             channel.receive(0.5, "waiting")
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 8
 
 
 # --- the push ---------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_a_host_that_hangs_in_the_middle_of_a_push_ends_at_the_deadline(
 
         with pytest.raises(UnreachableError) as raised:
             prepare(channel, wish(), bundle, progress)
-        assert time.monotonic() - hung_at[0] < 4
+        assert time.monotonic() - hung_at[0] < 10
     assert "did not answer within 1 s while receiving the script" in raised.value.sentence
     assert "of 64.0 MB sent)" in raised.value.sentence
 

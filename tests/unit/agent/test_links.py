@@ -192,7 +192,7 @@ def test_a_link_on_which_nothing_passes_goes_down_on_both_sides_in_time(net: Net
     proxy.frozen = True
     began = time.monotonic()
     net.until(lambda: len(net.downs()) == 2, 5 * TIMEOUT_S)
-    assert time.monotonic() - began < 1.5 * TIMEOUT_S
+    assert time.monotonic() - began < 4 * TIMEOUT_S
     silent = f"its agent was silent for {TIMEOUT_S:g} s"
     assert set(net.downs()) == {
         ("down", "worker-0", "worker-1", silent),

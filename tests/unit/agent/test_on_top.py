@@ -66,13 +66,6 @@ def test_only_what_is_not_there_is_installed(host: tuple[Agent, Bootstrapped]) -
     assert ready["owner"] == str(Path(below.python).parents[1])
 
 
-def test_another_version_goes_before_the_one_below(host: tuple[Agent, Bootstrapped]) -> None:
-    agent, below = host
-    above = done(agent, requirements="adds\nnumbers_lib>=2", python=below.python, on_top=True)
-    assert told(above.python, "import numbers_lib; print(numbers_lib.VERSION)") == "2"
-    assert told(below.python, "import numbers_lib; print(numbers_lib.VERSION)") == "1"
-
-
 def test_what_tensorflow_needs_is_kept(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
     agent, below = host
     wheel(wheels, "numbers_lib", "0.5")
@@ -93,12 +86,15 @@ def test_constraints_hold_and_decide_the_name(host: tuple[Agent, Bootstrapped], 
     assert len(set(pythons)) == 2
 
 
-def test_a_tensorflow_of_its_own_hides_the_one_below(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
+def test_other_versions_go_before_those_below(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
     agent, below = host
     wheel(wheels, "tensorflow_cpu", "2.15.1", "FROM = 'above'\n")
-    above = done(agent, requirements="tensorflow_cpu==2.15.1", python=below.python, on_top=True)
+    wanted = "adds\nnumbers_lib>=2\ntensorflow_cpu==2.15.1"
+    above = done(agent, requirements=wanted, python=below.python, on_top=True)
     assert above.versions["tensorflow"] == "2.15.1"
-    assert told(above.python, "import tensorflow_cpu; print(tensorflow_cpu.FROM)") == "above"
+    both = "import tensorflow_cpu, numbers_lib; print(tensorflow_cpu.FROM, numbers_lib.VERSION)"
+    assert told(above.python, both) == "above 2"
+    assert told(below.python, both) == "below 1"
 
 
 def test_what_others_stand_on_stays(host: tuple[Agent, Bootstrapped]) -> None:

@@ -273,7 +273,7 @@ def test_a_terminal_that_is_stopped_does_not_hold_up_the_job(monkeypatch: pytest
     begin = time.monotonic()
     for _ in range(1000):
         screen.sink.emit(log(b"x" * 99_999 + b"\n"))
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 15
     go.set()
     screen.sink.close()
     assert "not shown" in screen.text
