@@ -21,13 +21,16 @@ T = TypeVar("T")
 
 
 def wait_for(what: str, probe: Callable[[], T | None], deadline_s: float = 20.0) -> T:
-    """The first value of `probe` that is neither None nor False; fails after the deadline, naming `what`."""
+    """The first value of `probe` that is neither None nor False; fails after the deadline, naming `what`.
+
+    The more a probe costs, the longer are the pauses: tests run beside each other.
+    """
     deadline = time.monotonic() + deadline_s
-    while time.monotonic() < deadline:
+    while (begun := time.monotonic()) < deadline:
         value = probe()
         if value is not None and value is not False:
             return value
-        time.sleep(0.02)
+        time.sleep(max(0.02, min(0.25, 5 * (time.monotonic() - begun))))
     raise AssertionError(f"waited {deadline_s} s for {what}")
 
 

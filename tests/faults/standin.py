@@ -23,6 +23,9 @@ def die(words):
     print(words, file=sys.stderr, flush=True)
     os._exit(1)
 
+class UnavailableError(Exception):
+    pass
+
 def begin():
     if not os.path.exists(path):
         return 0
@@ -71,10 +74,11 @@ def together(before, after):
     for _ in range(count - 1):
         try:
             after.sendall(b".")
-            if not before.recv(1):
-                die("the one before me is gone")
+            gone = "" if before.recv(1) else "Socket closed"
         except OSError as error:
-            die("a peer is gone: %s" % error.strerror)
+            gone = error.strerror
+        if gone:
+            raise UnavailableError("Collective ops is aborted by: " + gone)
 
 start = begin()
 say("begin", start)

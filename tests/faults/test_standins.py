@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import sys
 import time
@@ -21,7 +22,7 @@ from tests.faults.namespaces import obstacle
 from tests.faults.standin import SCRIPT
 from tests.program import wait_for
 
-SIDE_BY_SIDE = 6
+SIDE_BY_SIDE = 4
 DEADLINE_S = 75.0
 LINK = ("--link-timeout", "3", "--backoff", "0.1", "--host-timeout", "2")
 NONE: tuple[str, ...] = ()
@@ -118,7 +119,7 @@ def at_the_gate(then: Callable[[Play], None]) -> Callable[[Play], None]:
     """Before any user code runs: two hosts try in vain to reach each other meanwhile."""
 
     def fault(play: Play) -> None:
-        wait_for("the start of the job", lambda: '"job_started"' in play.out.read_text(errors="replace"))
+        wait_for("the start of the job", lambda: '"job_started"' in play.out.read_text(errors="replace"), 60)
         for number in range(3):
             play.wait_for_record(number, "task_state", phase="waiting")
         then(play)
@@ -342,10 +343,11 @@ def play(case: Case, fleet: FaultFleet, *, gate: bool) -> None:
         job.wait_for_log(0, f"say saved {case.at}")
     case.fault(job)
     told = job.finish(case.code, DEADLINE_S)
-    assert told.verdict == case.verdict, told.of("job_diagnosed")
-    assert [verdict[:2] for verdict in told.verdicts] == [ended[:2] for ended in case.ended], told.of("job_diagnosed")
+    shown = json.dumps(told.of("job_diagnosed"), indent=1)
+    assert told.verdict == case.verdict, shown
+    assert [verdict[:2] for verdict in told.verdicts] == [ended[:2] for ended in case.ended], shown
     for found, wanted in zip(told.verdicts, case.ended, strict=True):
-        assert found[2] in wanted[2].split("|"), told.of("job_diagnosed")
+        assert found[2] in wanted[2].split("|"), shown
     job.nothing_is_left()
     job.no_byte_is_lost(told, cut=case.cut)
     if not gate:
