@@ -16,6 +16,7 @@ from pathlib import Path
 
 from provision.keys import KeyPair, generate_ed25519
 from provision.local import processes, sshd
+from tests.program import wait_for
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 _READY_S = 20.0
@@ -220,16 +221,20 @@ def lab(folder: Path) -> Iterator[Lab]:
         one.close()
 
 
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+        probe.connect(str(path))
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def agent(folder: Path, keys: Sequence[Path]) -> Iterator[Path]:
     """An SSH agent that holds `keys`; its socket."""
     path = folder / "agent.sock"
     with subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL) as process:
         try:
-            deadline = time.monotonic() + 10
-            while not path.exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_for("the agent", lambda: _answers(path))
             env = {**os.environ, "SSH_AUTH_SOCK": str(path)}
             for key in keys:
                 subprocess.run(["ssh-add", "-q", str(key)], env=env, check=True, capture_output=True)
