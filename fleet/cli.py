@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 from typer.core import TyperCommand
@@ -1212,17 +1211,12 @@ def _end_quietly() -> int:
 _ABORTED = 130  # what Typer makes of a Ctrl-C
 
 
-def _interrupted(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def run(arguments: list[str]) -> int:
     """Run one command.
 
     Returns:
         The exit code, see fleet.errors.
     """
-    signal.signal(signal.SIGTERM, _interrupted)
     try:
         code = app(args=arguments or ["--help"], prog_name="fleet", standalone_mode=False)
         if code != _ABORTED:

@@ -138,7 +138,9 @@ class _Check:
             names = [channel.connection.host.name for channel in self._channels]
             self._pythons = dict(zip(names, install_for(self._program, self._channels, self._sink), strict=True))
             self._pending = None
-        outcomes = ask_each(self._channels, self._prepare_dry)
+        from fleet.remote.job import look
+
+        outcomes = ask_each(self._channels, lambda channel: look(channel, self._wish(channel, "check", dry_run=True)))
         hosts = [_facts(outcome) for outcome in outcomes]
         prepared = [outcome.value for outcome in outcomes if outcome.value is not None]
         problems = _folded({host.host: host.problem for host in hosts if host.problem})
@@ -158,11 +160,6 @@ class _Check:
         """Where the script imports what is to be there already."""
         pending = self._pending
         return {name: place for name, place in program.places.items() if not (pending and pending.brings(name))}
-
-    def _prepare_dry(self, channel: AgentChannel) -> Prepared:
-        from fleet.remote.job import look
-
-        return look(channel, self._wish(channel, "check", dry_run=True))
 
     def _wish(self, channel: AgentChannel, job: str, *, dry_run: bool) -> Prepare:
         host, program = channel.connection.host, self._program

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import encodings.idna  # noqa: F401 - getaddrinfo would import it, in several threads at once
 import logging
 import math
 import shlex

@@ -269,6 +269,8 @@ class Api:
 
     def _prepare(self) -> None:
         """Find out and import on one thread what every call needs."""
+        import encodings.idna  # noqa: F401 - of getaddrinfo
+
         _ = self.project, self._credentials
         types()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import encodings.ascii
+import encodings.idna  # noqa: F401 - what threads would import, several at once
 import os
 import shutil
 import sys
