@@ -16,7 +16,7 @@ from tests.program import Program
 pytestmark = pytest.mark.wire
 
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
-MOMENTS = (0.1, 0.3, 0.45, 0.6)
+MOMENTS = (0.05, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def test_ctrl_c_of_a_launch_leaves_all_or_nothing(running: Program) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_down_interrupted_at_any_moment_is_finished_by_a_repeat(program: Program, number: signal.Signals) -> None:
     program.script("task.py", SLEEP)
-    for moment in (0.15, 0.35):
-        program.run("up", "--workers", "2")
+    for moment in (0.1, 0.25, 0.35, 0.45):
+        program.run("up", "--workers", "3")
         program.run("train", "-d", "task.py")
         client = program.start("down", "--yes")
         time.sleep(moment)

@@ -157,7 +157,7 @@ def test_one_worker_killed_stops_all_within_the_grace_period(program: Program) -
     wait_for("their output", lambda: all(program.log_of(f"worker-{i}").stat().st_size for i in range(3)))
     (victim,) = program.tasks("worker-1")
     victim.kill()
-    wait_for("all tasks to end", lambda: not program.tasks(), deadline_s=15)
+    wait_for("all tasks to end", lambda: not program.tasks(), deadline_s=8)
     ran = program.finish(client, code=100, timeout=20)
     assert "worker-1" in ran.err
     assert "SIGKILL" in ran.err

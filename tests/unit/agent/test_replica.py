@@ -101,7 +101,7 @@ def test_the_bound_holds_over_all_who_fetch(yard: Yard) -> None:
     for other in others:
         other.replicator.fetch(one, [chief.source])
     yard.until(lambda: all(other.held == one for other in others), "both to hold it")
-    assert time.monotonic() - began > 1.5  # 4 MiB at 2 MiB a second
+    assert 1.5 < time.monotonic() - began < 20.0  # 4 MiB at 2 MiB a second
 
 
 def test_writing_in_place_after_a_restore_does_not_touch_the_snapshot(yard: Yard) -> None:
