@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from enum import Enum
@@ -13,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
-from fleet.config import DEFAULT_FLEET, NAME_VARIABLE, for_fleet, state_root
+from fleet.config import DEFAULT_FLEET, NAME_VARIABLE, state_root, with_fleet
 from fleet.durations import seconds
 from fleet.errors import CancelledError, FleetError, UsageError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fleet.events import Sink
     from fleet.ports import Ports
     from fleet.settings import Settings
+    from fleet.typed import Typed
 
 app = typer.Typer(
     name="fleet",
@@ -1152,16 +1154,51 @@ def _run(
     try:
         verb(sink)
     except FleetError as error:
-        sink.close()
-        error.next_step = for_fleet(error.next_step, fleet)
-        raise typer.Exit(_report(error, sink)) from None
+        raise _Failed(error, sink, fleet) from None
     except KeyboardInterrupt:
-        sink.close()
-        raise typer.Exit(_report(CancelledError("interrupted"), sink)) from None
+        raise _Failed(CancelledError("interrupted"), sink, fleet) from None
     except BrokenPipeError:
         raise typer.Exit(_end_quietly()) from None
     finally:
         sink.close()
+
+
+class _Failed(Exception):  # noqa: N818 - carries an error to where the typed command line is known
+    def __init__(self, error: FleetError, sink: Sink, fleet: str) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.sink = sink
+        self.fleet = fleet
+
+
+def _typed(arguments: list[str]) -> Typed | None:
+    """The command line as it was typed; None if it has no known subcommand."""
+    from fleet.typed import Option, parse
+
+    commands = getattr(typer.main.get_command(app), "commands", {})
+    at = next((index for index, word in enumerate(arguments) if not word.startswith("-")), len(arguments))
+    if at == len(arguments) or arguments[at] not in commands:
+        return None
+    options = [
+        Option((*sorted(param.opts, key=lambda name: name[:2] != "--"), *param.secondary_opts), not param.is_flag)
+        for param in commands[arguments[at]].params
+        if param.param_type_name == "option"
+    ]
+    return parse(f"fleet {arguments[at]}", arguments[at + 1 :], options)
+
+
+def _next_steps(error: FleetError, arguments: list[str], fleet: str) -> str:
+    """The commands to type next: the one that was typed, with changes, then the others."""
+    from fleet.typed import command_line
+
+    lines = [error.next_step] if error.next_step else []
+    if error.again is not None and (typed := _typed(arguments)) is not None:
+        change, command = error.again.change, f"fleet {error.again.command}"
+        if error.again.command and command != typed.command:
+            lines.insert(0, command_line(command, change))
+        elif typed.takes(change):
+            lines.insert(0, typed.changed(change).text())
+    return with_fleet("\n".join(dict.fromkeys(lines)), fleet)
 
 
 def _report(error: FleetError, sink: Sink | None = None) -> int:
@@ -1170,7 +1207,8 @@ def _report(error: FleetError, sink: Sink | None = None) -> int:
     from fleet.console.jsonl import JsonSink
 
     json = sink if isinstance(sink, JsonSink) else None
-    print_error(error, sys.stderr, json=json, color=wants_color(sys.stderr, os.environ))
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+    print_error(error, sys.stderr, json=json, color=wants_color(sys.stderr, os.environ), width=width)
     return error.exit_code
 
 
@@ -1217,11 +1255,15 @@ def run(arguments: list[str]) -> int:
     Returns:
         The exit code, see fleet.errors.
     """
+    sink: Sink | None = None
+    fleet = DEFAULT_FLEET
     try:
         code = app(args=arguments or ["--help"], prog_name="fleet", standalone_mode=False)
         if code != _ABORTED:
             return code if isinstance(code, int) else 0
         failure: FleetError = CancelledError("interrupted")
+    except _Failed as failed:
+        failure, sink, fleet = failed.error, failed.sink, failed.fleet
     except FleetError as error:
         failure = error
     except TyperException as error:
@@ -1230,4 +1272,5 @@ def run(arguments: list[str]) -> int:
         failure = CancelledError("interrupted")
     except Exception as error:  # noqa: BLE001 - a bug: the traceback goes into a file, the user gets a sentence
         failure = _bug(error)
-    return _report(failure, _sink(Output.JSON) if _wants_json(arguments) else None)
+    failure.next_step = _next_steps(failure, arguments, fleet)
+    return _report(failure, sink or (_sink(Output.JSON) if _wants_json(arguments) else None))

@@ -12,12 +12,27 @@ NAME_VARIABLE = "FLEET_NAME"
 
 _LABEL_LENGTH = 63  # of Compute Engine
 
-_COMMAND = re.compile(r"\bfleet (?:up|train|logs|status|stop|extend|down)\b(?! --fleet)")
+FLEET_COMMANDS = ("up", "train", "check", "logs", "status", "inventory", "stop", "extend", "down")
+"""The commands that take ``--fleet``."""
+
+_COMMAND = re.compile(rf"\bfleet (?:{'|'.join(FLEET_COMMANDS)})\b(?! --fleet)")
 
 
 def for_fleet(text: str, name: str) -> str:
-    """`text` with ``--fleet NAME`` in each command that it names, unless that is the default fleet."""
+    """Add ``--fleet NAME`` to each command that a sentence mentions, unless NAME is the default fleet."""
     return text if name == DEFAULT_FLEET else _COMMAND.sub(rf"\g<0> --fleet {name}", text)
+
+
+def with_fleet(commands: str, name: str) -> str:
+    """Add ``--fleet NAME`` to command lines that do not name a fleet, unless NAME is the default fleet."""
+    return "\n".join(_line_with_fleet(line, name) for line in commands.split("\n"))
+
+
+def _line_with_fleet(line: str, name: str) -> str:
+    options = line.partition(" -- ")[0].split()
+    if name == DEFAULT_FLEET or any(word.partition("=")[0] == "--fleet" for word in options):
+        return line
+    return re.sub(rf"^fleet (?:{'|'.join(FLEET_COMMANDS)})\b", rf"\g<0> --fleet {name}", line)
 
 
 def state_root() -> Path:

@@ -1,4 +1,4 @@
-"""What can go wrong, as types: a sentence, its cause, the next command to type, an exit code.
+"""What can go wrong, as types: a sentence, its cause, a hint, the next commands, an exit code.
 
     FleetError
     ├── UsageError          2   the command line or a file it names is wrong; nothing was started
@@ -17,6 +17,11 @@ Anything else that reaches the top is a bug of this program: exit code 1.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fleet.typed import Again
+
 
 class FleetError(Exception):
     """Something the user can read and act on.
@@ -24,16 +29,22 @@ class FleetError(Exception):
     Args:
         sentence: What happened, one sentence, no trailing full stop needed.
         cause: Why, when that is known and not said in the sentence.
-        next_step: What to type or change now.
+        hint: What to change, one sentence.
+        next_step: Commands that can be pasted into a shell, one a line.
+        again: The typed command with changes, which the command line adds to the next steps.
     """
 
     exit_code = 1
 
-    def __init__(self, sentence: str, *, cause: str = "", next_step: str = "") -> None:
+    def __init__(
+        self, sentence: str, *, cause: str = "", hint: str = "", next_step: str = "", again: Again | None = None
+    ) -> None:
         super().__init__(sentence)
         self.sentence = sentence
         self.cause = cause
+        self.hint = hint
         self.next_step = next_step
+        self.again = again
 
 
 class UsageError(FleetError):

@@ -164,7 +164,8 @@ class JobDiagnosed:
     lines: tuple[str, ...] = ()  # of the log, that decided
     traceback: str = ""  # where in the user's own code
     consequences: tuple[str, ...] = ()  # tasks whose errors only follow from it
-    next_step: str = ""
+    hint: str = ""  # what to change
+    next_step: str = ""  # commands that can be pasted into a shell, one a line
     attempt: int = 1
     final: bool = True  # whether the job ended with it
 
@@ -237,7 +238,8 @@ class Checked:
     subject: str
     ok: bool
     sentence: str
-    next_step: str = ""
+    next_step: str = ""  # commands that can be pasted into a shell, one a line
+    hint: str = ""
 
 
 @dataclass(frozen=True)

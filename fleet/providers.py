@@ -16,6 +16,7 @@ from fleet.errors import (
     UsageError,
 )
 from fleet.state import Store
+from fleet.typed import Again
 from provision.model import CloudSpec
 from provision.provider import Provider, ProviderError
 
@@ -77,4 +78,7 @@ def translated() -> Iterator[None]:
         yield
     except ProviderError as error:
         kind = _KINDS.get(error.kind, FleetError)
-        raise kind(error.sentence, cause=error.cause, next_step=error.next_step) from error
+        again = None if error.again is None else Again(error.again, "up")
+        raise kind(
+            error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
+        ) from error

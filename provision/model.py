@@ -220,10 +220,12 @@ class Finding:
         subject: What was looked at, ``credentials``.
         ok: Whether it is as it should be.
         sentence: What was found.
-        next_step: What mends it.
+        next_step: Commands that repair it, one a line.
+        hint: What to change, one sentence.
     """
 
     subject: str
     ok: bool
     sentence: str
     next_step: str = ""
+    hint: str = ""

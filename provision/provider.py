@@ -30,15 +30,28 @@ class ProviderError(Exception):
             ``credentials``, ``unreachable``, ``usage``.
         sentence: What happened, for the user.
         cause: Why, when known.
-        next_step: What to type or change.
+        hint: What to change, one sentence.
+        next_step: Commands that can be pasted into a shell, one a line.
+        again: Options of ``fleet up`` to change (None removes one) before it is repeated; None: no repetition helps.
     """
 
-    def __init__(self, kind: str, sentence: str, *, cause: str = "", next_step: str = "") -> None:
+    def __init__(
+        self,
+        kind: str,
+        sentence: str,
+        *,
+        cause: str = "",
+        hint: str = "",
+        next_step: str = "",
+        again: Mapping[str, str | bool | None] | None = None,
+    ) -> None:
         super().__init__(sentence)
         self.kind = kind
         self.sentence = sentence
         self.cause = cause
+        self.hint = hint
         self.next_step = next_step
+        self.again = again
 
 
 class Provider(Protocol):

@@ -26,13 +26,15 @@ class ScriptError(ValueError):
     Args:
         sentence: What is wrong.
         cause: Why, when that is not said in the sentence.
-        next_step: What to type or change now.
+        hint: What to change, one sentence.
+        next_step: Commands that can be pasted into a shell, one a line.
     """
 
-    def __init__(self, sentence: str, *, cause: str = "", next_step: str = "") -> None:
+    def __init__(self, sentence: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
         super().__init__(sentence)
         self.sentence = sentence
         self.cause = cause
+        self.hint = hint
         self.next_step = next_step
 
 

@@ -122,7 +122,9 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
         except KeyboardInterrupt:
             raise CancelledError("interrupted; nothing was started") from None
         except MeetingError as error:
-            raise NotReadyError(error.sentence, cause=error.cause, next_step=error.next_step) from error
+            raise NotReadyError(
+                error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step
+            ) from error
 
 
 def _taken_part(part: _Part, meeting: Meeting) -> int:
@@ -154,7 +156,7 @@ def _script(request: AgentRequest, launch: Launch) -> _Script:
     try:
         file = check_script(folder / request.script)
     except ScriptError as error:
-        raise UsageError(error.sentence, cause=error.cause, next_step=error.next_step) from error
+        raise UsageError(error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step) from error
     name = request.script
     return _Script(folder, file, f"./{name}" if name.startswith("-") else name)
 
@@ -400,7 +402,7 @@ class _Part:
         try:
             return choose(needs_legacy(sources), versions, self._request.env)
         except KerasError as error:
-            found = NotReadyError(error.sentence, cause=error.cause, next_step=error.next_step)
+            found = NotReadyError(error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step)
             raise self._common(found) from error
 
     def _start(self, seat: Seat, commit: Commit) -> None:
@@ -452,7 +454,7 @@ class _Part:
 
 
 def _outcome(ended: Ended) -> None:
-    """As `outcome_or_raise`; the next steps of a fleet are none here."""
+    """As `outcome_or_raise`, without the next steps, which need a fleet."""
     try:
         outcome_or_raise(ended)
     except FleetError as error:

@@ -51,6 +51,7 @@ def run(request: DoctorRequest, ports: Ports, sink: Sink) -> DoctorSummary:
                 ok=finding.ok,
                 sentence=finding.sentence,
                 next_step=finding.next_step,
+                hint=finding.hint,
             )
         )
     missing = [finding for finding in findings if not finding.ok]
@@ -59,6 +60,7 @@ def run(request: DoctorRequest, ports: Ports, sink: Sink) -> DoctorSummary:
         kind: type[FleetError] = CredentialsError if unknown else NotReadyError
         raise kind(
             f"{len(missing)} of {len(findings)} things are not as provider {request.provider!r} needs them",
+            hint=next((finding.hint for finding in missing if finding.hint), ""),
             next_step=next((finding.next_step for finding in missing if finding.next_step), ""),
         )
     return DoctorSummary(len(findings))

@@ -258,6 +258,7 @@ def _diagnosed(job: str, attempt: int, verdict: Verdict, *, final: bool) -> JobD
         lines=verdict.lines,
         traceback=verdict.traceback,
         consequences=verdict.consequences,
+        hint=verdict.hint,
         next_step=verdict.next_step,
         attempt=attempt,
         final=final,

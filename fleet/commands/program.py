@@ -110,7 +110,7 @@ def find(asked: Asked) -> Found:
         entry = find_entry(asked.script, asked.module, asked.command, asked.workdir)
         requirements = _requirements(entry, asked.requirements)
     except ScriptError as error:
-        raise UsageError(error.sentence, cause=error.cause, next_step=error.next_step) from error
+        raise UsageError(error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step) from error
     return Found(entry, requirements, tuple(parse_data(item) for item in asked.data))
 
 
@@ -188,7 +188,7 @@ def choose_keras(
         if spares and (choice.env or len(workers) > 1):
             choose(need, {**workers, **spares}, env)
     except KerasError as error:
-        raise NotReadyError(error.sentence, cause=error.cause, next_step=error.next_step) from error
+        raise NotReadyError(error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step) from error
     return choice
 
 

@@ -178,7 +178,9 @@ class Seat:
         raise NotReadyError(f"the agent on {self._node} answered {name_of(record)} out of turn")
 
     def _refusal(self, refused: Refused) -> NotReadyError:
-        return NotReadyError(f"{self._node}: {refused.reason}", cause=refused.cause, next_step=refused.next_step)
+        return NotReadyError(
+            f"{self._node}: {refused.reason}", cause=refused.cause, hint=refused.hint, next_step=refused.next_step
+        )
 
 
 class Own:

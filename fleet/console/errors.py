@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from contextlib import suppress
 from typing import TextIO
 
@@ -10,13 +11,25 @@ from fleet.console.jsonl import JsonSink
 from fleet.console.logtext import clean
 from fleet.errors import FleetError
 
+_INDENT = 7  # of what stands after a label: "fleet: "
 
-def error_text(error: FleetError, *, color: bool = False) -> str:
-    """An error as one to three paragraphs: the sentence, its cause, what to do next.
 
-    Further lines of a paragraph are indented, so that each stays recognisable.
+def error_text(error: FleetError, *, color: bool = False, width: int = 0) -> str:
+    """Format an error as one to four paragraphs: sentence, cause, hint, next commands.
+
+    Further lines of a paragraph are indented, so that each stays recognizable. Commands are never wrapped.
+
+    Args:
+        error: The error.
+        color: Whether to use colors.
+        width: Columns of the terminal, at which prose is wrapped between words; 0 wraps nothing.
     """
-    parts = [("fleet", error.sentence, "bold red"), ("cause", error.cause, "dim"), ("next", error.next_step, "dim")]
+    parts = [
+        ("fleet", error.sentence, "bold red"),
+        ("cause", error.cause, "dim"),
+        ("hint", error.hint, "dim"),
+        ("next", error.next_step, "dim"),
+    ]
     text = ""
     for label, words, style in parts:
         lines = [clean(line) for line in words.strip().split("\n")]
@@ -24,23 +37,35 @@ def error_text(error: FleetError, *, color: bool = False) -> str:
             continue
         if label == "fleet" and lines[-1][-1:] not in (".", "!", "?", ":"):
             lines[-1] += "."
-        head = paint(f"{label}:", style if color else "")
-        indent = "\n" + " " * (len(label) + 2)
-        text += f"{head} {indent.join(lines)}\n"
+        if width > 2 * _INDENT and label != "next":
+            lines = [part for line in lines for part in _wrap(line, width - _INDENT)]
+        head = paint(f"{label}:", style if color else "") + " " * (_INDENT - len(label) - 1)
+        indent = "\n" + " " * _INDENT
+        text += f"{head}{indent.join(lines)}\n"
     return text
 
 
-def print_error(error: FleetError, err: TextIO, *, json: JsonSink | None = None, color: bool = False) -> None:
-    """Print an error for the reader and, where programs read along, for them.
+def _wrap(line: str, width: int) -> list[str]:
+    wrapped = textwrap.wrap(
+        line, width, expand_tabs=False, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
+    )
+    return wrapped or [line]
+
+
+def print_error(
+    error: FleetError, err: TextIO, *, json: JsonSink | None = None, color: bool = False, width: int = 0
+) -> None:
+    """Print an error for people and, in JSON mode, for programs.
 
     Args:
         error: What went wrong.
         err: Takes the text for people, in every mode.
-        json: Takes the error as the last line of JSON, where the output is JSON.
-        color: Whether `err` takes colours.
+        json: Takes the error as the last line of JSON; None if the output is not JSON.
+        color: Whether `err` takes colors.
+        width: Columns of the terminal that `err` is; 0 if it is not a terminal.
     """
     if json is not None:
-        with suppress(BrokenPipeError):  # nobody reads it; the text below and the exit code still tell
+        with suppress(BrokenPipeError):  # the reader is gone; the text below and the exit code still report the error
             json.error(error)
-    err.write(error_text(error, color=color))
+    err.write(error_text(error, color=color, width=width))
     err.flush()

@@ -50,6 +50,7 @@ def error_to_json(error: FleetError) -> dict[str, Any]:
         "kind": event_name(type(error)).removesuffix("_error"),
         "sentence": error.sentence,
         "cause": error.cause,
+        "hint": error.hint,
         "next_step": error.next_step,
         "exit_code": error.exit_code,
     }

@@ -164,14 +164,16 @@ def raise_failures(outcomes: Sequence[Outcome[T]], verb: str = "reach all hosts"
     failed = [(outcome.host, outcome.error) for outcome in outcomes if outcome.error is not None]
     if not failed:
         return [outcome.value for outcome in outcomes if outcome.error is None]  # type: ignore[misc]
-    groups: dict[tuple[str, str, str], list[tuple[Host, FleetError]]] = {}
+    groups: dict[tuple[str, str, str, str], list[tuple[Host, FleetError]]] = {}
     for host, error in failed:
-        key = (_reason(host, error.sentence), _reason(host, error.cause), error.next_step)
+        key = (_reason(host, error.sentence), _reason(host, error.cause), error.hint, error.next_step)
         groups.setdefault(key, []).append((host, error))
     worst = min((error for _, error in failed), key=lambda error: error.exit_code)
-    sentence = "; ".join(_sentence(reason, group) for (reason, _, _), group in groups.items())
+    sentence = "; ".join(_sentence(reason, group) for (reason, *_), group in groups.items())
     causes = dict.fromkeys(error.cause for ((_, error), *_) in groups.values() if error.cause)
-    raise type(worst)(f"cannot {verb}: {sentence}", cause="; ".join(causes), next_step=worst.next_step) from worst
+    raise type(worst)(
+        f"cannot {verb}: {sentence}", cause="; ".join(causes), hint=worst.hint, next_step=worst.next_step
+    ) from worst
 
 
 def _reason(host: Host, text: str) -> str:

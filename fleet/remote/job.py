@@ -44,17 +44,17 @@ PREPARE_S = 120.0
 _STOP_MARGIN_S = 20.0
 _LEAVE_MARGIN_S = 60.0
 
-_NEXT_STEPS = {
-    Refusal.BUSY: "fleet logs -f to follow it, fleet stop to end it",
-    Refusal.DISK: "free space on the host, or send less (--workdir, .fleetignore)",
-    Refusal.PYTHON: "install Python and TensorFlow on the host",
-    Refusal.PORT: "fleet status",
-    Refusal.BUNDLE: "run the command again",
-    Refusal.REQUEST: "fleet status",
-    Refusal.PACKAGES: "mend the list of packages",
-    Refusal.GPU: "fleet down && fleet up",
-    Refusal.PROGRAM: "install it on the host",
-    Refusal.FAULT: "fleet status",
+_ADVICE = {  # hint and next step of a refusal that comes without
+    Refusal.BUSY: ("", "fleet logs -f\nfleet stop"),
+    Refusal.DISK: ("free space on the host, or send less (--workdir, .fleetignore)", ""),
+    Refusal.PYTHON: ("install Python and TensorFlow on the host", ""),
+    Refusal.PORT: ("", "fleet status"),
+    Refusal.BUNDLE: ("run the command again", ""),
+    Refusal.REQUEST: ("", "fleet status"),
+    Refusal.PACKAGES: ("correct the list of packages", ""),
+    Refusal.GPU: ("", "fleet down\nfleet up"),
+    Refusal.PROGRAM: ("install it on the host", ""),
+    Refusal.FAULT: ("", "fleet status"),
 }
 
 
@@ -284,8 +284,10 @@ def follow(channel: AgentChannel, request: Follow, silence_s: float = ANSWER_S) 
 
 def refusal(host: Host, refused: Refused) -> FleetError:
     """The error of a request that a host does not meet."""
-    next_step = refused.next_step or _NEXT_STEPS[refused.kind]
-    return RefusedError(f"{where(host)}: {refused.reason}", cause=refused.cause, next_step=next_step)
+    hint, next_step = refused.hint, refused.next_step
+    if not hint and not next_step:
+        hint, next_step = _ADVICE[refused.kind]
+    return RefusedError(f"{where(host)}: {refused.reason}", cause=refused.cause, hint=hint, next_step=next_step)
 
 
 def _answer(channel: AgentChannel, deadline_s: float, waiting_for: str, *kinds: type[Record]) -> Record:

@@ -32,11 +32,12 @@ class NodelistError(ProviderError):
     Args:
         sentence: What is wrong, for the user.
         cause: Why, when known.
-        next_step: What to type or change.
+        hint: What to change, one sentence.
+        next_step: Commands that can be pasted into a shell, one a line.
     """
 
-    def __init__(self, sentence: str, *, cause: str = "", next_step: str = "") -> None:
-        super().__init__("usage", sentence, cause=cause, next_step=next_step)
+    def __init__(self, sentence: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
+        super().__init__("usage", sentence, cause=cause, hint=hint, next_step=next_step)
 
 
 def is_node_name(text: str) -> bool:

@@ -58,7 +58,8 @@ class Diagnosis:
         scope: Where it makes no sense to try again.
         sentence: What happened, for the user.
         cause: Why, in Compute Engine's words where it has any.
-        next_step: What to type or change.
+        hint: What to change, one sentence.
+        next_step: Commands that can be pasted into a shell, one a line.
         zones: Zones that Compute Engine says have what is asked for.
     """
 
@@ -66,6 +67,7 @@ class Diagnosis:
     scope: Scope
     sentence: str
     cause: str = ""
+    hint: str = ""
     next_step: str = ""
     zones: tuple[str, ...] = ()
 

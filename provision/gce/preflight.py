@@ -132,7 +132,7 @@ def doctor(account: Account) -> list[Finding]:
 
 def _missing(subject: str, told: Diagnosis) -> Finding:
     sentence = f"{told.sentence}: {told.cause}" if told.cause else told.sentence
-    return Finding(subject, False, sentence, told.next_step)
+    return Finding(subject, False, sentence, told.next_step, told.hint)
 
 
 def _permissions(account: Account) -> list[Finding]:

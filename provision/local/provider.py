@@ -231,7 +231,7 @@ def _login_finding() -> Finding:
     try:
         user = account.check()
     except ProviderError as error:
-        return Finding("login", False, error.sentence, error.next_step)
+        return Finding("login", False, error.sentence, error.next_step, error.hint)
     return Finding("login", True, f"{user} can log in")
 
 
@@ -382,7 +382,7 @@ def _raise(failures: dict[str, BaseException]) -> None:
     sentence = f"Could not start {', '.join(failures)}"
     if isinstance(first, ProviderError):
         cause = f"{first.sentence}: {first.cause}" if first.cause else first.sentence
-        raise ProviderError(first.kind, sentence, cause=cause, next_step=first.next_step) from first
+        raise ProviderError(first.kind, sentence, cause=cause, hint=first.hint, next_step=first.next_step) from first
     raise ProviderError(
         "capacity", sentence, cause=str(first), next_step="Put the cause right, then repeat the command"
     ) from first

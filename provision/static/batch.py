@@ -35,7 +35,7 @@ def _finding(batch: str) -> Finding:
     except ProviderError as error:
         program = "srun" if batch == "slurm" else "qsub"
         there = "" if shutil.which(program) else f"; there is no {program} on this computer either"
-        return Finding("allocation", False, f"{error.sentence}{there}", error.next_step)
+        return Finding("allocation", False, f"{error.sentence}{there}", error.next_step, error.hint)
     return Finding(
         "allocation", True, f"job {inventory.partition(':')[2]} has {len(nodes)} nodes: {', '.join(nodes)}"
     )

@@ -114,7 +114,11 @@ def _chosen(entry: Entry, place: Place) -> Chosen:
         found = way(entry.address, options=words)
     except WayError as error:
         raise InventoryError(
-            f"the host {entry.name!r}: {error.sentence}", place=place, cause=error.cause, next_step=error.next_step
+            f"the host {entry.name!r}: {error.sentence}",
+            place=place,
+            cause=error.cause,
+            hint=error.hint,
+            next_step=error.next_step,
         ) from error
     if not (found.identities or agent_socket(found.agent)):
         raise InventoryError(
@@ -217,4 +221,6 @@ def way_of(target: str, words: Sequence[str]) -> Way:
     try:
         return way(target, options=words)
     except WayError as error:
-        raise ProviderError("usage", error.sentence, cause=error.cause, next_step=error.next_step) from error
+        raise ProviderError(
+            "usage", error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step
+        ) from error

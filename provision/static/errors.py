@@ -31,11 +31,18 @@ class InventoryError(ProviderError):
         sentence: What is wrong, for the user.
         place: Where; it begins the sentence.
         cause: Why, when known.
-        next_step: What to type or change.
+        hint: What to change, one sentence.
+        next_step: Commands that can be pasted into a shell, one a line.
     """
 
-    def __init__(self, sentence: str, *, place: Place | None = None, cause: str = "", next_step: str = "") -> None:
+    def __init__(
+        self, sentence: str, *, place: Place | None = None, cause: str = "", hint: str = "", next_step: str = ""
+    ) -> None:
         super().__init__(
-            "usage", sentence if place is None else f"{place}: {sentence}", cause=cause, next_step=next_step
+            "usage",
+            sentence if place is None else f"{place}: {sentence}",
+            cause=cause,
+            hint=hint,
+            next_step=next_step,
         )
         self.place = place

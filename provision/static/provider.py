@@ -241,7 +241,9 @@ def _known(name: str, way: Way) -> Known:
     try:
         return known_keys(name, way.known_hosts)
     except WayError as error:
-        raise ProviderError("missing", error.sentence, cause=error.cause, next_step=error.next_step) from error
+        raise ProviderError(
+            "missing", error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step
+        ) from error
 
 
 def _stranger(record: Record, host: Host, way: Way, known: Known) -> Stranger:

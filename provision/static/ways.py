@@ -33,13 +33,15 @@ class WayError(Exception):
     Attributes:
         sentence: What happened.
         cause: What OpenSSH said.
-        next_step: What to type or change.
+        hint: What to change, one sentence.
+        next_step: Commands that can be pasted into a shell, one a line.
     """
 
-    def __init__(self, sentence: str, *, cause: str = "", next_step: str = "") -> None:
+    def __init__(self, sentence: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
         super().__init__(sentence)
         self.sentence = sentence
         self.cause = cause
+        self.hint = hint
         self.next_step = next_step
 
 

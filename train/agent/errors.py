@@ -9,14 +9,17 @@ class RefusedError(Exception):
     Args:
         kind: Why, as a type.
         reason: Why, as a sentence for the user.
-        next_step: What to type or change.
+        hint: What to change, one sentence.
         job: The running job, where `kind` is BUSY.
         cause: Why, in the words of a program that was asked.
+        next_step: Commands that can be pasted into a shell, one a line.
     """
 
-    def __init__(self, kind: Refusal, reason: str, next_step: str = "", job: str = "", cause: str = "") -> None:
+    def __init__(
+        self, kind: Refusal, reason: str, hint: str = "", job: str = "", cause: str = "", next_step: str = ""
+    ) -> None:
         super().__init__(reason)
-        self.record = Refused(kind, reason, next_step, job, cause)
+        self.record = Refused(kind, reason, hint, job, cause, next_step)
 
 
 class ClientGoneError(Exception):

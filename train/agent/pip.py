@@ -87,7 +87,7 @@ class Trouble(NamedTuple):
     kind: Refusal
     reason: str
     cause: str
-    next_step: str
+    hint: str
 
 
 def trouble(lines: Sequence[str], end: Exit) -> Refused:
@@ -99,11 +99,11 @@ def trouble(lines: Sequence[str], end: Exit) -> Refused:
     """
     found = _disk(lines) or _killed(end) or _network(lines) or _conflict(lines) or _no_version(lines) or _build(lines)
     found = found or _last_words(lines)
-    return Refused(found.kind, found.reason, found.next_step, cause=found.cause)
+    return Refused(found.kind, found.reason, found.hint, cause=found.cause)
 
 
-def _refused(reason: str, cause: str, next_step: str) -> Trouble:
-    return Trouble(Refusal.PACKAGES, reason, cause, next_step)
+def _refused(reason: str, cause: str, hint: str) -> Trouble:
+    return Trouble(Refusal.PACKAGES, reason, cause, hint)
 
 
 def _disk(lines: Sequence[str]) -> Optional[Trouble]:

@@ -319,9 +319,10 @@ class Refused(NamedTuple):
 
     kind: Refusal
     reason: str
-    next_step: str = ""
-    job: str = ""  # the running one, where BUSY
+    hint: str = ""  # what to change, one sentence
+    job: str = ""  # the running one, if BUSY
     cause: str = ""  # in the words of a program that was asked
+    next_step: str = ""  # commands for a shell on the user's computer, one a line
 
 
 class BootstrapStep(NamedTuple):

@@ -281,7 +281,7 @@ class Venvs:
             ) from None
         if end.code != 0:
             why = trouble(watched.reading.lines, end)
-            raise RefusedError(why.kind, why.reason, why.next_step, cause=why.cause)
+            raise RefusedError(why.kind, why.reason, why.hint, cause=why.cause, next_step=why.next_step)
 
     def _environment(self) -> Dict[str, str]:
         return {**self._session, "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8", "NO_COLOR": "1", "PIP_USER": "0"}

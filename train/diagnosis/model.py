@@ -81,7 +81,8 @@ class Verdict:
         lines: The log lines that decided, at most MOST_LINES, without control characters.
         traceback: Where in the user's own code it was raised: ``task.py:12 in main``; empty: no exception.
         consequences: Tasks whose own errors only follow from it.
-        next_step: What to do now; empty where that is not known.
+        hint: What to change, one sentence; empty if unknown.
+        next_step: Commands that can be pasted into a shell, one a line.
     """
 
     task: str
@@ -90,4 +91,5 @@ class Verdict:
     lines: tuple[str, ...] = ()
     traceback: str = ""
     consequences: tuple[str, ...] = ()
+    hint: str = ""
     next_step: str = ""

@@ -71,7 +71,9 @@ def _unreadable(name: str, error: ScriptError, entry: str) -> Finding:
     place = re.match(rf"{re.escape(name)}:(\d+): (.*)", error.sentence, re.DOTALL)
     line, sentence = (int(place[1]), place[2]) if place else (1, error.sentence)
     level = Severity.ERROR if name == entry else Severity.WARNING
-    return _finding(UNREADABLE, Found(Place(name, line, 1), level, sentence, error.cause, error.next_step))
+    return _finding(
+        UNREADABLE, Found(Place(name, line, 1), level, sentence, error.cause, error.hint or error.next_step)
+    )
 
 
 def _ignored(source: str, tree: ast.Module | None) -> Iterator[tuple[int, frozenset[str] | None]]:

@@ -16,11 +16,15 @@ from fleet.errors import NotFoundError, NotReadyError, UsageError
         (UsageError("there is no script task.py"), "fleet: there is no script task.py.\n"),
         (
             NotFoundError("no fleet is up", cause="none was started", next_step="fleet up --workers 2"),
-            "fleet: no fleet is up.\ncause: none was started\nnext: fleet up --workers 2\n",
+            "fleet: no fleet is up.\ncause: none was started\nnext:  fleet up --workers 2\n",
         ),
         (
             NotReadyError("two hosts cannot run the job", cause="worker-0: disk full\nworker-1: busy\n"),
             "fleet: two hosts cannot run the job.\ncause: worker-0: disk full\n       worker-1: busy\n",
+        ),
+        (
+            UsageError("no room", hint="use a larger disk", next_step="fleet down\nfleet up"),
+            "fleet: no room.\nhint:  use a larger disk\nnext:  fleet down\n       fleet up\n",
         ),
         (UsageError("really?"), "fleet: really?\n"),
         (UsageError("bad\x1b[2J name"), "fleet: bad name.\n"),
@@ -32,7 +36,25 @@ def test_error_text(error: UsageError, text: str) -> None:
 
 def test_colours_mark_the_labels_alone() -> None:
     text = error_text(UsageError("no", next_step="fleet up"), color=True)
-    assert text == "\x1b[1;31mfleet:\x1b[0m no.\n\x1b[2mnext:\x1b[0m fleet up\n"
+    assert text == "\x1b[1;31mfleet:\x1b[0m no.\n\x1b[2mnext:\x1b[0m  fleet up\n"
+
+
+def test_prose_is_wrapped_between_words_and_commands_are_not() -> None:
+    error = UsageError(
+        "worker-1 raised ModuleNotFoundError",
+        cause="raised:\n  indented line of a traceback",
+        hint="list it",
+        next_step="fleet train --requirements requirements.txt task.py",
+    )
+    assert error_text(error, width=30).splitlines() == [
+        "fleet: worker-1 raised",
+        "       ModuleNotFoundError.",
+        "cause: raised:",
+        "         indented line of a",
+        "       traceback",
+        "hint:  list it",
+        "next:  fleet train --requirements requirements.txt task.py",
+    ]
 
 
 def test_in_json_mode_both_are_told() -> None:

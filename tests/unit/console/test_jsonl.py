@@ -115,11 +115,11 @@ def test_an_error_is_the_last_line() -> None:
     out = io.BytesIO()
     sink = JsonSink(out, clock=lambda: 1.0)
     sink.emit(LogChunk("worker-0", 1, 0, b"a\xe2"))
-    sink.error(errors.NotReadyError("no", cause="why", next_step="fleet stop"))
+    sink.error(errors.NotReadyError("no", cause="why", hint="wait", next_step="fleet stop"))
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [line["event"] for line in lines] == ["schema", "log_chunk", "log_chunk", "error"]
     assert lines[-1] == {
-        "event": "error", "time": 1.0, "kind": "not_ready", "sentence": "no", "cause": "why",
+        "event": "error", "time": 1.0, "kind": "not_ready", "sentence": "no", "cause": "why", "hint": "wait",
         "next_step": "fleet stop", "exit_code": 14,
     }  # fmt: skip
 

@@ -1,0 +1,141 @@
+"""A command line as it was typed, and how to repeat it with changes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+Change = Mapping[str, str | bool | None]
+"""What to change on a command line: option → its value, True for a flag, None to remove it; empty: nothing."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """A command to repeat as it was typed, but for some options.
+
+    Attributes:
+        change: Options to add, replace, or remove.
+        command: The subcommand that takes them, ``up``; empty: the one that was typed.
+    """
+
+    change: Change
+    command: str = ""
+
+
+_ENV = "--env"
+_SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option that a command takes.
+
+    Attributes:
+        names: All its spellings; the first one is its name. ``--spot`` and ``--no-spot`` are one option.
+        takes_value: Whether a value follows.
+    """
+
+    names: tuple[str, ...]
+    takes_value: bool
+
+
+@dataclass(frozen=True)
+class Word:
+    """A part of a command line.
+
+    Attributes:
+        text: What was typed, one or two arguments.
+        option: Name of the option that it sets; empty if it is an operand.
+    """
+
+    text: tuple[str, ...]
+    option: str = ""
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A command line.
+
+    Attributes:
+        command: Program and subcommand, ``fleet train``.
+        words: Options and operands, in the order typed.
+        program: What follows ``--``.
+        known: All names of options that the command takes.
+    """
+
+    command: str
+    words: tuple[Word, ...] = ()
+    program: tuple[str, ...] = ()
+    known: frozenset[str] = frozenset()
+
+    def changed(self, change: Change) -> Typed:
+        """Return the command line with options added, removed, or replaced."""
+        words = tuple(word for word in self.words if word.option not in change)
+        return replace(self, words=(*_words(change), *words))
+
+    def for_program(self, words: Iterable[str]) -> Typed:
+        """Return the command line with `words` as arguments of the program, in front of those given."""
+        return replace(self, program=(*words, *self.program))
+
+    def takes(self, change: Change) -> bool:
+        """Return whether the command has all options of `change`."""
+        return self.known.issuperset(change)
+
+    def text(self) -> str:
+        """Return the line, quoted for a shell.
+
+        A value of ``--env`` whose name looks like that of a secret is left out: the variable is then taken from the
+        environment.
+        """
+        words = [part for word in self.words for part in _shown(word)]
+        program = ["--", *self.program] if self.program else []
+        return " ".join([self.command, *map(shlex.quote, [*words, *program])])
+
+
+def parse(command: str, arguments: Sequence[str], options: Iterable[Option]) -> Typed:
+    """Split the arguments of a command.
+
+    Args:
+        command: Program and subcommand.
+        arguments: What was typed after them.
+        options: All that the command takes; anything else that begins with a dash is kept as it is.
+    """
+    by_name = {name: option for option in options for name in option.names}
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    words: list[Word] = []
+    rest = list(arguments[:end])
+    while rest:
+        given = rest.pop(0)
+        name, sign, _ = given.partition("=")
+        option = by_name.get(name) or by_name.get(given[:2])
+        if option is None:
+            words.append(Word((given,)))
+            continue
+        attached = bool(sign) or name not in by_name
+        value = [rest.pop(0)] if option.takes_value and not attached and rest else []
+        words.append(Word((given, *value), option.names[0]))
+    known = frozenset(option.names[0] for option in by_name.values())
+    return Typed(command, tuple(words), tuple(arguments[end + 1 :]), known)
+
+
+def command_line(command: str, change: Change) -> str:
+    """Return a command line that was not typed: `command` with the options of `change`."""
+    return Typed(command, _words(change)).text()
+
+
+def _words(change: Change) -> tuple[Word, ...]:
+    return tuple(
+        Word((name,) if value is True else (name, str(value)), name)
+        for name, value in change.items()
+        if value is not None and value is not False
+    )
+
+
+def _shown(word: Word) -> tuple[str, ...]:
+    if word.option != _ENV:
+        return word.text
+    given = word.text[1] if len(word.text) > 1 else word.text[0].removeprefix(f"{_ENV}=").removeprefix("-e")
+    name = given.partition("=")[0]
+    return (_ENV, name) if _SECRET.search(name) else word.text

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from fleet.typed import Option, Typed, command_line, parse
+
+OPTIONS = (
+    Option(("--workers", "-w"), takes_value=True),
+    Option(("--gpu",), takes_value=True),
+    Option(("--spot", "--no-spot"), takes_value=False),
+    Option(("--yes", "-y"), takes_value=False),
+    Option(("--env", "-e"), takes_value=True),
+    Option(("--output", "-o"), takes_value=True),
+)
+
+
+def typed(*arguments: str, command: str = "fleet up") -> Typed:
+    return parse(command, arguments, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--workers", "2", "--gpu", "t4"),
+        ("-w", "2"),
+        ("-w2",),
+        ("--workers=2", "-y"),
+        ("task.py", "--", "--epochs", "5"),
+        ("--no-spot", "-o", "json"),
+        ("--unknown", "x"),
+        ("--workers",),
+    ],
+)
+def test_an_unchanged_line_is_repeated_as_typed(arguments: tuple[str, ...]) -> None:
+    assert typed(*arguments).changed({}).text() == " ".join(["fleet up", *arguments])
+
+
+@pytest.mark.parametrize("spelling", [("--workers", "2"), ("-w", "2"), ("-w2",), ("--workers=2",)])
+def test_every_spelling_of_an_option_is_replaced_and_removed(spelling: tuple[str, ...]) -> None:
+    line = typed("--gpu", "t4", *spelling, "--yes")
+    assert line.changed({"--workers": "3"}).text() == "fleet up --workers 3 --gpu t4 --yes"
+    assert line.changed({"--workers": None}).text() == "fleet up --gpu t4 --yes"
+
+
+def test_a_flag_is_added_once() -> None:
+    assert typed("-y").changed({"--yes": True}).text() == "fleet up --yes"
+    assert typed("--no-spot").changed({"--spot": True}).text() == "fleet up --spot"
+
+
+def test_a_value_that_looks_like_an_option_stays_a_value() -> None:
+    assert typed("--gpu", "--workers", "2").changed({"--workers": None}).text() == "fleet up --gpu --workers 2"
+
+
+def test_words_are_quoted_for_a_shell() -> None:
+    line = typed("--gpu", "a b", "it's.py", "--", "$HOME", "", command="fleet train")
+    assert line.text() == """fleet train --gpu 'a b' 'it'"'"'s.py' -- '$HOME' ''"""
+
+
+def test_arguments_of_the_program_come_after_a_double_dash() -> None:
+    assert typed("task.py").for_program(["--epochs", "5"]).text() == "fleet up task.py -- --epochs 5"
+    assert typed("task.py", "--", "x").for_program(["-v"]).text() == "fleet up task.py -- -v x"
+
+
+@pytest.mark.parametrize(
+    "spelling", [("--env", "API_KEY=hunter2"), ("-e", "API_KEY=hunter2"), ("--env=API_KEY=hunter2",)]
+)
+def test_values_of_secret_variables_are_left_out(spelling: tuple[str, ...]) -> None:
+    assert typed(*spelling).text() == "fleet up --env API_KEY"
+    assert typed("-e", "BATCH=5").text() == "fleet up -e BATCH=5"
+
+
+def test_a_command_takes_its_own_options_alone() -> None:
+    assert typed().takes({"--workers": "3"})
+    assert not typed().takes({"--chief": True})
+    assert command_line("fleet up", {"--retry-until-up": True}) == "fleet up --retry-until-up"
