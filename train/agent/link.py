@@ -13,8 +13,11 @@ import hmac
 import json
 from typing import Any, Dict, Optional, Tuple
 
+from train.agent.strict_json import JsonError, parse_object
+
 NONCE_BYTES = 16
 LONGEST_LINE = 1 << 20  # bytes
+LONGEST_MESSAGE = 16 << 20  # bytes, of who has proven to know the secret; readers may set a lower limit
 LONGEST_GREETING = 1 << 12  # bytes, of somebody who has proven nothing
 _HEX = 64
 
@@ -34,13 +37,21 @@ def _greeting(job: str, attempt: int, task: str) -> bytes:
     return json.dumps([job, attempt, task]).encode()
 
 
-def _read(line: bytes) -> Message:
+def _read(line: bytes, limit_bytes: int) -> Message:
     try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise LinkError("not a line of JSON") from error
-    if not isinstance(value, dict):
-        raise LinkError("not an object")
+        return parse_object(line, limit_bytes)
+    except JsonError as error:
+        raise LinkError(f"a line that is not a message: {error}") from error
+
+
+def _proves(given: object, expected: str) -> bool:
+    # As bytes: compare_digest refuses text that is not ASCII.
+    return isinstance(given, str) and hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise LinkError("a name that is not text")
     return value
 
 
@@ -90,7 +101,7 @@ class Session:
         if not hmac.compare_digest(mac, expected):
             raise LinkError("a message that the other end did not seal")
         self._received += 1
-        return _read(text)
+        return _read(text, LONGEST_MESSAGE)
 
 
 class _Transcript:
@@ -102,8 +113,7 @@ class _Transcript:
         return _digest(self._secret, b"proof", of, *self._parts).hex()
 
     def check(self, of: bytes, message: Message) -> None:
-        given = message.get("proof")
-        if not isinstance(given, str) or not hmac.compare_digest(given.encode(), self.proof(of).encode()):
+        if not _proves(message.get("proof"), self.proof(of)):
             raise LinkError("the other end does not know the job's secret")
 
     def key(self, of: bytes) -> bytes:
@@ -134,7 +144,7 @@ class ChiefGreeting:
         Raises:
             LinkError: it cannot.
         """
-        message = _read(line)
+        message = _read(line, LONGEST_GREETING)
         if self._transcript is None:
             return self._answer(message), None
         self._transcript.check(b"peer", message)
@@ -144,7 +154,7 @@ class ChiefGreeting:
         hello = message.get("hello")
         if not isinstance(hello, list) or len(hello) != 3 or hello[:2] != [self._job, self._attempt]:
             raise LinkError("a greeting of another job or attempt")
-        self.task = str(hello[2])
+        self.task = _text(hello[2])
         greeting = _greeting(self._job, self._attempt, self.task)
         self._transcript = _Transcript(self._secret, greeting, _nonce(message), self._nonce)
         return _line({"nonce": self._nonce.hex(), "proof": self._transcript.proof(b"chief")})
@@ -177,7 +187,7 @@ class PeerGreeting:
         Raises:
             LinkError: the other end is not the chief of our job.
         """
-        message = _read(line)
+        message = _read(line, LONGEST_GREETING)
         transcript = _Transcript(self._secret, self._greeting, self._nonce, _nonce(message))
         transcript.check(b"chief", message)
         return _line({"proof": transcript.proof(b"peer")}), Session(transcript.key(b"peer"), transcript.key(b"chief"))
@@ -190,7 +200,7 @@ class PeerGreeting:
 
 
 def _port_proof(secret: bytes, task: str, greeting: bytes, nonce: bytes) -> str:
-    return _digest(secret, b"port", task.encode(), greeting, nonce).hex()
+    return _digest(secret, b"port", task.encode("utf-8", "surrogatepass"), greeting, nonce).hex()
 
 
 def port_question(job: str, attempt: int, asker: str, nonce: bytes) -> bytes:
@@ -204,11 +214,11 @@ def port_answer(secret: bytes, job: str, attempt: int, task: str, line: bytes) -
     Raises:
         LinkError: it is no such question, or one of another job or attempt.
     """
-    message = _read(line)
+    message = _read(line, LONGEST_GREETING)
     asked = message.get("port")
     if not isinstance(asked, list) or len(asked) != 3 or asked[:2] != [job, attempt]:
         raise LinkError("a question of another job or attempt")
-    greeting = _greeting(job, attempt, str(asked[2]))
+    greeting = _greeting(job, attempt, _text(asked[2]))
     return _line({"task": task, "proof": _port_proof(secret, task, greeting, _nonce(message))})
 
 
@@ -218,12 +228,8 @@ def port_owner(secret: bytes, job: str, attempt: int, asker: str, nonce: bytes, 
     Raises:
         LinkError: it is not of this job.
     """
-    message = _read(line)
-    task, given = message.get("task"), message.get("proof")
-    if not isinstance(task, str) or not isinstance(given, str):
-        raise LinkError("no proof")
-    if not hmac.compare_digest(
-        given.encode(), _port_proof(secret, task, _greeting(job, attempt, asker), nonce).encode()
-    ):
+    message = _read(line, LONGEST_GREETING)
+    task = _text(message.get("task"))
+    if not _proves(message.get("proof"), _port_proof(secret, task, _greeting(job, attempt, asker), nonce)):
         raise LinkError("the other end does not know the job's secret")
     return task

@@ -22,10 +22,11 @@ from train.agent.link import (
 )
 from train.agent.loop import READ, WRITE, Loop
 from train.agent.records import Member
+from train.agent.strangers import Acceptor, most_strangers
 from train.agent.wire import LineBuffer, LineTooLongError
 
 GREETING_DEADLINE_S = 5.0
-_STRANGERS = 64  # connections that have proven nothing, at a time
+_MOST_UNSENT = 16 << 20  # bytes that wait for an agent that does not read
 _RETRY_S = (0.05, 1.0)
 _BEAT: Message = {"beat": 1}
 _AT_ONCE = 1 << 16
@@ -71,6 +72,8 @@ class Line:
         """Send a line, at once as far as possible."""
         self._outgoing += data
         self._flush()
+        if len(self._outgoing) > _MOST_UNSENT:
+            self._break("its agent does not read")
 
     def close(self) -> None:
         """End the connection."""
@@ -119,6 +122,11 @@ class Line:
             self._hand_on()
         except (LinkError, LineTooLongError) as error:
             self._break(str(error))
+        except Exception:
+            if self.trusted:
+                raise
+            # Nobody who has proven nothing may end this process, whatever was overlooked in reading what they sent.
+            self._break("a greeting that cannot be read")
 
     def _hand_on(self) -> None:
         while self.open:
@@ -300,6 +308,8 @@ class Links:
     ) -> None:
         self._loop = loop
         self._listener = listener
+        self._acceptor = Acceptor(listener)
+        self._most_strangers = most_strangers(len(others))
         self._bond = bond
         self._me = me
         self._others = dict(others)
@@ -392,6 +402,7 @@ class Links:
         self._strangers.clear()
         self._guests.clear()
         self._loop.unwatch(self._listener.fileno())
+        self._acceptor.close()
 
     # --- our call -----------------------------------------------------------------------------------------------
 
@@ -424,16 +435,15 @@ class Links:
     # --- calls of the others -------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
+        accepted = self._acceptor.accept()
+        if accepted is None:
             return
-        connection.setblocking(False)
+        connection, _ = accepted
         greeting = ChiefGreeting(self._bond.secret, self._bond.job, _EVERY_ATTEMPT, os.urandom(NONCE_BYTES))
         line = Line(self._loop, connection, lambda data: self._take(guest, data), lambda why: self._ended(guest, why))
         guest = _Guest(line, greeting)
         self._strangers.append(guest)
-        if len(self._strangers) > _STRANGERS:
+        if len(self._strangers) > self._most_strangers:
             self._strangers.pop(0).line.close()
 
     def _take(self, guest: _Guest, data: bytes) -> None:

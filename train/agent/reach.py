@@ -23,11 +23,11 @@ from train.agent.link import (
 from train.agent.links import Bond
 from train.agent.loop import READ, WRITE, Loop
 from train.agent.records import Member
+from train.agent.strangers import Acceptor, most_strangers
 
 VISIT_DEADLINE_S = 5.0  # for one port
 VISITS_DEADLINE_S = 20.0  # for all
 _AT_ONCE = 128
-_STRANGERS = 64
 _RESET = struct.pack("ii", 1, 0)
 _CLAUSES = {
     errno.ETIMEDOUT: gate.TIMED_OUT,
@@ -64,7 +64,8 @@ class Door:
         self._listener = listener
         self._bond = bond
         self._task = task
-        self._room = visitors + _STRANGERS
+        self._acceptor = Acceptor(listener)
+        self._room = most_strangers(visitors)
         self._guests: Dict[socket.socket, bytearray] = {}
         self._open = True
         listener.setblocking(False)
@@ -77,13 +78,13 @@ class Door:
             self._loop.unwatch(self._listener.fileno())
             for guest in list(self._guests):
                 self._drop(guest)
+            self._acceptor.close()
 
     def _accept(self) -> None:
-        try:
-            guest, _ = self._listener.accept()
-        except OSError:
+        accepted = self._acceptor.accept()
+        if accepted is None:
             return
-        guest.setblocking(False)
+        guest, _ = accepted
         self._guests[guest] = bytearray()
         if len(self._guests) > self._room:
             self._drop(next(iter(self._guests)))
@@ -109,7 +110,7 @@ class Door:
         bond = self._bond
         try:
             guest.send(port_answer(bond.secret, bond.job, bond.attempt, self._task, line))
-        except (LinkError, OSError):
+        except Exception:  # noqa: BLE001 - of a stranger's line; nothing that it holds may end this process
             self._drop(guest)
 
     def _drop(self, guest: socket.socket) -> None:

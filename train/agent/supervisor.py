@@ -16,6 +16,7 @@ from train.agent.disk import remove_file
 from train.agent.errors import RefusedError
 from train.agent.gang import Terms, most_attempts
 from train.agent.journal import last_attempt, states, write_result
+from train.agent.link import LinkError
 from train.agent.links import Bond, Events, Links
 from train.agent.loop import READ, Loop
 from train.agent.node import Dial, Due, Heard, Knock, LinkDown, LinkUp, Node, NodeAction, NodeEvent, StopAsked, Tell
@@ -30,6 +31,7 @@ from train.agent.records import (
     Inspect,
     Invite,
     JobResult,
+    MalformedRecordError,
     Notice,
     Phase,
     Record,
@@ -303,7 +305,10 @@ class Supervisor:
             self._actions[type(action)](action)
 
     def _hear(self, seat: str, values: Dict[str, Any]) -> None:
-        message = from_wire(values)
+        try:
+            message = from_wire(values)
+        except MalformedRecordError as error:
+            raise LinkError(f"its agent sent a message that cannot be read: {error}") from error
         if isinstance(message, Report) and message.facts is not None:
             ahead_s = message.clock - time.time()
             message = message._replace(facts=message.facts._replace(ahead_s=ahead_s))

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import itertools
+import re
 import secrets
 import selectors
 import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
 from train.agent.link import LONGEST_GREETING, NONCE_BYTES, ChiefGreeting, LinkError, PeerGreeting, Session
+from train.agent.strangers import Acceptor, most_strangers
 from train.agent.wire import LineBuffer, LineTooLongError
 from train.rendezvous.meeting import FAILED_CODE, SLACK_S, AbandonedError, MeetingError, Party, Value, other_size
 
@@ -24,6 +28,9 @@ _NAME = "rendezvous"
 _LONGEST = 16 << 20  # bytes of a message
 _RETRY_S = 0.2
 _SEND_S = 10.0
+_GREETING_S = 5.0
+_UNPROVEN_NAMED = 4
+_HEXADECIMAL = re.compile(r"(?:[0-9a-f]{2})+")
 _AT_ONCE = 1 << 16
 
 
@@ -112,8 +119,10 @@ class TcpMeeting:
         """See Meeting."""
         if self._party.rank:
             self._say({"about": about, "value": mine})
-            answer = self.hear(about, deadline_s)
-            return [dict(value) for value in answer["values"]]
+            values = self.hear(about, deadline_s).get("values")
+            if not isinstance(values, list) or len(values) != self.size or not _all_objects(values):
+                raise _unexpected(self._place)
+            return values
         found = self._take(about, deadline_s, strict=True)
         missing = [rank for rank in range(1, self.size) if rank not in found]
         if missing:
@@ -163,8 +172,8 @@ class TcpMeeting:
 
         def took(rank: int, message: Value | None) -> None:
             if message is not None and "abandoned" not in message:
-                if message.get("about") == about:
-                    found[rank] = dict(message["value"])
+                if message.get("about") == about and _all_objects([message.get("value")]):
+                    found[rank] = message["value"]
                     waiting.discard(rank)
                 return
             waiting.discard(rank)
@@ -178,7 +187,7 @@ class TcpMeeting:
         who = self._party.name(rank)
         if message is None:
             raise MeetingError(f"{who} is gone: its connection to {self._place} broke")
-        error = AbandonedError(who, str(message.get("sentence")), int(message.get("code", FAILED_CODE)))
+        error = _abandoned(who, message)
         for other in self._lines:
             if other != rank:
                 self._send(other, message)
@@ -214,12 +223,25 @@ class TcpMeeting:
         if answer is None:
             raise self._gone()
         if "abandoned" in answer:
-            who = self._party.name(int(answer["abandoned"]))
-            raise AbandonedError(who, str(answer.get("sentence")), int(answer.get("code", FAILED_CODE)))
+            rank = answer["abandoned"]
+            raise _abandoned(self._party.name(rank) if isinstance(rank, int) else "a process", answer)
         return answer
 
     def _gone(self) -> MeetingError:
         return AbandonedError(self._party.name(0), f"its connection at {self._place} broke", FAILED_CODE)
+
+
+def _all_objects(values: list[Any]) -> bool:
+    return all(isinstance(value, dict) for value in values)
+
+
+def _abandoned(who: str, message: Value) -> AbandonedError:
+    code = message.get("code")
+    return AbandonedError(who, str(message.get("sentence")), code if isinstance(code, int) else FAILED_CODE)
+
+
+def _unexpected(place: str) -> MeetingError:
+    return MeetingError(f"rank 0 at {place} sent something that this version of fleet does not expect")
 
 
 def _serve(lines: dict[int, _Line], waiting: set[int], end: float, took: Callable[[int, Value | None], None]) -> None:
@@ -274,6 +296,21 @@ def _job_secret(secret: str, drawn: str) -> str:
     return hmac.digest(secret.encode(), b"job " + bytes.fromhex(drawn), "sha256").hex()
 
 
+class _Stranger:
+    """A connection that has not proven anything yet.
+
+    Args:
+        line: The connection.
+        greeting: The proof, as far as it has come.
+        until: Time by which it must be complete, of the monotonic clock.
+    """
+
+    def __init__(self, line: _Line, greeting: ChiefGreeting, until: float) -> None:
+        self.line = line
+        self.greeting = greeting
+        self.until = until
+
+
 class _Host:
     """Rank 0 while the others come.
 
@@ -289,7 +326,9 @@ class _Host:
         self._secret = secret
         self._place = place
         self._proven: dict[int, _Line] = {}
-        self._strangers: set[str] = set()
+        self._unproven: dict[_Stranger, None] = {}  # the oldest first
+        self._most_unproven = most_strangers(party.size)
+        self._refused: set[str] = set()  # addresses
         self._selector = selectors.DefaultSelector()
         try:
             self._listener = socket.create_server(("", port), backlog=1024)
@@ -299,6 +338,7 @@ class _Host:
                 cause=error.strerror or "",
                 next_step="another port: --rendezvous tcp://HOST:PORT",
             ) from error
+        self._acceptor = Acceptor(self._listener)
 
     def wait(self, deadline_s: float) -> TcpMeeting:
         """The meeting, once all are there."""
@@ -310,13 +350,19 @@ class _Host:
                     line.socket.close()
                 raise
             finally:
-                for key in list(self._selector.get_map().values()):
-                    if key.data is not None:
-                        key.data[0].socket.close()
+                self._acceptor.close()
+                for stranger in list(self._unproven):
+                    self._drop(stranger)
         drawn = secrets.token_hex(NONCE_BYTES)
         meeting = TcpMeeting(self._party, self._place, self._proven, _job_secret(self._secret, drawn))
-        for line in self._proven.values():
-            line.send({"size": self._party.size, "drawn": drawn})
+        for rank, line in self._proven.items():
+            try:
+                line.send({"size": self._party.size, "drawn": drawn})
+            except OSError as error:
+                meeting.close()
+                raise MeetingError(
+                    f"{self._party.name(rank)} is gone: its connection to {self._place} broke"
+                ) from error
         return meeting
 
     def _wait(self, deadline_s: float) -> None:
@@ -324,17 +370,31 @@ class _Host:
         self._listener.settimeout(0.0)
         self._selector.register(self._listener, selectors.EVENT_READ)
         while len(self._proven) < self._party.size - 1:
-            left = end - time.monotonic()
-            if left <= 0:
+            now = time.monotonic()
+            if now >= end:
                 raise self._absent(deadline_s)
-            for key, _ in self._selector.select(left):
+            self._drop_late(now)
+            until = min([end, *(one.until for one in itertools.islice(self._unproven, 1))])
+            for key, _ in self._selector.select(max(0.0, until - now)):
                 self._ready(key.data)
 
-    def _ready(self, known: tuple[_Line, ChiefGreeting] | None) -> None:
-        if known is None:
+    def _drop_late(self, now: float) -> None:
+        for stranger in [one for one in self._unproven if one.until <= now]:
+            self._drop(stranger)
+
+    def _drop(self, stranger: _Stranger) -> None:
+        del self._unproven[stranger]
+        self._selector.unregister(stranger.line.socket)
+        stranger.line.socket.close()
+
+    def _ready(self, stranger: _Stranger | None) -> None:
+        if stranger is None:
             self._accept()
-            return
-        line, greeting = known
+        elif stranger in self._unproven:  # it may have been dropped for another in the same turn
+            self._hear(stranger)
+
+    def _hear(self, stranger: _Stranger) -> None:
+        line, greeting = stranger.line, stranger.greeting
         alive = line.read()
         try:
             while line.session is None and (text := line.line()) is not None:
@@ -343,26 +403,30 @@ class _Host:
                     line.write(answer)
                 if session is not None:
                     line.prove(session)
-                    self._arrived(line, greeting.task)
-        except (LinkError, OSError):
+        except Exception:  # noqa: BLE001 - of a stranger's bytes; nothing that they hold may end the rendezvous
             alive = False
-        if line.session is not None or not alive:
+        if line.session is not None:
+            del self._unproven[stranger]
             self._selector.unregister(line.socket)
-        if line.session is None and not alive:
-            self._strangers.add(line.peer)
-            line.socket.close()
+            self._arrived(line, greeting.task)
+        elif not alive:
+            self._refused.add(line.peer)
+            self._drop(stranger)
 
     def _accept(self) -> None:
-        try:
-            connection, address = self._listener.accept()
-        except OSError:
+        accepted = self._acceptor.accept()
+        if accepted is None:
             return
-        connection.settimeout(0.0)
+        connection, address = accepted
         greeting = ChiefGreeting(self._secret.encode(), _NAME, 0, secrets.token_bytes(NONCE_BYTES))
-        self._selector.register(connection, selectors.EVENT_READ, (_Line(connection, str(address[0])), greeting))
+        stranger = _Stranger(_Line(connection, str(address[0])), greeting, time.monotonic() + _GREETING_S)
+        self._unproven[stranger] = None
+        self._selector.register(connection, selectors.EVENT_READ, stranger)
+        if len(self._unproven) > self._most_unproven:
+            self._drop(next(iter(self._unproven)))
 
     def _arrived(self, line: _Line, task: str) -> None:
-        rank = int(task) if task.isdecimal() else -1
+        rank = int(task) if re.fullmatch(r"[0-9]{1,9}", task) else -1
         if not 0 < rank < self._party.size or rank in self._proven:
             raise MeetingError(
                 f"a process came to {self._place} as rank {task}, and "
@@ -376,7 +440,7 @@ class _Host:
         who = self._party.names(missing)
         error = MeetingError(
             f"waited {waited_s:g} s for {who} at {self._place}: it has not started, or cannot connect",
-            cause=f"{', '.join(sorted(self._strangers))} came without the secret" if self._strangers else "",
+            cause=self._without_secret(),
         )
         words = {"abandoned": 0, "sentence": error.sentence, "code": FAILED_CODE}
         for line in self._proven.values():
@@ -384,42 +448,102 @@ class _Host:
                 line.send(words)
         return error
 
+    def _without_secret(self) -> str:
+        addresses = sorted(self._refused)
+        if not addresses:
+            return ""
+        more = f" and {len(addresses) - _UNPROVEN_NAMED} more" if len(addresses) > _UNPROVEN_NAMED else ""
+        return f"{', '.join(addresses[:_UNPROVEN_NAMED])}{more} came without the secret"
+
 
 def _visit(host: str, port: int, party: Party, secret: str, deadline_s: float) -> TcpMeeting:
     place = f"{host}:{port}"
-    end = time.monotonic() + deadline_s
-    line = _connected(host, port, end)
-    if isinstance(line, str):
-        raise MeetingError(
-            f"waited {deadline_s:g} s for {party.name(0)} at {place}: it has not started, or cannot be reached",
-            cause=line,
-        )
+    line = _proven(host, port, party, secret, deadline_s)
     try:
-        _prove(line, party, secret, end, place)
         welcome = TcpMeeting(party, place, {0: line}, "").hear("start", deadline_s)
-        size = int(welcome["size"])
+        size, drawn = _read_welcome(welcome, place)
         if party.size not in (0, size):
             raise other_size(party, size)
     except BaseException:
         line.socket.close()
         raise
     whole = Party(party.rank, size, party.nodes)
-    return TcpMeeting(whole, place, {0: line}, _job_secret(secret, str(welcome["drawn"])))
+    return TcpMeeting(whole, place, {0: line}, _job_secret(secret, drawn))
+
+
+def _read_welcome(welcome: Value, place: str) -> tuple[int, str]:
+    size, drawn = welcome.get("size"), welcome.get("drawn")
+    if not isinstance(size, int) or not isinstance(drawn, str) or not _HEXADECIMAL.fullmatch(drawn):
+        raise _unexpected(place)
+    return size, drawn
+
+
+class _HungUpError(Exception):
+    """The other end closed the connection before it had answered."""
+
+
+def _proven(host: str, port: int, party: Party, secret: str, deadline_s: float) -> _Line:
+    """A connection to rank 0 on which both have proven to know the secret.
+
+    Rank 0 closes connections that have not proven anything when it has too many of them; such a connection is made
+    again until time is over.
+    """
+    end = time.monotonic() + deadline_s
+    closed = 0
+    while True:
+        line = _connected(host, port, end)
+        if isinstance(line, str):
+            break
+        try:
+            _prove(line, party, secret, end, f"{host}:{port}")
+        except _HungUpError:
+            line.socket.close()
+            closed += 1
+        except BaseException:
+            line.socket.close()
+            raise
+        else:
+            return line
+        if time.monotonic() + _RETRY_S >= end:
+            line = "connections are accepted and closed again without an answer"
+            break
+        time.sleep(_RETRY_S)
+    who = f"waited {deadline_s:g} s for {party.name(0)} at {host}:{port}"
+    if closed:
+        raise MeetingError(
+            f"{who}: it does not answer",
+            cause=f"{closed} connection{'s were' if closed > 1 else ' was'} closed before an answer came: "
+            "another program uses this port, or too many connections without the secret keep rank 0 busy",
+        )
+    raise MeetingError(f"{who}: it has not started, or cannot be reached", cause=line)
 
 
 def _prove(line: _Line, party: Party, secret: str, end: float, place: str) -> None:
     greeting = PeerGreeting(secret.encode(), _NAME, 0, str(party.rank), secrets.token_bytes(NONCE_BYTES))
     try:
         line.write(greeting.first())
-        answer, session = greeting.take(_next_line(line, end))
+        text = _next_line(line, end)
+    except OSError as error:
+        raise _HungUpError from error
+    except LinkError as error:
+        raise _without_secret(place, error) from error
+    try:
+        answer, session = greeting.take(text)
+    except LinkError as error:
+        raise _without_secret(place, error) from error
+    try:
         line.write(answer)
-    except (LinkError, OSError) as error:
-        raise MeetingError(
-            f"who answers at {place} does not know the secret of the meeting",
-            cause=str(error),
-            next_step=f"the same {SECRET_VARIABLE} for all processes, and a port that nobody else uses",
-        ) from error
+    except OSError as error:
+        raise _HungUpError from error
     line.prove(session)
+
+
+def _without_secret(place: str, error: LinkError) -> MeetingError:
+    return MeetingError(
+        f"who answers at {place} does not know the secret of the meeting",
+        cause=str(error),
+        next_step=f"the same {SECRET_VARIABLE} for all processes, and a port that nobody else uses",
+    )
 
 
 def _connected(host: str, port: int, end: float) -> _Line | str:
@@ -437,7 +561,7 @@ def _next_line(line: _Line, end: float) -> bytes:
     while (text := line.line()) is None:
         line.socket.settimeout(max(0.1, end - time.monotonic()))
         if not line.read():
-            raise LinkError("it hung up")
+            raise _HungUpError
     return text
 
 

@@ -1,0 +1,97 @@
+"""Read JSON that another process sent: every way in which it can be wrong is one exception."""
+
+import json
+import math
+from typing import Any, Dict, List, NoReturn, Tuple, Union
+
+MAX_DEPTH = 32
+MAX_INTEGER = 1 << 63
+
+
+class JsonError(ValueError):
+    """The text is not JSON that this program accepts."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise JsonError(f"{name} is not a number")
+
+
+def parse_json(text: Union[bytes, str]) -> Any:
+    """Return the value of a JSON text of any shape; NaN and infinities are numbers.
+
+    Raises:
+        JsonError: it is not JSON, or it is nested too deeply.
+    """
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "surrogateescape")
+        return json.loads(text)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise JsonError("not JSON") from error
+
+
+def parse_object(text: bytes, limit_bytes: int) -> Dict[str, Any]:
+    """Return a JSON object whose size, depth, numbers, and strings are all within bounds.
+
+    Args:
+        text: One JSON text.
+        limit_bytes: Longest text that is accepted.
+
+    Raises:
+        JsonError: it is not such an object.
+    """
+    if len(text) > limit_bytes:
+        raise JsonError(f"longer than {limit_bytes} bytes")
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise JsonError("not JSON") from error
+    if not isinstance(value, dict):
+        raise JsonError("not an object")
+    _check(value)
+    return value
+
+
+def _check(root: Any) -> None:
+    ahead: List[Tuple[Any, int]] = [(root, 1)]
+    while ahead:
+        value, depth = ahead.pop()
+        if isinstance(value, (dict, list)):
+            if depth > MAX_DEPTH:
+                raise JsonError("nested too deeply")
+            if isinstance(value, dict):
+                ahead += [(key, depth) for key in value]
+                value = value.values()
+            ahead += [(item, depth + 1) for item in value]
+        elif isinstance(value, str):
+            check_text(value)
+        elif value is not None:
+            check_number(value)
+
+
+def check_text(value: str) -> None:
+    """Refuse a string that cannot be written as bytes again.
+
+    Bytes that are not UTF-8 travel as surrogates (PEP 383); other lone surrogates have no bytes.
+
+    Raises:
+        JsonError: it holds such a surrogate.
+    """
+    if not value.isascii():
+        try:
+            value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise JsonError("a string with half a character") from error
+
+
+def check_number(value: Any) -> None:
+    """Refuse a number that arithmetic on a host or a client does not expect.
+
+    Raises:
+        JsonError: it is not finite, or an integer of more than 64 bits.
+    """
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise JsonError("a number that is not finite")
+    elif not -MAX_INTEGER <= value < MAX_INTEGER:
+        raise JsonError("a number that is too large")
