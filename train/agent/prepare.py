@@ -39,7 +39,9 @@ from train.agent.store import (
 )
 from train.agent.wire import Channel
 
-JOBS_KEPT = 5
+CACHED_JOBS = 5
+"""Pushed contents of this many newest jobs stay in the store, so that a repeat sends nothing again."""
+
 STREAM_DEADLINE_S = 300.0  # without a byte
 _ENDING_S = 20.0  # a chief whose peers do not hang up waits for their link timeout
 _PREPARING_S = 3.0
@@ -233,8 +235,10 @@ def _bring(channel: Channel, reservation: Reservation) -> None:
     joins = reservation.request.join
     if os.path.exists(paths.job) and not joins:
         raise RefusedError(Refusal.REQUEST, f"job {reservation.request.job} has run on this host already")
-    remove_tree(paths.source if joins else paths.folder)
-    _prune(host, objects_of(entries))
+    kept = joins and os.path.exists(paths.job) and os.path.isdir(paths.source)
+    if not kept:
+        remove_tree(paths.source if joins else paths.folder)
+    discard_unused(host, objects_of(entries))
     want = missing(host.store, entries)
     _check_disk(host, bytes_needed(entries, want))
     make_folder(host.store)
@@ -242,15 +246,12 @@ def _bring(channel: Channel, reservation: Reservation) -> None:
         reservation.own_folder()
     make_folder(paths.folder)
     write_atomic(paths.objects, "\n".join(sorted(objects_of(entries))).encode())
-    write_atomic(paths.bundle, json.dumps({"entries": to_dict(entries)}).encode("utf-8", "surrogateescape"))
     channel.send(want)
     if want.objects:
         sizes = {entry.sha256: entry.size for entry in entries}
         _receive(channel, Receiver(host.store, [(one, sizes[one]) for one in want.objects]))
-    if reservation.request.folder:
-        os.symlink(reservation.request.folder, paths.source)
-    else:
-        materialise(host.store, entries, paths.source)
+    if not kept:
+        _lay_out_source(reservation)
     for folder in (paths.checkpoints, paths.logs, paths.model):
         make_folder(folder)
 
@@ -281,8 +282,22 @@ def _check_disk(host: HostPaths, needed: int) -> None:
         )
 
 
-def _finished_jobs(host: HostPaths) -> List[str]:
-    """Folders of jobs, newest first; all are finished, since the lock is ours. Never committed ones are removed."""
+def _lay_out_source(reservation: Reservation) -> None:
+    """Make the task's working directory, and record what was pushed into it.
+
+    The record is written last: a file that changed after it was changed by the task.
+    """
+    request, paths = reservation.request, reservation.paths
+    if request.folder:
+        os.symlink(request.folder, paths.source)
+    else:
+        materialise(reservation.host.store, request.entries, paths.source)
+    values = {"entries": to_dict(request.entries)}
+    write_atomic(paths.bundle, json.dumps(values).encode("utf-8", "surrogateescape"))
+
+
+def _committed_jobs(host: HostPaths) -> List[str]:
+    """Return the directories of committed jobs, newest first; remove reservations that were never committed."""
     changed: Dict[str, float] = {}
     try:
         names = os.listdir(host.jobs)
@@ -297,15 +312,21 @@ def _finished_jobs(host: HostPaths) -> List[str]:
     return sorted(changed, key=lambda path: changed[path], reverse=True)
 
 
-def _prune(host: HostPaths, needed: Set[str]) -> None:
-    """Remove all but the newest finished jobs, and contents that no job that is left names."""
-    jobs = _finished_jobs(host)
-    if len(jobs) <= JOBS_KEPT:
+def discard_unused(host: HostPaths, needed: Set[str]) -> None:
+    """Remove what can be made again: uncommitted reservations, and pushed contents that only older jobs name.
+
+    Jobs stay, whatever their age and number. An old job's working directory keeps its own copies and hard links, so
+    it does not need the store. The caller must hold the host's lock.
+
+    Args:
+        host: Paths of the fleet on this host.
+        needed: Hashes of contents that stay in any case.
+    """
+    jobs = _committed_jobs(host)
+    if len(jobs) <= CACHED_JOBS:
         return
-    for path in jobs[JOBS_KEPT:]:
-        remove_tree(path)
     keep = set(needed)
-    for path in jobs[:JOBS_KEPT]:
+    for path in jobs[:CACHED_JOBS]:
         for task in os.listdir(path):
             keep.update(read_text(TaskPaths(os.path.join(path, task)).objects).split())
     prune_objects(host.store, keep)

@@ -261,16 +261,50 @@ def test_members_without_the_task_as_it_was_prepared_are_refused(connect: Connec
     assert "is not prepared" in agent.expect(Refused).reason
 
 
-def test_the_five_newest_jobs_are_kept_and_the_contents_that_they_name(connect: Connect) -> None:
+RESULTS = """
+import os
+for name in ("MODEL", "CHECKPOINT", "LOG"):
+    with open(os.path.join(os.environ[f"FLEET_{name}_DIR"], "result"), "w") as file:
+        file.write(name)
+open("written", "w").write("by the job")
+print("said", open("data").read())
+raise SystemExit(int(os.environ["FLEET_JOB_ID"] == "j1"))
+"""
+
+
+def test_no_later_job_deletes_what_a_job_left_behind(connect: Connect) -> None:
+    agent = connect()
+    for n in range(9):
+        bundle = Bundle(f"{RESULTS}# {n}\n")
+        bundle.add("data", b"data of %d" % n, EntryKind.DATA)
+        committed([agent], f"j{n}", bundle)
+        follow(agent, Follow(f"j{n}", "worker-0"))
+    for n in range(9):
+        task = agent.root / f"jobs/j{n}/worker-0"
+        left = ["model/result", "checkpoints/result", "logs/result", "src/written", "src/data", "attempt-1/log"]
+        assert [(task / path).read_bytes() for path in left] == [
+            b"MODEL", b"CHECKPOINT", b"LOG", b"by the job", b"data of %d" % n, b"said data of %d\n" % n
+        ]  # fmt: skip
+
+
+def test_a_host_that_joins_its_job_again_keeps_what_the_task_wrote(connect: Connect) -> None:
+    agent, bundle = connect(), Bundle("open('written', 'w').write('by the job')\n")
+    committed([agent], "j", bundle)
+    follow(agent, Follow("j", "worker-0"))
+    assert isinstance(agent.prepare("j", bundle, join=True), Prepared)
+    assert (agent.root / "jobs/j/worker-0/src/written").read_text() == "by the job"
+
+
+def test_pushed_contents_that_only_older_jobs_name_are_removed(connect: Connect) -> None:
     agent = connect()
     for n in range(7):
         bundle = Bundle(f"print({n})")
         bundle.add("data", b"common", EntryKind.DATA)
         committed([agent], f"j{n}", bundle)
         follow(agent, Follow(f"j{n}", "worker-0"))
-    assert sorted(path.name for path in (agent.root / "jobs").iterdir()) == [f"j{n}" for n in range(1, 7)]
     kept = {path.read_bytes() for path in (agent.root / "store").rglob("*") if path.is_file()}
     assert kept == {b"common", *(f"print({n})".encode() for n in range(1, 7))}
+    assert (agent.root / "jobs/j0/worker-0/src/data").read_bytes() == b"common"
 
 
 def test_what_an_agent_that_was_killed_while_preparing_left_is_removed(connect: Connect) -> None:
