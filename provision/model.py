@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from ipaddress import IPv4Network
 
 
 class InstanceState(Enum):
@@ -210,6 +211,29 @@ class Quote:
     priced_at: str = ""
     delete_after_s: int = 0
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SshAccess:
+    """Who can reach the instances of a fleet by SSH, as the fleet's own firewall rule says.
+
+    Attributes:
+        open_to: Ranges of addresses in CIDR notation; empty: the provider has no such rule.
+        callers: Addresses of this computer in CIDR notation; empty: not known, or of no importance.
+        changed: This call changed the rule.
+        before: What the rule allowed before this call changed it.
+    """
+
+    open_to: tuple[str, ...] = ()
+    callers: tuple[str, ...] = ()
+    changed: bool = False
+    before: tuple[str, ...] = ()
+
+    @property
+    def admits_caller(self) -> bool:
+        """Whether every known address of this computer is in one of the ranges."""
+        ranges = [IPv4Network(text, strict=False) for text in self.open_to if ":" not in text]
+        return all(any(IPv4Network(one).subnet_of(network) for network in ranges) for one in self.callers)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,6 @@ _WORDS = {
     "disk_type": "disk type",
     "network": "network",
     "subnetwork": "subnetwork",
-    "ssh_from": "SSH from",
     "ssh_user": "login name",
     "ssh_port": "SSH port",
     "scopes": "scopes",

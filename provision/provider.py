@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from provision.model import Finding, FleetSpec, Host, Instance, Quote
+from provision.model import Finding, FleetSpec, Host, Instance, Quote, SshAccess
 
 Progress = Callable[[str, str], None]
 """Called with an instance's name and what is being done with it, ``("worker-0", "starting sshd")``; with the name of
@@ -105,6 +105,22 @@ class Provider(Protocol):
 
         Raises:
             ProviderError: one does not run, or has not published its host key.
+        """
+
+    def open_ssh(self, spec: FleetSpec, *, make: bool = False) -> SshAccess:
+        """Let this computer reach the instances of `spec` by SSH, if a firewall of the fleet's own decides that.
+
+        Ranges of addresses that the user named are never widened.
+
+        Args:
+            spec: The fleet.
+            make: Create what is missing and apply what `spec` says; only while the lock of the fleet is held.
+
+        Returns:
+            Who can reach the instances now; empty if nothing of the fleet's own decides that.
+
+        Raises:
+            ProviderError: the address of this computer is not known, or the rule cannot be changed.
         """
 
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:

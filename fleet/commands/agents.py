@@ -14,6 +14,7 @@ from provision.model import Host
 from train.agent.records import Inspect, JobReport, Stop, Stopped
 
 if TYPE_CHECKING:
+    from fleet.commands.access import Access
     from fleet.remote.channel import AgentChannel
     from fleet.remote.fanout import Outcome
 
@@ -34,26 +35,28 @@ def fleet_opened(record: FleetRecord) -> FleetOpened:
 
 
 @contextlib.contextmanager
-def open_agents(hosts: Sequence[Host], key: Path) -> Iterator[list[AgentChannel]]:
+def open_agents(hosts: Sequence[Host], key: Path, access: Access | None = None) -> Iterator[list[AgentChannel]]:
     """An agent on every host, in the order of `hosts`; closed at the end.
 
     Raises:
         FleetError: a host could not be reached; all of these are named.
     """
-    with opened(hosts, key) as outcomes:
+    with opened(hosts, key, access) as outcomes:
         from fleet.remote.fanout import raise_failures
 
         yield raise_failures(outcomes, "reach the fleet")
 
 
 @contextlib.contextmanager
-def open_some(hosts: Sequence[Host], key: Path) -> Iterator[tuple[list[AgentChannel], list[Outcome[AgentChannel]]]]:
+def open_some(
+    hosts: Sequence[Host], key: Path, access: Access | None = None
+) -> Iterator[tuple[list[AgentChannel], list[Outcome[AgentChannel]]]]:
     """An agent on every host that can be reached, in their order, and why the others cannot; closed at the end.
 
     Raises:
         FleetError: none can be reached.
     """
-    with opened(hosts, key) as outcomes:
+    with opened(hosts, key, access) as outcomes:
         from fleet.remote.fanout import raise_failures
 
         failed = [outcome for outcome in outcomes if outcome.error is not None]
@@ -63,8 +66,14 @@ def open_some(hosts: Sequence[Host], key: Path) -> Iterator[tuple[list[AgentChan
 
 
 @contextlib.contextmanager
-def opened(hosts: Sequence[Host], key: Path) -> Iterator[list[Outcome[AgentChannel]]]:
-    """An agent on every host that can be reached, or why it cannot; closed at the end."""
+def opened(hosts: Sequence[Host], key: Path, access: Access | None = None) -> Iterator[list[Outcome[AgentChannel]]]:
+    """An agent on every host that can be reached, or why it cannot; closed at the end.
+
+    Args:
+        hosts: The hosts.
+        key: Private key of the fleet.
+        access: Repairs the way to the hosts if they do not answer; None: nothing does.
+    """
     from fleet.remote.channel import open_agent
     from fleet.remote.fanout import fan_out
 
@@ -76,7 +85,8 @@ def opened(hosts: Sequence[Host], key: Path) -> Iterator[list[Outcome[AgentChann
         return channel
 
     try:
-        yield fan_out(hosts, one)
+        outcomes = fan_out(hosts, one)
+        yield outcomes if access is None else access.retried(outcomes, lambda some: fan_out(some, one))
     finally:
         for channel in channels:
             channel.connection.close()
@@ -139,9 +149,9 @@ def newest_reports(channels: Sequence[AgentChannel], job: str = "") -> dict[str,
     return {host: report for host, report in reports if report.job == wanted}
 
 
-def running_job(record: FleetRecord, key: Path) -> str:
+def running_job(record: FleetRecord, key: Path, access: Access | None = None) -> str:
     """The job that runs on a fleet, as far as its hosts can be reached; empty where none does."""
-    with opened(record.places, key) as outcomes:
+    with opened(record.places, key, access) as outcomes:
         channels = [outcome.value for outcome in outcomes if outcome.value is not None]
         with contextlib.suppress(FleetError):
             for report in newest_reports(channels).values():

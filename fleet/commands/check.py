@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fleet.commands.access import Access
 from fleet.commands.agents import ask_each, fleet_opened, open_agents
 from fleet.commands.program import (
     Found,
@@ -83,7 +84,7 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
     with contextlib.ExitStack() as stack:
         program = stack.enter_context(_collected(found, ports)) if found else None
         sink.emit(fleet_opened(record))
-        channels = stack.enter_context(open_agents(record.hosts, folder.key))
+        channels = stack.enter_context(open_agents(record.hosts, folder.key, Access(record.spec, ports, sink)))
         check = _Check(request, record, channels, program, sink)
         problems = check.look()
         if request.local_first_s > 0 and not problems:

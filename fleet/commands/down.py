@@ -150,9 +150,10 @@ def _made_by(folder: FleetFolder, record: FleetRecord | None) -> tuple[str, Clou
 
 
 def _ask(record: FleetRecord, folder: FleetFolder, ports: Ports) -> None:
+    from fleet.commands.access import Access
     from fleet.commands.agents import running_job
 
-    job = running_job(record, folder.key)
+    job = running_job(record, folder.key, Access(record.spec, ports))
     if job and not ports.confirm(
         f"Job {job} is running on fleet {record.spec.name!r}; its logs and checkpoints go with the hosts. Proceed?"
     ):

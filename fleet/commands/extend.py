@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fleet.commands.access import Access
 from fleet.commands.agents import fleet_opened, running_job
 from fleet.commands.reach import BOOTED, progress_to, reach
 from fleet.errors import CancelledError, NotReadyError, UsageError
@@ -63,7 +64,7 @@ def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
 
 
 def _ask(record: FleetRecord, folder: FleetFolder, ports: Ports) -> None:
-    job = running_job(record, folder.key)
+    job = running_job(record, folder.key, Access(record.spec, ports))
     why = "Compute Engine may have to stop the instances for this, and start them again"
     if job and not ports.attended:
         raise UsageError(

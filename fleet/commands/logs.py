@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fleet.commands.access import Access
 from fleet.commands.agents import fleet_opened, newest_reports, open_some
 from fleet.commands.follow import Followed, follow, outcome_or_raise
 from fleet.commands.mend import missing_seats
@@ -84,7 +85,9 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
     folder, record = ports.store.need(request.fleet)
     fleet = Rented(record, folder, ports, "logs")
     with contextlib.ExitStack() as stack:
-        channels, unreached = stack.enter_context(open_some(record.places, folder.key))
+        channels, unreached = stack.enter_context(
+            open_some(record.places, folder.key, Access(record.spec, ports, sink))
+        )
         reports = newest_reports(channels, request.job)
         names = _names(reports)
         hosts = _hosts_of(name, record, names)

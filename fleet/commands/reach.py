@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SSH_WAIT_S = 300.0
+"""Longest time that instances take to boot."""
+SSH_WAIT_BOOTED_S = 60.0
+"""The same for instances that were up before."""
 BOOTED = "booted"
 """What a rented instance is when its provider is done with it."""
 CHOSEN = "chosen"
@@ -56,17 +59,24 @@ def progress_to(sink: Sink, last: str, told: str = "") -> Progress:
 
 
 def reach(
-    spec: FleetSpec, instances: Sequence[Instance], provider: Provider, folder: FleetFolder, ports: Ports, sink: Sink
+    spec: FleetSpec,
+    instances: Sequence[Instance],
+    provider: Provider,
+    folder: FleetFolder,
+    ports: Ports,
+    sink: Sink,
+    *,
+    wait_s: float = SSH_WAIT_S,
 ) -> list[Host]:
     """Hosts that answer, in the order of `instances`, with all on them that tasks need.
 
-    Rented ones may still be booting: they are waited for.
+    Rented ones may still be booting: they are waited for, up to `wait_s` seconds.
 
     Raises:
         UnreachableError: one does not answer; the sentence says how long it was waited for.
         FleetError: what is needed cannot be put on one.
     """
-    wait_s = SSH_WAIT_S if spec.cloud else 0.0
+    wait_s = wait_s if spec.cloud else 0.0
 
     def ask() -> list[Host]:
         with translated():
@@ -117,7 +127,7 @@ def _until(action: Callable[[], T], wait_s: float, ports: Ports) -> T:
         except UnreachableError as error:
             left = deadline - time.monotonic()
             if left <= 0 and wait_s:
-                sentence = f"{error.sentence}; waited {wait_s / 60:.0f} minutes for it"
+                sentence = f"{error.sentence}; waited {wait_s / 60:g} min for it"
                 raise UnreachableError(sentence, cause=error.cause, next_step="fleet up") from error
             if left <= 0:
                 raise

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from fleet.commands.access import Access
 from fleet.commands.agents import open_agents, opened
 from fleet.commands.mend import rejoin
 from fleet.commands.reach import progress_to, reach
@@ -74,6 +75,7 @@ def mend(fleet: Rented, sink: Sink) -> FleetRecord:
         now = fleet.folder.read() if fleet.folder.exists() else None
         if now is None:
             raise NotFoundError(f"fleet {record.spec.name!r} was deleted", next_step="fleet up")
+        Access(now.spec, fleet.ports, sink).let_in()
         record = repaired(now, fleet.folder, fleet.ports, sink)
     if record.last_job:
         rejoin(record, fleet.folder, sink)
@@ -166,14 +168,15 @@ def open_whole(fleet: Rented, sink: Sink) -> Iterator[tuple[FleetRecord, list[Ag
         FleetError: a host could not be reached, or not be replaced; all of these are named.
     """
     record, key = fleet.record, fleet.folder.key
-    with opened(record.places, key) as outcomes:
+    access = Access(record.spec, fleet.ports, sink)
+    with opened(record.places, key, access) as outcomes:
         from fleet.remote.fanout import raise_failures
 
         if record.spec.cloud is None or all(outcome.error is None for outcome in outcomes):
             yield record, raise_failures(outcomes, "reach the fleet")
             return
     record = repaired(record, fleet.folder, fleet.ports, sink)
-    with open_agents(record.places, key) as channels:
+    with open_agents(record.places, key, access) as channels:
         yield record, channels
 
 

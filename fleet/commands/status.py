@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fleet.commands.access import Access
 from fleet.commands.agents import ask_each, opened
 from fleet.commands.follow import agreed
 from fleet.commands.roles import Names, names_of
@@ -52,7 +53,7 @@ def _status(name: str, folder: FleetFolder, ports: Ports) -> FleetStatus:
         spec = record.spec if record else None
         reason = for_fleet("`fleet up` has not finished; it repairs when repeated, `fleet down` deletes", name)
         return FleetStatus(name=name, provider=spec.provider if spec else "unknown", hosts=(_unmade(reason),))
-    hosts, job = _ask(record, folder)
+    hosts, job = _ask(record, folder, Access(record.spec, ports))
     return FleetStatus(
         name=name,
         provider=record.spec.provider,
@@ -84,11 +85,11 @@ def _unmade(reason: str) -> HostStatus:
     return HostStatus(name="hosts", address="", port=0, reachable=False, reason=reason)
 
 
-def _ask(record: FleetRecord, folder: FleetFolder) -> tuple[tuple[HostStatus, ...], JobStatus | None]:
+def _ask(record: FleetRecord, folder: FleetFolder, access: Access) -> tuple[tuple[HostStatus, ...], JobStatus | None]:
     """What the hosts tell of themselves and of the newest job, each within a deadline."""
     from fleet.remote.job import inspect
 
-    with opened(record.places, folder.key) as opening:
+    with opened(record.places, folder.key, access) as opening:
         channels = [outcome.value for outcome in opening if outcome.value is not None]
         errors = {outcome.host.name: outcome.error for outcome in opening if outcome.error is not None}
         found: dict[str, JobReport] = {}
@@ -154,7 +155,7 @@ def _host(
         address=host.address,
         port=host.port,
         reachable=error is None,
-        reason=error.sentence if error else "",
+        reason=f"{error.sentence}: {error.cause}" if error and error.cause else error.sentence if error else "",
         cpu_percent=sum(usage.cpu_percent for usage in usages) if usages else -1.0,
         memory_bytes=sum(usage.memory_bytes for usage in usages) if usages else -1,
         gpu_percent=sum(gpus) / len(gpus) if gpus else -1.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fleet.commands.access import Access
 from fleet.commands.agents import newest_reports, open_some, stop_everywhere
 from fleet.errors import NotFoundError
 from fleet.events import Note, Sink
@@ -36,7 +37,7 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
     from fleet.remote.fanout import raise_failures
 
     folder, record = ports.store.need(request.fleet)
-    with open_some(record.places, folder.key) as (channels, unreached):
+    with open_some(record.places, folder.key, Access(record.spec, ports, sink)) as (channels, unreached):
         reports = newest_reports(channels)
         if not reports:
             raise NotFoundError(f"fleet {request.fleet!r} has run no job", next_step="fleet train task.py")

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, cast
 
+from fleet.commands.access import Access
 from fleet.commands.agents import fleet_opened
 from fleet.commands.down import delete_instances
 from fleet.commands.leave import leave, lent, untold
 from fleet.commands.mend import rejoin
-from fleet.commands.reach import BOOTED, CHOSEN, progress_to, reach
+from fleet.commands.reach import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
 from fleet.commands.repair import at_rest
 from fleet.commands.trust import trust
 from fleet.commands.wanted import UpRequest, wanted
 from fleet.config import for_fleet
-from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UsageError
+from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, UsageError
 from fleet.events import Level, Note, Quoted, Sink
 from fleet.ports import Ports
 from fleet.providers import translated
@@ -207,7 +208,21 @@ class _Up:
         if self._spec.inventory:
             provider = cast("StaticProvider", self._provider)
             trust(self._spec, provider, self._ports, self._sink, accept_new=self._request.accept_new)
-        return reach(self._spec, self._listed(), self._provider, self._folder, self._ports, self._sink)
+        access = Access(self._spec, self._ports, self._sink)
+        if not steps.create:
+            access.reconcile()
+        try:
+            return reach(
+                self._spec,
+                self._listed(),
+                self._provider,
+                self._folder,
+                self._ports,
+                self._sink,
+                wait_s=SSH_WAIT_S if steps.create else SSH_WAIT_BOOTED_S,
+            )
+        except UnreachableError as error:
+            raise access.explained(error) from error
 
     def _create(self, names: Sequence[str]) -> None:
         """Make the instances; without capacity, again and again where the user asked for that."""

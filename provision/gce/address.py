@@ -1,15 +1,53 @@
-"""The public address from which this computer calls."""
+"""Find the public addresses from which this computer calls.
+
+Two independent sources are asked at the same time: a name server of Google over UDP, and a web service over HTTPS,
+which also works where outside DNS is blocked or only a proxy leads out. They can disagree: a VPN for part of the
+traffic, a proxy, or several addresses behind one line. Then both addresses are this computer's.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
+from ipaddress import AddressValueError, IPv4Address
+
+URL_VARIABLE = "FLEET_ADDRESS_URL"
+"""Environment variable with the URL of a service to ask instead of the sources below."""
+
 # Answers a question for the name below with the address that asked.
-SERVER = "ns1.google.com"
-NAME = "o-o.myaddr.l.google.com"
-TIMEOUT_S = 4.0
+_SERVER = "ns1.google.com"
+_NAME = "o-o.myaddr.l.google.com"
+# Answers with the address that asked, as text.
+_URL = "https://checkip.amazonaws.com"
+_TIMEOUT_S = 4.0
+_LONGEST = 64
 
 
-def public_address() -> str:
-    """The IPv4 address that the Internet sees of this computer; empty where nobody could tell."""
+def public_addresses(*, local: bool = False) -> tuple[str, ...]:
+    """Return the IPv4 addresses that others see of this computer; empty if no source answers.
+
+    Args:
+        local: The instances are on this computer, as those of an emulator are.
+    """
+    import dns.query  # noqa: F401 - imported by one thread only
+    import requests  # noqa: F401
+
+    url = os.environ.get(URL_VARIABLE, "")
+    if local and not url:
+        return ("127.0.0.1",)
+    if url:
+        answers = [_by_https(url)]
+    else:
+        told: list[str] = []
+        beside = threading.Thread(target=lambda: told.append(_by_dns()), daemon=True)
+        beside.start()
+        by_https = _by_https(_URL)
+        beside.join(2 * _TIMEOUT_S)
+        answers = [*told, by_https]
+    return tuple(dict.fromkeys(answer for answer in answers if _is_ipv4(answer)))
+
+
+def _by_dns() -> str:
     import socket
 
     import dns.exception
@@ -18,18 +56,28 @@ def public_address() -> str:
     import dns.rdatatype
 
     try:
-        found = socket.getaddrinfo(SERVER, 53, family=socket.AF_INET, type=socket.SOCK_DGRAM)
+        found = socket.getaddrinfo(_SERVER, 53, family=socket.AF_INET, type=socket.SOCK_DGRAM)
         server = str(found[0][4][0])
-        answer = dns.query.udp(dns.message.make_query(NAME, dns.rdatatype.TXT), server, timeout=TIMEOUT_S)
+        answer = dns.query.udp(dns.message.make_query(_NAME, dns.rdatatype.TXT), server, timeout=_TIMEOUT_S)
     except (OSError, dns.exception.DNSException):
         return ""
     texts = [text.decode("ascii", "replace") for entry in answer.answer for item in entry for text in item.strings]
     return next((text for text in texts if _is_ipv4(text)), "")
 
 
-def _is_ipv4(text: str) -> bool:
-    from ipaddress import AddressValueError, IPv4Address
+def _by_https(url: str) -> str:
+    import requests
 
+    try:
+        with requests.get(url, timeout=_TIMEOUT_S, allow_redirects=False, stream=True) as answer:
+            if answer.status_code != requests.codes.ok:
+                return ""
+            return next(answer.iter_content(_LONGEST), b"").decode("ascii", "replace").strip()
+    except (OSError, ValueError):  # requests' own errors are OSErrors; ValueError: the URL makes no sense
+        return ""
+
+
+def _is_ipv4(text: str) -> bool:
     try:
         IPv4Address(text)
     except AddressValueError:

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from provision.gce.account import Account, raise_told
-from provision.gce.address import public_address
-from provision.gce.api import ApiError, Json, answer_failures, is_loopback
+from provision.gce.api import ApiError, Json, answer_failures
 from provision.gce.batch import Call
 from provision.gce.catalog import describe
 from provision.gce.deletion import delete_instances
 from provision.gce.errors import Diagnosis, Failure, Scope, diagnose, from_operation
+from provision.gce.firewall import open_firewall
 from provision.gce.places import Region, Search, candidates, region_of
 from provision.gce.reading import GUEST_ATTRIBUTE, host_key, our_name, zone_of
-from provision.gce.requests import bulk_insert, firewalls, instance_name
+from provision.gce.requests import bulk_insert, instance_name
 from provision.model import CloudSpec, FleetSpec
 from provision.provider import Progress, ProviderError
 
@@ -63,45 +63,6 @@ def create(account: Account, spec: FleetSpec, cloud: CloudSpec, names: Sequence[
         _insert(account, spec, cloud, missing, sorted({zone_of(one) for one in there.values()}), progress)
     made = account.named(spec.name)
     await_keys(account, [made[name] for name in dict.fromkeys(names) if name in made], progress)
-
-
-# --- firewall -----------------------------------------------------------------------------------------------------
-
-
-def ssh_sources(account: Account, cloud: CloudSpec) -> Sequence[str]:
-    """Who may use SSH: whom the user named, else this computer alone.
-
-    Raises:
-        ProviderError: nobody can tell the address of this computer.
-    """
-    if cloud.ssh_from or not cloud.external:
-        return cloud.ssh_from
-    address = "127.0.0.1" if is_loopback(account.api.endpoint) else public_address()
-    if not address:
-        raise ProviderError(
-            "missing",
-            "The public address of this computer could not be found out",
-            cause="the firewall lets SSH in from it alone",
-            next_step="name it: fleet up --ssh-from 203.0.113.7/32   or, without external addresses: fleet up --iap",
-        )
-    return [f"{address}/32"]
-
-
-def open_firewall(account: Account, spec: FleetSpec, cloud: CloudSpec) -> None:
-    """Make the fleet's firewall rules, or bring them to what is wanted now; the caller's address may have changed.
-
-    Raises:
-        ApiError: a call failed.
-    """
-    wanted = firewalls(spec.name, account.owner, account.user, cloud, ssh_sources(account, cloud))
-    there = {str(one["name"]): one for one in account.api.firewalls()}
-    for body in wanted:
-        known = there.get(body["name"])
-        if known is None:
-            with account.insertion(spec.name, "insert", firewall=body["name"]) as request_id:
-                account.api.done(account.api.insert_firewall(body, request_id), "opening the firewall")
-        elif any(sorted(known.get(key, ())) != sorted(body.get(key, ())) for key in ("sourceRanges", "targetTags")):
-            account.api.done(account.api.patch_firewall(body, str(uuid.uuid4())), "opening the firewall")
 
 
 # --- instances ----------------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from typing import Any
 from provision.gce.account import Account, raise_told
 from provision.gce.api import ApiError, Json, RefusedError
 from provision.gce.catalog import describe
-from provision.gce.creation import nowhere, offered, ssh_sources
+from provision.gce.creation import nowhere, offered
 from provision.gce.errors import Diagnosis, diagnose
+from provision.gce.firewall import ssh_sources
 from provision.gce.places import Region, candidates, region_of
 from provision.gce.prices import PRICED_AT, price
 from provision.gce.quota import problems
@@ -58,7 +59,7 @@ def quote(account: Account, spec: FleetSpec, cloud: CloudSpec, names: Sequence[s
         lambda: api.image(cloud.image),
         lambda: ssh_sources(account, cloud),
     ]
-    project, told, there, *_ = api.together(*looks)
+    project, told, there, *_, sources = api.together(*looks)
     if count == 0:
         return Quote(0, spot=cloud.spot, priced_at=PRICED_AT, delete_after_s=cloud.max_duration_s)
     pinned = sorted({zone_of(one) for one in there})
@@ -75,8 +76,20 @@ def quote(account: Account, spec: FleetSpec, cloud: CloudSpec, names: Sequence[s
         spot=cloud.spot,
         priced_at=PRICED_AT,
         delete_after_s=cloud.max_duration_s,
-        notes=tuple(dict.fromkeys(one.sentence for one in short)),
+        notes=(*dict.fromkeys(one.sentence for one in short), *_access(cloud, sources)),
     )
+
+
+def _access(cloud: CloudSpec, sources: Sequence[str]) -> list[str]:
+    """Return the sentence that says who can use SSH."""
+    if not cloud.external:
+        return []
+    places = ", ".join(sources)
+    if cloud.ssh_from:
+        return [f"SSH is open to {places}"]
+    if len(sources) > 1:
+        return [f"SSH is open to {places}: this computer has several addresses; --ssh-from limits it to one"]
+    return [f"SSH is open to {places}, the address of this computer"]
 
 
 class _Quotas:

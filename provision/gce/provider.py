@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from provision.gce import creation, deadline, deletion, preflight
+from provision.gce import creation, deadline, deletion, firewall, preflight
 from provision.gce.account import Account
 from provision.gce.api import Api, Json, Timing, is_loopback
 from provision.gce.catalog import resolved
 from provision.gce.deletion import Stray
 from provision.gce.fates import fates
 from provision.gce.reading import addresses, in_order, instance, our_name, zone_of
-from provision.model import CloudSpec, Finding, FleetSpec, Host, Instance, InstanceState, Quote
+from provision.model import CloudSpec, Finding, FleetSpec, Host, Instance, InstanceState, Quote, SshAccess
 from provision.names import validate_fleet_name
 from provision.provider import Journal, Progress, ProviderError
 
@@ -141,6 +141,16 @@ class GceProvider:
         """What reaches an instance through Identity-Aware Proxy."""
         start = ("gcloud", "compute", "start-iap-tunnel", str(resource["name"]), str(port), "--listen-on-stdin")
         return (*start, f"--project={self._account.api.project}", f"--zone={zone_of(resource)}")
+
+    def open_ssh(self, spec: FleetSpec, *, make: bool = False) -> SshAccess:
+        """Let this computer through the fleet's firewall rule; ranges that the user named are not widened.
+
+        Raises:
+            ProviderError: the address of this computer is not known, or the rule cannot be changed.
+        """
+        cloud = resolved(spec.cloud or CloudSpec())
+        with self._account.told("update the firewall rule of the fleet"):
+            return (firewall.open_firewall if make else firewall.follow_caller)(self._account, spec, cloud)
 
     # --- the end ----------------------------------------------------------------------------------------------
 

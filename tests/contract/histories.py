@@ -91,6 +91,7 @@ def reached(
     folder: FleetFolder,
     ports: Ports,
     sink: Any,
+    **_: Any,
 ) -> list[Host]:
     """In place of SSH, which has tests of its own: the hosts as the provider tells them."""
     from fleet.providers import translated
@@ -113,6 +114,7 @@ class Fuse:
             raise self.error
         answer = original(session, request, **options)
         if self.left == 0:
+            answer.close()
             raise self.error
         return answer
 
@@ -160,8 +162,16 @@ class History:
             self.command(self.random.choice(("up", "up", "up", "down")))
             if self.random.random() < 0.2:
                 self.preempt()
+            if self.random.random() < 0.2:
+                self.move()
         self.emulator.faults.clear()
         self.end()
+
+    def move(self) -> None:
+        """Call from another address from now on."""
+        address = self.random.choice(("198.51.100.7", "203.0.113.9"))
+        self.emulator.set_caller(address)
+        self.told.append(f"the caller is at {address}")
 
     def some_faults(self) -> None:
         self.emulator.faults.clear()
@@ -228,6 +238,8 @@ class History:
         there = [one for one in self.emulator.cloud.instances.values() if one.status == "RUNNING"]
         assert len(there) == self.workers, self.story()
         assert len({one.blueprint.zone for one in there}) == 1, self.story()
+        sources = [rule.get("sourceRanges") for rule in self.emulator.cloud.firewalls.values()]
+        assert [f"{self.emulator.cloud.caller}/32"] in sources, self.story()
 
     def check_nothing(self) -> None:
         state = self.emulator.state()

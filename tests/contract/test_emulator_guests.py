@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class Guest:
         self.publish = publish
         self.done: list[str] = []
         self.items: Mapping[str, str] = {}
+        self.admitted = True
         self._may_end = may_end
 
     def boot(self) -> None:
@@ -40,6 +41,9 @@ class Guest:
 
     def update_metadata(self, items: Mapping[str, str]) -> None:
         self.items = items
+
+    def admit(self, decide: Callable[[], bool]) -> None:
+        self.admitted = decide()
 
     def serial(self) -> str:
         return "console"
@@ -130,6 +134,27 @@ def test_a_preempted_guest_is_warned_first(stage: Stage) -> None:
     stage.emulator.clock.advance(31)
     stage.emulator.settle()
     assert (stage.status(), stage.guests[0].done) == ([], ["boot", "warn", "remove"])
+
+
+def test_firewall_rules_decide_which_guests_answer_the_caller(stage: Stage) -> None:
+    stage.client.create("demo")
+    [guest] = stage.guests
+    told: list[bool] = [guest.admitted]
+
+    def allow(source: str, port: str) -> None:
+        rule = compute.Firewall(
+            name=f"allow-{port}", allowed=[compute.Allowed(I_p_protocol="tcp", ports=[port])], source_ranges=[source]
+        )
+        stage.client.wait(stage.client.of("Firewalls").insert_unary(project=PROJECT, firewall_resource=rule))
+        stage.emulator.cloud.join(10)
+        told.append(guest.admitted)
+
+    allow("0.0.0.0/0", "22")
+    allow("198.51.100.0/24", "2000-2222")
+    for address in ("198.51.100.7", "203.0.113.7"):
+        stage.emulator.set_caller(address)
+        told.append(guest.admitted)
+    assert told == [False, False, False, True, False]
 
 
 def test_a_guest_hears_of_its_metadata_and_of_the_keys_of_the_project(stage: Stage) -> None:

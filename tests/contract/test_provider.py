@@ -289,6 +289,16 @@ def test_host_of_one_that_does_not_run_is_an_error(case: Case, spec: Spec) -> No
         assert error.value.next_step
 
 
+def test_ssh_can_be_opened_at_any_time(case: Case, spec: Spec, ssh: Ssh) -> None:
+    assert not case.provider.open_ssh(spec()).changed  # there is no fleet yet
+    create(case, spec(workers=1))
+    assert not case.provider.open_ssh(spec(workers=1), make=True).changed
+    access = case.provider.open_ssh(spec(workers=1))
+    assert (access.changed, access.admits_caller) == (False, True)
+    [instance] = case.provider.list("demo")
+    assert ssh.run(host_of(case, spec, instance), "true").returncode == 0
+
+
 # --- delete -----------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.emulator import catalog
+from tests.emulator import catalog, firewall
 from tests.emulator.blueprint import Blueprint, check_metadata
 from tests.emulator.clock import Clock
 from tests.emulator.discovery import Method
@@ -129,6 +129,7 @@ class Cloud:
         self.root = ""
         self.base = ""
         self.grace_s = 30.0
+        self.caller = "127.0.0.1"
         self._threaded = threaded
         self._address_stem = ""
         self._threads: list[threading.Thread] = []
@@ -157,6 +158,7 @@ class Cloud:
         for held in (self.instances, self.disks, self.firewalls, self.addresses, self.requests, self.denied):
             held.clear()
         self.networks = ["default"]
+        self.caller = "127.0.0.1"
         self.metadata = check_metadata({})
 
     def new_id(self) -> str:
@@ -215,6 +217,15 @@ class Cloud:
         for instance in instances:
             if instance.guest:
                 self.aside(partial(instance.guest.update_metadata, self.guest_metadata(instance)))
+
+    def apply_firewall(self, *instances: Instance) -> None:
+        """Let the guests of `instances`, or of all, answer the caller as the firewall rules say."""
+        for instance in instances or tuple(self.instances.values()):
+            if instance.guest:
+                self.aside(partial(instance.guest.admit, partial(self._admits, instance)))
+
+    def _admits(self, instance: Instance) -> bool:
+        return firewall.admits(list(self.firewalls.values()), instance.body, self.caller, self.ssh_port)
 
     def held(self) -> Iterator[Blueprint]:
         """What the zones' capacity is spent on."""

@@ -41,6 +41,9 @@ class Guest(Protocol):
     def update_metadata(self, items: Mapping[str, str]) -> None:
         """Let it see other metadata items, and let in whom they name."""
 
+    def admit(self, decide: Callable[[], bool]) -> None:
+        """Let its sshd answer new connections if `decide` says so, else leave them without an answer."""
+
     def serial(self) -> str:
         """What it has printed on its console so far."""
 
@@ -83,6 +86,9 @@ class NoGuest:
 
     def update_metadata(self, items: Mapping[str, str]) -> None:
         self._metadata = items
+
+    def admit(self, decide: Callable[[], bool]) -> None:
+        """Do nothing: there is no sshd."""
 
     def serial(self) -> str:
         return self._console.text()
@@ -155,6 +161,7 @@ class SshGuest:
         self._lock = threading.Lock()
         self._off = threading.Event()
         self._off.set()
+        self._decide: Callable[[], bool] = lambda: True
         self._space: space.Space | None = None
         self._server: MetadataServer | None = None
 
@@ -184,6 +191,7 @@ class SshGuest:
                 return
             try:
                 self._space = space.Space(script, self._hear)
+                self._space.pause(not self._decide())
             except OSError as error:
                 self._console.program("systemd", 1, f"Failed to start: {error}")
                 return
@@ -205,6 +213,12 @@ class SshGuest:
             self._metadata.set("attributes", self._items)
             if self._server is not None:
                 self._disk.accounts.refresh(self._items)
+
+    def admit(self, decide: Callable[[], bool]) -> None:
+        with self._lock:
+            self._decide = decide
+            if self._space is not None:
+                self._space.pause(not decide())
 
     def serial(self) -> str:
         return self._console.text()

@@ -82,6 +82,7 @@ def start(cloud: Cloud, instance: Instance) -> None:
         _limit(cloud, instance)
     if instance.guest is None:
         instance.guest = cloud.guests(_guest_spec(cloud, instance), lambda *told: _publish(cloud, instance, *told))
+    cloud.apply_firewall(instance)
     instance.guest.boot()
 
 

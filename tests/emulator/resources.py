@@ -251,6 +251,7 @@ def insert_firewall(cloud: Cloud, call: Call) -> Json:
         quota = cloud.limits.project_shortage("FIREWALLS", cloud.usage())
         if quota is None:
             cloud.firewalls[name] = made
+            cloud.apply_firewall()
         return quota
 
     return _launch(cloud, call, "insert", target, begin, made["id"])
@@ -268,6 +269,7 @@ def change_firewall(cloud: Cloud, call: Call) -> Json:
     def begin() -> Failure | None:
         if name in cloud.firewalls:
             cloud.firewalls[name] = changed
+            cloud.apply_firewall()
         return None
 
     return _launch(cloud, call, kind, old["selfLink"], begin, old["id"])
@@ -280,6 +282,7 @@ def delete_firewall(cloud: Cloud, call: Call) -> Json:
 
     def begin() -> Failure | None:
         cloud.firewalls.pop(name, None)
+        cloud.apply_firewall()
         return None
 
     return _launch(cloud, call, "delete", rule["selfLink"], begin, rule["id"])

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -179,6 +179,13 @@ class Emulator:
         with self.clock.lock:
             self.cloud.networks[:] = names
 
+    def set_caller(self, address: str) -> None:
+        """Let the client call from this address from now on, as firewall rules see it."""
+        with self.clock.lock:
+            self.cloud.caller = address
+            self.cloud.apply_firewall()
+        self.cloud.join(_STOP_S)
+
     def deny(self, *permissions: str) -> None:
         """Let the caller lack permissions, ``compute.instances.create``."""
         with self.clock.lock:
@@ -332,6 +339,8 @@ def _administer(emulator: Emulator, request: Request) -> Answer:
     action = urlsplit(request.target).path.removeprefix("/emulator/")
     if request.verb == "GET" and action == "state":
         return encode(200, emulator.state())
+    if request.verb == "GET" and action == "address":
+        return Answer(200, f"{emulator.cloud.caller}\n".encode(), {"Content-Type": "text/plain"})
     try:
         given = json.loads(request.body or b"{}")
         done = request.verb == "POST" and _act(emulator, action, given)
@@ -342,24 +351,21 @@ def _administer(emulator: Emulator, request: Request) -> Answer:
 
 def _act(emulator: Emulator, action: str, given: Mapping[str, Any]) -> bool:
     """Whether there is such an action."""
-    if action == "faults":
-        emulator.faults.add_json(given)
-    elif action == "faults/clear":
-        emulator.faults.clear()
-    elif action == "preempt":
-        emulator.preempt(given["name"], given.get("grace_s"))
-    elif action == "quota":
-        emulator.set_quota(given["metric"], float(given["limit"]), given.get("region", ""))
-    elif action == "capacity":
-        emulator.set_capacity(given["zone"], float(given["limit"]), given.get("resource", "instances"))
-    elif action == "deny":
-        emulator.deny(*given["permissions"])
-    elif action == "networks":
-        emulator.set_networks(*given["names"])
-    elif action == "advance":
-        emulator.clock.advance(float(given["seconds"]))
-    elif action == "clear":
-        emulator.reset()
-    else:
+    actions: dict[str, Callable[[], Any]] = {
+        "faults": lambda: emulator.faults.add_json(given),
+        "faults/clear": emulator.faults.clear,
+        "preempt": lambda: emulator.preempt(given["name"], given.get("grace_s")),
+        "quota": lambda: emulator.set_quota(given["metric"], float(given["limit"]), given.get("region", "")),
+        "capacity": lambda: emulator.set_capacity(
+            given["zone"], float(given["limit"]), given.get("resource", "instances")
+        ),
+        "deny": lambda: emulator.deny(*given["permissions"]),
+        "networks": lambda: emulator.set_networks(*given["names"]),
+        "caller": lambda: emulator.set_caller(given["address"]),
+        "advance": lambda: emulator.clock.advance(float(given["seconds"])),
+        "clear": emulator.reset,
+    }
+    if action not in actions:
         return False
+    actions[action]()
     return True

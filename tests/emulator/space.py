@@ -108,6 +108,12 @@ class Space:
             first = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
             self._first = os.pidfd_open(first)
 
+    def pause(self, paused: bool) -> None:
+        """Stop the first process, so that it accepts no connection, or let it continue; its children run on."""
+        if self._first >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._first, signal.SIGSTOP if paused else signal.SIGCONT)
+
     def kill(self) -> None:
         """End the first process, and thereby all others; none is left when this returns."""
         if self._first >= 0:

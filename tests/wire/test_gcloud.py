@@ -179,6 +179,7 @@ def test_logs_in_and_knows_the_host_key(guests: Path, tmp_path: Path) -> None:
     with Emulator(operation_s=0.02, guests=SshGuests(guests), folder=guests) as emulator:
         gcloud = Gcloud(emulator, tmp_path)
         attributes = "--metadata=enable-guest-attributes=TRUE"
+        gcloud.told("firewall-rules", "create", "ssh", "--allow=tcp:22", "--source-ranges=127.0.0.1/32")
         [made] = gcloud.told("instances", "create", "demo", f"--zone={ZONE}", *GPU, attributes)
         wait_for("the host key", lambda: bool(emulator.cloud.instance(ZONE, "demo").attributes))
         strict = (f"--ssh-key-file={key}", "--strict-host-key-checking=yes")

@@ -15,7 +15,7 @@ from tests.unit.commands.clouds import World, host
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A world whose hosts answer at once."""
 
-    def reach(_spec: FleetSpec, instances: Sequence[Instance], *_: Any) -> list[Host]:
+    def reach(_spec: FleetSpec, instances: Sequence[Instance], *_: Any, **__: Any) -> list[Host]:
         return [host(one.name) for one in instances]
 
     monkeypatch.setattr(up, "reach", reach)

@@ -228,7 +228,7 @@ def test_a_fleet_that_its_provider_deleted_is_made_anew_and_paid_for_from_now(wo
 
 
 def test_hosts_that_do_not_answer_are_deleted_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreached(*_: object) -> list[object]:
+    def unreached(*_: object, **__: object) -> list[object]:
         raise NotReadyError("worker-0 has no disk space")
 
     monkeypatch.setattr(up, "reach", unreached)
