@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 from fleet.config import DEFAULT_FLEET, NAME_VARIABLE, state_root, with_fleet
 from fleet.durations import seconds
 from fleet.errors import CancelledError, FleetError, UsageError
+from fleet.interrupts import ignore_interrupts
 
 if TYPE_CHECKING:
     from fleet.events import Sink
@@ -1202,6 +1203,7 @@ def _next_steps(error: FleetError, arguments: list[str], fleet: str) -> str:
 
 
 def _report(error: FleetError, sink: Sink | None = None) -> int:
+    ignore_interrupts()
     from fleet.console.colors import wants_color
     from fleet.console.errors import print_error
     from fleet.console.jsonl import JsonSink

@@ -1,0 +1,35 @@
+"""`./scripts/soak NAME`: campaigns that run longer than the test command."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.soak import faults
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/soak", description="Run a long campaign of tests.")
+    campaigns = parser.add_subparsers(dest="campaign", required=True, metavar="NAME")
+    one = campaigns.add_parser(
+        "faults",
+        help="random histories of faults on a fleet of three, and one long job with faults",
+        description="Kill and freeze clients, servers, agents, and tasks at random moments; check what is left.",
+    )
+    one.add_argument("--seed", type=int, default=None, help="seed of the first history [default: random]")
+    one.add_argument("--histories", type=int, default=1000, help="number of histories [default: 1000]")
+    one.add_argument("--minutes", type=float, default=60.0, help="length of the long job; 0: none [default: 60]")
+    one.add_argument("--lanes", type=int, default=2, help="histories that run side by side [default: 2]")
+    one.add_argument("--keep", type=Path, default=None, help="directory for the output of violations")
+    options = parser.parse_args()
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
+    keep = options.keep or Path(tempfile.mkdtemp(prefix="fleet-soak-"))
+    campaign = faults.Campaign(seed, options.histories, options.minutes, options.lanes, keep)
+    return 1 if campaign.run() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

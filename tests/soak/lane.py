@@ -1,0 +1,192 @@
+"""A local fleet of its own, the commands that a user types there, and what each of them reported."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.program import PROGRAM, Program
+from tests.soak.processes import Part, Process, processes
+
+WORKERS = 3
+HOSTS = tuple(f"worker-{index}" for index in range(WORKERS))
+DEADLINE_S = 240.0
+"""Longest time that a command may take, in seconds; clients give up on hosts earlier."""
+
+_JOB = re.compile(r"\b\d{8}-\d{6}-[a-z0-9]{4}\b")
+_POLL_S = 0.05
+
+# Lines without end: number of lines, seconds between two, and the time at which the task is done in any case.
+TASK = r"""
+import os, sys, time
+count, pause, until = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+rank, attempt = os.environ["FLEET_RANK"].encode(), os.environ["FLEET_ATTEMPT"].encode()
+for number in range(count):
+    if time.time() > until:
+        break
+    os.write(1, b"%s %s %d\n" % (rank, attempt, number))
+    time.sleep(pause)
+"""
+
+
+@dataclass
+class Client:
+    """A command that was started; its output goes to files."""
+
+    process: subprocess.Popen[bytes]
+    arguments: Sequence[str]
+    out: Path
+    err: Path
+    started_at: float = field(default_factory=time.monotonic)
+    hung: bool = False
+
+    @property
+    def code(self) -> int | None:
+        return self.process.returncode
+
+    @property
+    def words(self) -> str:
+        return self.err.read_text(errors="replace")
+
+    @property
+    def job(self) -> str:
+        """The job that the command named; empty if it named none."""
+        found = _JOB.search(self.words)
+        return found[0] if found else ""
+
+    def lines(self, worker: str) -> list[str]:
+        """What was shown of a worker's log."""
+        prefix = f"{worker} | "
+        text = self.out.read_text(errors="replace")
+        return [line[len(prefix) :] for line in text.split("\n") if line.startswith(prefix)]
+
+    def reports_gap(self, worker: str) -> bool:
+        """Whether the command reported that the log of a worker is incomplete."""
+        return bool(re.search(rf"\b{worker}\b.*\bincomplete\b|\bincomplete\b.*\b{worker}\b", self.words))
+
+    def end(self, deadline_s: float = DEADLINE_S) -> None:
+        """Wait for its end; after the deadline end it, with the stack of every thread in its output."""
+        try:
+            self.process.wait(max(1.0, self.started_at + deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.hung = True
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(signal.SIGABRT)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+class Lane:
+    """A fleet of three, below a directory; close() takes it down."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.work = root / "work"
+        self.output = root / "output"
+        for folder in (self.work, self.output):
+            folder.mkdir(parents=True)
+        (self.work / "task.py").write_text(TASK)
+        self.program = Program(state=root / "state", folder=self.work)
+        self._count = 0
+        self.up()
+
+    @property
+    def state(self) -> Path:
+        return self.program.state
+
+    def start(self, *arguments: str) -> Client:
+        self._count += 1
+        out, err = (self.output / f"{self._count:05d}-{arguments[0]}.{kind}" for kind in ("out", "err"))
+        with out.open("wb") as first, err.open("wb") as second:
+            process = subprocess.Popen(
+                [str(PROGRAM), *arguments],
+                cwd=self.work,
+                env=self.program.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=first,
+                stderr=second,
+                start_new_session=True,
+            )
+        return Client(process, arguments, out, err)
+
+    def run(self, *arguments: str) -> Client:
+        client = self.start(*arguments)
+        client.end()
+        return client
+
+    def up(self) -> Client:
+        """Repair the fleet, as a user does whose host does not answer."""
+        return self.run("up", "--workers", str(WORKERS))
+
+    def processes(self) -> list[Process]:
+        return processes(self.state)
+
+    def jobs(self) -> set[str]:
+        """Jobs that were committed on a host."""
+        return {path.parts[-3] for path in (self.state / "local").glob("*/fleet/jobs/*/*/job.json")}
+
+    def stored(self, job: str, worker: str) -> list[str]:
+        """The lines of a worker's log on its host, of all attempts in their order."""
+        found = (self.state / "local").glob(f"*-{worker}/fleet/jobs/{job}/{worker}/attempt-*/log")
+        logs = sorted(found, key=lambda path: int(path.parent.name.rpartition("-")[2]))
+        return [line for log in logs for line in log.read_text(errors="replace").split("\n") if line]
+
+    def begun(self, since: set[str]) -> bool:
+        """Whether a task of a new job has printed something."""
+        with contextlib.suppress(OSError):
+            new = [path for path in (self.state / "local").glob("*/fleet/jobs/*") if path.name not in since]
+            return any(log.stat().st_size for path in new for log in path.glob("*/attempt-1/log"))
+        return False
+
+    def wait(self, condition: Callable[[], bool], deadline_s: float) -> bool:
+        """Wait until a condition holds; False after the deadline."""
+        end = time.monotonic() + deadline_s
+        while True:
+            begun = time.monotonic()
+            if condition():
+                return True
+            if time.monotonic() > end:
+                return False
+            time.sleep(max(_POLL_S, 5 * (time.monotonic() - begun)))
+
+    def left(self) -> list[Process]:
+        """What runs beside one listening sshd for each host."""
+        return [one for one in self.processes() if one.part is not Part.LISTENER]
+
+    def is_up(self) -> bool:
+        """Whether every host has its listening sshd."""
+        return {one.host for one in self.processes() if one.part is Part.LISTENER} == {*HOSTS}
+
+    def renew(self) -> list[Process]:
+        """Take the fleet down, and make another one; returns what was left."""
+        left = self.close()
+        self.up()
+        return left
+
+    def clear_output(self) -> None:
+        """Delete the output of commands that nobody needs any more."""
+        for path in self.output.iterdir():
+            path.unlink()
+
+    def close(self) -> list[Process]:
+        """Take the fleet down; what was left is returned, and ended."""
+        self.run("down", "--yes")
+        left = self.processes()
+        for process in left:
+            process.send(signal.SIGKILL)
+        return left
+
+
+def thaw(frozen: Sequence[Process]) -> None:
+    """Continue what was stopped."""
+    for process in frozen:
+        process.send(signal.SIGCONT)
