@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fleet.commands.evidence import Evidence
 from fleet.commands.roles import Names
-from fleet.errors import CancelledError, JobFailedError, JobNotFinished, NotReadyError
+from fleet.config import for_fleet
+from fleet.errors import CancelledError, JobFailedError, JobNotFinished, NotFoundError, NotReadyError
 from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, LogChunk, Note, Sink
 from fleet.state import FleetFolder, FleetRecord
 from provision.model import Host
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from fleet.commands.repair import Mender
     from fleet.remote.channel import AgentChannel
     from fleet.remote.follower import Follower, Item
+    from fleet.remote.position import Position
     from train.diagnosis import Verdict
 
 Told = Record | ConnectionLost | ConnectionRestored
@@ -119,9 +121,18 @@ def _follower(followed: Followed) -> Follower:
     def reopen(host: Host) -> AgentChannel:
         return open_agent(mender.where(host) if mender else host, followed.folder.key)
 
+    def check() -> None:
+        if not followed.folder.exists():
+            name = followed.record.spec.name
+            raise NotFoundError(
+                f"fleet {name!r} was deleted while job {followed.job} was followed",
+                next_step="fleet status   shows the fleets that are up",
+            )
+
     if mender is None:
-        return Follower(requests, reopen, channels=channels)
-    return Follower(requests, reopen, channels=channels, give_up_s=mender.patience_s + GIVE_UP_S, replaced=True)
+        return Follower(requests, reopen, channels=channels, check=check)
+    patience_s = mender.patience_s + GIVE_UP_S
+    return Follower(requests, reopen, channels=channels, give_up_s=patience_s, replaced=True, check=check)
 
 
 def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambda _: False) -> Ended:
@@ -137,7 +148,8 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
 
     Raises:
         JobNotFinished: Ctrl-C.
-        FleetError: a host did not come back, and no other told how the job ended.
+        NotFoundError: the fleet was deleted meanwhile.
+        FleetError: a host did not come back, and no other reported how the job ended.
     """
     telling = _Telling(followed, followed.mender.sink if followed.mender else sink)
     try:
@@ -146,6 +158,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
                 telling.tell(item)
                 if until(item):
                     break
+            telling.report_incomplete(follower.incomplete)
     except KeyboardInterrupt:
         raise detached(followed.job) from None
     return telling.end()
@@ -175,6 +188,7 @@ class _Telling:
         record = item.record
         if not isinstance(record, (ConnectionLost, ConnectionRestored)):
             record = self._names.renamed(item.host, record)
+            self._away.pop(item.host, None)
         if isinstance(record, JobResult):
             self._results.append(record)
             self._away[item.host] = record  # nothing comes after it
@@ -224,6 +238,18 @@ class _Telling:
         verdict = self._evidence.of_attempt(ended)
         if verdict is not None:
             self._sink.emit(_diagnosed(self._followed.job, ended.attempt, verdict, final=False))
+
+    def report_incomplete(self, positions: Mapping[str, Position]) -> None:
+        """Warn about the logs of hosts that were given up."""
+        if not self._followed.logs:
+            return
+        for host, position in positions.items():
+            task = self._names.of(host)
+            attempt, size = position.reached
+            shown = f"{size} bytes of attempt {attempt} were shown" if attempt and size else "nothing of it was shown"
+            command = f"fleet logs --worker {task} --job {self._followed.job}"
+            text = f"the log of {task} is incomplete: {shown}; `{command}` shows all of it once {host} answers"
+            self._sink.emit(Note(for_fleet(text, self._followed.record.spec.name), Level.WARNING))
 
     def end(self) -> Ended:
         """Tell how the job ended."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from fleet.errors import FleetError, UnreachableError
+from fleet.errors import FleetError, NotFoundError, UnreachableError
 from fleet.events import ConnectionLost, ConnectionRestored
 from fleet.remote.causes import WrongHostError
 from fleet.remote.channel import ANSWER_S, AgentChannel
@@ -18,7 +18,7 @@ from fleet.remote.fanout import Outcome, raise_failures, where
 from fleet.remote.job import RefusedError, follow
 from fleet.remote.position import Position
 from provision.model import Host
-from train.agent.records import Follow, JobResult, Record
+from train.agent.records import Follow, JobResult, Progress, Record, Usage
 from train.agent.records import Outcome as JobOutcome
 
 GIVE_UP_S = 300.0
@@ -29,6 +29,8 @@ _QUEUE_BYTES = 16 * 1024 * 1024
 _QUEUE_ITEMS = 10_000
 _AFTER_RESULT_S = 10.0
 _AFTER_ALONE_S = 60.0
+_NO_NEWS_S = 120.0
+_LOOK_AGAIN_S = 5.0
 _CLOSE_S = 2.0
 
 
@@ -44,25 +46,29 @@ class Item(NamedTuple):
 
 
 class Follower:
-    """Delivers what the agents of several hosts tell, nothing lost and nothing twice.
+    """Delivers what the agents of several hosts report, nothing lost and nothing twice.
 
-    Iterate over it for the items; the iteration ends when every host has told all, or after close(). A
-    connection that breaks, or on which nothing comes for `silence_s`, is opened anew and goes on at the byte at
-    which the last one broke. A slow reader slows the hosts' senders down, never their tasks.
+    Iterate over it for the items; the iteration ends when every host has reported everything, or after close(). A
+    connection that breaks, or on which nothing comes for `silence_s`, is opened again and continues at the byte at
+    which the last one broke. A host that has lost its supervisor is asked again until the end of the job is known,
+    because it may join the job again. A slow reader slows the hosts' senders down, never their tasks.
 
     Args:
         requests: What to follow, by host.
         reopen: Opens a channel to a host's agent.
         channels: Channels that are open already, by name of host; the follower owns and closes them.
-        give_up_s: How long a host may stay away, in seconds; ten at most once another has told how the job ended, or
-            sixty where that one had lost sight of its peers.
-        silence_s: Longest time without a word from a living agent, in seconds.
-        replaced: Other hosts may take the places of those that are lost: one that is not the host it was, or does
-            not know of the job yet, is waited for like one that does not answer.
+        give_up_s: How long a host may stay away, in seconds. Once another host has reported the end of the job, a
+            silent connection is replaced after ten seconds, and the host is given up after ten more; after sixty if
+            that other host had lost its peers.
+        silence_s: Longest time without a message from a living agent, in seconds.
+        replaced: Other hosts may take the slots of those that are lost: a host that is another one now, or does
+            not have the job yet, is waited for like one that does not answer.
+        check: Called before each retry; a NotFoundError ends the iteration.
 
     Raises:
-        FleetError: by the iteration at its end, if no host told how the job ended, for those that refused or did
-            not come back.
+        NotFoundError: by the iteration, if `check` raised it and the end of the job is not known.
+        FleetError: by the iteration at its end, if no host reported the end of the job, for those that refused or
+            did not come back.
     """
 
     def __init__(
@@ -74,9 +80,11 @@ class Follower:
         give_up_s: float = GIVE_UP_S,
         silence_s: float = ANSWER_S,
         replaced: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = _Queue(len(requests))
-        self._terms = _Terms(reopen, self._queue, give_up_s, silence_s, replaced=replaced)
+        names = [host.name for host, _ in requests]
+        self._terms = _Terms(names, reopen, self._queue, give_up_s, silence_s, replaced=replaced, check=check)
         open_channels = channels or {}
         self._lines = [_Line(host, request, open_channels.get(host.name), self._terms) for host, request in requests]
         self._terms.on_told = threading.Thread(target=self._sever_silent, daemon=True).start
@@ -84,11 +92,21 @@ class Follower:
             line.thread.start()
 
     def _sever_silent(self) -> None:
-        """Once it is known how the job ended, a host that is gone without a word is waited for no longer."""
+        """Once the end of the job is known, replace silent connections, and give up hosts that report nothing new."""
+        began = time.monotonic()
         while any(line.thread.is_alive() for line in self._lines) and not self._terms.closed.wait(1.0):
+            late = time.monotonic() - began > _NO_NEWS_S
             for line in self._lines:
-                if line.silent_s > self._terms.patience_s:
+                if late and line.without_news_s > _AFTER_RESULT_S:
+                    line.given_up = True
                     line.sever()
+                elif line.silent_s > _AFTER_RESULT_S:
+                    line.sever()
+
+    @property
+    def incomplete(self) -> dict[str, Position]:
+        """How far the logs were delivered of hosts that were given up, by host."""
+        return {line.host.name: line.position for line in self._lines if line.failure is not None}
 
     def __enter__(self) -> Follower:
         return self
@@ -108,6 +126,9 @@ class Follower:
                 raise line.bug
         if self._terms.known.is_set():
             return
+        for line in self._lines:
+            if isinstance(line.failure, NotFoundError):
+                raise line.failure
         raise_failures(
             [Outcome(line.host, error=line.failure) for line in self._lines if line.failure], "follow the job"
         )
@@ -115,6 +136,7 @@ class Follower:
     def close(self) -> None:
         """Stop at once, from any thread; what was not yet delivered is dropped."""
         self._terms.closed.set()
+        self._terms.over.set()
         self._queue.close()
         for line in self._lines:
             line.sever()
@@ -124,53 +146,95 @@ class Follower:
 
 
 class _Terms:
-    """What the hosts' threads have in common."""
+    """State that the hosts' threads share."""
 
     def __init__(
         self,
+        names: Sequence[str],
         reopen: Callable[[Host], AgentChannel],
         queue: _Queue,
         give_up_s: float,
         silence_s: float,
         *,
         replaced: bool,
+        check: Callable[[], None],
     ) -> None:
         self.reopen = reopen
         self.queue = queue
         self.give_up_s = give_up_s
         self.silence_s = silence_s
         self.replaced = replaced
+        self.check = check
         self.closed = threading.Event()
-        self.known = threading.Event()  # a host knew how the job ended
-        self.told = threading.Event()  # it had not lost sight of the others
+        self.known = threading.Event()  # a host reported how the job ended
+        self.told = threading.Event()  # one that had not lost its peers
+        self.over = threading.Event()  # the end is known, or no host is left that could report it
         self.on_told: Callable[[], None] = lambda: None
+        self._known_at = self._told_at = math.inf
+        self._lock = threading.Lock()
+        self._open = {*names}  # hosts that may still report the end of the job
 
-    @property
-    def patience_s(self) -> float:
-        """How long a host may stay away now, in seconds."""
-        longest_s = _AFTER_RESULT_S if self.told.is_set() else _AFTER_ALONE_S if self.known.is_set() else math.inf
-        return min(self.give_up_s, longest_s)
+    def learn(self, result: JobResult) -> None:
+        """A host reported how the job ended."""
+        with self._lock:
+            first = not result.alone and not self.told.is_set()
+            if not self.known.is_set():
+                self._known_at = time.monotonic()
+            if first:
+                self._told_at = time.monotonic()
+        self.known.set()
+        if first:
+            self.told.set()
+            self.over.set()
+            self.on_told()
+
+    def settle(self, name: str) -> None:
+        """Nothing more is expected from a host, unless it joins the job again."""
+        with self._lock:
+            self._open.discard(name)
+            if not self._open:
+                self.over.set()
+
+    def expect(self, name: str) -> None:
+        """A host has joined the job again."""
+        with self._lock:
+            self._open.add(name)
+
+    def deadline(self, lost_at: float) -> float:
+        """Time at which a host is given up that went away at `lost_at`."""
+        after_result = max(lost_at, self._told_at) + _AFTER_RESULT_S
+        after_alone = max(lost_at, self._known_at) + _AFTER_ALONE_S
+        return min(lost_at + self.give_up_s, after_result, after_alone)
 
 
 class _Line:
-    """One host: its thread, its position and the channel of the moment."""
+    """One host: its thread, its position, and its present channel."""
 
     def __init__(self, host: Host, request: Follow, channel: AgentChannel | None, terms: _Terms) -> None:
         self.host = host
+        self.position = Position(request)
         self.failure: FleetError | None = None
         self.bug: Exception | None = None
+        self.given_up = False
         self.thread = threading.Thread(target=self._run, name=f"follow-{host.name}", daemon=True)
-        self._position = Position(request)
+        self._follows = request.follow
         self._channel = channel
         self._terms = terms
         self._lost_at: float | None = None
-        self._heard_at = time.monotonic()
+        self._supervised = True
+        self._waiting = False
+        self._heard_at = self._news_at = time.monotonic()
         self._retry_s = _FIRST_RETRY_S
 
     @property
     def silent_s(self) -> float:
-        """Seconds since anything came from the host."""
-        return time.monotonic() - self._heard_at
+        """Seconds since anything came from the host; 0 while nothing was asked."""
+        return 0.0 if self._waiting else time.monotonic() - self._heard_at
+
+    @property
+    def without_news_s(self) -> float:
+        """Seconds since the host reported something new, other than that it lives; 0 while nothing was asked."""
+        return 0.0 if self._waiting else time.monotonic() - self._news_at
 
     def sever(self) -> None:
         """End the wait of the thread, whatever it waits for."""
@@ -190,29 +254,62 @@ class _Line:
         except Exception as error:  # noqa: BLE001 - raised again by the iteration
             self.bug = error
         finally:
+            self._terms.settle(self.host.name)
             self._hang_up()
             self._terms.queue.leave()
 
     def _converse(self) -> None:
-        """One conversation with the agent, up to its end."""
-        if self._channel is None:
-            self._channel = self._terms.reopen(self.host)
-        if self._terms.closed.is_set():
-            return
-        for record, payload in follow(self._channel, self._position.request(), self._terms.silence_s):
+        """Talk to the agent until it has nothing more to report, and never will have."""
+        while not self._terms.closed.is_set():
+            if self._channel is None:
+                self._terms.check()
+                self._channel = self._terms.reopen(self.host)
+            if self._terms.closed.is_set():
+                return
+            last = self._terms.over.is_set()
+            result = self._follow_once(self._channel)
+            if last or not self._follows or result is None or result.outcome is not JobOutcome.LOST:
+                return
+            self._unsupervised(result)
+
+    def _follow_once(self, channel: AgentChannel) -> JobResult | None:
+        """Deliver what the agent sends, up to its end; returns how the job ended for this host."""
+        result = None
+        self._heard_at = time.monotonic()
+        for record, payload in follow(channel, self.position.request(), self._terms.silence_s):
             self._heard_at = time.monotonic()
             if self._lost_at is not None:
                 self._lost_at = None
                 self._retry_s = _FIRST_RETRY_S
-                self._put(ConnectionRestored(self.host.name))
-            new = self._position.passed(record, payload)
+                if self._supervised:
+                    self._put(ConnectionRestored(self.host.name))
+            new = self.position.passed(record, payload)
+            is_loss = isinstance(record, JobResult) and record.outcome is JobOutcome.LOST
+            if new is not None and not isinstance(record, (Progress, Usage)):
+                self._news_at = self._heard_at
+                if not self._supervised and not is_loss:
+                    self._supervised = True
+                    self._terms.expect(self.host.name)
+                    self._put(ConnectionRestored(self.host.name))
             if new is not None and not self._put(*new):
-                return
-            if isinstance(record, JobResult) and record.outcome is not JobOutcome.LOST:
-                self._terms.known.set()
-                if not record.alone and not self._terms.told.is_set():
-                    self._terms.told.set()
-                    self._terms.on_told()
+                return result
+            if isinstance(record, JobResult):
+                result = record
+                if not is_loss:
+                    self._terms.learn(record)
+        return result
+
+    def _unsupervised(self, result: JobResult) -> None:
+        """The host has lost its supervisor; wait, as it may join the job again, or the job may end."""
+        self._terms.check()
+        if self._supervised:
+            self._supervised = False
+            self._put(ConnectionLost(self.host.name, result.reason, _LOOK_AGAIN_S))
+        self._terms.settle(self.host.name)
+        self._waiting = True
+        self._terms.over.wait(_LOOK_AGAIN_S)
+        self._heard_at = time.monotonic()
+        self._waiting = False
 
     def _again(self, error: FleetError) -> bool:
         """Wait before the next try; False if there is none."""
@@ -221,20 +318,23 @@ class _Line:
             return False
         now = time.monotonic()
         if self._lost_at is None:
-            self._lost_at = self._heard_at if self._terms.told.is_set() else now
-        give_up_s = self._terms.patience_s
-        if isinstance(error, (RefusedError, WrongHostError)) and not self._terms.replaced:
+            self._lost_at = now
+        give_up_at = self._terms.deadline(self._lost_at)
+        gone = isinstance(error, NotFoundError)
+        final = isinstance(error, (RefusedError, WrongHostError)) and not self._terms.replaced
+        if gone or final or self.given_up:
             self.failure = error
-        elif now - self._lost_at >= give_up_s:
+        elif now >= give_up_at:
             self.failure = UnreachableError(
-                f"{where(self.host)} did not come back within {give_up_s:g} s",
+                f"{where(self.host)} did not come back within {give_up_at - self._lost_at:.0f} s",
                 cause=error.sentence,
                 next_step="fleet status, then fleet logs -f",
             )
         if self.failure is not None:
-            self._put(ConnectionLost(self.host.name, error.sentence, 0.0))
+            if not gone:
+                self._put(ConnectionLost(self.host.name, error.sentence, 0.0))
             return False
-        retry_s = min(self._retry_s, max(_LAST_RETRY_S, self._lost_at + give_up_s - now))
+        retry_s = min(self._retry_s, max(_LAST_RETRY_S, give_up_at - now))
         self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
         self._put(ConnectionLost(self.host.name, error.sentence, retry_s))
         return not self._terms.closed.wait(retry_s)
@@ -245,7 +345,14 @@ class _Line:
             channel.close()
 
     def _put(self, record: Record | ConnectionLost | ConnectionRestored, payload: bytes = b"") -> bool:
-        return self._terms.queue.put(Item(self.host.name, record, payload))
+        """Deliver an item; the time that a slow reader takes is not the host's silence."""
+        began, self._waiting = time.monotonic(), True
+        taken = self._terms.queue.put(Item(self.host.name, record, payload))
+        waited_s = time.monotonic() - began
+        self._heard_at += waited_s
+        self._news_at += waited_s
+        self._waiting = False
+        return taken
 
 
 class _Queue:

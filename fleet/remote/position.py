@@ -50,6 +50,11 @@ class Position:
             return request
         return request._replace(log_offset=self._log_end, tail_lines=-1)
 
+    @property
+    def reached(self) -> tuple[int, int]:
+        """The attempt that was delivered last, and how many bytes of its log; 0, 0: nothing yet."""
+        return self._attempt, max(0, self._log_end)
+
     def passed(self, record: Record, payload: bytes) -> tuple[Record, bytes] | None:
         """What is new in a record and its payload; None where nothing is."""
         if isinstance(record, (Log, TaskState, Beat)):

@@ -13,6 +13,7 @@ from fleet.commands import follow as verb
 from fleet.commands.follow import Ended, Followed, agreed, follow, until_running
 from fleet.events import ConnectionLost, ConnectionRestored, Event, JobDiagnosed, LogChunk, Note
 from fleet.remote.follower import Item
+from fleet.remote.position import Position
 from fleet.state import FleetFolder, FleetRecord
 from provision.model import FleetSpec
 from train.agent.records import (
@@ -41,6 +42,7 @@ class Hosts:
         self.items = items
         self.events: list[Event] = []
         self.taken = 0
+        self.incomplete: dict[str, Position] = {}
 
     def __enter__(self) -> Hosts:
         return self

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -39,3 +43,33 @@ def test_a_signal_that_was_ignored_stays_so() -> None:
     command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "True\n"
+
+
+def _catches_signals(process: subprocess.Popen[str]) -> bool:
+    """Whether the process has installed its handler of SIGALRM; false once it has ended."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), "0")
+    return bool(int(caught, 16) >> (signal.SIGALRM - 1) & 1)
+
+
+@pytest.mark.parametrize("round_", range(6))
+def test_repeated_signals_end_a_command_with_its_exit_code(tmp_path: Path, round_: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fleet", "status"],
+        env={**os.environ, "FLEET_STATE_DIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not _catches_signals(process):
+        time.sleep(0.002)
+    chance = random.Random(round_)
+    time.sleep(chance.uniform(0.0, 0.6))
+    while process.poll() is None:
+        process.send_signal(chance.choice([signal.SIGINT, signal.SIGTERM]))
+        time.sleep(chance.uniform(0.0, 0.05))
+    _, err = process.communicate()
+    assert process.returncode in (102, 103)
+    assert "Traceback" not in err
+    assert err.startswith("fleet: ")

@@ -1,0 +1,95 @@
+"""What a following client shows when hosts, connections, or the whole fleet go away: real processes, real signals."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.program import Program, lines_of, wait_for
+from tests.soak.processes import Part, Process, processes
+
+pytestmark = pytest.mark.wire
+
+# Lines until a file exists, and some more after that.
+TASK = """
+import os, sys, time
+number = 0
+while not os.path.exists(sys.argv[1]):
+    number += 1
+    print(os.environ["FLEET_ATTEMPT"], number, flush=True)
+    time.sleep(0.05)
+for number in range(40):
+    print("last", number, flush=True)
+"""
+
+
+def of(program: Program, part: Part, host: str) -> list[Process]:
+    return [one for one in processes(program.state) if one.part is part and one.host == host]
+
+
+def stored(program: Program, worker: str) -> list[str]:
+    """All lines of a worker's log on its host, of all attempts of the only job."""
+    logs = sorted((program.state / "local").glob(f"*-{worker}/fleet/jobs/*/{worker}/attempt-*/log"))
+    return [line for log in logs for line in log.read_text().splitlines()]
+
+
+def runs(program: Program, worker: str, attempt: int) -> bool:
+    return any(line.startswith(f"{attempt} ") for line in stored(program, worker))
+
+
+def test_a_host_that_joins_again_is_shown_completely(program: Program, tmp_path: Path) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", TASK)
+    client = program.start("train", "task.py", "--restarts", "5", "--grace", "1", "--", str(tmp_path / "stop"))
+    wait_for("the first attempt", lambda: runs(program, "worker-1", 1), 60)
+    for part in (Part.WATCHDOG, Part.SUPERVISOR):
+        for process in of(program, part, "worker-1"):
+            process.send(signal.SIGKILL)
+    wait_for("the end of worker-1", lambda: not of(program, Part.TASK, "worker-1"), 60)
+    assert "worker-1 joined job" in program.run("up", "--workers", "2").err
+    wait_for("the second attempt", lambda: runs(program, "worker-1", 2), 60)
+    (tmp_path / "stop").touch()
+    ran = program.finish(client)
+    assert "worker-1: connection lost" in ran.err
+    assert "worker-1: connected again" in ran.err
+    for worker in ("worker-0", "worker-1"):
+        assert lines_of(ran, worker) == stored(program, worker)
+
+
+def test_frozen_connections_at_the_end_are_replaced_or_reported(program: Program, tmp_path: Path) -> None:
+    """The conversation with worker-0 is frozen, but not its sshd; worker-1 accepts no connection any more."""
+    program.run("up", "--workers", "3")
+    program.script("task.py", TASK)
+    client = program.start("train", "task.py", "--", str(tmp_path / "stop"))
+    for worker in ("worker-0", "worker-1"):
+        wait_for(f"the first line of {worker}", lambda worker=worker: runs(program, worker, 1), 60)  # type: ignore[misc]
+    frozen = of(program, Part.CONVERSATION, "worker-0")
+    frozen += of(program, Part.SESSION, "worker-1") + of(program, Part.LISTENER, "worker-1")
+    for process in frozen:
+        assert process.send(signal.SIGSTOP)
+    try:
+        (tmp_path / "stop").touch()
+        ran = program.finish(client)
+    finally:
+        for process in frozen:
+            process.send(signal.SIGCONT)
+    assert lines_of(ran, "worker-0") == stored(program, "worker-0")
+    assert lines_of(ran, "worker-2") == stored(program, "worker-2")
+    shown = lines_of(ran, "worker-1")
+    assert shown == stored(program, "worker-1")[: len(shown)]
+    (warning,) = [line for line in ran.err.splitlines() if "incomplete" in line]
+    assert "the log of worker-1 is incomplete" in warning
+    command = warning.partition("`fleet ")[2].partition("`")[0].split()
+    assert program.run(*command).text.splitlines() == stored(program, "worker-1")
+
+
+def test_a_client_ends_when_its_fleet_is_deleted(program: Program, tmp_path: Path) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", TASK)
+    client = program.start("train", "task.py", "--", str(tmp_path / "stop"))
+    wait_for("the first line", lambda: runs(program, "worker-1", 1), 60)
+    program.run("down", "--yes")
+    ran = program.finish(client, code=102, timeout=60)
+    assert "fleet 'default' was deleted while job" in ran.err
