@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -21,10 +22,14 @@ ANSWER_S = 20.0
 
 _SLICE = 256 * 1024  # paramiko copies what is left of it for each packet
 _READ = 16 * 1024 * 1024
-_LINE_MAX = 64 * 1024 * 1024
+_LINE_MAX = 4 * 1024 * 1024
+_LONG_LINE_MAX = 64 * 1024 * 1024  # the files of a job, by hash
+_PAYLOAD_MAX = 1024 * 1024  # agents send pieces of logs and files of 256 KiB, compressed or not
+_SLOWEST = 32 * 1024  # bytes per second of an answer that is still coming
 _STDERR_KEPT = 8 * 1024
 _NOISE_LINES = 100
 _EXIT_S = 2.0
+_LAST_WAIT_S = 0.001  # to take what has arrived
 _NOT_FOUND = (126, 127)  # of a shell: cannot be run, is not there
 
 
@@ -103,20 +108,24 @@ class AgentChannel:
         """
         self._send(encode(record) + payload, doing, deadline_s)
 
-    def receive(self, deadline_s: float, waiting_for: str) -> tuple[Record, bytes]:
-        """The next record, and the payload that follows it.
+    def receive(self, deadline_s: float, waiting_for: str, *, long: bool = False) -> tuple[Record, bytes]:
+        """Return the next record, and the payload that follows it.
 
         Args:
-            deadline_s: Longest time in which nothing comes, in seconds.
+            deadline_s: Longest time until the record is complete, in seconds; a large one may take longer as long as
+                it comes with 32 KiB per second.
             waiting_for: What is being done, goes on after ``while`` in an error.
+            long: Whether the record may list the files of a job.
 
         Raises:
-            UnreachableError: nothing came, or the connection broke.
-            NotReadyError: the agent ended, or said something that is no record.
+            UnreachableError: the record was not complete in time, or the connection broke.
+            NotReadyError: the agent ended, or sent something that is not a record of a legal size.
         """
-        line = self._line(deadline_s, waiting_for)
+        line = self._line(deadline_s, waiting_for, _LONG_LINE_MAX if long else _LINE_MAX)
         record = self._decoded(line)
         size = getattr(record, "payload", 0)
+        if type(size) is not int or not 0 <= size <= _PAYLOAD_MAX:
+            raise self._not_an_agent(line)
         return record, self._take(size, deadline_s, waiting_for) if size else b""
 
     def close(self) -> None:
@@ -180,8 +189,9 @@ class AgentChannel:
 
     # --- receiving ----------------------------------------------------------------------------------------------
 
-    def _line(self, deadline_s: float, waiting_for: str) -> bytes:
+    def _line(self, deadline_s: float, waiting_for: str, longest: int = _LINE_MAX) -> bytes:
         looked = 0
+        began = time.monotonic()
         while True:
             end = self._buffer.find(b"\n", self._start + looked)
             if end >= 0:
@@ -189,24 +199,28 @@ class AgentChannel:
                 self._start = end + 1
                 return line
             looked = len(self._buffer) - self._start
-            if looked > _LINE_MAX:
+            if looked > longest:
                 raise self._not_an_agent(bytes(self._buffer[self._start : self._start + 80]))
-            self._fill(deadline_s, waiting_for)
+            self._fill(began + looked / _SLOWEST, deadline_s, waiting_for)
 
     def _take(self, size: int, deadline_s: float, waiting_for: str) -> bytes:
-        while len(self._buffer) - self._start < size:
-            self._fill(deadline_s, waiting_for)
+        began = time.monotonic()
+        while (missing := size - (len(self._buffer) - self._start)) > 0:
+            self._fill(began + (size - missing) / _SLOWEST, deadline_s, waiting_for)
         end = self._start + size
         taken = bytes(memoryview(self._buffer)[self._start : end])
         self._start = end
         return taken
 
-    def _fill(self, deadline_s: float, waiting_for: str) -> None:
-        """Wait for more bytes."""
+    def _fill(self, began: float, deadline_s: float, waiting_for: str) -> None:
+        """Wait for more bytes, until `deadline_s` seconds after `began`."""
         if self._start:
             del self._buffer[: self._start]
             self._start = 0
-        self._session.settimeout(deadline_s)
+        left_s = began + deadline_s - time.monotonic()
+        if left_s < -2 * deadline_s:  # not at once: this program may have been stopped while the answer came
+            raise self._broken(TimeoutError(), None, deadline_s, waiting_for)
+        self._session.settimeout(max(_LAST_WAIT_S, left_s))
         try:
             # All that has arrived: paramiko moves the rest of its buffer at each partial read.
             data = self._session.recv(_READ)

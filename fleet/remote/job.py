@@ -254,6 +254,8 @@ def inspect(channel: AgentChannel, request: Inspect) -> list[JobReport]:
     channel.send(request, doing=doing)
     reports: list[JobReport] = []
     while isinstance(answer := _answer(channel, ANSWER_S, doing, JobReport, End), JobReport):
+        if len(reports) == request.limit:
+            raise unexpected(channel.connection.host, answer)
         reports.append(answer)
     return reports
 
@@ -291,7 +293,7 @@ def refusal(host: Host, refused: Refused) -> FleetError:
 
 
 def _answer(channel: AgentChannel, deadline_s: float, waiting_for: str, *kinds: type[Record]) -> Record:
-    record, _ = channel.receive(deadline_s, waiting_for)
+    record, _ = channel.receive(deadline_s, waiting_for, long=Want in kinds or Invitation in kinds)
     if isinstance(record, kinds):
         return record
     raise unexpected(channel.connection.host, record)
