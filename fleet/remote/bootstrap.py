@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from fleet.errors import NotReadyError
 from fleet.remote.channel import AgentChannel
+from fleet.remote.fanout import where
 from fleet.remote.job import unexpected
-from train.agent.records import Bootstrap, Bootstrapped, BootstrapStep, Record
+from train.agent.records import Bootstrap, Bootstrapped, BootstrapStep, NeedPip, PipWheel, Record
+from train.pip_wheel import NoWheelError, read_pip_wheel
 
 T = TypeVar("T")
 
@@ -29,11 +32,39 @@ def bootstrap(channel: AgentChannel, request: Bootstrap, on_step: Callable[[Boot
         RefusedError: the host cannot install them, or cannot use its GPUs.
         UnreachableError: it does not answer, or the connection broke.
     """
-    return step_by_step(channel, request, Bootstrapped, on_step, doing="getting ready")
+
+    def supply(record: Record) -> tuple[Record, bytes] | None:
+        return _pip(channel, record) if isinstance(record, NeedPip) else None
+
+    return step_by_step(channel, request, Bootstrapped, on_step, doing="getting ready", supply=supply)
+
+
+def _pip(channel: AgentChannel, request: NeedPip) -> tuple[PipWheel, bytes]:
+    """Return the answer to a host without pip, and the bytes that follow it.
+
+    Raises:
+        NotReadyError: there is no pip for the host's Python.
+    """
+    try:
+        wheel = read_pip_wheel(str(request.python))
+    except NoWheelError as error:
+        raise NotReadyError(
+            f"{where(channel.connection.host)} has Python {request.python} without pip, and none can be sent to it",
+            cause=error.cause,
+            next_step=error.next_step,
+        ) from error
+    content = b"" if wheel.digest in request.have else wheel.data
+    return PipWheel(wheel.digest, len(content)), content
 
 
 def step_by_step(
-    channel: AgentChannel, request: Record, answer: type[T], on_step: Callable[[BootstrapStep], None], *, doing: str
+    channel: AgentChannel,
+    request: Record,
+    answer: type[T],
+    on_step: Callable[[BootstrapStep], None],
+    *,
+    doing: str,
+    supply: Callable[[Record], tuple[Record, bytes] | None] = lambda _: None,
 ) -> T:
     """Ask for what takes a while, of which the host tells the steps.
 
@@ -43,6 +74,7 @@ def step_by_step(
         answer: Type of the record that ends it.
         on_step: Called with every step, and at times with the same one again.
         doing: What the host does before it tells a step, for the sentence of an error.
+        supply: Returns what a record of the host requests, and the bytes that follow it; None if nothing.
 
     Raises:
         RefusedError: the host does not do it.
@@ -53,6 +85,10 @@ def step_by_step(
         record, _ = channel.receive(SILENCE_S, doing)
         if isinstance(record, answer):
             return record
+        supplied = supply(record)
+        if supplied is not None:
+            channel.send(*supplied, doing=doing)
+            continue
         if not isinstance(record, BootstrapStep):
             raise unexpected(channel.connection.host, record)
         doing = f"{record.step} ({record.detail})" if record.detail else record.step

@@ -72,6 +72,10 @@ class GuestSpec:
 class Disk:
     """The files of one guest.
 
+    Args:
+        spec: What the instance is made of.
+        python: Interpreter that users find as python3.
+
     Attributes:
         accounts: Who may log in.
         domain_name: Of the guest in its cloud's network.
@@ -80,10 +84,11 @@ class Disk:
         ValueError: its GPUs are of an unknown type.
     """
 
-    def __init__(self, spec: GuestSpec) -> None:
+    def __init__(self, spec: GuestSpec, python: Path) -> None:
         if spec.gpus and spec.gpu not in _GPUS:
             raise ValueError(f"no GPU of type {spec.gpu!r} is emulated, but {', '.join(_GPUS)}")
         self._spec = spec
+        self._python = python
         self._folder = spec.folder.resolve()
         self._etc = self._folder / "etc"
         self.accounts = Accounts(self._etc, self._seen(Path("/home")), self._seen(Path("/root")))
@@ -130,7 +135,7 @@ class Disk:
             return
         folder.mkdir()
         # No link: an environment made through one looks for the standard library beside the link.
-        _write_program(folder / "python3", f'#!/bin/sh\nexec {shlex.quote(str(_interpreter()))} "$@"\n')
+        _write_program(folder / "python3", f'#!/bin/sh\nexec {shlex.quote(str(self._python))} "$@"\n')
         if self._spec.gpus:
             name, memory, power, capability = _GPUS[self._spec.gpu]
             known = {
@@ -172,7 +177,7 @@ class Disk:
             for path in map(Path, ("/usr/bin/nvidia-smi", "/bin/nvidia-smi"))
             if path.exists() and not path.parent.is_symlink()
         ]
-        lines += self._covers([*_needed(), index])
+        lines += self._covers([*_needed(), index, self._python.parents[1]])
         lines += ["cd /", f"echo {shlex.quote(UP)}", f"exec {shlex.quote(program)} -D -e"]
         path = self._folder / "boot.sh"
         path.write_text("".join(f"{line}\n" for line in lines))
@@ -220,11 +225,6 @@ Subsystem sftp internal-sftp
 def _write_program(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o755)
-
-
-def _interpreter() -> Path:
-    """The interpreter outside of any virtual environment."""
-    return (Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}").resolve()
 
 
 def _needed() -> list[Path]:

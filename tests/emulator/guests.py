@@ -19,7 +19,7 @@ from typing import Protocol
 
 from provision.keys import generate_ed25519
 from provision.local import sshd
-from tests.emulator import packages, space
+from tests.emulator import packages, python, space
 from tests.emulator.accounts import granted
 from tests.emulator.console import Console
 from tests.emulator.disk import Disk, GuestSpec
@@ -113,16 +113,17 @@ class SshGuests:
 
     def __init__(self, folder: Path, boot_s: float = 0.0) -> None:
         self._packages = folder.resolve() / "packages"
+        self._python = folder.resolve() / "python"
         self._boot_s = boot_s
-        self._built = False
+        self._interpreter: Path | None = None
         self._lock = threading.Lock()
 
     def __call__(self, spec: GuestSpec, publish: Publish) -> Guest:
         with self._lock:
-            if not self._built:
+            if self._interpreter is None:
                 packages.build(self._packages)
-                self._built = True
-        return SshGuest(spec, publish, self._packages, self._boot_s)
+                self._interpreter = python.build(self._python)
+        return SshGuest(spec, publish, self._packages, self._interpreter, self._boot_s)
 
 
 class SshGuest:
@@ -135,15 +136,16 @@ class SshGuest:
         spec: What it is made of.
         publish: Called from a thread of the guest's own.
         index: Where its pip finds packages.
+        interpreter: Its python3.
         boot_s: Seconds that it takes to boot, beside what it really takes.
     """
 
-    def __init__(self, spec: GuestSpec, publish: Publish, index: Path, boot_s: float) -> None:
+    def __init__(self, spec: GuestSpec, publish: Publish, index: Path, interpreter: Path, boot_s: float) -> None:
         self._spec = spec
         self._index = index
         self._boot_s = boot_s
         self._console = Console(spec.name)
-        self._disk = Disk(spec)
+        self._disk = Disk(spec, interpreter)
         self._items = dict(spec.metadata)
         self._metadata = Metadata(
             {

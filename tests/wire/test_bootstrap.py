@@ -20,6 +20,7 @@ from fleet.remote.channel import open_agent
 from fleet.remote.job import RefusedError, prepare
 from provision.keys import generate_ed25519
 from provision.model import CloudSpec, FleetSpec, Host
+from tests.emulator import python as bare_python
 from tests.emulator.guests import GuestSpec, SshGuests, obstacle
 from tests.program import wait_for
 from tests.unit.agent.wheels import wheel
@@ -82,6 +83,27 @@ def test_two_hosts_get_their_packages_once(hosts: Hosts, wheels: tuple[str, str]
         assert answer.versions["tensorflow"] == "2.21.0"
         (repeated,) = install([channel], "\n".join(wish.packages), Kept())
         assert (repeated.python, repeated.made) == (made[0].python, False)
+
+
+def test_hosts_without_ensurepip_and_pip_get_packages(hosts: Hosts, wheels: tuple[str, str], tmp_path: Path) -> None:
+    bare = str(bare_python.build(tmp_path / "bare"))
+    before = [dataclasses.replace(host, python=bare) for host in hosts.hosts[:2]]
+    sink = Kept()
+    for host in ready(spec(*wheels, "tensorflow==2.21.0"), before, hosts.key, sink):
+        subprocess.run([host.python, "-c", "import tensorflow, pip"], check=True)
+        assert "receiving pip" in sink.steps(host.name)
+
+
+def test_a_python_for_which_there_is_no_pip_is_reported(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "hello()\nhear()\nsay('need_pip', python='3.8')\nhear()"
+    monkeypatch.setattr(channel_module, "pack", Scripted(body))
+    with (
+        open_agent(hosts.hosts[0], hosts.key) as channel,
+        pytest.raises(NotReadyError, match=r"has Python 3.8 without pip, and none can be sent to it$") as raised,
+    ):
+        bootstrap(channel, Bootstrap("six"), lambda _: None)
+    assert raised.value.cause.endswith("has no pip for Python 3.8")
+    assert raised.value.next_step == "use an image or an interpreter with a newer Python"
 
 
 def test_nothing_to_do_opens_no_connection(hosts: Hosts) -> None:

@@ -31,6 +31,7 @@ from tests.emulator.guests import Guest, GuestSpec, NoGuest, SshGuests, obstacle
 from tests.program import wait_for
 from train.agent.host import parse_gpus
 from train.agent.usage import GPU_COMMAND, parse_gpu_use
+from train.pip_wheel import read_pip_wheel
 
 pytestmark = pytest.mark.wire
 _NUMBERS = itertools.count(1)
@@ -449,6 +450,21 @@ def test_the_packages_fulfil_their_requirements(tmp_path: Path) -> None:
     assert [place for place, _ in found["protobuf"].links] == ["google/_upb", "google/protobuf"]
 
 
+def test_python_has_what_the_images_of_ubuntu_have(boot: Boot, key: Key) -> None:
+    guest = boot()
+    refused = guest.ssh("python3 -m venv env", key.path)
+    assert refused.returncode == 1
+    assert "ensurepip" in refused.stderr
+    for module in ("ensurepip", "pip", "setuptools"):
+        refused = guest.ssh(f"python3 -c 'import {module}'", key.path)
+        assert f"No module named '{module}'" in refused.stderr
+    listing = 'import sysconfig as s; print(s.get_path("stdlib"), s.get_path("include"))'
+    library, headers = guest.read(f"python3 -c '{listing}'", key.path).split()
+    assert guest.read(f"head -1 {library}/EXTERNALLY-MANAGED", key.path) == "[externally-managed]\n"
+    assert guest.ssh(f"ls {headers}/Python.h", key.path).returncode == 2
+    guest.read("python3 -m venv --without-pip env && env/bin/python -c 'import ssl, ctypes, sqlite3, venv'", key.path)
+
+
 LOOK = """
 import importlib.metadata as metadata, tensorflow as tf
 print([metadata.version(name) for name in ("tensorflow", "keras", "tf-keras")], tf.__version__)
@@ -474,10 +490,13 @@ except ImportError:
 @pytest.mark.e2e
 def test_pip_installs_a_tensorflow_that_computes(boot: Boot, key: Key) -> None:
     guest = boot(gpus=2)
-    refused = guest.ssh("python3 -m venv env && env/bin/pip install -q no-such-package", key.path)
+    (guest.spec.folder / "covers/home/fleet/pip.whl").write_bytes(read_pip_wheel("3.12").data)
+    guest.read("python3 -m venv --without-pip env", key.path)
+    pip = "env/bin/python pip.whl/pip"
+    refused = guest.ssh(f"{pip} install -q no-such-package", key.path)
     assert (refused.returncode, "No matching distribution found" in refused.stderr) == (1, True)
-    guest.read("env/bin/pip install -q 'tensorflow[and-cuda]~=2.21.0' 'tf-keras~=2.21.0'", key.path)
-    assert guest.read("env/bin/pip check", key.path) == "No broken requirements found.\n"
+    guest.read(f"{pip} install -q 'tensorflow[and-cuda]~=2.21.0' 'tf-keras~=2.21.0'", key.path)
+    assert guest.read(f"{pip} check", key.path) == "No broken requirements found.\n"
     cluster = {"cluster": {"worker": [f"127.0.0.1:{20000 + os.getpid() % 9000}"]}}
     config = json.dumps({**cluster, "task": {"type": "worker", "index": 0}})
     (guest.spec.folder / "covers/home/fleet/look.py").write_text(LOOK)

@@ -13,6 +13,7 @@ ROOT/                       one fleet's files on this host, readable by their ow
         ready.json          written when all of it is there, touched when it is asked for
         scratch/            pip's temporary files
     venvs/lock              locked by who installs
+    pip/HASH.whl            pip, if the host's Python brings none
     jobs/JOB/TASK/
         job.json            what was committed, secrets left out
         src/                the bundle: the task's working folder; or a link to the folder where it runs in place
@@ -78,6 +79,15 @@ class HostPaths(NamedTuple):
     def venvs_lock(self) -> str:
         """File that is kept locked while a virtual environment is made."""
         return os.path.join(self.venvs, "lock")
+
+    @property
+    def pip(self) -> str:
+        """Directory of the pip wheels that a client sent."""
+        return os.path.join(self.root, "pip")
+
+    def pip_wheel(self, digest: str) -> str:
+        """Path of the pip wheel with this SHA-256."""
+        return os.path.join(self.pip, f"{digest}.whl")
 
     def venv(self, name: str) -> "VenvPaths":
         """Paths of one virtual environment."""

@@ -18,7 +18,8 @@ One exec of the agent on a host is one conversation:
     client  → Give               agent → Chunk* Chunk(0)
     client  → Stop               agent → Stopped
     client  → Inspect            agent → JobReport*, End
-    client  → Bootstrap          agent → BootstrapStep*, then Bootstrapped | Refused
+    client  → Bootstrap          agent → BootstrapStep*, then NeedPip | Bootstrapped | Refused
+    client  → PipWheel           agent → BootstrapStep*, then Bootstrapped | Refused         (after NeedPip)
     client  → Trial              agent → BootstrapStep*, then Tried | Refused    (after Prepared, in place of Commit)
 
 An empty Want is followed by Prepared at once; a stream that comes nevertheless is passed over, as is the rest of one
@@ -255,6 +256,13 @@ class Bootstrap(NamedTuple):
     on_top: bool = False  # what that interpreter finds, the environment's finds, too, and is not installed again
 
 
+class PipWheel(NamedTuple):
+    """The pip wheel for NeedPip; its bytes follow unless the host has it."""
+
+    sha256: str
+    payload: int = 0  # bytes that follow
+
+
 class Trial(NamedTuple):
     """Run what was prepared by itself, a cluster of one, until its first step; leave nothing of it."""
 
@@ -332,6 +340,13 @@ class BootstrapStep(NamedTuple):
     detail: str = ""  # which one
     part: int = 0  # of `whole`: bytes of a download, packages while they are installed
     whole: int = 0  # 0: not known
+
+
+class NeedPip(NamedTuple):
+    """The host waits for PipWheel: its Python brings no pip."""
+
+    python: str  # 3.12
+    have: List[str] = []  # noqa: RUF012 - never changed; SHA-256 of the wheels that are on the host
 
 
 class Bootstrapped(NamedTuple):
@@ -518,9 +533,9 @@ class End(NamedTuple):
 
 
 Record = Union[
-    Prepare, Chunk, Commit, Follow, Invite, Give, Stop, Inspect, Leave, Bootstrap, Trial,
+    Prepare, Chunk, Commit, Follow, Invite, Give, Stop, Inspect, Leave, Bootstrap, PipWheel, Trial,
     Hello, Want, Prepared, Refused, Committed, Invitation, Stopped, Left, JobReport,
-    BootstrapStep, Bootstrapped, Tried,
+    BootstrapStep, NeedPip, Bootstrapped, Tried,
     TaskState, AttemptEnded, Stalled, Notice, Progress, Usage, Log, JobResult, Beat, End,
 ]  # fmt: skip
 
@@ -532,6 +547,7 @@ _NAMES: Dict[str, Type[Any]] = {
     "attempt_ended": AttemptEnded, "stalled": Stalled, "notice": Notice, "progress": Progress,
     "usage": Usage, "log": Log, "job_result": JobResult, "beat": Beat, "end": End,
     "bootstrap": Bootstrap, "bootstrap_step": BootstrapStep, "bootstrapped": Bootstrapped,
+    "need_pip": NeedPip, "pip_wheel": PipWheel,
     "trial": Trial, "tried": Tried,
 }  # fmt: skip
 _NAME_OF = {kind: name for name, kind in _NAMES.items()}

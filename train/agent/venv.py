@@ -35,6 +35,7 @@ from train.agent.jobs import newest_tasks
 from train.agent.journal import read_job, read_result
 from train.agent.paths import HostPaths, VenvPaths
 from train.agent.pip import INSTALLING, Reading, trouble
+from train.agent.pip_wheel import find_wheel, unpack_wheel
 from train.agent.program import OverdueError, Steps, run
 from train.agent.records import Refusal
 
@@ -48,8 +49,7 @@ _LOCK_DEADLINE_S = 1800.0
 _LOCK_AGAIN_S = 0.2
 # What is there of a Python and a host must not get into the new environment.
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_QUIET")
-_NO_VENV = re.compile(r"No module named '?venv|ensurepip is not|No module named '?ensurepip")
-_APT = re.compile(r"\s*apt(?:-get)? install (python[\w.-]*venv)")
+_NO_VENV = re.compile(r"No module named '?venv")
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?")
 _GIB = 1 << 30
 # Of packages that take much: installed, and what was downloaded for them beside. All others fit into the rest.
@@ -223,32 +223,26 @@ class Venvs:
         self._steps.tell("making the environment", f"Python {base.version}")
         remove_tree(paths.folder)
         make_folder(paths.folder)
-        pip = self._make_empty(paths, base)
+        self._make_empty(paths, base)
         if base.below:
             _put_on_top(paths, base)
         make_folder(paths.scratch)
         write_atomic(paths.requirements, wish.text.encode("utf-8", "surrogateescape"))
         write_atomic(paths.constraints, wish.constraints.encode("utf-8", "surrogateescape"))
-        self._install(paths, pip)
+        self._install(paths)
         remove_tree(paths.scratch)
         seconds = round(time.monotonic() - began, 1)
         told = {"base": base.path, "python": base.version, "owner": base.owner, "seconds": seconds}
         write_atomic(paths.ready, json.dumps(told).encode())
 
-    def _make_empty(self, paths: VenvPaths, base: Base) -> List[str]:
-        """Make an environment without packages; returns the command of a pip that installs into it."""
-        said = self._run_to_end([base.path, "-I", "-m", "venv", paths.folder])
-        if said is None:
-            return [paths.python, "-I", "-m", "pip"]
-        # Debian and Ubuntu keep ensurepip in a package of its own; a pip beside the base does as well.
-        remove_tree(paths.folder)
-        make_folder(paths.folder)
-        pip = [base.path, "-I", "-m", "pip", "--python", paths.python]
-        if _NO_VENV.search(said):
-            bare = self._run_to_end([base.path, "-I", "-m", "venv", "--without-pip", paths.folder])
-            if bare is None and self._run_to_end([*pip, "--version"]) is None:
-                return pip
-        raise _no_environment(said, base)
+    def _make_empty(self, paths: VenvPaths, base: Base) -> None:
+        """Make an environment with pip and nothing else."""
+        words = self._run_to_end([base.path, "-I", "-m", "venv", "--without-pip", paths.folder])
+        if words is not None:
+            raise _no_environment(words, base)
+        wheel = find_wheel(self._host, base.path, base.version, self._session, self._steps)
+        for folder in _site_folders(paths):
+            unpack_wheel(wheel, paths, folder)
 
     def _run_to_end(self, command: List[str]) -> Optional[str]:
         """None where it succeeds, else what it said."""
@@ -264,10 +258,11 @@ class Venvs:
             return f"{' '.join(command[:4])} did not end within {_VENV_DEADLINE_S:.0f} s"
         return None if end.code == 0 else "\n".join(lines)
 
-    def _install(self, paths: VenvPaths, pip: List[str]) -> None:
+    def _install(self, paths: VenvPaths) -> None:
         watched = _Watched(paths, self._steps)
         options = ["--progress-bar", "off", "--no-input", "--disable-pip-version-check"]
-        command = [*pip, "install", *options, "-r", paths.requirements, "-c", paths.constraints]
+        lists = ["-r", paths.requirements, "-c", paths.constraints]
+        command = [paths.python, "-I", "-m", "pip", "install", *options, *lists]
         env = {**self._environment(), "TMPDIR": paths.scratch}
         try:
             end = run(command, env, paths.folder, self._steps, deadline_s=_PIP_DEADLINE_S, look=watched.look)
@@ -347,21 +342,20 @@ def _try_lock(lock: int) -> bool:
     return True
 
 
-def _no_environment(said: str, base: Base) -> RefusedError:
-    package = next((found[1] for found in map(_APT.match, said.split("\n")) if found), "python3-venv")
-    if _NO_VENV.search(said):
+def _no_environment(printed: str, base: Base) -> RefusedError:
+    if _NO_VENV.search(printed):
         return RefusedError(
             Refusal.PYTHON,
-            f"{base.path} on this host cannot make virtual environments",
-            f"sudo apt-get install -y {package}   on the host",
-            cause="its module venv is not installed completely",
+            f"{base.path} on this host has no module venv",
+            "use an image or an interpreter with the whole standard library",
+            cause="its standard library is not installed completely",
         )
-    words = [line.strip() for line in said.split("\n") if line.strip()]
+    lines = [line.strip() for line in printed.split("\n") if line.strip()]
     return RefusedError(
         Refusal.PYTHON,
         f"{base.path} on this host fails to make a virtual environment",
-        "name another interpreter, or install packages yourself",
-        cause=words[-1] if words else "it said nothing",
+        "use another image or interpreter",
+        cause=lines[-1] if lines else "it printed nothing",
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Agent, Bundle
-from tests.unit.agent.test_packages import complete, done, fake_base, refused, venvs
+from tests.unit.agent.test_packages import complete, done, refused, venvs
 from tests.unit.agent.wheels import pip_environment, wheel
 from train.agent.records import Bootstrapped, Prepared, Refusal
 
@@ -33,7 +33,7 @@ def wheels(tmp_path: Path) -> Path:
 def host(connect: Connect, tmp_path: Path, wheels: Path) -> tuple[Agent, Bootstrapped]:
     """A host, and the environment with TensorFlow that its fleet made on it."""
     agent = connect(env=pip_environment(wheels))
-    made = done(agent, requirements="tensorflow-cpu==2.21.0", python=fake_base(tmp_path, pip=True))
+    made = done(agent, requirements="tensorflow-cpu==2.21.0", python=sys.executable)
     wheel(wheels, "numbers_lib", "2.0", "VERSION = 2\n")  # comes out later
     return agent, made
 

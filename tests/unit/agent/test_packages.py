@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import http.server
 import json
 import os
@@ -15,27 +16,31 @@ from pathlib import Path
 
 import pytest
 
+from tests.emulator import python as bare_python
 from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Agent, Bundle, alive, eventually, gone
 from tests.unit.agent.test_bootstrap import interpreter
 from tests.unit.agent.wheels import pip_environment, wheel
 from train.agent.paths import VenvPaths
 from train.agent.program import OverdueError, Steps, run
-from train.agent.records import Bootstrap, Bootstrapped, BootstrapStep, Gpu, Inspect, Prepared, Refusal, Refused
+from train.agent.records import (
+    Bootstrap,
+    Bootstrapped,
+    BootstrapStep,
+    Gpu,
+    Inspect,
+    NeedPip,
+    PipWheel,
+    Prepared,
+    Refusal,
+    Refused,
+)
 from train.agent.venv import Base, Wish, bytes_estimated, name_of, superfluous, wanted
 from train.agent.wire import Channel
+from train.pip_wheel import read_pip_wheel
 
 BASE = Base(os.path.realpath(sys.executable), ".".join(map(str, sys.version_info[:3])))
 T4 = "0, Tesla T4, 15360, 580.82.07\n"
-NO_ENSUREPIP = """The virtual environment was not created successfully because ensurepip is not
-available.  On Debian/Ubuntu systems, you need to install the python3-venv
-package using the following command.
-
-    apt install python3.12-venv
-
-You may need to use sudo with that command.  After installing the python3-venv
-package, recreate your virtual environment.
-"""
 TENSORFLOW = """
 import sys
 sys.stderr.write({said!r})
@@ -51,34 +56,45 @@ def wheels(tmp_path: Path) -> Path:
     return tmp_path / "wheels"
 
 
-def fake_base(folder: Path, *, pip: bool) -> str:
-    """An interpreter as Debian has it without python3-venv; with or without a pip of its own."""
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An interpreter without ensurepip and pip, as on the images of Ubuntu."""
+    return str(bare_python.build(tmp_path_factory.mktemp("bare")))
+
+
+def without(folder: Path, module: str) -> str:
+    """An interpreter that lacks a module of the standard library."""
     script = folder / "python3"
     script.write_text(
         "#!/bin/sh\n"
-        f'case "$*" in *without-pip*) ;; *"-m venv"*) printf %s "{NO_ENSUREPIP}"; exit 1 ;; esac\n'
-        + ("" if pip else 'case "$*" in *"-m pip"*) echo "No module named pip"; exit 1 ;; esac\n')
-        + f'exec {sys.executable} "$@"\n'
+        f'case "$*" in *"-m {module}"*) echo "$0: No module named {module}" >&2; exit 1 ;; esac\n'
+        f'exec {sys.executable} "$@"\n'
     )
     script.chmod(0o755)
     return str(script)
 
 
-@pytest.fixture
-def quick(tmp_path: Path) -> str:
-    """A base that makes environments in half the time, since it does not put a pip into them."""
-    return fake_base(tmp_path, pip=True)
-
-
-def bootstrap(agent: Agent, **fields: object) -> tuple[list[BootstrapStep], Bootstrapped | Refused]:
-    agent.send(Bootstrap(**fields))  # type: ignore[arg-type]
+def until(agent: Agent) -> tuple[list[BootstrapStep], Bootstrapped | Refused | NeedPip]:
+    """The steps up to the next answer."""
     steps: list[BootstrapStep] = []
     while True:
         record, _ = agent.receive()
         if not isinstance(record, BootstrapStep):
-            assert isinstance(record, (Bootstrapped, Refused)), record
+            assert isinstance(record, (Bootstrapped, Refused, NeedPip)), record
             return steps, record
         steps.append(record)
+
+
+def bootstrap(agent: Agent, **fields: object) -> tuple[list[BootstrapStep], Bootstrapped | Refused]:
+    agent.send(Bootstrap(**fields))  # type: ignore[arg-type]
+    steps, answer = until(agent)
+    if isinstance(answer, NeedPip):
+        pip = read_pip_wheel(answer.python)
+        agent.send(PipWheel(pip.digest, len(pip.data)), pip.data)
+        more, answer = until(agent)
+        steps += more
+    assert not isinstance(answer, NeedPip)
+    return steps, answer
 
 
 def done(agent: Agent, **fields: object) -> Bootstrapped:
@@ -151,13 +167,13 @@ def test_nothing_to_install_leaves_the_interpreter_as_it_is(connect: Connect) ->
     assert not (agent.root / "venvs").exists()
 
 
-def test_what_pip_cannot_install_is_told_and_nothing_is_left(connect: Connect, wheels: Path, quick: str) -> None:
+def test_what_pip_cannot_install_is_told_and_nothing_is_left(connect: Connect, wheels: Path) -> None:
     wheel(wheels, "one", "1", requires=["common==1"])
     wheel(wheels, "two", "1", requires=["common==2"])
     wheel(wheels, "common", "1")
     wheel(wheels, "common", "2")
     agent = connect(env=pip_environment(wheels))
-    answer = refused(agent, requirements="one\ntwo", python=quick)
+    answer = refused(agent, requirements="one\ntwo")
     assert (answer.kind, answer.reason) == (Refusal.PACKAGES, "the packages exclude each other")
     assert answer.cause == "one 1 depends on common==1; two 1 depends on common==2"
     assert venvs(agent) == set()
@@ -165,43 +181,86 @@ def test_what_pip_cannot_install_is_told_and_nothing_is_left(connect: Connect, w
     agent.receive()
 
 
-def test_an_index_out_of_reach_is_told(connect: Connect, quick: str) -> None:
+def test_an_index_out_of_reach_is_told(connect: Connect) -> None:
     env = {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
     agent = connect(env={**env, "PIP_FIND_LINKS": "", "no_proxy": "*"})
-    answer = refused(agent, requirements="tensorflow", python=quick)
+    answer = refused(agent, requirements="tensorflow")
     assert (answer.reason, answer.cause) == ("pip cannot reach the package index", "Connection refused")
     assert "Cloud NAT" in answer.next_step
 
 
-def test_a_host_without_ensurepip_is_told_what_to_install(connect: Connect, tmp_path: Path) -> None:
+def test_a_host_without_ensurepip_gets_pip_from_the_client_once(connect: Connect, wheels: Path, bare: str) -> None:
+    wheel(wheels, "adds", "1.0")
+    wheel(wheels, "more", "1.0")
+    agent = connect(env=pip_environment(wheels))
+    expected = read_pip_wheel(".".join(BASE.version.split(".")[:2]))
+    agent.send(Bootstrap("adds", bare))
+    steps, need = until(agent)
+    assert [step.step for step in steps] == ["making the environment", "receiving pip"]
+    assert need == NeedPip(".".join(BASE.version.split(".")[:2]), [])
+    agent.send(PipWheel(expected.digest, len(expected.data)), expected.data)
+    _, answer = until(agent)
+    assert isinstance(answer, Bootstrapped), answer
+    pip = Path(answer.python).with_name("pip")
+    listed = subprocess.run([pip, "list", "--format=freeze"], capture_output=True, text=True, check=True).stdout
+    assert sorted(line.split("==")[0] for line in listed.split()) == ["adds", "pip"]
+
+    agent.send(Bootstrap("more", bare))
+    assert until(agent)[1] == NeedPip(need.python, [expected.digest])
+    agent.send(PipWheel(expected.digest))
+    _, answer = until(agent)
+    assert isinstance(answer, Bootstrapped), answer
+    subprocess.run([answer.python, "-c", "import more, pip"], check=True)
+
+
+@pytest.mark.parametrize(
+    ("sent", "digest", "kind", "reason"),
+    [
+        (b"x", "0" * 64, Refusal.BUNDLE, "pip arrived damaged"),
+        (b"", "0" * 64, Refusal.BUNDLE, "pip arrived damaged"),
+        (b"x", hashlib.sha256(b"x").hexdigest(), Refusal.BUNDLE, "the file that came as pip is not a wheel of pip"),
+    ],
+)
+def test_pip_that_arrives_damaged_is_refused(
+    connect: Connect, bare: str, sent: bytes, digest: str, kind: Refusal, reason: str
+) -> None:
     agent = connect()
-    answer = refused(agent, requirements="six", python=fake_base(tmp_path, pip=False))
-    assert answer.kind is Refusal.PYTHON
-    assert answer.reason == f"{tmp_path}/python3 on this host cannot make virtual environments"
-    assert answer.next_step == "sudo apt-get install -y python3.12-venv   on the host"
+    agent.send(Bootstrap("six", bare))
+    assert isinstance(until(agent)[1], NeedPip)
+    agent.send(PipWheel(digest, len(sent)), sent)
+    _, answer = until(agent)
+    assert isinstance(answer, Refused)
+    assert (answer.kind, answer.reason) == (kind, reason)
     assert venvs(agent) == set()
 
 
-def test_a_pip_beside_the_base_does_as_well(connect: Connect, wheels: Path, quick: str) -> None:
+def test_a_library_without_venv_is_reported(connect: Connect, tmp_path: Path) -> None:
+    answer = refused(connect(), requirements="six", python=without(tmp_path, "venv"))
+    assert answer.kind is Refusal.PYTHON
+    assert answer.reason == f"{tmp_path}/python3 on this host has no module venv"
+    assert "apt" not in answer.next_step
+
+
+def test_settings_of_pip_on_the_host_do_not_keep_pip_out(connect: Connect, wheels: Path, bare: str) -> None:
     wheel(wheels, "adds", "1.0")
-    answer = done(connect(env=pip_environment(wheels)), requirements="adds", python=quick)
-    assert not (Path(answer.python).parent / "pip").exists()
+    agent = connect(env={**pip_environment(wheels), "PIP_REQUIRE_VIRTUALENV": "1", "PIP_USER": "1"})
+    answer = done(agent, requirements="adds", python=bare)
     subprocess.run([answer.python, "-c", "import adds"], check=True)
 
 
-def test_an_environment_that_was_never_finished_is_made_anew(connect: Connect, wheels: Path, quick: str) -> None:
+def test_an_environment_that_was_never_finished_is_made_anew(connect: Connect, wheels: Path) -> None:
     wheel(wheels, "adds", "1.0")
     agent = connect(env=pip_environment(wheels))
-    broken = agent.root / "venvs" / name_of(Wish("adds"), BASE._replace(path=quick))
+    broken = agent.root / "venvs" / name_of(Wish("adds"), BASE)
     (broken / "bin").mkdir(parents=True)
     (broken / "bin" / "python").symlink_to(sys.executable)
     (agent.root / "venvs" / "other" / "lib").mkdir(parents=True)
-    assert done(agent, requirements="adds", python=quick).made
+    assert done(agent, requirements="adds").made
     assert venvs(agent) == {broken.name}
     assert (broken / "ready.json").exists()
 
 
-def test_old_environments_go_and_those_in_use_stay(connect: Connect, wheels: Path, quick: str) -> None:
+def test_old_environments_go_and_those_in_use_stay(connect: Connect, wheels: Path) -> None:
     wheel(wheels, "adds", "1.0")
     agent = connect(env=pip_environment(wheels))
     now = time.time()
@@ -215,7 +274,7 @@ def test_old_environments_go_and_those_in_use_stay(connect: Connect, wheels: Pat
     (agent.root / "jobs/ended/worker-0/result.json").write_text(json.dumps(result))
     with subprocess.Popen([str(folders["busy"] / "bin" / "python"), "60"], executable="/bin/sleep") as process:
         try:
-            made = done(agent, requirements="adds", python=quick)
+            made = done(agent, requirements="adds")
         finally:
             process.kill()
     assert venvs(agent) == {"newest", "newer", "busy", "job", Path(made.python).parts[-3]}
@@ -230,13 +289,13 @@ def test_what_was_not_used_for_a_month_goes() -> None:
     assert superfluous(complete[:1], now=45 * day) == []
 
 
-def test_who_comes_second_waits_for_the_first(connect: Connect, wheels: Path, quick: str) -> None:
+def test_who_comes_second_waits_for_the_first(connect: Connect, wheels: Path) -> None:
     wheel(wheels, "adds", "1.0")
     agent = connect(env=pip_environment(wheels))
     (agent.root / "venvs").mkdir(parents=True)
     with (agent.root / "venvs" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        agent.send(Bootstrap("adds", quick))
+        agent.send(Bootstrap("adds"))
         waiting = agent.expect(BootstrapStep)
     assert (waiting.step, waiting.detail) == ("waiting", "another fleet command is installing")
     answer = None
@@ -297,10 +356,10 @@ def downloading(agent: Agent) -> BootstrapStep:
             return step
 
 
-def test_a_download_tells_its_bytes(connect: Connect, index: Index, quick: str) -> None:
+def test_a_download_tells_its_bytes(connect: Connect, index: Index) -> None:
     env, go = index
     agent = connect(env=env)
-    agent.send(Bootstrap("large", quick))
+    agent.send(Bootstrap("large"))
     step = downloading(agent)
     assert step.detail == "large-1.0-py3-none-any.whl"
     assert 0 < step.part < step.whole == 3_000_000
@@ -334,10 +393,10 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def test_something_else_in_the_middle_is_refused(connect: Connect, index: Index, quick: str) -> None:
+def test_something_else_in_the_middle_is_refused(connect: Connect, index: Index) -> None:
     env, _ = index
     agent = connect(env=env)
-    agent.send(Bootstrap("large", quick))
+    agent.send(Bootstrap("large"))
     downloading(agent)
     agent.send(Inspect())
     record: object = None
