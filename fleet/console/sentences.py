@@ -92,6 +92,9 @@ def stalled_text(event: Stalled) -> str:
     return "".join(clean(line) + "\n" for line in lines)
 
 
+NEVER_STARTED = "never started"
+
+
 def called(task: str, role: str) -> str:
     """``worker-2 as worker-1``, where a seat plays another role than that of its name."""
     return f"{task} as {role}" if role and role != task else task
@@ -206,7 +209,9 @@ def _fleet_down(event: FleetDown) -> str:
 
 
 def _task_state(event: TaskState) -> str:
-    words = _ended(event.exit) if event.phase is Phase.EXITED else event.phase.value
+    words = event.phase.value
+    if event.phase is Phase.EXITED:
+        words = _ended(event.exit) if event.started else NEVER_STARTED
     return f"{called(event.task, event.role)}: {words}" + (f" ({event.reason})" if event.reason else "")
 
 

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from fleet.console.figures import order
+from fleet.console.sentences import NEVER_STARTED
 from fleet.events import (
     BootstrapProgress,
     ConnectionLost,
@@ -348,7 +349,8 @@ def _task_state(view: View, event: TaskState) -> View:
     row = _row(current, event.task)
     if event.host and event.host != row.host:  # another host has taken it over
         row = replace(row, host=event.host, address="", endpoint="", lost="")
-    row = replace(row, phase=event.phase, exit=event.exit, reason=event.reason, role=event.role, step_text="")
+    row = replace(row, phase=event.phase, exit=event.exit, reason=event.reason, role=event.role)
+    row = replace(row, step_text="" if event.started else NEVER_STARTED)
     return _put(current, row)
 
 

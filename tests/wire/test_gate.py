@@ -39,6 +39,8 @@ def test_a_job_that_was_not_started_is_told_with_the_reason_and_an_exit_code_of_
     assert "was not started: TensorFlow differs: " in ran.err
     assert "1.15 on worker-1 (127." in ran.err, ran.err
     assert "it runs" not in ran.text
+    assert "worker-1: never started" in ran.err
+    assert "SIGKILL" not in ran.err
     assert not program.tasks()
     assert "was not started" in program.run("logs", "-f", code=14).err
     events = program.run("logs", "-f", "-o", "json", code=14).events

@@ -19,6 +19,7 @@ from train.agent.paths import TaskPaths
 from train.agent.ports import TaskPort, reserve_task_port
 from train.agent.processes import descendants, everybody, identify
 from train.agent.progress import ProgressParser
+from train.agent.progress_queue import SHARE, ProgressQueue
 from train.agent.reach import Door, Visits
 from train.agent.records import Commit, Exit, Member, Phase, Progress, Record, Stalled, TaskState, Usage
 from train.agent.seat import (
@@ -113,7 +114,7 @@ class Attempt:
             raise
         self._bond = bond
         self._visits: Optional[Visits] = None
-        self._parser = ProgressParser(self._commit.task, number, visitors)
+        self._read_progress(visitors)
         self.task = TaskProcess(
             loop, on_output=self._output, on_exit=self._exited, on_closed=self._closed, on_held=self._held
         )
@@ -156,7 +157,7 @@ class Attempt:
         """
         commit, paths = self._commit, self._start.paths
         self._role = action.role
-        self._parser = ProgressParser(commit.task, self.number, len(action.members))
+        self._read_progress(len(action.members))
         env = task_environment(
             self._start.session,
             {**commit.env, **commit.secret_env},
@@ -170,6 +171,10 @@ class Attempt:
         known = {"supervisor": list(identify(supervisor)), "task": list(identify(self.task.pid))}
         write_atomic(paths.processes, json.dumps(known).encode())
         self._record_phase(Phase.WAITING)
+
+    def _read_progress(self, workers: int) -> None:
+        self._parser = ProgressParser(self._commit.task, self.number, workers)
+        self._unparsed = ProgressQueue(self._parser)
 
     def visit(self, others: Sequence[Member]) -> None:
         """Find out which ports of the others can be reached."""
@@ -240,7 +245,7 @@ class Attempt:
     def bury(self) -> None:
         """Give everything back."""
         self._close_doors()
-        for name in ("usage", "wake", "progress"):
+        for name in ("usage", "wake", "progress", "parse"):
             self._loop.cancel(name)
         if self._gpu_pid:
             os.kill(self._gpu_pid, signal.SIGKILL)
@@ -266,12 +271,20 @@ class Attempt:
             self.give_up(f"{self._name}'s log cannot be written: {error.strerror}")
             return
         self._spoke_at = time.monotonic()
-        before = self._parser.latest
-        for progress in self._parser.feed(data, time.time()):
-            self._keep(progress)
         self._wake_soon()
+        self._unparsed.put(data, time.time())
+        if not self._loop.waits_for("parse"):
+            self._loop.after("parse", 0.0, self._parse)
+
+    def _parse(self) -> None:
+        """Parse some of the output; heartbeats, orders, and the log itself come first."""
+        before, began = self._parser.latest, time.monotonic()
+        for progress in self._unparsed.parse():
+            self._keep(progress)
         if self._parser.latest is not before and not self._loop.waits_for("progress"):
             self._loop.after("progress", _PROGRESS_S, self._publish_progress)
+        if self._unparsed.size:
+            self._loop.after("parse", (1 / SHARE - 1) * (time.monotonic() - began), self._parse)
 
     def _wake_soon(self) -> None:
         if not self._loop.waits_for("wake"):
@@ -291,7 +304,8 @@ class Attempt:
     def _record_phase(self, phase: Phase, reason: str = "", ended: Optional[Exit] = None) -> None:
         task = self._commit.task
         role = self._role if self._role != task else ""
-        self.record(TaskState(task, self.number, phase, time.time(), self.task.pid, ended, reason, role))
+        state = TaskState(task, self.number, phase, time.time(), self.task.pid, ended, reason, role)
+        self.record(state._replace(started=not (phase is Phase.EXITED and self.task.never_ran)))
         self._control.wake()
 
     def _exited(self, ended: Exit) -> None:
@@ -304,9 +318,14 @@ class Attempt:
 
     def _closed(self) -> None:
         self._loop.cancel("usage")
+        self._loop.cancel("parse")
+        for progress in self._unparsed.finish():
+            self._keep(progress)
         if self._parser.latest is not None and self._parser.latest is not self._kept:
             self.record(self._parser.latest)
-        self._record_phase(Phase.EXITED, self._fault or self._reason, self.task.exit)
+        # How a process ended that was never let go says nothing about the user's code.
+        ended = None if self.task.never_ran else self.task.exit
+        self._record_phase(Phase.EXITED, self._fault or self._reason, ended)
         self._tell(Closed(self.number))
 
     # --- what it takes of the host --------------------------------------------------------------------------------

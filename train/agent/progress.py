@@ -77,6 +77,10 @@ class ProgressParser:
         self._read_bar(ends_epoch=False)
         return self._kept
 
+    def skip(self) -> None:
+        """Expect that output is missing before what is fed next: ignore the rest of its first line."""
+        self._rest, self._overlong = b"", True
+
     def _feed_slice(self, data: bytes) -> None:
         begin = 0
         for found in _SPLIT.finditer(data):

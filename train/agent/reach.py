@@ -8,6 +8,7 @@ import errno
 import os
 import socket
 import struct
+import time
 from collections import deque
 from typing import Callable, Deque, Dict, Optional, Sequence
 
@@ -15,7 +16,6 @@ from train.agent import gate
 from train.agent.link import (
     LONGEST_GREETING,
     NONCE_BYTES,
-    LinkError,
     port_answer,
     port_owner,
     port_question,
@@ -25,8 +25,9 @@ from train.agent.loop import READ, WRITE, Loop
 from train.agent.records import Member
 from train.agent.strangers import Acceptor, most_strangers
 
-VISIT_DEADLINE_S = 5.0  # for one port
-VISITS_DEADLINE_S = 20.0  # for all
+VISIT_DEADLINE_S = 5.0  # for the first try of one port; doubled for each further one
+VISITS_DEADLINE_S = 20.0  # for all tries of all ports
+_PAUSE_S = (0.1, 1.0)  # before the second try, doubled up to the longest
 _AT_ONCE = 128
 _RESET = struct.pack("ii", 1, 0)
 _CLAUSES = {
@@ -36,6 +37,9 @@ _CLAUSES = {
     errno.ENETUNREACH: "network is unreachable",
     errno.ECONNRESET: "connection reset",
 }
+
+# Load on the other host can cause these; anything else is what a kernel, a firewall, or a name server answers.
+_BY_LOAD = (gate.TIMED_OUT, gate.SILENT, gate.STRANGER, "connection reset")
 
 
 def _clause(code: int) -> str:
@@ -120,17 +124,24 @@ class Door:
 
 
 class _Visit:
-    """One port that is being visited."""
+    """One port, visited until it answers or has failed for long enough."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, began: float) -> None:
         self.member = member
-        self.nonce = os.urandom(NONCE_BYTES)
+        self.began = began
+        self.failures = 0
+        self.clause = ""  # of the newest failure
+        self.nonce = b""
         self.connection: Optional[socket.socket] = None
         self.answer = bytearray()
 
 
 class Visits:
     """Visits the ports of other tasks, as many at once as is sensible.
+
+    A loaded host may lose or refuse a connection that the next one gets. A visit that fails is therefore repeated:
+    for the whole VISITS_DEADLINE_S, or for VISIT_DEADLINE_S if only the network or the address can be wrong. A task
+    that was not visited twice in that time gets no verdict at all: then it is this host that is too slow.
 
     Args:
         loop: In which it is served.
@@ -147,49 +158,60 @@ class Visits:
         self._bond = bond
         self._task = task
         self._on_done = on_done
-        self._left: Deque[Member] = deque(others)
-        self._visits: Dict[str, _Visit] = {}
+        self._left: Deque[_Visit] = deque(_Visit(member, 0.0) for member in others)
+        self._visits: Dict[str, _Visit] = {}  # those that have a connection now
+        self._pausing: Dict[str, _Visit] = {}  # those that failed and will be repeated
         self._found: Dict[str, str] = {}
-        self._count = len(self._left)
+        self._until = 0.0
+        self._done = False
 
     def begin(self) -> None:
-        """Set out; where there is nobody to visit, that is all."""
+        """Begin the visits; without others, end them at once."""
+        self._until = time.monotonic() + VISITS_DEADLINE_S
         self._loop.after("visits", VISITS_DEADLINE_S, self._give_up)
         self._go_on()
 
     def close(self) -> None:
-        """Break off without a word."""
+        """End all visits without a result."""
+        self._done = True
         self._loop.cancel("visits")
         self._left.clear()
-        for task in list(self._visits):
-            self._leave(task)
+        for task in list(self._pausing):
+            self._loop.cancel(f"visit {task}")
+        self._pausing.clear()
+        for visit in list(self._visits.values()):
+            self._leave(visit)
 
     def _go_on(self) -> None:
         while self._left and len(self._visits) < _AT_ONCE:
             self._set_out(self._left.popleft())
-        if len(self._found) == self._count:
-            self._loop.cancel("visits")
-            self._count = -1
+        if not (self._left or self._visits or self._pausing or self._done):
+            self.close()
             self._on_done(self._found)
 
-    def _set_out(self, member: Member) -> None:
-        visit = self._visits[member.task] = _Visit(member)
-        self._loop.after(f"visit {member.task}", VISIT_DEADLINE_S, lambda: self._late(visit))
+    def _set_out(self, visit: _Visit) -> None:
+        member = visit.member
+        self._visits[member.task] = visit
+        visit.began = visit.began or time.monotonic()
+        visit.nonce = os.urandom(NONCE_BYTES)
+        visit.answer.clear()
+        # Whoever answers too late for one deadline may answer in time for the next.
+        self._loop.after(f"visit {member.task}", VISIT_DEADLINE_S * 2**visit.failures, lambda: self._late(visit))
         try:
             family, _, _, _, where = socket.getaddrinfo(member.address, member.port, type=socket.SOCK_STREAM)[0]
             visit.connection = socket.socket(family, socket.SOCK_STREAM)
             visit.connection.setblocking(False)
             code = visit.connection.connect_ex(where)
         except socket.gaierror:
-            self._end(visit, gate.UNKNOWN_NAME)
+            self._failed(visit, gate.UNKNOWN_NAME)
             return
         except OSError as error:
-            self._end(visit, _clause(error.errno or 0))
+            self._failed(visit, _clause(error.errno or 0))
             return
         if code in (0, errno.EINPROGRESS):
             self._loop.watch(visit.connection.fileno(), WRITE, lambda _: self._arrived(visit))
         else:
-            self._end(visit, _clause(code))
+            self._failed(visit, _clause(code))
 
     def _arrived(self, visit: _Visit) -> None:
         connection = visit.connection
@@ -230,7 +252,7 @@ class Visits:
         bond = self._bond
         try:
             owner = port_owner(bond.secret, bond.job, bond.attempt, self._task, visit.nonce, bytes(visit.answer))
-        except LinkError:
+        except Exception:  # noqa: BLE001 - of a stranger's answer; nothing that it holds may end this process
             return gate.STRANGER
         return "" if owner == visit.member.task else f"{owner} {gate.ANOTHER}"
 
@@ -246,15 +268,36 @@ class Visits:
         return True
 
     def _ended(self, visit: _Visit, clause: str) -> None:
-        self._end(visit, clause)
+        if clause:
+            self._failed(visit, clause)
+        else:
+            self._leave(visit)
+            self._found[visit.member.task] = ""
         self._go_on()
 
-    def _end(self, visit: _Visit, clause: str) -> None:
-        self._leave(visit.member.task)
-        self._found[visit.member.task] = clause
+    def _failed(self, visit: _Visit, clause: str) -> None:
+        """Repeat the visit, or report why it failed if that is certain by now."""
+        task = visit.member.task
+        self._leave(visit)
+        visit.clause = clause
+        visit.failures += 1
+        pause_s = min(_PAUSE_S[0] * 2 ** (visit.failures - 1), _PAUSE_S[1])
+        until = self._until if clause in _BY_LOAD else visit.began + VISIT_DEADLINE_S
+        is_proven = clause != gate.STRANGER and clause.endswith(f" {gate.ANOTHER}")
+        if is_proven or (visit.failures > 1 and time.monotonic() + pause_s >= until):
+            self._found[task] = clause
+            return
+        self._pausing[task] = visit
+        self._loop.after(f"visit {task}", pause_s, lambda: self._repeat(visit))
 
-    def _leave(self, task: str) -> None:
-        visit = self._visits.pop(task)
+    def _repeat(self, visit: _Visit) -> None:
+        del self._pausing[visit.member.task]
+        self._left.append(visit)
+        self._go_on()
+
+    def _leave(self, visit: _Visit) -> None:
+        task = visit.member.task
+        self._visits.pop(task, None)
         self._loop.cancel(f"visit {task}")
         if visit.connection is not None:
             self._loop.unwatch(visit.connection.fileno())
@@ -262,8 +305,8 @@ class Visits:
             visit.connection = None
 
     def _give_up(self) -> None:
-        for visit in list(self._visits.values()):
-            self._end(visit, gate.TIMED_OUT)
-        while self._left:
-            self._found[self._left.popleft().task] = gate.TIMED_OUT
-        self._go_on()
+        for visit in [*self._visits.values(), *self._pausing.values(), *self._left]:
+            if visit.failures > 1:
+                self._found[visit.member.task] = visit.clause
+        self.close()
+        self._on_done(self._found)

@@ -435,6 +435,7 @@ class TaskState(NamedTuple):
     reason: str = ""
     role: str = ""  # the task as the cluster spec of this attempt has it, where that is another
     host: str = ""  # on which it is, where `task` is not its name; agents leave it empty
+    started: bool = True  # False in the phase `exited`: it was ended before any of the user's code ran
 
 
 class AttemptEnded(NamedTuple):

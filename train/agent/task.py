@@ -78,6 +78,7 @@ class TaskProcess:
         self.exit: Optional[Exit] = None
         self.closed = False
         self.killed = False
+        self.released = False
         self.reason = ""
 
     def start(
@@ -115,6 +116,7 @@ class TaskProcess:
         """Open the gate."""
         if self._gate >= 0 and self.exit is None:
             self._gate = -1
+            self.released = True
             open_gate(self._spawned)
 
     @property
@@ -131,6 +133,11 @@ class TaskProcess:
     def held(self) -> bool:
         """Whether it still waits at its gate."""
         return self._gate >= 0
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether it was ended by us before it was let go: no code of the user's ran."""
+        return self.killed and not self.released
 
     def look(self, task: str, attempt: int, on_done: Callable[[Stalled], None]) -> None:
         """Find out what it does; `on_done` is called once, a little over two seconds from now at the latest.

@@ -42,7 +42,7 @@ from train.agent.records import (
     decode,
     encode,
 )
-from train.pack import bootstrap_command, build_agent
+from train.pack import AgentArchive, bootstrap_command, build_agent
 
 DEADLINE_S = 30.0
 R = TypeVar("R")
@@ -58,9 +58,10 @@ class Agent:
         python: str = sys.executable,
         env: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
+        archive: AgentArchive | None = None,
     ) -> None:
         self.root = root
-        archive = build_agent()
+        archive = archive or build_agent()
         command = bootstrap_command(python, str(root), archive.digest)
         self.process = subprocess.Popen(
             [*prefix, "/bin/sh", "-c", command],

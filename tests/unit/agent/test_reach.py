@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 
@@ -11,7 +12,7 @@ import pytest
 from train.agent import gate, reach
 from train.agent.link import LinkError, port_answer, port_owner, port_question
 from train.agent.links import Bond
-from train.agent.loop import Loop
+from train.agent.loop import READ, Loop
 from train.agent.ports import reserve_task_port
 from train.agent.reach import Door, Visits
 from train.agent.records import Member
@@ -102,6 +103,11 @@ def site() -> Iterator[Site]:
     site.loop.close()
 
 
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "VISIT_DEADLINE_S", 0.2)
+    monkeypatch.setattr(reach, "VISITS_DEADLINE_S", 1.0)
+
+
 def test_ports_of_the_job_are_reached_and_nobody_to_visit_is_soon_done(site: Site) -> None:
     ports = [site.door(f"worker-{n + 1}") for n in range(3)]
     assert site.visit(*ports) == {"worker-1": "", "worker-2": "", "worker-3": ""}
@@ -122,7 +128,8 @@ def test_more_hosts_than_are_visited_at_once(site: Site, monkeypatch: pytest.Mon
     assert set(site.visit(*ports).values()) == {""}
 
 
-def test_a_closed_port_is_told_as_refused(site: Site) -> None:
+def test_a_closed_port_is_told_as_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
     listener = site.stranger()
     port = listener.getsockname()[1]
     listener.close()
@@ -134,17 +141,18 @@ def test_the_agent_of_another_task_is_told_by_name(site: Site) -> None:
 
 
 @pytest.mark.parametrize("bond", [Bond("other", SECRET, 1.0, 1), BOND._replace(attempt=2)])
-def test_another_job_or_attempt_is_a_stranger(site: Site, bond: Bond) -> None:
+def test_another_job_or_attempt_is_a_stranger(site: Site, bond: Bond, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
     assert site.visit(site.door(bond=bond)) == {"worker-1": gate.STRANGER}
 
 
 def test_somebody_who_takes_the_connection_and_says_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "VISIT_DEADLINE_S", 0.2)
+    hurry(monkeypatch)
     assert site.visit(site.stranger().getsockname()[1]) == {"worker-1": gate.SILENT}
 
 
 def test_a_host_that_swallows_packets_is_told_as_timed_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "VISIT_DEADLINE_S", 0.2)
+    hurry(monkeypatch)
     listener = socket.socket()
     site.closing.append(listener.close)
     listener.bind(("127.0.0.1", 0))
@@ -158,11 +166,70 @@ def test_a_host_that_swallows_packets_is_told_as_timed_out(site: Site, monkeypat
     assert site.visit(where[1]) == {"worker-1": gate.TIMED_OUT}
 
 
-def test_the_whole_round_has_a_deadline(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_was_not_visited_twice_in_time_is_not_blamed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "VISITS_DEADLINE_S", 0.3)
     monkeypatch.setattr(reach, "_AT_ONCE", 1)
     silent = site.stranger().getsockname()[1]
-    assert site.visit(silent, site.door("worker-2")) == {"worker-1": gate.TIMED_OUT, "worker-2": gate.TIMED_OUT}
+    assert site.visit(silent, site.door("worker-2")) == {}
+
+
+class Busy:
+    """Stands before a task's port and closes the first connections, as a loaded host does."""
+
+    def __init__(self, site: Site, port: int, closes: int, how: Callable[[socket.socket], None]) -> None:
+        self.left = closes
+        self._site = site
+        self._port = port
+        self._how = how
+        self._loop = site.loop
+        self._listener = site.stranger()
+        self._listener.setblocking(False)
+        self._ends: dict[socket.socket, socket.socket] = {}
+        self.front = int(self._listener.getsockname()[1])
+        self._loop.watch(self._listener.fileno(), READ, lambda _: self._accept())
+
+    def _accept(self) -> None:
+        guest, _ = self._listener.accept()
+        if self.left:
+            self.left -= 1
+            self._how(guest)
+            self._site.closing.append(guest.close)
+            return
+        door = socket.create_connection(("127.0.0.1", self._port))
+        self._site.closing += [guest.close, door.close]
+        for one, other in ((guest, door), (door, guest)):
+            self._loop.watch(one.fileno(), READ, lambda _, one=one, other=other: self._pass(one, other))  # type: ignore[misc]
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            data = one.recv(4096)
+        except OSError:
+            data = b""
+        if data:
+            other.sendall(data)
+        else:
+            self._loop.unwatch(one.fileno())
+            other.shutdown(socket.SHUT_WR)
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+@pytest.mark.parametrize("how", [socket.socket.close, reset], ids=["closes", "resets"])
+def test_a_host_that_loses_the_first_connections_is_not_blamed(
+    site: Site, how: Callable[[socket.socket], None]
+) -> None:
+    busy = Busy(site, site.door(), 5, how)
+    assert site.visit(busy.front) == {"worker-1": ""}
+    assert busy.left == 0
+
+
+def test_a_host_that_is_silent_at_first_is_not_blamed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "VISIT_DEADLINE_S", 0.2)
+    busy = Busy(site, site.door(), 2, lambda _: None)
+    assert site.visit(busy.front) == {"worker-1": ""}
 
 
 def test_strangers_at_the_door_disturb_nobody(site: Site) -> None:
