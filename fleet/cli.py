@@ -1232,14 +1232,14 @@ def _bug(error: Exception) -> FleetError:
         file.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
     except OSError:
         return FleetError(sentence, cause="".join(traceback.format_exception(error)))
-    return FleetError(sentence, next_step=f"please report it, with {file}")
+    return FleetError(sentence, hint=f"report it, with the file {file}")
 
 
 def _usage(error: TyperException) -> UsageError:
     sentence = getattr(error, "format_message", lambda: str(error))()
     context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "fleet"
-    return UsageError(sentence.replace("\n", " "), next_step=f"{command} --help")
+    command = context.info_name if context is not None and context.parent is not None else ""
+    return UsageError(sentence.replace("\n", " "), next_step=f"fleet {command} --help" if command else "fleet --help")
 
 
 def _end_quietly() -> int:

@@ -113,7 +113,7 @@ def load(path: Path) -> Settings:
         if keys is None:
             raise _unknown(f"{path}: there is no table [{name}]", name, _TABLES)
         if not isinstance(table, dict):
-            raise UsageError(f"{path}: {name} is a table", next_step=f"write [{name}] on a line of its own")
+            raise UsageError(f"{path}: {name} is a table", hint=f"write [{name}] on a line of its own")
         for key, value in table.items():
             if key not in keys:
                 raise _unknown(f"{path}: there is no key {key!r} in [{name}]", key, keys)
@@ -139,10 +139,10 @@ def _tables(path: Path) -> dict[str, Any]:
     try:
         tables: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is no TOML", cause=str(error), next_step="put it right") from error
+        raise UsageError(f"{path} is not TOML", cause=str(error), hint="correct it") from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"{path} cannot be read", cause=reason or "", next_step="check the file") from error
+        raise UsageError(f"{path} cannot be read", cause=reason or "", hint="check the file") from error
     return tables
 
 
@@ -153,7 +153,7 @@ def _unknown(sentence: str, word: str, known: Mapping[str, Any]) -> UsageError:
     return UsageError(
         sentence,
         cause=f"known are {', '.join(known)}",
-        next_step=f"did you mean {meant[0]}?" if meant else "take it out",
+        hint=f"did you mean {meant[0]}?" if meant else "remove it",
     )
 
 
@@ -223,7 +223,7 @@ def _value(where: str, key: _Key, value: Any) -> Any:
     except ValueError as error:
         reason = str(error)
         separator = " " if reason.startswith("must") else ": "
-        raise UsageError(f"{where}{separator}{reason}", next_step="put the value right") from None
+        raise UsageError(f"{where}{separator}{reason}", hint="correct the value") from None
 
 
 _TABLES: dict[str, dict[str, _Key]] = {

@@ -175,7 +175,7 @@ class FleetFolder:
             raise FleetError(
                 f"the record of fleet {self.path.name!r} cannot be read: {file}",
                 cause=str(error),
-                next_step="fleet down   deletes the fleet by its name",
+                next_step="fleet down",
             ) from error
 
     def write(self, record: FleetRecord) -> None:
@@ -292,7 +292,7 @@ class Store:
         if not owner:
             raise FleetError(
                 f"{path} is damaged: it holds the name by which clouds know the fleets of this folder",
-                next_step="delete it; `fleet gc` then finds what was made under the old name",
+                hint="delete it; fleet gc then finds what was made under the old name",
             )
         return owner
 
@@ -340,7 +340,8 @@ class Store:
         if record is None or not record.ready:
             raise NotReadyError(
                 f"fleet {name!r} is not ready: `fleet up` has not finished",
-                next_step="fleet up   repairs it, fleet down   deletes it",
+                hint="fleet up repairs it, fleet down deletes it",
+                next_step="fleet up\nfleet down",
             )
         return folder, record
 
@@ -373,7 +374,7 @@ class Store:
             raise UsageError(
                 f"the state folder {self.root} cannot be written",
                 cause=error.strerror or str(error),
-                next_step="set FLEET_STATE_DIR to a folder of yours",
+                hint="set FLEET_STATE_DIR to a directory of your own",
             ) from error
 
     def _acquire(self, descriptor: int, name: str, wait_s: float) -> None:
@@ -385,7 +386,7 @@ class Store:
                 if time.monotonic() > deadline:
                     raise NotReadyError(
                         f"fleet {name!r} is in use by {_owner_of(descriptor)}",
-                        next_step="wait for it, or use another fleet: --fleet NAME",
+                        hint="wait for it, or use another fleet: --fleet NAME",
                     ) from None
                 time.sleep(_LOCK_POLL_S)
             else:

@@ -106,7 +106,9 @@ def find_entry(script: str, module: str, command: Sequence[str], workdir: str) -
         return _script(Path(script).expanduser(), workdir)
     if not command:
         raise ScriptError(
-            "nothing was said to run: a SCRIPT, -m MODULE, or a command after --", next_step="fleet train task.py"
+            "nothing to run: give SCRIPT, -m MODULE, or a command after --",
+            hint="such as: fleet train task.py",
+            next_step="fleet train --help",
         )
     return _command(tuple(command), _folder(workdir))
 
@@ -114,7 +116,7 @@ def find_entry(script: str, module: str, command: Sequence[str], workdir: str) -
 def _folder(workdir: str) -> Path:
     folder = Path(workdir).expanduser().resolve()
     if not folder.is_dir():
-        raise ScriptError(f"--workdir {workdir} is no folder", next_step="name the folder to push")
+        raise ScriptError(f"--workdir {workdir} is not a directory", hint="name the directory to upload")
     return folder
 
 
@@ -135,7 +137,7 @@ def _script(script: Path, workdir: str) -> EntryPoint:
     if not file.is_relative_to(folder):
         raise ScriptError(
             f"{script} is outside the folder to push, {folder}",
-            next_step="leave --workdir out, or name a folder that holds the script",
+            hint="leave --workdir out, or name a directory that holds the script",
         )
     if kind is Kind.SCRIPT:
         _check_relative(script, file)
@@ -152,7 +154,7 @@ def _main_of(folder: Path) -> Path:
     inside = sorted(path.name for path in folder.glob("*.py"))
     raise ScriptError(
         f"{folder} is a folder without {_MAIN}",
-        next_step=f"name one of its scripts, such as {folder / inside[0]}" if inside else "name a Python script",
+        hint=f"name one of its scripts, such as {folder / inside[0]}" if inside else "name a Python script",
     )
 
 
@@ -169,7 +171,8 @@ def _check_relative(script: Path, file: Path) -> None:
             raise ScriptError(
                 f"{script}:{node.lineno} imports from its package, which a script does not have",
                 cause="it would end with: attempted relative import with no known parent package",
-                next_step=f"start it as a module: fleet train --workdir {top} -m {'.'.join(steps)}",
+                hint="start it as a module",
+                next_step=f"fleet train --workdir {top} -m {'.'.join(steps)}",
             )
 
 
@@ -179,8 +182,10 @@ def _check_relative(script: Path, file: Path) -> None:
 def _module(name: str, folder: Path) -> EntryPoint:
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
-        step = f"fleet train {shlex.quote(name)}" if name.endswith(".py") else "fleet train -m package.task"
-        raise ScriptError(f"-m takes the dotted name of a module, not {name}", next_step=step)
+        step = f"fleet train {shlex.quote(name)}" if name.endswith(".py") else ""
+        raise ScriptError(
+            f"-m takes the dotted name of a module, not {name}", hint="such as: -m package.task", next_step=step
+        )
     file = _module_file(name, parts, folder)
     parse(_read(file), file.relative_to(folder).as_posix())
     return EntryPoint(Kind.MODULE, f"-m {name}", folder, file, ("-m", name))
@@ -195,28 +200,32 @@ def _module_file(name: str, parts: Sequence[str], folder: Path) -> Path:
         inside = sorted(path.stem for path in place.glob("*.py") if path.stem != "__init__")
         raise ScriptError(
             f"{name} is a package without {_MAIN}, which cannot be run",
-            next_step=f"fleet train -m {name}.{inside[0]}" if inside else f"write {main}",
+            hint="" if inside else f"write {main}",
+            next_step=f"fleet train -m {name}.{inside[0]}" if inside else "",
         )
     found = next((path for path in ((main,) if package else (module, main)) if path.is_file()), None)
     if found is None:
         tried = " nor ".join(path.relative_to(folder).as_posix() for path in (module, main))
-        raise ScriptError(
-            f"there is no module {name}: neither {tried} in {folder}", next_step=_similar_module(name, parts, folder)
-        )
+        hint, step = _similar_module(name, parts, folder)
+        raise ScriptError(f"there is no module {name}: neither {tried} in {folder}", hint=hint, next_step=step)
     return found
 
 
-def _similar_module(name: str, parts: Sequence[str], folder: Path) -> str:
+def _similar_module(name: str, parts: Sequence[str], folder: Path) -> tuple[str, str]:
+    """Return the hint and the next step if there is no module of this name."""
     for below in sorted(path for path in folder.glob("*/") if not path.name.startswith(".")):
         place = below.joinpath(*parts)
         if place.with_name(place.name + ".py").is_file() or (place / _MAIN).is_file():
-            return f"fleet train --workdir {shlex.quote(str(below))} -m {name}"
+            return "", f"fleet train --workdir {shlex.quote(str(below))} -m {name}"
     near = folder.joinpath(*parts[:-1])
     names = [".".join([*parts[:-1], path.stem]) for path in near.glob("*.py") if path.stem.isidentifier()]
     close = difflib.get_close_matches(name, names, n=1)
     if close:
-        return f"did you mean -m {close[0]}?"
-    return f"name the folder above it with --workdir; installed on the hosts: fleet train -- python -m {name}"
+        return f"did you mean -m {close[0]}?", f"fleet train -m {close[0]}"
+    return (
+        "name the directory above it with --workdir, or run a module that is installed on the hosts",
+        f"fleet train -- python -m {name}",
+    )
 
 
 def _read(file: Path) -> bytes:
@@ -232,7 +241,7 @@ def _read(file: Path) -> bytes:
 def _command(words: tuple[str, ...], folder: Path) -> EntryPoint:
     first = words[0]
     if not first or any("\0" in word for word in words):
-        raise ScriptError("the command after -- is no command", next_step="fleet train -- bash run.sh")
+        raise ScriptError("the command after -- is no command", hint="such as: fleet train -- bash run.sh")
     path = folder / first
     _check_is_program(words, path)
     if "/" in first and not Path(first).is_absolute():
@@ -257,12 +266,13 @@ def _check_is_program(words: tuple[str, ...], path: Path) -> None:
 
 def _check_executable(first: str, path: Path) -> None:
     if not path.is_file():
-        raise ScriptError(f"there is no program {first} in the folder to push", next_step="check the path")
+        raise ScriptError(f"there is no program {first} in the folder to push", hint="check the path")
     if not os.access(path, os.X_OK):
         runner = _RUN_BY.get(path.suffix, "bash")
         raise ScriptError(
             f"{first} may not be executed",
-            next_step=f"chmod +x {shlex.quote(str(path))}, or: fleet train -- {runner} {shlex.quote(first)}",
+            hint="make it executable, or name the program that runs it",
+            next_step=f"chmod +x {shlex.quote(str(path))}\nfleet train -- {runner} {shlex.quote(first)}",
         )
 
 

@@ -313,7 +313,7 @@ def _tensorflow(versions_by_task: Versions) -> str:
         raise KerasError(
             f"TensorFlow is not installed on {_listed(missing)}",
             cause="the script imports it",
-            next_step=f"install it there: {pins.pop() if len(pins) == 1 else 'pip install tensorflow tf-keras'}",
+            hint=f"install it there: {pins.pop() if len(pins) == 1 else 'pip install tensorflow tf-keras'}",
         )
     by_minor: dict[tuple[int, ...], list[str]] = {}
     for task, version in present.items():
@@ -324,7 +324,7 @@ def _tensorflow(versions_by_task: Versions) -> str:
         raise KerasError(
             f"the hosts have different versions of TensorFlow: {'; '.join(groups)}",
             cause="workers of different versions fail together, or disagree in silence",
-            next_step=f"make them equal: {_pip_tensorflow(newest)}",
+            hint=f"make them equal: {_pip_tensorflow(newest)}",
         )
     return newest
 
@@ -335,7 +335,7 @@ def _want_tf_keras(versions_by_task: Versions, tensorflow: str, cause: str) -> N
         raise KerasError(
             f"the script needs legacy Keras, and tf-keras is not installed on {_listed(missing)}",
             cause=cause,
-            next_step=f"install it there: {_pip_tf_keras(tensorflow)}",
+            hint=f"install it there: {_pip_tf_keras(tensorflow)}",
         )
 
 
@@ -347,7 +347,7 @@ def _refuse_keras_3(need: Need, versions_by_task: Versions, tensorflow: str) -> 
         raise KerasError(
             f"{need.place} {need.reason}, which works with one worker only",
             cause="`import keras` brings Keras 3; its fit, evaluate and predict fail across workers",
-            next_step=f"in {need.file} and its modules write `from tensorflow import keras` in place of "
+            hint=f"in {need.file} and its modules write `from tensorflow import keras` in place of "
             "`import keras` (it then runs on legacy Keras), or train in a loop of its own",
         )
 

@@ -108,7 +108,7 @@ class _Reading:
 
     def read(self, file: Path, into: list[str], above: tuple[Path, ...]) -> None:
         if file.resolve() in above or len(above) > _DEEPEST:
-            raise ScriptError(f"{file} includes itself", next_step="remove one of the lines that begin with -r or -c")
+            raise ScriptError(f"{file} includes itself", hint="remove one of the lines that begin with -r or -c")
         for number, line in _joined(_text(file)):
             place = f"{file}:{number}"
             option = _OPTION.match(line)
@@ -144,7 +144,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ScriptError(f"there is no requirements file {file}", next_step="check the path") from None
+        raise ScriptError(f"there is no requirements file {file}", hint="check the path") from None
     except (OSError, UnicodeDecodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ScriptError(f"{file} cannot be read", cause=(cause or "").lower()) from error
@@ -161,7 +161,7 @@ def _unquoted(text: str) -> str:
 def _included(file: Path, value: str, place: str) -> Path:
     path = file.parent / value
     if not value or not path.is_file():
-        raise ScriptError(f"{place}: there is no file {value or 'named behind it'}", next_step="correct the line")
+        raise ScriptError(f"{place}: there is no file {value or 'named behind it'}", hint="correct the line")
     return path
 
 
@@ -174,7 +174,7 @@ def _check(place: str, option: str, value: str, folder: Path) -> None:
         if "://" not in value or value.startswith("file:"):
             raise ScriptError(
                 f"{place}: {value} is a place on this computer, which the hosts do not have",
-                next_step="name a URL that the hosts reach",
+                hint="name a URL that the hosts reach",
             )
     elif not option and _is_local(value, folder):
         raise _local(place, value)
@@ -199,6 +199,6 @@ def _is_local(requirement: str, folder: Path) -> bool:
 def _local(place: str, what: str) -> ScriptError:
     return ScriptError(
         f"{place}: {what} is on this computer, and the hosts do not have it",
-        next_step="put the package's folder beside the script, which goes along, and take the line out; "
+        hint="put the package's folder beside the script, which is uploaded with it, and remove the line; "
         "or name it by a URL",
     )

@@ -117,18 +117,18 @@ def _check_kind(script: Path) -> None:
     except (FileNotFoundError, NotADirectoryError) as error:
         if script.is_symlink():
             sentence, cause = f"the script {script} is a link to nothing", f"it points to {script.readlink()}"
-            raise ScriptError(sentence, cause=cause, next_step="repair the link, or name its target") from error
-        raise ScriptError(f"there is no script {script}", next_step=_similar(script)) from error
+            raise ScriptError(sentence, cause=cause, hint="repair the link, or name its target") from error
+        raise ScriptError(f"there is no script {script}", hint=_similar(script)) from error
     except OSError as error:
         raise _unreadable(script, error) from error
     except ValueError as error:  # a null character in the name
-        raise ScriptError(f"{str(script)!r} is not a file name", next_step="name a Python script") from error
+        raise ScriptError(f"{str(script)!r} is not a file name", hint="name a Python script") from error
     if stat.S_ISDIR(mode):
         inside = sorted(path.name for path in script.glob("*.py"))
         choice = f"one of its scripts, such as {script / inside[0]}" if inside else "a Python script"
-        raise ScriptError(f"{script} is a folder, not a script", next_step=f"name {choice}")
+        raise ScriptError(f"{script} is a folder, not a script", hint=f"name {choice}")
     if not stat.S_ISREG(mode):
-        raise ScriptError(f"{script} is not a regular file", next_step="write the script to a file and name that")
+        raise ScriptError(f"{script} is not a regular file", hint="write the script to a file and name that")
 
 
 def _check_name(script: Path) -> None:
@@ -141,7 +141,8 @@ def _check_name(script: Path) -> None:
         raise ScriptError(
             f"{script} is not a Python script",
             cause="its name does not end in .py",
-            next_step=f"name one that does; any other program: fleet train -- bash {shlex.quote(script.name)}",
+            hint="name one that does, or a program that runs it",
+            next_step=f"fleet train -- bash {shlex.quote(script.name)}",
         )
 
 
@@ -166,7 +167,7 @@ def _unreadable(script: Path, error: OSError) -> ScriptError:
         return ScriptError(
             f"the script {script} cannot be read", cause=reason, next_step=f"chmod u+r {shlex.quote(str(script))}"
         )
-    return ScriptError(f"the script {script} cannot be read", cause=reason, next_step="check the path")
+    return ScriptError(f"the script {script} cannot be read", cause=reason, hint="check the path")
 
 
 def _syntax(script: str, content: bytes, error: SyntaxError) -> ScriptError:
@@ -178,7 +179,8 @@ def _syntax(script: str, content: bytes, error: SyntaxError) -> ScriptError:
     return ScriptError(
         f"{script}:{line}: {error.msg}" if line else f"{script}: {error.msg}",
         cause=f"Python {version} cannot compile the line: {shown}" if shown else "",
-        next_step=f"correct it; this checks it again: python3 -m py_compile {shlex.quote(script)}",
+        hint="correct it, then check it again",
+        next_step=f"python3 -m py_compile {shlex.quote(script)}",
     )
 
 

@@ -151,7 +151,7 @@ def _script(request: AgentRequest, launch: Launch) -> _Script:
     folder = Path(request.workdir or launch.folder or ".").expanduser().absolute()
     if not folder.is_dir():
         raise UsageError(
-            f"there is no folder {folder} on this node", next_step="--workdir DIR, a folder that all nodes have"
+            f"there is no folder {folder} on this node", hint="name a directory that all nodes have: --workdir DIR"
         )
     try:
         file = check_script(folder / request.script)
@@ -193,7 +193,7 @@ def _met(request: AgentRequest, launch: Launch, script: _Script, environ: Mappin
         if not request.rendezvous and not launch.job:
             raise UsageError(
                 "where the processes meet is not known",
-                next_step="--rendezvous DIR, a folder that all nodes share; or --rendezvous tcp://HOST:PORT",
+                hint="name a directory that all nodes share, --rendezvous DIR, or an address, --rendezvous tcp://HOST:PORT",
             )
         folder = script.folder / (
             Path(request.rendezvous).expanduser() if request.rendezvous else f".fleet-{launch.job}"
@@ -216,7 +216,8 @@ def _secret(request: AgentRequest, environ: Mapping[str, str]) -> str:
         raise UsageError(
             f"a meeting at an address needs a secret of at least {_SECRET_LENGTH} characters",
             cause="else anybody who reaches the port could take part in the job",
-            next_step=f"before srun: export {SECRET_VARIABLE}=$(openssl rand -hex 16)",
+            hint="set the same secret for all processes, before srun",
+            next_step=f"export {SECRET_VARIABLE}=$(openssl rand -hex 16)",
         )
     return secret.strip()
 
@@ -347,7 +348,7 @@ class _Part:
             raise NotReadyError(
                 f"by which address the others reach {self._node} is not known",
                 cause=f"{', '.join(name for name in nodes if name != own)} cannot be looked up here",
-                next_step="fleet agent --address ADDRESS …",
+                hint="give the address of this node: --address ADDRESS",
             )
         return found
 
@@ -372,7 +373,7 @@ class _Part:
             error = NotReadyError(
                 f"{seen} share the folder of checkpoints, and {self._party.names(blind)} "
                 f"{'does' if len(blind) == 1 else 'do'} not",
-                next_step="--checkpoint-dir PATH, a folder that all nodes share, or that none does",
+                hint="name a directory that all nodes share, or that none does: --checkpoint-dir PATH",
             )
             raise self._common(error)
         copies.decide(shared=not blind)
@@ -458,5 +459,6 @@ def _outcome(ended: Ended) -> None:
     try:
         outcome_or_raise(ended)
     except FleetError as error:
+        error.hint = ended.verdict.hint if ended.verdict else ""
         error.next_step = ended.verdict.next_step if ended.verdict else ""
         raise

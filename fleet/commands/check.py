@@ -27,6 +27,7 @@ from fleet.errors import NotReadyError, UsageError
 from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Note, PushProgress, Sink, TriedAlone
 from fleet.ports import Ports
 from fleet.state import FleetRecord
+from fleet.typed import Again
 from train.agent.gate import Facts, verdict
 from train.agent.records import BootstrapStep, Exit, Member, Prepare, Prepared, Trial, Tried
 from train.keras import Choice
@@ -77,8 +78,8 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
         NotReadyError: a host is not fit, or they do not go together.
     """
     if request.local_first_s > 0 and not request.has_program:
-        sentence = "--local-first runs a script, and none was named"
-        raise UsageError(sentence, next_step="fleet check task.py --local-first")
+        sentence = "--local-first runs a script, and none is given"
+        raise UsageError(sentence, hint="name the script, such as: fleet check task.py --local-first")
     found = find(request) if request.has_program else None
     folder, record = ports.store.need(request.fleet)
     with contextlib.ExitStack() as stack:
@@ -92,7 +93,8 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
     if problems:
         raise NotReadyError(
             f"fleet {request.fleet!r} is not fit" + (f" for {found.entry.name}" if found else ""),
-            next_step="mend it, and check again",
+            hint="correct it, then check again",
+            again=Again({}),
         )
     return CheckSummary(len(record.hosts))
 

@@ -99,7 +99,9 @@ def _given_back(
         leave(slots(hosts, record.tasks_per_host), folder.key, sink)
     silent = leave(hosts, folder.key, sink)
     if silent and not ports.confirm(f"Forget {', '.join(silent)} nevertheless?"):
-        raise CancelledError("the fleet is still known here", next_step="fleet down, once all of its hosts answer")
+        raise CancelledError(
+            "the fleet is still known here", hint="repeat it when all of its hosts answer", next_step="fleet down"
+        )
     return silent
 
 

@@ -12,6 +12,7 @@ from fleet.events import Sink
 from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord, with_hosts
+from fleet.typed import Again
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def _ask(record: FleetRecord, folder: FleetFolder, ports: Ports) -> None:
         raise UsageError(
             f"job {job} is running, and might end with this",
             cause=why,
-            next_step="fleet extend --yes, where that does not matter",
+            hint="--yes extends it nevertheless",
+            again=Again({"--yes": True}),
         )
     if not ports.confirm(f"{why}{f'; job {job}, which is running, would end' if job else ''}. Proceed?"):
-        raise CancelledError("nothing was changed", next_step="fleet status   tells when the fleet is deleted")
+        raise CancelledError("nothing was changed", next_step="fleet status")

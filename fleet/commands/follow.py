@@ -126,7 +126,7 @@ def _follower(followed: Followed) -> Follower:
             name = followed.record.spec.name
             raise NotFoundError(
                 f"fleet {name!r} was deleted while job {followed.job} was followed",
-                next_step="fleet status   shows the fleets that are up",
+                next_step="fleet status",
             )
 
     if mender is None:
@@ -293,9 +293,7 @@ def _diagnosed(job: str, attempt: int, verdict: Verdict, *, final: bool) -> JobD
 
 def detached(job: str) -> JobNotFinished:
     """What a Ctrl-C comes to once a job runs."""
-    return JobNotFinished(
-        f"detached; job {job} goes on", next_step="fleet logs -f to come back, fleet stop to end it"
-    )
+    return JobNotFinished(f"detached; job {job} goes on", next_step="fleet logs -f\nfleet stop")
 
 
 def agreed(results: list[JobResult]) -> JobResult | None:
@@ -338,7 +336,7 @@ def outcome_or_raise(ended: Ended) -> JobResult:
     if result is None:
         raise JobNotFinished("the job is still running", next_step="fleet logs -f")
     if result.outcome is Outcome.CANCELLED:
-        raise CancelledError(f"job {result.job} was stopped", next_step="fleet train starts another")
+        raise CancelledError(f"job {result.job} was stopped", next_step="fleet logs -n 50")
     if result.outcome is Outcome.FAILED and not result.started:
         raise _not_started(result)
     if result.outcome is not Outcome.SUCCEEDED:
@@ -348,10 +346,9 @@ def outcome_or_raise(ended: Ended) -> JobResult:
 
 def _not_started(result: JobResult) -> NotReadyError:
     reasons = result.reason.splitlines()
-    next_step = "fleet status shows the hosts; fleet train again"
     if len(reasons) == 1:
-        return NotReadyError(f"job {result.job} was not started: {reasons[0]}", next_step=next_step)
-    return NotReadyError(f"job {result.job} was not started", cause="\n".join(reasons), next_step=next_step)
+        return NotReadyError(f"job {result.job} was not started: {reasons[0]}", next_step="fleet status")
+    return NotReadyError(f"job {result.job} was not started", cause="\n".join(reasons), next_step="fleet status")
 
 
 def _failure(result: JobResult, verdict: Verdict | None) -> JobFailedError:
@@ -364,7 +361,8 @@ def _failure(result: JobResult, verdict: Verdict | None) -> JobFailedError:
     return JobFailedError(
         f"job {result.job} failed: {sentence}" if sentence else f"job {result.job} failed",
         cause=f"{_heading(verdict, task)}{lines}" if verdict and (lines := "\n".join(verdict.lines)) else "",
-        next_step=f"{verdict.next_step}; {logs}" if verdict and verdict.next_step else logs,
+        hint=verdict.hint if verdict else "",
+        next_step=f"{verdict.next_step}\n{logs}" if verdict and verdict.next_step else logs,
     )
 
 

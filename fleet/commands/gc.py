@@ -14,6 +14,7 @@ from fleet.events import InstanceChanged, Note, Sink, Stray, StraysDeleted, Stra
 from fleet.ports import Ports
 from fleet.providers import LENDERS, translated
 from fleet.settings import Settings
+from fleet.typed import Again
 from provision.model import CloudSpec, FleetSpec
 
 if TYPE_CHECKING:
@@ -70,11 +71,11 @@ def _ask(doomed: int, found: int, ports: Ports) -> None:
     if not ports.attended:
         raise UsageError(
             f"{doomed} of {found} things would be deleted, and there is no terminal on which to ask you",
-            next_step="fleet gc --yes",
+            again=Again({"--yes": True}),
         )
     which = "it" if doomed == found == 1 else "all of them" if doomed == found else f"{doomed} of them"
     if not ports.confirm(f"Delete {which}?"):
-        raise CancelledError("nothing was deleted", next_step="fleet status   shows the fleets that are known here")
+        raise CancelledError("nothing was deleted", next_step="fleet status")
 
 
 class _Local:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fleet.errors import UsageError
 from fleet.events import Note, Sink
+from fleet.typed import Again
 from train.lint.check import lint
 from train.lint.model import Finding, Severity
 from train.script import ScriptError, check_script, imports
@@ -56,8 +57,8 @@ def run(request: LintRequest, sink: Sink) -> list[Finding]:
     if any(finding.severity is Severity.ERROR for finding in found):
         raise UsageError(
             f"{request.script} has {_counted(found)}",
-            next_step="mend it; what is meant so is silenced by a comment on its line, "
-            f"# fleet: ignore[{found[0].rule}]; docs/lint.md describes all rules",
+            hint=f"correct the script, or silence a finding with a comment: # fleet: ignore[{found[0].rule}]",
+            again=Again({}),
         )
     sink.emit(Note(f"{request.script} has {_counted(found)}" if found else f"nothing found in {request.script}"))
     return found
@@ -74,7 +75,8 @@ def _checked(request: LintRequest) -> tuple[Path, Path]:
     if not script.absolute().is_relative_to(workdir.absolute()):
         raise UsageError(
             f"{request.script} is outside of the working folder {request.workdir}",
-            next_step="leave --workdir out, or name a folder that holds the script",
+            hint="--workdir must be a directory that holds the script",
+            again=Again({"--workdir": None}),
         )
     return script, workdir
 

@@ -50,7 +50,9 @@ def worker_name(worker: str) -> str:
     try:
         kind, index = ("worker", int(worker)) if worker.isascii() and worker.isdigit() else parse_task(worker)
     except ValueError:
-        raise UsageError(f"--worker {worker} is no task", next_step="--worker 0, worker-0, ps-0 or all") from None
+        raise UsageError(
+            f"--worker {worker} is not a task", hint="tasks are named as 0, worker-0, or ps-0; all shows all of them"
+        ) from None
     return f"{kind}-{index}"
 
 
@@ -96,7 +98,7 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             raise_failures(silent, "show its log")
         if not reports:
             what = f"no job {request.job}" if request.job else "no job yet"
-            raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_step="fleet status, fleet train task.py")
+            raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_step="fleet status")
         first = max(reports.values(), key=lambda report: report.attempt)
         _announce(record, first, names, sink)
         _, lost = missing_seats(reports)

@@ -51,7 +51,7 @@ def _make(path: Path) -> None:
         raise NotReadyError(
             f"the folder {path} cannot be made",
             cause=error.strerror or "",
-            next_step="--workdir DIR, one of your own",
+            hint="name a directory of your own: --workdir DIR",
         ) from error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from fleet.errors import UsageError
+from fleet.typed import Again, Change
 from provision.model import CloudSpec
 from train.agent.records import OnHang, Policy, Replication, RestartPolicy
 
@@ -28,14 +29,14 @@ def replication(folder: str, mib_s: float) -> Replication:
     """
     if not 0 <= mib_s < float("inf"):
         raise UsageError(
-            f"--checkpoint-bandwidth {mib_s:g} is no bandwidth", next_step="give MiB a second; 0 replicates nothing"
+            f"--checkpoint-bandwidth {mib_s:g} is not a bandwidth", hint="give MiB per second; 0 copies nothing"
         )
     if _URL.match(folder):
         return Replication(folder, 0.0)
     if ".." in PurePosixPath(folder).parts or "\0" in folder:
         raise UsageError(
             f"--checkpoint-dir {folder!r} leads out of the script's folder",
-            next_step="name a folder below it, or an absolute path on the hosts",
+            hint="name a directory below it, or an absolute path on the hosts",
         )
     return Replication(folder, mib_s)
 
@@ -81,38 +82,42 @@ def check_policy(policy: Policy, *, spares: int, hosts: int, link_timeout_s: flo
     Raises:
         UsageError: with the first reason.
     """
-    for sentence, next_step in (*_sizes(policy, spares, hosts, others), *_restarts(policy, spares), *_hangs(policy)):
-        raise UsageError(sentence, next_step=next_step)
+    for sentence, change in (*_sizes(policy, spares, hosts, others), *_restarts(policy, spares), *_hangs(policy)):
+        raise UsageError(sentence, again=Again(change))
     if link_timeout_s < SHORTEST_LINK_TIMEOUT_S:
         raise UsageError(
             f"--link-timeout {link_timeout_s:g} is too short for any network",
-            next_step=f"at least --link-timeout {SHORTEST_LINK_TIMEOUT_S:g}",
+            again=Again({"--link-timeout": f"{SHORTEST_LINK_TIMEOUT_S:g}"}),
         )
 
 
-def _sizes(policy: Policy, spares: int, hosts: int, others: int) -> Iterator[tuple[str, str]]:
+def _sizes(policy: Policy, spares: int, hosts: int, others: int) -> Iterator[tuple[str, Change]]:
     workers = hosts - spares - others
     if hosts - spares < 1:
-        yield f"--spares {spares} of {hosts} hosts leaves no worker", "fleet up --workers N for a larger fleet"
+        fewer = str(hosts - 1) if hosts > 1 else None
+        yield f"--spares {spares} of {hosts} hosts leaves no worker", {"--spares": fewer}
     if policy.min_workers > workers:
         yield (
             f"--min-workers {policy.min_workers} is more than the {workers} that the job begins with",
-            f"at most --min-workers {workers}",
+            {"--min-workers": str(workers) if workers > 0 else None},
         )
 
 
-def _restarts(policy: Policy, spares: int) -> Iterator[tuple[str, str]]:
+def _restarts(policy: Policy, spares: int) -> Iterator[tuple[str, Change]]:
     if policy.restart is RestartPolicy.NEVER and policy.restarts:
-        yield f"--restart-policy never contradicts --restarts {policy.restarts}", "leave one of them out"
+        yield f"--restart-policy never contradicts --restarts {policy.restarts}", {"--restart-policy": None}
     if policy.restart is RestartPolicy.EXIT_CODE and not policy.restarts:
-        yield "--restart-policy exit-code restarts nothing without --restarts", "--restarts 3, say"
+        yield "--restart-policy exit-code restarts nothing without --restarts", {"--restarts": "3"}
     for count, option in ((spares, "--spares"), (policy.min_workers, "--min-workers")):
         if count and not (policy.restarts or policy.preemptions):
-            yield f"{option} {count} needs --restarts: the job goes on in a new attempt", "--restarts 3, say"
+            yield f"{option} {count} needs --restarts: the job goes on in a new attempt", {"--restarts": "3"}
 
 
-def _hangs(policy: Policy) -> Iterator[tuple[str, str]]:
+def _hangs(policy: Policy) -> Iterator[tuple[str, Change]]:
     if policy.on_hang is OnHang.RESTART and not policy.hang_timeout_s:
-        yield "--on-hang restart needs --hang-timeout: nobody looks without it", "--hang-timeout 10m, say"
+        change: Change = (
+            {"--hang-timeout": "10m"} if policy.restarts else {"--hang-timeout": "10m", "--restarts": "3"}
+        )
+        yield "--on-hang restart needs --hang-timeout: without it, hangs are not detected", change
     if policy.on_hang is OnHang.RESTART and not policy.restarts:
-        yield "--on-hang restart needs --restarts", "--restarts 3, say"
+        yield "--on-hang restart needs --restarts", {"--restarts": "3"}

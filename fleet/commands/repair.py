@@ -131,12 +131,12 @@ def at_rest(fleet: str, provider: Provider, ports: Ports) -> list[Instance]:
 def _check_worth(record: FleetRecord, steps: Plan, ports: Ports) -> None:
     name = record.spec.name
     if not steps.keep:
-        raise NotReadyError(f"no instance of fleet {name!r} is left", next_step="fleet up   makes all of it anew")
+        raise NotReadyError(f"no instance of fleet {name!r} is left", next_step="fleet up")
     if record.delete_at and ports.clock() > record.delete_at - _WORTH_S:
         at = time.strftime("%H:%M", time.localtime(record.delete_at))
         raise NotReadyError(
             f"{', '.join(steps.create)} of fleet {name!r} is gone, and the others are deleted at {at}",
-            next_step="fleet extend, then fleet up",
+            next_step="fleet extend 4h\nfleet up",
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.errors import UsageError
+from fleet.typed import Again, Change
 from provision.names import index_of
 from train.agent.records import (
     Gpu,
@@ -53,16 +54,18 @@ def check_roles(roles: Roles, *, hosts: int, spares: int) -> None:
     Raises:
         UsageError: with the first reason.
     """
-    for sentence, next_step in _nonsense(roles, hosts, hosts * roles.tasks_per_host - spares):
-        raise UsageError(sentence, next_step=next_step)
+    for sentence, hint, change in _nonsense(roles, hosts, hosts * roles.tasks_per_host - spares):
+        raise UsageError(sentence, hint=hint, again=Again(change))
 
 
-def _nonsense(roles: Roles, hosts: int, places: int) -> Iterator[tuple[str, str]]:
+def _nonsense(roles: Roles, hosts: int, places: int) -> Iterator[tuple[str, str, Change]]:
     if roles.ps and not roles.chief:
         yield (
             f"--ps {roles.ps} needs --chief: under ParameterServerStrategy a chief gives the workers their work",
-            f"fleet train --chief --ps {roles.ps}",
+            "",
+            {"--chief": True},
         )
+    spares = hosts * roles.tasks_per_host - places
     # A chief alone trains, but under ParameterServerStrategy it has nobody to give work to.
     fewest = 0 if roles.chief and not roles.ps else 1
     if roles.others and places < roles.others + fewest:
@@ -78,7 +81,8 @@ def _nonsense(roles: Roles, hosts: int, places: int) -> Iterator[tuple[str, str]
         worker = " with a worker" if fewest else ""
         yield (
             f"{' '.join(asked)}{worker} {needs} {wanted} tasks, but {room} leave room for {max(0, places)}",
-            f"fleet up --workers {hosts + wanted - max(0, places)}, or --tasks-per-host {-(-wanted // hosts)}",
+            f"start a fleet of {hosts + wanted - max(0, places)} workers, or run several tasks on each host",
+            {"--tasks-per-host": str(-(-(wanted + spares) // hosts))},
         )
 
 
@@ -132,7 +136,7 @@ def gpu_share(gpus: Sequence[Gpu], slot: int, slots: int, given: Collection[str]
     if len(gpus) % slots:
         raise UsageError(
             f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} cannot be split evenly among {slots} tasks of a host",
-            next_step=f"another --tasks-per-host, or -e {GPU_VARIABLE}=… for all tasks",
+            hint=f"choose another --tasks-per-host, or set {GPU_VARIABLE} for all tasks with --env",
         )
     each = len(gpus) // slots
     return {GPU_VARIABLE: ",".join(str(gpu.number) for gpu in gpus[slot * each : (slot + 1) * each])}

@@ -40,7 +40,7 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
     with open_some(record.places, folder.key, Access(record.spec, ports, sink)) as (channels, unreached):
         reports = newest_reports(channels)
         if not reports:
-            raise NotFoundError(f"fleet {request.fleet!r} has run no job", next_step="fleet train task.py")
+            raise NotFoundError(f"fleet {request.fleet!r} has run no job", next_step="fleet status")
         job = next(iter(reports.values())).job
         if any(report.alive and report.result is None for report in reports.values()):
             sink.emit(Note(f"stopping job {job}: its tasks have {request.grace_s:g} s to end by themselves"))

@@ -23,6 +23,7 @@ from fleet.errors import CancelledError, FleetError, NotReadyError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
 from fleet.ports import Ports
 from fleet.state import FleetFolder, FleetRecord
+from fleet.typed import Again
 from train.agent.cluster import endpoint, tf_config
 from train.agent.records import Commit, JobResult, Member, Policy, Prepare, Prepared, Replication
 from train.keras import Choice
@@ -157,13 +158,13 @@ def _placed(request: TrainRequest, folder: FleetFolder, record: FleetRecord) -> 
         if job:
             raise NotReadyError(
                 f"job {job} is running on fleet {record.spec.name!r}",
-                next_step="fleet logs -f to follow it, fleet stop to end it",
+                next_step="fleet logs -f\nfleet stop",
             )
     return placed
 
 
 def _nothing_started() -> CancelledError:
-    return CancelledError("interrupted; nothing was started", next_step="fleet train again")
+    return CancelledError("interrupted; nothing was started", again=Again({}))
 
 
 def _prepare(

@@ -9,6 +9,7 @@ from fleet.errors import CancelledError, FleetError, UnreachableError, UsageErro
 from fleet.events import Note, Sink
 from fleet.ports import Ports
 from fleet.providers import translated
+from fleet.typed import Again
 from provision.keys import fingerprint
 from provision.model import FleetSpec
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 Shown = Sequence[tuple["Stranger", str]]
 """Hosts, each with the key that it shows."""
 
-ACCEPT = "repeat it with --accept-new, which accepts hosts that are not known yet, never one whose key has changed"
+_ACCEPT = "--accept-new accepts hosts that are not known yet, never one whose key has changed"
 
 
 def trust(spec: FleetSpec, provider: StaticProvider, ports: Ports, sink: Sink, *, accept_new: bool) -> None:
@@ -49,7 +50,7 @@ def trust(spec: FleetSpec, provider: StaticProvider, ports: Ports, sink: Sink, *
         if key in stranger.revoked:
             raise UnreachableError(
                 f"{_called(stranger)} shows a host key that your known_hosts revokes: {fingerprint(key)}",
-                next_step="ask who runs it",
+                hint="ask the administrator of the host",
             )
     _word(shown, ports, sink, accept_new=accept_new)
     with translated():
@@ -84,13 +85,15 @@ def _word(shown: Shown, ports: Ports, sink: Sink, *, accept_new: bool) -> None:
         raise UsageError(
             f"nothing vouches for the host keys of {names}",
             cause=cause or f"StrictHostKeyChecking yes holds for {', '.join(strict)}",
-            next_step=ACCEPT,
+            hint=_ACCEPT,
+            again=Again({"--accept-new": True}, "up"),
         )
     if ports.vouch is None:
         raise UsageError(
             f"nothing vouches for the host keys of {names}, and there is no terminal on which to ask you",
             cause=cause,
-            next_step=ACCEPT,
+            hint=_ACCEPT,
+            again=Again({"--accept-new": True}, "up"),
         )
     if cause:
         sink.emit(Note(cause))
@@ -101,7 +104,7 @@ def _word(shown: Shown, ports: Ports, sink: Sink, *, accept_new: bool) -> None:
 def _declined() -> FleetError:
     return CancelledError(
         "no host key was accepted, and nothing was started",
-        next_step="compare with what the hosts say: ssh-keygen -l -f /etc/ssh/ssh_host_ed25519_key.pub",
+        hint="compare the fingerprints with those on the hosts: ssh-keygen -l -f /etc/ssh/ssh_host_ed25519_key.pub",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, cast
@@ -22,6 +21,7 @@ from fleet.events import Level, Note, Quoted, Sink
 from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord, with_hosts
+from fleet.typed import Again
 from provision.model import FleetSpec, Host, Instance, Plan, Quote
 from provision.names import index_of
 from provision.planner import plan
@@ -94,10 +94,11 @@ def _agreed(
     if not ports.attended:
         raise UsageError(
             "this costs money, and there is no terminal on which to ask you",
-            next_step="repeat it with --yes, or with --dry-run to see the price",
+            hint="--yes agrees to the price; --dry-run shows it",
+            again=Again({"--yes": True}),
         )
     if not ports.confirm("Proceed?"):
-        raise CancelledError("nothing was made", next_step="fleet up --help   shows what can be chosen")
+        raise CancelledError("nothing was made", next_step="fleet up --help")
     return frozenset(names)
 
 
@@ -135,7 +136,7 @@ def _check_known(folder: FleetFolder, before: Sequence[Instance]) -> None:
         raise NotReadyError(
             f"there are instances of a fleet {before[0].fleet!r} whose key is not on this computer any more: "
             f"{', '.join(item.name for item in before)}",
-            next_step="fleet gc   deletes them",
+            next_step="fleet gc",
         )
 
 
@@ -177,7 +178,7 @@ class _Up:
             if isinstance(error, KeyboardInterrupt):
                 raise CancelledError(
                     f"fleet up was interrupted; {'what it had made is deleted' if before else 'nothing is left'}",
-                    next_step=_again(self._spec),
+                    again=Again({}, "up"),
                 ) from None
             raise
         record = with_hosts(record, hosts, self._listed())
@@ -291,14 +292,6 @@ class _Up:
         if not steps.create:
             self._sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
         self._sink.emit(Note(for_fleet("next: fleet train task.py", name)))
-
-
-def _again(spec: FleetSpec) -> str:
-    if spec.inventory:
-        return shlex.join(
-            ["fleet", "up", "--inventory", spec.inventory, *(["--limit", spec.limit] if spec.limit else [])]
-        )
-    return f"fleet up --workers {spec.workers}"
 
 
 def _both(error: BaseException, left: str) -> FleetError:

@@ -13,11 +13,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def _check_name(name: str, source: str) -> str:
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name of a variable ({source})", next_step="write it as NAME=VALUE")
+        raise UsageError(f"{name!r} is not a name of a variable ({source})", hint="write it as NAME=VALUE")
     if name == "TF_CONFIG":
         raise UsageError(
-            "TF_CONFIG is what fleet sets, differently on each worker",
-            next_step="leave it out; fleet train --dry-run shows what each worker gets",
+            "TF_CONFIG is set by fleet, for each worker differently",
+            hint="leave it out; --dry-run shows what each worker gets",
         )
     return name
 
@@ -27,7 +27,7 @@ def _read(path: Path, option: str) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"cannot read {option} {path}", cause=reason or "", next_step="check the path") from error
+        raise UsageError(f"cannot read {option} {path}", cause=reason or "", hint="check the path") from error
 
 
 def _file_variables(path: Path) -> dict[str, str]:
@@ -38,7 +38,7 @@ def _file_variables(path: Path) -> dict[str, str]:
             continue
         name, separator, value = text.removeprefix("export ").partition("=")
         if not separator:
-            raise UsageError(f"{path}, line {number}: no NAME=VALUE", next_step="write one variable a line")
+            raise UsageError(f"{path}, line {number}: no NAME=VALUE", hint="write one variable a line")
         value = value.strip()
         if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
             value = value[1:-1]
@@ -64,7 +64,10 @@ def environment(given: Sequence[str], files: Sequence[str], here: Mapping[str, s
         name, separator, value = item.partition("=")
         _check_name(name, "--env")
         if not separator and name not in here:
-            raise UsageError(f"--env {name}: the variable is not set here", next_step=f"--env {name}=VALUE")
+            raise UsageError(
+                f"--env {name}: the variable is not set here",
+                hint=f"give its value, --env {name}=VALUE, or set it here first: export {name}=VALUE",
+            )
         variables[name] = value if separator else here[name]
     return variables
 
@@ -86,12 +89,15 @@ def secrets(given: Sequence[str], here: Mapping[str, str]) -> dict[str, str]:
         if separator and not source.startswith("@"):
             raise UsageError(
                 f"--secret {name} has its value on the command line, where every user of this computer can read it",
-                next_step=f"export {name}, then --secret {name}; or --secret {name}=@FILE",
+                hint=f"set the variable here and give --secret {name}, or keep it in a file: --secret {name}=@FILE",
             )
         if separator:
             variables[name] = _read(Path(source[1:]).expanduser(), f"--secret {name}").rstrip("\n")
         elif name in here:
             variables[name] = here[name]
         else:
-            raise UsageError(f"--secret {name}: the variable is not set here", next_step=f"export {name} first")
+            raise UsageError(
+                f"--secret {name}: the variable is not set here",
+                hint=f"set it first, export {name}=…, or keep it in a file: --secret {name}=@FILE",
+            )
     return variables

@@ -8,6 +8,7 @@ from fleet.errors import UsageError
 from fleet.providers import BATCH_SYSTEMS, LENDERS, translated
 from fleet.settings import Settings
 from fleet.state import FleetRecord
+from fleet.typed import Again
 from provision.model import CloudSpec, FleetSpec
 from provision.planner import conflicts
 
@@ -51,7 +52,7 @@ def wanted(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
     spec = _fresh(request) if record is None else _repaired(request, record)
     if spec.workers < 1:
         raise UsageError(
-            f"--workers {spec.workers}: a fleet has at least one worker", next_step="fleet up --workers 2"
+            f"--workers {spec.workers}: a fleet has at least one worker", again=Again({"--workers": "2"})
         )
     if record is None:
         return spec
@@ -60,7 +61,8 @@ def wanted(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
         raise UsageError(
             f"fleet {request.fleet!r} is already up with other settings",
             cause="; ".join(different),
-            next_step="fleet down first, or --fleet NAME for another one",
+            hint="delete it first, or give another name: --fleet NAME",
+            next_step="fleet down",
         )
     return spec
 
@@ -128,9 +130,7 @@ def _existing(request: UpRequest, provider: str) -> FleetSpec:
     settings = said if said.inventory else said.over(request.defaults)
     inventory = _inventory(said, settings, provider)
     if not inventory:
-        raise UsageError(
-            "nothing says which hosts are meant", next_step="fleet up --inventory hosts.ini   takes those of a file"
-        )
+        raise UsageError("nothing says which hosts are meant", hint="name a file of hosts: --inventory FILE")
     limit = settings.limit or ""
     python, packages = _environment(request, ())
     return FleetSpec(
@@ -151,7 +151,7 @@ def _inventory(said: Settings, settings: Settings, provider: str) -> str:
     if said.inventory:
         raise UsageError(
             f"the hosts of --provider {provider} are the nodes of its allocation, and --inventory names others",
-            next_step="leave one of them out",
+            again=Again({"--inventory": None}),
         )
     from provision.static.allocated import here
 
@@ -212,7 +212,7 @@ def _environment(request: UpRequest, otherwise: tuple[str, ...]) -> tuple[str, t
         if settings.python and settings.packages:
             raise UsageError(
                 "either packages are installed, or the interpreter of --python is used as it is",
-                next_step="leave --package or --python out",
+                hint="leave --package or --python out",
             )
         if settings.python:
             return settings.python, ()
@@ -226,7 +226,7 @@ def _refuse_inventory(said: Settings) -> None:
         option = "--inventory" if said.inventory else "--limit"
         raise UsageError(
             f"{option} names hosts that exist already, and other ones are asked for beside it",
-            next_step="fleet up --inventory hosts.ini, without --provider",
+            hint=f"{option} goes without --provider and without cloud settings",
         )
 
 
@@ -238,5 +238,5 @@ def _refuse_cloud(said: Settings, provider: str) -> None:
         options = ["--" + _OPTIONS.get(name, name.removesuffix("s") if name == "zones" else name) for name in names]
         raise UsageError(
             f"{', '.join(options).replace('_', '-')}: a fleet {kind} has no such setting",
-            next_step="leave it out, or say --provider gce",
+            hint="leave it out, or rent hosts with --provider gce",
         )

@@ -16,12 +16,13 @@ from fleet.errors import UsageError
 from fleet.remote.hashes import HashCache
 from fleet.remote.ignore import IgnoreRules, rules_above
 from fleet.remote.stream import Content, Stream
+from fleet.typed import Again
 from train.agent.records import Entry, EntryKind
 
 MAX_FILES = 20_000
 MAX_BYTES = 2 * 1024**3
 
-_LESS = "give --workdir another folder, or list in .fleetignore what the job does not need; data goes with --data"
+_LESS = "name another --workdir, or list in .fleetignore what the job does not need; send data with --data"
 
 
 @dataclass(frozen=True)
@@ -111,17 +112,17 @@ def parse_data(text: str) -> DataSource:
         source_text, destination = text, ""
     if "://" in text:
         raise UsageError(
-            f"--data takes a file or folder of this computer, not {text}", next_step="read it in the script"
+            f"--data takes a file or directory of this computer, not {text}", hint="read it in the script"
         )
     source = Path(source_text).expanduser()
     if not source_text or not source.exists():
-        raise UsageError(f"--data: there is no {source_text or text}", next_step="check the path: --data SRC[:DEST]")
+        raise UsageError(f"--data: there is no {source_text or text}", hint="check the path: --data SRC[:DEST]")
     source = source.resolve()
     path = PurePosixPath(destination)
     if path.is_absolute() or ".." in path.parts:
         raise UsageError(
             f"--data: the destination {destination} is not within the task's working folder",
-            next_step=f"--data {source_text}:{source.name}",
+            hint=f"name a path in it: --data {source_text}:{source.name}",
         )
     if not destination or destination.endswith("/") or (str(path) == "." and source.is_file()):
         path = path / source.name
@@ -167,7 +168,7 @@ def _checked(workdir: Path) -> Path:
         what = "the root folder" if root == Path(root.anchor) else "your home folder"
         raise UsageError(
             f"the working folder is {what}, and all of it would be sent",
-            next_step="put the script into a folder of its own, or name one with --workdir",
+            hint="put the script into a directory of its own, or name one with --workdir",
         )
     return root
 
@@ -176,7 +177,7 @@ def _relative(script: Path, root: Path, workdir: Path) -> str:
     path = script.parent.resolve() / script.name
     if not path.is_relative_to(root):
         raise UsageError(
-            f"{script} is not within the working folder {workdir}", next_step=f"--workdir {script.parent}"
+            f"{script} is not within the working folder {workdir}", again=Again({"--workdir": str(script.parent)})
         )
     return path.relative_to(root).as_posix()
 
@@ -265,7 +266,7 @@ class _Tree:
             raise UsageError(
                 f"the working folder {self._root} holds more than {MAX_FILES:,} files",
                 cause=_most(self._files_by_top, "{} of the first {:,} lie in {}", self._files),
-                next_step=_LESS,
+                hint=_LESS,
             )
 
     def check_size(self) -> None:
@@ -275,7 +276,7 @@ class _Tree:
                 f"the working folder {self._root} holds {self._bytes / 1024**3:.1f} GiB, "
                 f"and {MAX_BYTES / 1024**3:g} GiB can be sent",
                 cause=_most(self._bytes_by_top, "{} of {:,} bytes lie in {}", self._bytes),
-                next_step=_LESS,
+                hint=_LESS,
             )
 
     def add_script(self, path: str) -> None:
@@ -297,7 +298,7 @@ class _Tree:
         if not target.exists():
             raise UsageError(
                 f"{printable(path)} is a link that leads nowhere", cause=f"it points to {printable(str(target))}",
-                next_step="remove it, or list it in .fleetignore",
+                hint="remove it, or list it in .fleetignore",
             )  # fmt: skip
         if target.is_relative_to(top):
             inside = target.relative_to(top).as_posix()
@@ -310,7 +311,7 @@ class _Tree:
             raise UsageError(
                 f"{printable(path)} is a link to a folder that does not go along",
                 cause=f"it points to {printable(str(target))}",
-                next_step=f"--data {printable(str(target))}:{printable(path)}, or list the link in .fleetignore",
+                hint=f"give --data {printable(str(target))}:{printable(path)}, or list the link in .fleetignore",
             )
         return _Found(kind, target, stat.S_IMODE(target.stat().st_mode) & 0o777)
 
@@ -347,7 +348,7 @@ def _unreadable(path: Path, error: OSError) -> UsageError:
     return UsageError(
         f"{printable(str(path))} cannot be read",
         cause=error.strerror or "",
-        next_step="change its permissions, or list it in .fleetignore",
+        hint="change its permissions, or list it in .fleetignore",
     )
 
 

@@ -24,7 +24,8 @@ class _Row(NamedTuple):
     kind: type[BaseException]
     reason: str  # goes on after the host's name
     cause: Callable[[Any], str]
-    next_step: str
+    next_step: str = ""
+    hint: str = ""
 
 
 def _text(error: BaseException) -> str:
@@ -59,19 +60,19 @@ _FINAL = (paramiko.BadHostKeyException, paramiko.AuthenticationException)
 _TABLE: tuple[_Row, ...] = (
     _Row(
         paramiko.BadHostKeyException, "is not the host that it was: its host key has changed",
-        _of_host_key, "fleet down && fleet up",
+        _of_host_key, "fleet down\nfleet up",
     ),
     _Row(
         paramiko.AuthenticationException, "refuses the fleet's key",
         lambda _: "the key is not among the authorised keys of the login there", "fleet up",
     ),
-    _Row(IncompatiblePeer, "shares no SSH algorithm with this program", _text, "update the SSH server there"),
+    _Row(IncompatiblePeer, "shares no SSH algorithm with this program", _text, hint="update its SSH server"),
     _Row(paramiko.ChannelException, "refuses another session on its connection", lambda e: e.text, "fleet status"),
     _Row(ProxyCommandFailure, "cannot be reached through its proxy command", _text, "fleet status"),
-    _Row(NoValidConnectionsError, "cannot be connected to", _of_attempts, "fleet up   repairs it"),
+    _Row(NoValidConnectionsError, "cannot be connected to", _of_attempts, "fleet up"),
     _Row(paramiko.SSHException, "broke off the SSH connection", _text, "fleet status"),
     _Row(socket.gaierror, "has an address that is not known here", _of_socket, "fleet status"),
-    _Row(TimeoutError, "does not answer", lambda _: "", "fleet status, fleet up   repairs it"),
+    _Row(TimeoutError, "does not answer", lambda _: "", "fleet status\nfleet up"),
     _Row(EOFError, "closed the connection", lambda _: "", "fleet status"),
     _Row(OSError, "cannot be connected to", _of_socket, "fleet status"),
 )  # fmt: skip
@@ -89,10 +90,10 @@ def translate(host: Host, error: BaseException, doing: str = "") -> FleetError |
         if isinstance(error, row.kind):
             during = f" while {doing}" if doing else ""
             meant = WrongHostError if issubclass(row.kind, _FINAL) else UnreachableError
-            next_step = row.next_step
+            hint, step = row.hint, row.next_step
             if host.is_users and row.kind is paramiko.BadHostKeyException:
-                next_step = f"if it was made anew: {_forget(host)}, then {next_step}"
-            return meant(f"{where(host)} {row.reason}{during}", cause=row.cause(error), next_step=next_step)
+                hint, step = "only if the host was installed again:", f"{_forget(host)}\n{step}"
+            return meant(f"{where(host)} {row.reason}{during}", cause=row.cause(error), hint=hint, next_step=step)
     return None
 
 

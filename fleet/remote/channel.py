@@ -255,12 +255,12 @@ class AgentChannel:
         if word.encode() == pack.TOO_OLD:
             return NotReadyError(
                 f"{where(self.connection.host)} has Python {reason} as {self._python}, and the agent needs 3.9",
-                next_step="install Python 3.9 or later there",
+                hint="install Python 3.9 or later on the host, or name its interpreter: --python PATH",
             )
         return NotReadyError(
             f"{where(self.connection.host)} cannot keep the agent",
             cause=reason,
-            next_step=f"see whether {self.connection.host.root} can be written there",
+            hint=f"{self.connection.host.root} must be writable on the host",
         )
 
     def _broken(self, error: Exception, watchdog: Watchdog | None, deadline_s: float, doing: str) -> FleetError:
@@ -291,7 +291,7 @@ class AgentChannel:
             return NotReadyError(
                 f"{where(self.connection.host)} has no {self._python} that runs",
                 cause=last,
-                next_step="install Python 3.9 or later there (sudo apt install python3)",
+                hint="install Python 3.9 or later on the host, or name its interpreter: --python PATH",
             )
         how = f"with exit code {status}" if status >= 0 else "without an exit code"
         return NotReadyError(

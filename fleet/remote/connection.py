@@ -174,7 +174,8 @@ def carried_nowhere(host: Host, words: str) -> UnreachableError:
     return UnreachableError(
         f"{host.proxy[0]} does not connect to {where(host)}",
         cause=words,
-        next_step=f"try it by hand: {shlex.join(by_hand if 'BatchMode=yes' in host.proxy else host.proxy)}",
+        hint="the command must connect when run by hand",
+        next_step=shlex.join(by_hand if "BatchMode=yes" in host.proxy else host.proxy),
     )
 
 
@@ -215,7 +216,7 @@ def _own_key(path: Path) -> paramiko.PKey:
         return paramiko.PKey.from_path(path)
     except (OSError, ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
         raise UnreachableError(
-            f"the fleet's key {path} cannot be read", cause=str(error), next_step="fleet down && fleet up"
+            f"the fleet's key {path} cannot be read", cause=str(error), next_step="fleet down\nfleet up"
         ) from error
 
 
@@ -228,7 +229,7 @@ def _pinned_key(host: Host) -> paramiko.PKey:
         raise UnreachableError(
             f"{where(host)} has no usable host key pinned as {host.key_alias}",
             cause=f"{host.host_key[:40]!r} is not an OpenSSH public key",
-            next_step="fleet down && fleet up",
+            next_step="fleet down\nfleet up",
         ) from error
 
 

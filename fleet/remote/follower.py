@@ -328,7 +328,7 @@ class _Line:
             self.failure = UnreachableError(
                 f"{where(self.host)} did not come back within {give_up_at - self._lost_at:.0f} s",
                 cause=error.sentence,
-                next_step="fleet status, then fleet logs -f",
+                next_step="fleet status\nfleet logs -f",
             )
         if self.failure is not None:
             if not gone:

@@ -303,4 +303,4 @@ def unexpected(host: Host, record: Record) -> FleetError:
     """The error of an answer that is none to what was asked; a refusal is one of them."""
     if isinstance(record, Refused):
         return refusal(host, record)
-    return NotReadyError(f"{where(host)} answered {name_of(record)} out of turn", next_step="fleet down && fleet up")
+    return NotReadyError(f"{where(host)} answered {name_of(record)} out of turn", next_step="fleet down\nfleet up")

@@ -107,7 +107,8 @@ class UserKeys(AuthStrategy):
         return WrongHostError(
             f"{where(host)} does not let {host.user} in",
             cause=tried,
-            next_step=f"{login}   must log in without a password",
+            hint="this command must log in without a password",
+            next_step=login,
         )
 
     def close(self) -> None:

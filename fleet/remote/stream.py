@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from fleet.errors import FleetError, NotReadyError, UsageError
+from fleet.typed import Again
 
 _BLOCK = 256 * 1024
 _PIECE = 256 * 1024  # largest, compressed
@@ -105,7 +106,7 @@ class Stream:
             error = NotReadyError(
                 f"cannot keep the compressed files in {tempfile.gettempdir()}",
                 cause=raised.strerror or str(raised),
-                next_step="free space there, or set TMPDIR to another folder",
+                hint="free space there, or set TMPDIR to another directory",
             )
         with self._grown:
             self._error = error
@@ -165,4 +166,4 @@ def _blocks(content: Content) -> Iterator[bytes]:
 
 def _changed(path: Path) -> UsageError:
     name = os.fsencode(path.name).decode("utf-8", "replace")
-    return UsageError(f"{name} changed while it was being sent", next_step="run the command again")
+    return UsageError(f"{name} changed while it was being sent", again=Again({}))

@@ -77,7 +77,7 @@ def find_launch(given: Given, environ: Mapping[str, str], read: Read = Path.read
         raise NodelistError(
             "fleet agent does not know which of how many processes it is",
             cause="neither Slurm, PBS nor mpiexec has told it",
-            next_step="srun fleet agent task.py, or fleet agent --rank 0 --size 2 --rendezvous DIR task.py",
+            hint="start it with srun, pbsdsh, or mpiexec, or give --rank, --size, and --rendezvous",
         )
     if given.nodes:
         launch = Launch(
@@ -94,7 +94,7 @@ def _explicit(given: Given, environ: Mapping[str, str]) -> Launch | None:
     if given.rank is None and given.size is None:
         return None
     if given.rank is None or given.size is None:
-        raise NodelistError("--rank and --size belong together", next_step="fleet agent --rank 0 --size 2 …")
+        raise NodelistError("--rank and --size belong together", hint="give both, such as --rank 0 --size 2")
     return Launch(given.rank, given.size, job=_allocation(environ))
 
 
@@ -118,7 +118,7 @@ def _slurm(environ: Mapping[str, str]) -> Launch | None:
         raise NodelistError(
             f"This process is alone: job {environ['SLURM_JOB_ID']} of Slurm has not started it on its nodes",
             cause="only srun starts one on each",
-            next_step="srun fleet agent task.py",
+            hint="start it with srun: srun fleet agent task.py",
         )
     sizes = [name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if name in environ]
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
@@ -137,7 +137,7 @@ def _pbs(environ: Mapping[str, str], read: Read) -> Launch | None:
     if "PBS_NODENUM" not in environ:
         raise NodelistError(
             "PBS has not told this process which node it is on (PBS_NODENUM)",
-            next_step="fleet agent --rank N --size M …, or start it with mpiexec",
+            hint="start it with pbsdsh or mpiexec, or give --rank and --size",
         )
     rank = _number(environ, "PBS_NODENUM")
     nodes: tuple[str, ...] = ()
@@ -148,13 +148,13 @@ def _pbs(environ: Mapping[str, str], read: Read) -> Launch | None:
         if rank == 0:
             raise NodelistError(
                 "The node file of PBS cannot be read (PBS_NODEFILE)",
-                next_step="fleet agent --rank N --size M …, or start it with mpiexec",
+                hint="start it with pbsdsh or mpiexec, or give --rank and --size",
             ) from None
     if rank == 0 and len(nodes) > 1 and environ.get("PBS_TASKNUM") == "1":
         raise NodelistError(
             f"This process is alone: job {environ['PBS_JOBID']} of PBS has not started it on its nodes",
             cause="only pbsdsh starts one on each",
-            next_step="pbsdsh -- fleet agent task.py",
+            hint="start it with pbsdsh: pbsdsh -- fleet agent task.py",
         )
     folder = environ.get("PBS_O_WORKDIR", "")
     return Launch(rank, len(nodes), nodes, _file_name(environ["PBS_JOBID"]), folder, shared=True)

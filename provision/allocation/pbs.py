@@ -26,7 +26,7 @@ def parse_nodefile(text: str, path: Path) -> tuple[Node, ...]:
         if not is_node_name(name):
             raise NodelistError(
                 f"{path}:{number}: {name!r} cannot be the name of a node",
-                next_step="PBS_NODEFILE must name the file that PBS wrote: echo $PBS_NODEFILE",
+                hint="PBS_NODEFILE must name the file that PBS wrote",
             )
         slots[name] += 1
         if len(slots) > NODES_MAX:
@@ -35,6 +35,6 @@ def parse_nodefile(text: str, path: Path) -> tuple[Node, ...]:
         raise NodelistError(
             f"{path} names no node",
             cause="PBS writes it when the job starts",
-            next_step="Use it inside the job: qsub, then fleet in the script",
+            hint="run fleet inside a job of PBS",
         )
     return tuple(Node(name, count) for name, count in slots.items())

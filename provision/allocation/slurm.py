@@ -34,7 +34,7 @@ def expand_nodelist(expression: str) -> tuple[str, ...]:
         raise NodelistError(
             "The list of nodes is empty",
             cause="Slurm sets SLURM_JOB_NODELIST in the job",
-            next_step="Use it inside an allocation: salloc or sbatch, then fleet",
+            hint="run fleet inside an allocation, which salloc or sbatch makes",
         )
     names: dict[str, None] = {}
     for word in _split(expression.strip()):
@@ -151,8 +151,8 @@ def _numbers(bracket: str, expression: str, limit: int) -> list[str]:
     return numbers
 
 
-def _malformed(expression: str, why: str, next_step: str = "") -> NodelistError:
-    return NodelistError(f"The list of nodes {_short(expression)} cannot be read: {why}", next_step=next_step)
+def _malformed(expression: str, why: str, hint: str = "") -> NodelistError:
+    return NodelistError(f"The list of nodes {_short(expression)} cannot be read: {why}", hint=hint)
 
 
 def _other_number(text: str, nodes: int) -> NodelistError:

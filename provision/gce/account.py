@@ -151,5 +151,10 @@ class Account:
 def raise_told(diagnosis: Diagnosis, error: Exception | None = None) -> NoReturn:
     """Raise `diagnosis` as ProviderError."""
     raise ProviderError(
-        diagnosis.kind, diagnosis.sentence, cause=diagnosis.cause, hint=diagnosis.hint, next_step=diagnosis.next_step
+        diagnosis.kind,
+        diagnosis.sentence,
+        cause=diagnosis.cause,
+        hint=diagnosis.hint,
+        again=diagnosis.again,
+        next_step=diagnosis.next_step,
     ) from error

@@ -159,13 +159,14 @@ def nowhere(count: int, cloud: CloudSpec, reasons: Mapping[str, str]) -> Provide
             "capacity",
             f"No zone has {what}",
             cause="Compute Engine offers such a machine in none of the zones asked for",
-            next_step="fleet up --zone with another zone or region, or another --gpu or --machine-type",
+            hint="choose another --zone, or another --gpu or --machine-type",
         )
     return ProviderError(
         "capacity",
         f"No zone gave {what} in {len(reasons)} attempts",
         cause="; ".join(f"{place}: {reason}" for place, reason in reasons.items()),
-        next_step="fleet up --retry-until-up   goes on asking; or try other zones (--zone), or --spot the other way",
+        hint="--retry-until-up repeats the request until there is room; or allow other zones (--zone)",
+        again={"--retry-until-up": True},
     )
 
 

@@ -10,6 +10,7 @@ https://cloud.google.com/apis/design/errors.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -60,6 +61,7 @@ class Diagnosis:
         cause: Why, in Compute Engine's words where it has any.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
+        again: Options of ``fleet up`` to change before it is repeated; None: no repetition helps.
         zones: Zones that Compute Engine says have what is asked for.
     """
 
@@ -69,6 +71,7 @@ class Diagnosis:
     cause: str = ""
     hint: str = ""
     next_step: str = ""
+    again: Mapping[str, str | bool | None] | None = None
     zones: tuple[str, ...] = ()
 
 
@@ -232,6 +235,11 @@ def diagnose(failures: Sequence[Failure], *, project: str, place: str, doing: st
 _LOGIN = "gcloud auth application-default login"
 
 
+def _gcloud(*words: str) -> str:
+    """Return a command line of gcloud; what Compute Engine names is quoted."""
+    return shlex.join(["gcloud", *words])
+
+
 def no_credentials(reason: str = "") -> Diagnosis:
     """There are no Application Default Credentials."""
     return Diagnosis(
@@ -261,7 +269,8 @@ def no_project() -> Diagnosis:
         Scope.EVERYTHING,
         "It is not said in which project of Google Cloud the instances are to be made",
         cause="neither --project nor the credentials name one",
-        next_step="fleet up --project PROJECT   (gcloud projects list shows yours)",
+        hint="name the project: --project ID",
+        next_step="gcloud projects list",
     )
 
 
@@ -272,7 +281,8 @@ def wrong_project(project: str, reason: str = "") -> Diagnosis:
         Scope.EVERYTHING,
         f"There is no project {project!r}, or these credentials do not see it",
         cause=_sentence(reason),
-        next_step="gcloud projects list   shows yours; name one with --project",
+        hint="name one of your projects: --project ID",
+        next_step="gcloud projects list",
     )
 
 
@@ -294,8 +304,8 @@ def _billing(case: _Case) -> Diagnosis | None:
         Scope.EVERYTHING,
         f"Project {case.project} has no billing account, and Compute Engine needs one",
         cause=case.text,
-        next_step=f"gcloud billing projects link {case.project} --billing-account ACCOUNT   "
-        "(gcloud billing accounts list shows yours)",
+        hint=f"link one of your accounts to it: gcloud billing projects link {case.project} --billing-account ID",
+        next_step="gcloud billing accounts list",
     )
 
 
@@ -309,7 +319,8 @@ def _disabled(case: _Case) -> Diagnosis | None:
         Scope.EVERYTHING,
         f"The API {service} is not enabled in project {case.project}",
         cause=case.text,
-        next_step=f"gcloud services enable {service} --project {case.project}   (takes a few minutes)",
+        hint="it takes effect after a few minutes",
+        next_step=_gcloud("services", "enable", service, "--project", case.project),
     )
 
 
@@ -371,8 +382,9 @@ def missing_permission(permission: str, project: str, *, doing: str, cause: str 
         Scope.EVERYTHING,
         f"Could not {doing}: these credentials lack the permission {permission} in project {project}",
         cause=cause,
-        next_step=f"gcloud projects add-iam-policy-binding {project} --member user:YOU@EXAMPLE.COM "
-        f"--role {role_for(permission)}   (or ask who administers the project)",
+        hint="ask an administrator of the project for it, or add it if you may",
+        next_step=_gcloud("projects", "add-iam-policy-binding", project, "--role", role_for(permission))
+        + ' --member="user:$(gcloud config get account)"',
     )
 
 
@@ -394,7 +406,8 @@ def _permission(case: _Case) -> Diagnosis | None:
         Scope.EVERYTHING,
         f"Could not {case.doing}: project {case.project} does not allow it to these credentials",
         cause=case.text,
-        next_step="fleet doctor   names the permissions that are missing",
+        hint="fleet doctor lists the missing permissions",
+        next_step=f"fleet doctor --provider gce --project {shlex.quote(case.project)}",
     )
 
 
@@ -407,29 +420,31 @@ def _policy(case: _Case) -> Diagnosis | None:
     found = _CONSTRAINT.search(case.text)
     if found is None:
         return None
-    sentence, next_step, scope = _CONSTRAINTS.get(found[1], _ANY_CONSTRAINT)
+    sentence, advice, scope = _CONSTRAINTS.get(found[1], _ANY_CONSTRAINT)
     names = {"constraint": found[1], "project": case.project}
     return Diagnosis(
         "usage",
         scope,
         f"{case.could_not}: {sentence.format(**names)}",
         cause=case.text,
-        next_step=next_step.format(**names),
+        hint=advice.format(**names),
+        again={"--iap": True} if found[1] == "compute.vmExternalIpAccess" else None,
     )
 
 
 _ANY_CONSTRAINT = (
     "the policy {constraint} forbids it",
-    "ask who administers the organisation for an exception",
+    "ask an administrator of the organization for an exception",
     Scope.EVERYTHING,
 )
 _ALLOW = (
-    "gcloud resource-manager org-policies disable-enforce {constraint} --project {project}   (administrators can)"
+    "administrators can lift it: "
+    "gcloud resource-manager org-policies disable-enforce {constraint} --project {project}"
 )
 _CONSTRAINTS: Mapping[str, tuple[str, str, Scope]] = {
     "compute.vmExternalIpAccess": (
         "the policy {constraint} forbids external addresses in project {project}",
-        "fleet up --iap   reaches the instances through Identity-Aware Proxy, without external addresses",
+        "--iap reaches the instances through Identity-Aware Proxy, without external addresses",
         Scope.EVERYTHING,
     ),
     "compute.requireOsLogin": (
@@ -444,17 +459,17 @@ _CONSTRAINTS: Mapping[str, tuple[str, str, Scope]] = {
     ),
     "compute.trustedImageProjects": (
         "the policy {constraint} does not allow images of that project",
-        "fleet up --image projects/PROJECT/global/images/family/FAMILY   with an image that is allowed",
+        "choose an image that is allowed: --image projects/PROJECT/global/images/family/FAMILY",
         Scope.EVERYTHING,
     ),
     "compute.requireShieldedVm": (
         "the policy {constraint} asks for an image that supports Shielded VM",
-        "fleet up --image projects/PROJECT/global/images/family/FAMILY   with such an image",
+        "choose such an image: --image projects/PROJECT/global/images/family/FAMILY",
         Scope.EVERYTHING,
     ),
     "gcp.resourceLocations": (
         "the policy {constraint} allows nothing there",
-        "fleet up --zone REGION   with a region that is allowed",
+        "choose a region that is allowed: --zone REGION",
         Scope.REGION,
     ),
 }
@@ -471,10 +486,10 @@ def quota_page(project: str) -> str:
     return f"https://console.cloud.google.com/iam-admin/quotas?project={quote(project)}"
 
 
-def quota_step(metric: str, project: str, region: str = "") -> str:
-    """What to do about a quota that is too small."""
+def quota_hint(metric: str, project: str, region: str = "") -> str:
+    """Say where a larger quota is requested."""
     where = f" in {region}" if region else ""
-    return f"ask for more {metric}{where} at {quota_page(project)}"
+    return f"request more {metric}{where} at {quota_page(project)}"
 
 
 def _quota(case: _Case) -> Diagnosis | None:
@@ -493,8 +508,8 @@ def _quota(case: _Case) -> Diagnosis | None:
         Scope.EVERYTHING if everywhere else Scope.REGION,
         f"{case.could_not}: the quota {metric or '(unnamed)'} of project {case.project}{allows}{where}",
         cause=case.text,
-        next_step=quota_step(metric or "of it", case.project, "" if everywhere else _region_name(case.place))
-        + ("" if everywhere else ", or fleet up --zone with another region"),
+        hint=quota_hint(metric or "of it", case.project, "" if everywhere else _region_name(case.place))
+        + ("" if everywhere else ", or choose another region: --zone REGION"),
     )
 
 
@@ -534,25 +549,32 @@ def _not_found(case: _Case) -> Diagnosis | None:
     what = f"{path[2] if path else ''} {named[1] if named else ''}"
     name = (path[2] if path else (named[2] or "") if named else "").rpartition("/")[2]
     words = {"name": name or "of that name", "here": case.here, "project": case.project}
-    for part, (sentence, next_step, scope) in _THINGS:
+    for part, (sentence, advice, listing, scope) in _THINGS:
         if part in what:
-            step = next_step.format(**words)
-            return Diagnosis("usage", scope, sentence.format(**words), cause=case.text, next_step=step)
+            return Diagnosis(
+                "usage",
+                scope,
+                sentence.format(**words),
+                cause=case.text,
+                hint=advice,
+                next_step=_gcloud("compute", *listing.split(), "list", "--project", case.project),
+            )
     return None
 
 
 _NO_NETWORK = (
     "Project {project} has no network {name}",
-    "fleet up --network NAME   (gcloud compute networks list --project {project} shows them), "
-    "or make it: gcloud compute networks create {name} --project {project}",
+    "name a network that exists: --network NAME",
+    "networks",
     Scope.EVERYTHING,
 )
-_THINGS: tuple[tuple[str, tuple[str, str, Scope]], ...] = (
+_THINGS: tuple[tuple[str, tuple[str, str, str, Scope]], ...] = (
     (
         "ubnetwork",
         (
             "{here} has no subnetwork {name}",
-            "fleet up --subnet NAME   (gcloud compute networks subnets list --project {project} shows them)",
+            "name a subnetwork that exists: --subnet NAME",
+            "networks subnets",
             Scope.REGION,
         ),
     ),
@@ -562,8 +584,8 @@ _THINGS: tuple[tuple[str, tuple[str, str, Scope]], ...] = (
         "machineType",
         (
             "{here} has no machine type {name}",
-            "fleet up with another --zone or --machine-type   "
-            "(gcloud compute machine-types list --project {project} shows them)",
+            "choose another --zone or --machine-type",
+            "machine-types",
             Scope.ZONE,
         ),
     ),
@@ -571,7 +593,8 @@ _THINGS: tuple[tuple[str, tuple[str, str, Scope]], ...] = (
         "cceleratorType",
         (
             "{here} has no GPUs of type {name}",
-            "fleet up with another --zone   (gcloud compute accelerator-types list --project {project})",
+            "choose another --zone or --gpu",
+            "accelerator-types",
             Scope.ZONE,
         ),
     ),
@@ -579,8 +602,8 @@ _THINGS: tuple[tuple[str, tuple[str, str, Scope]], ...] = (
         "diskType",
         (
             "{here} has no disks of type {name}",
-            'disk-type = "pd-balanced" in fleet.toml   '
-            "(gcloud compute disk-types list --project {project} shows others)",
+            'choose another disk-type in fleet.toml, such as disk-type = "pd-balanced"',
+            "disk-types",
             Scope.ZONE,
         ),
     ),
@@ -588,7 +611,8 @@ _THINGS: tuple[tuple[str, tuple[str, str, Scope]], ...] = (
         "mage",
         (
             "There is no boot image {name}, or these credentials do not see it",
-            "fleet up --image projects/PROJECT/global/images/family/FAMILY   (gcloud compute images list)",
+            "name an image that exists: --image projects/PROJECT/global/images/family/FAMILY",
+            "images",
             Scope.EVERYTHING,
         ),
     ),
@@ -608,7 +632,8 @@ _STOCKOUT = frozenset(
     }
 )
 _STOCKOUT_TEXT = re.compile(r"does not have enough resources available|STOCKOUT|is currently unavailable in the")
-_WAIT = "fleet up --retry-until-up   goes on asking; or allow other places (--zone), or another --gpu"
+_WAIT = "--retry-until-up repeats the request until there is room; or allow other zones (--zone), or another --gpu"
+_RETRY = {"--retry-until-up": True}
 
 
 def _stockout(case: _Case) -> Diagnosis | None:
@@ -621,7 +646,8 @@ def _stockout(case: _Case) -> Diagnosis | None:
         Scope.ZONE,
         f"{case.here} has no {wanted} left now" if wanted else f"{case.here} has no capacity left to {case.doing}",
         cause=case.localized,
-        next_step=_WAIT,
+        hint=_WAIT,
+        again=_RETRY,
     )
 
 
@@ -641,13 +667,14 @@ def _zone_trouble(case: _Case) -> Diagnosis | None:
     if not code and _UNAUTHORIZED not in case.text:
         return None
     why = _OF_THE_ZONE[code or "RESOURCE_NOT_FOUND"]
-    step = "fleet up --subnet NAME   with one that has room, or --zone with another region"
+    full = "name a subnetwork that has room, --subnet NAME, or another region, --zone REGION"
     return Diagnosis(
         "capacity",
         Scope.ZONE,
         f"{case.could_not}: {why}",
         cause=case.text,
-        next_step=step if code.startswith("IP_SPACE") else _WAIT,
+        hint=full if code.startswith("IP_SPACE") else _WAIT,
+        again=None if code.startswith("IP_SPACE") else _RETRY,
     )
 
 
@@ -659,7 +686,7 @@ def _gone(case: _Case) -> Diagnosis | None:
         Scope.EVERYTHING,
         f"{case.could_not}: what it is about is not there",
         cause=case.text,
-        next_step="fleet status   shows what is there",
+        next_step="fleet status",
     )
 
 
@@ -674,7 +701,7 @@ def _rate(case: _Case) -> Diagnosis | None:
         Scope.RETRY,
         f"{case.could_not}: project {case.project} makes too many calls to Compute Engine at the moment",
         cause=case.text,
-        next_step="try again in a minute",
+        hint="repeat it in a minute",
     )
 
 
@@ -692,7 +719,7 @@ def _internal(case: _Case) -> Diagnosis | None:
         Scope.RETRY,
         f"{case.could_not}: Compute Engine has trouble of its own{status}",
         cause=case.text,
-        next_step="try again in a minute; https://status.cloud.google.com tells of troubles that last",
+        hint="repeat it in a minute; see https://status.cloud.google.com for outages",
     )
 
 
@@ -703,7 +730,7 @@ def _changed_meanwhile(case: _Case) -> Diagnosis | None:
         why = "somebody else changed it meanwhile"
     else:
         return None
-    return Diagnosis("unreachable", Scope.RETRY, f"{case.could_not}: {why}", cause=case.text, next_step="try again")
+    return Diagnosis("unreachable", Scope.RETRY, f"{case.could_not}: {why}", cause=case.text, hint="repeat it")
 
 
 def _unreachable(case: _Case) -> Diagnosis | None:
@@ -713,7 +740,7 @@ def _unreachable(case: _Case) -> Diagnosis | None:
             Scope.EVERYTHING,
             f"{case.could_not}: Compute Engine does not answer",
             cause=case.text,
-            next_step="look at the connection to the Internet, then try again",
+            hint="check the connection to the Internet, then repeat it",
         )
     if case.code == "DEADLINE":
         return Diagnosis(
@@ -721,7 +748,7 @@ def _unreachable(case: _Case) -> Diagnosis | None:
             Scope.ZONE,
             f"{case.could_not}: it takes too long",
             cause=case.text,
-            next_step=f"gcloud compute operations list --project {case.project}   shows what is going on",
+            next_step=_gcloud("compute", "operations", "list", "--project", case.project),
         )
     return None
 
@@ -734,7 +761,8 @@ def _exists(case: _Case) -> Diagnosis | None:
         Scope.EVERYTHING,
         f"{case.could_not}: something of that name is already there",
         cause=case.text,
-        next_step="fleet up again   takes over what is the fleet's own; fleet down deletes it",
+        hint="fleet up takes over what belongs to the fleet, fleet down deletes it",
+        next_step="fleet up\nfleet down",
     )
 
 
@@ -754,19 +782,20 @@ _INVALID = frozenset(
 
 
 def _unusable(case: _Case) -> Diagnosis | None:
+    hint, again = "", None
     size = _DISK_SIZE.search(case.text)
     if size is not None:
-        next_step = f"fleet up --disk-size {size[1]}"
+        again = {"--disk-size": size[1]}
     elif _CUSTOM_NETWORK.search(case.text):
-        next_step = "fleet up --subnet NAME, which that network needs"
+        hint = "that network needs a subnetwork: --subnet NAME"
     elif not case.reasons & _INVALID:
         return None
     elif _INCOMPATIBLE.search(case.text):
-        next_step = "fleet up with another --machine-type or --gpu, or another disk-type in fleet.toml"
+        hint = "choose another --machine-type or --gpu, or another disk-type in fleet.toml"
     else:
-        next_step = "change what is asked for as the message says"
+        hint = "change the request as the message says"
     sentence = f"{case.could_not}: Compute Engine does not accept what is asked for"
-    return Diagnosis("usage", Scope.EVERYTHING, sentence, cause=case.text, next_step=next_step)
+    return Diagnosis("usage", Scope.EVERYTHING, sentence, cause=case.text, hint=hint, again=again)
 
 
 # --- what says little ---------------------------------------------------------------------------------------------
@@ -786,7 +815,8 @@ def _too_few(case: _Case) -> Diagnosis | None:
         Scope.ZONE,
         f"{case.could_not}: fewer were made than asked for, so none was kept",
         cause=case.text,
-        next_step=_WAIT,
+        hint=_WAIT,
+        again=_RETRY,
     )
 
 
@@ -799,7 +829,7 @@ def _unknown(case: _Case) -> Diagnosis:
         Scope.EVERYTHING,
         f"{case.could_not}: Compute Engine refused it ({label or 'unknown error'})",
         cause=said,
-        next_step=f"gcloud compute operations list --project {case.project}   shows what was going on",
+        next_step=_gcloud("compute", "operations", "list", "--project", case.project),
     )
 
 

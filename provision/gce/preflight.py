@@ -169,5 +169,7 @@ def _gpus(account: Account, project: Json) -> Finding:
         return Finding("GPU quota", True, "not told")
     url = f"https://console.cloud.google.com/iam-admin/quotas?project={account.api.project}"
     if limit < 1:
-        return Finding("GPU quota", False, "GPUS_ALL_REGIONS is 0: no GPU may be rented", f"ask for more at {url}")
+        return Finding(
+            "GPU quota", False, "GPUS_ALL_REGIONS is 0: no GPU may be rented", hint=f"request more at {url}"
+        )
     return Finding("GPU quota", True, f"GPUS_ALL_REGIONS is {limit:g}")

@@ -59,7 +59,7 @@ class GceProvider:
                 "missing",
                 "gcloud is not installed on this computer",
                 cause="without external addresses SSH goes through Identity-Aware Proxy, which gcloud speaks",
-                next_step="install it from https://cloud.google.com/sdk/docs/install, or leave --iap out",
+                hint="install it from https://cloud.google.com/sdk/docs/install, or leave --iap out",
             )
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
@@ -118,7 +118,7 @@ class GceProvider:
             raise ProviderError(
                 "unreachable",
                 f"{', '.join(our_name(one) for one in late)} in fleet {spec.name} did not publish a host key yet",
-                next_step="fleet up   waits for it",
+                again={},
             )
         return [self._host(found, cloud, spec.python) for found in running]
 
@@ -251,13 +251,13 @@ def _check_endpoint(endpoint: str) -> None:
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
         raise ProviderError(
-            "usage", f"The endpoint {endpoint!r} is no URL of a Compute Engine API", next_step="https://HOST"
+            "usage", f"The endpoint {endpoint!r} is no URL of a Compute Engine API", hint="write it as https://HOST"
         )
     if parts.scheme == "http" and not is_loopback(endpoint):
         raise ProviderError(
             "usage",
             f"The endpoint {endpoint!r} would carry the credentials unencrypted",
-            next_step="https" + endpoint.removeprefix("http"),
+            hint=f"write it as https{endpoint.removeprefix('http')}",
         )
 
 
@@ -266,5 +266,5 @@ def _not_running(one: Instance) -> ProviderError:
     return ProviderError(
         "unreachable",
         f"{one.name} in fleet {one.fleet} is not running: it is {state}",
-        next_step="Type 'fleet up' with the same settings to start it again",
+        next_step="fleet up",
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.gce.catalog import DEFAULT_MACHINE_TYPE, cpus, gpu_of
-from provision.gce.errors import Diagnosis, Scope, quota_step
+from provision.gce.errors import Diagnosis, Scope, quota_hint
 from provision.model import CloudSpec
 
 SHORT_LIVED_S = 7 * 24 * 3600
@@ -119,7 +119,7 @@ def _problem(need: _Need, quotas: Mapping[str, tuple[float, float]], region: str
         Scope.EVERYTHING if need.everywhere else Scope.REGION,
         f"The quota {metric} of project {project} {allows}; {need.amount:g} more needed",
         cause="".join(f"{other} has no room either ({quotas[other][0]:g} allowed)" for other in also),
-        next_step=quota_step(metric, project, "" if need.everywhere else region),
+        hint=quota_hint(metric, project, "" if need.everywhere else region),
     )
 
 

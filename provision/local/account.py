@@ -24,7 +24,7 @@ def login() -> pwd.struct_passwd:
             "missing",
             f"User number {os.geteuid()}, who runs this program, has no entry in this system's list of users",
             cause="sshd lets only known users log in",
-            next_step="Run fleet as a user with a login name",
+            hint="run fleet as a user with a login name",
         ) from None
 
 
@@ -40,13 +40,15 @@ def check() -> str:
         raise ProviderError(
             "missing",
             f"User {entry.pw_name} cannot log in on this computer: the login shell is {shell}",
-            next_step=f"Run fleet as another user, or change the shell: chsh -s /bin/sh {entry.pw_name}",
+            hint="run fleet as another user, or change the shell",
+            next_step=f"chsh -s /bin/sh {entry.pw_name}",
         )
     if _locked(entry.pw_name):
         raise ProviderError(
             "missing",
             f"User {entry.pw_name} cannot log in on this computer: the account is locked",
-            next_step=f"Run fleet as an ordinary user, or unlock it: usermod -p '*' {entry.pw_name}",
+            hint="run fleet as an ordinary user, or unlock this one",
+            next_step=f"usermod -p '*' {entry.pw_name}",
         )
     return entry.pw_name
 

@@ -59,7 +59,7 @@ def end(ids: Collection[str], *, listeners_alone: bool = False) -> None:
                 "unreachable",
                 f"Processes do not end, even {END_TIMEOUT_S:.0f} seconds after they were killed",
                 cause="still there: " + ", ".join(str(process.pid) for _, process in found),
-                next_step="Repeat the command once they are gone",
+                hint="repeat the command when they have ended",
             )
         for _, process in found:
             if now > GRACE_S:

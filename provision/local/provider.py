@@ -56,14 +56,15 @@ class LocalProvider:
             raise ProviderError(
                 "usage",
                 "A fleet on this computer has no cloud settings",
-                next_step="Leave them out, or name another provider",
+                hint="leave them out, or name another provider",
             )
         if spec.packages:
             raise ProviderError(
                 "usage",
                 "Nothing is installed for a fleet on this computer",
                 cause="its scripts run with the interpreter that runs fleet",
-                next_step="Leave --package out; --python PATH names another interpreter",
+                hint="leave --package out, or name another interpreter: --python PATH",
+                again={"--package": None},
             )
         account.check()
         _find_sshd()
@@ -116,7 +117,7 @@ class LocalProvider:
                 "missing",
                 f"The folder {error.filename} could not be made",
                 cause=error.strerror or str(error),
-                next_step="Make it, or let this user make it",
+                hint="make it, or let this user make it",
             ) from error
 
     def _whole(self, fleet: str, name: str) -> Record | None:
@@ -139,7 +140,7 @@ class LocalProvider:
             raise ProviderError(
                 "unreachable",
                 f"The sshd of {instance.name} in fleet {instance.fleet} is not running",
-                next_step="Type 'fleet up' with the same settings to start it again",
+                next_step="fleet up",
             )
         folder = self._records.folder(record.fleet, record.name)
         try:
@@ -149,7 +150,7 @@ class LocalProvider:
                 "unreachable",
                 f"The host key of {instance.name} in fleet {instance.fleet} is gone",
                 cause=str(error),
-                next_step="Type 'fleet down', then 'fleet up'",
+                next_step="fleet down\nfleet up",
             ) from error
         return Host(
             name=record.name,
@@ -179,7 +180,7 @@ class LocalProvider:
             raise ProviderError(
                 "usage",
                 "This program was started on one of the hosts that it is to delete",
-                next_step="Repeat the command in a terminal that is not logged in there",
+                hint="repeat the command in a terminal that is not logged in there",
             )
         for instance in instances:
             progress(instance.name, "deleting")
@@ -258,7 +259,7 @@ def _folder_finding(root: Path) -> Finding:
     there = next(path for path in (root, *root.parents) if path.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return Finding("folder", True, f"{root} can be written")
-    return Finding("folder", False, f"{root} cannot be written", f"let this user write to {there}")
+    return Finding("folder", False, f"{root} cannot be written", hint=f"let this user write to {there}")
 
 
 def _find_sshd() -> str:
@@ -388,9 +389,7 @@ def _raise(failures: dict[str, BaseException]) -> None:
     if isinstance(first, ProviderError):
         cause = f"{first.sentence}: {first.cause}" if first.cause else first.sentence
         raise ProviderError(first.kind, sentence, cause=cause, hint=first.hint, next_step=first.next_step) from first
-    raise ProviderError(
-        "capacity", sentence, cause=str(first), next_step="Put the cause right, then repeat the command"
-    ) from first
+    raise ProviderError("capacity", sentence, cause=str(first), again={}) from first
 
 
 def _remove(folder: Path) -> None:
@@ -409,7 +408,7 @@ def _remove(folder: Path) -> None:
                     "unreachable",
                     f"{folder} could not be deleted",
                     cause=str(error),
-                    next_step="Delete it by hand, then repeat the command",
+                    hint="delete it by hand, then repeat the command",
                 ) from error
             for inner, _, _ in os.walk(folder):
                 with contextlib.suppress(OSError):

@@ -143,7 +143,7 @@ def start(
                 port = 0
                 continue  # somebody took the port between the look and the start
             raise ProviderError(
-                "missing", f"{program} ended as soon as it was started", cause=str(error), next_step=f"Read {log}"
+                "missing", f"{program} ended as soon as it was started", cause=str(error), hint=f"see {log}"
             ) from error
         return pid, port
     raise AssertionError("the last attempt returns or raises")
@@ -203,7 +203,7 @@ def _await_banner(pid: int, log: Path, address: str, port: int, stopped: Event) 
     raise ProviderError(
         "unreachable",
         f"No SSH answer from {address} port {port} within {READY_TIMEOUT_S:.0f} seconds of starting sshd",
-        next_step=f"Read {log}",
+        hint=f"see {log}",
     )
 
 

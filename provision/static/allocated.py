@@ -19,8 +19,8 @@ from provision.static.plain import read_plain
 _JOBS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID"}
 _CALLED = {"slurm": "Slurm", "pbs": "PBS"}
 _ENTER = {
-    "slurm": "salloc -N 2, then fleet up --provider slurm; or both in a script for sbatch",
-    "pbs": "qsub -I -l select=2, then fleet up --provider pbs; or both in a script for qsub",
+    "slurm": "run salloc -N 2, then fleet up --provider slurm, or both in a script for sbatch",
+    "pbs": "run qsub -I -l select=2, then fleet up --provider pbs, or both in a script for qsub",
 }
 
 BATCH_SYSTEMS = tuple(_JOBS)
@@ -39,7 +39,7 @@ def here(batch: str, environ: Mapping[str, str] = os.environ) -> str:
             "usage",
             f"This is not inside an allocation of {_CALLED[batch]}",
             cause=f"{_JOBS[batch]} is not set",
-            next_step=_ENTER[batch],
+            hint=_ENTER[batch],
         )
     return f"{batch}:{job}"
 
@@ -65,7 +65,8 @@ def read_allocation(inventory: str, environ: Mapping[str, str] = os.environ) -> 
             "usage",
             f"This is not inside job {job} of {_CALLED[batch]}, whose nodes are wanted",
             cause=f"it is inside job {environ[_JOBS[batch]]}",
-            next_step="fleet down, then fleet up again; or --fleet NAME for another fleet",
+            hint="delete the fleet and start it again here, or give another name: --fleet NAME",
+            next_step="fleet down",
         )
     path, nodes = _slurm(environ) if batch == "slurm" else _pbs(environ)
     return Inventory(path, "plain", read_plain("\n".join(node.name for node in nodes), path))
@@ -83,5 +84,5 @@ def _pbs(environ: Mapping[str, str]) -> tuple[Path, tuple[Node, ...]]:
         raise InventoryError(
             f"The node file of PBS cannot be read: {path}" if path.name else "PBS_NODEFILE is not set",
             cause=error.strerror or "" if isinstance(error, OSError) else "it is no text",
-            next_step="use it where PBS starts the job's script: on the first of its nodes",
+            hint="use it where PBS starts the job's script: on the first of its nodes",
         ) from error

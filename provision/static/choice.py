@@ -85,7 +85,8 @@ def choose(spec: FleetSpec) -> list[Chosen]:
         raise InventoryError(
             f"{spec.workers} workers are asked for, and {which} {len(entries)} host{'s' if len(entries) > 1 else ''}",
             place=Place(inventory.path),
-            next_step="leave --workers out to take all of them",
+            hint="leave --workers out to take all of them",
+            again={"--workers": None},
         )
     found = at_once(lambda entry: _chosen(entry, inventory.place(entry.name)), entries[: spec.workers])
     _refuse_twins(found)
@@ -125,7 +126,8 @@ def _chosen(entry: Entry, place: Place) -> Chosen:
             f"there is no key to log in to the host {entry.name!r} with",
             place=place,
             cause="no file of a private key that is meant for it exists, and no SSH agent may be asked",
-            next_step=f"ssh {shlex.join([*words, entry.address])}   must log in without a password",
+            hint="this command must log in without a password",
+            next_step=shlex.join(["ssh", *words, entry.address]),
         )
     return Chosen(entry, place, words, found, _private_address(entry, place))
 
@@ -160,7 +162,7 @@ def _check_keys(entry: Entry, place: Place) -> None:
             raise InventoryError(
                 f"the private key of the host {entry.name!r}, {text}, is not there",
                 place=place,
-                next_step="put the path right",
+                hint="correct the path",
             )
 
 
@@ -172,7 +174,7 @@ def _private_address(entry: Entry, place: Place) -> str:
         raise InventoryError(
             f"{ADDRESS_VARIABLE} of the host {entry.name!r} must be an address, and {value!r} is none",
             place=place,
-            next_step="write the address at which the other hosts reach it",
+            hint="write the address at which the other hosts reach it",
         )
     return value
 
@@ -188,7 +190,7 @@ def _refuse_twins(chosen: Sequence[Chosen]) -> None:
                     f"the hosts {other.entry.name!r} and {one.entry.name!r} are one: both are "
                     f"{end} on port {one.way.port}",
                     place=one.place,
-                    next_step="leave one of them out",
+                    hint="leave one of them out",
                 )
 
 
@@ -207,7 +209,7 @@ def _addresses(one: Chosen) -> set[str]:
             f"nobody knows where the host {one.entry.name!r} is: {one.way.address} has no address",
             place=one.place,
             cause=error.strerror or str(error),
-            next_step="write its address beside it, as ansible_host=10.0.0.3",
+            hint="write its address beside it, as ansible_host=10.0.0.3",
         ) from error
     return {str(end[4][0]) for end in found}
 

@@ -118,8 +118,8 @@ def entry(name: str, settings: Settings, groups: tuple[str, ...]) -> Entry:
     options = reading.options()
     address, place = reading.text("ansible_host", "ansible_ssh_host")
     if address and not is_host_name(address):
-        hint = f"Write ansible_user={address.partition('@')[0]} beside it" if "@" in address else ""
-        raise InventoryError(f"{address!r} cannot be the address of the host {name!r}", place=place, next_step=hint)
+        hint = f"write ansible_user={address.partition('@')[0]} beside it" if "@" in address else ""
+        raise InventoryError(f"{address!r} cannot be the address of the host {name!r}", place=place, hint=hint)
     return Entry(
         name=name,
         address=address or name,
@@ -162,7 +162,7 @@ class _Reading:
             raise InventoryError(
                 f"the host {self._name!r} has {said}, which mean the same",
                 place=self.place(*found),
-                next_step=f"Keep {next(iter(found))}",
+                hint=f"keep {next(iter(found))}",
             )
         return next(iter(found.values()), ""), self.place(*found)
 
@@ -204,7 +204,7 @@ class _Reading:
             raise InventoryError(
                 f"ansible_python_interpreter of the host {self._name!r} is more than one word",
                 place=place,
-                next_step="Write the path of the interpreter, as /usr/bin/python3",
+                hint="write the path of the interpreter, as /usr/bin/python3",
             )
         return "" if python in _DISCOVERED else python
 
@@ -212,13 +212,13 @@ class _Reading:
         """Raise InventoryError for the first variable that cannot be honoured."""
         connection, place = self.text("ansible_connection")
         if connection and connection not in _SSH:
-            step = "Leave the host out, with --limit '!" + self._name + "'"
+            step = "leave the host out, with --limit '!" + self._name + "'"
             if connection in ("local", "ansible.builtin.local"):
-                step = "Workers on this computer: fleet up --provider local"
+                step = "for workers on this computer: fleet up --provider local"
             raise InventoryError(
                 f"the host {self._name!r} has ansible_connection={connection}, and fleet reaches hosts by SSH alone",
                 place=place,
-                next_step=step,
+                hint=step,
             )
         shell, place = self.text("ansible_shell_type")
         if shell not in ("", "sh"):
@@ -236,7 +236,7 @@ class _Reading:
             raise InventoryError(
                 f"the host {self._name!r} has {variable}, and fleet logs in with key files and the SSH agent alone",
                 place=place,
-                next_step=f"Install a key once, ssh-copy-id {self._name}, and take {variable} out",
+                hint=f"install a key once, ssh-copy-id {self._name}, and take {variable} out",
             )
         if variable.startswith(("ansible_ssh_", "ansible_paramiko_")) and variable not in _HONOURED | _TUNING:
             raise InventoryError(f"{variable} of the host {self._name!r} cannot be honoured", place=place)
@@ -252,7 +252,7 @@ class _Reading:
                     f"tasks on the host {self._name!r} are to run as {user} (ansible_become_user), "
                     "and fleet runs them as the user who logs in",
                     place=place,
-                    next_step=f"Log in as {user}: ansible_user={user}",
+                    hint=f"log in as {user}: ansible_user={user}",
                 )
 
     def _read(self, options: SshOptions, variable: str) -> None:
@@ -263,7 +263,7 @@ class _Reading:
             raise InventoryError(
                 f"{variable} of the host {self._name!r}: {error}",
                 place=place,
-                next_step="Take it out, or set it in ~/.ssh/config for this host",
+                hint="take it out, or set it in ~/.ssh/config for this host",
             ) from None
 
     def _give_port(self, options: SshOptions) -> None:
@@ -309,13 +309,13 @@ class _Reading:
             raise InventoryError(
                 f"{owner} is a template, {value}, which only Ansible can fill in",
                 place=setting.place,
-                next_step="Write the value itself",
+                hint="write the value itself",
             )
         if not isinstance(value, (str, int)):
             raise InventoryError(
                 f"{owner} is read as {value!r}, which is neither text nor a whole number",
                 place=setting.place,
-                next_step="Put quotes around it, in INI two kinds of them: \"'1.10'\"",
+                hint="put quotes around it, in INI two kinds of them: \"'1.10'\"",
             )
         return str(value).strip()
 

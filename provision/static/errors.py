@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,10 +34,18 @@ class InventoryError(ProviderError):
         cause: Why, when known.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
+        again: Options of ``fleet up`` to change before it is repeated.
     """
 
     def __init__(
-        self, sentence: str, *, place: Place | None = None, cause: str = "", hint: str = "", next_step: str = ""
+        self,
+        sentence: str,
+        *,
+        place: Place | None = None,
+        cause: str = "",
+        hint: str = "",
+        next_step: str = "",
+        again: Mapping[str, str | bool | None] | None = None,
     ) -> None:
         super().__init__(
             "usage",
@@ -44,5 +53,6 @@ class InventoryError(ProviderError):
             cause=cause,
             hint=hint,
             next_step=next_step,
+            again=again,
         )
         self.place = place

@@ -22,7 +22,7 @@ def read_text(path: Path) -> str:
             content = file.read(SIZE_MAX + 1)
     except OSError as error:
         raise InventoryError(
-            f"{path} cannot be read: {error.strerror}", next_step="Name an inventory file that exists"
+            f"{path} cannot be read: {error.strerror}", hint="name an inventory file that exists"
         ) from None
     if len(content) > SIZE_MAX:
         raise InventoryError(f"this is larger than {SIZE_MAX // 2**20} MiB, too large for an inventory", place=place)
@@ -30,7 +30,7 @@ def read_text(path: Path) -> str:
         raise InventoryError(
             "this file is sealed by ansible-vault, and only Ansible can open it",
             place=place,
-            next_step="Keep what tells how hosts are reached in a file of its own, unsealed",
+            hint="keep what tells how hosts are reached in a file of its own, unsealed",
         )
     try:
         text = content.decode("utf-8-sig")

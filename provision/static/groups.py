@@ -105,7 +105,7 @@ class Groups:
                 f"the group {child!r} cannot be in the group {parent!r}",
                 place=place,
                 cause="It is made of what other groups leave",
-                next_step="Name a group of your own instead",
+                hint="name a group of your own instead",
             )
         if parent in self.descendants(child):
             sentence = (
@@ -113,7 +113,7 @@ class Groups:
                 if parent == child
                 else f"the groups {parent!r} and {child!r} contain each other"
             )
-            raise InventoryError(sentence, place=place, next_step="Take one of them out of the other's children")
+            raise InventoryError(sentence, place=place, hint="take one of them out of the other's children")
         self.groups[parent].children[child] = None
 
     def set_host(self, name: str, variable: str, setting: Setting) -> None:
@@ -199,6 +199,6 @@ class Groups:
                 f"{owner} has {variable}={setting.value} here and {variable}={before.value} at {before.place}",
                 place=setting.place,
                 cause="Which of them counts decides how a host is reached",
-                next_step="Take one of them out",
+                hint="take one of them out",
             )
         settings[variable] = setting

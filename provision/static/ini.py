@@ -86,7 +86,7 @@ class _IniForm:
             raise InventoryError(
                 f"the group {name!r} is not defined, and {section} needs it",
                 place=place,
-                next_step=f"Add a section [{name}], or correct the name",
+                hint=f"add a section [{name}], or correct the name",
             )
         self.groups.close()
 
@@ -96,14 +96,14 @@ class _IniForm:
             raise InventoryError(
                 f"{text!r} is no section",
                 place=place,
-                next_step="Write [GROUP], [GROUP:children] or [GROUP:vars], without spaces",
+                hint="write [GROUP], [GROUP:children] or [GROUP:vars], without spaces",
             )
         name, kind = found[1], found[2] or "hosts"
         if kind not in ("hosts", "children", "vars"):
             raise InventoryError(
                 f"the section [{name}:{kind}] is of an unknown kind",
                 place=place,
-                next_step=f"Write [{name}], [{name}:children] or [{name}:vars]",
+                hint=f"write [{name}], [{name}:children] or [{name}:vars]",
             )
         if kind == "vars" and name not in self.groups.groups:
             self._variables[name] = place
@@ -124,8 +124,8 @@ class _IniForm:
             names, port = expand_host(words[0])
         except ValueError as error:
             user, at, rest = words[0].partition("@")
-            hint = f"Write {rest} ansible_user={user}" if at else ""
-            raise InventoryError(str(error), place=place, next_step=hint) from None
+            hint = f"write {rest} ansible_user={user}" if at else ""
+            raise InventoryError(str(error), place=place, hint=hint) from None
         for name in names:
             self.groups.add_host(name, self._group, place)
             if port:
@@ -139,14 +139,14 @@ class _IniForm:
             raise InventoryError(
                 f"{word!r} stands behind a host and is no variable=value",
                 place=place,
-                next_step="Write one host a line, and its variables without spaces around the =",
+                hint="write one host a line, and its variables without spaces around the =",
             )
         return variable, Setting(literal(value), place)
 
     def _child(self, text: str, place: Place) -> None:
         found = _CHILD.fullmatch(text)
         if not found:
-            raise InventoryError(f"{text!r} is no name of a group", place=place, next_step="Write one group a line")
+            raise InventoryError(f"{text!r} is no name of a group", place=place, hint="write one group a line")
         child = found[1]
         if child in self.groups.groups:
             self.groups.add_child(self._group, child, place)
@@ -159,7 +159,7 @@ class _IniForm:
             raise InventoryError(
                 f"{text!r} in [{self._group}:vars] is no variable=value",
                 place=place,
-                next_step=f"Hosts stand below [{self._group}], variables below [{self._group}:vars]",
+                hint=f"hosts stand below [{self._group}], variables below [{self._group}:vars]",
             )
         self.groups.set_group(self._group, variable.strip(), Setting(literal(value.strip()), place))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -89,13 +90,15 @@ def read_inventory(path: Path) -> Inventory:
     if path.is_dir():
         raise InventoryError(
             f"{path} is a folder, and an inventory is one file",
-            next_step=f"Write all of it into one: ansible-inventory -i {path} --list --yaml --output hosts.yml",
+            hint="write all of it into one, and name that file: --inventory hosts.yml",
+            next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
         )
     text = read_text(path)
     if text.startswith("#!") and os.access(path, os.X_OK):
         raise InventoryError(
             f"{path} is a program, and inventories are read, not run",
-            next_step=f"Write what it yields: ansible-inventory -i {path} --list --yaml --output hosts.yml",
+            hint="write what it yields, and name that file: --inventory hosts.yml",
+            next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
         )
     kind = _kind(text, path)
     if kind == "yaml":
@@ -111,7 +114,8 @@ def _kind(text: str, path: Path) -> Kind:
     if path.suffix.lower() == ".toml":
         raise InventoryError(
             f"{path} is TOML, a form of inventory that is not read",
-            next_step=f"Write it in YAML: ansible-inventory -i {path} --list --yaml --output hosts.yml",
+            hint="write it in YAML, and name that file: --inventory hosts.yml",
+            next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
         )
     if path.suffix.lower() in _YAML_SUFFIXES or (not path.suffix and _looks_like_yaml(text)):
         return "yaml"
@@ -135,6 +139,6 @@ def _refuse_twins(entries: tuple[Entry, ...], places: Mapping[str, Place]) -> No
             raise InventoryError(
                 f"the hosts {seen[way]!r} and {one.name!r} are one: both are {one.address}{port}",
                 place=places[one.name],
-                next_step="Leave one of them out",
+                hint="leave one of them out",
             )
         seen[way] = one.name

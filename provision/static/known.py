@@ -73,7 +73,7 @@ def _printed(name: str, file: str) -> str:
         )
     except FileNotFoundError:
         raise WayError(
-            "ssh-keygen is not installed on this computer", next_step="apt-get install openssh-client"
+            "ssh-keygen is not installed on this computer", next_step="sudo apt-get install openssh-client"
         ) from None
     except subprocess.TimeoutExpired:
         raise WayError(f"ssh-keygen did not read {file} within {ASK_TIMEOUT_S:g} s") from None

@@ -56,7 +56,7 @@ def split(limit: str) -> list[str]:
         if pattern.startswith("@"):
             raise InventoryError(
                 f"The limit {pattern!r} asks for a file of names, which is not read",
-                next_step="Name hosts and groups, with commas between",
+                hint="name hosts and groups, with commas between",
             )
         if pattern in ("&", "!", "~", "&~", "!~"):
             raise InventoryError(f"In the limit {limit!r}, a {pattern!r} stands without a name behind it")
@@ -107,13 +107,13 @@ def _unknown(groups: Groups, pattern: str) -> InventoryError:
         return InventoryError(
             f"The limit {pattern!r} is not in the inventory",
             cause="This computer is only there where the inventory names it",
-            next_step="Workers on this computer: fleet up --provider local",
+            hint="for workers on this computer: --provider local",
         )
     known = [*groups.groups, *groups.hosts]
     close = difflib.get_close_matches(pattern, known[:1000], n=1)
     return InventoryError(
         f"The limit {pattern!r} names neither a group nor a host of the inventory",
-        next_step=f"Did you mean {close[0]!r}?" if close else "",
+        hint=f"did you mean {close[0]!r}?" if close else "",
     )
 
 

@@ -38,7 +38,7 @@ def read_plain(text: str, path: Path) -> Groups:
             raise InventoryError(
                 f"{word!r} is more than one host",
                 place=place,
-                next_step="Write one host a line: NAME, NAME:PORT or USER@NAME",
+                hint="write one host a line: NAME, NAME:PORT or USER@NAME",
             )
         user, at, host = word.rpartition("@")
         try:

@@ -68,14 +68,12 @@ class StaticProvider:
         if spec.workers < 1:
             raise ProviderError("usage", f"A fleet has 1 worker or more, not {spec.workers}")
         if spec.cloud is not None:
-            raise ProviderError(
-                "usage", "Hosts that exist already have no cloud settings", next_step="Leave them out"
-            )
+            raise ProviderError("usage", "Hosts that exist already have no cloud settings", hint="leave them out")
         if not spec.inventory:
             raise ProviderError(
                 "usage",
                 "Nothing says which hosts are meant",
-                next_step="fleet up --inventory hosts.ini   takes those of a file",
+                hint="name a file of hosts: --inventory FILE",
             )
         if len(self._records.read(spec.name)) != spec.workers:
             choose(spec)
@@ -114,7 +112,7 @@ class StaticProvider:
                 raise ProviderError(
                     "unreachable",
                     f"Nothing vouches for the host key of {host.name} in fleet {spec.name}, {record.place}",
-                    next_step="fleet up   shows it to you",
+                    next_step="fleet up",
                 )
         _refuse_one_machine(records, found)
         return found
@@ -194,7 +192,7 @@ class StaticProvider:
         raise ProviderError(
             "unreachable",
             f"{instance.name} in fleet {instance.fleet} is not known here any more",
-            next_step="Type 'fleet up' with the same settings to take it up again",
+            next_step="fleet up",
         )
 
 
@@ -273,7 +271,7 @@ def _refuse_one_machine(records: Sequence[Record], hosts: Sequence[Host]) -> Non
                 f"{other.place} and {record.place} are one machine: both have the host key "
                 f"{fingerprint(host.host_key)}",
                 cause="or they are copies of one, which pass for each other",
-                next_step="Leave one of them out; a copy gets a key of its own with: ssh-keygen -A, after rm "
+                hint="leave one of them out; a copy gets a key of its own with: ssh-keygen -A, after rm "
                 "/etc/ssh/ssh_host_*",
             )
 
@@ -281,5 +279,7 @@ def _refuse_one_machine(records: Sequence[Record], hosts: Sequence[Host]) -> Non
 def _program(name: str) -> Finding:
     path = shutil.which(name)
     if path is None:
-        return Finding(name, False, f"{name} is not installed on this computer", "apt-get install openssh-client")
+        return Finding(
+            name, False, f"{name} is not installed on this computer", "sudo apt-get install openssh-client"
+        )
     return Finding(name, True, f"{name} is {path}")

@@ -136,6 +136,6 @@ def _settings(path: Path) -> Settings:
         raise InventoryError(
             "a file of variables must be names with values, and this is not",
             place=Place(path),
-            next_step="Write one variable a line, as NAME: VALUE",
+            hint="write one variable a line, as NAME: VALUE",
         )
     return settings(data, path)

@@ -94,13 +94,13 @@ def ask(command: Sequence[str]) -> str:
         raise WayError(
             f"{command[0]} is not installed on this computer",
             cause="your SSH configuration is read by OpenSSH itself",
-            next_step="apt-get install openssh-client",
+            next_step="sudo apt-get install openssh-client",
         ) from None
     except subprocess.TimeoutExpired:
         raise WayError(
             f"{shlex.join(command)} did not answer within {ASK_TIMEOUT_S:g} s",
             cause="a `Match exec` of your SSH configuration may wait for something",
-            next_step="run it by hand",
+            next_step=shlex.join(command),
         ) from None
     if done.returncode:
         words = [line.strip() for line in done.stderr.splitlines() if line.strip()]
@@ -270,7 +270,7 @@ def _proxy(
         raise WayError(
             f"{tokens['n']} is to be reached by a command that hands over a connection, which is not possible here",
             cause="ProxyUseFdpass yes stands in your SSH configuration",
-            next_step="take it out, and let the ProxyCommand carry the connection itself",
+            hint="remove it, and let the ProxyCommand carry the connection itself",
         )
     _check_plain(command, tokens)
     return (os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {_with_tokens(command, tokens)}")
@@ -291,7 +291,7 @@ def _check_plain(command: str, tokens: Mapping[str, str]) -> None:
             raise WayError(
                 f"{tokens[letter]!r} cannot be put into the ProxyCommand of {tokens['n']}",
                 cause="it has characters that mean something to a shell",
-                next_step=f"write it into the command, in quotes, instead of %{letter}",
+                hint=f"write it into the command, in quotes, instead of %{letter}",
             )
 
 

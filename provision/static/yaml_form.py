@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from provision.static.groups import Groups, Setting
 from provision.static.ranges import expand_host
 from provision.static.yaml_text import Table, parse_yaml
 
-_SHAPE = "A group has hosts:, children: and vars:, and below each of them one name per line, ending in a colon"
+_SHAPE = "a group has hosts:, children: and vars:, and below each of them one name per line, ending in a colon"
 
 
 def read_yaml(text: str, path: Path) -> Groups:
@@ -26,19 +27,20 @@ def read_yaml(text: str, path: Path) -> Groups:
     data = parse_yaml(text, Place(path))
     if not isinstance(data, Table):
         raise InventoryError(
-            "an inventory in YAML must be groups by name, and this is not", place=Place(path), next_step=_SHAPE
+            "an inventory in YAML must be groups by name, and this is not", place=Place(path), hint=_SHAPE
         )
     if "plugin" in data:
         raise InventoryError(
             f"this sets up the dynamic inventory plugin {data['plugin']!r}, which only Ansible can run",
             place=Place(path, data.lines["plugin"]),
-            next_step=f"Write what it yields: ansible-inventory -i {path} --list --yaml --output hosts.yml",
+            hint="write what it yields, and name that file: --inventory hosts.yml",
+            next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
         )
     if "_meta" in data:
         raise InventoryError(
             "this is what an inventory script prints, not an inventory",
             place=Place(path, data.lines["_meta"]),
-            next_step="Write it in YAML: ansible-inventory -i SCRIPT --list --yaml --output hosts.yml",
+            hint="write it in YAML: ansible-inventory -i SCRIPT --list --yaml --output hosts.yml",
         )
     form = _YamlForm(path)
     for name, body in data.items():
@@ -60,7 +62,7 @@ class _YamlForm:
         """Read the group `name`, and all that is in it."""
         place = Place(self.path, line)
         if not isinstance(name, str) or not name:
-            raise InventoryError(f"{name!r} is no name of a group", place=place, next_step="Put quotes around it")
+            raise InventoryError(f"{name!r} is no name of a group", place=place, hint="put quotes around it")
         self.groups.group(name, place)
         if isinstance(body, Table) and (name, id(body)) in self._read:
             return
@@ -79,7 +81,7 @@ class _YamlForm:
                 raise InventoryError(
                     f"{section!r} in the group {name!r} is none of hosts, children and vars",
                     place=Place(self.path, line),
-                    next_step=_SHAPE,
+                    hint=_SHAPE,
                 )
 
     def _group_variables(self, name: str, table: Table) -> None:
@@ -100,7 +102,7 @@ class _YamlForm:
             line = table.lines[word]
             place = Place(self.path, line)
             if not isinstance(word, str):
-                raise InventoryError(f"{word!r} is no name of a host", place=place, next_step="Put quotes around it")
+                raise InventoryError(f"{word!r} is no name of a host", place=place, hint="put quotes around it")
             try:
                 names, port = expand_host(word)
             except ValueError as error:
@@ -126,7 +128,7 @@ class _YamlForm:
             raise InventoryError(
                 f"{owner} must be followed by names with a colon each, and this is {kind}",
                 place=Place(self.path, line),
-                next_step=_SHAPE,
+                hint=_SHAPE,
             )
         return table
 

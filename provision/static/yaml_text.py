@@ -59,7 +59,7 @@ def parse_yaml(text: str, place: Place) -> Any:
             f"this is not usable YAML: {error.problem}",
             place=Place(place.path, line),
             cause=error.context or "",
-            next_step="Indent with spaces, and put quotes around names with special characters",
+            hint="indent with spaces, and put quotes around names with special characters",
         ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1

@@ -55,7 +55,7 @@ def test_a_batch_script_of_slurm_without_srun_is_told_so(step: str | None) -> No
     environ = {key: value for key, value in SRUN.items() if key != "SLURM_STEP_ID"}
     with pytest.raises(NodelistError, match="alone: job 12 of Slurm") as refusal:
         find({**environ, "SLURM_STEP_ID": step} if step is not None else environ)
-    assert refusal.value.next_step == "srun fleet agent task.py"
+    assert refusal.value.hint == "start it with srun: srun fleet agent task.py"
 
 
 def test_pbsdsh_gives_the_node_file_to_all() -> None:
@@ -73,7 +73,7 @@ def test_a_batch_script_of_pbs_without_pbsdsh_is_told_so() -> None:
     script = {**PBSDSH, "PBS_NODENUM": "0", "PBS_TASKNUM": "1"}
     with pytest.raises(NodelistError, match=r"alone: job 12\[3\]\.server of PBS") as refusal:
         find(script, "n1\nn2\n")
-    assert refusal.value.next_step == "pbsdsh -- fleet agent task.py"
+    assert refusal.value.hint == "start it with pbsdsh: pbsdsh -- fleet agent task.py"
     assert find(script, "n1\nn1\n").size == 1
 
 

@@ -54,7 +54,7 @@ def test_an_error_ends_with_exit_code_2(folder: Path) -> None:
     assert finding.place == "task.py:4"
     assert error is not None
     assert (error.sentence, error.exit_code) == ("task.py has 1 error", 2)
-    assert "# fleet: ignore[MW101]" in error.next_step
+    assert "# fleet: ignore[MW101]" in error.hint
 
 
 def test_hints_do_not(folder: Path) -> None:

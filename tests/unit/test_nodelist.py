@@ -136,7 +136,7 @@ def test_a_malformed_expression_ends_in_a_sentence(expression: str, sentence: st
 def test_steps_are_told_how_they_are_written() -> None:
     with pytest.raises(NodelistError) as caught:
         expand_nodelist("n[1-9:2]")
-    assert caught.value.next_step == "Ranges are written [1-9/2]"
+    assert caught.value.hint == "Ranges are written [1-9/2]"
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=50, unique=True), st.integers(1, 8))

@@ -108,11 +108,11 @@ def test_what_only_a_cloud_has_means_one_unless_the_file_says_otherwise(
     ("text", "said", "then"),
     [
         ("[gce]\ngpus = 2", "there is no key 'gpus' in [gce]", "did you mean gpu?"),
-        ("[gce]\nxyzzy = 2", "there is no key 'xyzzy' in [gce]", "take it out"),
+        ("[gce]\nxyzzy = 2", "there is no key 'xyzzy' in [gce]", "remove it"),
         ("[gcp]\n", "there is no table [gcp]", "did you mean gce?"),
-        ("workers = 2", "there is no table [workers]", "take it out"),
+        ("workers = 2", "there is no table [workers]", "remove it"),
         ("fleet = 2", "fleet is a table", "write [fleet] on a line of its own"),
-        ("[gce\n", "is no TOML", "put it right"),
+        ("[gce\n", "is not TOML", "correct it"),
         ("[fleet]\nworkers = '2'", "workers in [fleet] must be a whole number", ""),
         ("[fleet]\nworkers = true", "workers in [fleet] must be a whole number", ""),
         ("[gce]\nspot = 1", "spot in [gce] must be true or false", ""),
@@ -131,7 +131,7 @@ def test_each_mistake_is_one_sentence_with_the_file_and_the_key(file: Path, text
         loaded(file, text)
     assert str(file) in caught.value.sentence
     assert said in caught.value.sentence
-    assert then in caught.value.next_step
+    assert then in caught.value.hint
 
 
 def test_a_mistake_in_the_syntax_names_its_line(file: Path) -> None:

@@ -183,7 +183,7 @@ def test_roles_that_cannot_be_played_are_refused_before_anything_is_touched(
 ) -> None:
     ran = fleet.run("train", "task.py", *options.split(), code=2)
     assert says in ran.err
-    assert "next: " in ran.err
+    assert "next:  fleet" in ran.err
 
 
 def test_several_tasks_on_each_host_are_found_from_another_terminal_stopped_and_taken_down(program: Program) -> None:

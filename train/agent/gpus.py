@@ -46,7 +46,7 @@ def await_driver(probe: Probe, expected: int, steps: Steps) -> List[Gpu]:
             raise RefusedError(
                 Refusal.GPU,
                 f"the NVIDIA driver on this host did not come up within {DRIVER_DEADLINE_S / 60:.0f} min",
-                "take an image with the NVIDIA driver, or install it: "
+                "use an image with the NVIDIA driver, or install it: "
                 "https://cloud.google.com/compute/docs/gpus/install-drivers-gpu",
                 cause=probe.no_gpus,
             )
@@ -58,7 +58,7 @@ def await_driver(probe: Probe, expected: int, steps: Steps) -> List[Gpu]:
         raise RefusedError(
             Refusal.GPU,
             f"this host has {len(found)} of {expected} GPUs",
-            "nvidia-smi on the host tells more; fleet down && fleet up makes it anew",
+            "see nvidia-smi on the host, or start the fleet again: fleet down, then fleet up",
             cause=f"nvidia-smi lists {names}",
         )
     return found

@@ -33,7 +33,7 @@ def known_task(host: HostPaths, job: str, task: str) -> TaskPaths:
     paths = host.task(job, task)
     plain = all(name and "/" not in name and name not in (".", "..") for name in (job, task))
     if not plain or read_job(paths) is None:
-        raise RefusedError(Refusal.REQUEST, f"{task} of job {job} is not on this host", "fleet status lists the jobs")
+        raise RefusedError(Refusal.REQUEST, f"{task} of job {job} is not on this host", next_step="fleet status")
     return paths
 
 

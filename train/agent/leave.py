@@ -47,7 +47,7 @@ def _remove(folder: str) -> None:
                 raise RefusedError(
                     Refusal.FAULT,
                     f"{error.filename or folder} cannot be removed: {error.strerror}",
-                    f"remove {folder} there by hand, then: fleet down",
+                    f"remove {folder} there by hand, then repeat fleet down",
                 ) from error
             time.sleep(_PAUSE_S)  # nobody tells when the last writer has ended
         else:

@@ -110,13 +110,13 @@ def _disk(lines: Sequence[str]) -> Optional[Trouble]:
     if not any(words in line for line in lines for words in _FULL):
         return None
     reason = "no space left on this host for the packages"
-    return Trouble(Refusal.DISK, reason, "", "free some space on the host, or make its disk larger")
+    return Trouble(Refusal.DISK, reason, "", "free space on the host, or make its disk larger")
 
 
 def _killed(end: Exit) -> Optional[Trouble]:
     if end.signal is None:
         return None
-    return _refused(f"pip was killed by signal {end.signal}", "", "see whether the host has memory enough")
+    return _refused(f"pip was killed by signal {end.signal}", "", "the host may have too little memory")
 
 
 def _network(lines: Sequence[str]) -> Optional[Trouble]:
@@ -144,7 +144,7 @@ def _conflict(lines: Sequence[str]) -> Optional[Trouble]:
                 if not told.strip():
                     break
                 causes.append(told.strip())
-    return _refused("the packages exclude each other", "; ".join(causes), "ask for versions that fit together")
+    return _refused("the packages exclude each other", "; ".join(causes), "request versions that fit together")
 
 
 def _no_version(lines: Sequence[str]) -> Optional[Trouble]:
@@ -158,7 +158,7 @@ def _no_version(lines: Sequence[str]) -> Optional[Trouble]:
     others = [line.partition(_OTHER_PYTHON)[2] for line in lines if _OTHER_PYTHON in line]
     if others:
         cause += f"; for other versions of Python {others[0].rpartition('; ')[2]}"
-    return _refused(f"pip finds no {wanted[-1]}", cause, "ask for a version that there is")
+    return _refused(f"pip finds no {wanted[-1]}", cause, "request a version that exists")
 
 
 def _build(lines: Sequence[str]) -> Optional[Trouble]:
@@ -167,7 +167,7 @@ def _build(lines: Sequence[str]) -> Optional[Trouble]:
         return None
     output = [line.strip() for line in lines[: _index(lines, "[end of output]")] if line.strip()]
     words = next((line for line in output if _COMPILER.search(line)), output[-1])
-    return _refused(f"pip fails in {failed}", words, "install what it needs on the host, or ask for another version")
+    return _refused(f"pip fails in {failed}", words, "install what it needs on the host, or request another version")
 
 
 def _index(lines: Sequence[str], wanted: str) -> int:
@@ -182,4 +182,4 @@ def _last_words(lines: Sequence[str]) -> Trouble:
         if line.lower().startswith("error:") and not any(words in line for words in _GENERAL)
     ]
     words = errors[-1] if errors else said[-1] if said else "it said nothing"
-    return _refused("pip cannot install the packages", words, "mend the list of packages")
+    return _refused("pip cannot install the packages", words, "correct the list of packages")

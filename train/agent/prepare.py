@@ -194,7 +194,7 @@ def _await_holder(host: HostPaths, waited_s: float) -> None:
         doing, patience_s = "being prepared", _PREPARING_S
     if waited_s >= patience_s:
         reason = f"job {job} is {doing} on this host" if job else "another job is being prepared on this host"
-        raise RefusedError(Refusal.BUSY, reason, "wait for it, or end it with fleet stop", job)
+        raise RefusedError(Refusal.BUSY, reason, job=job, next_step="fleet logs -f\nfleet stop")
     supervisor = supervisor_of(paths)
     if supervisor is None or not await_exit(supervisor, patience_s - waited_s):
         time.sleep(0.01)  # nobody tells when a lock is free, and who waits for it in the kernel has no deadline
@@ -225,8 +225,8 @@ def _check_program(program: str, python: str, session: Dict[str, str]) -> None:
         found = any(which(program, search))
     if not found:
         package = _PACKAGES.get(program, "")
-        step = f"sudo apt-get install -y {package}   on the host" if package else "install it on the host"
-        raise RefusedError(Refusal.PROGRAM, f"there is no {program} on this host", step)
+        hint = f"install it on the host: sudo apt-get install -y {package}" if package else "install it on the host"
+        raise RefusedError(Refusal.PROGRAM, f"there is no {program} on this host", hint)
 
 
 def _bring(channel: Channel, reservation: Reservation) -> None:
@@ -278,7 +278,7 @@ def _check_disk(host: HostPaths, needed: int) -> None:
             Refusal.DISK,
             f"no space left on this host: {host.root} has {readable_size(free)} free, "
             f"and the job needs {readable_size(needed + DISK_RESERVE)}",
-            "free some space on the host, or leave files out with .fleetignore",
+            "free space on the host, or leave files out with .fleetignore",
         )
 
 

@@ -28,7 +28,9 @@ def invitation(host: HostPaths, request: Invite) -> Invitation:
     job, bundle = read_job(paths) or {}, read_json(paths.bundle)
     connection = control.connect(paths.control)
     if connection is None or bundle is None:
-        raise RefusedError(Refusal.REQUEST, f"job {request.job} does not run on this host any more", "fleet status")
+        raise RefusedError(
+            Refusal.REQUEST, f"job {request.job} does not run on this host any more", next_step="fleet status"
+        )
     with connection:
         control.tell(connection, request)
         end = time.monotonic() + _ANSWER_DEADLINE_S
@@ -36,7 +38,7 @@ def invitation(host: HostPaths, request: Invite) -> Invitation:
         while record is not None and not isinstance(record, Commit):
             record = control.hear(connection, end - time.monotonic())
     if record is None:
-        raise RefusedError(Refusal.REQUEST, f"job {request.job} has just ended", "fleet status")
+        raise RefusedError(Refusal.REQUEST, f"job {request.job} has just ended", next_step="fleet status")
     python = str(job.get("python", ""))
     return Invitation(str(job.get("fleet", "")), [build(Entry, one) for one in bundle["entries"]], record, python)
 

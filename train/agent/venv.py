@@ -215,7 +215,7 @@ class Venvs:
                 Refusal.DISK,
                 f"no space left on this host: {self._host.venvs} has {readable_size(free)} free of "
                 f"{readable_size(total)}, and the packages need about {readable_size(needed)}",
-                "free some space on the host, or make its disk larger",
+                "free space on the host, or make its disk larger",
             )
 
     def _make(self, paths: VenvPaths, wish: Wish, base: Base) -> None:

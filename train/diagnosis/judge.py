@@ -15,10 +15,10 @@ from train.diagnosis.rules import (
     CLAUSES,
     DECISIONS,
     EARLY_WORDS,
+    HINTS,
     LAST_WORDS,
     MEMORY,
     MEMORY_WORDS,
-    NEXT_STEPS,
     OWN_REASONS,
     REASONS,
     RESTARTED,
@@ -372,7 +372,7 @@ class _Case:
         package = re.match(r"No module named '([\w.-]{1,80})'", fatal.message)
         if kind is Kind.SCRIPT_EXCEPTION and package:
             step = f"list {package.group(1)} in requirements.txt beside the script, or push it with the script"
-            return replace(verdict, next_step=step)
+            return replace(verdict, hint=step)
         return verdict
 
     def _came_back(self, one: Reading, fatal: Raised) -> Verdict:
@@ -405,13 +405,13 @@ class _Case:
             what = f"{one.name} crashed in native code ({name})"
             step = "run the script with PYTHONFAULTHANDLER=1 to see which call crashes"
         else:
-            step = NEXT_STEPS[Kind.KILLED]
+            step = HINTS[Kind.KILLED]
         rule = reading(one.evidence.reason, REASONS) if one.evidence.reason else None
         if rule and rule.kind is Kind.PREEMPTED:
             return self._verdict(one, rule.kind, f"{what}: {one.evidence.reason}", ending(one.lines), but=failed)
         if one.evidence.reason and name not in one.evidence.reason:
             what = f"{what} ({one.evidence.reason})"
-        return replace(self._verdict(one, Kind.KILLED, what, ending(one.lines), but=failed), next_step=step)
+        return replace(self._verdict(one, Kind.KILLED, what, ending(one.lines), but=failed), hint=step)
 
     def _of_code(self, one: Reading, failed: list[str]) -> Verdict:
         """A task that ended by itself, without an exception and without known last words."""
@@ -436,7 +436,7 @@ class _Case:
         follow = tuple(
             sorted(each.task for each in self._readings if each.collateral and each.task not in (task, *but))
         )
-        return Verdict(task, kind, sentence, tuple(lines[:MOST_LINES]), place, follow, NEXT_STEPS[kind])
+        return Verdict(task, kind, sentence, tuple(lines[:MOST_LINES]), place, follow, HINTS[kind])
 
     def _called(self, task: str) -> str:
         known = self._by_task.get(task)

@@ -317,13 +317,12 @@ SHARED_CLAUSES = {
     Kind.CHECKPOINT_NOT_SHARED: "the tasks resumed from different checkpoints",
 }
 
-NEXT_STEPS = {
-    Kind.SCRIPT_EXCEPTION: "mend the script where the traceback points, and start it again",
+HINTS = {
+    Kind.SCRIPT_EXCEPTION: "correct the script where the traceback points",
     Kind.HOST_OUT_OF_MEMORY: "use a smaller batch, cache or shuffle buffer, or hosts with more memory",
     Kind.GPU_OUT_OF_MEMORY: "use a smaller batch a worker, or GPUs with more memory; see nvidia-smi on the host for "
     "other processes",
-    Kind.PORT_IN_USE: "see with `ss -ltnp` on the host who has the port; end it or take another port, "
-    "and start again",
+    Kind.PORT_IN_USE: "find the process that has the port with ss -ltnp on the host; end it, or use another port",
     Kind.PEER_UNREACHABLE: "check that the host is up, and that its firewall lets in the others on all TCP ports",
     Kind.PEER_NEVER_STARTED: "see its log and its host; check that the firewall lets the other hosts in on its port",
     Kind.WRONG_TF_CONFIG: "give every task the same cluster in TF_CONFIG, in the same order, and an index of "
@@ -336,14 +335,14 @@ NEXT_STEPS = {
     Kind.FILE_NOT_FOUND: "put the file on every host at that path, or beside the script so that it is pushed with it",
     Kind.CHECKPOINT_NOT_SHARED: "keep checkpoints in the job's checkpoint folder or on storage that all hosts share, "
     "so that all tasks resume from the same one",
-    Kind.NCCL: "start again with NCCL_DEBUG=INFO to see what it says; open all TCP ports among the hosts, and name "
-    "their interface in NCCL_SOCKET_IFNAME",
+    Kind.NCCL: "run it with --env NCCL_DEBUG=INFO to see what NCCL says; open all TCP ports among the hosts, and "
+    "name their interface in NCCL_SOCKET_IFNAME",
     Kind.NAME_RESOLUTION: "use addresses in place of names, or make the name known on every host",
     Kind.DISK_FULL: "free space on the host, or take hosts with larger disks",
-    Kind.PREEMPTED: "`fleet up` replaces the host; --preemptions says how often a job goes on after that",
-    Kind.KILLED: "see the host's kernel log (`dmesg -T`) for who killed it",
-    Kind.HANG: "see in the logs what each task was doing; --on-hang restart starts again where that helps",
-    Kind.DEADLINE: "give it more time with --timeout, or let it do less; from a checkpoint it goes on where it was",
+    Kind.PREEMPTED: "fleet up replaces the host; --preemptions N lets a job continue after N losses",
+    Kind.KILLED: "the kernel log of the host (dmesg -T) may say why",
+    Kind.HANG: "see in the logs what each task was doing; --on-hang restart restarts a job that hangs",
+    Kind.DEADLINE: "give it more time with --timeout, or let it do less",
     Kind.KERAS_3: "install tf-keras on all hosts and set TF_USE_LEGACY_KERAS=1",
     Kind.STOPPED_EARLY: "let every worker take the same number of steps",
     Kind.UNKNOWN: "",

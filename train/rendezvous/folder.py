@@ -251,13 +251,13 @@ def _make(folder: Path) -> None:
         raise MeetingError(
             f"the processes cannot meet in {folder}",
             cause=error.strerror or "",
-            next_step="name another folder that all nodes see: --rendezvous DIR",
+            hint="name another directory that all nodes share: --rendezvous DIR",
         ) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise MeetingError(
             f"the processes cannot meet in {folder}: others could read the job's secret there",
             cause="it is no folder of yours that is closed to others",
-            next_step="name one that does not exist yet: --rendezvous DIR",
+            hint="name one that does not exist yet: --rendezvous DIR",
         )
 
 
@@ -290,12 +290,12 @@ def _left(party: Party) -> MeetingError:
 def _absent(folder: Path, who: str, waited_s: float) -> MeetingError:
     return MeetingError(
         f"waited {waited_s:g} s for {who} in {folder}: it has not started, or sees another folder",
-        next_step="a folder that all nodes share: --rendezvous DIR; without one: --rendezvous tcp://HOST:PORT",
+        hint="name a directory that all nodes share, --rendezvous DIR, or an address, --rendezvous tcp://HOST:PORT",
     )
 
 
 def _twice(folder: Path, party: Party) -> MeetingError:
     return MeetingError(
         f"another process in {folder} is {party.name(party.rank)}, too",
-        next_step="give each its own --rank, and each start its own --rendezvous DIR",
+        hint="give each its own --rank, and each start its own --rendezvous DIR",
     )

@@ -80,7 +80,7 @@ def other_size(party: Party, size: int) -> MeetingError:
     """The error of a process that was told another number of processes than rank 0, which expects `size`."""
     return MeetingError(
         f"{party.name(0)} expects {size} processes, and {party.name(party.rank)} {party.size}",
-        next_step="start all of them with the same options",
+        hint="start all of them with the same options",
     )
 
 

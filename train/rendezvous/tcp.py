@@ -336,7 +336,7 @@ class _Host:
             raise MeetingError(
                 f"{party.name(0)} cannot listen on port {port}",
                 cause=error.strerror or "",
-                next_step="another port: --rendezvous tcp://HOST:PORT",
+                hint="choose another port: --rendezvous tcp://HOST:PORT",
             ) from error
         self._acceptor = Acceptor(self._listener)
 
@@ -431,7 +431,7 @@ class _Host:
             raise MeetingError(
                 f"a process came to {self._place} as rank {task}, and "
                 + ("there is one already" if rank in self._proven else f"{self._party.size} are expected"),
-                next_step="start all of them with the same options, each with its own --rank",
+                hint="start all of them with the same options, each with its own --rank",
             )
         self._proven[rank] = line
 
@@ -542,7 +542,7 @@ def _without_secret(place: str, error: LinkError) -> MeetingError:
     return MeetingError(
         f"who answers at {place} does not know the secret of the meeting",
         cause=str(error),
-        next_step=f"the same {SECRET_VARIABLE} for all processes, and a port that nobody else uses",
+        hint=f"use the same {SECRET_VARIABLE} for all processes, and a port that nothing else uses",
     )
 
 
@@ -577,6 +577,6 @@ def parse_place(text: str, first: str) -> tuple[str, int]:
         raise MeetingError(
             f"--rendezvous {text} is no address",
             cause="" if host else "which node is the first is not known",
-            next_step="--rendezvous tcp://HOST:PORT, the address of the process with rank 0",
+            hint="give the address of the process with rank 0: --rendezvous tcp://HOST:PORT",
         )
     return host, int(port)

@@ -92,21 +92,19 @@ def test_a_program_that_is_there(connect: Connect, program: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "next_step"),
+    ("program", "hint"),
     [
         ("no-such-program", "install it on the host"),
         ("/no/such/program", "install it on the host"),
-        ("Rscript", "sudo apt-get install -y r-base-core   on the host"),
+        ("Rscript", "install it on the host: sudo apt-get install -y r-base-core"),
     ],
 )
-def test_a_program_that_is_not_there_is_refused(
-    connect: Connect, program: str, next_step: str, tmp_path: Path
-) -> None:
+def test_a_program_that_is_not_there_is_refused(connect: Connect, program: str, hint: str, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     for name in ("sh", "ls", "cat", "mkdir", "mv", "dd", "head", "rm", "chmod"):  # what the agent comes with
         (tmp_path / "bin" / name).symlink_to(f"/bin/{name}")
     agent = connect(env={"PATH": str(tmp_path / "bin")})
     answer = agent.prepare("j", Bundle("pass"), program=program, dry_run=True)
     assert isinstance(answer, Refused)
-    assert (answer.kind, answer.next_step) == (Refusal.PROGRAM, next_step)
+    assert (answer.kind, answer.hint) == (Refusal.PROGRAM, hint)
     assert answer.reason == f"there is no {program} on this host"

@@ -186,7 +186,7 @@ def test_an_index_out_of_reach_is_told(connect: Connect) -> None:
     agent = connect(env={**env, "PIP_FIND_LINKS": "", "no_proxy": "*"})
     answer = refused(agent, requirements="tensorflow")
     assert (answer.reason, answer.cause) == ("pip cannot reach the package index", "Connection refused")
-    assert "Cloud NAT" in answer.next_step
+    assert "Cloud NAT" in answer.hint
 
 
 def test_a_host_without_ensurepip_gets_pip_from_the_client_once(connect: Connect, wheels: Path, bare: str) -> None:
@@ -545,7 +545,7 @@ def test_a_tensorflow_that_lists_none_is_told_in_its_own_words(
     assert answer.kind is Refusal.GPU
     assert answer.reason == "TensorFlow 2.21.0 on this host sees 0 of 1 GPUs"
     assert answer.cause == cause
-    assert "tensorflow[and-cuda]" in answer.next_step
+    assert "tensorflow[and-cuda]" in answer.hint
 
 
 def test_no_tensorflow_at_all(connect: Connect, tmp_path: Path) -> None:
@@ -614,4 +614,4 @@ def test_a_driver_that_does_not_come_is_told_in_its_own_words(
         os.close(reads)
         os.close(writes)
     assert raised.value.record.cause == "there is no nvidia-smi"
-    assert "install-drivers-gpu" in raised.value.record.next_step
+    assert "install-drivers-gpu" in raised.value.record.hint

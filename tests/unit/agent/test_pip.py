@@ -49,11 +49,11 @@ def failed(lines: str, end: Exit = Exit(code=1)) -> Refused:  # noqa: B008 - nev
 def test_why_pip_failed(file: str, reason: str, cause: str) -> None:
     found = failed((RECORDED / f"{file}.txt").read_text())
     assert (found.kind, found.reason, found.cause) == (Refusal.PACKAGES, reason, cause)
-    assert found.next_step
+    assert found.hint
 
 
 def test_an_index_out_of_reach_names_what_instances_without_an_address_need() -> None:
-    assert failed((RECORDED / "no-name.txt").read_text()).next_step == CLOUD_NAT
+    assert failed((RECORDED / "no-name.txt").read_text()).hint == CLOUD_NAT
 
 
 def test_a_package_that_never_was() -> None:

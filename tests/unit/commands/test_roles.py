@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fleet.commands.roles import Names, Roles, assigned, check_roles, gpu_share, moved_share, names_of, success
 from fleet.errors import UsageError
 from fleet.state import slots
+from fleet.typed import Again, Change
 from provision.model import Host
 from train.agent.cluster import cluster_spec
 from train.agent.records import (
@@ -59,24 +60,24 @@ def test_what_is_not_refused_is_a_cluster_with_a_chief_or_a_first_worker(
 
 
 @pytest.mark.parametrize(
-    ("roles", "hosts", "says", "next_step"),
+    ("roles", "hosts", "says", "change"),
     [
-        (Roles(ps=2), 4, "--ps 2 needs --chief", "fleet train --chief --ps 2"),
+        (Roles(ps=2), 4, "--ps 2 needs --chief", {"--chief": True}),
         (ALL, 3, "--chief --ps 2 --evaluator with a worker need 5 tasks, but 3 hosts leave room for 3",
-         "fleet up --workers 5, or --tasks-per-host 2"),
+         {"--tasks-per-host": "2"}),
         (Roles(evaluator=True), 1, "--evaluator with a worker needs 2 tasks, but 1 host leave room for 1",
-         "fleet up --workers 2, or --tasks-per-host 2"),
+         {"--tasks-per-host": "2"}),
         (Roles(chief=True, ps=4, tasks_per_host=2), 2, "2 hosts with 2 tasks each leave room for 4",
-         "--tasks-per-host 3"),
+         {"--tasks-per-host": "3"}),
     ],
 )  # fmt: skip
 def test_what_cannot_be_played_is_refused_with_the_way_out(
-    roles: Roles, hosts: int, says: str, next_step: str
+    roles: Roles, hosts: int, says: str, change: Change
 ) -> None:
     with pytest.raises(UsageError) as raised:
         check_roles(roles, hosts=hosts, spares=0)
     assert says in raised.value.sentence
-    assert next_step in raised.value.next_step
+    assert raised.value.again == Again(change)
 
 
 def test_success_where_not_said_is_that_of_whoever_ends() -> None:

@@ -102,7 +102,7 @@ def test_an_interpreter_of_the_hosts_own_has_its_own_packages(
 def test_what_makes_no_sense(said: Settings, words: str) -> None:
     with pytest.raises(UsageError, match=words) as refusal:
         asked(said)
-    assert refusal.value.next_step
+    assert refusal.value.hint or refusal.value.again or refusal.value.next_step
 
 
 def test_scopes_have_short_names() -> None:

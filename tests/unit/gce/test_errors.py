@@ -35,9 +35,15 @@ def told(failures: Sequence[Failure], place: str = "us-central1-a") -> Diagnosis
     assert found.kind in KINDS
     assert found.sentence
     assert not found.sentence.endswith(".")
-    assert found.next_step
-    assert "\n" not in found.sentence + found.cause + found.next_step
+    assert advice(found).strip()
+    assert "\n" not in found.sentence + found.cause + found.hint
     return found
+
+
+def advice(found: Diagnosis) -> str:
+    """Hint, next commands, and the options to change."""
+    again = " ".join(f"{option} {value}" for option, value in (found.again or {}).items())
+    return f"{found.hint}\n{found.next_step}\n{again}"
 
 
 def operation(*errors: Mapping[str, Any], http: int = 400, message: str = "BAD REQUEST") -> list[Failure]:
@@ -119,8 +125,8 @@ def test_a_stockout_names_what_is_missing_and_where() -> None:
     assert found.cause.startswith(
         "A g2-standard-4 VM instance with 1 nvidia-l4 accelerator(s) is currently unavailable"
     )
-    assert "--retry-until-up" in found.next_step
-    assert "--zone" in found.next_step
+    assert "--retry-until-up" in advice(found)
+    assert "--zone" in advice(found)
 
 
 def test_zones_that_have_room_are_told_from_all_failures() -> None:
@@ -196,8 +202,8 @@ def test_no_gpus_in_any_region() -> None:
     found = told(operation(NO_GPUS_ANYWHERE, http=403, message="FORBIDDEN"))
     assert (found.kind, found.scope) == ("quota", Scope.EVERYTHING)
     assert "the quota GPUS_ALL_REGIONS of project proj-1 allows 0 in all regions together" in found.sentence
-    assert "https://console.cloud.google.com/iam-admin/quotas?project=proj-1" in found.next_step
-    assert "GPUS_ALL_REGIONS" in found.next_step
+    assert "https://console.cloud.google.com/iam-admin/quotas?project=proj-1" in advice(found)
+    assert "GPUS_ALL_REGIONS" in advice(found)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +234,7 @@ def test_a_region_s_quota(failures: list[Failure]) -> None:
     found = told(failures)
     assert (found.kind, found.scope) == ("quota", Scope.REGION)
     assert "the quota NVIDIA_T4_GPUS of project proj-1 allows 1 in us-central1" in found.sentence
-    assert "NVIDIA_T4_GPUS in us-central1 at https://console.cloud.google.com/" in found.next_step
+    assert "NVIDIA_T4_GPUS in us-central1 at https://console.cloud.google.com/" in advice(found)
 
 
 def test_a_quota_that_only_the_details_name() -> None:
@@ -284,7 +290,7 @@ def test_a_project_without_billing() -> None:
     for failures in (http(403, "forbidden", message), http(403, "billingNotEnabled", "No billing account.")):
         found = told(failures)
         assert (found.kind, found.scope) == ("missing", Scope.EVERYTHING)
-        assert "gcloud billing projects link proj-1" in found.next_step
+        assert "gcloud billing projects link proj-1" in advice(found)
 
 
 @pytest.mark.parametrize(
@@ -371,14 +377,13 @@ def test_a_missing_permission_is_named_with_a_role_that_has_it(
     found = told(failures)
     assert (found.kind, found.scope) == ("credentials", Scope.EVERYTHING)
     assert f"lack the permission {permission} in project proj-1" in found.sentence
-    assert found.next_step.startswith("gcloud projects add-iam-policy-binding proj-1 --member ")
-    assert f"--role {role} " in found.next_step
+    assert found.next_step.startswith(f"gcloud projects add-iam-policy-binding proj-1 --role {role} --member=")
 
 
 def test_a_refusal_that_names_no_permission() -> None:
     found = told(http(403, "forbidden", "The caller may not do that."))
     assert (found.kind, found.scope) == ("credentials", Scope.EVERYTHING)
-    assert "fleet doctor" in found.next_step
+    assert "fleet doctor" in advice(found)
 
 
 def test_roles_of_permissions_that_are_not_listed() -> None:
@@ -413,7 +418,7 @@ def test_a_project_that_is_not_there(failures: list[Failure]) -> None:
     found = told(failures)
     assert (found.kind, found.scope) == ("usage", Scope.EVERYTHING)
     assert found.sentence == "There is no project 'proj-1', or these credentials do not see it"
-    assert "gcloud projects list" in found.next_step
+    assert "gcloud projects list" in advice(found)
 
 
 def test_sentences_for_credentials_that_no_call_was_made_with() -> None:
@@ -426,7 +431,7 @@ def test_sentences_for_credentials_that_no_call_was_made_with() -> None:
         "invalid_grant: Token has been expired or revoked"
     )
     assert expired_credentials().cause
-    assert "--project" in no_project().next_step
+    assert "--project" in advice(no_project())
     assert "'nope'" in wrong_project("nope").sentence
 
 
@@ -434,18 +439,18 @@ def test_sentences_for_credentials_that_no_call_was_made_with() -> None:
 
 
 @pytest.mark.parametrize(
-    ("constraint", "scope", "next_step"),
+    ("constraint", "scope", "words"),
     [
-        ("compute.vmExternalIpAccess", Scope.EVERYTHING, "fleet up --iap"),
+        ("compute.vmExternalIpAccess", Scope.EVERYTHING, "--iap"),
         ("compute.requireOsLogin", Scope.EVERYTHING, "disable-enforce compute.requireOsLogin --project proj-1"),
         ("compute.disableGuestAttributesAccess", Scope.EVERYTHING, "disable-enforce compute.disableGuest"),
         ("compute.trustedImageProjects", Scope.EVERYTHING, "--image"),
         ("compute.requireShieldedVm", Scope.EVERYTHING, "--image"),
         ("gcp.resourceLocations", Scope.REGION, "--zone REGION"),
-        ("compute.somethingElse", Scope.EVERYTHING, "administers the organisation"),
+        ("compute.somethingElse", Scope.EVERYTHING, "administrator of the organization"),
     ],
 )
-def test_policies(constraint: str, scope: Scope, next_step: str) -> None:
+def test_policies(constraint: str, scope: Scope, words: str) -> None:
     message = (
         f"Constraint constraints/{constraint} violated for project 123456789. Add instance projects/p/i to the list."
     )
@@ -456,7 +461,7 @@ def test_policies(constraint: str, scope: Scope, next_step: str) -> None:
         found = told(failures)
         assert (found.kind, found.scope) == ("usage", scope)
         assert constraint in found.sentence
-        assert next_step in found.next_step
+        assert words in advice(found)
         assert found.cause == message
 
 
@@ -464,7 +469,7 @@ def test_policies(constraint: str, scope: Scope, next_step: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "sentence", "scope", "next_step"),
+    ("message", "sentence", "scope", "words"),
     [
         (
             "The resource 'projects/proj-1/global/networks/default' was not found",
@@ -477,7 +482,7 @@ def test_policies(constraint: str, scope: Scope, next_step: str) -> None:
             "network resource cannot be found.",
             "Project proj-1 has no network nope",
             Scope.EVERYTHING,
-            "gcloud compute networks create nope --project proj-1",
+            "gcloud compute networks list --project proj-1",
         ),
         (
             "The resource 'projects/proj-1/regions/us-central1/subnetworks/inner' was not found",
@@ -519,7 +524,7 @@ def test_policies(constraint: str, scope: Scope, next_step: str) -> None:
         ),
     ],
 )
-def test_what_a_request_names_and_is_not_there(message: str, sentence: str, scope: Scope, next_step: str) -> None:
+def test_what_a_request_names_and_is_not_there(message: str, sentence: str, scope: Scope, words: str) -> None:
     reason = "invalid" if message.startswith("Invalid") else "notFound"
     for failures in (
         http(400 if reason == "invalid" else 404, reason, message),
@@ -530,7 +535,7 @@ def test_what_a_request_names_and_is_not_there(message: str, sentence: str, scop
         found = told(failures)
         assert (found.kind, found.scope) == ("usage", scope)
         assert found.sentence == sentence
-        assert next_step in found.next_step
+        assert words in advice(found)
 
 
 def test_an_instance_that_is_gone() -> None:
@@ -538,7 +543,7 @@ def test_an_instance_that_is_gone() -> None:
         http(404, "notFound", "The resource 'projects/proj-1/zones/us-central1-a/instances/i' was not found")
     )
     assert (found.kind, found.scope) == ("missing", Scope.EVERYTHING)
-    assert "fleet status" in found.next_step
+    assert "fleet status" in advice(found)
 
 
 def test_something_of_that_name_is_there() -> None:
@@ -557,12 +562,12 @@ def test_something_of_that_name_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "next_step"),
+    ("message", "words"),
     [
         (
             "Invalid value for field 'resource.disks[0].initializeParams.diskSizeGb': '10'. Requested disk size "
             "cannot be smaller than the image size (50 GB)",
-            "fleet up --disk-size 50",
+            "--disk-size 50",
         ),
         (
             "Invalid value for field 'resource.networkInterfaces[0]': '{}'. Subnetwork should be specified for "
@@ -573,10 +578,10 @@ def test_something_of_that_name_is_there() -> None:
         ("Invalid value for field 'resource.name': 'A'. Must be a match of regex", "as the message says"),
     ],
 )
-def test_what_compute_engine_does_not_accept(message: str, next_step: str) -> None:
+def test_what_compute_engine_does_not_accept(message: str, words: str) -> None:
     found = told(http(400, "invalid", message))
     assert (found.kind, found.scope) == ("usage", Scope.EVERYTHING)
-    assert next_step in found.next_step
+    assert words in advice(found)
     assert found.cause == message
 
 
@@ -605,7 +610,7 @@ def test_what_compute_engine_does_not_accept(message: str, next_step: str) -> No
 def test_what_is_worth_another_try_at_the_same_place(failures: list[Failure]) -> None:
     found = told(failures)
     assert (found.kind, found.scope) == ("unreachable", Scope.RETRY)
-    assert "try again" in found.next_step
+    assert "repeat it" in advice(found)
 
 
 def test_no_answer() -> None:

@@ -53,8 +53,8 @@ def test_a_new_project_has_no_gpus_in_any_region() -> None:
     assert problem.sentence == (
         "The quota GPUS_ALL_REGIONS of project proj-1 allows none in all regions together; 2 more needed"
     )
-    assert problem.next_step == (
-        "ask for more GPUS_ALL_REGIONS at https://console.cloud.google.com/iam-admin/quotas?project=proj-1"
+    assert problem.hint == (
+        "request more GPUS_ALL_REGIONS at https://console.cloud.google.com/iam-admin/quotas?project=proj-1"
     )
 
 
@@ -95,7 +95,7 @@ def test_a_quota_of_the_region(metric: str, cloud: CloudSpec, limit: float, usag
     assert (problem.kind, problem.scope) == ("quota", Scope.REGION)
     assert problem.sentence.startswith(f"The quota {metric} of project proj-1 allows ")
     assert words in problem.sentence
-    assert f"{metric} in us-central1 at https://" in problem.next_step
+    assert f"{metric} in us-central1 at https://" in problem.hint
 
 
 def test_gpus_are_counted_by_instance() -> None:

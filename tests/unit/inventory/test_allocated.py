@@ -46,7 +46,7 @@ def test_outside_it_is_said_what_to_type(batch: str, command: str) -> None:
     with pytest.raises(ProviderError, match="not inside an allocation") as refusal:
         here(batch, {})
     assert refusal.value.kind == "usage"
-    assert command in refusal.value.next_step
+    assert command in refusal.value.hint
 
 
 def test_another_allocation_is_not_taken_for_this_one() -> None:
@@ -67,7 +67,7 @@ def test_a_node_list_that_cannot_be_read_is_refused(environ: dict[str, str]) -> 
 def test_a_node_file_that_cannot_be_read_is_refused(given: str, why: str) -> None:
     with pytest.raises(ProviderError, match=why) as refusal:
         read_allocation("pbs:1", {"PBS_JOBID": "1", "PBS_NODEFILE": given})
-    assert "first of its nodes" in refusal.value.next_step
+    assert "first of its nodes" in refusal.value.hint
 
 
 def test_paths_of_files_are_no_allocations() -> None:
@@ -104,7 +104,7 @@ def test_the_provider_says_where_it_stands(monkeypatch: pytest.MonkeyPatch, tmp_
     inside(monkeypatch, {})
     first = provider.doctor()[0]
     assert not first.ok
-    assert "salloc" in first.next_step
+    assert "salloc" in first.hint
     inside(monkeypatch, SLURM)
     first = provider.doctor()[0]
     assert first.ok

@@ -211,7 +211,7 @@ def refused(path: Path) -> InventoryError:
     assert error.kind == "usage"
     assert "\n" not in error.sentence
     assert not error.sentence.endswith(".")
-    assert "hunter2" not in error.sentence + error.cause + error.next_step
+    assert "hunter2" not in error.sentence + error.cause + error.hint + error.next_step
     return error
 
 

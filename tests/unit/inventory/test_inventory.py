@@ -187,7 +187,7 @@ def test_a_host_that_cannot_be_honoured_disturbs_only_those_who_want_it(tmp_path
         inventory.select("windows")
     with pytest.raises(InventoryError, match="ansible_connection=local") as caught:
         inventory.select("here")
-    assert "--provider local" in caught.value.next_step
+    assert "--provider local" in caught.value.hint
 
 
 def test_a_sealed_file_disturbs_only_its_group(tmp_path: Path) -> None:

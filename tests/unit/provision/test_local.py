@@ -156,7 +156,7 @@ def test_a_root_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(ProviderError, match="could not be made") as error:
         provider.create(SPEC, ["worker-0"], quiet)
     assert error.value.cause
-    assert error.value.next_step
+    assert error.value.hint
 
 
 # --- starting ---------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_an_sshd_that_dies_at_once_is_reported_with_its_last_words(
     with pytest.raises(ProviderError, match="Could not start worker-0, worker-1") as error:
         provider.create(dataclasses.replace(SPEC, workers=2), ["worker-0", "worker-1"], quiet)
     assert "ended as soon as it was started: no hostkeys available -- exiting." in error.value.cause
-    assert Path(error.value.next_step.removeprefix("Read ")).read_text().startswith("no hostkeys")
+    assert Path(error.value.hint.removeprefix("see ")).read_text().startswith("no hostkeys")
     assert [instance.state for instance in provider.list("demo")] == [InstanceState.STARTING] * 2
 
 

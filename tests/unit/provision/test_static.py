@@ -245,7 +245,7 @@ def test_a_user_without_any_key(files: Files, monkeypatch: pytest.MonkeyPatch) -
     files.config.write_text(f"IdentityFile {files.folder}/none\n")
     with pytest.raises(ProviderError, match="there is no key to log in to the host 'gpu1' with") as error:
         files.provider.check(files.spec("gpu1"))
-    assert "must log in without a password" in error.value.next_step
+    assert "must log in without a password" in error.value.hint
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
     files.provider.check(files.spec("gpu1"))
 

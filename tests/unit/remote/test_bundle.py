@@ -176,7 +176,7 @@ def test_too_many_files_name_the_folder_that_holds_most(root: Path, monkeypatch:
     with pytest.raises(UsageError, match="more than 5 files") as raised:
         scanned(root)
     assert "5 of the first 6 lie in its folder frames" in raised.value.cause
-    assert ".fleetignore" in raised.value.next_step
+    assert ".fleetignore" in raised.value.hint
 
 
 def test_too_many_bytes_name_the_folder_that_holds_most(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

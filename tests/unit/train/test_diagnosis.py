@@ -524,7 +524,7 @@ def test_a_name_that_begins_alike_is_another() -> None:
 def test_nothing_is_known() -> None:
     assert judged().kind is Kind.UNKNOWN
     verdict = judged(task(0, None), outcome=Outcome.LOST, first="worker-0")
-    assert (verdict.task, verdict.kind, verdict.next_step) == ("worker-0", Kind.UNKNOWN, "")
+    assert (verdict.task, verdict.kind, verdict.hint) == ("worker-0", Kind.UNKNOWN, "")
 
 
 def test_no_cause_without_a_failure() -> None:

@@ -109,7 +109,7 @@ def test_verdict(case: str) -> None:
     assert verdict.traceback == place
     assert verdict.consequences == tuple(consequences.split())
     assert 0 < len(verdict.lines) <= 12
-    assert bool(verdict.next_step) == (kind is not Kind.UNKNOWN)
+    assert bool(verdict.hint) == (kind is not Kind.UNKNOWN)
     assert not re.search(r"[\x00-\x08\x0a-\x1f]", "".join((verdict.sentence, *verdict.lines)))
 
 

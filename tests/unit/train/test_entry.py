@@ -55,7 +55,7 @@ def test_a_hyphen_at_the_beginning_is_no_option(here: Path) -> None:
 def test_a_script_outside_the_folder_is_refused(here: Path) -> None:
     write(here, {"../task.py": "", "task.py": ""})
     assert "outside the folder to push" in refused("../task.py", workdir=".").sentence
-    assert refused("task.py", workdir="nowhere").sentence == "--workdir nowhere is no folder"
+    assert refused("task.py", workdir="nowhere").sentence == "--workdir nowhere is not a directory"
 
 
 def test_a_folder_runs_its_main(here: Path) -> None:
@@ -69,8 +69,8 @@ def test_a_folder_without_main_names_its_scripts(here: Path) -> None:
     write(here, {"job/b.py": "", "job/a.py": "", "empty/x.txt": ""})
     error = refused("job")
     assert error.sentence == "job is a folder without __main__.py"
-    assert error.next_step == "name one of its scripts, such as job/a.py"
-    assert refused("empty").next_step == "name a Python script"
+    assert error.hint == "name one of its scripts, such as job/a.py"
+    assert refused("empty").hint == "name a Python script"
 
 
 def test_a_relative_import_in_a_script_leads_to_its_module(here: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_relative_import_in_a_script_leads_to_its_module(here: Path) -> None:
     write(here, {"own.py": "__package__ = 'x'\nfrom . import model\n", "deep/a/b/task.py": "from ..c import d\n"})
     error = refused("my job/net/task.py")
     assert error.sentence == "my job/net/task.py:2 imports from its package, which a script does not have"
-    assert error.next_step == f"start it as a module: fleet train --workdir '{here}/my job' -m net.task"
+    assert error.next_step == f"fleet train --workdir '{here}/my job' -m net.task"
     assert refused("deep/a/b/task.py").next_step.endswith(f"--workdir {here}/deep -m a.b.task")
     assert found("ok.py").kind is found("own.py").kind is Kind.SCRIPT
 
@@ -136,7 +136,7 @@ def test_a_module_that_is_not_there_is_told_with_what_was_looked_for(here: Path)
         f"there is no module package.task: neither package/task.py nor package/task/__main__.py in {here}"
     )
     assert error.next_step == f"fleet train --workdir {here}/src -m package.task"
-    assert refused(module="package.tasky").next_step == "did you mean -m package.tasks?"
+    assert refused(module="package.tasky").next_step == "fleet train -m package.tasks"
     assert "fleet train -- python -m zzz" in refused(module="zzz").next_step
     error = refused(module="bare")
     assert error.sentence == "bare is a package without __main__.py, which cannot be run"
@@ -176,7 +176,7 @@ def test_a_program_of_the_folder_must_be_one(here: Path) -> None:
     write(here, {"run.sh": "#!/bin/sh\n", "task.py": "", "task.R": ""})
     error = refused(command=("./run.sh",))
     assert error.sentence == "./run.sh may not be executed"
-    assert error.next_step == f"chmod +x {here}/run.sh, or: fleet train -- bash ./run.sh"
+    assert error.next_step == f"chmod +x {here}/run.sh\nfleet train -- bash ./run.sh"
     assert refused(command=("./none.sh",)).sentence == "there is no program ./none.sh in the folder to push"
     (here / "run.sh").chmod(0o755)
     entry = found(command=("./run.sh", "x"))

@@ -187,7 +187,7 @@ def test_one_worker_fits_without_tf_keras_and_is_told() -> None:
     choice = choose(FITS, hosts("2.21.0", tf_keras=False), {})
     assert choice.env == {}
     assert "pip install tf-keras~=2.21.0" in choice.note
-    assert refused(OLD, hosts("2.21.0", tf_keras=False)).next_step == "install it there: pip install tf-keras~=2.21.0"
+    assert refused(OLD, hosts("2.21.0", tf_keras=False)).hint == "install it there: pip install tf-keras~=2.21.0"
 
 
 def test_tf_keras_missing_somewhere_names_the_hosts() -> None:
@@ -196,7 +196,7 @@ def test_tf_keras_missing_somewhere_names_the_hosts() -> None:
     error = refused(FITS, versions)
     assert error.sentence == ("the script needs legacy Keras, and tf-keras is not installed on worker-0 and worker-2")
     assert error.cause.startswith("task.py:5 calls fit under MultiWorkerMirroredStrategy")
-    assert error.next_step == "install it there: pip install tf-keras~=2.21.0"
+    assert error.hint == "install it there: pip install tf-keras~=2.21.0"
 
 
 def test_different_versions_of_tensorflow_are_refused() -> None:
@@ -204,22 +204,22 @@ def test_different_versions_of_tensorflow_are_refused() -> None:
     assert error.sentence == (
         "the hosts have different versions of TensorFlow: 2.9 on worker-1; 2.21 on worker-0 and worker-2"
     )
-    assert error.next_step == "make them equal: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
+    assert error.hint == "make them equal: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
 
 
 def test_tensorflow_missing_is_refused() -> None:
     error = refused(NOTHING, {**hosts("2.21.0"), "worker-1": {"python": "3.11.7"}})
     assert error.sentence == "TensorFlow is not installed on worker-1"
-    assert error.next_step == "install it there: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
-    assert "pip install tensorflow tf-keras" in refused(FITS, {"worker-0": {}}).next_step
+    assert error.hint == "install it there: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
+    assert "pip install tensorflow tf-keras" in refused(FITS, {"worker-0": {}}).hint
     older = refused(NOTHING, {**hosts("2.12.1"), "worker-1": {"python": "3.11.7"}})
-    assert older.next_step == "install it there: pip install tensorflow~=2.12.0"
+    assert older.hint == "install it there: pip install tensorflow~=2.12.0"
 
 
 def test_keras_3_across_workers_is_refused_with_the_way_out() -> None:
     error = refused(KERAS_3, hosts("2.21.0", "2.21.0"))
     assert error.sentence.startswith("task.py:4 calls fit on a model of Keras 3 under MultiWorkerMirroredStrategy")
-    assert "from tensorflow import keras" in error.next_step
+    assert "from tensorflow import keras" in error.hint
     assert refused(KERAS_3, hosts("2.15.1", "2.15.1", keras="3.0.0")).sentence == error.sentence
 
 

@@ -80,12 +80,12 @@ def test_what_lies_on_this_computer_is_refused_with_its_line(tmp_path: Path, lin
     error = refused(tmp_path, f"numpy\n\n{line}\n")
     assert error.sentence.startswith(f"{tmp_path}/requirements.txt:3: ")
     assert "on this computer" in error.sentence
-    assert error.next_step
+    assert error.hint
 
 
 @pytest.mark.parametrize("line", ["-f wheels", "--find-links /srv/wheels", "--find-links=file:///srv"])
 def test_places_on_this_computer_are_refused(tmp_path: Path, line: str) -> None:
-    assert refused(tmp_path, line).next_step == "name a URL that the hosts reach"
+    assert refused(tmp_path, line).hint == "name a URL that the hosts reach"
 
 
 @pytest.mark.parametrize(

@@ -70,18 +70,18 @@ def test_a_missing_script_names_a_similar_one(tmp_path: Path) -> None:
     write(tmp_path, {"train_mnist.py": "", "other.py": ""})
     error = refused(tmp_path / "train_mnits.py")
     assert error.sentence == f"there is no script {tmp_path / 'train_mnits.py'}"
-    assert error.next_step == f"did you mean {tmp_path / 'train_mnist.py'}?"
-    assert "other.py, train_mnist.py" in refused(tmp_path / "zzz").next_step
-    assert "no folder" in refused(tmp_path / "nowhere" / "a.py").next_step
+    assert error.hint == f"did you mean {tmp_path / 'train_mnist.py'}?"
+    assert "other.py, train_mnist.py" in refused(tmp_path / "zzz").hint
+    assert "no folder" in refused(tmp_path / "nowhere" / "a.py").hint
     assert "there is no script" in refused(tmp_path / "other.py" / "a.py").sentence
 
 
 def test_a_folder_is_refused_with_a_script_in_it(tmp_path: Path) -> None:
-    assert "name a Python script" in refused(tmp_path).next_step
+    assert "name a Python script" in refused(tmp_path).hint
     write(tmp_path, {"b.py": "", "a.py": ""})
     error = refused(tmp_path)
     assert error.sentence == f"{tmp_path} is a folder, not a script"
-    assert str(tmp_path / "a.py") in error.next_step
+    assert str(tmp_path / "a.py") in error.hint
 
 
 def test_a_notebook_is_refused_with_the_way_out(tmp_path: Path) -> None:
