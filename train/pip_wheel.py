@@ -24,12 +24,14 @@ class NoWheelError(Exception):
 
     Args:
         cause: Why not.
-        next_step: What to do about it.
+        hint: What to change, one sentence.
+        next_step: Command that can be pasted into a shell.
     """
 
-    def __init__(self, cause: str, next_step: str) -> None:
+    def __init__(self, cause: str, *, hint: str = "", next_step: str = "") -> None:
         super().__init__(cause)
         self.cause = cause
+        self.hint = hint
         self.next_step = next_step
 
 
@@ -51,11 +53,11 @@ def read_pip_wheel(python: str) -> Wheel:
     except (OSError, RuntimeError, ValueError) as error:
         raise NoWheelError(
             f"the package virtualenv on this computer is damaged: {error}",
-            "python -m pip install --force-reinstall virtualenv",
+            next_step="python3 -m pip install --force-reinstall virtualenv",
         ) from error
     if not data:
         raise NoWheelError(
             f"virtualenv {__version__} has no pip for Python {python}",
-            "use an image or an interpreter with a newer Python",
+            hint="use an image or an interpreter with a newer Python",
         )
     return Wheel(data, hashlib.sha256(data).hexdigest())

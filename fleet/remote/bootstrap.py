@@ -51,6 +51,7 @@ def _pip(channel: AgentChannel, request: NeedPip) -> tuple[PipWheel, bytes]:
         raise NotReadyError(
             f"{where(channel.connection.host)} has Python {request.python} without pip, and none can be sent to it",
             cause=error.cause,
+            hint=error.hint,
             next_step=error.next_step,
         ) from error
     content = b"" if wheel.digest in request.have else wheel.data

@@ -103,7 +103,7 @@ def test_a_python_for_which_there_is_no_pip_is_reported(hosts: Hosts, monkeypatc
     ):
         bootstrap(channel, Bootstrap("six"), lambda _: None)
     assert raised.value.cause.endswith("has no pip for Python 3.8")
-    assert raised.value.next_step == "use an image or an interpreter with a newer Python"
+    assert raised.value.hint == "use an image or an interpreter with a newer Python"
 
 
 def test_nothing_to_do_opens_no_connection(hosts: Hosts) -> None:
@@ -117,7 +117,7 @@ def test_hosts_that_fail_alike_are_told_together(hosts: Hosts, wheels: tuple[str
         ready(spec(*wheels, "tensorflow==9"), hosts.hosts[:2], hosts.key, Kept())
     assert raised.value.sentence == "cannot make the hosts ready: worker-[0-1]: pip finds no tensorflow==9"
     assert raised.value.cause == "there are 2.21.0"
-    assert raised.value.next_step == "ask for a version that there is"
+    assert raised.value.hint == "ask for a version that there is"
 
 
 def test_a_refusal_carries_its_cause(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
