@@ -266,6 +266,7 @@ class HostsChecked:
     hosts: tuple[HostFacts, ...]
     problems: tuple[str, ...]  # why a job cannot run there, a sentence each
     warnings: tuple[str, ...]
+    script_fails: bool = False  # the hosts are fit, but the linter expects the script to fail
 
 
 @dataclass(frozen=True)

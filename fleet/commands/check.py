@@ -16,21 +16,23 @@ from fleet.commands.program import (
     Program,
     choose_keras,
     collect,
+    described,
     find,
     install_for,
     keras_need,
     missing_imports,
-    script_warnings,
+    script_findings,
 )
 from fleet.commands.train import job_id
 from fleet.errors import NotReadyError, UsageError
-from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Note, PushProgress, Sink, TriedAlone
+from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, TriedAlone
 from fleet.ports import Ports
 from fleet.state import FleetRecord
 from fleet.typed import Again
 from train.agent.gate import Facts, verdict
 from train.agent.records import BootstrapStep, Exit, Member, Prepare, Prepared, Trial, Tried
 from train.keras import Choice
+from train.lint.model import Finding, Severity
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
@@ -83,13 +85,15 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
     found = find(request) if request.has_program else None
     folder, record = ports.store.need(request.fleet)
     with contextlib.ExitStack() as stack:
-        program = stack.enter_context(_collected(found, ports)) if found else None
+        python_path = request.env.get("PYTHONPATH", "")
+        program = stack.enter_context(_collected(found, ports, python_path)) if found else None
         sink.emit(fleet_opened(record))
         channels = stack.enter_context(open_agents(record.hosts, folder.key, Access(record.spec, ports, sink)))
         check = _Check(request, record, channels, program, sink)
         problems = check.look()
         if request.local_first_s > 0 and not problems:
             problems = check.try_alone(f"check-{job_id(ports.clock())}")
+        problems += check.report_findings(tried=request.local_first_s > 0 and not problems)
     if problems:
         raise NotReadyError(
             f"fleet {request.fleet!r} is not fit" + (f" for {found.entry.name}" if found else ""),
@@ -100,8 +104,8 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
 
 
 @contextlib.contextmanager
-def _collected(found: Found, ports: Ports) -> Iterator[Program]:
-    program = collect(found, ports)
+def _collected(found: Found, ports: Ports, python_path: str) -> Iterator[Program]:
+    program = collect(found, ports, python_path)
     with program.bundle:
         yield program
 
@@ -134,6 +138,7 @@ class _Check:
         self._pythons = {channel.connection.host.name: channel.connection.host.python for channel in channels}
         self._choice = Choice()
         self._pending = program.requirements if program else None  # what is not installed yet
+        self._findings: list[Finding] = []  # why the script fails between several workers
 
     def look(self) -> list[str]:
         """Tell what the hosts are; why a job cannot run there, a sentence each."""
@@ -153,16 +158,42 @@ class _Check:
         if self._program and prepared:
             places = self._places(self._program)
             hosts = [dataclasses.replace(host, missing=tuple(filter(places.get, host.missing))) for host in hosts]
-            problems += missing_imports(places, {host.host: host.missing for host in hosts})
+            missing = {host.host: host.missing for host in hosts}
+            problems += missing_imports(places, missing, self._program.entry.workdir)
             problems += self._keras(self._program, prepared)
-            notes += script_warnings(self._program.entry, prepared)
-        self._sink.emit(HostsChecked(self._record.spec.name, tuple(hosts), tuple(problems), tuple(notes)))
+            notes += filter(None, [self._program.imports.note])
+            found = script_findings(self._program.entry, prepared, versions_known=not self._installs_keras)
+            self._findings = [one for one in found if one.fails]
+            notes += (described(one) for one in found if one.severity is Severity.WARNING)
+        errors = [described(one) for one in self._findings if one.severity is Severity.ERROR]
+        fails = bool(self._findings) and not problems
+        self._sink.emit(
+            HostsChecked(self._record.spec.name, tuple(hosts), (*problems, *errors), tuple(notes), script_fails=fails)
+        )
         return problems
+
+    def report_findings(self, *, tried: bool) -> list[str]:
+        """Return the errors that the linter expects with all workers.
+
+        Args:
+            tried: The script was run on each host alone, and works there.
+        """
+        if tried and self._findings:
+            workers = len(self._record.hosts)
+            for one in self._findings:
+                self._sink.emit(Note(f"alone it works, but with {workers} workers: {described(one)}", Level.WARNING))
+        return [described(one) for one in self._findings if one.severity is Severity.ERROR]
 
     def _places(self, program: Program) -> dict[str, str]:
         """Where the script imports what is to be there already."""
         pending = self._pending
-        return {name: place for name, place in program.places.items() if not (pending and pending.brings(name))}
+        places = program.imports.places
+        return {name: place for name, place in places.items() if not (pending and pending.brings(name))}
+
+    @property
+    def _installs_keras(self) -> bool:
+        """Whether TensorFlow or Keras is still to be installed, in a version that the hosts do not report."""
+        return bool(self._pending and self._pending.names.intersection(_KERAS))
 
     def _wish(self, channel: AgentChannel, job: str, *, dry_run: bool) -> Prepare:
         host, program = channel.connection.host, self._program
@@ -175,11 +206,12 @@ class _Check:
             python=self._pythons[host.name],
             dry_run=dry_run,
             program=program.entry.program if program else "",
-            imports=program.imports if program and "PYTHONPATH" not in self._request.env else [],
+            imports=sorted(program.imports.places) if program else [],
+            import_folders=list(program.imports.folders) if program else [],
         )
 
     def _keras(self, program: Program, prepared: Sequence[Prepared]) -> list[str]:
-        if self._pending and self._pending.names.intersection(_KERAS):
+        if self._installs_keras:
             return []
         versions = {item.task: item.versions for item in prepared}
         env = {**self._request.env, **self._request.secrets}

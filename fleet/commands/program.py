@@ -15,7 +15,9 @@ from fleet.ports import Ports
 from train.agent.records import Prepared
 from train.entry import EntryPoint, Kind, find_entry
 from train.keras import Choice, KerasError, Need, choose, needs_legacy
-from train.packages import needed
+from train.lint.check import lint
+from train.lint.model import Finding, Severity
+from train.packages import Imports, advice, needed
 from train.r_script import needs_of_r
 from train.requirements import Requirements, read_requirements
 from train.script import ScriptError
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 
 REQUIREMENTS = "requirements.txt"
 
-# Of the linter's rules those that the first second of a job would show: who makes the cluster, and NCCL without GPUs.
-_RULES = ("MW102", "MW103", "MW104", "MW105")
+_KERAS_RULE = "MW601"  # `choose_keras` decides this with the versions on all hosts
+_MOST_FINDINGS = 4  # shown before a job
 
 
 class Asked(Protocol):
@@ -81,21 +83,19 @@ class Program:
         entry: What it starts.
         bundle: What is pushed.
         requirements: What is installed for it; None: nothing.
+        python_path: PYTHONPATH of the job.
     """
 
     entry: EntryPoint
     bundle: Bundle
     requirements: Requirements | None = None
 
-    @cached_property
-    def places(self) -> dict[str, str]:
-        """Top-level modules that the interpreter must find, and where each is imported."""
-        return needed(self.entry)
+    python_path: str = ""
 
-    @property
-    def imports(self) -> list[str]:
-        """Names of these modules."""
-        return sorted(self.places)
+    @cached_property
+    def imports(self) -> Imports:
+        """The modules that it imports as soon as it runs."""
+        return needed(self.entry, [item.path for item in self.bundle.entries], self.python_path)
 
 
 def find(asked: Asked) -> Found:
@@ -114,7 +114,7 @@ def find(asked: Asked) -> Found:
     return Found(entry, requirements, tuple(parse_data(item) for item in asked.data))
 
 
-def collect(found: Found, ports: Ports) -> Program:
+def collect(found: Found, ports: Ports, python_path: str = "") -> Program:
     """All that goes along.
 
     Raises:
@@ -124,7 +124,7 @@ def collect(found: Found, ports: Ports) -> Program:
 
     entry = found.entry
     bundle = scan(entry.workdir, entry.file, data=found.data, cache=ports.store.hashes, state=ports.store.root)
-    return Program(entry, bundle, found.requirements)
+    return Program(entry, bundle, found.requirements, python_path)
 
 
 def _requirements(entry: EntryPoint, given: str | None) -> Requirements | None:
@@ -193,32 +193,54 @@ def choose_keras(
 
 
 def warnings(program: Program, prepared: Sequence[Prepared]) -> Iterator[Note]:
-    """What is likely to go wrong with a job on these hosts, seen before it starts."""
-    for text in script_warnings(program.entry, prepared):
+    """Yield what is likely to go wrong with a job on these hosts, before it starts."""
+    found = script_findings(program.entry, prepared)
+    for finding in found[:_MOST_FINDINGS]:
+        yield Note(described(finding), Level.WARNING)
+    if len(found) > _MOST_FINDINGS:
+        yield Note(f"{len(found) - _MOST_FINDINGS} more: fleet lint {shown(program.entry)}", Level.WARNING)
+    missing = {item.task: item.missing for item in prepared}
+    for text in missing_imports(program.imports.places, missing, program.entry.workdir):
         yield Note(text, Level.WARNING)
-    for text in missing_imports(program.places, {item.task: item.missing for item in prepared}):
-        yield Note(text, Level.WARNING)
+    if program.imports.note:
+        yield Note(program.imports.note)
 
 
-def script_warnings(entry: EntryPoint, prepared: Sequence[Prepared]) -> Iterator[str]:
-    """A sentence for what a script does that does not go with several workers, or with these hosts."""
-    from train.lint.check import lint
+def script_findings(entry: EntryPoint, prepared: Sequence[Prepared], *, versions_known: bool = True) -> list[Finding]:
+    """Return the errors and warnings that `fleet lint` reports for a job's sources on these hosts.
 
+    Args:
+        entry: What the job starts.
+        prepared: Its hosts, one for each worker.
+        versions_known: No other TensorFlow is to be installed first.
+    """
     texts = {name: content.decode("utf-8", "replace") for name, content in sources(entry).items()}
-    if not texts or len(prepared) < 2:
-        return
-    gpus = max(len(item.gpus) for item in prepared)
-    for finding in lint(texts, next(iter(texts)), workers=len(prepared), gpus=gpus):
-        if finding.rule in _RULES:
-            yield f"{finding.place}: {finding.sentence}; {finding.reason}"
+    if not texts:
+        return []
+    found = lint(
+        texts,
+        next(iter(texts)),
+        workers=len(prepared),
+        gpus=max(len(item.gpus) for item in prepared),
+        versions=prepared[0].versions if versions_known else None,
+    )
+    return [one for one in found if one.severity is not Severity.HINT and one.rule != _KERAS_RULE]
 
 
-def missing_imports(places: Mapping[str, str], missing: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """A sentence for each module that hosts do not find: ``task.py:3 imports pandas, which worker-[0-1] lack``.
+def described(finding: Finding) -> str:
+    """Return a finding as one sentence."""
+    return f"{finding.place}: {finding.sentence}; {finding.reason} ({finding.rule})"
+
+
+def missing_imports(
+    places: Mapping[str, str], missing: Mapping[str, Sequence[str]], workdir: Path | None = None
+) -> Iterator[str]:
+    """Yield a sentence for each module that hosts do not find: ``task.py:3 imports pandas, which worker-[0-1] lack``.
 
     Args:
         places: Where each module is imported.
         missing: Modules that are not found, by host.
+        workdir: The folder that is pushed; None: unknown.
     """
     from fleet.remote.fanout import fold
 
@@ -226,7 +248,7 @@ def missing_imports(places: Mapping[str, str], missing: Mapping[str, Sequence[st
         hosts = [host for host, names in missing.items() if module in names]
         if hosts:
             lack = f"{fold(hosts)} lack{'s' if len(hosts) == 1 else ''}"
-            yield f"{place} imports {module}, which {lack}; list it in {REQUIREMENTS} beside the script"
+            yield f"{place} imports {module}, which {lack}; {advice(module, workdir)}"
 
 
 def shown(entry: EntryPoint) -> str:

@@ -92,7 +92,7 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
     folder, record = ports.store.need(request.fleet)
     request = _on_fleet(request, record)
     record = _placed(request, folder, record)
-    program = collect(found, ports)
+    program = collect(found, ports, request.env.get("PYTHONPATH", ""))
     with contextlib.ExitStack() as stack:
         stack.enter_context(program.bundle)
         lock = stack.enter_context(contextlib.ExitStack())
@@ -178,7 +178,6 @@ def _prepare(
     from fleet.remote.job import prepare
 
     pythons = _pythons(request, program, channels, sink)
-    imports = [] if "PYTHONPATH" in request.env else program.imports
 
     def one(channel: AgentChannel) -> Prepared:
         host = channel.connection.host
@@ -195,7 +194,8 @@ def _prepare(
             python=pythons[host.name],
             dry_run=request.dry_run,
             program=program.entry.program,
-            imports=imports,
+            imports=sorted(program.imports.places),
+            import_folders=list(program.imports.folders),
         )
         return prepare(channel, wish, program.bundle, progress)
 

@@ -135,6 +135,8 @@ def _hosts_checked(event: HostsChecked) -> str:
     text = _filled(f"fleet {event.fleet}: {counted(len(event.hosts), 'host')}") + _indented(columns)
     text += "".join(_item("warning", words) for words in event.warnings)
     text += "".join(_item("unfit", words) for words in event.problems)
+    if event.script_fails:
+        return text + _item("fails", "the hosts are fit, but the script is expected to fail: see `fleet lint`")
     return text + ("" if event.problems else f"{'ok':8} the hosts are fit\n")
 
 

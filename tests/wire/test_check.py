@@ -50,6 +50,41 @@ def test_a_script_is_checked_and_tried_on_each_host(program: Program) -> None:
     assert "not fit for task.py" in failed.err
 
 
+# Its first step is seen before it gets to TensorFlow.
+FAILS = """
+import time
+print("step 1 loss 0.5", flush=True)
+time.sleep(60)
+import tensorflow as tf
+tf.constant(1)
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+"""
+
+
+def test_what_lint_expects_to_fail_is_not_ok(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", FAILS)
+    sentence = "task.py:7: MultiWorkerMirroredStrategy is made after tf.constant (line 6)"
+    assert "MW101 error" in program.run("lint", "task.py", code=2).text
+    checked = " ".join(program.run("check", "task.py", code=14).text.split())
+    assert f"unfit {sentence}" in checked
+    assert "ok " not in checked
+    tried = program.run("check", "task.py", "--local-first", code=14)
+    assert f"alone it works, but with 2 workers: {sentence}" in " ".join(tried.err.split() + tried.text.split())
+    assert "MW101" in program.run("train", "--dry-run", "task.py").err
+
+
+def test_a_changed_path_does_not_turn_the_import_check_off(program: Program) -> None:
+    program.run("up", "--workers", "1")
+    program.script("task.py", "import sys\nsys.path.insert(0, 'lib')\nimport nowhere_at_all\nimport near\n")
+    (program.folder / "lib").mkdir()
+    program.script("lib/near.py", "")
+    for options in ((), ("-e", "PYTHONPATH=lib")):
+        checked = " ".join(program.run("check", *options, "task.py", code=14).text.split())
+        assert "unfit task.py:3 imports nowhere_at_all, which worker-0 lacks; push it with the script" in checked
+        assert "not checked whether these can be imported: near (task.py:4)" in checked
+
+
 def test_what_is_missing_is_named_with_its_hosts_before_anything_runs(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", "import sys\nimport nowhere_at_all\nimport near\nraise SystemExit(9)\n")

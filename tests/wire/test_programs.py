@@ -168,7 +168,7 @@ def test_requirements_are_installed_once_on_top_of_what_is_there(fleet: Program,
     again = fleet.run("train", "job/task.py", env=NO_PROXY)
     assert "installing" not in again.err
     without = fleet.run("train", "--no-requirements", "--dry-run", "job/task.py")
-    assert "warning: task.py:1 imports adds, which worker-[0-1] lack; list it in requirements.txt" in without.err
+    assert "warning: task.py:1 imports adds, which worker-[0-1] lack; push it with the script if it is" in without.err
     fleet.script("job/requirements.txt", "numpy\n./lib\n")
     local = fleet.run("train", "job/task.py", code=2)
     assert "job/requirements.txt:2: ./lib is on this computer" in local.err

@@ -9,35 +9,41 @@ from train.agent.host import PROBE_DEADLINE_S, Probe, ran
 _FIND = """
 import json, sys
 from importlib.util import find_spec
-sys.path[:] = [path for path in sys.path if path]
+names, folders = json.loads(sys.argv[1])
+sys.path[:] = [path for path in sys.path if path] + folders
 def found(name):
     try:
         return find_spec(name) is not None
     except Exception:
         return True
-print(json.dumps([name for name in sys.argv[1:] if not found(name)]))
+print(json.dumps([name for name in names if not found(name)]))
 """
 
 
-def missing(probe: Probe, python: str, environment: Dict[str, str], names: Sequence[str]) -> List[str]:
-    """Those of the top-level modules `names` that `python` does not find; none where it does not tell.
+def missing(
+    probe: Probe, python: str, environment: Dict[str, str], names: Sequence[str], folders: Sequence[str] = ()
+) -> List[str]:
+    """Return those of the top-level modules `names` that `python` does not find; none if it does not answer.
 
     Args:
-        probe: That told of the interpreter; what is found is kept there until a package is installed or removed.
+        probe: Of the interpreter; what is found is kept there until a package is installed or removed.
         python: The interpreter.
         environment: In which it runs.
         names: Without dots.
+        folders: Absolute; searched after its own.
     """
     if not names:
         return []
     key = [probe.stamps(python), sorted(names)]
     name = f"modules of {python}"
-    known = probe.recall(name, key)
+    known = probe.recall(name, key) if not folders else None
     if known is None:
-        code, words = ran([python, "-c", _FIND, *sorted(names)], environment, PROBE_DEADLINE_S, subprocess.DEVNULL)
+        asked = json.dumps([sorted(names), list(folders)])
+        code, words = ran([python, "-c", _FIND, asked], environment, PROBE_DEADLINE_S, subprocess.DEVNULL)
         try:
             known = json.loads(words.splitlines()[-1]) if code == 0 else []
         except (ValueError, IndexError):
             return []
-        probe.keep(name, key, known)
+        if not folders:
+            probe.keep(name, key, known)
     return [str(one) for one in known]

@@ -207,7 +207,7 @@ def _reserve(reservation: Reservation) -> None:
     reservation.interpreter = probe.interpreter(request.python)
     python = reservation.interpreter.path
     _check_program(request.program, python, reservation.session)
-    reservation.missing = missing_modules(probe, python, reservation.session, request.imports)
+    reservation.missing = missing_modules(probe, python, reservation.session, request.imports, request.import_folders)
     reservation.gpus = probe.gpus()
     probe.save()
     reservation.port = reserve_task_port(request.first_port)

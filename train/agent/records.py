@@ -166,6 +166,7 @@ class Prepare(NamedTuple):
     folder: str = ""  # absolute: the task runs in this folder as it is, and there are no entries
     program: str = ""  # that must be there beside the interpreter, Rscript; empty: none
     imports: List[str] = []  # noqa: RUF012 - never changed; top-level modules that the interpreter ought to find
+    import_folders: List[str] = []  # noqa: RUF012 - never changed; where it looks for them, too
 
 
 class Chunk(NamedTuple):

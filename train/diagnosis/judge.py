@@ -32,6 +32,7 @@ from train.diagnosis.rules import (
 )
 from train.diagnosis.text import shortened
 from train.diagnosis.tracebacks import Raised
+from train.packages import advice
 
 # Clocks of hosts differ by less; within it the order in which the chief's agent heard of the ends decides.
 _CLOCKS_S = 1.0
@@ -371,8 +372,7 @@ class _Case:
         verdict = self._verdict(one, kind, sentence, lines, fatal.place, but=failed)
         package = re.match(r"No module named '([\w.-]{1,80})'", fatal.message)
         if kind is Kind.SCRIPT_EXCEPTION and package:
-            step = f"list {package.group(1)} in requirements.txt beside the script, or push it with the script"
-            return replace(verdict, hint=step)
+            return replace(verdict, hint=advice(package.group(1).partition(".")[0]))
         return verdict
 
     def _came_back(self, one: Reading, fatal: Raised) -> Verdict:

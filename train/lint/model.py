@@ -45,3 +45,9 @@ class Finding:
     def place(self) -> str:
         """``task.py:12``."""
         return f"{self.file}:{self.line}"
+
+    @property
+    def fails(self) -> bool:
+        """Whether the job fails, hangs, or trains something else if it comes to this line."""
+        likely = self.severity is Severity.WARNING and self.reason.startswith("it fails")
+        return self.severity is Severity.ERROR or likely

@@ -11,7 +11,7 @@ import pytest
 from fleet import cli
 from fleet.commands import check, train
 from fleet.commands.check import CheckRequest, judged_alone
-from fleet.commands.program import find, missing_imports, script_warnings
+from fleet.commands.program import described, find, missing_imports, script_findings
 from fleet.commands.train import TrainRequest
 from fleet.errors import UsageError
 from tests.unit.train.test_script import write
@@ -117,18 +117,13 @@ def prepared(task: str, *gpus: str) -> Prepared:
 def warned(folder: Path, text: str, hosts: int = 2) -> list[str]:
     write(folder, {"task.py": text})
     entry = find_entry(str(folder / "task.py"), "", (), "")
-    return [
-        line.partition(";")[0] for line in script_warnings(entry, [prepared(f"worker-{i}") for i in range(hosts)])
-    ]
+    found = script_findings(entry, [prepared(f"worker-{i}") for i in range(hosts)])
+    return [described(finding).partition(";")[0] for finding in found]
 
 
 STRATEGY = "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy({})\n"
 FIT = (
     "model = tf.keras.Sequential([tf.keras.layers.Dense(1)])\nmodel.compile('sgd', 'mse')\nmodel.fit([1.0], [1.0])\n"
-)
-NCCL = (
-    "communication_options=tf.distribute.experimental.CommunicationOptions("
-    "implementation=tf.distribute.experimental.CommunicationImplementation.NCCL)"
 )
 
 
@@ -141,8 +136,10 @@ def test_a_script_that_makes_its_own_cluster_or_none_is_noticed(tmp_path: Path) 
     assert warned(tmp_path, STRATEGY.format("")) == []
 
 
-def test_nccl_without_gpus_is_noticed(tmp_path: Path) -> None:
-    assert warned(tmp_path, STRATEGY.format(NCCL)) == ["task.py:2: NCCL is asked for, and the workers have no GPUs"]
+def test_a_script_that_lint_expects_to_fail_is_noticed(tmp_path: Path) -> None:
+    late = "import tensorflow as tf\ntf.constant(1)\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
+    (found,) = warned(tmp_path, late)
+    assert found.startswith("task.py:3: MultiWorkerMirroredStrategy is made after tf.constant")
 
 
 def test_a_missing_module_names_its_place_and_hosts() -> None:

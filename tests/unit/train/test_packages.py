@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.train.test_script import write
 from train.entry import find_entry
-from train.packages import needed
+from train.packages import advice, needed
 
 
 def test_what_a_script_imports_at_once(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_what_a_script_imports_at_once(tmp_path: Path) -> None:
             "unused.py": "import unused_package\n",
         },
     )
-    assert needed(find_entry(str(tmp_path / "task.py"), "", (), "")) == {
+    assert needed(find_entry(str(tmp_path / "task.py"), "", (), "")).places == {
         "os": "task.py:1",
         "numpy": "task.py:1",
         "tensorflow": "task.py:2",
@@ -41,17 +41,56 @@ def test_what_a_module_imports_at_once(tmp_path: Path) -> None:
             "pkg/beside.py": "",
         },
     )
-    found = needed(find_entry("", "pkg.task", (), str(tmp_path)))
+    found = needed(find_entry("", "pkg.task", (), str(tmp_path))).places
     assert found == {"beside": "pkg/task.py:3", "first": "pkg/__init__.py:1", "second": "pkg/near.py:1"}
 
 
-@pytest.mark.parametrize("line", ["sys.path.insert(0, 'lib')", "sys.path += ['lib']", "sys.meta_path.append(f)"])
-def test_nothing_is_known_where_the_paths_change(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize("line", ["sys.path.insert(0, 'lib')", "sys.path += ['lib']", "from sys import path"])
+def test_modules_that_cannot_be_among_the_pushed_files_are_checked_after_a_change_of_the_path(
+    tmp_path: Path, line: str
+) -> None:
+    write(tmp_path, {"task.py": f"import sys\n{line}\nimport far, near.sub, deep\n"})
+    found = needed(find_entry(str(tmp_path / "task.py"), "", (), ""), ["task.py", "lib/near/sub.py", "x/y/deep.py"])
+    assert found.places == {"sys": "task.py:1", "far": "task.py:3"}
+    assert found.note == (
+        "not checked whether these can be imported: near (task.py:3), deep (task.py:3); task.py:2 changes sys.path"
+    )
+
+
+def test_python_path_counts_as_a_change_and_its_folders_are_searched(tmp_path: Path) -> None:
+    write(tmp_path, {"task.py": "import far\nimport near\n"})
+    entry = find_entry(str(tmp_path / "task.py"), "", (), "")
+    found = needed(entry, ["task.py", "lib/near.py"], python_path="lib:/opt/lib")
+    assert (found.places, found.folders) == ({"far": "task.py:1"}, ("/opt/lib",))
+    assert found.note.endswith("near (task.py:2); PYTHONPATH is set")
+    assert not needed(entry, ["task.py"], python_path="lib").note  # nothing is left out
+
+
+@pytest.mark.parametrize("line", ["sys.meta_path.append(f)", "sys.path_hooks.clear()", "sys.modules[name] = made"])
+def test_nothing_is_checked_after_a_change_of_the_import_hooks(tmp_path: Path, line: str) -> None:
     write(tmp_path, {"task.py": f"import sys\n{line}\nimport far\n"})
-    assert needed(find_entry(str(tmp_path / "task.py"), "", (), "")) == {}
+    found = needed(find_entry(str(tmp_path / "task.py"), "", (), ""))
+    assert found.places == {}
+    assert found.note.startswith("not checked whether these can be imported: far (task.py:3); task.py:2 changes sys.")
+
+
+def test_modules_that_the_script_makes_itself_are_not_missing(tmp_path: Path) -> None:
+    write(tmp_path, {"task.py": "import sys\nsys.modules['made'] = sys.modules[__name__]\nimport made, far\n"})
+    found = needed(find_entry(str(tmp_path / "task.py"), "", (), ""))
+    assert (list(found.places), found.note) == (["sys", "far"], "")
+
+
+def test_only_known_packages_are_to_be_installed(tmp_path: Path) -> None:
+    write(tmp_path, {"lib/nets.py": "", "job/task.py": ""})
+    assert advice("sklearn", tmp_path) == "add scikit-learn to requirements.txt beside the script"
+    assert advice("tensorflow_datasets") == "add tensorflow-datasets to requirements.txt beside the script"
+    assert advice("resnet", tmp_path).startswith("push it with the script if it is yours (--workdir)")
+    assert advice("nets", tmp_path / "lib" / "deep") == (
+        f"it is in {tmp_path / 'lib'}: push that with the script, --workdir {tmp_path / 'lib'}"
+    )
 
 
 def test_other_programs_need_nothing_that_is_known(tmp_path: Path) -> None:
     write(tmp_path, {"task.R": "library(keras)\n", "task.py": "import x\n"})
-    assert needed(find_entry(str(tmp_path / "task.R"), "", (), "")) == {}
-    assert needed(find_entry("", "", ("python", "task.py"), str(tmp_path))) == {}
+    assert needed(find_entry(str(tmp_path / "task.R"), "", (), "")).places == {}
+    assert needed(find_entry("", "", ("python", "task.py"), str(tmp_path))).places == {}
