@@ -1235,11 +1235,22 @@ def _bug(error: Exception) -> FleetError:
     return FleetError(sentence, hint=f"report it, with the file {file}")
 
 
-def _usage(error: TyperException) -> UsageError:
-    sentence = getattr(error, "format_message", lambda: str(error))()
+def _usage(error: TyperException, arguments: list[str]) -> UsageError:
+    from fleet.mistakes import unknown_command, unknown_option
+
+    commands = getattr(typer.main.get_command(app), "commands", {})
     context = getattr(error, "ctx", None)
     command = context.info_name if context is not None and context.parent is not None else ""
-    return UsageError(sentence.replace("\n", " "), next_step=f"fleet {command} --help" if command else "fleet --help")
+    typed = _typed(arguments)
+    option = getattr(error, "option_name", "") if type(error).__name__ == "NoSuchOption" else ""
+    if option and typed is not None:
+        takers = {name: [opt for param in one.params for opt in param.opts] for name, one in commands.items()}
+        return unknown_option(option, typed, takers)
+    word = next((word for word in arguments if not word.startswith("-")), "")
+    if not command and word and word not in commands:
+        return unknown_command(word, commands)
+    sentence = getattr(error, "format_message", lambda: str(error))().replace("\n", " ")
+    return UsageError(sentence, next_step=f"fleet {command} --help" if command else "fleet --help")
 
 
 def _end_quietly() -> int:
@@ -1269,7 +1280,7 @@ def run(arguments: list[str]) -> int:
     except FleetError as error:
         failure = error
     except TyperException as error:
-        failure = _usage(error)
+        failure = _usage(error, arguments)
     except KeyboardInterrupt:
         failure = CancelledError("interrupted")
     except Exception as error:  # noqa: BLE001 - a bug: the traceback goes into a file, the user gets a sentence

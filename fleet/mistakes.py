@@ -1,0 +1,101 @@
+"""What a command line that cannot be parsed most likely means."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+
+from fleet.errors import UsageError
+from fleet.typed import Typed, Word
+
+_WITH_SCRIPT = ("train", "check", "agent")
+_CLOSE = 0.75  # of difflib: trani is train, but exec is not extend
+_HABITS = {  # words of other tools
+    "attach": "logs -f",
+    "cancel": "stop",
+    "create": "up",
+    "delete": "down",
+    "destroy": "down",
+    "help": "--help",
+    "init": "up",
+    "kill": "stop",
+    "launch": "up",
+    "list": "status",
+    "log": "logs",
+    "ls": "status",
+    "ps": "status",
+    "rm": "down",
+    "run": "train",
+    "start": "up",
+    "submit": "train",
+    "tail": "logs -f",
+    "version": "--version",
+}
+
+
+def unknown_command(name: str, commands: Collection[str]) -> UsageError:
+    """Return the error of a command that does not exist.
+
+    Args:
+        name: What was typed.
+        commands: All that exist.
+    """
+    meant = _HABITS.get(name.lower()) or next(iter(get_close_matches(name, commands, n=1, cutoff=_CLOSE)), "")
+    hint = f"did you mean fleet {meant}?" if meant else ""
+    if meant.startswith("-"):
+        step = f"fleet {meant}"
+    else:
+        step = f"fleet {meant.partition(' ')[0]} --help" if meant else "fleet --help"
+    return UsageError(f"there is no command {name!r}", hint=hint, next_step=step)
+
+
+def unknown_option(name: str, typed: Typed, takers: Mapping[str, Collection[str]]) -> UsageError:
+    """Return the error of an option that the command does not have.
+
+    Behind SCRIPT it belongs to the script: its arguments go after ``--``.
+
+    Args:
+        name: The option, ``--epochs``.
+        typed: The command line.
+        takers: All options of each command by its name, ``train``; those of `typed` are among them.
+    """
+    command = typed.command.partition(" ")[2]
+    hints, steps = [], []
+    close = next(iter(get_close_matches(name, takers.get(command, ()), n=1, cutoff=_CLOSE)), "")
+    if close:
+        hints.append(f"did you mean {close}?")
+        words = tuple(_renamed(word, name, close) for word in typed.words)
+        steps.append(Typed(typed.command, words, typed.program, typed.known).text())
+    elif name.startswith("--"):
+        others = [other for other, names in takers.items() if name in names]
+        hints += [f"{name} is an option of fleet {other}" for other in others[:1]]
+    if command in _WITH_SCRIPT:
+        hints.append("arguments of the script go after SCRIPT and --")
+        separated = separate(typed)
+        steps += [separated.text()] if separated is not None else []
+    return UsageError(
+        f"{typed.command} has no option {name!r}",
+        hint=" ".join(hints) if close else "; ".join(hints),
+        next_step="\n".join(steps) or f"{typed.command} --help",
+    )
+
+
+def separate(typed: Typed) -> Typed | None:
+    """Return the line with all that follows the script behind ``--``, but for the options of the command.
+
+    None if no script was given, or an unknown option comes before it: nobody knows whether a value follows that.
+    """
+    for at, word in enumerate(typed.words):
+        if word.option == "-m" or (not word.option and not word.text[0].startswith("-")):
+            rest = typed.words[at + 1 :]
+            kept = (*typed.words[: at + 1], *(word for word in rest if word.option))
+            moved = [part for word in rest if not word.option for part in word.text]
+            return Typed(typed.command, kept, (*moved, *typed.program), typed.known)
+        if not word.option:
+            return None
+    return None
+
+
+def _renamed(word: Word, name: str, meant: str) -> Word:
+    first, sign, value = word.text[0].partition("=")
+    return Word((f"{meant}{sign}{value}", *word.text[1:]), meant) if first == name and not word.option else word

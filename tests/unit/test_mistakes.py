@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from fleet import cli
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert cli.run([*arguments]) == 2
+    return capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("typed", "command"),
+    [
+        ("train task.py --epochs 5", "fleet train task.py -- --epochs 5"),
+        ("train task.py --epochs=5", "fleet train task.py -- --epochs=5"),
+        ("train task.py --epochs 5 --lr 0.1 -x", "fleet train task.py -- --epochs 5 --lr 0.1 -x"),
+        ("train task.py data.csv --epochs 5", "fleet train task.py -- data.csv --epochs 5"),
+        (
+            "train --fleet demo task.py --epochs 5 --restarts 3 -o json",
+            "fleet train --fleet demo task.py --restarts 3 -o json -- --epochs 5",
+        ),
+        ("train task.py --epochs 5 -- --lr 0.1", "fleet train task.py -- --epochs 5 --lr 0.1"),
+        ("train -m trainer.task --epochs 5", "fleet train -m trainer.task -- --epochs 5"),
+        ("check task.py --epochs 5", "fleet check task.py -- --epochs 5"),
+        ("agent task.py --epochs 5", "fleet agent task.py -- --epochs 5"),
+    ],
+)
+def test_options_of_the_script_go_after_a_double_dash(
+    capsys: pytest.CaptureFixture[str], typed: str, command: str
+) -> None:
+    lines = told(capsys, *typed.split())
+    assert lines[1] == "hint:  arguments of the script go after SCRIPT and --"
+    assert lines[2:] == [f"next:  {command}"]
+
+
+def test_words_of_the_script_are_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "train", "task.py", "--name", "a b; $HOME")[-1] == (
+        "next:  fleet train task.py -- --name 'a b; $HOME'"
+    )
+
+
+def test_an_option_before_the_script_is_not_moved(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "train", "--epochs", "5", "task.py")[-1] == "next:  fleet train --help"
+
+
+def test_a_misspelled_option_is_offered_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "train", "task.py", "--restart", "3")[1:] == [
+        "hint:  did you mean --restarts? arguments of the script go after SCRIPT and --",
+        "next:  fleet train task.py --restarts 3",
+        "       fleet train task.py -- --restart 3",
+    ]
+    assert told(capsys, "up", "--wrokers", "2")[1:] == [
+        "hint:  did you mean --workers?",
+        "next:  fleet up --workers 2",
+    ]
+
+
+def test_an_option_of_another_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--gpu is an option of fleet up" in told(capsys, "train", "task.py", "--gpu", "t4")[1]
+    assert told(capsys, "up", "-n", "3")[1:] == ["next:  fleet up --help"]
+
+
+@pytest.mark.parametrize(
+    ("word", "lines"),
+    [
+        ("exec", ["next:  fleet --help"]),
+        ("trian", ["hint:  did you mean fleet train?", "next:  fleet train --help"]),
+        ("ps", ["hint:  did you mean fleet status?", "next:  fleet status --help"]),
+        ("attach", ["hint:  did you mean fleet logs -f?", "next:  fleet logs --help"]),
+        ("version", ["hint:  did you mean fleet --version?", "next:  fleet --version"]),
+    ],
+)
+def test_an_unknown_command(capsys: pytest.CaptureFixture[str], word: str, lines: list[str]) -> None:
+    assert told(capsys, word) == [f"fleet: there is no command {word!r}.", *lines]
