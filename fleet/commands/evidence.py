@@ -95,16 +95,19 @@ class Evidence:
     def _verdict(self, attempt: int, outcome: Outcome, end: AttemptEnded | JobResult) -> Verdict | None:
         seats = self._attempts.get(attempt, {})
         evidence = [
-            _evidence(self._where(member, seats.get(member.task)), seats.get(member.task, _Seat()), end.exits)
+            _evidence(
+                self._where(member, seats.get(member.task), attempt), seats.get(member.task, _Seat()), end.exits
+            )
             for member in self.members
             if self._took_part(member.task, attempt, end)
         ]
         return diagnose(evidence, outcome, end.first_task, end.reason)
 
-    def _where(self, member: Member, seat: _Seat | None) -> Member:
-        """A task with the address of the host that had it then."""
+    def _where(self, member: Member, seat: _Seat | None, attempt: int) -> Member:
+        """Return a task with the address of its host then; its port is known in the first attempt only."""
         by_host = {self.hosts.get(one.task, one.task): one.address for one in self.members}
-        return member._replace(address=by_host.get(seat.host if seat else "", member.address))
+        address = by_host.get(seat.host if seat else "", member.address)
+        return member._replace(address=address, port=member.port if attempt <= 1 else 0)
 
     def _took_part(self, task: str, attempt: int, end: AttemptEnded | JobResult) -> bool:
         """Whether a seat had a task in an attempt: which of them do may change from one to the next."""
@@ -117,6 +120,7 @@ def _evidence(member: Member, seat: _Seat, exits: Mapping[str, Exit]) -> TaskEvi
         member.task,
         role=seat.role,
         address=member.address,
+        port=member.port,
         exit=seat.exit or exits.get(member.task),
         exited_at=seat.exited_at,
         reason=seat.reason,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,11 @@ Told = Record | ConnectionLost | ConnectionRestored
 
 _JUDGE_S = 10.0
 """How long the cause of a failed attempt may wait for what is still to come of it."""
+
+# Of the log an error quotes no more than this, so that with sentence, hint and command it fits on 80 by 24.
+_QUOTED_ROWS = 8
+_QUOTED_COLUMNS = 73
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 @dataclass(frozen=True)
@@ -352,26 +357,47 @@ def _not_started(result: JobResult) -> NotReadyError:
 
 
 def _failure(result: JobResult, verdict: Verdict | None) -> JobFailedError:
-    from train.diagnosis import Kind
-
-    known = verdict is not None and verdict.kind is not Kind.UNKNOWN
-    sentence = verdict.sentence if verdict and known else result.reason
+    sentence = verdict.sentence if verdict else result.reason
     task = (verdict.task if verdict else "") or result.first_task
     logs = f"fleet logs -n 50 --worker {task}" if task else "fleet logs -n 50"
     return JobFailedError(
         f"job {result.job} failed: {sentence}" if sentence else f"job {result.job} failed",
-        cause=f"{_heading(verdict, task)}{lines}" if verdict and (lines := "\n".join(verdict.lines)) else "",
+        cause=_quoted(verdict, task) if verdict else "",
         hint=verdict.hint if verdict else "",
         next_step=f"{verdict.next_step}\n{logs}" if verdict and verdict.next_step else logs,
     )
 
 
-def _heading(verdict: Verdict, task: str) -> str:
-    """What stands before lines that do not tell the cause themselves."""
+def _quoted(verdict: Verdict, task: str) -> str:
+    """Return what the log says beside the sentence, short enough for the whole error to fit on a screen.
+
+    The traceback of an exception is in the log above, and its last line in the sentence: its place is enough here.
+    """
     from train.diagnosis import Kind
 
+    if verdict.traceback and verdict.kind is not Kind.HANG:
+        return "" if verdict.traceback in verdict.sentence else f"raised at {verdict.traceback}"
     headings = {
-        Kind.UNKNOWN: f"not known; the last words of {task or 'the log'}:\n",
-        Kind.KILLED: f"the last words of {task or 'the log'}:\n",
+        Kind.UNKNOWN: f"unknown; the last words of {task or 'the log'}:",
+        Kind.KILLED: f"the last words of {task or 'the log'}:",
     }
-    return headings.get(verdict.kind, "")
+    is_traceback = verdict.lines[:1] == (_TRACEBACK,)
+    said = [line for line in verdict.lines[is_traceback:] if not (is_traceback and line.startswith(" "))]
+    if is_traceback and said and said[0].partition(":")[0].rpartition(".")[2] in verdict.sentence:
+        return ""
+    lines = _fitting(said if is_traceback else said[::-1])
+    lines = lines if is_traceback else lines[::-1]
+    return "\n".join([headings[verdict.kind], *lines] if verdict.kind in headings and lines else lines)
+
+
+def _fitting(lines: Sequence[str]) -> list[str]:
+    """Return the first of the lines, as many as fit into a few rows of a small terminal."""
+    kept: list[str] = []
+    room = _QUOTED_ROWS
+    for line in lines:
+        short = line if len(line) <= _QUOTED_COLUMNS * 2 else line[: _QUOTED_COLUMNS * 2 - 1] + "…"
+        room -= -(-len(short) // _QUOTED_COLUMNS)
+        if room < 0:
+            break
+        kept.append(short)
+    return kept

@@ -11,6 +11,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _OPEN = b"g"
 _NOT_RELEASED = 125
 _NOT_RUN = 127
+_FIRST_LINE = 256  # bytes of a script's first line, which names its interpreter
 # Where the ends of a hook's pipes are in its process: out of the way of all that a script opens or counts on.
 _HIGHEST = 1023
 
@@ -138,6 +139,19 @@ def _keep_descriptors(ends: _Ends) -> _Ends:
     return _Ends(1, gate, line)
 
 
+def _why_not_run(program: str, error: OSError) -> str:
+    """Return why a program could not be run; of a script that is there, what is wrong with its interpreter."""
+    if isinstance(error, FileNotFoundError) and os.path.isfile(program):
+        with open(program, "rb") as file:
+            first = file.readline(_FIRST_LINE)
+        if first.startswith(b"#!") and first.rstrip(b"\n").endswith(b"\r"):
+            return "its lines end with CR LF, as on Windows; Linux needs LF"
+        words = first[2:].split() if first.startswith(b"#!") else []
+        if words:
+            return f"its interpreter {words[0].decode('utf-8', 'replace')} is not on this host"
+    return str(error.strerror)
+
+
 def _become(
     command: Sequence[str],
     env: Dict[str, str],
@@ -165,6 +179,7 @@ def _become(
             env = hooked(hook, env, os.getpid(), gate, line)
         os.execvpe(command[0], list(command), env)  # noqa: S606 - no shell is meant
     except OSError as error:
-        os.write(2, f"fleet: cannot run {command[0]}: {error.strerror}\n".encode("utf-8", "surrogateescape"))
+        why = _why_not_run(command[0], error)
+        os.write(2, f"fleet: cannot run {command[0]}: {why}\n".encode("utf-8", "surrogateescape"))
     finally:
         os._exit(_NOT_RUN)

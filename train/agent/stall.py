@@ -256,6 +256,12 @@ def _sorted(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> Tuple[
     return waiting, others
 
 
+def serves(seen: Stalled) -> bool:
+    """Return whether a task waits in TensorFlow's ``Server.join`` for what a chief gives it to do."""
+    stacks = [_frames(lines) for _, lines in threads_of(seen.stack)]
+    return bool(stacks) and any(_SERVES.search(str(frame)) for frame in stacks[0])
+
+
 def told(seen: Stalled) -> str:
     """What one task does, as a sentence without a full stop: ``worker-1 is in user code (task.py:31 in load)``."""
     one = doing(seen)

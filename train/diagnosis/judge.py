@@ -5,17 +5,27 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from train.agent.records import Outcome
-from train.agent.stall import doing
-from train.diagnosis.model import MOST_LINES, Kind, TaskEvidence, Verdict
-from train.diagnosis.reading import Reading, ending, excerpt, headline, read
-from train.diagnosis.rules import (
+from train.agent.stall import doing, serves
+from train.diagnosis.messages import (
     CLAUSES,
+    CRASH_HINT,
+    HINTS,
+    ILLEGAL_HINT,
+    INTERRUPT_HINT,
+    JOIN_HINT,
+    OWN_PORT_HINT,
+    PACKAGE_HINT,
+    RESTARTED_HINT,
+    SERVERS_HINT,
+    SHARED_CLAUSES,
+)
+from train.diagnosis.model import MOST_LINES, Kind, TaskEvidence, Verdict
+from train.diagnosis.reading import Cluster, Reading, Remote, ending, excerpt, headline, read, source_of
+from train.diagnosis.rules import (
     DECISIONS,
     EARLY_WORDS,
-    HINTS,
     LAST_WORDS,
     MEMORY,
     MEMORY_WORDS,
@@ -23,14 +33,14 @@ from train.diagnosis.rules import (
     REASONS,
     RESTARTED,
     RESTARTED_FOR_SURE,
-    SHARED_CLAUSES,
     TIMED_OUT,
     Rule,
+    hint_of,
     reading,
     rule_of,
     tells_of_peers,
 )
-from train.diagnosis.text import shortened
+from train.diagnosis.text import error_in, shortened
 from train.diagnosis.tracebacks import Raised
 from train.packages import advice
 
@@ -38,38 +48,45 @@ from train.packages import advice
 _CLOCKS_S = 1.0
 # A peer may die of an early exit a little before that process is gone.
 _EXIT_S = 2.0
-_CUT = re.compile(r"Connection timed out|failed to connect|OS Error|No route to host|Network is unreachable")
+_CUT = re.compile(
+    r"Connection timed out|failed to connect|OS Error|No route to host|Network is unreachable"
+    r"|Connection reset by peer|Socket closed|Broken pipe"
+)
+_IMPORT = re.compile(r"(?:from \S+ )?import ")
 
 
 def diagnose(
     evidence: Sequence[TaskEvidence], result_outcome: Outcome, first_task: str, reason: str = ""
 ) -> Verdict | None:
-    """The first cause of a failed attempt, or job; None: it succeeded, or was stopped on request.
+    """Return the first cause of a failed attempt, or job; None: it succeeded, or was stopped on request.
 
-    What the gang decided out of its own knowledge goes first: that time was up, that nothing went on, that a host
-    or an agent was gone. The task to blame is else, in this order: the first that ended by a failure of its own; the
-    one that exited with code 0 while others still needed it; the one that its peers name; the one that never joined.
-    Where nothing of this is in the evidence, the kind is UNKNOWN.
+    What the gang itself decided goes first: that time was up, that there was no progress, that a host or an agent
+    was lost. Else the task to blame is, in this order: the first that ended by a failure of its own; the one that
+    exited with code 0 while others still needed it; the one whose error its peers received; the one that its peers
+    lost; the one that never joined. If nothing of this is in the evidence, the kind is UNKNOWN.
 
     Args:
         evidence: What is left of each task, in any order.
         result_outcome: How the job ended.
-        first_task: The task that the agents saw fail first; empty: none. It decides only where the clocks of the
+        first_task: The task that the agents saw fail first; empty: none. It decides only if the clocks of the
             hosts do not.
-        reason: Why it ended, as the agents say; empty: they do not.
+        reason: Why it ended, as the agents report; empty: they do not.
     """
     if result_outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED):
         return None
     tasks = _by_role(evidence)
-    readings = sorted((read(item, tasks) for item in evidence), key=lambda one: (one.at, one.task))
+    cluster = Cluster(tasks, {(item.address, item.port) for item in evidence})
+    readings = sorted((read(item, cluster) for item in evidence), key=lambda one: (one.at, one.task))
     case = _Case(readings, first_task, tasks, reason)
     return (
         case.decided()
         or case.own_failure()
         or case.early_exit()
         or case.lost_leader()
-        or case.named_by_peers()
+        or case.reported_by_peers()
+        or case.lost_by_peers()
         or case.never_started()
+        or case.missed_barrier()
         or case.reported()
         or case.all_collateral()
         or case.unknown()
@@ -149,6 +166,11 @@ class _Case:
         looked = {one.task: one.evidence.stalled for one in self._readings if one.evidence.stalled is not None}
         doings = {name: doing(seen) for name, seen in looked.items()}
         awaited = [name for name, one in doings.items() if one.does]
+        if looked and all(serves(seen) for seen in looked.values()):
+            first = next(iter(looked.values()))
+            sentence = f"{reason}; all tasks wait in Server.join for a chief, and none of them is the chief"
+            lines = tuple(shortened(line) for line in first.stack.splitlines() if line.strip())
+            return self._verdict(None, Kind.HANG, sentence, lines, doing(first).place, hint=SERVERS_HINT)
         about = self._first_task or task or (awaited[0] if len(awaited) == 1 else "")
         sentence = reason
         if about and not _mentions(reason, about):
@@ -209,9 +231,9 @@ class _Case:
             if rule:
                 sentence = f"{first.name} {CLAUSES[rule.kind]} and exited while the others were still training"
                 return self._verdict(first, rule.kind, sentence, (shortened(line),))
-        return self._verdict(
-            first, Kind.STOPPED_EARLY, f"{first.name} {CLAUSES[Kind.STOPPED_EARLY]}", ending(first.lines)
-        )
+        sentence = f"{first.name} {CLAUSES[Kind.STOPPED_EARLY]}"
+        hint = JOIN_HINT if first.is_server else ""
+        return self._verdict(first, Kind.STOPPED_EARLY, sentence, ending(first.lines), hint=hint)
 
     def lost_leader(self) -> Verdict | None:
         """The chief, where none of the others had an answer from it."""
@@ -236,13 +258,35 @@ class _Case:
         sentence = f"{where} stopped answering {names}: it was frozen, or cut off from the network"
         return self._verdict(leader, Kind.PEER_UNREACHABLE, sentence, _about_peers(others[0]))
 
-    def named_by_peers(self) -> Verdict | None:
+    def reported_by_peers(self) -> Verdict | None:
+        """The task that answered its peers with an error: it was there, whatever wraps its words."""
+        for one in self._witnesses():
+            if not one.answers:
+                continue
+            answer = one.answers[0]
+            if RESTARTED_FOR_SURE.search(answer.text):
+                return self._came_back(one, answer.task, _about_peers(one))
+            return self._of_answer(one, answer)
+        return None
+
+    def _of_answer(self, one: Reading, answer: Remote) -> Verdict:
+        rule = rule_of(answer.raised)
+        says = f"{answer.raised.short}: {shortened(answer.text, 240)}"
+        kind = rule.kind if rule else Kind.UNKNOWN
+        if rule and rule.shared:
+            return self._verdict(None, kind, f"{rule.clause or SHARED_CLAUSES[kind]} ({says})", _about_peers(one))
+        sentence = f"{self._called(answer.task)} reported: {says}"
+        return self._verdict(answer.task, kind, sentence, _about_peers(one), hint=rule.hint if rule else "")
+
+    def _witnesses(self) -> list[Reading]:
+        """The tasks whose output may tell of their peers, the best first: those that nobody stopped."""
+        failed = [one for one in self._readings if one.code != 0 and (one.collateral or not one.ours)]
+        return sorted(failed, key=lambda one: (one.ours, one.at))
+
+    def lost_by_peers(self) -> Verdict | None:
         """The task that the others say is gone."""
-        witnesses = sorted(
-            (one for one in self._readings if one.accused and one.code != 0), key=lambda one: (one.ours, one.at)
-        )
-        for one in witnesses:
-            if one.ours and not one.collateral:
+        for one in self._witnesses():
+            if not one.accused:
                 continue
             accused = one.accused[0]
             cut = "Connection timed out" in one.fatal.message if one.fatal else False
@@ -275,6 +319,17 @@ class _Case:
                 sentence,
                 lines[-MOST_LINES:] or ending(one.lines),
             )
+        return None
+
+    def missed_barrier(self) -> Verdict | None:
+        """The task that did not come to a barrier at which the others waited."""
+        for one in self._witnesses():
+            barrier, missing = one.barrier
+            if missing:
+                who = self._by_task.get(missing[0]) if len(missing) == 1 else None
+                names = _listed([self._called(task) for task in missing])
+                sentence = f"{names} did not come to the barrier '{barrier}', at which {one.task} waited"
+                return self._verdict(who, Kind.HANG, sentence, _about_peers(one))
         return None
 
     def _deserted(self, one: Reading) -> bool:
@@ -313,15 +368,18 @@ class _Case:
         return None
 
     def unknown(self) -> Verdict:
-        """What can be said where nothing is known."""
+        """What the evidence says, if it does not say the cause."""
         one = self._by_task.get(self._first_task) or next((one for one in self._readings if one.code != 0), None)
         if one is None:
-            text = self._reason or "the job failed, and nothing is left that tells why"
+            text = self._reason or "the job failed for an unknown reason"
             return Verdict(self._first_task, Kind.UNKNOWN, text)
         if self._reason and (one.ours or one.unseen):
             return self._verdict(one, Kind.UNKNOWN, self._reason, ending(one.lines))
-        sentence = f"{one.name} {self._ended(one)}, and its log does not say why"
-        return self._verdict(one, Kind.UNKNOWN, sentence, ending(one.lines))
+        if one.fatal:
+            sentence = f"{one.name} raised {says(one.fatal)}"
+            return self._verdict(one, Kind.UNKNOWN, sentence, excerpt(one.lines, one.fatal), one.fatal.place)
+        words = f"; its last words: {shortened(one.said, 200)}" if one.said else ", and its log does not say why"
+        return self._verdict(one, Kind.UNKNOWN, f"{one.name} {self._ended(one)}{words}", ending(one.lines))
 
     # --- of what --------------------------------------------------------------------------------------------------
 
@@ -343,17 +401,18 @@ class _Case:
         for line in reversed(one.last_words):
             rule = reading(line, LAST_WORDS)
             if rule:
-                text = f"{one.name} {CLAUSES[rule.kind]}: {shortened(line.strip(), 200)}"
-                return self._verdict(one, rule.kind, text, ending(one.lines), but=failed)
+                what, hint = self._what_of(one, rule)
+                text = f"{one.name} {what}: {shortened(error_in(line) or line.strip(), 200)}"
+                return self._verdict(one, rule.kind, text, ending(one.lines), but=failed, hint=hint)
         if one.signal:
             return self._of_signal(one, failed)
         return self._of_code(one, failed)
 
     def _of_exception(self, one: Reading, fatal: Raised, failed: list[str]) -> Verdict:
         if RESTARTED_FOR_SURE.search(fatal.message) or (RESTARTED.search(fatal.message) and one.progressed):
-            return self._came_back(one, fatal)
+            return self._came_back(one, one.named(fatal.message), excerpt(one.lines, fatal))
         rule = rule_of(fatal) or _memory(one, fatal)
-        kind = rule.kind if rule else Kind.SCRIPT_EXCEPTION
+        kind = Kind.SERVICE_UNREACHABLE if one.service else rule.kind if rule else Kind.SCRIPT_EXCEPTION
         said = says(fatal)
         lines = excerpt(one.lines, fatal)
         if kind is Kind.VERSION_MISMATCH and self._resumed_apart():
@@ -361,26 +420,37 @@ class _Case:
         elif kind is Kind.CHECKPOINT_NOT_SHARED and self._leader in failed:
             kind = Kind.FILE_NOT_FOUND
         if rule and rule.shared:
-            return self._verdict(None, kind, f"{SHARED_CLAUSES[kind]} ({said})", lines, fatal.place)
+            sentence = f"{rule.clause or SHARED_CLAUSES[kind]} ({said})"
+            return self._verdict(None, kind, sentence, lines, fatal.place, hint=rule.hint)
         alike = [task for task in failed if task != one.task and _same(self._by_task[task].fatal, fatal)]
         too = f"; so did {_listed(alike)}" if alike else ""
+        what, hint = self._what_of(one, rule) if rule and rule.kind is kind else ("", "")
         if kind in (Kind.SCRIPT_EXCEPTION, Kind.UNKNOWN):
             where = f" at {fatal.place}" if fatal.place else ""
-            sentence = f"{one.name} raised {said}{where}{too}"
+            by = next((f", as {answer.task} reported" for answer in one.answers if answer.line < fatal.end), "")
+            sentence = f"{one.name} raised {said}{where}{by}{too}"
+            hint = hint_of(fatal) or _package_hint(fatal) or _import_hint(one, fatal)
+        elif kind is Kind.SERVICE_UNREACHABLE:
+            sentence = f"{one.name} could not reach {one.service}, which is not a task of this job: {said}{too}"
         else:
-            sentence = f"{one.name} {CLAUSES[kind]}: {said}{too}"
-        verdict = self._verdict(one, kind, sentence, lines, fatal.place, but=failed)
-        package = re.match(r"No module named '([\w.-]{1,80})'", fatal.message)
-        if kind is Kind.SCRIPT_EXCEPTION and package:
-            return replace(verdict, hint=advice(package.group(1).partition(".")[0]))
-        return verdict
+            sentence = f"{one.name} {what or CLAUSES[kind]}: {said}{too}"
+        return self._verdict(one, kind, sentence, lines, fatal.place, but=failed, hint=hint)
 
-    def _came_back(self, one: Reading, fatal: Raised) -> Verdict:
-        """A peer ended and was started again, which this task only found out."""
-        peer = one.named(fatal.message)
+    def _what_of(self, one: Reading, rule: Rule) -> tuple[str, str]:
+        """Return the clause and the hint of a rule for one task; the hint is empty if it is that of the kind."""
+        if rule.kind is Kind.PORT_IN_USE and one.listens and one.evidence.port not in (0, one.listens):
+            return (
+                f"could not listen on port {one.listens}, which was in use. fleet gave it port {one.evidence.port}: "
+                "the script sets TF_CONFIG, or opens a port of its own",
+                OWN_PORT_HINT,
+            )
+        return rule.clause or CLAUSES[rule.kind], rule.hint
+
+    def _came_back(self, one: Reading, peer: str, lines: Sequence[str]) -> Verdict:
+        """A peer ended and was started again, which this task only noticed."""
         what = f"{one.task} lost {self._called(peer) if peer else 'a peer'}"
-        sentence = f"{what}: it ended, and was started again while the others went on"
-        return self._verdict(peer, Kind.PEER_UNREACHABLE, sentence, excerpt(one.lines, fatal), but=[one.task])
+        sentence = f"{what}: it ended, and was started again while the others continued"
+        return self._verdict(peer, Kind.PEER_UNREACHABLE, sentence, lines, but=[one.task], hint=RESTARTED_HINT)
 
     def _resumed_apart(self) -> bool:
         """Whether the tasks began with different epochs, or one began while the chief was still restoring."""
@@ -400,18 +470,21 @@ class _Case:
             name = signal.Signals(one.signal).name
         except ValueError:
             name = f"signal {one.signal}"
-        what = f"{one.name} was killed by {name}"
-        if one.signal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE):
-            what = f"{one.name} crashed in native code ({name})"
-            step = "run the script with PYTHONFAULTHANDLER=1 to see which call crashes"
-        else:
-            step = HINTS[Kind.KILLED]
+        what, hint = f"{one.name} was killed by {name}", ""
+        if one.signal == signal.SIGINT:
+            where = f" at {one.fatal.place}" if one.fatal and one.fatal.place else ""
+            what, hint = f"{one.name} was interrupted by SIGINT or KeyboardInterrupt{where}", INTERRUPT_HINT
+        if one.signal == signal.SIGILL:
+            what, hint = f"{one.name} crashed: its CPU does not have an instruction ({name})", ILLEGAL_HINT
+        elif one.signal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE):
+            words = f"; its last words: {shortened(one.error, 200)}" if one.error else ""
+            what, hint = f"{one.name} crashed in native code ({name}){words}", CRASH_HINT
         rule = reading(one.evidence.reason, REASONS) if one.evidence.reason else None
         if rule and rule.kind is Kind.PREEMPTED:
             return self._verdict(one, rule.kind, f"{what}: {one.evidence.reason}", ending(one.lines), but=failed)
         if one.evidence.reason and name not in one.evidence.reason:
             what = f"{what} ({one.evidence.reason})"
-        return replace(self._verdict(one, Kind.KILLED, what, ending(one.lines), but=failed), hint=step)
+        return self._verdict(one, Kind.KILLED, what, ending(one.lines), but=failed, hint=hint)
 
     def _of_code(self, one: Reading, failed: list[str]) -> Verdict:
         """A task that ended by itself, without an exception and without known last words."""
@@ -430,13 +503,24 @@ class _Case:
         place: str = "",
         *,
         but: Sequence[str] = (),
+        hint: str = "",
     ) -> Verdict:
-        """The verdict, with the tasks that failed for it; those in `but` failed by themselves."""
+        """Return the verdict, with the tasks that failed because of it.
+
+        Args:
+            one: The task to blame; None: no single one.
+            kind: The class of the cause.
+            sentence: The cause.
+            lines: The lines of the log that decided.
+            place: Where in the user's code it was raised.
+            but: Tasks that failed by themselves.
+            hint: What to change; empty: that of the kind.
+        """
         task = one.task if isinstance(one, Reading) else one or ""
         follow = tuple(
             sorted(each.task for each in self._readings if each.collateral and each.task not in (task, *but))
         )
-        return Verdict(task, kind, sentence, tuple(lines[:MOST_LINES]), place, follow, HINTS[kind])
+        return Verdict(task, kind, sentence, tuple(lines[:MOST_LINES]), place, follow, hint or HINTS[kind])
 
     def _called(self, task: str) -> str:
         known = self._by_task.get(task)
@@ -449,6 +533,18 @@ class _Case:
         if one.unseen:
             return "ended unseen"
         return f"was killed by signal {one.signal}" if one.signal else f"exited with code {one.code}"
+
+
+def _package_hint(fatal: Raised) -> str:
+    """Return what to do about a module that was not found; empty: it is another exception."""
+    package = re.match(r"No module named '([\w.-]{1,80})'(?!; )", fatal.message)
+    return advice(package.group(1).partition(".")[0]) if package else ""
+
+
+def _import_hint(one: Reading, fatal: Raised) -> str:
+    """Return the hint for an exception out of a package that the script imports; empty: that of the kind."""
+    inside = bool(fatal.frames) and str(fatal.frames[-1]) != fatal.place
+    return PACKAGE_HINT if inside and _IMPORT.match(source_of(one.lines, fatal)) else ""
 
 
 def _memory(one: Reading, fatal: Raised) -> Rule | None:

@@ -18,14 +18,20 @@ class Kind(str, Enum):
     SCRIPT_EXCEPTION = "script-exception"
     HOST_OUT_OF_MEMORY = "host-out-of-memory"
     GPU_OUT_OF_MEMORY = "gpu-out-of-memory"
+    GPU_FAILED = "gpu-failed"
+    PACKAGES = "packages"
+    PERMISSION = "permission"
     PORT_IN_USE = "port-in-use"
     PEER_UNREACHABLE = "peer-unreachable"
     PEER_NEVER_STARTED = "peer-never-started"
+    SERVICE_UNREACHABLE = "service-unreachable"  # a server that is not a task of the job
     WRONG_TF_CONFIG = "wrong-tf-config"
     VERSION_MISMATCH = "version-mismatch"
+    MODELS_DIFFER = "models-differ"
     DATA_RAN_OUT = "data-ran-out"
     DATA_CANNOT_BE_SHARDED = "data-cannot-be-sharded"
     FILE_NOT_FOUND = "file-not-found"
+    SAVE_CONFLICT = "save-conflict"
     CHECKPOINT_NOT_SHARED = "checkpoint-not-shared"
     NCCL = "nccl"
     NAME_RESOLUTION = "name-resolution"
@@ -53,6 +59,7 @@ class TaskEvidence:
         stopped_by_us: Whether its agent had sent TERM or KILL before it ended.
         role: The task that it was to TensorFlow, where that has another name.
         stalled: What it was doing when the tasks were found to make no progress; None: nobody looked.
+        port: Of its TensorFlow server, as TF_CONFIG gives it; 0: not known.
         log_tail: The last of its output; of more than LARGEST_TAIL bytes the last so many are read.
         log_head: The first of its output; of more than LARGEST_HEAD bytes the first so many are read.
     """
@@ -68,6 +75,7 @@ class TaskEvidence:
     log_head: bytes = b""
     role: str = ""
     stalled: Stalled | None = None
+    port: int = 0
 
 
 @dataclass(frozen=True)

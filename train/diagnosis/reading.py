@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from ipaddress import ip_address
 
 from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL, MOST_LINES, TaskEvidence
-from train.diagnosis.rules import is_collateral, tells_of_peers
-from train.diagnosis.text import is_chatter, is_noise, is_progress, lines_of, shortened
+from train.diagnosis.rules import (
+    is_answer,
+    is_collateral,
+    is_of_coordination,
+    is_silence,
+    status_in,
+    tells_of_peers,
+    type_of,
+)
+from train.diagnosis.text import error_in, is_chatter, is_noise, is_progress, lines_of, shortened
 from train.diagnosis.tracebacks import Raised, find_all, frame_in
 
 _LAST_WORDS = 60
@@ -25,12 +34,19 @@ _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 
 _TASK = re.compile(r"/job:(\w{1,40})/(?:replica:\d{1,9}/)?task:(\d{1,9})")
 _TASK_ALONE = re.compile(r"^\W{0,4}/job:(\w{1,40})/replica:\d{1,9}/task:(\d{1,9})\W{0,4}$")
-_REPORTED = re.compile(r"Error reported from /job:(\w{1,40})/(?:replica:\d{1,9}/)?task:(\d{1,9})")
+_REPORTED = re.compile(
+    r"Error reported from /job:(\w{1,40})/(?:replica:\d{1,9}/)?task:(\d{1,9})"
+    r"(?=:? ?$|: The following tasks are unhealthy|.{0,200}(?:heartbeat|connect|UNAVAILABLE|Socket closed))"
+)
 _TIMED_OUT = re.compile(r"Task /job:(\w{1,40})/replica:\d{1,9}/task:(\d{1,9}) heartbeat timeout")
 _REMOTE = re.compile(r"remote target /job:(\w{1,40})/replica:\d{1,9}/task:(\d{1,9})")
 _JOINED = re.compile(r"/job:(\w{1,40})/replica:\d{1,9}/task:(\d{1,9}) has connected to coordination service")
 _AWAITED = re.compile(r"(?:still waiting for response from worker|Waiting for response from worker): ")
-_BARRIER = re.compile(r"Barrier timed out\. .{0,20}(?:WaitForAllTasks|Wait_for_all_tasks|PjRT_Client_Connect)")
+_BARRIER = re.compile(
+    r"Barrier timed out\. .{0,20}(?:WaitForAllTasks|Wait_for_all_tasks|PjRT_Client_Connect)"
+    r"|cluster registration failed"
+)
+_ANY_BARRIER = re.compile(r"Barrier timed out\. (?:Barrier_)?[Ii]d: ([\w\[\]./-]{1,80}?)(?:::|\. |$)")
 _WAITING = re.compile(r"Waiting for (\d{1,9})/\d{1,9} tasks to connect")
 _HEARTBEAT = re.compile(
     r"(?:Deadline Exceeded|DEADLINE_EXCEEDED|RPC: /tensorflow|coordination service)"
@@ -42,9 +58,68 @@ _STRUCTURE = re.compile(
     r"|<stack traces unavailable|\d+ (?:successful operations|derived errors ignored)|Function call stack"
     r"|Errors may have originated|Input Source"
 )
-# Before the words of an exception: which of several it is, and where in the graph.
-_PREAMBLE = re.compile(r"^(?:\(\d+\) \w[\w ]{0,40}: +|\{\{function_node .{0,400}?\}\} )")
+# Before the words of an exception: which of several it is, where in the graph, and the collective that it came by.
+_PREAMBLE = re.compile(
+    r"^(?:\(\d+\) \w[\w ]{0,40}: +|\{\{function_node .{0,400}?\}\} )?(?:Collective ops is aborted by: ){0,4}(?=\S)"
+)
+# What a server answered to a request of HTTP, as TensorFlow quotes it.
+_BODY = re.compile(r'"message"\s?:\s?"([^"\n]{1,300})|<(?:Message|Code)>([^<\n]{1,300})<')
+# Addresses that gRPC names when it cannot connect; those of version 6 are in brackets or percent-encoded.
+_ENDPOINT = re.compile(
+    r"\bipv[46]:(?:(\d{1,3}(?:\.\d{1,3}){3})|(?:\[|%5B)([0-9a-fA-F:.]{2,45})(?:\]|%5D)):(\d{1,5})\b"
+)
+_LISTENS = re.compile(r"(?:resolved for|bind addr=|binding to|listen on|address) ?'?\S{0,64}?:(\d{1,5})\b")
+_HAS_LETTERS = re.compile(r"[^\W\d_]{2}")
 _INNER = re.compile(r"^\s+\w{1,80}(?:Error|Exception): ?")
+
+
+@dataclass(frozen=True)
+class Remote:
+    """An error that a request to a peer ended with.
+
+    Attributes:
+        task: The peer.
+        status: Of gRPC; None: not known.
+        text: What it says.
+        line: Index of the line that names the peer.
+    """
+
+    task: str
+    status: int | None
+    text: str
+    line: int
+
+    @property
+    def raised(self) -> Raised:
+        """As the exception that TensorFlow makes of it."""
+        return Raised(type_of(self.status or 0), self.text, (), 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The tasks of a job as the readings need them.
+
+    Attributes:
+        tasks: By the names that TensorFlow has for them, the tasks that have these roles.
+        endpoints: Address and port of each; a port that is not known is 0.
+    """
+
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    endpoints: Collection[tuple[str, int]] = ()
+
+    def has(self, address: str, port: int) -> bool:
+        """Return whether a task listens there, or may do so: names are not resolved."""
+        if not all(_is_address(known) for known, _ in self.endpoints):
+            return True
+        return any(known == address and number in (0, port) for known, number in self.endpoints)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -55,13 +130,13 @@ class Reading:
         evidence: What was read.
         lines: Its last output, cleaned.
         raised: The exceptions in it.
-        tasks: By the names that TensorFlow has for them, the tasks that play these roles.
+        cluster: All tasks of the job.
     """
 
     evidence: TaskEvidence
     lines: list[str] = field(repr=False)
     raised: list[Raised] = field(repr=False)
-    tasks: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cluster: Cluster = field(default_factory=Cluster, repr=False)
 
     @property
     def task(self) -> str:
@@ -121,12 +196,32 @@ class Reading:
     def collateral(self) -> bool:
         """Whether it failed only because a peer did."""
         if self.fatal:
-            return is_collateral(self.fatal)
+            return is_collateral(self.fatal) and not self.service
         if self.signal and self.signal not in _CRASHES:
             return False
         # A crash prints its calls after what TensorFlow said; an exit of its own choice follows at once.
         words = self.last_words if self.signal else self.last_words[-20:]
-        return self.code != 0 and any(tells_of_peers(line) for line in words if is_noise(line))
+        return self.code != 0 and any(
+            tells_of_peers(line) if is_noise(line) else is_of_coordination(line) for line in words
+        )
+
+    @cached_property
+    def service(self) -> str:
+        """The address and port that its exception could not reach, if no task of the job has them; else empty."""
+        found = _ENDPOINT.findall(self.fatal.message) if self.fatal else []
+        ends = {(v4 or v6, int(port)) for v4, v6, port in found}
+        if not ends or any(self.cluster.has(*end) for end in ends):
+            return ""
+        address, port = min(ends)
+        return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+    @cached_property
+    def listens(self) -> int:
+        """The last port on which it reports that it could not listen; 0: it does not name one."""
+        ports = [
+            found.group(1) for line in self.lines if "ddress" in line for found in [_LISTENS.search(line)] if found
+        ]
+        return int(ports[-1]) if ports else 0
 
     @cached_property
     def last_words(self) -> list[str]:
@@ -149,14 +244,22 @@ class Reading:
 
     @cached_property
     def said(self) -> str:
-        """The last line of its own that may tell something; empty: none."""
-        silent = (line for line in reversed(self.last_words) if not (is_noise(line) or is_progress(line)))
-        return next((line.strip() for line in silent if not _TASK_ALONE.match(line)), "")
+        """The last line of its own, or the last error of a library, that may tell something; empty: none."""
+        for line in reversed(self.last_words):
+            words = error_in(line) if is_noise(line) else "" if is_progress(line) else line.strip()
+            if _HAS_LETTERS.search(words) and not _TASK_ALONE.match(words):
+                return words
+        return ""
+
+    @cached_property
+    def error(self) -> str:
+        """The last error that a library logged; empty: none."""
+        return next(filter(None, map(error_in, reversed(self.last_words))), "")
 
     def _task(self, found: re.Match[str] | None) -> str:
         """The task that a line of TensorFlow names; empty: none."""
         role = f"{found.group(1)}-{int(found.group(2))}" if found else ""
-        return self.tasks.get(role, role)
+        return self.cluster.tasks.get(role, role)
 
     def named(self, text: str) -> str:
         """The first task that a text of TensorFlow names; empty: none."""
@@ -164,23 +267,45 @@ class Reading:
 
     @cached_property
     def accused(self) -> list[str]:
-        """The peers that it names as the ones that are gone, the likeliest first."""
+        """The peers that it names as the ones that are gone, the likeliest first; none that answered."""
         named: list[str] = []
         listing = False
-        remote = ""
         for line in self.lines:
             alone = _TASK_ALONE.match(line) if listing else None
             listing = bool(alone) or "unhealthy (stopped sending heartbeats)" in line
             found = alone or _TIMED_OUT.search(line)
             if found:
                 named.append(self._task(found))
-            elif not remote and "CoordinationService/" not in line:
-                remote = self._task(_REMOTE.search(line))
         if not named:
             named = [self._task(_REPORTED.search(line)) for line in self.lines if "Error reported from" in line]
-        if not named and remote:
-            named = [remote]
+        if not named:
+            named = [remote.task for remote in self.remotes if is_silence(remote.status)][:1]
         return [name for name in dict.fromkeys(named) if name and name != self.task]
+
+    @cached_property
+    def remotes(self) -> list[Remote]:
+        """The errors that its requests to peers ended with, as they stand in its output, the first one first."""
+        return [] if self.code == 0 else list(self._remotes())
+
+    def _remotes(self) -> Iterator[Remote]:
+        for number, line in enumerate(self.lines):
+            found = _REMOTE.search(line)
+            if not found or "CoordinationService/" in line:
+                continue
+            # TensorFlow puts gRPC's own text, with the status, behind the peer's name, and its message before it.
+            after = "\n".join((line[found.end() :], *self.lines[number + 1 : number + 3]))
+            before = [text for text in self.lines[max(0, number - 3) : number] if text.strip()][-1:] or [""]
+            status = status_in(after)
+            status = status_in(before[0]) if status is None else status
+            yield Remote(self._task(found), status, _without_prefix(before[0]), number)
+
+    @cached_property
+    def answers(self) -> list[Remote]:
+        """The errors of their own that peers answered with: those in its exception, or else in what was logged."""
+        within = range(self.fatal.at, self.fatal.end) if self.fatal else range(0)
+        answered = [one for one in self.remotes if is_answer(one.status) and one.task != self.task]
+        own = [one for one in answered if not tells_of_peers(one.text) and "Ignoring an error" not in one.text]
+        return [one for one in own if one.line in within] or own
 
     @cached_property
     def awaited(self) -> list[str]:
@@ -201,6 +326,16 @@ class Reading:
             if name:
                 waiting[name] = None
         return [name for name in waiting if name != self.task]
+
+    @cached_property
+    def barrier(self) -> tuple[str, list[str]]:
+        """The barrier at which it waited in vain, and the peers that did not come; empty: there is none."""
+        found = _ANY_BARRIER.search(self.fatal.message) if self.fatal else None
+        if not found or not self.fatal:
+            return "", []
+        listed = self.fatal.message.partition("imed out task names:")[2].split("\n")
+        names = [self._task(alone) for line in listed if (alone := _TASK_ALONE.match(line))]
+        return found.group(1), [name for name in names if name != self.task]
 
     @cached_property
     def arrived(self) -> set[str]:
@@ -229,6 +364,11 @@ class Reading:
         """Whether the coordination service of the cluster ran in it."""
         return any("Initializing CoordinationService" in line for line in self.lines)
 
+    @property
+    def is_server(self) -> bool:
+        """Whether it is a parameter server, which only waits for what others ask of it."""
+        return (self.evidence.role or self.task).startswith("ps-")
+
     @cached_property
     def alone(self) -> bool:
         """Whether its server stood, and nothing happened after that."""
@@ -252,19 +392,27 @@ class Reading:
         return 0
 
 
-def read(evidence: TaskEvidence, tasks: Mapping[str, str]) -> Reading:
+def read(evidence: TaskEvidence, cluster: Cluster) -> Reading:
     """Read one task's evidence; linear in its size.
 
     Args:
         evidence: What is left of the task.
-        tasks: By the names that TensorFlow has for them, the tasks that play these roles.
+        cluster: All tasks of the job.
     """
     lines = lines_of(evidence.log_tail[-LARGEST_TAIL:] or evidence.log_head[:LARGEST_HEAD])
-    return Reading(evidence, lines, find_all(lines), tasks)
+    return Reading(evidence, lines, find_all(lines), cluster)
+
+
+def _without_prefix(line: str) -> str:
+    """Return what a line of a log or the first line of an exception says, without what stands before it."""
+    text = error_in(line) or line.strip()
+    text = re.sub(r"^(?:[\w.]{1,120}Error: |BaseCollectiveExecutor::StartAbort |Aborting RingReduce with )", "", text)
+    text = re.sub(r"^[A-Z_]{4,20}: ", "", text)
+    return _PREAMBLE.sub("", text)
 
 
 def headline(raised: Raised) -> str:
-    """What an exception says, in one line."""
+    """Return what an exception says, in one line."""
     lines = raised.message.split("\n")
     if lines[0].startswith("in user code:"):  # a traceback of its own, indented
         inner = [number for number, line in enumerate(lines) if _INNER.match(line)]
@@ -278,19 +426,35 @@ def headline(raised: Raised) -> str:
         if line[:1].isspace() and not rest and not text.startswith("("):
             continue  # source code below a file's name
         rest.append(_PREAMBLE.sub("", text))
+        if rest[-1].endswith("{"):  # a value of several lines
+            rest[-1] += "…" + next((line.strip() for line in lines if line.startswith("}")), "")
         if not rest[-1].endswith(":") and not rest[-1].startswith("Exception encountered when calling"):
             break
-    return shortened(" ".join(rest[-2:]), 240)
+    said = " ".join(rest[-2:])
+    body = _BODY.search(raised.message) if "HTTP response code" in said else None
+    if body:  # the reason comes behind the beginning of what was answered
+        said = f"{said.partition(' with body')[0]}: {body.group(1) or body.group(2)}"
+    return shortened(said, 240)
 
 
-def excerpt(lines: list[str], raised: Raised) -> tuple[str, ...]:
-    """The lines of a traceback that say most: its user's own last call, and the exception."""
-    place = raised.place
+def source_of(lines: list[str], raised: Raised) -> str:
+    """Return the line of source code at the place of an exception; empty: its traceback does not show it."""
+    return next((line.strip() for line in _call_of(lines, raised)[1:]), "")
+
+
+def _call_of(lines: list[str], raised: Raised) -> list[str]:
+    """Return the lines of a traceback for its user's own last call: the file, and the source code."""
     call: list[str] = []
     for number in range(raised.first, raised.at):
         text = lines[number].strip()
-        if place and text.startswith('File "') and frame_in(text) == place:
+        if raised.place and text.startswith('File "') and frame_in(text) == raised.place:
             call = [line for line in lines[number : min(number + 2, raised.at)] if line.strip()]
+    return call
+
+
+def excerpt(lines: list[str], raised: Raised) -> tuple[str, ...]:
+    """Return the lines of a traceback that say most: its user's own last call, and the exception."""
+    call = _call_of(lines, raised)
     said = [line for line in lines[raised.at : raised.end] if line.strip()]
     most = MOST_LINES - 1 - len(call)
     if len(said) > most:
@@ -299,7 +463,7 @@ def excerpt(lines: list[str], raised: Raised) -> tuple[str, ...]:
 
 
 def ending(lines: list[str], most: int = MOST_LINES) -> tuple[str, ...]:
-    """The last lines that are not empty; what libraries tell of their start only where there is nothing else."""
+    """Return the last lines that say something; what libraries log at their start only if there is nothing else."""
     filled = [line for line in lines if line.strip()]
-    telling = [line for line in filled if not is_chatter(line)]
+    telling = [line for line in filled if not is_chatter(line) and _HAS_LETTERS.search(line)]
     return tuple(shortened(line) for line in (telling or filled)[-most:])

@@ -1,6 +1,6 @@
 """What known failures look like, as tables: exceptions, last words of a process, reasons of agents.
 
-The texts are those of TensorFlow 2.4 to 2.21, Keras 2 and 3, CPython, NCCL and the Linux kernel.
+A new rule is one row. The texts are those of TensorFlow 1.4 to 2.21, Keras 2 and 3, CPython, CUDA, NCCL and Linux.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from train.diagnosis.messages import HOST_HINT, ILLEGAL_HINT, OWN_PORT_HINT, PACKAGE_HINT
 from train.diagnosis.model import Kind
 from train.diagnosis.tracebacks import Raised
 
@@ -17,11 +18,13 @@ class Rule:
     """One way in which a kind of failure shows.
 
     Attributes:
-        kind: What it is.
+        kind: The class of the failure.
         text: Found in the message of the exception, or in the line.
-        types: Matches the whole short name of the exception; empty: any.
-        unless: Found in the text where it is something else after all; empty: nothing.
-        shared: Whether no single task is to blame: its tasks disagree with each other.
+        types: Matches the whole short name of the exception; None: any.
+        unless: Found in the text if it is something else after all; None: nothing.
+        shared: Whether no single task is to blame: the tasks disagree with each other.
+        clause: Replaces the clause of the kind; empty: it stays.
+        hint: Replaces the hint of the kind; empty: it stays.
     """
 
     kind: Kind
@@ -29,23 +32,36 @@ class Rule:
     types: re.Pattern[str] | None = None
     unless: re.Pattern[str] | None = None
     shared: bool = False
+    clause: str = ""
+    hint: str = ""
 
     def fits(self, raised: Raised) -> bool:
-        """Whether this exception is such a failure."""
+        """Return whether this exception is such a failure."""
         return (self.types is None or self.types.fullmatch(raised.short) is not None) and self.reads(raised.message)
 
     def reads(self, text: str) -> bool:
-        """Whether this text tells of such a failure."""
+        """Return whether this text reports such a failure."""
         return self.text.search(text) is not None and not (self.unless and self.unless.search(text))
 
 
-def _rule(kind: Kind, text: str, types: str = "", unless: str = "", *, shared: bool = False) -> Rule:
+def _rule(
+    kind: Kind,
+    text: str,
+    types: str = "",
+    unless: str = "",
+    *,
+    shared: bool = False,
+    clause: str = "",
+    hint: str = "",
+) -> Rule:
     return Rule(
         kind,
         re.compile(text),
         re.compile(types) if types else None,
         re.compile(unless) if unless else None,
         shared,
+        clause,
+        hint,
     )
 
 
@@ -55,30 +71,43 @@ def _rule(kind: Kind, text: str, types: str = "", unless: str = "", *, shared: b
 _COLLATERAL_TEXT = re.compile(
     r"Collective ops is aborted by|failed to connect to all addresses|Socket closed|recvmsg:|sendmsg:"
     r"|stopped sending heartbeats|heartbeat timeout|RPC: /tensorflow\.|Collective has timed out|Barrier "
-    r"|Deadline Exceeded|\[_Derived_\]|Additional GRPC error information from remote target"
+    r"|Deadline Exceeded|\[_Derived_\]|Unable to find the relevant tensor remote_handle"
     r"|RecvAsync is cancelled|remote process exited or there was a network error|Failed to pick subchannel"
-    r"|Horovod has been shut down"
+    r"|Horovod has been shut down|cluster registration failed|Unexpected task registered"
 )
+# The coordination service's own words: nobody else's lines have them, even without the prefix of TensorFlow's log.
+_COORDINATION_TEXT = re.compile(
+    r"Barrier timed out\. |stopped sending heartbeats|CoordinationService/\w|cluster registration failed"
+)
+# Stands in what a peer answered, too: the status tells that from silence.
+_REMOTE_TEXT = re.compile(r"Additional GRPC error information from remote target")
 # Words of gRPC that are too common anywhere but at the beginning of what an exception says.
 _COLLATERAL_HEAD = re.compile(
     r"OS Error|Endpoint read failed|Trying to connect an http1\.x server|Broken pipe|GOAWAY|Stream removed"
     r"|keepalive watchdog timeout|Transport closed|No route to host|Network is unreachable|Connection reset by peer"
+    r"|(?:Cancelled|CANCELLED)\s*$|\{\"created\".{0,200}\"description\":\"EOF\""
 )
 _COLLATERAL_TYPE = re.compile(
-    r"(?:Unavailable|DeadlineExceeded|Internal|Cancelled|Aborted|InvalidArgument)Error|InvalidArgument"
+    r"(?:Unavailable|DeadlineExceeded|Internal|Cancelled|Aborted|InvalidArgument|XlaRuntime|JaxRuntime)Error"
+    r"|InvalidArgument"
 )
 # A peer that ended and was started again, while this task went on.
 RESTARTED = re.compile(
     r"different incarnation|different device incarnation|has likely restarted|was probably restarted"
+    r"|incarnation doesn't match with one in the group|Graph handle is not found|Unable to find a context_id matching"
 )
-RESTARTED_FOR_SURE = re.compile(r"different device incarnation|was probably restarted")
+RESTARTED_FOR_SURE = re.compile(
+    r"different device incarnation|was probably restarted|Graph handle is not found|Unable to find a context_id"
+)
 TIMED_OUT = re.compile(r"Collective has timed out")
 # With these words no exception of TensorFlow is anything but collateral.
 _DERIVED = re.compile(r"Collective ops is aborted by|\[_Derived_\]")
 # Says what a peer reports of itself, or what the whole group disagrees on.
 _NEVER_COLLATERAL = re.compile(
     r"unknown device\.|Collective instance \d+ expected type|joining a group|that group has size"
-    r"|different (?:device )?incarnation|DNS resolution failed|Domain name not found|Name or service not known"
+    r"|Shape mismatch in the collective instance|found no source for broadcast"
+    r"|different (?:device )?incarnation|incarnation doesn't match"
+    r"|DNS resolution failed|Domain name not found|Name or service not known"
     r"|errors resolving |Address lookup failed"
 )
 
@@ -90,8 +119,39 @@ _MEMORY_TYPES = (
 _NO_MEMORY = r"OOM when allocating|[Oo]ut of memory|OUT_OF_MEMORY|[Ff]ailed to alloc"
 _MISSING = r"No such file or directory|[Nn]o files? matched|No file matching|[Ff]ailed to find any matching files"
 
+_FILE_TYPES = r"NotFoundError|InvalidArgumentError|UnknownError|OSError|IOError|ValueError|DataLossError"
+_CUDA_TYPES = (
+    r"(?:Internal|FailedPrecondition|NotFound|Unknown|InvalidArgument|Unimplemented|Runtime|XlaRuntime|JaxRuntime"
+    r"|Accelerator|CUDA\w*|Import|OS|Assertion)Error"
+)
+_IMPORTED = r"(?:Import|Attribute|Type|Runtime|NotFound|OS|Value|System|ModuleNotFound|VersionConflict|Version)Error"
+# Since TensorFlow 1 and in every release: where they are missing, the module is not TensorFlow.
+_ALWAYS = (
+    r"(?:distribute|Variable|constant|data|keras|io|train|nn|config|__version__|float32|zeros|ones|cast|reduce_sum|math"
+    r"|random|Tensor|function|test|image|saved_model|compat)"
+)
+_TENSORFLOW_1 = (
+    r"(?:Session|InteractiveSession|placeholder|app|flags|logging|contrib|ConfigProto|GPUOptions|get_variable"
+    r"|variable_scope|global_variables_initializer|global_variables|initialize_all_variables|set_random_seed"
+    r"|reset_default_graph|get_default_graph|trainable_variables|layers|log|to_float|to_int32|random_uniform"
+    r"|random_normal|truncated_normal|gfile|python_io|FIFOQueue|all_variables|mul|sub|estimator)"
+)
+
 EXCEPTIONS = (
     # The tasks disagree.
+    _rule(
+        Kind.MODELS_DIFFER,
+        r"Gather(?:V\d)?(?:_\d+)?(?: defined at|_device)[\s\S]{0,2000}Shape mismatch in the collective",
+        shared=True,
+        clause="the tasks gather tensors of different shapes",
+        hint="give the tensors the same shape in every task: drop the last, smaller batch (drop_remainder=True), or "
+        "pad them before they are gathered",
+    ),
+    _rule(
+        Kind.MODELS_DIFFER,
+        r"Shape mismatch in the collective instance|found no source for broadcast",
+        shared=True,
+    ),
     _rule(
         Kind.VERSION_MISMATCH,
         r"Collective instance \d+ expected type|expected data_type .{0,40} but got",
@@ -100,20 +160,33 @@ EXCEPTIONS = (
     _rule(
         Kind.WRONG_TF_CONFIG,
         r"unknown device\.|joining a group (?:with|that)|that group has size|different incarnation"
-        r"|has likely restarted",
+        r"|has likely restarted|incarnation doesn't match with one in the group|Unexpected task registered",
         types=_TF,
         unless=RESTARTED_FOR_SURE.pattern,
         shared=True,
+    ),
+    _rule(
+        Kind.PEER_UNREACHABLE,
+        r"Unable to find the relevant tensor remote_handle",
+        shared=True,
+        clause="a worker or parameter server was restarted, or could not be reached by another",
+        hint="read the logs of the parameter servers and of the task that the message names",
     ),
     _rule(Kind.WRONG_TF_CONFIG, r"The `task_id` \S+ exceeds the maximum id", types="ValueError"),
     _rule(Kind.WRONG_TF_CONFIG, r"Task index \S+ .{0,40}(?:out of range|not in)|Job \S+ .{0,20}not .{0,30}cluster"),
     _rule(
         Kind.WRONG_TF_CONFIG,
         r"TF_CONFIG|`?task_type`? .{0,60}(?:must|should|not) |cluster_spec.{0,60}(?:invalid|must|missing)"
-        r"|There is no chief .{0,40}cluster|Unrecognized task_type",
+        r"|There is no chief .{0,40}cluster|Unrecognized task_type|not a valid task_type|No such job in cluster",
         types=r"ValueError|RuntimeError|KeyError|TypeError",
     ),
-    # What a task has run out of.
+    _rule(
+        Kind.WRONG_TF_CONFIG,
+        r"^'?\d+'? has type (?:<class ')?str'?>?, but expected one of: \(?(?:<class ')?int",
+        types="TypeError",
+        clause="has a task index in TF_CONFIG that is text, not a number",
+    ),
+    # Resources that a task has used up.
     _rule(
         Kind.DISK_FULL,
         r"No space left on device|[Dd]isk quota exceeded|\[Errno 122\]|Disk is full",
@@ -134,7 +207,14 @@ EXCEPTIONS = (
     _rule(Kind.HOST_OUT_OF_MEMORY, r"", types=r"_?(?:Array)?MemoryError|ArrowMemoryError"),
     _rule(Kind.HOST_OUT_OF_MEMORY, r"node running low on memory", types="OutOfMemoryError"),
     _rule(Kind.HOST_OUT_OF_MEMORY, r"Cannot allocate memory", types=r"OSError|BlockingIOError|RuntimeError"),
-    # What stands in its way.
+    # Ports and names.
+    _rule(
+        Kind.PORT_IN_USE,
+        r"\[Errno 98\]|\[Errno 48\]",
+        types=r"OSError|error",
+        clause="could not open a port of the script's own: it was in use",
+        hint=OWN_PORT_HINT,
+    ),
     _rule(Kind.PORT_IN_USE, r"Could not start gRPC server|Address already in use"),
     _rule(
         Kind.NAME_RESOLUTION,
@@ -148,6 +228,59 @@ EXCEPTIONS = (
         types=r"(?:Internal|Unknown|Unavailable|Aborted|Cancelled|FailedPrecondition|InvalidArgument)Error",
     ),
     _rule(Kind.NCCL, r"\bNCCL (?:[Ee]rror|failure)|\bnccl\w+Error\b", types="RuntimeError"),
+    # The host's GPU, packages and permissions.
+    _rule(
+        Kind.GPU_FAILED,
+        r"Could not satisfy (?:explicit )?device specification .{0,300}GPU|No CUDA GPUs are available"
+        r"|no CUDA-capable device|CUDA_ERROR_NO_DEVICE",
+        types=_CUDA_TYPES,
+        clause="asks for a GPU that this host or this TensorFlow does not have",
+        hint="start the job on hosts with GPUs (fleet up --gpu TYPE), check nvidia-smi there, or let the script use "
+        "the devices that tf.config.list_logical_devices() returns",
+    ),
+    _rule(
+        Kind.GPU_FAILED,
+        r"DNN library is not found|DNN library initialization failed|libdevice(?:\.10\.bc)? not found"
+        r"|can't find libdevice|insufficient driver version|driver version is insufficient"
+        r"|NVIDIA driver on your system is too old"
+        r"|Found no NVIDIA driver|failed call to cuInit|CUDA_ERROR_(?!OUT_OF)[A-Z]|uncorrectable ECC"
+        r"|no kernel image is available|device kernel image is invalid|illegal memory access was encountered"
+        r"|device-side assert|unspecified launch failure|misaligned address|CUDA error: (?!out of memory)"
+        r"|cuda(?:Get|Set|Stream|Event|Launch|Memcpy)\w*\(?\)?.{0,60}(?:failed|error)|GPU is lost|fallen off the bus"
+        r"|CU(?:DNN|BLAS|SOLVER|FFT)_STATUS_(?!ALLOC_FAILED|NOT_INITIALIZED)[A-Z]"
+        r"|ptxas .{0,80}(?:fail|exit|not found)|Couldn't invoke ptxas|cudaErrorInsufficientDriver"
+        r"|not compiled with CUDA enabled"
+        r"|lib(?:cuda|cudart|cudnn|cublas|cufft|curand|cusolver|cusparse|nvinfer|nvrtc|nccl)[\w-]{0,20}\.so\S{0,12}: "
+        r"(?:cannot open|undefined symbol|version)",
+        types=_CUDA_TYPES,
+    ),
+    _rule(
+        Kind.PACKAGES,
+        r"cannot open shared object file|Library not loaded|DLL load failed",
+        types=_IMPORTED,
+        clause="lacks a library that a package needs",
+        hint="install the library on all hosts (libGL.so.1: `sudo apt-get install -y libgl1`, or the package "
+        "opencv-python-headless), or a build of the package that has it",
+    ),
+    _rule(
+        Kind.PACKAGES,
+        r"_ARRAY_API not found|compiled using NumPy 1\.x|numpy\.core\S* failed to import|numpy\.dtype size changed"
+        r"|[Bb]inary incompatibility|compiled against A[BP]I version|Descriptors cannot (?:not )?be created directly"
+        r"|GLIBC(?:XX)?_[\d.]+\S{0,2} not found|CXXABI_[\d.]+\S{0,2} not found|undefined symbol|invalid ELF header"
+        r"|wrong ELF class|file too short|Detected incompatible Protobuf|protobuf .{0,80}(?:gencode|runtime) version"
+        r"|'MessageFactory' object has no attribute|cannot enable executable stack|numpy\.core\.multiarray"
+        r"|cannot import name '\w{1,80}' from '(?:google\.protobuf|ml_dtypes|typing_extensions|wrapt|flatbuffers)\b"
+        r"|\bis required for a normal functioning of this module"
+        r"|(?:requires|needs) \S{1,60} ?[<>=!~]=? ?[\d.]+.{0,80}(?:but|found|have|installed)",
+        types=_IMPORTED,
+    ),
+    _rule(
+        Kind.PERMISSION,
+        r"HTTP response code 40[13]|\[Errno 13\]|\[Errno 30\]|Read-only file system|HTTP Error 40[13]"
+        r"|\bAccessDenied\b|does not have (?:permission|\S{1,80} access)",
+        types=r"\w+Error|Forbidden|Unauthorized|ClientError|PermissionDenied",
+    ),
+    _rule(Kind.PERMISSION, r"", types=r"PermissionError|PermissionDeniedError|PermissionDenied|UnauthenticatedError"),
     # Data and files.
     _rule(
         Kind.DATA_CANNOT_BE_SHARDED,
@@ -159,7 +292,18 @@ EXCEPTIONS = (
         r"End of sequence|[Yy]our input ran out of data|[Yy]our dataset iterator ran out of data",
         types=r"(?:OutOfRange|Cancelled|Value|Runtime|Unknown)Error|StopIteration",
     ),
-    _rule(Kind.DATA_RAN_OUT, r"Unexpected result of `?train_function`? \(Empty Logs\)", types="ValueError"),
+    _rule(
+        Kind.DATA_RAN_OUT,
+        r"Unexpected result of `?\w{4,7}_function`? \(Empty [Ll]ogs\)",
+        types="ValueError",
+        hint="give the data set at least one batch for every worker; a filter or a missing file may have left none",
+    ),
+    _rule(
+        Kind.SAVE_CONFLICT,
+        r"MergeV2Checkpoints|_temp(?:_[0-9a-f]+)?(?:/part-\d|; No such file)|\.tempstate\d+|Directory not empty",
+        types=r"(?:NotFound|FailedPrecondition|AlreadyExists|Unknown|OS|DataLoss|FileExists|FileNotFound|InvalidArgument)"
+        r"Error",
+    ),
     _rule(
         Kind.CHECKPOINT_NOT_SHARED,
         r"[Ff]ailed to find any matching files for \S*(?:ckpt|checkpoint|ck-\d)|ckpt-\d+.{0,80}No such file",
@@ -168,11 +312,11 @@ EXCEPTIONS = (
     _rule(
         Kind.FILE_NOT_FOUND,
         rf"{_MISSING}|Could not find directory|is not a directory",
-        types=r"NotFoundError|InvalidArgumentError|UnknownError|OSError|IOError|ValueError|DataLossError",
+        types=_FILE_TYPES,
         unless=r"undefined symbol|shared object",
     ),
     _rule(Kind.FILE_NOT_FOUND, r"HTTP response code 404|The specified key does not exist", types="NotFoundError"),
-    # Keras 3 where Keras 2 is meant.
+    # Keras 3 in place of Keras 2.
     _rule(
         Kind.KERAS_3,
         r"Attempt to convert a value \(PerReplica:"
@@ -181,6 +325,55 @@ EXCEPTIONS = (
         r"|Keras cannot be imported\. Check that it is installed"
         r"|`?keras\.optimizers\.legacy`? is not supported"
         r"|module 'keras\.\S{0,80}' has no attribute '(?:experimental|legacy)'",
+    ),
+)  # fmt: skip
+
+# What helps with exceptions of the script or the host that are of no other kind.
+SCRIPT_HINTS = (
+    _rule(
+        Kind.SCRIPT_EXCEPTION,
+        rf"module 'tensorflow' has no attribute '{_ALWAYS}'|module '(?:numpy|keras)' has no attribute "
+        r"'(?:array|float32|ndarray|zeros|layers|Model|Sequential)'|; '(?:tensorflow|keras|numpy)' is not a package",
+        types="AttributeError|ModuleNotFoundError",
+        hint="rename the file or directory of the script that has the same name as the package and hides it; if "
+        "there is none, install the package again",
+    ),
+    _rule(
+        Kind.SCRIPT_EXCEPTION,
+        r"partially initialized module '\S+' |\(most likely due to a circular import\)|consider renaming '",
+        types="AttributeError|ImportError",
+        hint="rename the script's file if it has the same name as a package or a module of Python; else remove the "
+        "circular import",
+    ),
+    _rule(
+        Kind.SCRIPT_EXCEPTION,
+        rf"module 'tensorflow' has no attribute '{_TENSORFLOW_1}'|No module named 'tensorflow\.(?:contrib|examples)"
+        r"|module 'tensorflow\S*' has no attribute '(?:GradientDescentOptimizer|AdamOptimizer"
+        r"|MonitoredTrainingSession|Supervisor|SyncReplicasOptimizer|get_or_create_global_step"
+        r"|Server|replica_device_setter)'",
+        types=r"AttributeError|ModuleNotFoundError|ImportError",
+        hint="the script is written for TensorFlow 1: convert it (tf_upgrade_v2, or import tensorflow.compat.v1), "
+        "and replace tf.contrib, which no version of TensorFlow 2 has",
+    ),
+    _rule(
+        Kind.SCRIPT_EXCEPTION,
+        r"EOF when reading a line",
+        types="EOFError",
+        hint="a task has no keyboard: give the answer as an argument (after --) or as a variable (-e NAME=VALUE)",
+    ),
+    _rule(
+        Kind.SCRIPT_EXCEPTION,
+        r"",
+        types=r"TBNotInstalledError",
+        hint="list tensorboard in requirements.txt beside the script",
+    ),
+    _rule(Kind.SCRIPT_EXCEPTION, r"/(?:site|dist)-packages/", types=r"ImportError", hint=PACKAGE_HINT),
+    _rule(
+        Kind.SCRIPT_EXCEPTION,
+        r"",
+        types=r"OSError|IOError|error|(?:Internal|Unknown|Unavailable|FailedPrecondition|Connection\w*|Timeout|URL|HTTP"
+        r"|SSL\w*|XlaRuntime|JaxRuntime|BrokenPipe|System|DataLoss)Error",
+        hint=HOST_HINT,
     ),
 )  # fmt: skip
 
@@ -227,7 +420,44 @@ LAST_WORDS = (
         r"|status: \w*(?:INTERNAL|Internal): .{0,80}out of memory",
         unless=r"not a failure",
     ),
-    _rule(Kind.PORT_IN_USE, r"Could not start gRPC server|Failed to add port to server"),
+    _rule(
+        Kind.PORT_IN_USE,
+        r"Could not start gRPC server|Failed to add port to server|No address added out of total"
+        r"|Failed to add any wildcard listeners|\"syscall\":\"bind\"|\bbind addr=\S{1,80}: Address already in use",
+    ),
+    _rule(
+        Kind.KILLED,
+        r"compiled to use \w{1,20} instructions, but these aren't available",
+        clause="runs on a CPU that lacks instructions of this TensorFlow",
+        hint=ILLEGAL_HINT,
+    ),
+    _rule(
+        Kind.GPU_FAILED,
+        r"CUDA_ERROR_(?:ILLEGAL|ECC|LAUNCH|MISALIGNED|UNCORRECTABLE|HARDWARE|INVALID_PTX|NO_BINARY)\w*"
+        r"|uncorrectable ECC|GPU has fallen off the bus",
+    ),
+    _rule(
+        Kind.PACKAGES,
+        r"GLIBC(?:XX)?_[\d.]+\S{0,2} not found|error while loading shared libraries: |symbol lookup error: ",
+    ),
+    _rule(
+        Kind.FILE_NOT_FOUND,
+        r"^fleet: cannot run \S{1,400}: its lines end with CR LF|\^M: bad interpreter|\$'\\r': command not found",
+        clause="could not run its program",
+        hint="convert the line ends of the file, for example with `sed -i 's/\\r$//' FILE`",
+    ),
+    _rule(
+        Kind.PERMISSION,
+        r"^fleet: cannot run \S{1,400}: Permission denied",
+        clause="could not run its program",
+        hint="make the file executable, for example with `chmod +x FILE`",
+    ),
+    _rule(
+        Kind.FILE_NOT_FOUND,
+        r"^fleet: cannot run \S{1,400}: (?:No such file|its interpreter)|: bad interpreter: ",
+        clause="could not run its program",
+        hint="put the program or its interpreter on every host, or name it by its path",
+    ),
     _rule(Kind.FILE_NOT_FOUND, r"can't open file '[^']{1,400}': \[Errno 2\]"),
     _rule(Kind.DISK_FULL, r"^(?!.*inotify).{0,200}: No space left on device"),
     _rule(
@@ -283,74 +513,51 @@ REASONS = (
 # Of a task that its own agent ended, these say why it did; anything else says only that it had to.
 OWN_REASONS = (Kind.DISK_FULL, Kind.HOST_OUT_OF_MEMORY, Kind.PREEMPTED)
 
-# --- how it is said -----------------------------------------------------------------------------------------------
+# --- statuses that peers answered with ----------------------------------------------------------------------------
 
-CLAUSES = {
-    Kind.SCRIPT_EXCEPTION: "raised an exception",
-    Kind.HOST_OUT_OF_MEMORY: "ran out of host memory",
-    Kind.GPU_OUT_OF_MEMORY: "ran out of GPU memory",
-    Kind.PORT_IN_USE: "could not listen: its port was in use",
-    Kind.PEER_UNREACHABLE: "could not be reached by its peers",
-    Kind.PEER_NEVER_STARTED: "never joined the others",
-    Kind.WRONG_TF_CONFIG: "has a TF_CONFIG that does not fit the cluster",
-    Kind.VERSION_MISMATCH: "runs another version than its peers",
-    Kind.DATA_RAN_OUT: "ran out of data",
-    Kind.DATA_CANNOT_BE_SHARDED: "has a data set that cannot be shared out among the workers",
-    Kind.FILE_NOT_FOUND: "did not find a file",
-    Kind.CHECKPOINT_NOT_SHARED: "does not have the checkpoint that the others have",
-    Kind.NCCL: "failed in NCCL",
-    Kind.NAME_RESOLUTION: "could not resolve a host's name",
-    Kind.DISK_FULL: "ran out of disk space",
-    Kind.PREEMPTED: "was preempted",
-    Kind.KILLED: "was killed",
-    Kind.HANG: "made no progress",
-    Kind.DEADLINE: "did not end in time",
-    Kind.KERAS_3: "failed on Keras 3, which cannot do this with several workers or has another name for it",
-    Kind.STOPPED_EARLY: "exited with code 0 while the others were still training",
-    Kind.UNKNOWN: "failed",
-}
+# With these the peer did not answer at all: DEADLINE_EXCEEDED and UNAVAILABLE, of gRPC.
+_SILENT = {4, 14}
+_CANCELLED = 1  # by the caller's own abort: it says nothing of the peer
+_STATUS = re.compile(r"grpc_status\"?: ?(\d{1,2})")
+_STATUS_NAMES = {
+    "CANCELLED": 1, "UNKNOWN": 2, "INVALID_ARGUMENT": 3, "DEADLINE_EXCEEDED": 4, "NOT_FOUND": 5, "ALREADY_EXISTS": 6,
+    "PERMISSION_DENIED": 7, "RESOURCE_EXHAUSTED": 8, "FAILED_PRECONDITION": 9, "ABORTED": 10, "OUT_OF_RANGE": 11,
+    "UNIMPLEMENTED": 12, "INTERNAL": 13, "UNAVAILABLE": 14, "DATA_LOSS": 15,
+}  # fmt: skip
+_TYPES_OF = {name.replace("_", "").lower() + "error": number for name, number in _STATUS_NAMES.items()}
+_NAMED_STATUS = re.compile(rf"\b({'|'.join(_STATUS_NAMES)}): |\b(\w{{5,24}}Error): ")
 
-SHARED_CLAUSES = {
-    Kind.VERSION_MISMATCH: "the tasks run different programs or different versions of TensorFlow or Keras",
-    Kind.WRONG_TF_CONFIG: "the tasks do not agree on the cluster: TF_CONFIG differs between them, or an index "
-    "is in use twice",
-    Kind.CHECKPOINT_NOT_SHARED: "the tasks resumed from different checkpoints",
-}
 
-HINTS = {
-    Kind.SCRIPT_EXCEPTION: "correct the script where the traceback points",
-    Kind.HOST_OUT_OF_MEMORY: "use a smaller batch, cache or shuffle buffer, or hosts with more memory",
-    Kind.GPU_OUT_OF_MEMORY: "use a smaller batch a worker, or GPUs with more memory; see nvidia-smi on the host for "
-    "other processes",
-    Kind.PORT_IN_USE: "find the process that has the port with ss -ltnp on the host; end it, or use another port",
-    Kind.PEER_UNREACHABLE: "check that the host is up, and that its firewall lets in the others on all TCP ports",
-    Kind.PEER_NEVER_STARTED: "see its log and its host; check that the firewall lets the other hosts in on its port",
-    Kind.WRONG_TF_CONFIG: "give every task the same cluster in TF_CONFIG, in the same order, and an index of "
-    "its own; let nothing in the script set it",
-    Kind.VERSION_MISMATCH: "install the same TensorFlow and Keras on all hosts, set TF_USE_LEGACY_KERAS alike "
-    "on all, and start them from the same checkpoint",
-    Kind.DATA_RAN_OUT: "give every worker the same number of batches: repeat() the data set and set steps_per_epoch",
-    Kind.DATA_CANNOT_BE_SHARDED: "set the data set's option experimental_distribute.auto_shard_policy to "
-    "tf.data.experimental.AutoShardPolicy.DATA, or give it at least as many files as there are workers",
-    Kind.FILE_NOT_FOUND: "put the file on every host at that path, or beside the script so that it is pushed with it",
-    Kind.CHECKPOINT_NOT_SHARED: "keep checkpoints in the job's checkpoint folder or on storage that all hosts share, "
-    "so that all tasks resume from the same one",
-    Kind.NCCL: "run it with --env NCCL_DEBUG=INFO to see what NCCL says; open all TCP ports among the hosts, and "
-    "name their interface in NCCL_SOCKET_IFNAME",
-    Kind.NAME_RESOLUTION: "use addresses in place of names, or make the name known on every host",
-    Kind.DISK_FULL: "free space on the host, or take hosts with larger disks",
-    Kind.PREEMPTED: "fleet up replaces the host; --preemptions N lets a job continue after N losses",
-    Kind.KILLED: "the kernel log of the host (dmesg -T) may say why",
-    Kind.HANG: "see in the logs what each task was doing; --on-hang restart restarts a job that hangs",
-    Kind.DEADLINE: "give it more time with --timeout, or let it do less",
-    Kind.KERAS_3: "install tf-keras on all hosts and set TF_USE_LEGACY_KERAS=1",
-    Kind.STOPPED_EARLY: "let every worker take the same number of steps",
-    Kind.UNKNOWN: "",
-}
+def status_in(text: str) -> int | None:
+    """Return the status of gRPC that a text carries: the number if it has one, else the first name; None: none."""
+    found = _STATUS.search(text)
+    if found:
+        return int(found.group(1))
+    for named in _NAMED_STATUS.finditer(text):
+        number = _STATUS_NAMES.get(named.group(1) or "") or _TYPES_OF.get((named.group(2) or "").lower())
+        if number:
+            return number
+    return None
+
+
+def is_silence(status: int | None) -> bool:
+    """Return whether a peer that is reported with this status did not answer; without one it is taken for silent."""
+    return status is None or status in _SILENT
+
+
+def is_answer(status: int | None) -> bool:
+    """Return whether a peer answered with an error of its own."""
+    return status is not None and status not in _SILENT and status != _CANCELLED
+
+
+def type_of(status: int) -> str:
+    """Return the name of TensorFlow's exception for a status: ``InvalidArgumentError``."""
+    name = next((name for name, number in _STATUS_NAMES.items() if number == status), "UNKNOWN")
+    return "".join(word.capitalize() for word in name.split("_")) + "Error"
 
 
 def is_collateral(raised: Raised) -> bool:
-    """Whether an exception only tells that a peer is gone, or that one's own failure aborted the collective."""
+    """Return whether an exception only reports that a peer is gone, or that a failure aborted the collective."""
     return not _NEVER_COLLATERAL.search(raised.message) and any(_is_collateral(one) for one in raised.chain())
 
 
@@ -363,21 +570,34 @@ def _is_collateral(raised: Raised) -> bool:
 
 
 def tells_of_peers(text: str) -> bool:
-    """Whether a text is of the kind that collateral failures leave."""
-    return _COLLATERAL_TEXT.search(text) is not None
+    """Return whether a text is of the kind that collateral failures leave."""
+    if _COLLATERAL_TEXT.search(text):
+        return True
+    return _REMOTE_TEXT.search(text) is not None and not is_answer(status_in(text))
+
+
+def is_of_coordination(text: str) -> bool:
+    """Return whether a text is the coordination service's, whoever printed it."""
+    return _COORDINATION_TEXT.search(text) is not None
 
 
 def rule_of(raised: Raised) -> Rule | None:
-    """The rule that fits an exception, or else what directly caused it."""
+    """Return the rule that fits an exception, or else its direct cause."""
     one: Raised | None = raised
     while one:
         for rule in EXCEPTIONS:
             if rule.fits(one):
                 return rule
-        one = one.before if one.caused else None
+        # An iterator of TensorFlow that is at its end raises StopIteration while it handles OutOfRangeError.
+        one = one.before if one.caused or one.short == "StopIteration" else None
     return None
 
 
+def hint_of(raised: Raised) -> str:
+    """Return what helps with an exception that no rule classifies; empty: not known."""
+    return next((rule.hint for rule in SCRIPT_HINTS if rule.fits(raised)), "")
+
+
 def reading(text: str, rules: tuple[Rule, ...]) -> Rule | None:
-    """The first of `rules` that reads `text`."""
+    """Return the first of `rules` that reads `text`."""
     return next((rule for rule in rules if rule.reads(text)), None)

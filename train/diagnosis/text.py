@@ -14,7 +14,8 @@ _LEAST_SHARE = 0.2  # of all lines have a prefix that is one
 _LEAST_OBJECTS = 0.5  # of all lines are objects of JSON, where they are meant to be
 _TEXT_KEYS = ("log", "message", "msg", "textPayload")
 
-_BREAK = re.compile(r"\r\n|\n|\r")
+_BREAK = re.compile(r"\r?\n")
+_NO_WORDS = re.compile(r"[\W\d_]+")
 _CONTROL = re.compile(
     r"\x1b\[[0-?]{0,32}[ -/]{0,8}[@-~]"  # colours and cursor
     r"|\x1b\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)"  # window titles
@@ -34,22 +35,50 @@ _LOGGED = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9}: [DIWEF] \S)"
 )
 _CALL = re.compile(r'(?:(?<=\S)|(?<=\S ))  File "(?=[^"]{1,300}", line \d)')
-_CHATTER = re.compile(r"(?:\S+ \S+: )?[DIW](?:\d{4})? |(?:DEBUG|INFO):|WARNING: All|To enable")
+_CHATTER = re.compile(
+    r"(?:\S+ \S+: )?[DIW](?:\d{4})? |(?:DEBUG|INFO):|WARNING: All|To enable|\S{1,80}:\d+:\d+ \[\d+\] NCCL INFO"
+)
+# What stands before the words of an error that TensorFlow, absl or NCCL logged, and what they log at every start.
+_ERROR_PREFIX = re.compile(
+    r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [EF]|[EF]\d{4} \d\d:\d\d:\d{2,12}\.?\d* +\d+) \S{1,120}:\d+\] "
+    r"|ERROR:[\w.]{1,40}:|\S{1,80}:\d+:\d+ \[\d+\] (?:\S{1,60}:\d+ )?(?=NCCL WARN )"
+)
+_AT_START = re.compile(r"failed call to cuInit|Unable to register cu\w+ factory|[Aa]ttempting to register factory")
 _PROGRESS = re.compile(
     r"\b(?:epoch|step|iter|iteration|batch)s?\b\W{0,4}\d"
     r"|\b\w{0,24}loss\W{1,4}[-+]?(?:\d|nan|inf)"
     r"|^\s*\d+/(?:\d+|Unknown)\s+(?:\[|━|-\s|\d+m?s)",
     re.IGNORECASE,
 )
+_BAR = re.compile(r"^\s*\d+/(?:\d+|Unknown)\s+(?:\[|━|-\s|\d+m?s)|\d{1,3}(?:\.\d+)?%\s?[|\[]")
 
 
 def lines_of(data: bytes) -> list[str]:
-    """The lines of a log, cleaned and without the prefix that a launcher may have put before each.
+    """Return the lines of a log, cleaned and without the prefix that a launcher may have put before each.
 
-    A carriage return ends a line as a newline does. Of a line longer than 4 KiB the middle is left out.
+    A carriage return ends a line as a newline does, but of a progress bar that is drawn again and again only the
+    last state is left. The middle of a line longer than 4 KiB is left out.
     """
     text = data.decode("utf-8", "replace")
-    return _unprefixed([_clean(line) for line in _unpacked(_BREAK.split(text))])
+    return _unprefixed([_clean(part) for line in _unpacked(_BREAK.split(text)) for part in _drawn(line)])
+
+
+def _drawn(line: str) -> list[str]:
+    """Return what carriage returns separate in a line, without the earlier states of what was drawn over."""
+    parts = line.split("\r")
+    if len(parts) == 1:
+        return parts
+    shown = [part for part in parts if part.strip("\x08 ")]
+    following = [*shown, ""][1:]
+    return [part for part, after in zip(shown, following, strict=True) if not _is_redrawn(part, after)] or [""]
+
+
+def _is_redrawn(part: str, after: str) -> bool:
+    """Return whether `after` is a later state of the same line: a progress bar, or the same words."""
+    if not after:
+        return False
+    clean = _clean(part)
+    return _BAR.search(clean[:400]) is not None or _NO_WORDS.sub("", clean) == _NO_WORDS.sub("", _clean(after))
 
 
 def _unpacked(lines: list[str]) -> list[str]:
@@ -84,8 +113,14 @@ def is_chatter(line: str) -> bool:
     return is_noise(line) and _CHATTER.match(line) is not None
 
 
+def error_in(line: str) -> str:
+    """Return the words of an error or warning that a library logged, without its prefix; empty: it is none."""
+    found = _ERROR_PREFIX.match(line)
+    return line[found.end() :].strip() if found and not _AT_START.search(line) else ""
+
+
 def is_progress(line: str) -> bool:
-    """Whether this line tells that training goes on."""
+    """Return whether this line reports that training continues."""
     return _PROGRESS.search(line[:400]) is not None
 
 

@@ -120,11 +120,17 @@ def find_all(lines: list[str]) -> list[Raised]:
             continue
         raised, after = _parse(lines, at)
         if raised:
-            before = found[-1] if link and found else None
-            found.append(_linked(raised, before, caused=link == CAUSE))
+            before = found[-1] if found and (link or _is_quoted(raised, found[-1], lines)) else None
+            found.append(_linked(raised, before, caused=link != CONTEXT))
             link = ""
         at = after
     return found
+
+
+def _is_quoted(raised: Raised, outer: Raised, lines: list[str]) -> bool:
+    """Return whether a traceback stands in the message of another exception, as those of callbacks do."""
+    between = lines[outer.end : raised.first]
+    return f"{raised.short}: " in outer.message and not any(line.strip() for line in between)
 
 
 def _linked(raised: Raised, before: Raised | None, *, caused: bool) -> Raised:

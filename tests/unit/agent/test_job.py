@@ -192,6 +192,25 @@ def test_a_command_that_cannot_be_run_fails_the_job_and_says_so_in_the_log(conne
     assert story.exit == Exit(code=127)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("#!/bin/sh\r\nexit 0\r\n", "its lines end with CR LF, as on Windows; Linux needs LF"),
+        ("#!/nowhere/perl -w\nexit 0\n", "its interpreter /nowhere/perl is not on this host"),
+    ],
+)
+def test_a_program_that_cannot_be_run_says_what_is_wrong_with_it(
+    connect: Connect, tmp_path: Path, text: str, why: str
+) -> None:
+    program = tmp_path / "run.sh"
+    program.write_bytes(text.encode())
+    program.chmod(0o755)
+    agent = connect()
+    committed([agent], "shebang", Bundle("pass"), command=[str(program)])
+    story = follow(agent, Follow("shebang", "worker-0"))
+    assert story.log == f"fleet: cannot run {program}: {why}\n".encode()
+
+
 def test_daemons_and_children_of_a_task_do_not_outlive_it(connect: Connect) -> None:
     agent = connect()
     script = """

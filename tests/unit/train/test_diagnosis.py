@@ -62,7 +62,7 @@ EXCEPTIONS = [
     (Kind.DATA_RAN_OUT, ERRORS + "CancelledError: 2 root error(s) found.\n  (0) CANCELLED:  Operation was cancelled\n\t [[{{node IteratorGetNext}}]]\n  (1) OUT_OF_RANGE:  End of sequence\n\t [[{{node IteratorGetNext}}]]\n0 successful operations."),
     (Kind.FILE_NOT_FOUND, ERRORS + "NotFoundError: /data/labels.txt; No such file or directory [Op:ReadFile]"),
     (Kind.SCRIPT_EXCEPTION, ERRORS + "NotFoundError: Key layer_with_weights-0/bias not found in checkpoint"),
-    (Kind.SCRIPT_EXCEPTION, "ImportError: libcublas.so.12: cannot open shared object file: No such file or directory"),
+    (Kind.GPU_FAILED, "ImportError: libcublas.so.12: cannot open shared object file: No such file or directory"),
     (Kind.SCRIPT_EXCEPTION, ERRORS + "UnavailableError: Error executing an HTTP request: libcurl code 56 meaning 'Failure when receiving data from the peer', error details: Recv failure: Connection reset by peer"),
     (Kind.KERAS_3, "ImportError: Keras cannot be imported. Check that it is installed."),
     (Kind.SCRIPT_EXCEPTION, "ConnectionRefusedError: [Errno 111] Connection refused"),

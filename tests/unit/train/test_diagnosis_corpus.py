@@ -1,8 +1,9 @@
 # ruff: noqa: E501 - one row a line
 """Real logs, each from a run of two or three workers that failed in a way that was made on purpose.
 
-Paths in them were made neutral and lines of TensorFlow's start-up were taken out; every other byte is as it was.
-Those in `v215-*` are of TensorFlow 2.15.1, all others of 2.21.0; in `mixed` worker 0 has the one, worker 1 the other.
+Paths and addresses in them were made neutral and lines of TensorFlow's start-up were taken out; every other byte is
+as it was. Those in `v215-*` are of TensorFlow 2.15.1, all others of 2.21.0; in `mixed` worker 0 has the one, worker 1
+the other. Those with a `job.json` are whole jobs, run by `fleet train`; their scripts are beside the logs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from train.agent.records import Exit, Outcome
+from train.agent.records import Exit, Outcome, Stalled
 from train.diagnosis import Kind, TaskEvidence, diagnose
 
 LOGS = Path(__file__).with_name("logs")
@@ -81,6 +82,56 @@ EXPECTED: dict[str, tuple[str, Kind, str, str, str]] = {
     "v215-sigstop": ("worker-1", Kind.PEER_UNREACHABLE, "worker-0 lost worker-1", "", "worker-0"),
     "v215-sigstop0": ("worker-0", Kind.PEER_UNREACHABLE, "stopped answering worker-1", "", "worker-1"),
 }  # fmt: skip
+# Jobs that `fleet train` ran: task, kind, what the sentence says, where it was raised, what the hint says.
+JOBS: dict[str, tuple[str, Kind, str, str, str]] = {
+    "assertion": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised AssertionError: total 8.0 at step 4 at task.py:16 in <module>", "task.py:16 in <module>", "correct the script where the traceback points"),
+    "bar-killed": ("worker-1", Kind.KILLED, "was killed by SIGKILL", "", "the kernel log of the host"),
+    "barrier": ("worker-1", Kind.HANG, "did not come to the barrier 'data-ready', at which worker-0 waited", "", "read in the logs what each task was doing; --on-"),
+    "check-numerics": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised InvalidArgumentError: loss is not a number : Tensor had Inf values at task.py:17 in <module>", "task.py:17 in <module>", "correct the script where the traceback points"),
+    "crlf": ("worker-1", Kind.FILE_NOT_FOUND, "could not run its program: fleet: cannot run ./run.sh: its lines end with CR LF, as on Windows; Linu", "", "convert the line ends of the file, for example w"),
+    "custom-op-abi": ("worker-0", Kind.PACKAGES, "has packages that do not work together: NotFoundError: ./op.so: undefined symbol: TF_ThisSymbolIsOld", "task.py:14 in <module>", "install versions that work together on all hosts"),
+    "download": ("worker-0", Kind.NAME_RESOLUTION, "could not resolve a host's name: Exception: URL fetch failure on http://data.example.invalid/train.n", "task.py:9 in <module>", "use addresses in place of names, or make the nam"),
+    "dtype": ("", Kind.VERSION_MISMATCH, "the tasks run different programs or different versions of TensorFlow or Keras (InternalError: Collec", "task.py:18 in <module>", "install the same TensorFlow and Keras on all hos"),
+    "empty-logs": ("worker-1", Kind.DATA_RAN_OUT, "ran out of data: ValueError: Unexpected result of `train_function` (Empty logs). This could be due t", "task.py:17 in <module>", "give the data set at least one batch for every w"),
+    "extra-layer": ("", Kind.MODELS_DIFFER, "the models of the tasks differ (InvalidArgumentError: Shape mismatch in the collective instance 105.", "task.py:12 in <module>", "build the same model in every task: from the sam"),
+    "gather-last-batch": ("", Kind.MODELS_DIFFER, "the tasks gather tensors of different shapes (InvalidArgumentError: Shape mismatch in the collective", "task.py:19 in <module>", "give the tensors the same shape in every task: d"),
+    "generator-shape": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised TypeError: `generator` yielded an element of shape (5,) where an element of shape (4,) was ex", "task.py:22 in <module>", "correct the script where the traceback points"),
+    "graph-assertion": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised InvalidArgumentError: assertion failed: [label out of range] [Condition x < y did not hold el", "task.py:16 in <module>", "correct the script where the traceback points"),
+    "interrupt": ("worker-1", Kind.KILLED, "was interrupted by SIGINT or KeyboardInterrupt at task.py:12 in <module>", "", "find out who sent the signal, or where the scrip"),
+    "keras3": ("worker-0", Kind.KERAS_3, "failed on Keras 3, which does not support this with several workers or names it differently: ValueEr", "task.py:15 in <module>", "use Keras 2: import keras from tensorflow (`from"),
+    "keyboard": ("worker-0", Kind.SCRIPT_EXCEPTION, "raised EOFError: EOF when reading a line at task.py:9 in <module>", "task.py:9 in <module>", "a task has no keyboard: give the answer as an ar"),
+    "library-missing": ("worker-0", Kind.PACKAGES, "lacks a library that a package needs: ImportError: libGLx.so.1: cannot open shared object file: No s", "task.py:12 in <module>", "install the library on all hosts (libGL.so.1: `s"),
+    "no-chief": ("", Kind.HANG, "no first step within 30 s: no task waits for another; all tasks wait in Server.join for a chief, and", "", "start the job with the roles that ParameterServe"),
+    "no-gpu": ("worker-1", Kind.GPU_FAILED, "asks for a GPU that this host or this TensorFlow does not have: InvalidArgumentError: Could not sati", "task.py:11 in <module>", "start the job on hosts with GPUs (fleet up --gpu"),
+    "oom-in-step": ("worker-1", Kind.HOST_OUT_OF_MEMORY, "ran out of host memory: ResourceExhaustedError: OOM when allocating tensor with shape[1048576,104857", "task.py:17 in <module>", "use a smaller batch, cache or shuffle buffer, or"),
+    "open-files": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised OSError: [Errno 24] Too many open files: '/home/ubuntu/job/task.py' at task.py:12 in <listcom", "task.py:12 in <listcomp>", "compare the message with the host's files, packa"),
+    "order": ("", Kind.VERSION_MISMATCH, "the tasks run different programs or different versions of TensorFlow or Keras (InternalError: Collec", "task.py:24 in <module>", "install the same TensorFlow and Keras on all hos"),
+    "out-of-range": ("worker-1", Kind.DATA_RAN_OUT, "ran out of data: OutOfRangeError: End of sequence", "task.py:22 in <module>", "give every worker the same number of batches: re"),
+    "own-port": ("worker-1", Kind.PORT_IN_USE, "could not listen on port 23456, which was in use. fleet gave it port 2222: the script sets TF_CONFIG", "task.py:11 in <module>", "use the TF_CONFIG that fleet sets, and do not se"),
+    "own-socket": ("worker-1", Kind.PORT_IN_USE, "could not open a port of the script's own: it was in use: OSError: [Errno 98] Address already in use", "task.py:11 in <module>", "use the TF_CONFIG that fleet sets, and do not se"),
+    "permission": ("worker-1", Kind.PERMISSION, "was denied access: PermissionDeniedError: /etc/experiment; Permission denied", "task.py:13 in <module>", "give the job's account access to what the messag"),
+    "permission-python": ("worker-0", Kind.PERMISSION, "was denied access: PermissionError: [Errno 13] Permission denied: '/etc/run.log'", "task.py:12 in <module>", "give the job's account access to what the messag"),
+    "protobuf": ("worker-1", Kind.PACKAGES, "has packages that do not work together: TypeError: Descriptors cannot be created directly.", "old_pb2.py:3 in <module>", "install versions that work together on all hosts"),
+    "ps-frozen": ("ps-0", Kind.STOPPED_EARLY, "exited with code 0 while the others were still training", "", "let the parameter server wait in Server.join() u"),
+    "ps-killed": ("ps-0", Kind.KILLED, "was killed by SIGKILL", "", "the kernel log of the host"),
+    "ps-raises": ("chief-0", Kind.SCRIPT_EXCEPTION, "raised InvalidArgumentError: assertion failed: [label out of range] [Condition x < y did not hold el", "task.py:29 in <module>", "correct the script where the traceback points"),
+    "py-function": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised ValueError: bad row 12 at task.py:11 in read", "task.py:11 in read", "correct the script where the traceback points"),
+    "restarted-peer": ("worker-1", Kind.PEER_UNREACHABLE, "worker-0 lost worker-1 (10.0.0.3): it was frozen, cut off from the network, or ended", "", "check that the host is up, and that its firewall"),
+    "restore-shape": ("", Kind.MODELS_DIFFER, "the models of the tasks differ (InvalidArgumentError: Shape mismatch in the collective instance 100.", "task.py:12 in <module>", "build the same model in every task: from the sam"),
+    "same-checkpoint": ("worker-1", Kind.SAVE_CONFLICT, "could not save: another process changed the same files at the same time: InvalidArgumentError: allow", "task.py:13 in <module>", "let each task save to a directory of its own (FL"),
+    "same-folder": ("worker-1", Kind.SAVE_CONFLICT, "could not save: another process changed the same files at the same time: NotFoundError: /tmp/shared-", "task.py:15 in <module>", "let each task save to a directory of its own (FL"),
+    "shadow": ("worker-0", Kind.SCRIPT_EXCEPTION, "raised AttributeError: module 'tensorflow' has no attribute 'distribute' at task.py:3 in <module>", "task.py:3 in <module>", "rename the file or directory of the script that"),
+    "shape-vocabulary": ("", Kind.MODELS_DIFFER, "the models of the tasks differ (InvalidArgumentError: Shape mismatch in the collective instance 103.", "task.py:11 in <module>", "build the same model in every task: from the sam"),
+    "sigill": ("worker-1", Kind.KILLED, "crashed: its CPU does not have an instruction (SIGILL)", "", "the CPU lacks instructions (for example AVX) tha"),
+    "steps-differ": ("worker-1", Kind.STOPPED_EARLY, "exited with code 0 while the others were still training", "", "let every worker take the same number of steps"),
+    "stop-iteration": ("worker-1", Kind.DATA_RAN_OUT, "ran out of data: StopIteration", "task.py:16 in <module>", "give every worker the same number of batches: re"),
+    "sys-exit": ("worker-1", Kind.UNKNOWN, "exited with code 1 without a traceback; its last words: no labels.txt: run prepare.py first", "", ""),
+    "tensorboard": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised TBNotInstalledError: TensorBoard is not installed, missing implementation for tf.summary.scal", "task.py:13 in <module>", "list tensorboard in requirements.txt beside the"),
+    "tf-config-index": ("worker-0", Kind.SCRIPT_EXCEPTION, "raised TypeError: 'str' object cannot be interpreted as an integer at task.py:9 in <module>", "task.py:9 in <module>", "correct the script where the traceback points"),
+    "tf-config-type": ("worker-1", Kind.WRONG_TF_CONFIG, "has a TF_CONFIG that does not fit the cluster: ValueError: Unrecognized task_type: master, valid tas", "task.py:11 in <module>", "give every task the same cluster in TF_CONFIG, i"),
+    "tf1": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised AttributeError: module 'tensorflow' has no attribute 'app' at task.py:3 in <module>", "task.py:3 in <module>", "the script is written for TensorFlow 1: convert"),
+    "tf1-contrib": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised ModuleNotFoundError: No module named 'tensorflow.contrib' at task.py:2 in <module>", "task.py:2 in <module>", "the script is written for TensorFlow 1: convert"),
+}  # fmt: skip
 # Those in which all tasks exited with code 0, whatever their logs say.
 SUCCEEDED = ("k-ranout", "stagger", "thread")
 
@@ -90,13 +141,35 @@ def evidence(case: str) -> list[TaskEvidence]:
     found = []
     for task, end in ends.items():
         log = (LOGS / case / f"{task}.log").read_bytes()
-        ended = Exit(end["code"], end["signal"]) if end["at"] else None
-        found.append(TaskEvidence(task, "", task, ended, 1.7e9 + end["at"], "", end["ours"], log, log[:16384]))
+        known = bool(end["at"])
+        found.append(
+            TaskEvidence(
+                task,
+                end.get("address", ""),
+                task,
+                Exit(end["code"], end["signal"]) if known else None,
+                1.7e9 + end["at"],
+                end.get("reason", ""),
+                end["ours"],
+                log,
+                log[:16384],
+                end.get("role", ""),
+                Stalled(**end["stalled"]) if "stalled" in end else None,
+                end.get("port", 0),
+            )
+        )
     return found
 
 
+def how_it_ended(case: str) -> tuple[str, str]:
+    """The task that failed first and the reason, as the agents reported them."""
+    file = LOGS / case / "job.json"
+    job = json.loads(file.read_text()) if file.exists() else {"first_task": "", "reason": ""}
+    return job["first_task"], job["reason"]
+
+
 def test_every_log_has_its_verdict() -> None:
-    assert {*EXPECTED, *SUCCEEDED} == {folder.name for folder in LOGS.iterdir()}
+    assert {*EXPECTED, *JOBS, *SUCCEEDED} == {folder.name for folder in LOGS.iterdir()}
 
 
 @pytest.mark.parametrize("case", EXPECTED)
@@ -111,6 +184,18 @@ def test_verdict(case: str) -> None:
     assert 0 < len(verdict.lines) <= 12
     assert bool(verdict.hint) == (kind is not Kind.UNKNOWN)
     assert not re.search(r"[\x00-\x08\x0a-\x1f]", "".join((verdict.sentence, *verdict.lines)))
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_verdict_on_a_job(case: str) -> None:
+    task, kind, says, place, hint = JOBS[case]
+    verdict = diagnose(evidence(case), Outcome.FAILED, *how_it_ended(case))
+    assert verdict is not None
+    assert (verdict.kind, verdict.task) == (kind, task), verdict.sentence
+    assert says in verdict.sentence
+    assert verdict.traceback == place
+    assert hint in verdict.hint
+    assert bool(verdict.hint) == (kind is not Kind.UNKNOWN)
 
 
 @pytest.mark.parametrize("case", [*EXPECTED, *SUCCEEDED])

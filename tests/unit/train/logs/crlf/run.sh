@@ -1,0 +1,3 @@
+#!/bin/bash
+echo hello
+exit 3

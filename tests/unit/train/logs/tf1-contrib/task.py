@@ -1,0 +1,4 @@
+import tensorflow as tf
+from tensorflow.contrib import slim
+
+print(slim, tf.__version__)

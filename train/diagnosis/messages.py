@@ -1,0 +1,108 @@
+"""Sentences and hints of the verdicts, one of each for every kind; a rule may have its own."""
+
+from __future__ import annotations
+
+from train.diagnosis.model import Kind
+
+# After the name of the task.
+CLAUSES = {
+    Kind.SCRIPT_EXCEPTION: "raised an exception",
+    Kind.HOST_OUT_OF_MEMORY: "ran out of host memory",
+    Kind.GPU_OUT_OF_MEMORY: "ran out of GPU memory",
+    Kind.GPU_FAILED: "failed in its GPU, the driver, or the CUDA libraries",
+    Kind.PACKAGES: "has packages that do not work together",
+    Kind.PERMISSION: "was denied access",
+    Kind.PORT_IN_USE: "could not listen: its port was in use",
+    Kind.PEER_UNREACHABLE: "could not be reached by its peers",
+    Kind.PEER_NEVER_STARTED: "never joined the others",
+    Kind.SERVICE_UNREACHABLE: "could not reach a service that is not a task of this job",
+    Kind.WRONG_TF_CONFIG: "has a TF_CONFIG that does not fit the cluster",
+    Kind.VERSION_MISMATCH: "runs another version than its peers",
+    Kind.MODELS_DIFFER: "has another model than its peers",
+    Kind.DATA_RAN_OUT: "ran out of data",
+    Kind.DATA_CANNOT_BE_SHARDED: "has a data set that cannot be divided among the workers",
+    Kind.FILE_NOT_FOUND: "did not find a file",
+    Kind.SAVE_CONFLICT: "could not save: another process changed the same files at the same time",
+    Kind.CHECKPOINT_NOT_SHARED: "does not have the checkpoint that the others have",
+    Kind.NCCL: "failed in NCCL",
+    Kind.NAME_RESOLUTION: "could not resolve a host's name",
+    Kind.DISK_FULL: "ran out of disk space",
+    Kind.PREEMPTED: "was preempted",
+    Kind.KILLED: "was killed",
+    Kind.HANG: "made no progress",
+    Kind.DEADLINE: "did not end in time",
+    Kind.KERAS_3: "failed on Keras 3, which does not support this with several workers or names it differently",
+    Kind.STOPPED_EARLY: "exited with code 0 while the others were still training",
+    Kind.UNKNOWN: "failed",
+}
+
+# Of all tasks together.
+SHARED_CLAUSES = {
+    Kind.VERSION_MISMATCH: "the tasks run different programs or different versions of TensorFlow or Keras",
+    Kind.MODELS_DIFFER: "the models of the tasks differ",
+    Kind.WRONG_TF_CONFIG: "the tasks do not agree on the cluster: TF_CONFIG differs between them, or an index "
+    "is in use twice",
+    Kind.CHECKPOINT_NOT_SHARED: "the tasks resumed from different checkpoints",
+}
+
+HINTS = {
+    Kind.SCRIPT_EXCEPTION: "correct the script where the traceback points",
+    Kind.HOST_OUT_OF_MEMORY: "use a smaller batch, cache or shuffle buffer, or hosts with more memory",
+    Kind.GPU_OUT_OF_MEMORY: "use a smaller batch per worker, or GPUs with more memory; nvidia-smi on the host lists "
+    "other processes that use the GPU",
+    Kind.GPU_FAILED: "run nvidia-smi on the host: if it fails or lists an error, repair the driver or replace the "
+    "host; else install the CUDA version that this TensorFlow needs (pip install 'tensorflow[and-cuda]')",
+    Kind.PACKAGES: "install versions that work together on all hosts, for example by naming them in requirements.txt",
+    Kind.PERMISSION: "give the job's account access to what the message names, or let the script write below its "
+    "working directory",
+    Kind.PORT_IN_USE: "list the process that uses the port with ss -ltnp on the host; stop it or use another port",
+    Kind.PEER_UNREACHABLE: "check that the host is up, and that its firewall accepts all TCP ports from the other "
+    "hosts",
+    Kind.PEER_NEVER_STARTED: "read its log, and check that its firewall accepts the other hosts on its port",
+    Kind.SERVICE_UNREACHABLE: "check that the service runs at this address and accepts connections from the hosts",
+    Kind.WRONG_TF_CONFIG: "give every task the same cluster in TF_CONFIG, in the same order, and its own index; "
+    "fleet sets it, so the script need not",
+    Kind.VERSION_MISMATCH: "install the same TensorFlow and Keras on all hosts, give TF_USE_LEGACY_KERAS the same "
+    "value on all, and start all tasks with the same files and the same checkpoint",
+    Kind.MODELS_DIFFER: "build the same model in every task: from the same files, and with sizes (vocabulary, "
+    "classes, inputs) that do not depend on the task's own part of the data",
+    Kind.DATA_RAN_OUT: "give every worker the same number of batches: repeat() the data set and set steps_per_epoch",
+    Kind.DATA_CANNOT_BE_SHARDED: "set the data set's option experimental_distribute.auto_shard_policy to "
+    "tf.data.experimental.AutoShardPolicy.DATA, or give it at least as many files as there are workers",
+    Kind.FILE_NOT_FOUND: "put the file on every host at that path, or into the script's directory, which is uploaded",
+    Kind.SAVE_CONFLICT: "let each task save to a directory of its own (FLEET_MODEL_DIR), or only the chief to a "
+    "shared one",
+    Kind.CHECKPOINT_NOT_SHARED: "keep checkpoints in FLEET_CHECKPOINT_DIR or on storage that all hosts share, "
+    "so that all tasks resume from the same one",
+    Kind.NCCL: "run the job with -e NCCL_DEBUG=INFO to see the reason; open all TCP ports between the hosts, "
+    "and name their network interface in NCCL_SOCKET_IFNAME",
+    Kind.NAME_RESOLUTION: "use addresses in place of names, or make the name known on every host",
+    Kind.DISK_FULL: "free space on the host, or use hosts with larger disks",
+    Kind.PREEMPTED: "fleet up replaces the host; --preemptions N lets a job continue after N losses",
+    Kind.KILLED: "the kernel log of the host (dmesg -T) may have the reason",
+    Kind.HANG: "read in the logs what each task was doing; --on-hang restart restarts the tasks if that helps",
+    Kind.DEADLINE: "give the job more time with --timeout, or let it do less; from a checkpoint it continues",
+    Kind.KERAS_3: "use Keras 2: import keras from tensorflow (`from tensorflow import keras`), install tf-keras on "
+    "all hosts, and do not set TF_USE_LEGACY_KERAS=0",
+    Kind.STOPPED_EARLY: "let every worker take the same number of steps",
+    Kind.UNKNOWN: "",
+}
+
+# For exceptions that may not be a fault of the script.
+PACKAGE_HINT = (
+    "compare the version of the package that is installed on the hosts with the one that the script was written for"
+)
+HOST_HINT = "compare the message with the host's files, packages and services: the fault may be outside the script"
+OWN_PORT_HINT = (
+    "use the TF_CONFIG that fleet sets, and do not set it in the script; a server of the script's own needs a free "
+    "port on every host"
+)
+SERVERS_HINT = "start the job with the roles that ParameterServerStrategy needs: fleet train with --chief and --ps 1"
+ILLEGAL_HINT = (
+    "the CPU lacks instructions (for example AVX) that TensorFlow or another package was compiled for: use hosts "
+    "with a newer CPU, or a build for this one"
+)
+CRASH_HINT = "run the script with -e PYTHONFAULTHANDLER=1 to see which call crashes"
+INTERRUPT_HINT = "find out who sent the signal, or where the script raises KeyboardInterrupt"
+JOIN_HINT = "let the parameter server wait in Server.join() until fleet stops it"
+RESTARTED_HINT = "find out in its log why it ended"
