@@ -57,6 +57,8 @@ class FleetRecord:
         last_job: Newest job that was started from here.
         last_script: Its script.
         tasks_per_host: Tasks that each host has in it.
+        kept: Names of instances that were kept although `fleet up` failed to prepare them.
+        kept_until: When these stop by themselves, in seconds since the epoch; 0: none is kept.
     """
 
     spec: FleetSpec
@@ -68,6 +70,8 @@ class FleetRecord:
     last_job: str = ""
     last_script: str = ""
     tasks_per_host: int = 1
+    kept: tuple[str, ...] = ()
+    kept_until: float = 0.0
 
     @property
     def places(self) -> tuple[Host, ...]:
@@ -421,6 +425,8 @@ def with_hosts(record: FleetRecord, hosts: Sequence[Host], instances: Sequence[I
         record,
         hosts=tuple(hosts),
         instances=tuple(instances),
+        kept=(),
+        kept_until=0.0,
         price_usd_h=sum(one.price_usd_h for one in instances),
         delete_at=min((one.delete_at for one in instances if one.delete_at), default=0.0),
     )

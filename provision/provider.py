@@ -140,6 +140,22 @@ class Provider(Protocol):
             ProviderError: it has no such deadline, or does not change it.
         """
 
+    def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
+        """Let rented instances stop by themselves at a time, whatever becomes of this computer.
+
+        A stopped instance costs no more than its disk, and ``create`` starts it again.
+
+        Args:
+            instances: Instances of one fleet.
+            at: Seconds since the epoch; 0: never.
+
+        Returns:
+            Whether every instance will do so; False if this provider cannot.
+
+        Raises:
+            ProviderError: it cannot be set.
+        """
+
     def fates(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         """Why instances are gone or stopped, each as a clause (``was preempted at 12:03:10``); those it knows."""
 

@@ -102,9 +102,12 @@ def repaired(record: FleetRecord, folder: FleetFolder, ports: Ports, sink: Sink)
         with translated():
             there = provider.list(spec.name)
     known = {one.id for one in record.instances}
-    new = [one for one in there if one.name in steps.create or one.id not in known]
+    new = [one for one in there if one.name in steps.create or one.name in record.kept or one.id not in known]
     if not new:
         return record
+    if record.kept:
+        with translated():
+            provider.stop_at(new, 0)
     answering = {host.name: host for host in reach(spec, new, provider, folder, ports, sink)}
     record = with_hosts(record, [answering.get(host.name, host) for host in record.hosts], there)
     folder.write(record)

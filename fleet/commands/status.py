@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -51,8 +52,15 @@ def _status(name: str, folder: FleetFolder, ports: Ports) -> FleetStatus:
     record = folder.read()
     if record is None or not record.ready:
         spec = record.spec if record else None
-        reason = for_fleet("`fleet up` has not finished; it repairs when repeated, `fleet down` deletes", name)
-        return FleetStatus(name=name, provider=spec.provider if spec else "unknown", hosts=(_unmade(reason),))
+        reason = for_fleet(
+            f"`fleet up` has not finished{_kept(record)}; it repairs when repeated, `fleet down` deletes", name
+        )
+        return FleetStatus(
+            name=name,
+            provider=spec.provider if spec else "unknown",
+            hosts=(_unmade(reason),),
+            price_usd_h=record.price_usd_h if record else 0.0,
+        )
     hosts, job = _ask(record, folder, Access(record.spec, ports))
     return FleetStatus(
         name=name,
@@ -79,6 +87,14 @@ def _with_fates(hosts: tuple[HostStatus, ...], record: FleetRecord, ports: Ports
         else host
         for host in hosts
     )
+
+
+def _kept(record: FleetRecord | None) -> str:
+    """``, and its instances run until 12:03 (worker-0)``; empty if none is kept."""
+    if record is None or not record.kept_until:
+        return ""
+    at = time.strftime("%H:%M", time.localtime(record.kept_until))
+    return f", and {', '.join(record.kept)} run until {at}"
 
 
 def _unmade(reason: str) -> HostStatus:

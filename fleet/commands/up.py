@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, cast
@@ -22,7 +23,7 @@ from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord, with_hosts
 from fleet.typed import Again
-from provision.model import FleetSpec, Host, Instance, Plan, Quote
+from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Quote
 from provision.names import index_of
 from provision.planner import plan
 from provision.provider import Provider
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 RETRY_FIRST_S = 30.0
 RETRY_LONGEST_S = 600.0
+KEEP_S = 1800.0
+"""Time for which instances are kept that could not be prepared."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,7 @@ class _Up:
         self._provider = provider
         self._ports = ports
         self._sink = sink
+        self._created = False
 
     def run(self, record: FleetRecord | None, before: Sequence[Instance], steps: Plan) -> UpSummary:
         """Carry out `steps`.
@@ -169,12 +173,17 @@ class _Up:
             FleetError: it failed; what was made is deleted.
             CancelledError: interrupted; likewise.
         """
+        kept = record.kept if record else ()
         try:
             self._spec = replace(self._spec, public_key=self._folder.create())
             record = self._begun(record, before)
+            self._release(before)
             hosts = self._make(steps)
         except (KeyboardInterrupt, FleetError) as error:
-            self._undo(before, error)
+            old = [one for one in before if one.name not in kept]
+            if record and isinstance(error, FleetError) and (explained := self._keep(record, old, error)):
+                raise explained from error
+            self._undo(old, error)
             if isinstance(error, KeyboardInterrupt):
                 raise CancelledError(
                     f"fleet up was interrupted; {'what it had made is deleted' if before else 'nothing is left'}",
@@ -193,7 +202,7 @@ class _Up:
         if record is None or not before:
             now = self._ports.clock()
             record = replace(record or FleetRecord(self._spec, now), created_at=now)
-        record = replace(record, spec=self._spec)
+        record = replace(record, spec=self._spec, kept_until=0.0)
         self._folder.write(record)
         return record
 
@@ -206,6 +215,7 @@ class _Up:
             cloud = asdict(self._spec.cloud) if self._spec.cloud else None
             self._folder.intend("create", instances=list(steps.create), provider=self._spec.provider, cloud=cloud)
             self._create(steps.create)
+        self._created = True
         if self._spec.inventory:
             provider = cast("StaticProvider", self._provider)
             trust(self._spec, provider, self._ports, self._sink, accept_new=self._request.accept_new)
@@ -247,6 +257,38 @@ class _Up:
     def _listed(self) -> list[Instance]:
         with translated():
             return self._provider.list(self._spec.name)
+
+    def _release(self, before: Sequence[Instance]) -> None:
+        """Let instances that an earlier call kept for a while run on."""
+        running = [one for one in before if one.state is InstanceState.RUNNING]
+        if running and self._spec.cloud:
+            with translated():
+                self._provider.stop_at(running, 0)
+
+    def _keep(self, record: FleetRecord, old: Sequence[Instance], error: FleetError) -> FleetError | None:
+        """Keep rented instances that run but could not be prepared, so that the next try need not wait for capacity.
+
+        Returns:
+            `error`, with how long they are kept; None if they cannot be kept, and are to be deleted.
+        """
+        if not (self._created and self._spec.cloud):
+            return None
+        ids, until = {one.id for one in old}, self._ports.clock() + KEEP_S
+        try:
+            there = self._listed()
+            new = [one for one in there if one.id not in ids]
+            if not new or any(one.state is not InstanceState.RUNNING for one in new):
+                return None
+            names = tuple(one.name for one in new)
+            self._folder.intend("keep", instances=[[one.name, one.id] for one in new], until=until)
+            kept = replace(with_hosts(record, record.hosts, there), kept=names, kept_until=until)
+            self._folder.write(kept)
+            with translated():
+                if not self._provider.stop_at(new, until):
+                    return None
+        except FleetError:
+            return None
+        return _kept(error, kept)
 
     def _undo(self, before: Sequence[Instance], error: BaseException) -> None:
         """Delete what this call made, nothing that was there before.
@@ -292,6 +334,21 @@ class _Up:
         if not steps.create:
             self._sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
         self._sink.emit(Note(for_fleet("next: fleet train task.py", name)))
+
+
+def _kept(error: FleetError, record: FleetRecord) -> FleetError:
+    """Return `error` with the instances that are kept, what they cost, and what to do."""
+    at = time.strftime("%H:%M", time.localtime(record.kept_until))
+    price = f", for ${record.price_usd_h:.2f}/h" if record.price_usd_h else ""
+    words = f"{', '.join(record.kept)} kept until {at}{price}: the next `fleet up` uses what is there; then they stop"
+    steps = [error.next_step, "fleet up", "fleet down"]
+    return type(error)(
+        error.sentence,
+        cause="\n".join(filter(None, (error.cause, words))),
+        hint=error.hint,
+        next_step="\n".join(dict.fromkeys(filter(None, steps))),
+        again=error.again,
+    )
 
 
 def _both(error: BaseException, left: str) -> FleetError:

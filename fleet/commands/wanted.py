@@ -56,7 +56,7 @@ def wanted(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
         )
     if record is None:
         return spec
-    different = conflicts(spec, record.spec) or _other_hosts(request.said, spec, record)
+    different = conflicts(spec, _fixed(spec, record)) or _other_hosts(request.said, spec, record)
     if different:
         raise UsageError(
             f"fleet {request.fleet!r} is already up with other settings",
@@ -65,6 +65,11 @@ def wanted(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
             next_step="fleet down",
         )
     return spec
+
+
+def _fixed(spec: FleetSpec, record: FleetRecord) -> FleetSpec:
+    """What of a fleet cannot change any more: before it is ready, its packages and its interpreter can."""
+    return record.spec if record.ready else replace(record.spec, python=spec.python, packages=spec.packages)
 
 
 def provider_of(said: Settings, otherwise: str | None) -> str:
@@ -188,6 +193,9 @@ def _repaired(request: UpRequest, record: FleetRecord) -> FleetSpec:
         python=has.python if said.python is None else said.python,
         packages=has.packages if said.packages is None else said.packages,
     )
+    if not record.ready and (said.python or said.packages is not None):
+        python, packages = _environment(request, has.packages)
+        spec = replace(spec, python=python, packages=packages)
     if provider != has.provider:
         return spec
     if has.provider not in LENDERS:

@@ -84,6 +84,7 @@ class Timing:
         operation_s: An operation may take so long.
         boot_s: From the start of an instance until it has published its host key.
         settle_s: So long after a call it is still possible that Compute Engine does not know it.
+        confirm_s: From a change of an instance's metadata until the instance has confirmed it.
         again_s: What is still there so long after its deletion was asked for is asked for again.
     """
 
@@ -95,6 +96,7 @@ class Timing:
     boot_s: float = 300.0
     settle_s: float = 5.0
     again_s: float = 20.0
+    confirm_s: float = 45.0
 
     def pauses(self) -> Iterator[float]:
         """The pauses between looks, without end."""

@@ -13,8 +13,9 @@ from provision.gce.batch import Call
 from provision.gce.catalog import describe
 from provision.gce.deletion import delete_instances
 from provision.gce.errors import Diagnosis, Failure, Scope, diagnose, from_operation
+from provision.gce.expiry import stop_at
 from provision.gce.firewall import open_firewall
-from provision.gce.places import Region, Search, candidates, region_of
+from provision.gce.places import Region, Search, candidates, is_zone, region_of
 from provision.gce.reading import GUEST_ATTRIBUTE, host_key, our_name, zone_of
 from provision.gce.requests import bulk_insert, instance_name
 from provision.model import CloudSpec, FleetSpec
@@ -76,6 +77,7 @@ def start(account: Account, resources: Sequence[Json], progress: Progress) -> No
     """
     for one in resources:
         progress(our_name(one), "starting again")
+    stop_at(account, resources, 0)  # else one that was kept, and has stopped by itself, would stop again
     paths = [("zones", zone_of(one), "instances", str(one["name"]), "start") for one in resources]
     calls = [Call("POST", account.api.path(*words, requestId=str(uuid.uuid4())), None) for words in paths]
     account.change(calls, "starting the instances")
@@ -90,7 +92,7 @@ def offered(account: Account, cloud: CloudSpec) -> dict[str, list[str]]:
     if cloud.gpu:
         looks.append(lambda: api.accelerator_zones(cloud.gpu))
     zones, *others = api.together(*looks)
-    zones = [zone for zone in zones if all(zone in other for other in others)]
+    zones = [zone for zone in zones if is_zone(zone) and all(zone in other for other in others)]
     found: dict[str, list[str]] = {}
     for zone in zones:
         found.setdefault(region_of(zone), []).append(zone)

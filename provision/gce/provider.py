@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from provision.gce import creation, deadline, deletion, firewall, preflight
+from provision.gce import creation, deadline, deletion, expiry, firewall, preflight
 from provision.gce.account import Account
 from provision.gce.api import Api, Json, Timing, is_loopback
 from provision.gce.catalog import resolved
@@ -234,6 +234,21 @@ class GceProvider:
             there = [one for fleet in {one.fleet for one in instances} for one in self._account.resources(fleet)]
             targets = [one for one in there if str(one["id"]) in ids]
             deadline.extend(self._account, targets, round(seconds), progress)
+
+    def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
+        """Let instances power off by themselves at a time, in seconds since the epoch; 0: never.
+
+        Returns:
+            Whether every instance has confirmed it.
+
+        Raises:
+            ProviderError: it cannot be set.
+        """
+        ids = {one.id for one in instances}
+        with self._account.told("set when the instances stop"):
+            there = [one for fleet in {one.fleet for one in instances} for one in self._account.resources(fleet)]
+            targets = [one for one in there if str(one["id"]) in ids]
+            return expiry.stop_at(self._account, targets, round(at))
 
     def fates(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         """Why instances are gone or stopped, each as a clause; those of which Compute Engine knows.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from provision.gce.catalog import gpu_of, has_gpus
@@ -17,6 +18,10 @@ from provision.model import CloudSpec, FleetSpec
 IAP_RANGE = "35.235.240.0/20"
 """From where Identity-Aware Proxy connects: https://cloud.google.com/iap/docs/using-tcp-forwarding."""
 
+STOP_AT = "fleet-stop-at"
+"""Metadata item with the time at which an instance powers off by itself, in seconds since the epoch; 0: never."""
+
+_STOP_SCRIPT = Path(__file__).with_name("stop_at.sh")
 _LABEL_LENGTH_MAX = 63
 _MARK = re.compile(r"made by fleet for ([^ ,]+), owner ([^ ,]+), user (.*)")
 _NOT_IN_LABELS = re.compile(r"[^a-z0-9_-]+", re.ASCII)
@@ -190,6 +195,8 @@ def _metadata(cloud: CloudSpec, public_key: str) -> list[dict[str, str]]:
         "block-project-ssh-keys": "true",
         "enable-oslogin": "FALSE",
         "enable-guest-attributes": "TRUE",
+        "startup-script": _STOP_SCRIPT.read_text(encoding="utf-8"),
+        STOP_AT: "0",
     }
     return [{"key": key, "value": value} for key, value in items.items()]
 

@@ -213,6 +213,10 @@ class LocalProvider:
         """
         raise ProviderError("usage", "A fleet on this computer has no deletion time: it stays until `fleet down`")
 
+    def stop_at(self, _instances: Sequence[Instance], _at: float) -> bool:
+        """Return False: nothing is rented."""
+        return False
+
     def fates(self, _fleet: str, _names: Sequence[str]) -> Mapping[str, str]:
         """Nothing is known: a dead sshd leaves no word."""
         return {}

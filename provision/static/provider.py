@@ -172,6 +172,10 @@ class StaticProvider:
         """
         raise ProviderError("usage", "Hosts that exist already have no deletion time: they stay until `fleet down`")
 
+    def stop_at(self, _instances: Sequence[Instance], _at: float) -> bool:
+        """Return False: nothing is rented."""
+        return False
+
     def fates(self, _fleet: str, _names: Sequence[str]) -> Mapping[str, str]:
         """Nothing is known of them but what they say themselves."""
         return {}

@@ -16,7 +16,7 @@ import requests
 from fleet.commands import down, gc, up
 from fleet.commands.wanted import UpRequest
 from fleet.config import caller
-from fleet.errors import FleetError
+from fleet.errors import FleetError, NotReadyError
 from fleet.events import Event
 from fleet.ports import Ports
 from fleet.settings import Settings
@@ -29,7 +29,14 @@ from tests.emulator import Emulator
 
 FLEET = "history"
 QUICK = Timing(
-    first_poll_s=0.005, longest_poll_s=0.05, retry_s=0.2, operation_s=5.0, boot_s=2.0, settle_s=0.1, again_s=0.2
+    first_poll_s=0.005,
+    longest_poll_s=0.05,
+    retry_s=0.2,
+    operation_s=5.0,
+    boot_s=2.0,
+    settle_s=0.1,
+    again_s=0.2,
+    confirm_s=1.0,
 )
 ZONES: tuple[tuple[str, ...], ...] = ((), ("us-central1-a",), ("us-central1", "europe-west1-b"), ("us-west4",))
 CREATING = ("compute.*bulkInsert", "compute.regionInstances.bulkInsert", "compute.instances.bulkInsert")
@@ -75,8 +82,15 @@ class Quiet:
         pass
 
 
+@dataclass(frozen=True)
 class QuickPorts(Ports):
-    """The outside world, in a hurry."""
+    """The outside world, in a hurry.
+
+    Attributes:
+        unprepared: Whether no host can be prepared.
+    """
+
+    unprepared: bool = False
 
     def provider(self, name: str, cloud: CloudSpec | None = None, *, keep: bool = True) -> Provider:
         if name == "local":
@@ -96,6 +110,9 @@ def reached(
     """In place of SSH, which has tests of its own: the hosts as the provider tells them."""
     from fleet.providers import translated
 
+    assert isinstance(ports, QuickPorts)
+    if ports.unprepared:
+        raise NotReadyError("worker-0 cannot be prepared")
     with translated():
         return list(provider.hosts(spec, instances))
 
@@ -140,6 +157,7 @@ class History:
         self.root = root
         self.patch = patch
         self.told: list[str] = []
+        self.unprepared = False
         self.workers = self.random.choice((1, 2, 3, 8))
         self.settings = Settings(
             provider="gce",
@@ -153,7 +171,7 @@ class History:
         )
 
     def ports(self) -> QuickPorts:
-        return QuickPorts(Store(self.root), lambda _: True)
+        return QuickPorts(Store(self.root), lambda _: True, unprepared=self.unprepared)
 
     def play(self) -> None:
         """Some commands under faults, then the end without: nothing may be left."""
@@ -165,6 +183,7 @@ class History:
             if self.random.random() < 0.2:
                 self.move()
         self.emulator.faults.clear()
+        self.unprepared = False
         self.end()
 
     def move(self) -> None:
@@ -203,7 +222,8 @@ class History:
                 self.random.random() < 0.5,
                 Killed if chance < 0.35 else KeyboardInterrupt,
             )
-        self.told.append(f"fleet {verb}, {fuse}")
+        self.unprepared = self.random.random() < 0.15
+        self.told.append(f"fleet {verb}, {fuse}{', hosts cannot be prepared' if self.unprepared else ''}")
         with fused(fuse, self.patch):
             self.run(verb)
 
@@ -238,6 +258,7 @@ class History:
         there = [one for one in self.emulator.cloud.instances.values() if one.status == "RUNNING"]
         assert len(there) == self.workers, self.story()
         assert len({one.blueprint.zone for one in there}) == 1, self.story()
+        assert not [one for one in there if one.metadata()["fleet-stop-at"] != "0"], self.story()
         sources = [rule.get("sourceRanges") for rule in self.emulator.cloud.firewalls.values()]
         assert [f"{self.emulator.cloud.caller}/32"] in sources, self.story()
 

@@ -27,6 +27,12 @@ _BIN = Path("/usr/local/bin")
 # Emptied for a guest, whatever this computer has there. sshd writes who logs in to the last two.
 _OWN = (Path("/home"), Path("/root"), Path("/tmp"), Path("/run"), Path("/var/log"))
 
+# Programs of this computer that a guest must not use: GPUs that are not its own, and the power of this computer.
+_HIDDEN = (
+    *("/usr/bin/nvidia-smi", "/bin/nvidia-smi"),
+    *("/usr/sbin/shutdown", "/sbin/shutdown", "/usr/bin/systemctl", "/bin/systemctl"),
+)
+
 # Name and memory as nvidia-smi tells them, power limit in watts, compute capability.
 _GPUS = {
     "nvidia-tesla-t4": ("Tesla T4", "15360", "70", "7.5"),
@@ -148,12 +154,13 @@ class Disk:
             _write_program(folder / "nvidia-smi", f"#!{_BIN}/python3 -IS\n" + (_IMAGES / "nvidia_smi.py").read_text())
             (folder / "nvidia-smi.json").write_text(json.dumps(known))
 
-    def write_boot_script(self, index: Path, metadata: str) -> Path:
+    def write_boot_script(self, index: Path, metadata: str, startup: str = "") -> Path:
         """Write what makes the mounts and becomes sshd.
 
         Args:
             index: Folder where pip finds packages.
             metadata: Address and port of the metadata server.
+            startup: The startup script of the instance's metadata; empty: it has none.
         """
         program = sshd.find()
         assert program
@@ -171,12 +178,21 @@ class Disk:
             "mount -t tmpfs -o mode=1777 tmpfs /dev/shm",
             f"mount -t overlay -o lowerdir=bin:{_BIN} overlay {_BIN}",
         ]
-        # Of a GPU of this computer the guest knows nothing.
         lines += [
             f"mount --bind /dev/null {path}"
-            for path in map(Path, ("/usr/bin/nvidia-smi", "/bin/nvidia-smi"))
-            if path.exists() and not path.parent.is_symlink()
+            for path in map(Path, _HIDDEN)
+            if path.exists() and not path.is_symlink() and not path.parent.is_symlink()
         ]
+        if startup:
+            (self._folder / "startup").write_text(startup)
+            power_off = f"http://{metadata}/computeMetadata/v1/emulator/power-off"
+            _write_program(
+                self._folder / "bin" / "shutdown",
+                f"#!/bin/sh\nexec curl -sf -X PUT -H 'Metadata-Flavor: Google' --data '' {power_off}\n",
+            )
+            lines.append(
+                f"exec 3< startup; PATH={_BIN}:$PATH GCE_METADATA_HOST={metadata} sh /dev/fd/3 3<&3 || :; exec 3<&-"
+            )
         lines += self._covers([*_needed(), index, self._python.parents[1]])
         lines += ["cd /", f"echo {shlex.quote(UP)}", f"exec {shlex.quote(program)} -D -e"]
         path = self._folder / "boot.sh"

@@ -85,7 +85,10 @@ class NoGuest:
             self._publish(*HOST_KEY, self._key.split()[1])
 
     def update_metadata(self, items: Mapping[str, str]) -> None:
+        """Take other items; of fleet's startup script it does no more than to confirm the time."""
         self._metadata = items
+        if may_publish(items) and "startup-script" in items and "fleet-stop-at" in items:
+            self._publish("fleet", "stop-at", items["fleet-stop-at"])
 
     def admit(self, decide: Callable[[], bool]) -> None:
         """Do nothing: there is no sshd."""
@@ -185,7 +188,8 @@ class SshGuest:
             self._disk.accounts.refresh(self._items)
             self._metadata.set("preempted", "FALSE")
             self._server = MetadataServer(self._metadata, self._spec.address)
-            script = self._disk.write_boot_script(self._index, self._server.place)
+            startup = self._items.get("startup-script", "")
+            script = self._disk.write_boot_script(self._index, self._server.place, startup)
         self._tell_first_words(key)
         self._metadata.set_guest_attribute(*HOST_KEY, key.split()[1])
         with self._lock:

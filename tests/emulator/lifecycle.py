@@ -10,10 +10,12 @@ from tests.emulator.blueprint import Blueprint, fingerprint
 from tests.emulator.cloud import Cloud, Instance
 from tests.emulator.failures import Failure, already_exists
 from tests.emulator.guests import GuestSpec
+from tests.emulator.metadata import POWER_OFF
 from tests.emulator.operations import SYSTEM, Done, Launch, Work
 
 Json = dict[str, Any]
 PREEMPTED = "compute.instances.preempted"
+GUEST_TERMINATED = "compute.instances.guestTerminate"
 
 
 def refuse_taken_names(cloud: Cloud, blueprint: Blueprint) -> None:
@@ -173,6 +175,9 @@ def _release_disk(cloud: Cloud, attached: Json, instance: Instance) -> None:
 
 def _publish(cloud: Cloud, instance: Instance, namespace: str, key: str, value: str) -> None:
     with cloud.clock.changed:
+        if (namespace, key, value) == POWER_OFF:
+            _end(cloud, instance, instance.starts, GUEST_TERMINATED, "STOP")
+            return
         instance.attributes[namespace, key] = value
         cloud.clock.changed.notify_all()
 

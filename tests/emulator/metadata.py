@@ -23,6 +23,9 @@ _WAIT_S = 3600.0
 
 Tree = dict[str, Any]
 
+POWER_OFF = ("", "power", "off")
+"""What a guest publishes in place of an attribute when it powers itself off."""
+
 
 class Metadata:
     """What the server tells: a tree that changes, and that can be waited for.
@@ -54,6 +57,10 @@ class Metadata:
             instance["guest-attributes"].setdefault(namespace, {})[key] = value
         self._publish(namespace, key, value)
         return True
+
+    def power_off(self) -> None:
+        """Pass on that the guest powers itself off."""
+        self._publish(*POWER_OFF)
 
     def end_waiting(self) -> None:
         """Answer all who wait."""
@@ -194,7 +201,10 @@ class _Requests(BaseHTTPRequestHandler):
         if path is None:
             return
         words = path.strip("/").split("/")
-        if len(words) != 4 or words[:2] != ["instance", "guest-attributes"]:
+        if words == ["emulator", "power-off"]:
+            self.server.metadata.power_off()
+            self._answer(HTTPStatus.OK, "")
+        elif len(words) != 4 or words[:2] != ["instance", "guest-attributes"]:
             self._answer(HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed")
         elif self.server.metadata.set_guest_attribute(words[2], words[3], value):
             self._answer(HTTPStatus.OK, "")

@@ -27,6 +27,8 @@ class Cloud:
         failures: What the next calls of `create` raise, one each, before anything is made.
         broken: What every call of `create` raises when half of it is made.
         stuck: Instances that no deletion removes.
+        stops: When instances stop by themselves, by name.
+        keeps: Whether instances confirm that.
         things: What `strays` tells.
         calls: Names of the calls that changed something.
     """
@@ -37,6 +39,8 @@ class Cloud:
     stuck: set[str] = field(default_factory=set)
     things: list[Stray] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    stops: dict[str, float] = field(default_factory=dict)
+    keeps: bool = False
     calls: list[str] = field(default_factory=list)
 
     def make(self, fleet: str, name: str) -> None:
@@ -98,6 +102,10 @@ class CloudProvider:
         self.cloud.instances = [
             replace(one, delete_at=NOW + seconds) if one.id in ids else one for one in self.cloud.instances
         ]
+
+    def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
+        self.cloud.stops |= {one.name: at for one in instances}
+        return self.cloud.keeps
 
     def fates(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         return {name: "was preempted at 12:03:10" for name in names if name == "worker-1"}

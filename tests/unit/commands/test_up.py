@@ -238,3 +238,40 @@ def test_hosts_that_do_not_answer_are_deleted_again(world: World, monkeypatch: p
         run(ASKED, world.ports(), world.sink)
     assert (world.cloud.instances, world.store.names()) == ([], [])
     assert InstanceChanged("worker-0", "deleting") in world.sink.events
+
+
+def test_instances_that_could_not_be_prepared_are_kept_for_the_next_try(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reach = getattr(up, "reach")  # noqa: B009 - the fixture's
+
+    def unprepared(*_: object, **__: object) -> list[object]:
+        raise NotReadyError("worker-0 has no disk space", next_step="df -h")
+
+    monkeypatch.setattr(up, "reach", unprepared)
+    world.answers, world.cloud.keeps = [True], True
+    with pytest.raises(NotReadyError, match="no disk space") as failure:
+        run(ASKED, world.ports(), world.sink)
+    until = NOW + 7200 + up.KEEP_S
+    assert [one.name for one in world.cloud.instances] == ["worker-0", "worker-1"]
+    assert world.cloud.stops == {"worker-0": until, "worker-1": until}
+    assert "kept until" in failure.value.cause
+    assert "for $1.00/h" in failure.value.cause
+    assert failure.value.next_step == "df -h\nfleet up\nfleet down"
+    record = world.store.fleet("demo").read()
+    assert record is not None
+    assert (record.ready, record.kept, record.kept_until) == (False, ("worker-0", "worker-1"), until)
+
+    changed = UpRequest("demo", Settings(packages=("six",)))
+    with pytest.raises(NotReadyError):
+        run(changed, world.ports(), world.sink)  # and they are kept again
+    assert world.cloud.stops == {"worker-0": until, "worker-1": until}
+
+    monkeypatch.setattr(up, "reach", reach)
+    assert run(UpRequest("demo"), world.ports(), world.sink).created == ()
+    assert world.cloud.stops == {"worker-0": 0, "worker-1": 0}
+    assert world.cloud.calls == ["create"]
+    record = world.store.fleet("demo").read()
+    assert record is not None
+    assert (record.ready, record.kept, record.kept_until) == (True, (), 0.0)
+    assert record.spec.packages == ("six",)

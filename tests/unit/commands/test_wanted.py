@@ -12,12 +12,16 @@ from fleet.settings import Settings
 from fleet.state import FleetRecord
 from provision.gce.catalog import CPU_IMAGE, GPU_IMAGE
 from provision.model import CloudSpec, FleetSpec
+from tests.unit.commands.clouds import host
 
 SILENCE = Settings()
 
 
-def asked(said: Settings = SILENCE, defaults: Settings = SILENCE, record: FleetSpec | None = None) -> FleetSpec:
-    return wanted(UpRequest("demo", said, defaults), FleetRecord(record, 1.0) if record else None)
+def asked(
+    said: Settings = SILENCE, defaults: Settings = SILENCE, record: FleetSpec | None = None, *, ready: bool = False
+) -> FleetSpec:
+    hosts = (host("worker-0"),) if ready else ()
+    return wanted(UpRequest("demo", said, defaults), FleetRecord(record, 1.0, hosts) if record else None)
 
 
 def test_without_a_word_it_is_two_workers_on_this_computer() -> None:
@@ -40,6 +44,13 @@ def test_what_only_a_cloud_has_means_compute_engine(said: Settings) -> None:
     assert asked(said).provider == "gce"
     with pytest.raises(UsageError, match="this computer has no such setting"):
         asked(replace(said, provider="local", image="i"))
+
+
+def test_packages_can_change_before_a_fleet_is_ready() -> None:
+    has = asked(Settings(gpu="t4", packages=("none-such",)))
+    assert asked(Settings(packages=("jax",)), record=has).packages == ("jax",)
+    spec = asked(Settings(python="/p"), record=has)
+    assert (spec.python, spec.packages) == ("/p", ())
 
 
 def test_a_gpu_fleet_in_full() -> None:
@@ -156,5 +167,5 @@ def test_a_local_fleet_repeats_too() -> None:
 def test_another_word_is_a_difference_that_is_named(said: Settings, words: str) -> None:
     has = asked(Settings(gpu="t4"))
     with pytest.raises(UsageError, match="already up with other settings") as refusal:
-        asked(said, record=has)
+        asked(said, record=has, ready=True)
     assert words in refusal.value.cause

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from provision.model import CloudSpec, FleetSpec
 from tests.emulator.discovery import discovery
 
 OWNER = "k3jq7xab"
+STOP_SCRIPT = (Path(__file__).parents[3] / "provision" / "gce" / "stop_at.sh").read_text()
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 fleet demo"
 NAMES = {f"worker-{index}": instance_name("demo", OWNER, f"worker-{index}") for index in range(2)}
 
@@ -82,6 +84,8 @@ def test_two_instances_with_a_t4_each() -> None:
                     {"key": "block-project-ssh-keys", "value": "true"},
                     {"key": "enable-oslogin", "value": "FALSE"},
                     {"key": "enable-guest-attributes", "value": "TRUE"},
+                    {"key": "startup-script", "value": STOP_SCRIPT},
+                    {"key": "fleet-stop-at", "value": "0"},
                 ]
             },
             "scheduling": {
