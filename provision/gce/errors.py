@@ -17,6 +17,8 @@ from enum import Enum
 from typing import Any
 from urllib.parse import quote
 
+from provision.gce.geography import is_zone, region_of
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -292,12 +294,19 @@ def _login(case: _Case) -> Diagnosis | None:
     return None
 
 
-_BILLING = frozenset({"BILLING_DISABLED", "billingNotEnabled", "billingDisabled", "UREQ_PROJECT_BILLING_NOT_FOUND"})
+_BILLING = frozenset(
+    {"BILLING_DISABLED", "billingNotEnabled", "billingDisabled", "UREQ_PROJECT_BILLING_NOT_FOUND", "accountDisabled"}
+)
+_BILLING_TEXT = re.compile(
+    r"requires billing to be enabled|has billing disabled|billing (?:is|has been) (?:disabled|not enabled)"
+    r"|billing account .*\b(?:disabled|absent|closed|not found)\b",
+    re.IGNORECASE,
+)
 _SERVICE = re.compile(r"\b([a-z]+\.googleapis\.com)\b")
 
 
 def _billing(case: _Case) -> Diagnosis | None:
-    if not case.reasons & _BILLING and "requires billing to be enabled" not in case.text:
+    if not case.reasons & _BILLING and not _BILLING_TEXT.search(case.text):
         return None
     return Diagnosis(
         "missing",
@@ -326,7 +335,7 @@ def _disabled(case: _Case) -> Diagnosis | None:
 
 _NO_PROJECT = re.compile(
     r"The resource 'projects/[^/']+' was not found|Failed to find project|Unknown project"
-    r"|Project \S+ not found or deleted",
+    r"|Project \S+ not found or deleted|Invalid value for project\b",
     re.IGNORECASE,
 )
 
@@ -349,6 +358,11 @@ _ROLES = (
     ("resourcemanager.", "roles/browser"),
     ("compute.firewalls.", "roles/compute.securityAdmin"),
     ("compute.networks.updatePolicy", "roles/compute.securityAdmin"),
+    *(
+        (f"compute.{noun}.{verb}", "roles/compute.networkAdmin")
+        for noun in ("networks", "subnetworks")
+        for verb in ("create", "delete", "update", "patch", "expandIpCidrRange")
+    ),
     ("compute.networks.", "roles/compute.networkUser"),
     ("compute.subnetworks.", "roles/compute.networkUser"),
     ("compute.images.", "roles/compute.imageUser"),
@@ -365,7 +379,8 @@ def role_for(permission: str) -> str:
 
     https://cloud.google.com/compute/docs/access/iam
     """
-    return next((role for prefix, role in _ROLES if permission.startswith(prefix)), "roles/compute.admin")
+    lower = permission.lower()
+    return next((role for prefix, role in _ROLES if lower.startswith(prefix.lower())), "roles/compute.admin")
 
 
 def missing_permission(permission: str, project: str, *, doing: str, cause: str = "") -> Diagnosis:
@@ -385,6 +400,45 @@ def missing_permission(permission: str, project: str, *, doing: str, cause: str 
         hint="ask an administrator of the project for it, or add it if you may",
         next_step=_gcloud("projects", "add-iam-policy-binding", project, "--role", role_for(permission))
         + ' --member="user:$(gcloud config get account)"',
+    )
+
+
+_SCOPES = frozenset({"insufficientPermissions", "ACCESS_TOKEN_SCOPE_INSUFFICIENT"})
+
+
+def _token_scopes(case: _Case) -> Diagnosis | None:
+    """The access token is valid, but not for Compute Engine; the caller's roles are not the reason."""
+    if not case.reasons & _SCOPES and "insufficient authentication scopes" not in case.text:
+        return None
+    return Diagnosis(
+        "credentials",
+        Scope.EVERYTHING,
+        f"Could not {case.doing}: the scopes of these credentials do not allow calls to Compute Engine",
+        cause=case.text,
+        hint="on a Compute Engine instance, stop it and give it the scope cloud-platform with "
+        "'gcloud compute instances set-service-account', or log in as yourself",
+        next_step=_LOGIN,
+    )
+
+
+_SERVICE_ACCOUNT = re.compile(
+    r"service account \S+ (?:does not exist|was not found|is disabled|not found)"
+    r"|of type 'serviceAccount' was not found",
+    re.IGNORECASE,
+)
+
+
+def _service_account(case: _Case) -> Diagnosis | None:
+    """The service account that the instances are to have does not exist."""
+    if not _SERVICE_ACCOUNT.search(case.text):
+        return None
+    return Diagnosis(
+        "usage",
+        Scope.EVERYTHING,
+        f"{case.could_not}: the service account for the instances does not exist in project {case.project}",
+        cause=case.text,
+        hint="name an existing one with --service-account, or leave --scopes out: then the instances have none",
+        next_step=_gcloud("iam", "service-accounts", "list", "--project", case.project),
     )
 
 
@@ -413,14 +467,17 @@ def _permission(case: _Case) -> Diagnosis | None:
 
 # --- rules of the organisation ------------------------------------------------------------------------------------
 
-_CONSTRAINT = re.compile(r"constraints/([A-Za-z]+\.[A-Za-z]+)")
+_CONSTRAINT = re.compile(r"constraints/([a-z]+(?:\.[a-z0-9_]+)+)", re.IGNORECASE)  # customConstraints/… as well
+_POLICY = re.compile(r"\bpolic(?:y|ies)\b|\bconstraints?\b", re.IGNORECASE)
 
 
 def _policy(case: _Case) -> Diagnosis | None:
     found = _CONSTRAINT.search(case.text)
     if found is None:
-        return None
-    sentence, advice, scope = _CONSTRAINTS.get(found[1], _ANY_CONSTRAINT)
+        return _unnamed_policy(case)
+    # A managed constraint forbids the same as the legacy one: compute.managed.vmExternalIpAccess.
+    legacy = found[1].replace(".managed.", ".")
+    sentence, advice, scope = _CONSTRAINTS.get(legacy, _ANY_CONSTRAINT)
     names = {"constraint": found[1], "project": case.project}
     return Diagnosis(
         "usage",
@@ -428,12 +485,30 @@ def _policy(case: _Case) -> Diagnosis | None:
         f"{case.could_not}: {sentence.format(**names)}",
         cause=case.text,
         hint=advice.format(**names),
-        again={"--iap": True} if found[1] == "compute.vmExternalIpAccess" else None,
+        next_step=""
+        if legacy in _CONSTRAINTS
+        else _gcloud("org-policies", "describe", found[1], "--project", case.project, "--effective"),
+        again={"--iap": True} if legacy == "compute.vmExternalIpAccess" else None,
+    )
+
+
+def _unnamed_policy(case: _Case) -> Diagnosis | None:
+    """A policy of the organization that the answer does not name: it applies to the whole project."""
+    unmet = case.status == 412 or case.reasons & {"conditionNotMet", "CONDITION_NOT_MET"}
+    if not unmet or not _POLICY.search(case.text):
+        return None
+    return Diagnosis(
+        "usage",
+        Scope.EVERYTHING,
+        f"{case.could_not}: a policy of the organization forbids it in project {case.project}",
+        cause=case.text,
+        hint="ask an administrator of the organization for an exception",
+        next_step=_gcloud("org-policies", "list", "--project", case.project),
     )
 
 
 _ANY_CONSTRAINT = (
-    "the policy {constraint} forbids it",
+    "the organization policy {constraint} forbids it in project {project}",
     "ask an administrator of the organization for an exception",
     Scope.EVERYTHING,
 )
@@ -492,8 +567,12 @@ def quota_hint(metric: str, project: str, region: str = "") -> str:
     return f"request more {metric}{where} at {quota_page(project)}"
 
 
+_OVER_QUOTA = re.compile(r"exceed\w* (?:the )?quota limit", re.IGNORECASE)
+
+
 def _quota(case: _Case) -> Diagnosis | None:
-    if not case.reasons & {"QUOTA_EXCEEDED", "quotaExceeded"}:
+    exhausted = "RESOURCE_EXHAUSTED" in case.reasons and _OVER_QUOTA.search(case.text)
+    if not case.reasons & {"QUOTA_EXCEEDED", "quotaExceeded"} and (not exhausted or "per minute" in case.text):
         return None
     named = _QUOTA.search(case.text)
     metric = (named[1] if named else "") or case.quota("limitName") or case.quota("metricName").rpartition("/")[2]
@@ -521,7 +600,7 @@ def _is_global_quota(case: _Case) -> Diagnosis | None:
 
 def _region_name(place: str) -> str:
     """The region of a zone, a region as it is."""
-    return re.sub(r"(?<=[0-9])-[a-z]\Z", "", place)
+    return region_of(place) if is_zone(place) else place
 
 
 def _plain_number(text: str) -> str:
@@ -666,6 +745,8 @@ def _zone_trouble(case: _Case) -> Diagnosis | None:
     code = next((reason for reason in sorted(case.reasons) if reason in _OF_THE_ZONE), "")
     if not code and _UNAUTHORIZED not in case.text:
         return None
+    if code == "RESOURCE_OPERATION_RATE_EXCEEDED" and "/global/" in case.text:
+        return _rate_of(case)
     why = _OF_THE_ZONE[code or "RESOURCE_NOT_FOUND"]
     full = "name a subnetwork that has room, --subnet NAME, or another region, --zone REGION"
     return Diagnosis(
@@ -696,6 +777,10 @@ _RATE = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXC
 def _rate(case: _Case) -> Diagnosis | None:
     if not case.reasons & _RATE and case.status != 429:
         return None
+    return _rate_of(case)
+
+
+def _rate_of(case: _Case) -> Diagnosis:
     return Diagnosis(
         "unreachable",
         Scope.RETRY,
@@ -770,7 +855,7 @@ def _exists(case: _Case) -> Diagnosis | None:
 
 _DISK_SIZE = re.compile(r"disk size.*cannot be smaller than the image size \((\d+)\s*GB\)", re.IGNORECASE)
 _CUSTOM_NETWORK = re.compile(
-    r"custom (subnet )?mode.*subnetwork|subnetwork.*(custom (subnet )?mode|must be (specified|provided))",
+    r"custom (subnet ?)?mode.*subnetwork|subnetwork.*(custom (subnet ?)?mode|must be (specified|provided))",
     re.IGNORECASE,
 )
 _INCOMPATIBLE = re.compile(
@@ -844,6 +929,8 @@ _RULES: tuple[_Rule, ...] = (
     _disabled,
     _project,
     _policy,
+    _service_account,
+    _token_scopes,
     _is_global_quota,
     _quota,
     _stockout,

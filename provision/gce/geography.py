@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 _REGION = re.compile(r"[a-z]+(-[a-z]+)+[1-9][0-9]*", re.ASCII)
-_ZONE = re.compile(rf"({_REGION.pattern})-[a-z]", re.ASCII)
+# Zones of AI hardware have longer suffixes: us-central1-ai1a.
+_ZONE = re.compile(rf"({_REGION.pattern})-[a-z][a-z0-9]*", re.ASCII)
 
 
 def is_zone(text: str) -> bool:

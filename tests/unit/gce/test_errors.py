@@ -653,6 +653,114 @@ def test_errors_that_say_nothing(failures: list[Failure], label: str) -> None:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        (
+            "custom.gceLabels",
+            'Operation denied by custom org policy: ["customConstraints/custom.gceLabels": "A label is missing."].',
+        ),
+        ("custom.Disks_2", "Operation denied by org policy on resource 'x': [\"customConstraints/custom.Disks_2\"]"),
+        (
+            "compute.managed.requireShieldedNodes",
+            "Constraint constraints/compute.managed.requireShieldedNodes violated",
+        ),
+        ("", "Operation denied by Custom Org Policy: see the organization's administrator."),
+    ],
+)
+def test_a_policy_of_the_organization_is_named_and_not_retried(constraint: str, message: str) -> None:
+    for failures in (
+        http(412, "conditionNotMet", message),
+        operation({"code": "CONDITION_NOT_MET", "message": message}, http=412),
+    ):
+        found = told(failures)
+        assert (found.kind, found.scope) == ("usage", Scope.EVERYTHING)
+        assert "policy" in found.sentence
+        assert constraint in found.sentence
+        assert found.next_step.startswith("gcloud org-policies")
+
+
+def test_a_managed_constraint_has_the_way_out_of_the_legacy_one() -> None:
+    message = "Constraint constraints/compute.managed.vmExternalIpAccess violated for project proj-1."
+    assert told(http(412, "conditionNotMet", message)).again == {"--iap": True}
+
+
+def test_a_condition_without_a_policy_is_a_race() -> None:
+    message = "Supplied fingerprint does not match current metadata fingerprint."
+    assert told(http(412, "conditionNotMet", message)).scope is Scope.RETRY
+
+
+def test_scopes_that_are_too_narrow_are_credentials() -> None:
+    info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "ACCESS_TOKEN_SCOPE_INSUFFICIENT"}
+    message = "Request had insufficient authentication scopes."
+    for failures in (
+        http(403, "insufficientPermissions", message),
+        http(403, "forbidden", "Insufficient Permission", details=[info]),
+    ):
+        found = told(failures)
+        assert (found.kind, found.scope) == ("credentials", Scope.EVERYTHING)
+        assert found.next_step == "gcloud auth application-default login"
+        assert "set-service-account" in found.hint
+
+
+@pytest.mark.parametrize(
+    ("failures", "kind", "next_step"),
+    [
+        (http(400, "invalid", "Subnetwork should be specified for custom subnetmode network"), "usage", "--subnet"),
+        (
+            http(400, "invalid", 'Service account "1-compute@developer.gserviceaccount.com" does not exist.'),
+            "usage",
+            "gcloud iam service-accounts list --project proj-1",
+        ),
+        (
+            http(404, "notFound", "The resource '1-x@y.iam' of type 'serviceAccount' was not found."),
+            "usage",
+            "gcloud iam service-accounts list --project proj-1",
+        ),
+        (http(403, "forbidden", "Project proj-1 has billing disabled."), "missing", "gcloud billing accounts list"),
+        (
+            http(403, "accountDisabled", "The billing account for project 1 is disabled in state absent"),
+            "missing",
+            "gcloud billing accounts list",
+        ),
+        (
+            http(403, "forbidden", "The billing account for the owning project is disabled in state absent"),
+            "missing",
+            "gcloud billing accounts list",
+        ),
+        (http(400, "invalid", "Invalid value for project: X"), "usage", "gcloud projects list"),
+        (
+            http(429, "RESOURCE_EXHAUSTED", "The request would exceed quota limits of the project."),
+            "quota",
+            "iam-admin/quotas?project=proj-1",
+        ),
+    ],
+)
+def test_errors_that_name_a_setting_or_an_account(failures: list[Failure], kind: str, next_step: str) -> None:
+    found = told(failures)
+    assert found.kind == kind
+    assert next_step in advice(found)
+
+
+@pytest.mark.parametrize(
+    ("permission", "role"),
+    [
+        ("compute.networks.create", "roles/compute.networkAdmin"),
+        ("compute.networks.updatePolicy", "roles/compute.securityAdmin"),
+        ("compute.networks.get", "roles/compute.networkUser"),
+        ("iam.serviceaccounts.actAs", "roles/iam.serviceAccountUser"),
+    ],
+)
+def test_a_role_that_has_the_permission(permission: str, role: str) -> None:
+    assert role_for(permission) == role
+
+
+def test_too_many_changes_of_something_global_are_retried() -> None:
+    message = "Operation rate exceeded for resource 'projects/p/global/images/i'. Too frequent operations."
+    found = told(operation({"code": "RESOURCE_OPERATION_RATE_EXCEEDED", "message": message}))
+    assert found.scope is Scope.RETRY
+
+
 def test_reading_an_http_error() -> None:
     found = from_http(
         403,
