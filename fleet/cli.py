@@ -167,7 +167,13 @@ def _ports(sink: Sink | None = None, *, yes: bool = False) -> Ports:
         return _answer(f"{question} [y/N] ") in ("y", "yes")
 
     attended = _attended()
-    return Ports(store=Store(state_root()), confirm=ask, attended=yes or attended, vouch=vouch if attended else None)
+    return Ports(
+        store=Store(state_root()),
+        confirm=ask,
+        attended=yes or attended,
+        vouch=vouch if attended else None,
+        unread=lambda: getattr(sink, "unread", False),
+    )
 
 
 def _sink(output: Output, *, prefix: bool = True) -> Sink:
@@ -1151,17 +1157,20 @@ def _main(
 def _run(
     fleet: str, output: Output, verb: Callable[[Sink], object], *, prefix: bool = True, live: bool = True
 ) -> None:
-    sink = _sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix)
+    from fleet.unread import UnreadSink
+
+    inner = _sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix)
+    sink = UnreadSink(inner)
     try:
         verb(sink)
     except FleetError as error:
-        raise _Failed(error, sink, fleet) from None
+        raise _Failed(error, inner, fleet) from None
     except KeyboardInterrupt:
-        raise _Failed(CancelledError("interrupted"), sink, fleet) from None
-    except BrokenPipeError:
-        raise typer.Exit(_end_quietly()) from None
+        raise _Failed(CancelledError("interrupted"), inner, fleet) from None
     finally:
         sink.close()
+        if sink.unread:
+            _end_quietly()
 
 
 class _Failed(Exception):  # noqa: N818 - carries an error to where the typed command line is known
@@ -1210,7 +1219,10 @@ def _report(error: FleetError, sink: Sink | None = None) -> int:
 
     json = sink if isinstance(sink, JsonSink) else None
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
-    print_error(error, sys.stderr, json=json, color=wants_color(sys.stderr, os.environ), width=width)
+    try:
+        print_error(error, sys.stderr, json=json, color=wants_color(sys.stderr, os.environ), width=width)
+    except BrokenPipeError:  # as with 2>&1 | head; the exit code still tells
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     return error.exit_code
 
 

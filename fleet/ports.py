@@ -21,6 +21,7 @@ class Ports:
         confirm: Asks the user a question; True where nobody can be asked.
         attended: Somebody can be asked, or has said yes to everything.
         vouch: Asks the user for a word that `--yes` does not give; None: nobody can be asked.
+        unread: Returns whether the reader of the output has gone.
         clock: Seconds since the epoch.
         sleep: Lets seconds pass.
     """
@@ -29,6 +30,7 @@ class Ports:
     confirm: Callable[[str], bool]
     attended: bool = True
     vouch: Callable[[str], bool] | None = None
+    unread: Callable[[], bool] = lambda: False
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 

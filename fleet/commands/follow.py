@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fleet.commands.agents import newest_reports, open_some
 from fleet.commands.evidence import Evidence
 from fleet.commands.roles import Names
 from fleet.config import for_fleet
-from fleet.errors import CancelledError, JobFailedError, JobNotFinished, NotFoundError, NotReadyError
+from fleet.errors import CancelledError, FleetError, JobFailedError, JobNotFinished, NotFoundError, NotReadyError
 from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, LogChunk, Note, Sink
 from fleet.state import FleetFolder, FleetRecord
 from provision.model import Host
@@ -66,6 +68,7 @@ class Followed:
         mender: Replaces the hosts that are lost; None: nobody does.
         lost: Hosts to follow as soon as they are replaced.
         names: How people know the tasks.
+        unread: Returns whether the reader of the output has gone.
     """
 
     folder: FleetFolder
@@ -81,6 +84,7 @@ class Followed:
     mender: Mender | None = None
     lost: tuple[Host, ...] = ()
     names: Names = field(default_factory=Names)
+    unread: Callable[[], bool] = lambda: False
 
     @property
     def whole(self) -> bool:
@@ -152,7 +156,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
         How the job ended.
 
     Raises:
-        JobNotFinished: Ctrl-C.
+        JobNotFinished: Ctrl-C, or the reader of the output has gone, and the job goes on.
         NotFoundError: the fleet was deleted meanwhile.
         FleetError: a host did not come back, and no other reported how the job ended.
     """
@@ -163,6 +167,8 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
                 telling.tell(item)
                 if until(item):
                     break
+                if followed.unread():
+                    return _unread(followed)
             telling.report_incomplete(follower.incomplete)
     except KeyboardInterrupt:
         raise detached(followed.job) from None
@@ -296,9 +302,24 @@ def _diagnosed(job: str, attempt: int, verdict: Verdict, *, final: bool) -> JobD
     )
 
 
-def detached(job: str) -> JobNotFinished:
+def _unread(followed: Followed) -> Ended:
+    """Return how a job ended whose output is not read any more.
+
+    Raises:
+        JobNotFinished: it has not ended.
+    """
+    result = None
+    with contextlib.suppress(FleetError), open_some(followed.record.places, followed.folder.key) as (channels, _):
+        reports = newest_reports(channels, followed.job).values()
+        result = agreed([report.result for report in reports if report.result is not None])
+    if result is None:
+        raise detached(followed.job, "the output is not read any more; ")
+    return Ended(result)
+
+
+def detached(job: str, why: str = "") -> JobNotFinished:
     """What a Ctrl-C comes to once a job runs."""
-    return JobNotFinished(f"detached; job {job} goes on", next_step="fleet logs -f\nfleet stop")
+    return JobNotFinished(f"{why}detached; job {job} goes on", next_step="fleet logs -f\nfleet stop")
 
 
 def agreed(results: list[JobResult]) -> JobResult | None:

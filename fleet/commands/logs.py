@@ -121,6 +121,7 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             mender=mender,
             lost=tuple(one.host for one in unreached if one.host.name in hosts) if mender is not None else (),
             names=names,
+            unread=ports.unread,
         )
         ended = follow(followed, sink)
     if lost and not request.follow:

@@ -153,7 +153,7 @@ def _placed(request: TrainRequest, folder: FleetFolder, record: FleetRecord) -> 
         link_timeout_s=request.link_timeout_s,
         others=roles.others,
     )
-    if record.last_job and record.tasks_per_host != roles.tasks_per_host:
+    if record.last_job and record.tasks_per_host != roles.tasks_per_host and not request.dry_run:
         job = running_job(record, folder.key)
         if job:
             raise NotReadyError(
@@ -328,9 +328,10 @@ def _followed(
         spares=tuple(first.spares),
         attempts=attempts,
         names=names,
+        unread=fleet.ports.unread,
     )
     if request.detach:
-        ended = until_running(dataclasses.replace(followed, logs=False), sink)
+        ended = until_running(dataclasses.replace(followed, logs=False, unread=lambda: False), sink)
         if ended.result is not None:
             outcome_or_raise(ended)
         text = f"job {first.job} runs; `fleet logs -f` shows it, `fleet stop` ends it"

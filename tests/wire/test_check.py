@@ -118,6 +118,6 @@ def test_hosts_that_do_not_go_together(program: Program, tmp_path: Path) -> None
 
 
 def test_mistakes(program: Program) -> None:
-    assert "none was named" in program.run("check", "--local-first", code=2).err
+    assert "none is given" in program.run("check", "--local-first", code=2).err
     assert "no script none.py" in program.run("check", "none.py", code=2).err
     assert "no fleet" in program.run("check", code=102).err

@@ -117,6 +117,16 @@ def test_the_dry_run_shows_what_would_start_and_starts_nothing(pair: Program) ->
     assert '"index": 1' in text.text + text.err
 
 
+def test_a_dry_run_works_while_a_job_runs(pair: Program) -> None:
+    pair.script("task.py", SLEEP)
+    pair.run("train", "-d", "task.py")
+    for options in ((), ("--tasks-per-host", "2")):
+        planned = pair.run("train", "task.py", "--dry-run", *options, "-o", "json").events
+        assert sum(event["event"] == "task_planned" for event in planned) == (4 if options else 2)
+    assert len(pair.tasks()) == 2
+    pair.run("stop", "--grace", "1s")
+
+
 def test_a_client_killed_in_the_middle_loses_nothing(pair: Program) -> None:
     pair.script("task.py", COUNT)
     client = pair.start("train", "task.py")

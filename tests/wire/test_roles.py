@@ -161,7 +161,7 @@ def test_one_role_has_a_log_of_its_own_and_unknown_ones_are_refused(fleet: Progr
     assert " | " not in alone
     ran = fleet.run("logs", "--worker", "ps-1", code=102)
     assert "its tasks are chief-0, worker-0, worker-1, ps-0" in ran.err
-    assert "is no task" in fleet.run("logs", "--worker", "server-0", code=2).err
+    assert "is not a task" in fleet.run("logs", "--worker", "server-0", code=2).err
     text = fleet.run("status").text
     rows = [line.split() for line in text.splitlines() if line.startswith("  ")]
     assert ["chief-0", "done"] in rows

@@ -1,0 +1,51 @@
+"""A reader of the output that goes away (``| head -1``) changes neither the job nor the exit code."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+import pytest
+
+from tests.program import PROGRAM, Program, Ran
+
+pytestmark = pytest.mark.wire
+
+ENDLESS = "import time\nwhile True:\n    print('line', flush=True)\n    time.sleep(0.05)\n"
+
+
+def first_line(program: Program, arguments: str, *, both: bool = False) -> Ran:
+    """Run a command whose reader takes one line, under pipefail: the exit code is that of the command."""
+    line = f"set -o pipefail; {shlex.quote(str(PROGRAM))} {arguments} {'2>&1' if both else ''} | head -1"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=program.folder, env=program.environment(), capture_output=True, timeout=120
+    )
+    ran = Ran(done.returncode, done.stdout, done.stderr.decode())
+    assert "Traceback" not in ran.err
+    assert "BrokenPipe" not in ran.err
+    return ran
+
+
+def test_a_reader_that_goes_away(program: Program) -> None:
+    program.script("endless.py", ENDLESS)
+    program.script("fails.py", "import sys\nfor _ in range(5):\n    print('line', flush=True)\nsys.exit(3)\n")
+    program.run("up", "--workers", "1")
+
+    ran = first_line(program, "train endless.py")
+    assert (ran.code, ran.text) == (101, "worker-0 | line\n")
+    assert "the output is not read any more; detached; job " in ran.err
+    assert ran.err.splitlines()[-2:] == ["next:  fleet logs -f", "       fleet stop"]
+    assert first_line(program, "logs").code == 101
+    assert first_line(program, "logs -f -o json").code == 101
+    assert first_line(program, "logs -f", both=True).code == 101
+    assert first_line(program, "status -o json").code == 0
+    assert program.tasks("worker-0")  # which nobody has ended
+    program.run("stop", "--grace", "1s")
+    assert first_line(program, "logs").code == 103
+
+    assert program.run("train", "fails.py", code=100)
+    ran = first_line(program, "logs")
+    assert (ran.code, ran.text) == (100, "worker-0 | line\n")
+    assert first_line(program, "up -o json").code == 0
+    assert first_line(program, "down --yes -o json").code == 0
+    assert not program.processes()
