@@ -88,6 +88,8 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
         python_path = request.env.get("PYTHONPATH", "")
         program = stack.enter_context(_collected(found, ports, python_path)) if found else None
         sink.emit(fleet_opened(record))
+        for text in program.bundle.notes if program else ():
+            sink.emit(Note(text))
         channels = stack.enter_context(open_agents(record.hosts, folder.key, Access(record.spec, ports, sink)))
         check = _Check(request, record, channels, program, sink)
         problems = check.look()

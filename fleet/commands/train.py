@@ -98,6 +98,8 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
         lock = stack.enter_context(contextlib.ExitStack())
         lock.enter_context(ports.store.lock(request.fleet, f"train {shown(entry)}"))
         sink.emit(fleet_opened(record))
+        for text in program.bundle.notes:
+            sink.emit(Note(text))
         fleet = Rented(record, folder, ports, "train")
         record, channels = stack.enter_context(open_whole(fleet, sink))
         try:

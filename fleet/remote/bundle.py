@@ -14,13 +14,18 @@ from typing import NamedTuple
 
 from fleet.errors import UsageError
 from fleet.remote.hashes import HashCache
-from fleet.remote.ignore import IgnoreRules, rules_above
+from fleet.remote.ignore import ENVIRONMENTS, IgnoreRules, rules_above
 from fleet.remote.stream import Content, Stream
 from fleet.typed import Again
+from train.agent.disk import readable_size
 from train.agent.records import Entry, EntryKind
 
 MAX_FILES = 20_000
 MAX_BYTES = 2 * 1024**3
+
+_LARGE = 100 * 1024**2  # bytes from which on an upload is announced
+_SHOWN = 3  # paths in a note
+_KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}
 
 _LESS = "name another --workdir, or list in .fleetignore what the job does not need; send data with --data"
 
@@ -67,12 +72,14 @@ class Bundle:
         sources: Where the content of each hash is on this computer.
         total_bytes: Size of all contents, each counted once.
         digest: Hash of all of it: equal if and only if the entries are.
+        notes: Sentences for the user: what was left out, and what makes it large.
     """
 
     entries: list[Entry]
     sources: dict[str, Path]
     total_bytes: int
     digest: str
+    notes: tuple[str, ...] = ()
     _streams: _Streams = field(default_factory=_Streams, repr=False, compare=False)
 
     def __enter__(self) -> Bundle:
@@ -136,7 +143,8 @@ def scan(
 
     Left out are what ``.gitignore`` files name (as git reads them, negations included), what ``.fleetignore``
     files name (they override the others), the folders of version control, of Python's caches and of virtual
-    environments, and whatever is no file, folder or link. A link to a file outside takes its content along.
+    environments, and the temporary files of editors. Broken links, sockets, and FIFOs are left out with a note.
+    A link to a file outside takes its content along.
 
     Args:
         workdir: The folder that becomes the task's working folder.
@@ -146,7 +154,7 @@ def scan(
         state: Folder with the keys of fleets; never goes along, wherever it is.
 
     Raises:
-        UsageError: too much, a file that cannot be read, a link that leads nowhere, or a script elsewhere.
+        UsageError: too much, a file that cannot be read, or a script elsewhere.
     """
     root = _checked(workdir)
     tree = _Tree(root, data, state)
@@ -157,7 +165,7 @@ def scan(
     tree.resolve_links(root, "", EntryKind.FILE)
     for source in data:
         tree.add_data(source)
-    return _bundle(tree.found, HashCache(cache))
+    return _bundle(tree, HashCache(cache))
 
 
 def _checked(workdir: Path) -> Path:
@@ -199,10 +207,12 @@ class _Tree:
 
     Attributes:
         found: What was found, by path relative to the bundle.
+        skipped: Why a path cannot be uploaded, by path relative to the bundle.
     """
 
     def __init__(self, root: Path, data: Sequence[DataSource], state: Path | None) -> None:
         self.found: dict[str, _Found] = {}
+        self.skipped: dict[str, str] = {}
         self._root = root
         self._state = state.resolve() if state is not None else None
         self._data_sources = {str(source.source) for source in data}
@@ -221,9 +231,12 @@ class _Tree:
             folder, path, above = waiting.pop()
             if folder == self._state:
                 continue
-            self._folders.add(path)
             children = _listed(folder)
-            here = above.entering(folder, {child.name for child in children}, path) if above is not None else None
+            names = {child.name for child in children}
+            if path and above is not None and not names.isdisjoint(ENVIRONMENTS):
+                continue
+            self._folders.add(path)
+            here = above.entering(folder, names, path) if above is not None else None
             empty = True
             for child in children:
                 below = f"{path}/{child.name}" if path else child.name
@@ -250,6 +263,7 @@ class _Tree:
             return True
         status = child.stat(follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
+            self.skipped[path] = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
             return False
         self.found[path] = _Found(kind, Path(child.path), stat.S_IMODE(status.st_mode) & 0o777)
         if kind is EntryKind.FILE:
@@ -268,6 +282,16 @@ class _Tree:
                 cause=_most(self._files_by_top, "{} of the first {:,} lie in {}", self._files),
                 hint=_LESS,
             )
+
+    @property
+    def size(self) -> int:
+        """Bytes of the working directory that are uploaded, without ``--data``."""
+        return self._bytes
+
+    def largest(self, count: int) -> list[tuple[str, int]]:
+        """Return the largest directories of the working directory and their sizes in bytes, largest first."""
+        sizes = sorted(self._bytes_by_top.items(), key=lambda item: (-item[1], item[0]))
+        return [(name, size) for name, size in sizes if name][:count]
 
     def check_size(self) -> None:
         """Raise UsageError if the working folder is too large to be sent."""
@@ -290,16 +314,20 @@ class _Tree:
     def resolve_links(self, top: Path, base: str, kind: EntryKind) -> None:
         """Decide what becomes of the links found so far: a link within `top`, or the content of a file elsewhere."""
         for path, source in self._links.items():
-            self.found[path] = self._resolved(path, source, top, base, kind)
+            target = Path(os.path.realpath(source))  # Path.resolve raises on a circle of links
+            try:
+                mode = target.stat().st_mode
+            except OSError:
+                self.skipped[path] = "a broken link"
+                continue
+            if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+                self.found[path] = self._resolved(path, source, target, (top, base), kind)
+            else:
+                self.skipped[path] = f"a link to {_KINDS.get(stat.S_IFMT(mode), 'a device')}"
         self._links.clear()
 
-    def _resolved(self, path: str, source: Path, top: Path, base: str, kind: EntryKind) -> _Found:
-        target = Path(os.path.realpath(source))  # Path.resolve raises on a circle of links
-        if not target.exists():
-            raise UsageError(
-                f"{printable(path)} is a link that leads nowhere", cause=f"it points to {printable(str(target))}",
-                hint="remove it, or list it in .fleetignore",
-            )  # fmt: skip
+    def _resolved(self, path: str, source: Path, target: Path, roots: tuple[Path, str], kind: EntryKind) -> _Found:
+        top, base = roots
         if target.is_relative_to(top):
             inside = target.relative_to(top).as_posix()
             inside = "" if inside == "." else inside
@@ -331,6 +359,23 @@ class _Tree:
             self.found.pop(str(above), None)
 
 
+def _notes(tree: _Tree) -> tuple[str, ...]:
+    """What the user should know before the upload starts."""
+    notes = []
+    if tree.skipped:
+        shown = [f"{printable(path)} ({why})" for path, why in sorted(tree.skipped.items())[:_SHOWN]]
+        more = f" and {len(tree.skipped) - _SHOWN} more" if len(tree.skipped) > _SHOWN else ""
+        notes.append(f"not uploaded: {', '.join(shown)}{more}")
+    if tree.size > _LARGE:
+        shown = [f"{printable(name)} {readable_size(size)}" for name, size in tree.largest(_SHOWN)]
+        notes.append(
+            f"{readable_size(tree.size)} are uploaded to each host that does not have them yet"
+            + (f", most of them in {', '.join(shown)}" if shown else "")
+            + "; list in .fleetignore what the job does not need"
+        )
+    return tuple(notes)
+
+
 def _listed(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as children:
@@ -360,7 +405,8 @@ def printable(path: str) -> str:
 # --- contents ---------------------------------------------------------------------------------------------------
 
 
-def _bundle(found: dict[str, _Found], hashes: HashCache) -> Bundle:
+def _bundle(tree: _Tree, hashes: HashCache) -> Bundle:
+    found = tree.found
     entries: list[Entry] = []
     sources: dict[str, Path] = {}
     sizes: dict[str, int] = {}
@@ -371,13 +417,16 @@ def _bundle(found: dict[str, _Found], hashes: HashCache) -> Bundle:
             continue
         try:
             sha, size = hashes.sha256(str(item.source))
+        except FileNotFoundError:
+            tree.skipped[path] = "it vanished"
+            continue
         except OSError as error:
             raise _unreadable(item.source, error) from error
         entries.append(Entry(path, item.kind, item.mode, size, sha))
         sources.setdefault(sha, item.source)
         sizes[sha] = size
     hashes.save()
-    return Bundle(entries, sources, sum(sizes.values()), _digest(entries))
+    return Bundle(entries, sources, sum(sizes.values()), _digest(entries), _notes(tree))
 
 
 def _digest(entries: Sequence[Entry]) -> str:

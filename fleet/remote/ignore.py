@@ -11,7 +11,13 @@ from typing import NamedTuple
 ALWAYS = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".venv", ".DS_Store", ".ipynb_checkpoints"},
 )
-"""Names that are left out whatever the ignore files say, and ``*.pyc``."""
+"""Names that are left out whatever the ignore files say, and those of TEMPORARY."""
+
+TEMPORARY = re.compile(r".*\.pyc|\.#.*|#.*#|.*~|\..*\.sw[a-p]|\.nfs[0-9a-f]{8,}", re.DOTALL)
+"""Caches of Python, locks, autosaves, backups and swap files of editors, files that NFS keeps for open ones."""
+
+ENVIRONMENTS = frozenset({"pyvenv.cfg", "conda-meta"})
+"""A directory that has one of these is a virtual environment, whatever its name."""
 
 _GIT = ".gitignore"
 _FLEET = ".fleetignore"
@@ -56,7 +62,7 @@ class IgnoreRules(NamedTuple):
 
         A folder that is left out is not entered: nothing below it can be taken back.
         """
-        if name in ALWAYS or name.endswith(".pyc"):
+        if name in ALWAYS or TEMPORARY.fullmatch(name):
             return True
         for files in (self.fleet, self.git):
             for file in reversed(files):

@@ -18,7 +18,12 @@ def first_line(program: Program, arguments: str, *, both: bool = False) -> Ran:
     """Run a command whose reader takes one line, under pipefail: the exit code is that of the command."""
     line = f"set -o pipefail; {shlex.quote(str(PROGRAM))} {arguments} {'2>&1' if both else ''} | head -1"
     done = subprocess.run(
-        ["bash", "-c", line], cwd=program.folder, env=program.environment(), capture_output=True, timeout=120
+        ["bash", "-c", line],
+        cwd=program.folder,
+        env=program.environment(),
+        capture_output=True,
+        check=False,
+        timeout=120,
     )
     ran = Ran(done.returncode, done.stdout, done.stderr.decode())
     assert "Traceback" not in ran.err

@@ -131,17 +131,91 @@ def test_a_link_to_an_ignored_file_takes_its_content_along(root: Path) -> None:
     assert by_path(scanned(root))["x"].kind is EntryKind.FILE
 
 
-@pytest.mark.parametrize("target", ["missing", "loop", "../outside"])
-def test_a_link_that_cannot_go_along_is_named(root: Path, target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [("missing", "a broken link"), ("link", "a broken link"), ("/dev/zero", "a link to a device"), ("pipe", "FIFO")],
+)
+def test_a_link_without_content_is_left_out_with_a_note(root: Path, target: str, why: str) -> None:
+    os.mkfifo(root / "pipe")
+    put(root / ".fleetignore", b"pipe\n")
+    put(root / "task.py")
+    (root / "deep").mkdir()
+    (root / "link").symlink_to(target)
+    bundle = scanned(root)
+    assert set(by_path(bundle)) == {".fleetignore", "task.py", "deep"}
+    (note,) = bundle.notes
+    assert note.startswith("not uploaded: link (")
+    assert why in note
+    put(root / ".fleetignore", b"pipe\nlink\n")
+    assert scanned(root).notes == ()
+
+
+def test_a_note_counts_what_it_does_not_name(root: Path) -> None:
+    for number in range(5):
+        (root / f"{number}").symlink_to("nowhere")
+    assert scanned(root).notes == (
+        "not uploaded: 0 (a broken link), 1 (a broken link), 2 (a broken link) and 2 more",
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [".#task.py", "#task.py#", "task.py~", ".task.py.swp", ".task.py.swo", ".nfs00000000a1b2c3d400000001"]
+)
+def test_temporary_files_of_editors_are_left_out(root: Path, name: str) -> None:
+    put(root / "task.py")
+    (root / name).symlink_to("ann@laptop.4242:1795228844")
+    assert (set(by_path(scanned(root))), scanned(root).notes) == ({"task.py"}, ())
+    (root / name).unlink()
+    put(root / name)
+    assert set(by_path(scanned(root))) == {"task.py"}
+
+
+def test_a_file_that_vanishes_is_left_out(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(root / "lock")
+
+    def vanished(path: str) -> tuple[str, int]:
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+    monkeypatch.setattr(hashes, "hash_file", vanished)
+    assert scanned(root).notes == ("not uploaded: lock (it vanished)",)
+
+
+@pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta/history"])
+def test_virtual_environments_of_any_name_are_left_out(root: Path, mark: str) -> None:
+    put(root / "task.py")
+    put(root / "my-env" / mark)
+    put(root / "my-env" / "lib" / "big.so")
+    put(root / "tools" / "env" / mark)
+    assert set(by_path(scanned(root))) == {"task.py"}
+    found = by_path(scanned(root, DataSource(root / "my-env", "my-env")))  # on request all of it
+    assert found["my-env/lib/big.so"].kind is EntryKind.DATA
+    assert "lib/big.so" in by_path(scanned(root / "my-env"))
+
+
+def test_a_large_upload_is_announced_with_its_largest_directories(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle_module, "_LARGE", 100)
+    put(root / "task.py", b"x" * 20)
+    for name, size in (("a", 10), ("b", 30), ("c", 20), ("d", 15)):
+        put(root / name / "file", bytes([ord(name)]) * size)
+    assert scanned(root).notes == ()
+    put(root / "d" / "more", b"y" * 10)
+    (note,) = scanned(root).notes
+    assert "most of them in b 30 bytes, d 25 bytes, c 20 bytes;" in note
+    assert ".fleetignore" in note
+
+
+def test_a_link_to_a_folder_that_does_not_go_along_is_named(root: Path) -> None:
     (root.parent / "outside").mkdir()
-    (root / "loop").symlink_to(target)
+    (root / "loop").symlink_to("../outside")
     with pytest.raises(UsageError, match="loop is a link"):
         scanned(root)
     put(root / ".fleetignore", b"loop")
     scanned(root)
 
 
-def test_what_is_no_file_is_passed_over(root: Path) -> None:
+def test_sockets_and_fifos_are_left_out_with_a_note(root: Path) -> None:
     os.mkfifo(root / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         here = Path.cwd()
@@ -152,6 +226,7 @@ def test_what_is_no_file_is_passed_over(root: Path) -> None:
             os.chdir(here)
         put(root / "a")
         assert set(by_path(scanned(root))) == {"a"}
+        assert scanned(root).notes == ("not uploaded: pipe (a FIFO), socket (a socket)",)
 
 
 def test_a_name_that_is_not_utf8_goes_along(root: Path) -> None:
