@@ -10,10 +10,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from train.dotted import uses
 from train.entry import EntryPoint, Kind
 from train.requirements import distribution_of
 from train.script import ScriptError, imported_files, parse
 
+TENSORBOARD = "tensorboard"
+# What fails without the package tensorboard, on TensorFlow 2.21; of its API of version 1 nothing does.
+_SUMMARIES = tuple(f"tensorflow.summary.{name}" for name in ("audio", "histogram", "image", "scalar", "text"))
+_CALLBACKS = tuple(f"{keras}.callbacks.TensorBoard" for keras in ("tensorflow.keras", "keras", "tf_keras"))
+_VERSION_1 = ("compat.v1", "tensorflow.v1")
 _HOOKS = ("meta_path", "path_hooks")  # of sys; after a change of these any import may succeed
 _PARENTS = 3  # folders above the working folder in which a missing module is looked for
 
@@ -23,7 +29,8 @@ class Imports:
     """The top-level modules that a job imports as soon as it runs.
 
     Attributes:
-        places: Where each module that the interpreter must find is imported, ``task.py:3``.
+        places: Where each module that the interpreter must find is imported, ``task.py:3``; of tensorboard, where it
+            is called.
         unchecked: Where each module is imported that may come from elsewhere, because of `reason`.
         reason: What changes where Python looks for modules, ``task.py:2 changes sys.path``; empty: nothing.
         folders: Absolute folders in which Python looks for modules, too.
@@ -134,6 +141,9 @@ class _Reading:
         name = path.relative_to(self._entry.workdir).as_posix()
         self.changes += _changes(tree, name)
         self._provided.update(_provided(tree))
+        line = _tensorboard(tree)
+        if line:
+            self.found.setdefault(TENSORBOARD, f"{name}:{line}")
         for parts, level, line in _at_once(tree.body):
             own = list(imported_files(_roots(path, level) or roots, parts))
             if not own and not level and not _is_folder(roots, parts[0]):
@@ -156,6 +166,13 @@ def _at_once(body: Sequence[ast.stmt]) -> Iterator[tuple[list[str], int, int]]:
             base = node.module.split(".") if node.module else []
             for alias in node.names:
                 yield [*base, alias.name], node.level, node.lineno
+
+
+def _tensorboard(tree: ast.Module) -> int:
+    """Return the line of the first call that requires tensorboard; 0 if there is none."""
+    version_1 = any(name in ast.unparse(tree) for name in _VERSION_1)
+    names = _CALLBACKS if version_1 else _CALLBACKS + _SUMMARIES
+    return next((use.line for use in uses(tree) if use.call is not None and use.name in names), 0)
 
 
 def _changes(tree: ast.Module, file: str) -> Iterator[_Change]:

@@ -47,8 +47,9 @@ _IMPORTED_AS = {
     "scikit-image": ("skimage",),
     "scikit-learn": ("sklearn",),
     "setuptools": ("setuptools", "pkg_resources"),
+    "tensorflow": ("tensorflow", "tensorboard"),  # up to 2.20
     "tensorboard-plugin-profile": ("tensorboard_plugin_profile",),
-    "tensorflow-cpu": ("tensorflow",),
+    "tensorflow-cpu": ("tensorflow", "tensorboard"),
     "tensorflow-gpu": ("tensorflow",),
     "tf-models-official": ("official",),
     "tf-nightly": ("tensorflow",),

@@ -17,7 +17,7 @@ from train.entry import EntryPoint, Kind, find_entry
 from train.keras import Choice, KerasError, Need, choose, needs_legacy
 from train.lint.check import lint
 from train.lint.model import Finding, Severity
-from train.packages import Imports, advice, needed
+from train.packages import TENSORBOARD, Imports, advice, needed
 from train.r_script import needs_of_r
 from train.requirements import Requirements, read_requirements
 from train.script import ScriptError
@@ -248,7 +248,8 @@ def missing_imports(
         hosts = [host for host, names in missing.items() if module in names]
         if hosts:
             lack = f"{fold(hosts)} lack{'s' if len(hosts) == 1 else ''}"
-            yield f"{place} imports {module}, which {lack}; {advice(module, workdir)}"
+            verb = "requires" if module == TENSORBOARD else "imports"
+            yield f"{place} {verb} {module}, which {lack}; {advice(module, workdir)}"
 
 
 def shown(entry: EntryPoint) -> str:

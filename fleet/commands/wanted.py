@@ -13,8 +13,10 @@ from provision.model import CloudSpec, FleetSpec
 from provision.planner import conflicts
 
 DEFAULT_WORKERS = 2
-PACKAGES = ("tensorflow~=2.21.0", "tf-keras~=2.21.0")
-GPU_PACKAGES = ("tensorflow[and-cuda]~=2.21.0", "tf-keras~=2.21.0")
+# tensorboard: the TensorBoard callback and tf.summary.scalar require it, and TensorFlow 2.21 no longer installs it.
+_BESIDE = ("tf-keras~=2.21.0", "tensorboard~=2.20")
+PACKAGES = ("tensorflow~=2.21.0", *_BESIDE)
+GPU_PACKAGES = ("tensorflow[and-cuda]~=2.21.0", *_BESIDE)
 
 _SCOPES = "https://www.googleapis.com/auth/"
 

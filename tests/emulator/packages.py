@@ -23,7 +23,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-_WANTED = ("tensorflow[and-cuda]", "tf-keras")
+_WANTED = ("tensorflow[and-cuda]", "tf-keras", "tensorboard")
 _GPUS = Path(__file__).with_name("images") / "emulated_gpus.py"
 _CALM_DATE = (2026, 1, 1, 0, 0, 0)
 
@@ -69,7 +69,7 @@ def build(folder: Path) -> None:
 
 
 def packages() -> list[Package]:
-    """TensorFlow with its GPU libraries, tf-keras, and all that these require, in the order of names.
+    """TensorFlow with its GPU libraries, tf-keras, tensorboard, and all that these require, in the order of names.
 
     Nothing where TensorFlow is not installed here.
     """

@@ -8,6 +8,7 @@ from train.agent.paths import TaskPaths
 from train.agent.processes import MARK
 from train.agent.records import Member
 
+_PROXIES = ("all_proxy", "ftp_proxy", "grpc_proxy", "http_proxy", "https_proxy")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -24,8 +25,12 @@ def by_rank(members: Sequence[Member]) -> List[Member]:
 def _without_proxy(variables: Mapping[str, str], members: Sequence[Member]) -> Dict[str, str]:
     """Keep a proxy out of the way between tasks: gRPC honours these variables and hangs in silence behind one.
 
+    Nothing is set if there is no proxy: JAX warns of these variables.
+
     Source: https://github.com/grpc/grpc/blob/master/doc/environment_variables.md
     """
+    if not any(value and name.lower() in _PROXIES for name, value in variables.items()):
+        return {}
     hosts = [*(member.address for member in members), *_LOCAL]
     both = [variables.get("no_proxy", ""), variables.get("NO_PROXY", "")]
     found = {"no_proxy": both, "NO_PROXY": both}

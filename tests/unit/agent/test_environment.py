@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 
+import pytest
+
 from train.agent.environment import Fittings, Place, by_rank, task_environment
 from train.agent.paths import TaskPaths
 from train.agent.records import Member
@@ -40,7 +42,6 @@ def test_all_variables_of_a_task() -> None:
         },
         "task": {"type": "worker", "index": 1},
     }
-    around = "10.0.0.3,10.0.0.9,10.0.0.2,fd00::4,localhost,127.0.0.1,::1"
     assert found == {
         "PYTHONUNBUFFERED": "1",
         "PWD": "/root/jobs/j1/worker-1/src",
@@ -59,8 +60,6 @@ def test_all_variables_of_a_task() -> None:
         "AIP_CHECKPOINT_DIR": "/root/jobs/j1/worker-1/checkpoints",
         "AIP_TENSORBOARD_LOG_DIR": "/root/jobs/j1/worker-1/logs",
         "AIP_MODEL_DIR": "/root/jobs/j1/worker-1/model",
-        "no_proxy": around,
-        "NO_PROXY": around,
     }
 
 
@@ -81,6 +80,17 @@ def test_a_proxy_stays_out_of_the_way_between_tasks() -> None:
     assert found["no_proxy"] == "intern,10.0.0.3,10.0.0.9,10.0.0.2,fd00::4,localhost,127.0.0.1,::1"
     assert found["NO_PROXY"] == found["no_proxy"]
     assert found["no_grpc_proxy"].startswith("x,10.0.0.3,")
+
+
+@pytest.mark.parametrize("name", ["https_proxy", "HTTP_PROXY", "grpc_proxy", "ALL_PROXY"])
+def test_any_proxy_is_kept_away(name: str) -> None:
+    assert environment({}, {name: "http://proxy:3128"})["NO_PROXY"].startswith("10.0.0.3,10.0.0.9,")
+
+
+@pytest.mark.parametrize("session", [{}, {"no_proxy": "intern"}, {"http_proxy": ""}])
+def test_no_proxy_is_left_alone_without_a_proxy(session: dict[str, str]) -> None:
+    found = environment(session)
+    assert (found.get("no_proxy"), found.get("NO_PROXY")) == (session.get("no_proxy"), None)
 
 
 def test_the_cluster_is_the_same_on_every_task() -> None:

@@ -142,6 +142,13 @@ def test_a_script_that_lint_expects_to_fail_is_noticed(tmp_path: Path) -> None:
     assert found.startswith("task.py:3: MultiWorkerMirroredStrategy is made after tf.constant")
 
 
+def test_missing_tensorboard_names_the_call_and_the_requirement() -> None:
+    (text,) = missing_imports({"tensorboard": "task.py:12"}, {"worker-0": ["tensorboard"]})
+    assert text == (
+        "task.py:12 requires tensorboard, which worker-0 lacks; add tensorboard to requirements.txt beside the script"
+    )
+
+
 def test_a_missing_module_names_its_place_and_hosts() -> None:
     missing = {"worker-0": ["a"], "worker-1": ["a", "b"]}
     assert [

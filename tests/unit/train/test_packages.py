@@ -31,6 +31,28 @@ def test_what_a_script_imports_at_once(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ("import tensorflow as tf\ndef f():\n    tf.summary.scalar('loss', 1.0, step=1)\n", "task.py:3"),
+        ("from tensorflow import summary\nsummary.histogram('w', [1.0], step=1)\n", "task.py:2"),
+        ("import tensorflow as tf\nfit(callbacks=[tf.keras.callbacks.TensorBoard('logs')])\n", "task.py:2"),
+        ("from keras.callbacks import TensorBoard\nTensorBoard('logs')\n", "task.py:2"),
+        ("from tensorboard.plugins.hparams import api\n", "task.py:1"),
+        ("from near import callback\n", "near.py:2"),
+        ("import tensorflow as tf\ntf.summary.create_file_writer('logs')\ntf.summary.write('a', 1, step=1)\n", None),
+        ("import tensorflow.compat.v1 as tf\ntf.summary.scalar('loss', 1.0)\n", None),
+        ("import tensorflow as tf\ntf.compat.v1.summary.scalar('loss', 1.0)\n", None),
+        ("from torch.utils.tensorboard import SummaryWriter\n", None),
+        ("import wandb\nwandb.summary.scalar('loss')\n", None),
+    ],
+)
+def test_calls_that_require_tensorboard(tmp_path: Path, source: str, place: str | None) -> None:
+    near = "import tf_keras\ncallback = tf_keras.callbacks.TensorBoard()\n"
+    write(tmp_path, {"task.py": source, "near.py": near})
+    assert needed(find_entry(str(tmp_path / "task.py"), "", (), "")).places.get("tensorboard") == place
+
+
 def test_what_a_module_imports_at_once(tmp_path: Path) -> None:
     write(
         tmp_path,
