@@ -1201,14 +1201,14 @@ def _next_steps(error: FleetError, arguments: list[str], fleet: str) -> str:
     """The commands to type next: the one that was typed, with changes, then the others."""
     from fleet.typed import command_line
 
-    lines = [error.next_step] if error.next_step else []
+    lines = [line for line in error.next_step.split("\n") if line]
     if error.again is not None and (typed := _typed(arguments)) is not None:
         change, command = error.again.change, f"fleet {error.again.command}"
         if error.again.command and command != typed.command:
             lines.insert(0, command_line(command, change))
         elif typed.takes(change):
             lines.insert(0, typed.changed(change).text())
-    return with_fleet("\n".join(dict.fromkeys(lines)), fleet)
+    return "\n".join(dict.fromkeys(with_fleet(line, fleet) for line in lines))
 
 
 def _report(error: FleetError, sink: Sink | None = None) -> int:

@@ -69,7 +69,7 @@ def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
         if spec.cloud is not None and not set(steps.create) <= agreed:
             raise NotReadyError(
                 f"fleet {spec.name!r} changed while you were asked: {', '.join(steps.create)} would be made now",
-                next_step="fleet up",
+                again=Again({}, "up"),
             )
         return _Up(request, spec, folder, provider, ports, sink).run(record, before, steps)
 
@@ -189,6 +189,8 @@ class _Up:
                     f"fleet up was interrupted; {'what it had made is deleted' if before else 'nothing is left'}",
                     again=Again({}, "up"),
                 ) from None
+            if not before:
+                _repeat_as_typed(error)
             raise
         record = with_hosts(record, hosts, self._listed())
         self._folder.write(record)
@@ -349,6 +351,13 @@ def _kept(error: FleetError, record: FleetRecord) -> FleetError:
         next_step="\n".join(dict.fromkeys(filter(None, steps))),
         again=error.again,
     )
+
+
+def _repeat_as_typed(error: FleetError) -> None:
+    """Drop next steps that need the fleet, of which nothing is left; ``fleet up`` alone would start another one."""
+    lines = [line for line in error.next_step.split("\n") if not line.startswith("fleet ")]
+    error.next_step = "\n".join(lines)
+    error.again = error.again or Again({}, "up")
 
 
 def _both(error: BaseException, left: str) -> FleetError:

@@ -9,7 +9,9 @@ import pytest
 from fleet import cli
 from fleet.commands import up
 from fleet.commands.wanted import UpRequest
+from fleet.errors import UsageError
 from fleet.settings import Settings
+from fleet.typed import Again
 from tests.unit.commands.clouds import Kept
 
 
@@ -58,6 +60,44 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr()
     assert "Commands:" in told.out
     assert code == 0
+
+
+# --- next steps ---
+
+
+@pytest.mark.parametrize(
+    ("error", "typed", "lines"),
+    [
+        (
+            UsageError("no", again=Again({})),
+            "up --workers 2 --gpu t4 -o lines",
+            ["fleet up --workers 2 --gpu t4 -o lines"],
+        ),
+        (UsageError("no", again=Again({"--yes": True})), "up --gpu t4", ["fleet up --yes --gpu t4"]),
+        (UsageError("no", again=Again({"--workers": "3"})), "up -w 2", ["fleet up --workers 3"]),
+        (UsageError("no", again=Again({"--spot": None})), "up --no-spot -w 2", ["fleet up -w 2"]),
+        (
+            UsageError("no", next_step="fleet down\nfleet up", again=Again({}, "up")),
+            "up --fleet demo",
+            ["fleet up --fleet demo", "fleet down --fleet demo"],
+        ),
+        (UsageError("no", next_step="fleet status", again=Again({"--chief": True})), "up", ["fleet status"]),
+    ],
+)
+def test_the_typed_command_is_repeated_with_changes(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: UsageError,
+    typed: str,
+    lines: list[str],
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(up, "run", fail)
+    assert cli.run(typed.split()) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert [line[7:] for line in told[1:]] == lines
 
 
 # --- settings ---------------------------------------------------------------------------------------------------

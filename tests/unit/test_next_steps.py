@@ -109,7 +109,7 @@ def wrong(line: str) -> str:
 
 def _refused(words: list[str]) -> str:
     """What the command line says to the arguments of fleet, which are parsed and not run."""
-    if words in (["--help"], ["x", "--help"]):
+    if words[0] in ("--help", "x"):
         return ""
     if words[0] not in COMMANDS:
         return f"there is no command {words[0]!r}"

@@ -164,13 +164,17 @@ def test_ctrl_c_ends_the_wait_and_cleans_up(world: World) -> None:
 # --- failures and interrupts ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ProviderError("quota", "the limit is 1")])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), ProviderError("quota", "the limit is 1", next_step="fleet status\ngcloud info")]
+)
 def test_what_a_failed_call_made_is_deleted_and_the_intent_is_written_before(
     world: World, error: BaseException
 ) -> None:
     world.answers, world.cloud.broken = [True], error
-    with pytest.raises((CancelledError, QuotaError)):
+    with pytest.raises((CancelledError, QuotaError)) as failure:
         run(ASKED, world.ports(), world.sink)
+    assert failure.value.again == Again({}, "up")
+    assert "fleet" not in failure.value.next_step
     assert world.cloud.instances == []
     assert not world.store.names()
 
