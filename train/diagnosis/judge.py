@@ -50,7 +50,7 @@ _CLOCKS_S = 1.0
 _EXIT_S = 2.0
 _CUT = re.compile(
     r"Connection timed out|failed to connect|OS Error|No route to host|Network is unreachable"
-    r"|Connection reset by peer|Socket closed|Broken pipe"
+    r"|Connection reset by peer|Socket closed|Broken pipe|\"description\":\"EOF\""
 )
 _IMPORT = re.compile(r"(?:from \S+ )?import ")
 
@@ -417,7 +417,7 @@ class _Case:
         lines = excerpt(one.lines, fatal)
         if kind is Kind.VERSION_MISMATCH and self._resumed_apart():
             kind = Kind.CHECKPOINT_NOT_SHARED
-        elif kind is Kind.CHECKPOINT_NOT_SHARED and self._leader in failed:
+        elif kind is Kind.CHECKPOINT_NOT_SHARED and rule and not rule.clause and self._leader in failed:
             kind = Kind.FILE_NOT_FOUND
         if rule and rule.shared:
             sentence = f"{rule.clause or SHARED_CLAUSES[kind]} ({said})"

@@ -68,6 +68,11 @@ _BODY = re.compile(r'"message"\s?:\s?"([^"\n]{1,300})|<(?:Message|Code)>([^<\n]{
 _ENDPOINT = re.compile(
     r"\bipv[46]:(?:(\d{1,3}(?:\.\d{1,3}){3})|(?:\[|%5B)([0-9a-fA-F:.]{2,45})(?:\]|%5D)):(\d{1,5})\b"
 )
+_DATA_SERVICE = re.compile(r"Failed to (?:register dataset|get or create \w+)|DataServiceDataset")
+_CANNOT_CONNECT = re.compile(r"[Ff]ailed to connect|connections to all backends failing")
+_OF_TASKS = re.compile(
+    r"/job:\w|RPC: /tensorflow\.|/tensorflow\.(?:Worker|Master|Coordination|eager\.Eager)\w*Service"
+)
 _LISTENS = re.compile(r"(?:resolved for|bind addr=|binding to|listen on|address) ?'?\S{0,64}?:(\d{1,5})\b")
 _HAS_LETTERS = re.compile(r"[^\W\d_]{2}")
 _INNER = re.compile(r"^\s+\w{1,80}(?:Error|Exception): ?")
@@ -207,8 +212,11 @@ class Reading:
 
     @cached_property
     def service(self) -> str:
-        """The address and port that its exception could not reach, if no task of the job has them; else empty."""
-        found = _ENDPOINT.findall(self.fatal.message) if self.fatal else []
+        """What its exception could not reach, if that is not a task of the job: address and port; else empty."""
+        text = self.fatal.message if self.fatal else ""
+        if _CANNOT_CONNECT.search(text) and _DATA_SERVICE.search(text) and not _ENDPOINT.search(text):
+            return "the tf.data service"
+        found = _ENDPOINT.findall(text) if _CANNOT_CONNECT.search(text) and not _OF_TASKS.search(text) else []
         ends = {(v4 or v6, int(port)) for v4, v6, port in found}
         if not ends or any(self.cluster.has(*end) for end in ends):
             return ""

@@ -173,7 +173,11 @@ EXCEPTIONS = (
         hint="read the logs of the parameter servers and of the task that the message names",
     ),
     _rule(Kind.WRONG_TF_CONFIG, r"The `task_id` \S+ exceeds the maximum id", types="ValueError"),
-    _rule(Kind.WRONG_TF_CONFIG, r"Task index \S+ .{0,40}(?:out of range|not in)|Job \S+ .{0,20}not .{0,30}cluster"),
+    _rule(
+        Kind.WRONG_TF_CONFIG,
+        r"Task index \S+ .{0,40}(?:out of range|not in)|Job \S+ .{0,20}not .{0,30}cluster"
+        r"|Task \d+ was not defined in job",
+    ),
     _rule(
         Kind.WRONG_TF_CONFIG,
         r"TF_CONFIG|`?task_type`? .{0,60}(?:must|should|not) |cluster_spec.{0,60}(?:invalid|must|missing)"
@@ -270,6 +274,7 @@ EXCEPTIONS = (
         r"|wrong ELF class|file too short|Detected incompatible Protobuf|protobuf .{0,80}(?:gencode|runtime) version"
         r"|'MessageFactory' object has no attribute|cannot enable executable stack|numpy\.core\.multiarray"
         r"|cannot import name '\w{1,80}' from '(?:google\.protobuf|ml_dtypes|typing_extensions|wrapt|flatbuffers)\b"
+        r"|Unable to convert function return value to a Python type"
         r"|\bis required for a normal functioning of this module"
         r"|(?:requires|needs) \S{1,60} ?[<>=!~]=? ?[\d.]+.{0,80}(?:but|found|have|installed)",
         types=_IMPORTED,
@@ -299,10 +304,18 @@ EXCEPTIONS = (
         hint="give the data set at least one batch for every worker; a filter or a missing file may have left none",
     ),
     _rule(
+        Kind.CHECKPOINT_NOT_SHARED,
+        r"_temp(?:_[0-9a-f]+)?/part-\d{5}-of-(?!00001)\d{5}",
+        clause="did not find all parts of a checkpoint, which several tasks write",
+        hint="save to storage that all hosts share, or let one task write all parts (experimental_io_device of "
+        "tf.train.CheckpointOptions)",
+    ),
+    _rule(
         Kind.SAVE_CONFLICT,
-        r"MergeV2Checkpoints|_temp(?:_[0-9a-f]+)?(?:/part-\d|; No such file)|\.tempstate\d+|Directory not empty",
-        types=r"(?:NotFound|FailedPrecondition|AlreadyExists|Unknown|OS|DataLoss|FileExists|FileNotFound|InvalidArgument)"
-        r"Error",
+        r"MergeV2Checkpoints|_temp(?:_[0-9a-f]+)?(?:/part-\d|; No such file)|\.tempstate\d+|Directory not empty"
+        r"|unable to lock file",
+        types=r"(?:NotFound|FailedPrecondition|AlreadyExists|Unknown|OS|DataLoss|FileExists|FileNotFound|InvalidArgument"
+        r"|BlockingIO)Error",
     ),
     _rule(
         Kind.CHECKPOINT_NOT_SHARED,
@@ -366,6 +379,11 @@ SCRIPT_HINTS = (
         r"",
         types=r"TBNotInstalledError",
         hint="list tensorboard in requirements.txt beside the script",
+    ),
+    _rule(
+        Kind.SCRIPT_EXCEPTION,
+        r"can't start new thread|Too many open files|Resource temporarily unavailable",
+        hint="raise the limits of the host's account (ulimit -n for files, ulimit -u for threads), or use fewer",
     ),
     _rule(Kind.SCRIPT_EXCEPTION, r"/(?:site|dist)-packages/", types=r"ImportError", hint=PACKAGE_HINT),
     _rule(

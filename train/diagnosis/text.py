@@ -109,8 +109,8 @@ def is_noise(line: str) -> bool:
 
 
 def is_chatter(line: str) -> bool:
-    """Whether it did so for information only."""
-    return is_noise(line) and _CHATTER.match(line) is not None
+    """Return whether it did so for information only, or does so at every start."""
+    return is_noise(line) and (_CHATTER.match(line) is not None or _AT_START.search(line) is not None)
 
 
 def error_in(line: str) -> str:

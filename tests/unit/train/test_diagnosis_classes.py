@@ -117,6 +117,12 @@ CLASSES = [
     (Kind.SAVE_CONFLICT, "OSError: [Errno 39] Directory not empty: '/mnt/model'"),
     (Kind.SCRIPT_EXCEPTION, "ModuleNotFoundError: No module named 'tensorflow.contrib'"),
     (Kind.SCRIPT_EXCEPTION, "EOFError: EOF when reading a line"),
+    (Kind.SCRIPT_EXCEPTION, "RuntimeError: can't start new thread"),
+    (Kind.WRONG_TF_CONFIG, E + 'InvalidArgumentError: Task 7 was not defined in job "worker"'),
+    (Kind.PACKAGES, "TypeError: Unable to convert function return value to a Python type! The signature was\n\t() -> handle"),
+    (Kind.CHECKPOINT_NOT_SHARED, E + "NotFoundError: /t/model.ckpt-0_temp_5f/part-00001-of-00002.index [Op:MergeV2Checkpoints]"),
+    (Kind.SAVE_CONFLICT, "BlockingIOError: [Errno 11] Unable to open file (unable to lock file, errno = 11)"),
+    (Kind.SERVICE_UNREACHABLE, E + "UnavailableError: Failed to register dataset: failed to connect to all addresses"),
 ]  # fmt: skip
 
 
@@ -199,6 +205,17 @@ PORTS = [
     'E0301 10:00:00.123456789   4711 server_chttp2.cc:40] {"description":"Failed to add any wildcard listeners","referenced_errors":[{"description":"Address already in use","errno":98,"syscall":"bind"}],"target_address":"[::]:{port}"}\n',
     "E0301 10:00:00.123456789   4711 tcp_server_posix.cc:64] bind addr=[::]:{port}: Address already in use\n",
 ]  # fmt: skip
+
+
+def test_the_address_of_a_peer_that_the_network_translates_is_a_peers() -> None:
+    log = trace(
+        E
+        + "UnavailableError: failed to connect to all addresses; last error: UNKNOWN: ipv4:34.1.2.3:2222: Failed to "
+        "connect to remote host\nAdditional GRPC error information from remote target /job:worker/replica:0/task:0 while "
+        "calling /tensorflow.WorkerService/GetStatus:\n:UNKNOWN:Error received from peer  {grpc_status:14}"
+    )
+    verdict = judged(task(1, FAILED, log), task(0, Exit(None, 9), STARTED, stopped=True))
+    assert (verdict.kind, verdict.task) == (Kind.PEER_UNREACHABLE, "worker-0")
 
 
 @pytest.mark.parametrize("line", PORTS)
