@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 
 from fleet.config import DEFAULT_FLEET, NAME_VARIABLE, state_root, with_fleet
 from fleet.durations import seconds
-from fleet.errors import CancelledError, FleetError, UsageError
+from fleet.errors import CancelledError, FleetError, InternalError, UsageError
 from fleet.interrupts import ignore_interrupts
 
 if TYPE_CHECKING:
@@ -1234,17 +1234,18 @@ def _wants_json(arguments: list[str]) -> bool:
     )
 
 
-def _bug(error: Exception) -> FleetError:
+def _keep_traceback(failure: InternalError) -> None:
     import traceback
 
     file = state_root() / "bug-report.txt"
-    sentence = f"a bug of fleet: {type(error).__name__}: {error}"
+    text = "".join(traceback.format_exception(failure))
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError:
-        return FleetError(sentence, cause="".join(traceback.format_exception(error)))
-    return FleetError(sentence, hint=f"report it, with the file {file}")
+        failure.cause = text
+    else:
+        failure.hint = f"report it, with the file {file}"
 
 
 def _usage(error: TyperException, arguments: list[str]) -> UsageError:
@@ -1296,6 +1297,8 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         failure = CancelledError("interrupted")
     except Exception as error:  # noqa: BLE001 - a bug: the traceback goes into a file, the user gets a sentence
-        failure = _bug(error)
+        failure = InternalError.of(error)
+    if isinstance(failure, InternalError):
+        _keep_traceback(failure)
     failure.next_step = _next_steps(failure, arguments, fleet)
     return _report(failure, sink or (_sink(Output.JSON) if _wants_json(arguments) else None))

@@ -1,6 +1,7 @@
 """What can go wrong, as types: a sentence, its cause, a hint, the next commands, an exit code.
 
     FleetError
+    ├── InternalError       1   a bug of this program
     ├── UsageError          2   the command line or a file it names is wrong; nothing was started
     ├── CredentialsError   10   a provider does not know the caller
     ├── QuotaError         11   a provider's limit is reached
@@ -45,6 +46,22 @@ class FleetError(Exception):
         self.hint = hint
         self.next_step = next_step
         self.again = again
+
+
+class InternalError(FleetError):
+    """A bug of this program; `__cause__` is what was raised."""
+
+    @classmethod
+    def of(cls, error: Exception, prefix: str = "") -> InternalError:
+        """Return the error that reports an exception which nothing else handles.
+
+        Args:
+            error: What was raised.
+            prefix: Where, for example a host, followed by a colon and a space.
+        """
+        made = cls(f"{prefix}a bug of fleet: {type(error).__name__}: {error}")
+        made.__cause__ = error
+        return made
 
 
 class UsageError(FleetError):

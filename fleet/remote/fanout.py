@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from fleet.errors import FleetError
+from fleet.errors import FleetError, InternalError
 from provision.model import Host
 from train.agent.cluster import endpoint
 
@@ -57,10 +57,10 @@ def fan_out(
         abort: Called once on KeyboardInterrupt, to close what is open so that running actions end.
 
     Returns:
-        One outcome a host, in the order of `hosts`.
+        One outcome a host, in the order of `hosts`. What an action raised is the error of its host; anything but a
+        FleetError is an InternalError.
 
     Raises:
-        Exception: what an action raised that is no FleetError, after all hosts have ended.
         KeyboardInterrupt: hosts that had not begun are left out, those that had are aborted.
     """
     calls = _Calls(hosts, action)
@@ -91,7 +91,6 @@ class _Calls(Generic[T]):
         self._action = action
         self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._outcomes: dict[int, Outcome[T]] = {}
-        self._bugs: dict[int, Exception] = {}
         for number in range(len(hosts)):
             self._waiting.put(number)
 
@@ -106,8 +105,8 @@ class _Calls(Generic[T]):
                 self._outcomes[number] = Outcome(host, value=self._action(host))
             except FleetError as error:
                 self._outcomes[number] = Outcome(host, error=error)
-            except Exception as error:  # noqa: BLE001 - raised again by outcomes(), in the caller's thread
-                self._bugs[number] = error
+            except Exception as error:  # noqa: BLE001 - what one host answers must not hide the other outcomes
+                self._outcomes[number] = Outcome(host, error=InternalError.of(error, f"{where(host)}: "))
 
     def cancel(self) -> None:
         while True:
@@ -117,8 +116,6 @@ class _Calls(Generic[T]):
                 return
 
     def outcomes(self) -> list[Outcome[T]]:
-        if self._bugs:
-            raise self._bugs[min(self._bugs)]
         return [self._outcomes[number] for number in range(len(self._hosts))]
 
 
@@ -177,7 +174,8 @@ def raise_failures(outcomes: Sequence[Outcome[T]], verb: str = "reach all hosts"
 
 
 def _reason(host: Host, text: str) -> str:
-    return text.replace(where(host), "\0").replace(host.name, "\0")
+    # Not within a path or a longer name.
+    return re.sub(rf"(?<![\w./-]){re.escape(host.name)}(?![\w/-])", "\0", text.replace(where(host), "\0"))
 
 
 def _sentence(reason: str, group: Sequence[tuple[Host, FleetError]]) -> str:

@@ -11,7 +11,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Type, Union
 
 from train.agent.gate import Facts
 from train.agent.records import (
-    NESTED,
     Exit,
     JobResult,
     Member,
@@ -20,6 +19,7 @@ from train.agent.records import (
     to_dict,
 )
 from train.agent.snapshot import Snapshot
+from train.agent.strict_json import parse_json
 
 
 class Stage(str, Enum):
@@ -127,20 +127,6 @@ Message = Union[Order, Report, Leads]
 _KINDS: Dict[str, Type[Any]] = {"order": Order, "report": Report, "leads": Leads}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
-NESTED.update(
-    {
-        Order: {
-            "stage": (Stage, "enum"), "cast": (Part, "list"), "members": (Member, "list"),
-            "snapshot": (Snapshot, "one"), "sources": (Source, "list"), "exits": (Exit, "dict"),
-            "result": (JobResult, "one"),
-        },
-        Report: {
-            "exit": (Exit, "one"), "facts": (Facts, "one"), "snapshot": (Snapshot, "one"), "source": (Source, "one"),
-            "stalled": (Stalled, "one"),
-        },
-    }
-)  # fmt: skip
-
 
 def to_wire(message: Message) -> Dict[str, Any]:
     """A message as an object of plain JSON values."""
@@ -171,5 +157,5 @@ def from_line(line: bytes) -> Order:
     Raises:
         MalformedRecordError: it is none.
     """
-    order: Order = build(Order, json.loads(line))
+    order: Order = build(Order, parse_json(line))
     return order

@@ -27,9 +27,24 @@ after Refused. End of input before Commit gives everything back that Prepare res
 send Stop, answered with Stopped before End. After every answer but a broken connection the next request may come.
 """
 
+import functools
 import json
 from enum import Enum
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Type,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from train.agent.strict_json import JsonError, check_number, check_text, parse_json
 
 
 class Phase(str, Enum):
@@ -554,27 +569,6 @@ _NAMES: Dict[str, Type[Any]] = {
 }  # fmt: skip
 _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 
-# How the fields that are not plain JSON are read; the type, and whether the field holds one, a list or a dict of it.
-NESTED: Dict[Type[Any], Dict[str, Tuple[Type[Any], str]]] = {
-    Prepare: {"entries": (Entry, "list")},
-    Entry: {"kind": (EntryKind, "enum")},
-    Invitation: {"entries": (Entry, "list"), "commit": (Commit, "one")},
-    Commit: {"members": (Member, "list"), "policy": (Policy, "one"), "replication": (Replication, "one")},
-    Policy: {"restart": (RestartPolicy, "enum"), "success": (SuccessPolicy, "enum"), "on_hang": (OnHang, "enum")},
-    Prepared: {"member": (Member, "one"), "gpus": (Gpu, "list")},
-    Refused: {"kind": (Refusal, "enum")},
-    Bootstrapped: {"gpus": (Gpu, "list")},
-    Tried: {"exit": (Exit, "one")},
-    TaskState: {"phase": (Phase, "enum"), "exit": (Exit, "one")},
-    AttemptEnded: {"exits": (Exit, "dict")},
-    Usage: {"gpus": (GpuUse, "list")},
-    JobResult: {"outcome": (Outcome, "enum"), "exits": (Exit, "dict")},
-    JobReport: {
-        "phase": (Phase, "enum"), "members": (Member, "list"), "exit": (Exit, "one"),
-        "result": (JobResult, "one"), "progress": (Progress, "one"), "usage": (Usage, "one"),
-    },
-}  # fmt: skip
-
 
 class MalformedRecordError(ValueError):
     """A line that is not one of the records above."""
@@ -605,51 +599,136 @@ def encode(record: Record) -> bytes:
 
 
 def build(kind: Type[Any], values: Any) -> Any:
-    """A named tuple of `kind` from plain JSON values; its fields that are no plain JSON stand in NESTED.
+    """Return a named tuple of `kind` from plain JSON values, each checked against the annotation of its field.
+
+    Unknown fields are ignored.
 
     Raises:
         MalformedRecordError: the values do not fit.
     """
     if not isinstance(values, dict):
-        raise MalformedRecordError(f"{kind.__name__} wants an object, not {values!r}")
-    nested = NESTED.get(kind, {})
+        raise MalformedRecordError(f"{kind.__name__} is not an object")
+    readers = _readers(kind)
     fields = {}
     for key, value in values.items():
-        if key in kind._fields:
-            inner, shape = nested.get(key, (None, ""))
-            fields[key] = _read(inner, shape, value) if inner is not None and value is not None else value
+        if key in readers:
+            try:
+                fields[key] = readers[key](value)
+            except ValueError as error:
+                raise MalformedRecordError(f"{kind.__name__}, {key}: {error}") from error
     try:
         return kind(**fields)
     except TypeError as error:
-        raise MalformedRecordError(f"{kind.__name__}: {error}") from error
+        raise MalformedRecordError(f"{kind.__name__} lacks a field") from error
 
 
-def _read(kind: Type[Any], shape: str, value: Any) -> Any:
-    try:
-        if shape == "enum":
-            return kind(value)
-        if shape == "list":
-            return [build(kind, item) for item in value]
-        if shape == "dict":
-            return {key: build(kind, item) for key, item in value.items()}
-        return build(kind, value)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise MalformedRecordError(f"{kind.__name__}: {error}") from error
+_READERS: Dict[Type[Any], Dict[str, Callable[[Any], Any]]] = {}
+
+
+def _readers(kind: Type[Any]) -> Dict[str, Callable[[Any], Any]]:
+    if kind not in _READERS:
+        hints = get_type_hints(kind)
+        _READERS[kind] = {name: _reader(hints[name]) for name in kind._fields}
+    return _READERS[kind]
+
+
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """Return a function that gives back a JSON value as `kind`, or raises ValueError."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Union:  # Optional
+        return _optional(_reader(parts[0]))
+    if origin is list:
+        return _list(_reader(parts[0]))
+    if origin is dict:  # of metrics, which may well be NaN
+        return _dict(_float if parts[1] is float else _reader(parts[1]))
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if issubclass(kind, Enum):
+        return _member(kind)
+    return functools.partial(build, kind)
+
+
+def _str(value: Any) -> Any:
+    if type(value) is not str:
+        raise ValueError(f"{type(value).__name__} instead of str")
+    if not value.isascii():
+        check_text(value)
+    return value
+
+
+def _bool(value: Any) -> Any:
+    if type(value) is not bool:
+        raise ValueError(f"{type(value).__name__} instead of bool")
+    return value
+
+
+def _int(value: Any) -> Any:
+    if type(value) is not int:
+        raise ValueError(f"{type(value).__name__} instead of int")
+    check_number(value)
+    return value
+
+
+def _float(value: Any) -> Any:
+    if type(value) is not float:
+        return _int(value)
+    return value
+
+
+def _finite(value: Any) -> Any:
+    check_number(_float(value))
+    return value
+
+
+_PLAIN: Dict[Any, Callable[[Any], Any]] = {str: _str, bool: _bool, int: _int, float: _finite}
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _list(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read_list(value: Any) -> List[Any]:
+        if not isinstance(value, list):
+            raise ValueError(f"{type(value).__name__} instead of a list")
+        return [read(item) for item in value]
+
+    return read_list
+
+
+def _dict(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read_dict(value: Any) -> Dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValueError(f"{type(value).__name__} instead of an object")
+        for key in value:
+            check_text(key)
+        return {key: read(item) for key, item in value.items()}
+
+    return read_dict
+
+
+def _member(kind: Type[Enum]) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(f"{type(value).__name__} instead of str")
+        return kind(value)
+
+    return read
 
 
 def decode(line: Union[bytes, str]) -> Record:
-    """The record of one line of JSON.
+    """Return the record of one line of JSON.
 
     Raises:
-        MalformedRecordError: the line is not JSON, of no known record, or lacks a field without a default.
+        MalformedRecordError: the line is not JSON, of no known record, lacks a field without a default, or has a
+            field of another type.
     """
-    if isinstance(line, bytes):
-        line = line.decode("utf-8", "surrogateescape")
     try:
-        values = json.loads(line)
-    except ValueError as error:
+        values = parse_json(line)
+    except JsonError as error:
         raise MalformedRecordError(f"not a line of JSON: {line[:80]!r}") from error
-    kind = _NAMES.get(values.pop("record", "")) if isinstance(values, dict) else None
+    name = values.pop("record", "") if isinstance(values, dict) else None
+    kind = _NAMES.get(name) if isinstance(name, str) else None
     if kind is None:
         raise MalformedRecordError(f"of no known record: {line[:80]!r}")
     record: Record = build(kind, values)

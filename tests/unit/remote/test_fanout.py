@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.errors import CapacityError, FleetError, NotReadyError, UnreachableError
+from fleet.errors import CapacityError, FleetError, InternalError, NotReadyError, UnreachableError
 from fleet.remote.fanout import Outcome, fan_out, fold, raise_failures, where
 from provision.model import Host
 
@@ -86,18 +86,33 @@ def test_no_more_than_the_limit_at_a_time() -> None:
     assert 1 < most <= 4
 
 
-def test_a_bug_comes_out_after_all_hosts_ended() -> None:
-    ended: list[str] = []
+def test_an_unknown_exception_is_the_error_of_its_host_and_hides_no_other() -> None:
+    def action(one: Host) -> str:
+        if one.name == "worker-3":
+            raise ZeroDivisionError("by zero")
+        return one.address
 
-    def action(one: Host) -> None:
-        if one is HOSTS[0]:
-            raise ZeroDivisionError
-        time.sleep(0.01)
-        ended.append(one.name)
+    outcomes = fan_out(HOSTS, action)
+    assert [outcome.value for outcome in outcomes if outcome.error is None] == [
+        one.address for one in HOSTS if one.name != "worker-3"
+    ]
+    error = outcomes[3].error
+    assert isinstance(error, InternalError)
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    with pytest.raises(InternalError, match=r"cannot go: worker-3 \(10\.0\.0\.3\): a bug of fleet: ZeroDivision"):
+        raise_failures(outcomes, "go")
 
-    with pytest.raises(ZeroDivisionError):
-        fan_out(HOSTS, action)
-    assert len(ended) == len(HOSTS) - 1
+
+def test_a_name_within_a_path_is_not_folded() -> None:
+    def action(one: Host) -> NoReturn:
+        raise NotReadyError(f"/srv/{one.name}/fleet-{one.name} on {one.name} is full")
+
+    with pytest.raises(NotReadyError) as raised:
+        raise_failures(fan_out(HOSTS[:1], action), "go")
+    assert raised.value.sentence == "cannot go: /srv/worker-0/fleet-worker-0 on worker-0 is full"
+    with pytest.raises(NotReadyError) as raised:
+        raise_failures(fan_out(HOSTS[:2], action), "go")
+    assert "/srv/worker-0/fleet-worker-0 on worker-0 is full" in raised.value.sentence
 
 
 def test_no_hosts_are_no_outcomes() -> None:

@@ -1,0 +1,69 @@
+"""A host whose agent was replaced by one that answers what a test says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.program import Program
+
+_AGENT = """#!{python} -ISB
+import json, os, sys, time
+def say(**fields):
+    os.write(1, json.dumps(fields).encode() + b"\\n")
+def hear():
+    line = b""
+    while not line.endswith(b"\\n"):
+        piece = os.read(0, 1)
+        if not piece:
+            sys.exit()
+        line += piece
+    request = json.loads(line)
+    left = request.get("payload", 0)
+    while left:
+        left -= len(os.read(0, left))
+    return request
+say(record="hello", agent=sys.argv[-1], python="3.11.7", pid=os.getpid(), address="127.0.0.1")
+while True:
+    request = hear()
+    exec(open({answer!r}).read())
+"""
+
+NESTED = 'os.write(1, b"[" * 100_000 + b"\\n")'
+WRONG_TYPES = """
+say(record="job_report", job=5, task=None, phase="running", attempt="x", members=[], started_at="zz", fleet={},
+    alive=1, command="c", log_size=[])
+say(record="log", task={"a": 1}, attempt="x", offset=None, payload="zz")
+"""
+NOT_A_RECORD = 'say(record=["log"])'
+HUGE_NUMBERS = """
+os.write(1, b'{"record":"job_report","job":"j","fleet":"f","task":"worker-1","attempt":' + b"9" * 4000
+         + b',"phase":"running","alive":true,"started_at":1e999,"command":[],"members":[],"log_size":0}\\n')
+"""
+HALF_A_CHARACTER = 'os.write(1, b\'{"record":"refused","kind":"fault","reason":"\\\\ud800"}\\n\')'
+
+
+class HostileHost:
+    """Takes the place of the agent of one host of a fleet, from now on.
+
+    Args:
+        program: Whose fleet.
+        folder: For the files.
+        number: Which host.
+    """
+
+    def __init__(self, program: Program, folder: Path, number: int = 1) -> None:
+        self._answer = folder / "answer.py"
+        python = folder / "python"
+        python.write_text(_AGENT.format(python=sys.executable, answer=str(self._answer)))
+        python.chmod(0o755)
+        self._answer.write_text("sys.exit(3)\n")
+        path = program.state / "fleets" / "default" / "fleet.json"
+        record = json.loads(path.read_text())
+        record["hosts"][number]["python"] = str(python)
+        path.write_text(json.dumps(record))
+
+    def answers(self, code: str) -> None:
+        """Let it run `code` for each request."""
+        self._answer.write_text(code)

@@ -1,0 +1,55 @@
+"""What a hostile or broken host can do to the commands of its fleet: report an error of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.program import Program
+from tests.wire import hostile
+from tests.wire.hostile import HostileHost
+from tests.wire.machines import Lab, lab
+
+pytestmark = pytest.mark.wire
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Lab]:
+    with lab(tmp_path / "lab") as one:
+        one.knows(one.machine("gpu1"), one.machine("gpu2"))
+        yield one
+
+
+def test_the_healthy_hosts_of_a_fleet_stay_usable(program: Program, home: Lab, tmp_path: Path) -> None:
+    healthy = home.machines["gpu1"]
+    program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
+    program.script("task.py", "print('it runs')\n")
+    program.run("train", "task.py")
+    worker_1 = HostileHost(program, tmp_path)
+    for answer in (
+        hostile.NESTED,
+        hostile.WRONG_TYPES,
+        hostile.NOT_A_RECORD,
+        hostile.HUGE_NUMBERS,
+        hostile.HALF_A_CHARACTER,
+    ):
+        worker_1.answers(answer)
+        status = program.run("status", code=None)
+        assert "worker-0" in status.text + status.err
+        assert_no_bug(status.text + status.err)
+    worker_1.answers(hostile.WRONG_TYPES)
+    train = program.run("train", "task.py", code=14)
+    assert "worker-1" in train.err
+    assert_no_bug(train.err)
+    assert healthy.left()
+    down = program.run("down", "--yes", code=None)
+    assert_no_bug(down.err)
+    assert "worker-1" in down.err
+    assert healthy.left() == []
+
+
+def assert_no_bug(text: str) -> None:
+    assert "a bug of fleet" not in text, text
+    assert "Traceback" not in text, text
