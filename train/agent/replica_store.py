@@ -30,8 +30,10 @@ from train.agent.disk import (
     write_all,
     write_atomic,
 )
+from train.agent.inside import inner_target
 from train.agent.processes import boot_id, descendants, everybody, is_marked, stat_of
 from train.agent.snapshot import (
+    MODES,
     MOST_ENTRIES,
     STATE_FILE,
     Found,
@@ -115,7 +117,7 @@ def _found(base: str, entry: "os.DirEntry[str]") -> Optional[Found]:
     except FileNotFoundError:
         return None
     path = f"{base}/{entry.name}" if base else entry.name
-    mode = stat.S_IMODE(status.st_mode)
+    mode = status.st_mode & MODES
     if stat.S_ISREG(status.st_mode):
         return Found(path, Kind.FILE, mode, status.st_size, status.st_mtime_ns, status.st_ino)
     if stat.S_ISDIR(status.st_mode):
@@ -603,7 +605,7 @@ def _copy_state(shot: Shot, state: State, making: str, before: Optional[Kept]) -
         elif one.kind is Kind.FILE and before is not None:
             os.link(before.path(known[one.path][0]), target)
     _still(shot.live, fresh.values())
-    return [_item(one, os.path.join(making, str(number)), known) for number, one in enumerate(state.entries)]
+    return [_item(shot, one, os.path.join(making, str(number)), known) for number, one in enumerate(state.entries)]
 
 
 def _is_known(one: Found, known: Dict[str, "tuple[int, Item]"]) -> bool:
@@ -617,9 +619,17 @@ def _still(live: str, entries: Iterable[Found]) -> None:
             raise ChangedError(f"{one.path} changed while it was copied")
 
 
-def _item(one: Found, copy: str, known: Dict[str, "tuple[int, Item]"]) -> Item:
+def _item(shot: Shot, one: Found, copy: str, known: Dict[str, "tuple[int, Item]"]) -> Item:
+    if one.kind is Kind.LINK:
+        target = inner_target(shot.live, one.path, one.target)
+        if not target:
+            raise ReplicaError(
+                f"{shot.seat}'s checkpoints are not copied to other hosts: the link {one.path} leads out of the"
+                f" checkpoint folder, to {one.target}"
+            )
+        return Item(one.path, one.kind, one.mode, content=target)
     if one.kind is not Kind.FILE:
-        return Item(one.path, one.kind, one.mode, content=one.target)
+        return Item(one.path, one.kind, one.mode)
     content = known[one.path][1].content if _is_known(one, known) else hash_file(copy)
     return Item(*one[:5], content=content)
 
@@ -674,27 +684,47 @@ def refresh(live: str, kept: Kept, before: Optional[Manifest]) -> None:
     """
     live = os.path.realpath(live)
     items = kept.manifest.items
-    gone = {item.path for item in before.items} - {item.path for item in items} if before is not None else set()
+    kinds = {item.path: item.kind for item in items}
+    gone = {item.path for item in before.items} - set(kinds) if before is not None else set()
     try:
         os.makedirs(live, exist_ok=True)
+        for path in sorted(gone, reverse=True):
+            if any(kinds.get(above, Kind.FOLDER) is not Kind.FOLDER for above in _above(path)):
+                _remove(live, path)  # something else takes the place of a folder above it
         there = {one.path: one for one in list_folder(live)}
         numbered = sorted(enumerate(items), key=lambda one: (os.path.basename(one[1].path) == STATE_FILE, one[0]))
-        temporary = os.path.join(live, f".fleet-{os.getpid()}")
         for number, item in numbered:
             if not is_equal(there.get(item.path), item):
-                _put(os.path.join(live, item.path), item, kept.path(number), temporary)
+                _put(live, item, kept.path(number))
         for path in sorted(gone, reverse=True):
-            _remove(os.path.join(live, path))
+            _remove(live, path)
     except OSError as error:
         raise ReplicaError(_cannot(live, error)) from error
 
 
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
+def _above(path: str) -> List[str]:
+    """Return the folders above a path, the outermost first."""
+    steps = path.split("/")
+    return ["/".join(steps[:count]) for count in range(1, len(steps))]
+
+
+def _remove(live: str, path: str) -> None:
+    if not all(_is_folder(os.path.join(live, above)) for above in _above(path)):
+        return  # it is gone already, or behind a link
+    path = os.path.join(live, path)
+    if _is_folder(path):
         with contextlib.suppress(OSError):  # a folder that others put something into stays
             os.rmdir(path)
     else:
         remove_file(path)
+
+
+def _is_folder(path: str) -> bool:
+    """Whether there is a folder at `path`, not a link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _cannot(live: str, error: OSError) -> str:
@@ -716,19 +746,32 @@ def _restore(live: str, kept: Optional[Kept]) -> None:
     there = {one.path: one for one in found}
     for number, item in enumerate(items):
         if kept is not None and not is_equal(there.get(item.path), item):
-            _put(os.path.join(live, item.path), item, kept.path(number), os.path.join(live, f".fleet-{os.getpid()}"))
+            _put(live, item, kept.path(number))
 
 
-def _put(path: str, item: Item, source: str, temporary: str) -> None:
+def _put(live: str, item: Item, source: str) -> None:
+    """Let the path of `item` be what it says; no link is followed, and none written through."""
+    for above in _above(item.path):
+        _make_folder(os.path.join(live, above), 0o700)
+    path = os.path.join(live, item.path)
     if item.kind is Kind.FOLDER:
-        os.makedirs(path, item.mode | 0o700, exist_ok=True)
+        _make_folder(path, item.mode | 0o700)
         return
+    temporary = os.path.join(live, f".fleet-{os.getpid()}")
     remove_file(temporary)
     try:
         if item.kind is Kind.LINK:
             os.symlink(item.content, temporary)
         else:
             _place(source, temporary, item)
+        if _is_folder(path):
+            os.rmdir(path)
         os.replace(temporary, path)
     finally:
         remove_file(temporary)  # two names of one file are left alone by rename(2)
+
+
+def _make_folder(path: str, mode: int) -> None:
+    if not _is_folder(path):
+        remove_file(path)
+        os.mkdir(path, mode)

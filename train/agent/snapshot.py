@@ -16,8 +16,12 @@ import re
 from enum import Enum
 from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from train.agent.inside import is_inner_link, is_inner_path
+from train.agent.strict_json import check_number, check_text, parse_json
+
 STATE_FILE = "checkpoint"
 MOST_ENTRIES = 100_000
+MODES = 0o777  # what is kept of a file's mode
 FRESH_NS = 5_000_000_000  # a temporary name that nobody touched for so long is a leftover
 QUIET_S = 0.4  # between the two looks that must be alike
 QUIET_PROVEN_S = 0.2  # … where each file is whole by itself
@@ -131,30 +135,47 @@ def decode_manifest(data: bytes) -> Manifest:
     Raises:
         ValueError: it is none, or one that would write elsewhere than in the folder it is for.
     """
-    try:
-        named, seat, origin, rows = json.loads(data)
-        items = tuple(_item(*row) for row in rows)
-    except (TypeError, IndexError) as error:
-        raise ValueError(f"no manifest: {error}") from error
+    parts = parse_json(data)
+    if not isinstance(parts, list) or len(parts) != 4:
+        raise ValueError("not a manifest")
+    named, seat, origin, rows = parts
+    if not isinstance(seat, str) or not isinstance(origin, str) or not isinstance(rows, list):
+        raise ValueError("not a manifest")
+    if len(rows) > MOST_ENTRIES:
+        raise ValueError(f"a manifest of more than {MOST_ENTRIES} paths")
+    items = tuple(map(_item, rows))
     snapshot = read_snapshot(named)
     if snapshot is None or digest_of(items) != snapshot.digest:
         raise ValueError("a manifest that does not fit its digest")
+    _check_places(items)
+    return Manifest(snapshot, seat, origin, items)
+
+
+def _check_places(items: Sequence[Item]) -> None:
     folders = {item.path for item in items if item.kind is Kind.FOLDER} | {""}
-    paths = {item.path for item in items}
     for item in items:
-        if not _stays_inside(item.path) or os.path.dirname(item.path) not in folders or item.kind is Kind.OTHER:
+        if not is_inner_path(item.path) or os.path.dirname(item.path) not in folders or item.kind is Kind.OTHER:
             raise ValueError(f"a manifest with a path that leads elsewhere: {item.path!r}")
-    if len(paths) != len(items):
+        if item.kind is Kind.LINK and not is_inner_link(item.path, item.content):
+            raise ValueError(f"a manifest with a link that leads elsewhere: {item.path!r}")
+    if len({item.path for item in items}) != len(items):
         raise ValueError("a manifest that names a path twice")
-    return Manifest(snapshot, str(seat), str(origin), items)
 
 
-def _item(path: str, kind: str, mode: int, size: int, mtime_ns: int, content: str) -> Item:
-    return Item(str(path), Kind(kind), int(mode), int(size), int(mtime_ns), str(content))
+_ROW = [str, str, int, int, int, str]
 
 
-def _stays_inside(path: str) -> bool:
-    return "\0" not in path and all(part not in ("", ".", "..") for part in path.split("/"))
+def _item(row: Any) -> Item:
+    if not isinstance(row, list) or [type(value) for value in row] != _ROW:
+        raise ValueError("a manifest with a row of another shape")
+    path, kind, mode, size, mtime_ns, content = row
+    for text in (path, content):
+        check_text(text)
+    for number in (size, mtime_ns):
+        check_number(number)
+    if not 0 <= mode <= MODES or size < 0:
+        raise ValueError(f"a manifest with an impossible mode or size: {path!r}")
+    return Item(path, Kind(kind), mode, size, mtime_ns, content)
 
 
 def is_data(path: str) -> bool:

@@ -3,13 +3,13 @@
 import errno
 import hashlib
 import os
-import posixpath
 import re
 import zlib
 from typing import Dict, List, Sequence, Set, Tuple
 
 from train.agent.disk import make_folder, remove_file, remove_tree
 from train.agent.errors import RefusedError
+from train.agent.inside import is_inner_link, is_inner_path
 from train.agent.records import Entry, EntryKind, Refusal, Want
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -24,17 +24,12 @@ def _fault(reason: str) -> RefusedError:
 
 
 def _check_path(path: str) -> None:
-    parts = path.split("/")
-    if not path or "\0" in path or any(part in ("", ".", "..") for part in parts):
+    if not is_inner_path(path):
         raise _fault(f"{path!r} is no path below the working folder")
 
 
 def _check_link(entry: Entry) -> None:
-    steps = entry.target.split("/")
-    inner = [step for step in steps if step != ".."]
-    goes_back = ".." in steps[steps.index(inner[0]) :] if inner else False
-    ends = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), entry.target))
-    if not entry.target or "\0" in entry.target or goes_back or ends.startswith(("/", "..")):
+    if not is_inner_link(entry.path, entry.target):
         raise _fault(f"the link {entry.path!r} leads out of the working folder, to {entry.target!r}")
 
 

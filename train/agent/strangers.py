@@ -18,9 +18,13 @@ def most_strangers(expected: int) -> int:
     Args:
         expected: Number of true participants, all of which may connect at the same moment.
     """
+    return max(_LEAST, min(expected + _MOST, (descriptor_limit() - expected) // _SHARE))
+
+
+def descriptor_limit() -> int:
+    """Return how many file descriptors this process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    descriptors = soft if soft != resource.RLIM_INFINITY else 1 << 20
-    return max(_LEAST, min(expected + _MOST, (descriptors - expected) // _SHARE))
+    return soft if soft != resource.RLIM_INFINITY else 1 << 20
 
 
 class Acceptor:

@@ -100,9 +100,9 @@ def test_refresh_replaces_the_file_that_names_checkpoints_last(yard: Yard, monke
     order: list[str] = []
     put = replica_store._put
 
-    def noted(path: str, item: Item, source: str, temporary: str) -> None:
+    def noted(live: str, item: Item, source: str) -> None:
         order.append(item.path)
-        put(path, item, source, temporary)
+        put(live, item, source)
 
     monkeypatch.setattr(replica_store, "_put", noted)
     with replica_store.Store(str(chief.store)).reading() as kept:
