@@ -41,7 +41,7 @@ class Channel:
     def send(self, record: Record, payload: bytes = b"", **_: object) -> None:
         self.sent.append(record)
 
-    def receive(self, *_: object) -> tuple[Record, bytes]:
+    def receive(self, *_: object, **__: object) -> tuple[Record, bytes]:
         return self._answers.pop(0), b""
 
 
