@@ -247,7 +247,10 @@ def test_nonsense_is_refused_in_a_sentence_and_the_conversation_goes_on(connect:
     assert agent.expect(Refused).reason == "Hello is no request"
     agent.write(b'{"record":"prepare","job":1,"fleet":"f","task":2,"entries":[],"address":3}\n')
     answer = agent.expect(Refused)
-    assert (answer.kind, answer.reason) == (Refusal.REQUEST, "Prepare, job: int instead of str")
+    assert (answer.kind, answer.reason) == (
+        Refusal.REQUEST,
+        "the request cannot be read: Prepare, job: int instead of str",
+    )
     assert isinstance(agent.prepare("j", Bundle("pass")), Prepared)
 
 
