@@ -481,13 +481,28 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
     network: Annotated[
         str | None,
         typer.Option(
-            "--network", metavar="NAME", help="VPC network; default where not said.", rich_help_panel=_NETWORK
+            "--network",
+            metavar="NAME",
+            help="VPC network, or the path of a shared one, projects/P/global/networks/N.  [default: default]",
+            rich_help_panel=_NETWORK,
         ),
     ] = None,
     subnet: Annotated[
         str | None,
         typer.Option(
-            "--subnet", metavar="NAME", help="The one of the region where not said.", rich_help_panel=_NETWORK
+            "--subnet",
+            metavar="NAME",
+            help="Subnetwork, or its path.  [default: the one of the region]",
+            rich_help_panel=_NETWORK,
+        ),
+    ] = None,
+    firewall: Annotated[
+        bool | None,
+        typer.Option(
+            "--firewall/--no-firewall",
+            help="Make firewall rules for the fleet, or rely on existing ones.",
+            show_default=False,
+            rich_help_panel=_NETWORK,
         ),
     ] = None,
     iap: Annotated[
@@ -548,6 +563,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
         disk_gb=disk_size,
         network=network,
         subnetwork=subnet,
+        firewall=firewall,
         external=None if iap is None else not iap,
         ssh_from=_listed(ssh_from),
         scopes=_listed(scopes),

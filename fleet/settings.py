@@ -59,6 +59,7 @@ class Settings:
     disk_type: str | None = None
     network: str | None = None
     subnetwork: str | None = None
+    firewall: bool | None = None
     external: bool | None = None
     ssh_from: tuple[str, ...] | None = None
     ssh_user: str | None = None
@@ -249,6 +250,7 @@ _TABLES: dict[str, dict[str, _Key]] = {
         "disk-type": _Key("disk_type", _text),
         "network": _Key("network", _text),
         "subnet": _Key("subnetwork", _text),
+        "firewall": _Key("firewall", _yes_or_no),
         "iap": _Key("external", _no_or_yes),
         "ssh-from": _Key("ssh_from", _texts),
         "ssh-user": _Key("ssh_user", _text),

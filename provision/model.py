@@ -35,8 +35,9 @@ class CloudSpec:
         image: Boot image, ``projects/P/global/images/family/F``; empty: the provider's choice.
         disk_gb: Size of the boot disk.
         disk_type: ``pd-balanced``.
-        network: VPC network.
+        network: VPC network: a name, or ``projects/P/global/networks/N`` of a Shared VPC.
         subnetwork: Subnetwork in it; empty: the one of the region.
+        firewall: Firewall rules are made for the fleet; else existing ones must admit it.
         external: Each instance has an external address; else SSH goes through Identity-Aware Proxy.
         ssh_from: Addresses that may use SSH, in CIDR notation; empty: the caller's alone.
         ssh_user: Login name on the instances.
@@ -58,6 +59,7 @@ class CloudSpec:
     disk_type: str = "pd-balanced"
     network: str = "default"
     subnetwork: str = ""
+    firewall: bool = True
     external: bool = True
     ssh_from: tuple[str, ...] = ()
     ssh_user: str = "fleet"
@@ -222,12 +224,14 @@ class SshAccess:
         callers: Addresses of this computer in CIDR notation; empty: not known, or of no importance.
         changed: This call changed the rule.
         before: What the rule allowed before this call changed it.
+        note: Why the fleet has no rules of its own.
     """
 
     open_to: tuple[str, ...] = ()
     callers: tuple[str, ...] = ()
     changed: bool = False
     before: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def admits_caller(self) -> bool:

@@ -118,7 +118,7 @@ class Access:
     def _obstacle(self, access: SshAccess, *, always: bool = False) -> tuple[str, str]:
         """Return the cause and the command if the rule keeps this computer out; empty texts if it does not."""
         if not access.open_to:
-            return "", ""
+            return access.note, ""
         if not access.callers:
             words = f"SSH is open to {_listed(access.open_to)} only; the address of this computer is not known"
             return f"{words}: name it with 'fleet up --ssh-from'", ""

@@ -31,6 +31,7 @@ class Account:
         owner: Of the state folder; no other owner's instances are ever touched, but by `fleet gc`.
         user: Who and where, as a label.
         keys: Host keys found so far, by the id of the instance.
+        host_project: Project of a Shared VPC, which has the firewall rules; empty: the network is of the project.
     """
 
     api: Api
@@ -38,6 +39,7 @@ class Account:
     owner: str
     user: str
     keys: dict[str, str] = field(default_factory=dict)
+    host_project: str = ""
 
     def resources(self, fleet: str | None) -> list[Json]:
         """Instances of a fleet of ours, of all of them where it is None, as the API tells them."""
@@ -87,7 +89,7 @@ class Account:
         """The operations that a request became; a fresh one may not be known yet."""
         known_by = float(entry.get("at", 0.0)) + self.api.timing.settle_s
         for pause in self.api.timing.pauses():
-            begun = self.api.operations(f'operationType="{entry["kind"]}"')
+            begun = self.api.operations(f'operationType="{entry["kind"]}"', str(entry.get("project", "")))
             found = [one for one in begun if one.get("clientOperationId") == entry["request_id"]]
             if found or time.time() > known_by:
                 return found

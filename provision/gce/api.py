@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from provision.gce.errors import (
     no_credentials,
     no_project,
 )
+from provision.gce.networks import network_of
 from provision.gce.reading import last
 
 T = TypeVar("T")
@@ -41,6 +43,7 @@ CALL_TIMEOUT_S = 60.0
 WAIT_TIMEOUT_S = 150.0
 _RETRIED = (429, 500, 502, 503, 504)
 _PAGE = 500
+_PROJECT = re.compile(r"/projects/([^/]+)/")
 
 
 class ApiError(Exception):
@@ -314,9 +317,10 @@ class Api:
             lambda: to_json(client.get(project=project, image=words[-1], retry=None, timeout=CALL_TIMEOUT_S))
         )
 
-    def network(self, name: str) -> Json:
-        """A VPC network."""
-        return self._get("NetworksClient", "get", network=name)
+    def network(self, path: str) -> Json:
+        """A VPC network, of this project or of a host project."""
+        project, name = network_of(path)
+        return self._get("NetworksClient", "get", project=project or self.project, network=name)
 
     def instances(self, query: str) -> list[Json]:
         """Instances of all zones, in one call a page."""
@@ -330,13 +334,13 @@ class Api:
         """Reserved addresses of all regions."""
         return self._aggregated("AddressesClient", "addresses", filter=query)
 
-    def firewalls(self) -> list[Json]:
-        """All firewall rules of the project."""
-        return self._list("FirewallsClient")
+    def firewalls(self, project: str = "") -> list[Json]:
+        """All firewall rules of the project, or of another one."""
+        return self._list("FirewallsClient", project=project or self.project)
 
-    def operations(self, query: str = "") -> list[Json]:
+    def operations(self, query: str = "", project: str = "") -> list[Json]:
         """Operations of the last days, of all zones and regions."""
-        return self._aggregated("GlobalOperationsClient", "operations", filter=query)
+        return self._aggregated("GlobalOperationsClient", "operations", filter=query, project=project or self.project)
 
     # --- what changes something -------------------------------------------------------------------------------
 
@@ -359,22 +363,22 @@ class Api:
             lambda: to_json(client.bulk_insert_unary(request=kind(fields), retry=None, timeout=CALL_TIMEOUT_S))
         )
 
-    def insert_firewall(self, body: Json, request_id: str) -> Json:
+    def insert_firewall(self, body: Json, request_id: str, project: str = "") -> Json:
         """Make a firewall rule; the operation."""
         messages = types()
         request = messages.InsertFirewallRequest(
-            project=self.project,
+            project=project or self.project,
             request_id=request_id,
             firewall_resource=messages.Firewall.from_json(json.dumps(body)),
         )
         client = self._client("FirewallsClient")
         return self._call(lambda: to_json(client.insert_unary(request=request, retry=None, timeout=CALL_TIMEOUT_S)))
 
-    def patch_firewall(self, body: Json, request_id: str) -> Json:
+    def patch_firewall(self, body: Json, request_id: str, project: str = "") -> Json:
         """Change a firewall rule to `body`; the operation."""
         messages = types()
         request = messages.PatchFirewallRequest(
-            project=self.project,
+            project=project or self.project,
             request_id=request_id,
             firewall=body["name"],
             firewall_resource=messages.Firewall.from_json(json.dumps(body)),
@@ -409,7 +413,9 @@ class Api:
             client, place = "RegionOperationsClient", {"region": last(operation["region"])}
         else:
             client, place = "GlobalOperationsClient", {}
-        request = {"project": self.project, "operation": operation["name"], **place}
+        found = _PROJECT.search(operation.get("selfLink", ""))
+        project = found[1] if found else self.project
+        request = {"project": project, "operation": operation["name"], **place}
         return self._call(
             lambda: to_json(self._client(client).wait(request=request, retry=None, timeout=WAIT_TIMEOUT_S))
         )
@@ -426,10 +432,10 @@ class Api:
 
     # --- many calls in one request ----------------------------------------------------------------------------
 
-    def path(self, *words: str, **query: str) -> str:
-        """Path of a resource in the project, for a call in a batch."""
+    def path(self, *words: str, project: str = "", **query: str) -> str:
+        """Path of a resource in the project, or in another one, for a call in a batch."""
         asked = f"?{urlencode(query)}" if query else ""
-        return f"/compute/v1/projects/{self.project}/{'/'.join(words)}{asked}"
+        return f"/compute/v1/projects/{project or self.project}/{'/'.join(words)}{asked}"
 
     def batch(self, calls: Sequence[Call]) -> list[Answer]:
         """The answers to many calls, in their order, those that failed for the moment repeated.

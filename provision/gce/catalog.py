@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from provision.gce.geography import is_region, is_zone
+from provision.gce.networks import network_of, subnetwork_of
 from provision.model import CloudSpec
 
 GPU_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
@@ -274,10 +275,20 @@ def _check_words(cloud: CloudSpec) -> None:
     ):
         if _NOT_A_NAME.search(text):
             raise ValueError(f"{text!r} is no usable name of the {what}")
+    _check_network(cloud)
     if cloud.image and "/" not in cloud.image:
         raise ValueError(
             f"{cloud.image!r} does not say whose image it is; "
             f"write projects/PROJECT/global/images/family/{cloud.image}"
+        )
+
+
+def _check_network(cloud: CloudSpec) -> None:
+    network, subnetwork = network_of(cloud.network), subnetwork_of(cloud.subnetwork)
+    if subnetwork.project and subnetwork.project != (network.project or cloud.project or subnetwork.project):
+        raise ValueError(
+            f"{cloud.subnetwork!r} is not of the network {cloud.network!r}: "
+            f"name its network, --network projects/{subnetwork.project}/global/networks/NAME"
         )
 
 

@@ -15,6 +15,7 @@ from provision.gce.deletion import delete_instances
 from provision.gce.errors import Diagnosis, Failure, Scope, diagnose, from_operation
 from provision.gce.expiry import stop_at
 from provision.gce.firewall import open_firewall
+from provision.gce.networks import subnetwork_of
 from provision.gce.places import Region, Search, candidates, is_zone, region_of
 from provision.gce.reading import GUEST_ATTRIBUTE, host_key, our_name, zone_of
 from provision.gce.requests import bulk_insert, instance_name
@@ -56,7 +57,9 @@ def create(account: Account, spec: FleetSpec, cloud: CloudSpec, names: Sequence[
     delete_instances(account, half, progress)
     for one in half:
         del there[our_name(one)]
-    open_firewall(account, spec, cloud)
+    access = open_firewall(account, spec, cloud)
+    if access.note:
+        progress(account.host_project or account.api.project, access.note)
     stopped = [there[name] for name in names if name in there and there[name].get("status") != "RUNNING"]
     start(account, stopped, progress)
     missing = {name: instance_name(spec.name, account.owner, name) for name in names if name not in there}
@@ -92,7 +95,9 @@ def offered(account: Account, cloud: CloudSpec) -> dict[str, list[str]]:
     if cloud.gpu:
         looks.append(lambda: api.accelerator_zones(cloud.gpu))
     zones, *others = api.together(*looks)
+    region = subnetwork_of(cloud.subnetwork).region
     zones = [zone for zone in zones if is_zone(zone) and all(zone in other for other in others)]
+    zones = [zone for zone in zones if region in ("", region_of(zone))]
     found: dict[str, list[str]] = {}
     for zone in zones:
         found.setdefault(region_of(zone), []).append(zone)

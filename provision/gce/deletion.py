@@ -18,6 +18,7 @@ from provision.gce.requests import marked
 from provision.provider import Progress
 
 _PENDING = ("PENDING", "RUNNING")
+_FORBIDDEN = 403
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Stray:
         user: Who and where.
         kind: ``instance``, ``disk``, ``address`` or ``firewall rule``.
         name: Its own name.
-        place: Zone or region; empty: it is global.
+        place: Zone or region; of a firewall rule the host project that has it; empty: it is global.
         created_at: Seconds since the epoch.
         price_usd_h: Estimated price in US dollars an hour.
     """
@@ -50,12 +51,13 @@ _COLLECTIONS = {"instance": "instances", "disk": "disks", "address": "addresses"
 
 def delete_call(account: Account, thing: Stray) -> Call:
     """The call that deletes a thing."""
-    collection = _COLLECTIONS[thing.kind]
+    collection, rule = _COLLECTIONS[thing.kind], thing.kind == "firewall rule"
     scope = {"address": ("regions", thing.place), "firewall rule": ("global",)}.get(
         thing.kind, ("zones", thing.place)
     )
     words = [*scope, collection, thing.name]
-    return Call("DELETE", account.api.path(*words, requestId=str(uuid.uuid4())), None)
+    project = thing.place if rule else ""
+    return Call("DELETE", account.api.path(*words, project=project, requestId=str(uuid.uuid4())), None)
 
 
 def of_instance(resource: Json) -> Stray:
@@ -78,25 +80,40 @@ def _labelled(kind: str, resource: Json, place: str) -> Stray:
     )
 
 
-def _rule(resource: Json) -> Stray | None:
+def _rules(account: Account) -> list[Stray]:
+    """The firewall rules of fleets, in the project and in the host project of its network."""
+    found = [_rule(one, "") for one in account.api.firewalls()]
+    if account.host_project:
+        try:
+            found += [_rule(one, account.host_project) for one in account.api.firewalls(account.host_project)]
+        except ApiError as error:
+            if error.status != _FORBIDDEN:  # who may not list them could not make any either
+                raise
+    return [rule for rule in found if rule is not None]
+
+
+def _rule(resource: Json, project: str) -> Stray | None:
     """A firewall rule as a thing; None where no fleet made it."""
     found = marked(str(resource.get("description", "")))
     if found is None:
         return None
     created_at = seconds(str(resource.get("creationTimestamp", "")))
-    return Stray(*found, "firewall rule", str(resource["name"]), created_at=created_at)
+    return Stray(*found, "firewall rule", str(resource["name"]), project, created_at=created_at)
 
 
 def things(account: Account, query: str = "labels.fleet:*") -> list[Stray]:
     """All that fleets have in the project, whoever made it: four calls at the same time."""
     api = account.api
     instances, disks, addresses, rules = api.together(
-        lambda: api.instances(query), lambda: api.disks(query), lambda: api.addresses(query), api.firewalls
+        lambda: api.instances(query),
+        lambda: api.disks(query),
+        lambda: api.addresses(query),
+        lambda: _rules(account),
     )
     found = [of_instance(one) for one in instances]
     found += [_labelled("disk", one, zone_of(one)) for one in disks]
     found += [_labelled("address", one, last(one.get("region", ""))) for one in addresses]
-    found += [rule for one in rules if (rule := _rule(one)) is not None]
+    found += rules
     return [one for one in found if one.owner]
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from provision.gce.account import Account
 from provision.gce.address import public_addresses
 from provision.gce.api import ApiError, Json, is_loopback
-from provision.gce.requests import firewalls
+from provision.gce.requests import IAP_RANGE, firewalls, stem
 from provision.model import CloudSpec, FleetSpec, SshAccess
 from provision.provider import ProviderError
 
-_NOT_FOUND = 404
+_FORBIDDEN, _NOT_FOUND = 403, 404
 _DECISIVE = ("sourceRanges", "targetTags")
 
 
@@ -25,7 +27,7 @@ def ssh_sources(account: Account, cloud: CloudSpec) -> tuple[str, ...]:
     Raises:
         ProviderError: the address of this computer cannot be determined.
     """
-    if cloud.ssh_from or not cloud.external:
+    if cloud.ssh_from or not cloud.external or not cloud.firewall:
         return cloud.ssh_from
     found = caller_addresses(account)
     if not found:
@@ -52,20 +54,53 @@ def open_firewall(account: Account, spec: FleetSpec, cloud: CloudSpec) -> SshAcc
         ApiError: a call failed.
         ProviderError: the address of this computer cannot be determined.
     """
+    if not cloud.firewall:
+        return SshAccess(note=_no_firewall(account, spec, cloud))
     sources = ssh_sources(account, cloud)
-    there = {str(one["name"]): one for one in account.api.firewalls()}
-    changed = False
+    try:
+        changed = _make_rules(account, spec, cloud, sources)
+    except ApiError as error:
+        if not account.host_project or error.status != _FORBIDDEN:
+            raise
+        return SshAccess(note=_not_allowed(account, spec, cloud))
+    return SshAccess(sources, () if cloud.ssh_from or not cloud.external else sources, changed)
+
+
+def needed(spec: FleetSpec, account: Account, cloud: CloudSpec) -> str:
+    """Return which rules a network must have for a fleet without rules of its own."""
+    source = IAP_RANGE if not cloud.external else "this computer"
+    tag = stem(spec.name, account.owner)
+    return (
+        f"existing rules must admit tcp:{cloud.ssh_port} from {source}, and all ports among instances with tag {tag}"
+    )
+
+
+def _no_firewall(account: Account, spec: FleetSpec, cloud: CloudSpec) -> str:
+    return f"the fleet has no firewall rules of its own (--no-firewall): {needed(spec, account, cloud)}"
+
+
+def _not_allowed(account: Account, spec: FleetSpec, cloud: CloudSpec) -> str:
+    return (
+        f"the network is of project {account.host_project}, where these credentials may not make firewall rules: "
+        f"{needed(spec, account, cloud)}"
+    )
+
+
+def _make_rules(account: Account, spec: FleetSpec, cloud: CloudSpec, sources: Sequence[str]) -> bool:
+    """Create and update the rules; whether anything was changed."""
+    host, changed = account.host_project, False
+    there = {str(one["name"]): one for one in account.api.firewalls(host)}
     for body in firewalls(spec.name, account.owner, account.user, cloud, sources):
         known = there.get(body["name"])
         if known is None:
-            with account.insertion(spec.name, "insert", firewall=body["name"]) as request_id:
-                account.api.done(account.api.insert_firewall(body, request_id), "opening the firewall")
+            with account.insertion(spec.name, "insert", firewall=body["name"], project=host) as request_id:
+                account.api.done(account.api.insert_firewall(body, request_id, host), "opening the firewall")
         elif _differs(known, body):
             _patch(account, spec, body)
         else:
             continue
         changed = True
-    return SshAccess(sources, () if cloud.ssh_from or not cloud.external else sources, changed)
+    return changed
 
 
 def follow_caller(account: Account, spec: FleetSpec, cloud: CloudSpec) -> SshAccess:
@@ -76,22 +111,31 @@ def follow_caller(account: Account, spec: FleetSpec, cloud: CloudSpec) -> SshAcc
     Raises:
         ApiError: a call failed.
     """
+    if not cloud.firewall:
+        return SshAccess(note=_no_firewall(account, spec, cloud))
     if not cloud.external:
         return SshAccess()
     callers = caller_addresses(account)
     body, *_ = firewalls(spec.name, account.owner, account.user, cloud, callers)
-    known = next((one for one in account.api.firewalls() if one["name"] == body["name"]), None)
+    try:
+        return _followed(account, spec, cloud, body, callers)
+    except ApiError as error:
+        if error.status == _NOT_FOUND:  # `fleet down` was faster
+            return SshAccess((), callers)
+        if not account.host_project or error.status != _FORBIDDEN:
+            raise
+        return SshAccess(note=_not_allowed(account, spec, cloud))
+
+
+def _followed(account: Account, spec: FleetSpec, cloud: CloudSpec, body: Json, callers: tuple[str, ...]) -> SshAccess:
+    rules = account.api.firewalls(account.host_project)
+    known = next((one for one in rules if one["name"] == body["name"]), None)
     if known is None:
         return SshAccess((), callers)
     now = SshAccess(tuple(str(text) for text in known.get("sourceRanges", ())), callers)
     if not callers or now.admits_caller or cloud.ssh_from:
         return now
-    try:
-        _patch(account, spec, body)
-    except ApiError as error:
-        if error.status != _NOT_FOUND:  # else `fleet down` was faster
-            raise
-        return SshAccess((), callers)
+    _patch(account, spec, body)
     return SshAccess(callers, callers, changed=True, before=now.open_to)
 
 
@@ -100,5 +144,6 @@ def _differs(known: Json, body: Json) -> bool:
 
 
 def _patch(account: Account, spec: FleetSpec, body: Json) -> None:
-    with account.insertion(spec.name, "patch", firewall=body["name"]) as request_id:
-        account.api.done(account.api.patch_firewall(body, request_id), "opening the firewall")
+    host = account.host_project
+    with account.insertion(spec.name, "patch", firewall=body["name"], project=host) as request_id:
+        account.api.done(account.api.patch_firewall(body, request_id, host), "opening the firewall")

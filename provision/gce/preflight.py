@@ -82,6 +82,10 @@ def quote(account: Account, spec: FleetSpec, cloud: CloudSpec, names: Sequence[s
 
 def _access(cloud: CloudSpec, sources: Sequence[str]) -> list[str]:
     """Return the sentence that says who can use SSH."""
+    if not cloud.firewall:
+        return [
+            "no firewall rules are made (--no-firewall): existing ones must admit SSH and the traffic of the fleet"
+        ]
     if not cloud.external:
         return []
     places = ", ".join(sources)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,8 @@ from provision.names import validate_fleet_name
 from provision.provider import Journal, Progress, ProviderError
 
 WORKERS_MAX = 1000
+
+_NETWORK = re.compile(r"projects/([^/]+)/")
 
 
 class GceProvider:
@@ -38,7 +41,10 @@ class GceProvider:
         self, owner: str, user: str, journal: Journal, cloud: CloudSpec, timing: Timing | None = None
     ) -> None:
         api = Api(cloud.project, cloud.endpoint, timing or Timing())
-        self._account = Account(api, journal, owner, user)
+        host = _NETWORK.search(cloud.network)
+        self._account = Account(
+            api, journal, owner, user, host_project=host[1] if host and host[1] != cloud.project else ""
+        )
 
     # --- before any money -------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from provision.gce.catalog import gpu_of, has_gpus
 from provision.gce.geography import region_of
+from provision.gce.networks import network_of, network_path, subnetwork_path
 from provision.model import CloudSpec, FleetSpec
 
 IAP_RANGE = "35.235.240.0/20"
@@ -153,11 +154,6 @@ def firewalls(fleet: str, owner: str, user: str, cloud: CloudSpec, ssh_from: Seq
     return [{**common, **ssh}, {**common, **internal}]
 
 
-def network_path(network: str) -> str:
-    """A network as requests name it: a path of its own, of another project even, or a name in this project."""
-    return network if "/" in network else f"global/networks/{network}"
-
-
 def _boot_disk(cloud: CloudSpec, marks: Mapping[str, str]) -> dict[str, Any]:
     return {
         "boot": True,
@@ -174,18 +170,10 @@ def _boot_disk(cloud: CloudSpec, marks: Mapping[str, str]) -> dict[str, Any]:
 def _interface(cloud: CloudSpec, region: str) -> dict[str, Any]:
     found: dict[str, Any] = {"network": network_path(cloud.network)}
     if cloud.subnetwork:
-        found["subnetwork"] = _subnetwork_path(cloud.subnetwork, region)
+        found["subnetwork"] = subnetwork_path(cloud.subnetwork, region, network_of(cloud.network).project)
     if cloud.external:
         found["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
     return found
-
-
-def _subnetwork_path(subnetwork: str, region: str) -> str:
-    if "/" in subnetwork:
-        return subnetwork
-    if not region:
-        raise ValueError(f"the region of subnetwork {subnetwork} is not known")
-    return f"regions/{region}/subnetworks/{subnetwork}"
 
 
 def _metadata(cloud: CloudSpec, public_key: str) -> list[dict[str, str]]:

@@ -24,6 +24,7 @@ _MODULES = (bulk, instances, resources, waiting)  # They fill METHODS.
 
 _VERBS = {"insert": "create", "bulkInsert": "create", "aggregatedList": "list", "wait": "get", "patch": "update"}
 _VERBS["getFromFamily"] = "get"
+_OF_HOST_PROJECTS = ("networks", "subnetworks", "firewalls", "globalOperations")
 _NOUNS = {"regionInstances": "instances"}
 
 
@@ -202,13 +203,14 @@ class Api:
     def _check_access(self, call: Call) -> None:
         project = call.path["project"]
         noun, verb = call.method.id.split(".")[1:]
-        if project != self.cloud.project and noun != "images":
+        shared = project in self.cloud.shared and noun in _OF_HOST_PROJECTS
+        if project != self.cloud.project and noun != "images" and not shared:
             raise not_found(f"projects/{project}")
         for name, known in (("zone", catalog.ZONES), ("region", catalog.REGIONS)):
             if noun != f"{name}s" and call.path.get(name, next(iter(known))) not in known:
                 raise invalid(name, call.path[name], f"Unknown {name}.")
         permission = f"compute.{_NOUNS.get(noun, noun)}.{_VERBS.get(verb, verb)}"
-        if permission in self.cloud.denied:
+        if permission in self.cloud.denied or f"{project}:{permission}" in self.cloud.denied:
             raise failures.forbidden(permission, f"projects/{project}")
 
     def _repeated(self, call: Call) -> Json | None:
@@ -223,9 +225,12 @@ class Api:
                 self.cloud.requests[_request_key(call)] = operation
 
     def _test_iam_permissions(self, call: Call) -> Json:
-        if call.path["resource"] != self.cloud.project:
+        project = call.path["resource"]
+        if project != self.cloud.project and project not in self.cloud.shared:
             raise Refusal(403, "forbidden", "The caller does not have permission", canonical="PERMISSION_DENIED")
-        return {"permissions": [name for name in call.body.get("permissions", []) if name not in self.cloud.denied]}
+        denied = self.cloud.denied
+        asked = call.body.get("permissions", [])
+        return {"permissions": [name for name in asked if not denied & {name, f"{project}:{name}"}]}
 
 
 def _is_uuid(text: str) -> bool:

@@ -106,6 +106,12 @@ def last(reference: str) -> str:
     return reference.rsplit("/", 1)[-1]
 
 
+def project_of(reference: str) -> str:
+    """The project that a URL or a path names; empty: none."""
+    found = re.search(r"projects/([^/]+)/", reference)
+    return found[1] if found else ""
+
+
 def relative(reference: str) -> str:
     """A URL or a path from ``projects/`` on, whatever host and version it names."""
     found = re.search(r"projects/.*", reference)
@@ -307,14 +313,3 @@ def _new_disk(blueprint: Blueprint, disk: Json, index: int) -> Json:
         "sourceImageId": catalog.numeric_id(image.path),
         "labels": labels,
     }
-
-
-def check_network(project: str, interfaces: list[Json], networks: list[str], region: str) -> None:
-    """Raise Refusal unless all networks and subnetworks that `interfaces` name exist."""
-    for interface in interfaces:
-        network = last(interface.get("network", ""))
-        if network and network not in networks:
-            raise not_found(f"projects/{project}/global/networks/{network}")
-        subnetwork = last(interface.get("subnetwork", ""))
-        if subnetwork and subnetwork not in networks:
-            raise not_found(f"projects/{project}/regions/{region}/subnetworks/{subnetwork}")

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.emulator import blueprint as blueprints
 from tests.emulator import catalog, failures, instances, lifecycle
-from tests.emulator.blueprint import Blueprint, check_network
-from tests.emulator.cloud import Call, Cloud, Instance
+from tests.emulator.blueprint import Blueprint
+from tests.emulator.cloud import Call, Cloud, Instance, check_network
 from tests.emulator.failures import Failure, Refusal, invalid, required
 from tests.emulator.faults import Rule
 from tests.emulator.methods import starting
@@ -100,7 +100,7 @@ def _draw(cloud: Cloud, call: Call, zone: str) -> _Bulk:
         for name in _names(cloud, body, zone, count)
     ]
     interfaces = drawn[0].body["networkInterfaces"]
-    check_network(cloud.project, interfaces, cloud.networks, catalog.ZONES[zone])
+    check_network(cloud, interfaces, catalog.ZONES[zone])
     return _Bulk(zone, min_count, drawn, fault=call.fault)
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.emulator import catalog, firewall
-from tests.emulator.blueprint import Blueprint, check_metadata
+from tests.emulator.blueprint import Blueprint, check_metadata, last, project_of
 from tests.emulator.clock import Clock
 from tests.emulator.discovery import Method
-from tests.emulator.failures import Refusal, not_found
+from tests.emulator.failures import Refusal, invalid, not_found
 from tests.emulator.faults import Rule
 from tests.emulator.guests import Guest, Guests
 from tests.emulator.limits import Limits, Usage, disk_quota
@@ -93,6 +93,22 @@ def items_of(metadata: Json) -> dict[str, str]:
     return {item["key"]: item.get("value", "") for item in metadata["items"]}
 
 
+def check_network(cloud: Cloud, interfaces: list[Json], region: str) -> None:
+    """Raise Refusal unless all networks and subnetworks that `interfaces` name exist, and belong together."""
+    for interface in interfaces:
+        network = cloud.network(interface["network"]) if interface.get("network") else ""
+        subnetwork = interface.get("subnetwork", "")
+        if not subnetwork:
+            if project_of(network) not in ("", cloud.project):
+                raise invalid("resource.networkInterfaces[0].subnetwork", "", "A shared network needs a subnetwork.")
+            continue
+        project = project_of(subnetwork) or cloud.project
+        if last(subnetwork) not in cloud.networks_of(project):
+            raise not_found(f"projects/{project}/regions/{region}/subnetworks/{last(subnetwork)}")
+        if network and project_of(network) != project:
+            raise invalid("resource.networkInterfaces[0].subnetwork", subnetwork, "It is not of the network.")
+
+
 class Cloud:
     """All resources of one project.
 
@@ -138,6 +154,7 @@ class Cloud:
         self.firewalls: dict[str, Json] = {}
         self.addresses: dict[tuple[str, str], Json] = {}
         self.networks: list[str] = []
+        self.shared: dict[str, list[str]] = {}
         self.denied: set[str] = set()
         self.requests: dict[tuple[str, ...], Operation] = {}
         self.metadata: Json = {}
@@ -158,8 +175,29 @@ class Cloud:
         for held in (self.instances, self.disks, self.firewalls, self.addresses, self.requests, self.denied):
             held.clear()
         self.networks = ["default"]
+        self.shared = {}
         self.caller = "127.0.0.1"
         self.metadata = check_metadata({})
+
+    def networks_of(self, project: str) -> list[str]:
+        """The networks of a project: of this one, or of a host project of a Shared VPC."""
+        return self.networks if project == self.project else self.shared.get(project, [])
+
+    def url_of(self, project: str) -> str:
+        """The URL of a project."""
+        return f"{self.root}/projects/{project}"
+
+    def network(self, reference: str) -> str:
+        """The URL of the network that a name, a path, or a URL means.
+
+        Raises:
+            Refusal: there is none.
+        """
+        project = project_of(reference) or self.project
+        name = last(reference)
+        if name not in self.networks_of(project):
+            raise not_found(f"projects/{project}/global/networks/{name}")
+        return f"{self.url_of(project)}/global/networks/{name}"
 
     def new_id(self) -> str:
         """A numeric id that no resource has."""
@@ -249,8 +287,8 @@ class Cloud:
             Refusal: all are taken.
         """
         taken = {one.address for one in self.instances.values()}
-        for last in range(2, 255):
-            address = f"{self._address_stem}.{last}"
+        for number in range(2, 255):
+            address = f"{self._address_stem}.{number}"
             if address not in taken:
                 return address
         raise Refusal(403, "quotaExceeded", "The emulator has no address left.", domain="usageLimits")

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.emulator import blueprint as blueprints
 from tests.emulator import catalog, failures, lifecycle
-from tests.emulator.blueprint import Blueprint, check_labels, check_metadata, check_network, fingerprint
-from tests.emulator.cloud import Call, Cloud, Instance
+from tests.emulator.blueprint import Blueprint, check_labels, check_metadata, fingerprint
+from tests.emulator.cloud import Call, Cloud, Instance, check_network
 from tests.emulator.failures import Failure, Refusal, bad_request, condition_not_met, invalid
 from tests.emulator.listing import aggregated, page
 from tests.emulator.methods import method, starting
@@ -40,7 +40,7 @@ def aggregated_list(cloud: Cloud, call: Call) -> Json:
 @starting("compute.instances.insert")
 def insert(cloud: Cloud, call: Call) -> Json:
     drawn = blueprints.draw(cloud.project, call.zone, call.body["name"], call.body)
-    check_network(cloud.project, drawn.body["networkInterfaces"], cloud.networks, drawn.region)
+    check_network(cloud, drawn.body["networkInterfaces"], drawn.region)
     lifecycle.refuse_taken_names(cloud, drawn)
     target = f"{cloud.base}/zones/{call.zone}/instances/{drawn.name}"
     made: list[Instance] = []

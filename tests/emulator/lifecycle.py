@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.emulator import catalog
-from tests.emulator.blueprint import Blueprint, fingerprint
+from tests.emulator.blueprint import Blueprint, fingerprint, last, project_of
 from tests.emulator.cloud import Cloud, Instance
 from tests.emulator.failures import Failure, already_exists
 from tests.emulator.guests import GuestSpec
@@ -244,14 +244,14 @@ def _email(given: str) -> str:
 
 
 def _interface(cloud: Cloud, blueprint: Blueprint, index: int, given: Json, address: str) -> Json:
-    network = given.get("network", "").rsplit("/", 1)[-1]
-    subnetwork = given.get("subnetwork", "").rsplit("/", 1)[-1]
-    network, subnetwork = network or subnetwork or "default", subnetwork or network or "default"
+    network, subnetwork = given.get("network", ""), given.get("subnetwork", "")
+    base = cloud.url_of(project_of(network) or project_of(subnetwork) or cloud.project)
+    network, subnetwork = last(network or subnetwork or "default"), last(subnetwork or network or "default")
     shown: Json = {
         "kind": "compute#networkInterface",
         "name": f"nic{index}",
-        "network": f"{cloud.base}/global/networks/{network}",
-        "subnetwork": f"{cloud.base}/regions/{catalog.ZONES[blueprint.zone]}/subnetworks/{subnetwork}",
+        "network": f"{base}/global/networks/{network}",
+        "subnetwork": f"{base}/regions/{catalog.ZONES[blueprint.zone]}/subnetworks/{subnetwork}",
         "networkIP": address,
         "stackType": "IPV4_ONLY",
         "fingerprint": fingerprint(address),

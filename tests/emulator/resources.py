@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from tests.emulator import catalog, failures, lifecycle
-from tests.emulator.blueprint import check_labels, check_metadata, last, relative
+from tests.emulator.blueprint import check_labels, check_metadata, last, project_of, relative
 from tests.emulator.cloud import PROJECT_NUMBER, Call, Cloud
 from tests.emulator.failures import Failure, Refusal, already_exists, condition_not_met, invalid, not_found, required
 from tests.emulator.listing import aggregated, page
@@ -123,7 +123,9 @@ def get_image(cloud: Cloud, call: Call) -> Json:
 
 @method("compute.networks.get")
 def get_network(cloud: Cloud, call: Call) -> Json:
-    return catalog.network_body(cloud.base, _known(cloud, call, "network", cloud.networks, "global/networks"))
+    project = call.path["project"]
+    name = _known(cloud, call, "network", cloud.networks_of(project), "global/networks")
+    return catalog.network_body(cloud.url_of(project), name)
 
 
 @method("compute.networks.list")
@@ -216,12 +218,12 @@ def delete_disk(cloud: Cloud, call: Call) -> Json:
 
 @method("compute.firewalls.get")
 def get_firewall(cloud: Cloud, call: Call) -> Json:
-    return cloud.firewalls[_known(cloud, call, "firewall", cloud.firewalls, "global/firewalls")]
+    return cloud.firewalls[_known(cloud, call, "firewall", _rules(cloud, call), "global/firewalls")]
 
 
 @method("compute.firewalls.list")
 def list_firewalls(cloud: Cloud, call: Call) -> Json:
-    return page(cloud, call, cloud.firewalls.values())
+    return page(cloud, call, _rules(cloud, call).values())
 
 
 @starting("compute.firewalls.insert")
@@ -229,7 +231,7 @@ def insert_firewall(cloud: Cloud, call: Call) -> Json:
     name = call.body["name"]
     if name in cloud.firewalls:
         raise already_exists(f"projects/{cloud.project}/global/firewalls/{name}")
-    target = f"{cloud.base}/global/firewalls/{name}"
+    target = f"{cloud.url_of(call.path['project'])}/global/firewalls/{name}"
     made: Json = {
         "kind": "compute#firewall",
         "id": cloud.new_id(),
@@ -240,7 +242,7 @@ def insert_firewall(cloud: Cloud, call: Call) -> Json:
         "disabled": False,
         "logConfig": {"enable": False},
         "description": "",
-        **_firewall(cloud, call.body),
+        **_firewall(cloud, call, call.body),
     }
     if made["direction"] == "INGRESS" and not made.get("sourceTags"):
         made.setdefault("sourceRanges", ["0.0.0.0/0"])
@@ -259,12 +261,12 @@ def insert_firewall(cloud: Cloud, call: Call) -> Json:
 
 @starting("compute.firewalls.patch", "compute.firewalls.update")
 def change_firewall(cloud: Cloud, call: Call) -> Json:
-    name = _known(cloud, call, "firewall", cloud.firewalls, "global/firewalls")
+    name = _known(cloud, call, "firewall", _rules(cloud, call), "global/firewalls")
     old = cloud.firewalls[name]
     kind = call.method.id.rsplit(".", 1)[-1]
     fixed = ("kind", "id", "creationTimestamp", "selfLink", "name", "direction", "network")
     kept = old if kind == "patch" else {field: old[field] for field in fixed}
-    changed = {**kept, **_firewall(cloud, {**kept, **call.body})}
+    changed = {**kept, **_firewall(cloud, call, {**kept, **call.body})}
 
     def begin() -> Failure | None:
         if name in cloud.firewalls:
@@ -277,7 +279,7 @@ def change_firewall(cloud: Cloud, call: Call) -> Json:
 
 @starting("compute.firewalls.delete")
 def delete_firewall(cloud: Cloud, call: Call) -> Json:
-    name = _known(cloud, call, "firewall", cloud.firewalls, "global/firewalls")
+    name = _known(cloud, call, "firewall", _rules(cloud, call), "global/firewalls")
     rule = cloud.firewalls[name]
 
     def begin() -> Failure | None:
@@ -356,7 +358,10 @@ def _launch(cloud: Cloud, call: Call, kind: str, target: str, begin: Any, target
             failure = failures.operation_failure("INTERNAL_ERROR", fault.message, 500)
         return failure
 
-    return cloud.launch(call, kind, target, Work(faulty), target_id=target_id).body
+    operation = cloud.launch(call, kind, target, Work(faulty), target_id=target_id)
+    project = call.path["project"]
+    operation.body["selfLink"] = operation.body["selfLink"].replace(cloud.base, cloud.url_of(project))
+    return operation.body
 
 
 def _known(cloud: Cloud, call: Call, parameter: str, names: Any, noun: str) -> str:
@@ -374,11 +379,18 @@ def _disk_key(cloud: Cloud, call: Call) -> tuple[str, str]:
     return key
 
 
-def _firewall(cloud: Cloud, given: Json) -> Json:
+def _rules(cloud: Cloud, call: Call) -> dict[str, Json]:
+    """The firewall rules of the project that the path names."""
+    project = call.path["project"]
+    return {name: rule for name, rule in cloud.firewalls.items() if project_of(rule["selfLink"]) == project}
+
+
+def _firewall(cloud: Cloud, call: Call, given: Json) -> Json:
     """The fields of a firewall rule that a request may set, checked."""
-    network = last(given.get("network", "default"))
-    if network not in cloud.networks:
-        raise not_found(f"projects/{cloud.project}/global/networks/{network}")
+    reference, project = given.get("network", "global/networks/default"), call.path["project"]
+    network = cloud.network(reference if project_of(reference) else f"projects/{project}/{reference}")
+    if project_of(network) != project:
+        raise invalid("resource.network", reference, "Cross project referencing is not allowed for this resource.")
     if not given.get("allowed") and not given.get("denied"):
         raise required("resource.allowed")
     for name in ("sourceRanges", "destinationRanges"):
@@ -388,7 +400,7 @@ def _firewall(cloud: Cloud, given: Json) -> Json:
     for rule in (*given.get("allowed", ()), *given.get("denied", ())):
         if "IPProtocol" not in rule:
             raise required("resource.allowed[0].IPProtocol")
-    return {**given, "network": f"{cloud.base}/global/networks/{network}"}
+    return {**given, "network": network}
 
 
 def _machine_types(cloud: Cloud, zone: str) -> list[Json]:

@@ -179,6 +179,11 @@ class Emulator:
         with self.clock.lock:
             self.cloud.networks[:] = names
 
+    def share_networks(self, project: str, *names: str) -> None:
+        """Let `project` be the host project of a Shared VPC with these networks; each has a subnetwork everywhere."""
+        with self.clock.lock:
+            self.cloud.shared[project] = list(names)
+
     def set_caller(self, address: str) -> None:
         """Let the client call from this address from now on, as firewall rules see it."""
         with self.clock.lock:
@@ -361,6 +366,7 @@ def _act(emulator: Emulator, action: str, given: Mapping[str, Any]) -> bool:
         ),
         "deny": lambda: emulator.deny(*given["permissions"]),
         "networks": lambda: emulator.set_networks(*given["names"]),
+        "shared": lambda: emulator.share_networks(given["project"], *given["names"]),
         "caller": lambda: emulator.set_caller(given["address"]),
         "advance": lambda: emulator.clock.advance(float(given["seconds"])),
         "clear": emulator.reset,

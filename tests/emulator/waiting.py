@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.emulator import catalog
+from tests.emulator.blueprint import project_of
 from tests.emulator.cloud import Call, Cloud
 from tests.emulator.failures import not_found
 from tests.emulator.listing import aggregated, page
@@ -42,6 +43,8 @@ def aggregated_list(cloud: Cloud, call: Call) -> Json:
     ]
     scoped: dict[str, list[Json]] = {scope: [] for scope in scopes}
     for operation in cloud.operations.of():
+        if project_of(operation.body["selfLink"]) != call.path["project"]:
+            continue
         scoped[operation.scope].append(operation.body)
     return aggregated(cloud, call, scoped)
 
@@ -55,6 +58,6 @@ def delete(cloud: Cloud, call: Call) -> Json:
 def _of(cloud: Cloud, call: Call) -> Operation:
     name = call.path["operation"]
     operation = cloud.operations.find(call.scope, name)
-    if operation is None:
-        raise not_found(f"projects/{cloud.project}/{call.scope}/operations/{name}")
+    if operation is None or project_of(operation.body["selfLink"]) != call.path["project"]:
+        raise not_found(f"projects/{call.path['project']}/{call.scope}/operations/{name}")
     return operation

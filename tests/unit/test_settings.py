@@ -47,6 +47,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         disk-type = "pd-ssd"
         network = "n"
         subnet = "s"
+        firewall = false
         iap = true
         ssh-from = ["203.0.113.0/24"]
         ssh-user = "me"
@@ -73,6 +74,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         disk_type="pd-ssd",
         network="n",
         subnetwork="s",
+        firewall=False,
         external=False,
         ssh_from=("203.0.113.0/24",),
         ssh_user="me",

@@ -1,0 +1,83 @@
+"""Names, paths, and URLs of networks and subnetworks; pure.
+
+A Shared VPC belongs to another project than the instances: the host project, which also has its firewall rules.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_PREFIX = r"(?:https://[a-z.]+/compute/[a-z0-9]+/)?"
+_NETWORK = re.compile(rf"(?:{_PREFIX}projects/([^/]+)/)?global/networks/([^/]+)")
+_SUBNETWORK = re.compile(rf"(?:{_PREFIX}projects/([^/]+)/)?regions/([^/]+)/subnetworks/([^/]+)")
+
+
+class Network(NamedTuple):
+    """A network: its project (empty: the one that pays) and its name."""
+
+    project: str
+    name: str
+
+
+class Subnetwork(NamedTuple):
+    """A subnetwork: its project (empty: the one that pays), its region (empty: that of the instances), its name."""
+
+    project: str
+    region: str
+    name: str
+
+
+def network_of(text: str) -> Network:
+    """Read ``default``, ``global/networks/N``, ``projects/P/global/networks/N``, or the URL of a network.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if "/" not in text:
+        return Network("", text)
+    found = _NETWORK.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a network; write a name, or projects/PROJECT/global/networks/NAME")
+    return Network(found[1] or "", found[2])
+
+
+def subnetwork_of(text: str) -> Subnetwork:
+    """Read a name, ``regions/R/subnetworks/S``, ``projects/P/regions/R/subnetworks/S``, or the URL of a subnetwork.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if "/" not in text:
+        return Subnetwork("", "", text)
+    found = _SUBNETWORK.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{text!r} is not a subnetwork; write a name, or projects/PROJECT/regions/REGION/subnetworks/NAME"
+        )
+    return Subnetwork(found[1] or "", found[2], found[3])
+
+
+def network_path(text: str) -> str:
+    """Return a network as requests name it, ``global/networks/N`` or ``projects/P/global/networks/N``."""
+    network = network_of(text)
+    path = f"global/networks/{network.name}"
+    return f"projects/{network.project}/{path}" if network.project else path
+
+
+def subnetwork_path(text: str, region: str, host: str = "") -> str:
+    """Return a subnetwork as requests name it.
+
+    Args:
+        text: As the user names it.
+        region: Where the instances are; needed unless `text` names a region.
+        host: Project of the network, in which a subnetwork without a project is; empty: the one that pays.
+
+    Raises:
+        ValueError: nothing says in which region it is.
+    """
+    found = subnetwork_of(text)
+    if not (found.region or region):
+        raise ValueError(f"the region of subnetwork {text} is not known")
+    path, project = f"regions/{found.region or region}/subnetworks/{found.name}", found.project or host
+    return f"projects/{project}/{path}" if project else path
