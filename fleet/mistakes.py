@@ -86,7 +86,7 @@ def separate(typed: Typed) -> Typed | None:
     None if no script was given, or an unknown option comes before it: nobody knows whether a value follows that.
     """
     for at, word in enumerate(typed.words):
-        if word.option == "-m" or (not word.option and not word.text[0].startswith("-")):
+        if word.option == "-m" or word.is_operand:
             rest = typed.words[at + 1 :]
             kept = (*typed.words[: at + 1], *(word for word in rest if word.option))
             moved = [part for word in rest if not word.option for part in word.text]

@@ -8,7 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 Change = Mapping[str, str | bool | None]
-"""What to change on a command line: option → its value, True for a flag, None to remove it; empty: nothing."""
+"""What to change on a command line: option → its value, True for a flag, None to remove it; empty: nothing.
+
+``SCRIPT`` stands for the first operand.
+"""
+
+SCRIPT = "SCRIPT"
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,11 @@ class Word:
     text: tuple[str, ...]
     option: str = ""
 
+    @property
+    def is_operand(self) -> bool:
+        """Whether it is neither an option nor looks like one."""
+        return not self.option and not self.text[0].startswith("-")
+
 
 @dataclass(frozen=True)
 class Typed:
@@ -72,8 +82,12 @@ class Typed:
 
     def changed(self, change: Change) -> Typed:
         """Return the command line with options added, removed, or replaced."""
-        words = tuple(word for word in self.words if word.option not in change)
-        return replace(self, words=(*_words(change), *words))
+        words = [word for word in self.words if word.option not in change]
+        if SCRIPT in change:
+            at = next((index for index, word in enumerate(words) if word.is_operand), len(words))
+            words[at : at + 1] = [Word((str(change[SCRIPT]),))] if change[SCRIPT] else []
+        options = {name: value for name, value in change.items() if name != SCRIPT}
+        return replace(self, words=(*_words(options), *words))
 
     def for_program(self, words: Iterable[str]) -> Typed:
         """Return the command line with `words` as arguments of the program, in front of those given."""
@@ -81,7 +95,7 @@ class Typed:
 
     def takes(self, change: Change) -> bool:
         """Return whether the command has all options of `change`."""
-        return self.known.issuperset(change)
+        return (self.known | {SCRIPT}).issuperset(change)
 
     def text(self) -> str:
         """Return the line, quoted for a shell.

@@ -138,6 +138,7 @@ def _script(script: Path, workdir: str) -> EntryPoint:
         raise ScriptError(
             f"{script} is outside the folder to push, {folder}",
             hint="leave --workdir out, or name a directory that holds the script",
+            again={"--workdir": None},
         )
     if kind is Kind.SCRIPT:
         _check_relative(script, file)
@@ -167,12 +168,12 @@ def _check_relative(script: Path, file: Path) -> None:
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.level:
             steps = [*reversed([folder.name for folder in file.parents[: node.level]]), file.stem]
-            top = shlex.quote(str(file.parents[node.level]))
+            again = {"SCRIPT": None, "--workdir": str(file.parents[node.level]), "-m": ".".join(steps)}
             raise ScriptError(
                 f"{script}:{node.lineno} imports from its package, which a script does not have",
                 cause="it would end with: attempted relative import with no known parent package",
                 hint="start it as a module",
-                next_step=f"fleet train --workdir {top} -m {'.'.join(steps)}",
+                again=again,
             )
 
 
@@ -182,10 +183,9 @@ def _check_relative(script: Path, file: Path) -> None:
 def _module(name: str, folder: Path) -> EntryPoint:
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
-        step = f"fleet train {shlex.quote(name)}" if name.endswith(".py") else ""
-        raise ScriptError(
-            f"-m takes the dotted name of a module, not {name}", hint="such as: -m package.task", next_step=step
-        )
+        again = {"-m": None, "SCRIPT": name} if name.endswith(".py") else None
+        sentence = f"-m takes the dotted name of a module, not {name}"
+        raise ScriptError(sentence, hint="such as: -m package.task", again=again)
     file = _module_file(name, parts, folder)
     parse(_read(file), file.relative_to(folder).as_posix())
     return EntryPoint(Kind.MODULE, f"-m {name}", folder, file, ("-m", name))
@@ -201,31 +201,36 @@ def _module_file(name: str, parts: Sequence[str], folder: Path) -> Path:
         raise ScriptError(
             f"{name} is a package without {_MAIN}, which cannot be run",
             hint="" if inside else f"write {main}",
-            next_step=f"fleet train -m {name}.{inside[0]}" if inside else "",
+            again={"-m": f"{name}.{inside[0]}"} if inside else None,
         )
     found = next((path for path in ((main,) if package else (module, main)) if path.is_file()), None)
     if found is None:
         tried = " nor ".join(path.relative_to(folder).as_posix() for path in (module, main))
-        hint, step = _similar_module(name, parts, folder)
-        raise ScriptError(f"there is no module {name}: neither {tried} in {folder}", hint=hint, next_step=step)
+        sentence = f"there is no module {name}: neither {tried} in {folder}"
+        again = _similar_module(name, parts, folder)
+        if again is not None:
+            option, value = next(iter(again.items()))
+            raise ScriptError(sentence, hint=f"did you mean {option} {value}?", again=again)
+        raise ScriptError(
+            sentence,
+            hint="name the directory above it with --workdir, or run a module that is installed on the hosts",
+            next_step=f"fleet train -- python -m {name}",
+        )
     return found
 
 
-def _similar_module(name: str, parts: Sequence[str], folder: Path) -> tuple[str, str]:
-    """Return the hint and the next step if there is no module of this name."""
+def _similar_module(name: str, parts: Sequence[str], folder: Path) -> dict[str, str] | None:
+    """Return the option that leads to a module that exists; None if none is likely."""
     for below in sorted(path for path in folder.glob("*/") if not path.name.startswith(".")):
         place = below.joinpath(*parts)
         if place.with_name(place.name + ".py").is_file() or (place / _MAIN).is_file():
-            return "", f"fleet train --workdir {shlex.quote(str(below))} -m {name}"
+            return {"--workdir": str(below)}
     near = folder.joinpath(*parts[:-1])
     names = [".".join([*parts[:-1], path.stem]) for path in near.glob("*.py") if path.stem.isidentifier()]
     close = difflib.get_close_matches(name, names, n=1)
     if close:
-        return f"did you mean -m {close[0]}?", f"fleet train -m {close[0]}"
-    return (
-        "name the directory above it with --workdir, or run a module that is installed on the hosts",
-        f"fleet train -- python -m {name}",
-    )
+        return {"-m": close[0]}
+    return None
 
 
 def _read(file: Path) -> bytes:

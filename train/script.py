@@ -14,7 +14,7 @@ import shlex
 import stat
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _LINE_SHOWN = 100  # characters of an offending line
@@ -28,14 +28,24 @@ class ScriptError(ValueError):
         cause: Why, when that is not said in the sentence.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
+        again: Options of the command to change before it is repeated (None removes one), ``SCRIPT`` among them.
     """
 
-    def __init__(self, sentence: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        cause: str = "",
+        hint: str = "",
+        next_step: str = "",
+        again: Mapping[str, str | bool | None] | None = None,
+    ) -> None:
         super().__init__(sentence)
         self.sentence = sentence
         self.cause = cause
         self.hint = hint
         self.next_step = next_step
+        self.again = again
 
 
 def check_script(script: Path) -> Path:
@@ -118,7 +128,9 @@ def _check_kind(script: Path) -> None:
         if script.is_symlink():
             sentence, cause = f"the script {script} is a link to nothing", f"it points to {script.readlink()}"
             raise ScriptError(sentence, cause=cause, hint="repair the link, or name its target") from error
-        raise ScriptError(f"there is no script {script}", hint=_similar(script)) from error
+        hint, meant = _similar(script)
+        again = {"SCRIPT": meant} if meant else None
+        raise ScriptError(f"there is no script {script}", hint=hint, again=again) from error
     except OSError as error:
         raise _unreadable(script, error) from error
     except ValueError as error:  # a null character in the name
@@ -146,19 +158,21 @@ def _check_name(script: Path) -> None:
         )
 
 
-def _similar(script: Path) -> str:
-    """What to type instead of a script that is not there."""
+def _similar(script: Path) -> tuple[str, str]:
+    """Return a hint for a script that does not exist, and the script that was meant if that is likely."""
     folder = script.parent
     if not folder.is_dir():
-        return f"check the path: there is no folder {folder}"
+        return f"check the path: there is no folder {folder}", ""
     try:
         names = sorted(path.name for path in folder.glob("*.py"))
     except OSError:
         names = []
     close = difflib.get_close_matches(script.name, names, n=1)
     if close:
-        return f"did you mean {folder / close[0]}?"
-    return f"check the name; in {folder.absolute()} there are: {', '.join(names[:8])}" if names else "check the path"
+        return f"did you mean {folder / close[0]}?", str(folder / close[0])
+    if names:
+        return f"check the name; in {folder.absolute()} there are: {', '.join(names[:8])}", ""
+    return "check the path", ""
 
 
 def _unreadable(script: Path, error: OSError) -> ScriptError:

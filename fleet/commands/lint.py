@@ -71,7 +71,10 @@ def _checked(request: LintRequest) -> tuple[Path, Path]:
     try:
         check_script(script)
     except ScriptError as error:
-        raise UsageError(error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step) from error
+        again = None if error.again is None else Again(error.again)
+        raise UsageError(
+            error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
+        ) from error
     if not script.absolute().is_relative_to(workdir.absolute()):
         raise UsageError(
             f"{request.script} is outside of the working folder {request.workdir}",

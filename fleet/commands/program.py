@@ -12,6 +12,7 @@ from fleet.commands.ready import install
 from fleet.errors import NotReadyError, UsageError
 from fleet.events import Level, Note, Sink
 from fleet.ports import Ports
+from fleet.typed import Again
 from train.agent.records import Prepared
 from train.entry import EntryPoint, Kind, find_entry
 from train.keras import Choice, KerasError, Need, choose, needs_legacy
@@ -110,7 +111,10 @@ def find(asked: Asked) -> Found:
         entry = find_entry(asked.script, asked.module, asked.command, asked.workdir)
         requirements = _requirements(entry, asked.requirements)
     except ScriptError as error:
-        raise UsageError(error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step) from error
+        again = None if error.again is None else Again(error.again)
+        raise UsageError(
+            error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
+        ) from error
     return Found(entry, requirements, tuple(parse_data(item) for item in asked.data))
 
 

@@ -48,6 +48,13 @@ def test_a_flag_is_added_once() -> None:
     assert typed("--no-spot").changed({"--spot": True}).text() == "fleet up --spot"
 
 
+def test_the_script_is_replaced_and_removed() -> None:
+    line = typed("--yes", "tsk.py", "x", "--", "--epochs", "5", command="fleet train")
+    assert line.changed({"SCRIPT": "my task.py"}).text() == "fleet train --yes 'my task.py' x -- --epochs 5"
+    assert line.changed({"SCRIPT": None, "--env": "A=1"}).text() == "fleet train --env A=1 --yes x -- --epochs 5"
+    assert line.takes({"SCRIPT": "task.py"})
+
+
 def test_a_value_that_looks_like_an_option_stays_a_value() -> None:
     assert typed("--gpu", "--workers", "2").changed({"--workers": None}).text() == "fleet up --gpu --workers 2"
 

@@ -80,8 +80,8 @@ def test_a_relative_import_in_a_script_leads_to_its_module(here: Path) -> None:
     write(here, {"own.py": "__package__ = 'x'\nfrom . import model\n", "deep/a/b/task.py": "from ..c import d\n"})
     error = refused("my job/net/task.py")
     assert error.sentence == "my job/net/task.py:2 imports from its package, which a script does not have"
-    assert error.next_step == f"fleet train --workdir '{here}/my job' -m net.task"
-    assert refused("deep/a/b/task.py").next_step.endswith(f"--workdir {here}/deep -m a.b.task")
+    assert error.again == {"SCRIPT": None, "--workdir": f"{here}/my job", "-m": "net.task"}
+    assert refused("deep/a/b/task.py").again == {"SCRIPT": None, "--workdir": f"{here}/deep", "-m": "a.b.task"}
     assert found("ok.py").kind is found("own.py").kind is Kind.SCRIPT
 
 
@@ -135,13 +135,13 @@ def test_a_module_that_is_not_there_is_told_with_what_was_looked_for(here: Path)
     assert error.sentence == (
         f"there is no module package.task: neither package/task.py nor package/task/__main__.py in {here}"
     )
-    assert error.next_step == f"fleet train --workdir {here}/src -m package.task"
-    assert refused(module="package.tasky").next_step == "fleet train -m package.tasks"
+    assert error.again == {"--workdir": f"{here}/src"}
+    assert refused(module="package.tasky").again == {"-m": "package.tasks"}
     assert "fleet train -- python -m zzz" in refused(module="zzz").next_step
     error = refused(module="bare")
     assert error.sentence == "bare is a package without __main__.py, which cannot be run"
-    assert error.next_step == "fleet train -m bare.one"
-    assert refused(module="package/task.py").next_step == "fleet train package/task.py"
+    assert error.again == {"-m": "bare.one"}
+    assert refused(module="package/task.py").again == {"-m": None, "SCRIPT": "package/task.py"}
     assert "not ..task" in refused(module="..task").sentence
 
 

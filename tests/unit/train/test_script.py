@@ -71,6 +71,7 @@ def test_a_missing_script_names_a_similar_one(tmp_path: Path) -> None:
     error = refused(tmp_path / "train_mnits.py")
     assert error.sentence == f"there is no script {tmp_path / 'train_mnits.py'}"
     assert error.hint == f"did you mean {tmp_path / 'train_mnist.py'}?"
+    assert error.again == {"SCRIPT": str(tmp_path / "train_mnist.py")}
     assert "other.py, train_mnist.py" in refused(tmp_path / "zzz").hint
     assert "no folder" in refused(tmp_path / "nowhere" / "a.py").hint
     assert "there is no script" in refused(tmp_path / "other.py" / "a.py").sentence
