@@ -8,6 +8,7 @@ those that serve a connection keep standard error on the log whose name bears th
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Collection, Iterator
@@ -38,6 +39,27 @@ def listens(pid: int, instance_id: str) -> bool:
         return instance_id in _as_listener(psutil.Process(pid), {instance_id})
     except (psutil.Error, OSError, ValueError):
         return False
+
+
+def listeners(root: Path) -> dict[Path, tuple[int, str]]:
+    """Return the listening sshds of this user whose configuration is in a directory below `root`.
+
+    Returns:
+        Process and instance of each, by that directory.
+    """
+    import psutil
+
+    pattern = re.compile(rf" -f ({re.escape(str(root))}/[^/]+)/sshd_config -o SetEnv={MARK}=([0-9a-f]+) ")
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            if process.name().startswith("sshd") and process.uids().real == os.getuid():
+                words = pattern.search(" ".join(process.cmdline()) + " ")
+                if words:
+                    found[Path(words[1])] = process.pid, words[2]
+        except (psutil.Error, OSError):
+            continue  # it has ended, or is another user's
+    return found
 
 
 def end(ids: Collection[str], *, listeners_alone: bool = False) -> None:

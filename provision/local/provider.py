@@ -123,7 +123,7 @@ class LocalProvider:
     def _whole(self, fleet: str, name: str) -> Record | None:
         """The record of an instance that was made to its end, whether its sshd still runs or not."""
         record = self._records.read(fleet, name)
-        made = record is not None and record.pid and (self._records.folder(fleet, name) / "host_key.pub").exists()
+        made = record is not None and record.port and (self._records.folder(fleet, name) / "host_key.pub").exists()
         return record if made else None
 
     def hosts(self, _spec: FleetSpec, instances: Sequence[Instance]) -> list[Host]:
@@ -187,7 +187,7 @@ class LocalProvider:
         processes.end(ids)
         for instance in instances:
             record = self._records.read(instance.fleet, instance.name)
-            if record is not None and record.id == instance.id:
+            if record is not None and record.id in (instance.id, ""):
                 processes.reap(record.pid)
                 _remove(self._records.folder(record.fleet, record.name))
                 self._records.forget(record.fleet, record.name)
@@ -203,6 +203,7 @@ class LocalProvider:
             ProviderError: as `delete`.
         """
         self.delete(self.list(fleet), progress)
+        self._records.forget_unfinished(fleet)
         return [instance.name for instance in self.list(fleet)]
 
     def extend(self, _instances: Sequence[Instance], _seconds: float, _progress: Progress) -> None:
@@ -293,7 +294,7 @@ def _install_step() -> str:
 
 
 def _instance(record: Record) -> Instance:
-    if not record.pid:
+    if not record.port:
         state = InstanceState.STARTING if record.id else InstanceState.STOPPED
     elif processes.listens(record.pid, record.id):
         state = InstanceState.RUNNING

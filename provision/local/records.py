@@ -1,17 +1,26 @@
 """What is known of the local instances, on disk.
 
-An instance has a record, ``ROOT/FLEET-NAME.json``, and a folder beside it, ``ROOT/FLEET-NAME/``. The record is
-written before the folder and deleted after it, so that no crash leaves a folder or a process that no record tells.
+An instance has a record, ``ROOT/FLEET-NAME.json``, and a directory beside it, ``ROOT/FLEET-NAME/``. The record is
+written before the directory and deleted after it, so that no crash leaves a directory or a process without a record.
+If a record is lost or damaged nevertheless, the directory and the arguments of the running sshd replace it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from provision.local import processes
 from provision.names import index_of
+
+Listening = Mapping[Path, tuple[int, str]]
+_LISTEN_ADDRESS = re.compile(r"^ListenAddress (\S+):(\d{1,5})$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -21,7 +30,7 @@ class Record:
     Attributes:
         fleet: Name of its fleet.
         name: Name within the fleet, ``worker-0``.
-        id: Unique for every creation; empty where the record cannot be read.
+        id: Unique for every creation; empty if nothing on this computer names it.
         created_at: Seconds since the epoch.
         python: Interpreter for the user's script.
         address: Loopback address that its sshd listens on; empty until it answers.
@@ -59,12 +68,39 @@ class Records:
             os.fsync(file.fileno())
         fresh.replace(path)
 
-    def read(self, fleet: str, name: str) -> Record | None:
-        """The record of an instance; None where there is none."""
+    def read(self, fleet: str, name: str, listening: Listening | None = None) -> Record | None:
+        """Return the record of an instance, made from what else is left of it if its file is lost or damaged.
+
+        Args:
+            fleet: Name of its fleet.
+            name: Its name.
+            listening: The sshds that run, by directory; None: look if it matters.
+
+        Returns:
+            The record; None if nothing is left of the instance.
+        """
+        path = self._path(fleet, name)
         try:
-            text = self._path(fleet, name).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
+            written = self._written(fleet, name, path.read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            written = None
+        if written is not None:
+            return written
+        return self._recovered(fleet, name, processes.listeners(self.root) if listening is None else listening)
+
+    def _recovered(self, fleet: str, name: str, listening: Listening) -> Record | None:
+        folder = self.folder(fleet, name)
+        pid, running = listening.get(folder, (0, ""))
+        if not (running or os.path.lexists(folder) or os.path.lexists(self._path(fleet, name))):
             return None
+        logs = sorted(folder.glob(processes.log_name("*")), key=lambda log: log.stat().st_mtime)
+        logged = logs[-1].stem.removeprefix("sshd-") if logs else ""
+        address, port = _listen_address(folder / "sshd_config")
+        created_at = folder.stat().st_mtime if folder.exists() else 0.0
+        return Record(fleet, name, running or logged, created_at, sys.executable, address, port, pid)
+
+    @staticmethod
+    def _written(fleet: str, name: str, text: str) -> Record | None:
         try:
             fields = json.loads(text)
             return Record(
@@ -77,16 +113,18 @@ class Records:
                 port=int(fields["port"]),
                 pid=int(fields["pid"]),
             )
-        except (ValueError, TypeError, KeyError):
-            return Record(fleet, name, id="")
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            return None
 
     def all(self, fleet: str | None) -> list[Record]:
         """The records of `fleet`, or of every fleet, ordered by fleet and index."""
+        listening = processes.listeners(self.root)
+        directories = [path for path in self.root.glob("*-worker-*") if path.is_dir()]
+        names = {path.name for path in (*directories, *listening)} | {path.stem for path in self.root.glob("*.json")}
         found = []
-        for path in self.root.glob("*.json"):
-            owner, _, index = path.stem.rpartition("-worker-")
-            if owner and index.isdecimal() and fleet in (None, owner):
-                record = self.read(owner, f"worker-{index}")
+        for owner, _, index in (name.rpartition("-worker-") for name in names):
+            if owner and index.isascii() and index.isdecimal() and fleet in (None, owner):
+                record = self.read(owner, f"worker-{index}", listening)
                 if record is not None:
                     found.append(record)
         return sorted(found, key=lambda record: (record.fleet, index_of(record.name)))
@@ -94,9 +132,27 @@ class Records:
     def forget(self, fleet: str, name: str) -> None:
         """Delete the record of an instance, the last trace of it."""
         path = self._path(fleet, name)
+        if path.is_dir():
+            shutil.rmtree(path)
         for left_by_a_crash in self.root.glob(f"{path.name}.*"):
             left_by_a_crash.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
 
+    def forget_unfinished(self, fleet: str) -> None:
+        """Delete what writing a record has left that was never finished, of instances that have no record."""
+        for path in self.root.glob(f"{fleet}-worker-*.json.*"):
+            record, _, _ = path.name.rpartition(".")
+            if record.removeprefix(f"{fleet}-worker-").removesuffix(".json").isdecimal():
+                path.unlink(missing_ok=True)
+
     def _path(self, fleet: str, name: str) -> Path:
         return self.root / f"{fleet}-{name}.json"
+
+
+def _listen_address(config: Path) -> tuple[str, int]:
+    """Return address and port of an sshd_config; empty and 0 if it has none."""
+    try:
+        found = _LISTEN_ADDRESS.search(config.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return "", 0
+    return (found[1], int(found[2])) if found else ("", 0)
