@@ -167,8 +167,10 @@ def _ports(sink: Sink | None = None, *, yes: bool = False) -> Ports:
         return _answer(f"{question} [y/N] ") in ("y", "yes")
 
     attended = _attended()
+    store = Store(state_root())
+    store.check()
     return Ports(
-        store=Store(state_root()),
+        store=store,
         confirm=ask,
         attended=yes or attended,
         vouch=vouch if attended else None,
@@ -735,7 +737,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
     from fleet.commands import train as verb
     from fleet.commands.policy import replication
     from fleet.commands.roles import Roles, success
-    from fleet.commands.variables import environment, secrets
+    from fleet.commands.variables import environment, secrets, withheld
     from train.agent.records import OnHang, Policy, RestartPolicy
 
     name = _named(fleet)
@@ -749,6 +751,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             requirements="" if no_requirements else requirements,
             env=environment(env or (), env_file or (), os.environ),
             secrets=secrets(secret or (), os.environ),
+            withheld=withheld(secret or (), env_file or ()),
             detach=detach,
             dry_run=dry_run,
             grace_s=grace,
@@ -806,7 +809,7 @@ def check(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
     nothing unless asked to. Exit code 14 where a host is not fit.
     """
     from fleet.commands import check as verb
-    from fleet.commands.variables import environment, secrets
+    from fleet.commands.variables import environment, secrets, withheld
 
     name = _named(fleet)
 
@@ -819,6 +822,7 @@ def check(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             requirements="" if no_requirements else requirements,
             env=environment(env or (), env_file or (), os.environ),
             secrets=secrets(secret or (), os.environ),
+            withheld=withheld(secret or (), env_file or ()),
             local_first_s=local_first,
         )
 
@@ -860,13 +864,15 @@ def status(
     from fleet.commands import status as verb
 
     request = verb.StatusRequest(fleet=_named(fleet) if fleet else "")
-    statuses = verb.run(request, _ports())
+    summary = verb.run(request, _ports())
     from fleet.console.tables import print_status
 
     try:
-        print_status(statuses, sys.stdout, json=output is Output.JSON)
+        print_status(summary.fleets, sys.stdout, json=output is Output.JSON)
     except BrokenPipeError:
         raise typer.Exit(_end_quietly()) from None
+    if summary.damaged:
+        raise summary.damaged[0]
 
 
 @app.command()
@@ -1253,10 +1259,12 @@ def _wants_json(arguments: list[str]) -> bool:
 def _keep_traceback(failure: InternalError) -> None:
     import traceback
 
+    from provision.private import make_directory
+
     file = state_root() / "bug-report.txt"
     text = "".join(traceback.format_exception(failure))
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(file.parent)
         file.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError:
         failure.cause = text

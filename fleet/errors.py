@@ -8,6 +8,7 @@
     ├── CapacityError      12   a provider has nothing to give now
     ├── UnreachableError   13   a host does not answer, or is not the host it was
     ├── NotReadyError      14   a host answers but cannot run the job, or somebody else is using the fleet
+    │   └── DamagedStateError   a file of the state directory cannot be read
     ├── JobFailedError    100   a task of the job failed
     ├── JobNotFinished    101   the job goes on without this program
     ├── NotFoundError     102   no such fleet, job, or task
@@ -98,6 +99,10 @@ class NotReadyError(FleetError):
     """A host answers but cannot run the job, or somebody else is using the fleet."""
 
     exit_code = 14
+
+
+class DamagedStateError(NotReadyError):
+    """A file of the state directory cannot be read."""
 
 
 class JobFailedError(FleetError):

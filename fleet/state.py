@@ -21,7 +21,9 @@ import fcntl
 import json
 import os
 import secrets
+import shlex
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,10 +32,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
-from provision.keys import generate_ed25519
+from fleet.config import with_fleet
+from fleet.errors import DamagedStateError, FleetError, NotFoundError, NotReadyError, UsageError
+from provision.keys import fingerprint, generate_ed25519, public_key
 from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
+from provision.private import make_directory
 
 LOCK_WAIT_S = 5.0
 _LOCK_POLL_S = 0.05
@@ -168,18 +172,18 @@ class FleetFolder:
         """The fleet's record; None where there is none yet.
 
         Raises:
-            FleetError: the file is damaged.
+            DamagedStateError: the file is damaged.
         """
         file = self.path / "fleet.json"
         try:
             return _record_from(json.loads(file.read_bytes()))
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FleetError(
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DamagedStateError(
                 f"the record of fleet {self.path.name!r} cannot be read: {file}",
                 cause=str(error),
-                next_step="fleet down",
+                next_step=with_fleet("fleet down", self.path.name),
             ) from error
 
     def write(self, record: FleetRecord) -> None:
@@ -208,7 +212,7 @@ class FleetFolder:
         found = []
         with contextlib.suppress(FileNotFoundError):
             for line in (self.path / "journal").read_bytes().splitlines():
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError, RecursionError):
                     entry = json.loads(line)
                     if isinstance(entry, dict) and "intent" in entry:
                         found.append(entry)
@@ -219,14 +223,46 @@ class FleetFolder:
 
         Returns:
             The public key, one line.
+
+        Raises:
+            DamagedStateError: the private key cannot be read.
         """
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        public = self.path / "id_ed25519.pub"
-        if not (self.key.exists() and public.exists()):
-            pair = generate_ed25519(f"fleet {self.path.name}")
+        make_directory(self.path)
+        comment = f"fleet {self.path.name}"
+        if not self.key.exists():
+            pair = generate_ed25519(comment)
             write_atomic(self.key, pair.private.encode())
-            write_atomic(public, pair.public.encode() + b"\n", 0o644)
-        return public.read_text().strip()
+            write_atomic(self._public_key, pair.public.encode() + b"\n", 0o644)
+            return pair.public
+        public = self._stored_public_key()
+        if not public:  # follows from the private key, which must never be replaced: the hosts know only this one
+            public = self._derived_public_key(comment)
+            write_atomic(self._public_key, public.encode() + b"\n", 0o644)
+        return public
+
+    @property
+    def _public_key(self) -> Path:
+        return self.path / "id_ed25519.pub"
+
+    def _stored_public_key(self) -> str:
+        """Return the public key in its file; empty if there is none that can be read."""
+        try:
+            public = self._public_key.read_text(encoding="ascii").strip()
+            fingerprint(public)
+        except (OSError, ValueError):
+            return ""
+        return public
+
+    def _derived_public_key(self, comment: str) -> str:
+        try:
+            return public_key(self.key.read_bytes(), comment)
+        except (OSError, ValueError) as error:
+            raise DamagedStateError(
+                f"the key of fleet {self.path.name!r} cannot be read: {self.key}",
+                cause=str(error),
+                hint="without it, nobody can log in to the hosts of this fleet",
+                next_step=with_fleet("fleet down", self.path.name),
+            ) from error
 
     def delete(self) -> None:
         """Forget the fleet."""
@@ -265,6 +301,16 @@ class Store:
 
     root: Path
 
+    def check(self) -> None:
+        """Refuse a state directory in which somebody else could plant files.
+
+        Raises:
+            UsageError: it belongs to another user, or others may write to it.
+        """
+        for path in (self.root, *(self.root / name for name in ("fleets", "local", "static"))):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                _check_owner(path, path.stat())
+
     @property
     def journal(self) -> StoreJournal:
         """The journals of all fleets."""
@@ -284,7 +330,7 @@ class Store:
         if not keep:
             return _owner_in(path) or _new_owner()
         with self._writable():
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(self.root)
             with open(path, "a", encoding="ascii") as file:  # noqa: PTH123 - append
                 fcntl.flock(file, fcntl.LOCK_EX)  # held for some milliseconds
                 if not path.stat().st_size:
@@ -358,7 +404,7 @@ class Store:
         """
         path = self.root / "fleets" / f"{name}.lock"
         with self._writable():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(path.parent)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._acquire(descriptor, name, wait_s)
@@ -402,8 +448,23 @@ def _owner_of(descriptor: int) -> str:
         owner = json.loads(os.pread(descriptor, 4096, 0))
         since = time.strftime("%H:%M:%S", time.localtime(owner["since"]))
         return f"`fleet {owner['command']}`, process {owner['pid']}, since {since}"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
         return "another process"
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
+        raise UsageError(
+            f"the state directory {path} belongs to another user (uid {status.st_uid})",
+            cause="whoever owns it decides which programs fleet runs to reach its hosts",
+            next_step='export FLEET_STATE_DIR="$HOME/.local/state/fleet"',
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UsageError(
+            f"other users may write to the state directory {path}",
+            cause="whoever can write there decides which programs fleet runs to reach its hosts",
+            next_step=shlex.join(["chmod", "go-w", str(path)]),
+        )
 
 
 def _new_owner() -> str:

@@ -41,6 +41,26 @@ def generate_ed25519(comment: str) -> KeyPair:
     return KeyPair(private, f"{public} {comment}".rstrip())
 
 
+def public_key(private: bytes, comment: str) -> str:
+    """Return the public key that belongs to a private key.
+
+    Args:
+        private: An unencrypted private key in the text format of OpenSSH.
+        comment: Ends the line.
+
+    Raises:
+        ValueError: `private` is not such a key.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+
+    try:
+        key = load_ssh_private_key(private, None).public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(f"not a private key of OpenSSH: {error}") from error
+    return f"{key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode('ascii')} {comment}".rstrip()
+
+
 def fingerprint(public: str) -> str:
     """The fingerprint of an OpenSSH public key, ``SHA256:…``, as `ssh-keygen -l` prints it.
 

@@ -55,6 +55,7 @@ class CheckRequest:
     requirements: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    withheld: tuple[str, ...] = ()  # files with variables: never pushed
     local_first_s: float = 0.0  # run the script on each host by itself, at most so long; 0: do not
 
     @property

@@ -60,6 +60,10 @@ class Asked(Protocol):
     def requirements(self) -> str | None:
         """A requirements file; None: the one beside the script, if there is one; empty: none."""
 
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """Files that hold secrets, which are never pushed."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -69,11 +73,13 @@ class Found:
         entry: What is started.
         requirements: What is installed for it; None: nothing.
         data: What else goes along.
+        withheld: Files that hold secrets, which are never pushed.
     """
 
     entry: EntryPoint
     requirements: Requirements | None
     data: tuple[DataSource, ...]
+    withheld: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,8 @@ def find(asked: Asked) -> Found:
         raise UsageError(
             error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
         ) from error
-    return Found(entry, requirements, tuple(parse_data(item) for item in asked.data))
+    data = tuple(parse_data(item) for item in asked.data)
+    return Found(entry, requirements, data, tuple(Path(path).resolve() for path in asked.withheld))
 
 
 def collect(found: Found, ports: Ports, python_path: str = "") -> Program:
@@ -127,7 +134,14 @@ def collect(found: Found, ports: Ports, python_path: str = "") -> Program:
     from fleet.remote.bundle import scan
 
     entry = found.entry
-    bundle = scan(entry.workdir, entry.file, data=found.data, cache=ports.store.hashes, state=ports.store.root)
+    bundle = scan(
+        entry.workdir,
+        entry.file,
+        data=found.data,
+        cache=ports.store.hashes,
+        state=ports.store.root,
+        withheld=found.withheld,
+    )
     return Program(entry, bundle, found.requirements, python_path)
 
 

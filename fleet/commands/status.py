@@ -13,7 +13,7 @@ from fleet.commands.agents import ask_each, opened
 from fleet.commands.follow import agreed
 from fleet.commands.roles import Names, names_of
 from fleet.config import for_fleet
-from fleet.errors import FleetError, NotFoundError
+from fleet.errors import DamagedStateError, FleetError, NotFoundError
 from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord
@@ -34,8 +34,16 @@ class StatusRequest:
     fleet: str = ""
 
 
-def run(request: StatusRequest, ports: Ports) -> list[FleetStatus]:
-    """Ask every host of every fleet; one that does not answer is shown so.
+@dataclass(frozen=True)
+class StatusSummary:
+    """The fleets, and why some of them could not be asked: their files are damaged."""
+
+    fleets: tuple[FleetStatus, ...]
+    damaged: tuple[DamagedStateError, ...] = ()
+
+
+def run(request: StatusRequest, ports: Ports) -> StatusSummary:
+    """Ask every host of every fleet; one that does not answer is shown so, and so is a fleet with damaged files.
 
     Raises:
         NotFoundError: there is no such fleet, or none at all.
@@ -45,7 +53,14 @@ def run(request: StatusRequest, ports: Ports) -> list[FleetStatus]:
     names = [request.fleet] if request.fleet else ports.store.names()
     if not names:
         raise NotFoundError("no fleet is up", next_step="fleet up --workers 2")
-    return [_status(name, ports.store.fleet(name), ports) for name in names]
+    fleets, damaged = [], []
+    for name in names:
+        try:
+            fleets.append(_status(name, ports.store.fleet(name), ports))
+        except DamagedStateError as error:
+            damaged.append(error)
+            fleets.append(FleetStatus(name=name, provider="unknown", hosts=(_unmade(error.sentence),)))
+    return StatusSummary(tuple(fleets), tuple(damaged))
 
 
 def _status(name: str, folder: FleetFolder, ports: Ports) -> FleetStatus:

@@ -15,7 +15,16 @@ from fleet.commands.agents import ask, fleet_opened, running_job, stop_everywher
 from fleet.commands.follow import Followed, detached, follow, outcome_or_raise, until_running
 from fleet.commands.interrupts import deferred_interrupt
 from fleet.commands.policy import check_policy, most_attempts, on_fleet
-from fleet.commands.program import Program, choose_keras, collect, find, install_for, keras_need, shown, warnings
+from fleet.commands.program import (
+    Program,
+    choose_keras,
+    collect,
+    find,
+    install_for,
+    keras_need,
+    shown,
+    warnings,
+)
 from fleet.commands.repair import Rented, mending, open_whole
 from fleet.commands.roles import Names, Roles, assigned, check_roles, gpu_share, names_of
 from fleet.config import for_fleet
@@ -47,6 +56,7 @@ class TrainRequest:
     data: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    withheld: tuple[str, ...] = ()  # files with variables: never pushed
     detach: bool = False
     dry_run: bool = False
     grace_s: float = 10.0

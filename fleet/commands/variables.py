@@ -72,6 +72,17 @@ def environment(given: Sequence[str], files: Sequence[str], here: Mapping[str, s
     return variables
 
 
+def withheld(given: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
+    """Return the files that hold secrets, of --secret K=@FILE and --env-file: they must not be pushed.
+
+    Args:
+        given: What --secret was given.
+        files: What --env-file was given.
+    """
+    sources = [source[1:] for _, _, source in (item.partition("=") for item in given) if source.startswith("@")]
+    return tuple(str(Path(path).expanduser()) for path in (*sources, *files))
+
+
 def secrets(given: Sequence[str], here: Mapping[str, str]) -> dict[str, str]:
     """The script's secret variables; their values never stand on a command line.
 

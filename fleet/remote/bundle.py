@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -137,7 +137,13 @@ def parse_data(text: str) -> DataSource:
 
 
 def scan(
-    workdir: Path, script: Path | None, data: Sequence[DataSource], cache: Path, *, state: Path | None = None
+    workdir: Path,
+    script: Path | None,
+    data: Sequence[DataSource],
+    cache: Path,
+    *,
+    state: Path | None = None,
+    withheld: Collection[Path] = (),
 ) -> Bundle:
     """Everything in `workdir` that is not ignored, the script in any case, and the data.
 
@@ -152,12 +158,13 @@ def scan(
         data: What else goes along.
         cache: File that remembers hashes from one scan to the next.
         state: Folder with the keys of fleets; never goes along, wherever it is.
+        withheld: Files that must not leave this computer; links to them are left out, too.
 
     Raises:
         UsageError: too much, a file that cannot be read, or a script elsewhere.
     """
     root = _checked(workdir)
-    tree = _Tree(root, data, state)
+    tree = _Tree(root, data, state, withheld)
     tree.walk(root, "", rules_above(root))
     tree.check_size()
     if script is not None:
@@ -193,6 +200,9 @@ def _relative(script: Path, root: Path, workdir: Path) -> str:
 # --- the walk ---------------------------------------------------------------------------------------------------
 
 
+_WITHHELD = "it holds values of --secret or --env-file"
+
+
 class _Found(NamedTuple):
     """A path of the bundle before its content was looked at."""
 
@@ -210,11 +220,14 @@ class _Tree:
         skipped: Why a path cannot be uploaded, by path relative to the bundle.
     """
 
-    def __init__(self, root: Path, data: Sequence[DataSource], state: Path | None) -> None:
+    def __init__(
+        self, root: Path, data: Sequence[DataSource], state: Path | None, withheld: Collection[Path]
+    ) -> None:
         self.found: dict[str, _Found] = {}
         self.skipped: dict[str, str] = {}
         self._root = root
         self._state = state.resolve() if state is not None else None
+        self._withheld = {os.path.realpath(path) for path in withheld}
         self._data_sources = {str(source.source) for source in data}
         self._data_destinations = {source.destination for source in data}
         self._links: dict[str, Path] = {}
@@ -242,6 +255,9 @@ class _Tree:
                 below = f"{path}/{child.name}" if path else child.name
                 is_folder = child.is_dir(follow_symlinks=False)
                 if here is not None and self._left_out(child, below, here, is_folder):
+                    continue
+                if child.path in self._withheld:
+                    self.skipped[below] = _WITHHELD
                     continue
                 if is_folder:
                     waiting.append((folder / child.name, below, here))
@@ -320,7 +336,9 @@ class _Tree:
             except OSError:
                 self.skipped[path] = "a broken link"
                 continue
-            if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            if str(target) in self._withheld:
+                self.skipped[path] = _WITHHELD
+            elif stat.S_ISREG(mode) or stat.S_ISDIR(mode):
                 self.found[path] = self._resolved(path, source, target, (top, base), kind)
             else:
                 self.skipped[path] = f"a link to {_KINDS.get(stat.S_IFMT(mode), 'a device')}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.state import write_atomic
+from provision.private import make_directory
 
 _BLOCK = 1024 * 1024
 _KEPT = 50_000
@@ -56,7 +57,7 @@ class HashCache:
             return
         # The next command hashes again where this fails.
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self._path.parent)
             write_atomic(self._path, json.dumps(kept, separators=(",", ":")).encode())
 
 
@@ -79,7 +80,7 @@ def hash_file(path: str) -> tuple[str, int]:
 def _load(path: Path) -> dict[str, list[Any]]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(values, dict):
         return {}

@@ -20,6 +20,7 @@ from provision.local import account, processes, sshd
 from provision.local.records import Record, Records
 from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote, SshAccess
 from provision.names import index_of, validate_fleet_name
+from provision.private import make_directory
 from provision.provider import Progress, ProviderError
 
 WORKERS_MAX = 64
@@ -110,7 +111,7 @@ class LocalProvider:
 
     def _make_root(self) -> None:
         try:
-            self._records.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(self._records.root)
             sshd.make_separation_folder()
         except OSError as error:
             raise ProviderError(

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from provision.private import make_directory
+
 
 @dataclass(frozen=True)
 class Record:
@@ -52,7 +54,7 @@ class Records:
             return [Record(**{**one, "options": tuple(one["options"])}) for one in content["hosts"]]
         except FileNotFoundError:
             return []
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return [Record("worker-0", "")]
 
     def write(self, fleet: str, records: Sequence[Record]) -> None:
@@ -60,7 +62,7 @@ class Records:
         if not records:
             self.forget(fleet)
             return
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(self.root)
         path = self._path(fleet)
         fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         with fresh.open("w", encoding="utf-8") as file:

@@ -86,7 +86,7 @@ def status(hosts: Hosts, tmp_path: Path) -> Callable[[], FleetStatus]:
     folder.write(FleetRecord(FleetSpec("demo", "local", 3), 1.0, tuple(hosts.hosts)))
 
     def ask() -> FleetStatus:
-        (found,) = run(StatusRequest("demo"), Ports(store, lambda _: True))
+        (found,) = run(StatusRequest("demo"), Ports(store, lambda _: True)).fleets
         return found
 
     return ask

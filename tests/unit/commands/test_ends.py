@@ -134,7 +134,7 @@ def test_status_tells_the_deletion_and_what_became_of_silent_hosts(
 ) -> None:
     hosts = tuple(HostStatus(f"worker-{index}", "127.0.0.1", 1, False, "no answer") for index in range(2))
     monkeypatch.setattr(status, "_ask", lambda *_: (hosts, None))
-    [found] = status.run(status.StatusRequest("demo"), fleet.ports())
+    [found] = status.run(status.StatusRequest("demo"), fleet.ports()).fleets
     assert found.delete_at == NOW + 8 * 3600
     told = "worker-1 was preempted at 12:03:10; `fleet up --fleet demo` replaces it"
     assert [host.reason for host in found.hosts] == ["no answer", told]

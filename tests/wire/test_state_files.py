@@ -1,0 +1,140 @@
+"""State directories that others may write to, damaged files in them, and files that must not be pushed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.program import PROGRAM, Program
+
+pytestmark = pytest.mark.wire
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# --- who may write ----------------------------------------------------------------------------------------------
+
+
+def test_all_directories_of_the_state_are_for_their_owner_alone(program: Program, tmp_path: Path) -> None:
+    program.state = tmp_path / "home" / ".local" / "state" / "fleet"
+    command = f"umask 000; exec '{PROGRAM}' up --workers 1"
+    subprocess.run(["sh", "-c", command], env=program.environment(), check=True, capture_output=True, timeout=120)
+    made = [program.state, *program.state.parents[:3], *(path for path in program.state.glob("*") if path.is_dir())]
+    assert {path.name: oct(mode(path)) for path in made} == {path.name: "0o700" for path in made}
+
+
+@pytest.mark.parametrize("bits", [0o720, 0o702, 0o777])
+def test_a_state_directory_that_others_may_write_to_is_refused(program: Program, bits: int) -> None:
+    program.state.mkdir()
+    program.state.chmod(bits)
+    ran = program.run("status", code=2)
+    assert f"other users may write to the state directory {program.state}" in ran.err
+    command = ran.err.partition("next: ")[2].strip()
+    subprocess.run(command, shell=True, check=True)
+    program.run("status", code=102)
+
+
+def test_a_state_directory_of_another_user_is_refused(program: Program) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory away")
+    program.state.mkdir(mode=0o700)
+    os.chown(program.state, 12345, -1)
+    try:
+        assert "belongs to another user (uid 12345)" in program.run("up", code=2).err
+    finally:
+        os.chown(program.state, 0, -1)
+
+
+# --- damaged files ----------------------------------------------------------------------------------------------
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "random": lambda path: path.write_bytes(os.urandom(400)),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:30]),
+    "nested": lambda path: path.write_bytes(b"[" * 100_000),
+    "empty": lambda path: path.write_bytes(b""),
+}
+
+
+def test_a_damaged_fleet_does_not_hide_the_others(program: Program) -> None:
+    program.run("up", "--workers", "1", "--fleet", "good")
+    program.run("up", "--workers", "1", "--fleet", "bad")
+    record = program.state / "fleets" / "bad" / "fleet.json"
+    for damage in DAMAGES.values():
+        damage(record)
+        ran = program.run("status", code=14)
+        assert "worker-0  ready" in ran.text
+        assert "the record of fleet 'bad' cannot be read" in ran.err
+        assert "next:  fleet down --fleet bad" in ran.err
+    events = program.run("status", "-o", "json", code=14).events
+    assert [event["name"] for event in events if event["event"] == "fleet_status"] == ["bad", "good"]
+    for command in ("train", "logs", "up"):
+        words = ["task.py"] if command == "train" else []
+        program.script("task.py", "")
+        ran = program.run(command, *words, "--fleet", "bad", code=14)
+        assert "next:  fleet down --fleet bad" in ran.err
+    program.run("down", "--yes", "--fleet", "bad")
+
+
+def test_a_public_key_follows_from_the_private_one(program: Program) -> None:
+    program.run("up", "--workers", "1")
+    program.script("task.py", "print('ran')\n")
+    folder = program.state / "fleets" / "default"
+    private, public = (folder / name for name in ("id_ed25519", "id_ed25519.pub"))
+    before = private.read_bytes(), public.read_text()
+    for damage in (Path.unlink, *DAMAGES.values()):
+        damage(public)
+        program.run("up", "--workers", "1")
+        assert (private.read_bytes(), public.read_text()) == before
+    assert program.run("train", "task.py").text.count("ran") == 1
+
+
+def test_a_damaged_private_key_is_never_replaced(program: Program) -> None:
+    program.run("up", "--workers", "1")
+    folder = program.state / "fleets" / "default"
+    (folder / "id_ed25519").write_bytes(b"no key")
+    (folder / "id_ed25519.pub").unlink()
+    assert "the key of fleet 'default' cannot be read" in program.run("up", "--workers", "1", code=14).err
+    assert (folder / "id_ed25519").read_bytes() == b"no key"
+
+
+def test_every_damaged_file_is_explained(program: Program) -> None:
+    """No command ends with a bug; down always succeeds."""
+    program.script("task.py", "print('ran')\n")
+    for damage in ("random", "nested"):
+        program.run("up", "--workers", "1")
+        program.run("train", "task.py")
+        files = [path for path in program.state.rglob("*") if path.is_file() and "local" not in path.parts]
+        assert {"fleet.json", "journal", "id_ed25519", "known_hosts"} <= {path.name for path in files}
+        for path in (*files, *program.state.glob("local/*.json")):
+            DAMAGES[damage](path)
+        for command in (["status"], ["up", "--workers", "1"], ["train", "task.py"], ["logs"], ["stop"]):
+            ran = program.run(*command, code=None)
+            assert ran.code in (0, 13, 14, 102), f"{command}: {ran.code} {ran.err}"
+        program.run("down", "--yes")
+        assert not program.processes()
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------
+
+
+def test_files_that_hold_secrets_are_not_pushed(program: Program) -> None:
+    program.run("up", "--workers", "1")
+    program.script("task.py", "import os\nprint(sorted(os.listdir()), os.environ['TOKEN'], os.environ['KIND'])\n")
+    program.script("token", "s3cret\n")
+    program.script("config/.env", "KIND=tabby\n")
+    (program.folder / "link").symlink_to("token")
+    ran = program.run("train", "task.py", "--secret", "TOKEN=@token", "--env-file", "config/.env")
+    assert "['config', 'task.py'] s3cret tabby" in ran.text
+    (note,) = [line for line in ran.err.splitlines() if "not uploaded" in line]
+    for name in ("config/.env", "link", "token"):
+        assert f"{name} (it holds values of --secret or --env-file)" in note
+    pushed = [path for path in (program.state / "local").rglob("*") if path.is_file()]
+    assert not [path for path in pushed if b"s3cret" in path.read_bytes() and path.name != "log"]
+    assert not [path for path in pushed if b"KIND=tabby" in path.read_bytes()]
