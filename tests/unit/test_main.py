@@ -18,7 +18,7 @@ from fleet.__main__ import catch_interrupts
 catch_interrupts()
 try:
     import half
-    print(half.whole)
+    sys.stdout.write(f"{half.whole}\\n")
     time.sleep(20)
 except KeyboardInterrupt:
     print("interrupted", "half" in sys.modules)
