@@ -97,6 +97,15 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
         JobNotFinished: Ctrl-C; the job goes on.
         CancelledError: Ctrl-C before anything was started, or the job was stopped.
     """
+    started: list[str] = []
+    try:
+        return _run(request, ports, sink, started)
+    except KeyboardInterrupt:
+        raise (detached(started[0]) if started else _nothing_started()) from None
+
+
+def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) -> TrainSummary:
+    """As `run`; puts the job into `started` as soon as it runs."""
     found = find(request)
     entry = found.entry
     folder, record = ports.store.need(request.fleet)
@@ -112,30 +121,25 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
             sink.emit(Note(text))
         fleet = Rented(record, folder, ports, "train")
         record, channels = stack.enter_context(open_whole(fleet, sink))
-        try:
-            job = job_id(ports.clock())
-            prepared = _prepare(request, record, job, program, channels, sink)
-            choice = _keras(request, program, prepared)
-            if choice.note:
-                sink.emit(Note(choice.note))
-            for note in warnings(program, _workers(request, prepared)):
-                sink.emit(note)
-            commits = _commits(request, job, program, prepared, choice)
-            if request.dry_run:
-                _show(record, prepared, commits, sink)
-                return TrainSummary(job="")
-        except KeyboardInterrupt:
-            raise _nothing_started() from None
-        try:
-            with deferred_interrupt():
-                _commit(channels, commits, request.grace_s)
-                record = dataclasses.replace(record, last_job=job, last_script=shown(entry))
-                folder.write(record)
-            lock.close()
-            fleet = dataclasses.replace(fleet, record=record)
-            return _followed(request, fleet, channels, commits, sink)
-        except KeyboardInterrupt:
-            raise (detached(job) if record.last_job == job else _nothing_started()) from None
+        job = job_id(ports.clock())
+        prepared = _prepare(request, record, job, program, channels, sink)
+        choice = _keras(request, program, prepared)
+        if choice.note:
+            sink.emit(Note(choice.note))
+        for note in warnings(program, _workers(request, prepared)):
+            sink.emit(note)
+        commits = _commits(request, job, program, prepared, choice)
+        if request.dry_run:
+            _show(record, prepared, commits, sink)
+            return TrainSummary(job="")
+        with deferred_interrupt():
+            _commit(channels, commits, request.grace_s)
+            record = dataclasses.replace(record, last_job=job, last_script=shown(entry))
+            folder.write(record)
+            started.append(job)
+        lock.close()
+        fleet = dataclasses.replace(fleet, record=record)
+        return _followed(request, fleet, channels, commits, sink)
 
 
 def _on_fleet(request: TrainRequest, record: FleetRecord) -> TrainRequest:

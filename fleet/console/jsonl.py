@@ -59,7 +59,7 @@ def error_to_json(error: FleetError) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     names = _field_names(value)
     if names:
-        return {name: _plain(getattr(value, name)) for name in names}
+        return {name: _known(getattr(value, name)) for name in names}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -69,6 +69,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+def _known(value: Any) -> Any:
+    """A field of an event; None for a number that is unknown, which events carry as -1."""
+    return None if type(value) in (int, float) and value == -1 else _plain(value)
 
 
 def _field_names(value: Any) -> list[str]:

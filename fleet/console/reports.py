@@ -95,8 +95,9 @@ def _strays_found(event: StraysFound) -> str:
 
 
 def _checked(event: Checked) -> str:
-    step = "" if event.ok or not event.next_step else f"{' ' * 9}{clean(event.next_step)}\n"
-    return _item("ok" if event.ok else "missing", f"{event.subject}: {event.sentence}") + step
+    lines = [] if event.ok else [line for line in (event.hint, *event.next_step.split("\n")) if line]
+    steps = "".join(f"{' ' * 9}{clean(line)}\n" for line in lines)
+    return _item("ok" if event.ok else "missing", f"{event.subject}: {event.sentence}") + steps
 
 
 def _item(mark: str, words: str) -> str:

@@ -100,6 +100,20 @@ def test_the_typed_command_is_repeated_with_changes(
     assert [line[7:] for line in told[1:]] == lines
 
 
+def test_a_train_that_is_interrupted_early_started_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fleet.commands.train.find", interrupted)
+    assert cli.run(["train", "task.py", "--", "--epochs", "5"]) == 103
+    assert capsys.readouterr().err.splitlines() == [
+        "fleet: interrupted; nothing was started.",
+        "next:  fleet train task.py -- --epochs 5",
+    ]
+
+
 # --- settings ---------------------------------------------------------------------------------------------------
 
 

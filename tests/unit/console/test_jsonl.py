@@ -138,6 +138,17 @@ def test_a_reader_that_goes_away_is_told_once() -> None:
     sink.close()
 
 
+def test_unknown_numbers_are_null() -> None:
+    plain = to_json(Progress("worker-0", 1, 1.0, step=-1, metrics={"loss": -1.0}))
+    assert (plain["epoch"], plain["step"], plain["steps_per_s"], plain["metrics"]) == (
+        None,
+        None,
+        None,
+        {"loss": -1.0},
+    )
+    assert to_json(Progress("worker-0", 1, 1.0, step=0))["step"] == 0
+
+
 # --- docs/json.md ---------------------------------------------------------------------------------------------
 
 
