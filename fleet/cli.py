@@ -289,6 +289,9 @@ RequirementsFile = Annotated[
     ),
 ]
 NoRequirements = Annotated[bool, typer.Option("--no-requirements", help="Install nothing.")]
+NoAdapt = Annotated[
+    bool, typer.Option("--no-adapt", help="Do not adapt older scripts to TensorFlow of today; see docs/scripts.md.")
+]
 VariableFiles = Annotated[
     list[str] | None, typer.Option("--env-file", metavar="FILE", help="Variables, one K=V a line.")
 ]
@@ -592,6 +595,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
     data: Data = None,
     requirements: RequirementsFile = None,
     no_requirements: NoRequirements = False,
+    no_adapt: NoAdapt = False,
     env: Variables = None,
     env_file: VariableFiles = None,
     secret: Secrets = None,
@@ -749,6 +753,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             workdir=workdir,
             data=tuple(data or ()),
             requirements="" if no_requirements else requirements,
+            adapt=not no_adapt,
             env=environment(env or (), env_file or (), os.environ),
             secrets=secrets(secret or (), os.environ),
             withheld=withheld(secret or (), env_file or ()),
@@ -797,6 +802,7 @@ def check(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
     data: Data = None,
     requirements: RequirementsFile = None,
     no_requirements: NoRequirements = False,
+    no_adapt: NoAdapt = False,
     env: Variables = None,
     env_file: VariableFiles = None,
     secret: Secrets = None,
@@ -820,6 +826,7 @@ def check(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             workdir=workdir,
             data=tuple(data or ()),
             requirements="" if no_requirements else requirements,
+            adapt=not no_adapt,
             env=environment(env or (), env_file or (), os.environ),
             secrets=secrets(secret or (), os.environ),
             withheld=withheld(secret or (), env_file or ()),
@@ -1007,6 +1014,7 @@ def lint(
     gpus: Annotated[
         int | None, typer.Option("--gpus", metavar="N", min=0, help="Of each worker.", show_default=False)
     ] = None,
+    no_adapt: NoAdapt = False,
     output: OutputOption = Output.AUTO,
 ) -> None:
     """Tell what in SCRIPT goes wrong between several workers.
@@ -1015,7 +1023,7 @@ def lint(
     """
     from fleet.commands import lint as verb
 
-    request = verb.LintRequest(script=script, workdir=workdir, workers=workers, gpus=gpus)
+    request = verb.LintRequest(script=script, workdir=workdir, workers=workers, gpus=gpus, adapt=not no_adapt)
     _run(DEFAULT_FLEET, output, lambda sink: verb.run(request, sink), live=False)
 
 
@@ -1032,6 +1040,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
         str, typer.Option("--python", metavar="PATH", help="Interpreter for the script; found where not said.")
     ] = "",
     env: Variables = None,
+    no_adapt: NoAdapt = False,
     grace: Grace = 10.0,
     rendezvous: Annotated[
         str,
@@ -1118,6 +1127,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             workdir=workdir,
             python=python,
             env=environment(env or (), (), os.environ),
+            adapt=not no_adapt,
             grace_s=grace,
             policy=Policy(
                 restart=RestartPolicy(restart_policy),

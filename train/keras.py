@@ -13,9 +13,10 @@ import ast
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from train.agent import adapt as adaptations
 from train.dotted import Use, uses
 from train.script import ScriptError, parse
 
@@ -53,6 +54,21 @@ OLD_NAMES = (
     "utils.GeneratorEnqueuer", "utils.OrderedEnqueuer", "utils.SequenceEnqueuer", "utils.SidecarEvaluator",
     "utils.experimental", "utils.warmstart_embedding_matrix",
 )  # fmt: skip
+# What Keras 3.15 has and tf-keras 2.21 has not, of what scripts use; after `keras.`.
+NEW_NAMES = (
+    "DTypePolicy", "FloatDTypePolicy", "Function", "KerasTensor", "Operation", "Quantizer", "RematScope",
+    "StatelessScope", "SymbolicScope", "Variable", "config", "device", "distillation", "distribution",
+    "dtype_policies", "name_scope", "ops", "quantizers", "random", "remat", "tree", "version", "visualization",
+    "wrappers",
+    "callbacks.OrbaxCheckpoint", "callbacks.SwapEMAWeights", "datasets.california_housing",
+    "layers.FlaxLayer", "layers.GroupQueryAttention", "layers.JaxLayer", "layers.MelSpectrogram", "layers.Pipeline",
+    "layers.RMSNormalization", "layers.RandAugment", "layers.STFTSpectrogram", "layers.TFSMLayer",
+    "layers.TorchModuleWrapper", "losses.CTC", "losses.Circle", "losses.Dice", "losses.Tversky", "optimizers.Lamb",
+    "optimizers.LossScaleOptimizer", "optimizers.Muon", "saving.KerasFileEditor", "utils.Config", "utils.PyDataset",
+    "utils.bounding_boxes",
+)  # fmt: skip
+# Packages that are written for Keras 3.
+_NEW_PACKAGES = ("keras_hub", "keras_nlp", "keras_cv", "keras_rs", "jax", "torch")
 OLD_METHODS = ("fit_generator", "evaluate_generator", "predict_generator", "reset_states")
 # Arguments by the call that takes them: the beginning of a name after `tf.keras.`, or a method.
 OLD_ARGUMENTS = {
@@ -64,6 +80,12 @@ OLD_ARGUMENTS = {
     ".predict": ("max_queue_size", "use_multiprocessing", "workers"),
     ".compile": ("experimental_steps_per_execution", "sample_weight_mode"),
 }
+
+
+KERAS_3_HINT = (
+    "use Keras 2: import keras from tensorflow (`from tensorflow import keras`), install tf-keras on all hosts, "
+    "and do not set TF_USE_LEGACY_KERAS=0"
+)
 
 
 class Verdict(Enum):
@@ -87,6 +109,7 @@ class Need:
         line: From 1; 0 where no line stands for it.
         tensorflow: Whether it imports TensorFlow or Keras at all.
         value: Of the variable, where the script sets it to a constant.
+        only_new: What it uses that only Keras 3 has: ``keras.ops``; empty: nothing.
     """
 
     verdict: Verdict
@@ -95,6 +118,7 @@ class Need:
     line: int = 0
     tensorflow: bool = True
     value: str = ""
+    only_new: str = ""
 
     @property
     def legacy(self) -> bool:
@@ -169,7 +193,8 @@ def needs_legacy(sources: Mapping[str, bytes]) -> Need:
     strategy = next((item.use.last for item in found if item.use.last in _STRATEGIES), "")
     fit = next((item for item in found if _is_fit(item.use)), None)
     if strategy and fit and new_keras:
-        return fit.need(Verdict.KERAS_3_FIT, f"calls {fit.use.last} on a model of Keras 3 under {strategy}")
+        need = fit.need(Verdict.KERAS_3_FIT, f"calls {fit.use.last} on a model of Keras 3 under {strategy}")
+        return replace(need, only_new=next(filter(None, (_new(item.use) for item in found)), ""))
     if old_keras:
         for item in found:
             old = _old(item.use)
@@ -193,6 +218,14 @@ def _neutral(use: Use) -> bool:
 
 def _is_fit(use: Use) -> bool:
     return use.call is not None and use.last in _FIT and not any(use.within(name) for name in _OTHER_FITS)
+
+
+def _new(use: Use) -> str:
+    """Return what of this use only Keras 3 has; empty: nothing."""
+    package = use.name.partition(".")[0]
+    if package in _NEW_PACKAGES:
+        return package
+    return next((f"keras.{name}" for name in NEW_NAMES if use.within(f"keras.{name}")), "")
 
 
 def _old(use: Use) -> str:
@@ -260,13 +293,14 @@ Versions = Mapping[str, Mapping[str, str]]
 """By task: what is installed, ``{"tensorflow": "2.21.0", "tf_keras": "2.21.0"}``."""
 
 
-def choose(need: Need, versions_by_task: Versions, user_env: Mapping[str, str]) -> Choice:
-    """The Keras of a job: the same for all its tasks.
+def choose(need: Need, versions_by_task: Versions, user_env: Mapping[str, str], *, adapt: bool = True) -> Choice:
+    """Return the Keras of a job: the same for all its tasks.
 
     Args:
         need: What the script asks.
         versions_by_task: What each task's interpreter has installed.
         user_env: What the user gives the tasks; who sets TF_USE_LEGACY_KERAS there decides.
+        adapt: `import keras` may be made to import tf-keras.
 
     Raises:
         KerasError: TensorFlow is missing or differs between hosts, tf-keras is missing where it is needed, or
@@ -282,8 +316,7 @@ def choose(need: Need, versions_by_task: Versions, user_env: Mapping[str, str]) 
             _want_tf_keras(versions_by_task, tensorflow, decided)
         return Choice()
     if need.verdict is Verdict.KERAS_3_FIT:
-        _refuse_keras_3(need, versions_by_task, tensorflow)
-        return Choice()
+        return _keras_3_fit(need, versions_by_task, tensorflow, adapt)
     if not need.legacy or not modern:
         return Choice()
     if need.verdict is Verdict.FIT and len(versions_by_task) == 1 and _without(versions_by_task, "tf_keras"):
@@ -339,17 +372,44 @@ def _want_tf_keras(versions_by_task: Versions, tensorflow: str, cause: str) -> N
         )
 
 
-def _refuse_keras_3(need: Need, versions_by_task: Versions, tensorflow: str) -> None:
-    """Refuse a script whose models are of Keras 3 where that is what `import keras` brings to several workers."""
+def _keras_3_fit(need: Need, versions_by_task: Versions, tensorflow: str, adapt: bool) -> Choice:
+    """Return the choice for a script whose models come from `import keras`, and which calls their fit.
+
+    Raises:
+        KerasError: That brings Keras 3 to several workers, and tf-keras cannot take its place.
+    """
     installed = [versions.get("keras", "") for versions in versions_by_task.values()]
     modern = _minor(tensorflow) >= FIRST_WITH_KERAS_3 or any(_minor(version) >= (3,) for version in installed)
-    if modern and len(versions_by_task) > 1:
+    if not modern or len(versions_by_task) < 2:
+        return Choice()
+    if not adapt or need.only_new:
+        only = f"the script uses {need.only_new}, which only Keras 3 has" if need.only_new else ""
         raise KerasError(
             f"{need.place} {need.reason}, which works with one worker only",
-            cause="`import keras` brings Keras 3; its fit, evaluate and predict fail across workers",
-            hint=f"in {need.file} and its modules write `from tensorflow import keras` in place of "
-            "`import keras` (it then runs on legacy Keras), or train in a loop of its own",
+            cause=only or "`import keras` brings Keras 3; its fit, evaluate and predict fail across workers",
+            hint=KERAS_3_HINT,
         )
+    _want_tf_keras(versions_by_task, tensorflow, f"{need.place} {need.reason}, which works with one worker only")
+    note = (
+        f"`import keras` imports tf-keras on all workers (--no-adapt turns this off): {need.place} {need.reason}, "
+        "which works with one worker only"
+    )
+    return Choice({VARIABLE: "1", adaptations.VARIABLE: adaptations.KERAS}, note)
+
+
+def with_adaptations(choice: Choice, need: Need, tasks: int, *, adapt: bool) -> Choice:
+    """Return a choice of Keras with all other adaptations of a job's interpreters.
+
+    Args:
+        choice: The Keras.
+        need: What the script asks of it.
+        tasks: Number of tasks.
+        adapt: Adaptations are wanted.
+    """
+    if not adapt or not need.tensorflow or tasks < 2:
+        return choice
+    names = filter(None, [choice.env.get(adaptations.VARIABLE), adaptations.SHARD])
+    return replace(choice, env={**choice.env, adaptations.VARIABLE: ",".join(names)})
 
 
 def _without(versions_by_task: Versions, package: str) -> list[str]:

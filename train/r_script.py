@@ -23,6 +23,7 @@ def needs_of_r(text: str, name: str) -> Need:
         return Need(Verdict.ANY)
     line = code.count("\n", 0, fit.start()) + 1
     if _KERAS_3.search(code):
-        return Need(Verdict.KERAS_3_FIT, f"calls fit on a model of Keras 3 under {strategy[0]}", name, line)
+        reason = f"calls fit on a model of Keras 3 under {strategy[0]}"
+        return Need(Verdict.KERAS_3_FIT, reason, name, line, only_new="the package keras3")
     reason = f"calls fit under {strategy[0]}, which Keras 3 cannot do with several workers"
     return Need(Verdict.FIT, reason, name, line)

@@ -39,7 +39,7 @@ from train.agent.records import (
     to_dict,
 )
 from train.diagnosis import Verdict
-from train.keras import Choice, KerasError, choose, needs_legacy
+from train.keras import Choice, KerasError, choose, needs_legacy, with_adaptations
 from train.local import LocalAgent, LocalAgentError
 from train.rendezvous.address import LOOPBACK, own_address
 from train.rendezvous.meeting import AbandonedError, Meeting, MeetingError, Party, Value
@@ -63,6 +63,7 @@ class AgentRequest:
         workdir: Folder where it runs; empty: the current one, or that from which the job was submitted.
         python: Interpreter of the script; empty: found.
         env: Variables of the script.
+        adapt: Interpreters are adapted to scripts for older TensorFlow.
         grace_s: From TERM to KILL when the job is stopped.
         policy: What becomes of the job when something goes wrong.
         checkpoint_dir: Where the script writes checkpoints; empty: a folder of the job's.
@@ -78,6 +79,7 @@ class AgentRequest:
     workdir: str = ""
     python: str = ""
     env: dict[str, str] = field(default_factory=dict)
+    adapt: bool = True
     grace_s: float = 10.0
     policy: Policy = field(default_factory=Policy)
     checkpoint_dir: str = ""
@@ -401,7 +403,9 @@ class _Part:
         sources = {str(path): path.read_bytes() for path in imports(self._script.file, folder)}
         versions = {item.task: item.versions for item in prepared}
         try:
-            return choose(needs_legacy(sources), versions, self._request.env)
+            need, adapt = needs_legacy(sources), self._request.adapt
+            choice = choose(need, versions, self._request.env, adapt=adapt)
+            return with_adaptations(choice, need, len(prepared), adapt=adapt)
         except KerasError as error:
             found = NotReadyError(error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step)
             raise self._common(found) from error

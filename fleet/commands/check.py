@@ -29,6 +29,7 @@ from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note
 from fleet.ports import Ports
 from fleet.state import FleetRecord
 from fleet.typed import Again
+from train.agent.adapt import KERAS, VARIABLE
 from train.agent.gate import Facts, verdict
 from train.agent.records import BootstrapStep, Exit, Member, Prepare, Prepared, Trial, Tried
 from train.keras import Choice
@@ -56,6 +57,7 @@ class CheckRequest:
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     withheld: tuple[str, ...] = ()  # files with variables: never pushed
+    adapt: bool = True  # interpreters are adapted to scripts for older TensorFlow
     local_first_s: float = 0.0  # run the script on each host by itself, at most so long; 0: do not
 
     @property
@@ -165,7 +167,12 @@ class _Check:
             problems += missing_imports(places, missing, self._program.entry.workdir)
             problems += self._keras(self._program, prepared)
             notes += filter(None, [self._program.imports.note])
-            found = script_findings(self._program.entry, prepared, versions_known=not self._installs_keras)
+            found = script_findings(
+                self._program.entry,
+                prepared,
+                versions_known=not self._installs_keras,
+                adapt=self._request.adapt,
+            )
             self._findings = [one for one in found if one.fails]
             notes += (described(one) for one in found if one.severity is Severity.WARNING)
         errors = [described(one) for one in self._findings if one.severity is Severity.ERROR]
@@ -219,7 +226,7 @@ class _Check:
         versions = {item.task: item.versions for item in prepared}
         env = {**self._request.env, **self._request.secrets}
         try:
-            self._choice = choose_keras(keras_need(program.entry), versions, {}, env)
+            self._choice = choose_keras(keras_need(program.entry), versions, {}, env, adapt=self._request.adapt)
         except NotReadyError as error:
             return [error.sentence + (f" ({error.cause})" if error.cause else "")]
         if self._choice.note:
@@ -252,7 +259,8 @@ class _Check:
 
         prepared = prepare(channel, self._wish(channel, job, dry_run=False), program.bundle, pushed)
         command = program.entry.command(prepared.python, self._request.arguments)
-        env = {**self._choice.env, **self._request.env}
+        aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
+        env = {**({} if aliased else self._choice.env), **self._request.env}
         return trial(channel, Trial(command, env, self._request.secrets, self._request.local_first_s), stepped)
 
     def _tell(self, event: PushProgress | BootstrapProgress) -> None:

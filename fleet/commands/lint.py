@@ -27,13 +27,15 @@ class LintRequest:
         script: The training script.
         workdir: Folder that it would be started in; empty: its own.
         workers: How many there will be.
-        gpus: Of each worker; None: not said.
+        gpus: Of each worker; None: not given.
+        adapt: `fleet train` adapts the interpreters; not with --no-adapt.
     """
 
     script: str
     workdir: str = ""
     workers: int = 2
     gpus: int | None = None
+    adapt: bool = True
 
 
 def run(request: LintRequest, sink: Sink) -> list[Finding]:
@@ -50,7 +52,7 @@ def run(request: LintRequest, sink: Sink) -> list[Finding]:
     entry = _below(script, workdir)
     found = [
         dataclasses.replace(finding, file=_shown(finding.file, workdir))
-        for finding in lint(sources, entry, workers=request.workers, gpus=request.gpus)
+        for finding in lint(sources, entry, workers=request.workers, gpus=request.gpus, adapt=request.adapt)
     ]
     for finding in found:
         sink.emit(finding)

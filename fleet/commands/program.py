@@ -15,7 +15,7 @@ from fleet.ports import Ports
 from fleet.typed import Again
 from train.agent.records import Prepared
 from train.entry import EntryPoint, Kind, find_entry
-from train.keras import Choice, KerasError, Need, choose, needs_legacy
+from train.keras import Choice, KerasError, Need, choose, needs_legacy, with_adaptations
 from train.lint.check import lint
 from train.lint.model import Finding, Severity
 from train.packages import TENSORBOARD, Imports, advice, needed
@@ -189,30 +189,33 @@ def choose_keras(
     workers: Mapping[str, Mapping[str, str]],
     spares: Mapping[str, Mapping[str, str]],
     env: Mapping[str, str],
+    *,
+    adapt: bool,
 ) -> Choice:
-    """The Keras of a job, which any spare must be able to take over.
+    """Return the Keras of a job, which any spare must be able to take over, and its adaptations.
 
     Args:
         need: What it asks.
         workers: Versions on the hosts that get a task at once, by the task.
         spares: Versions on the others.
         env: What the user gives the tasks.
+        adapt: Interpreters may be adapted to scripts for older TensorFlow.
 
     Raises:
         NotReadyError: the hosts do not have what it needs, or have different versions.
     """
     try:
-        choice = choose(need, workers, env)
+        choice = choose(need, workers, env, adapt=adapt)
         if spares and (choice.env or len(workers) > 1):
-            choose(need, {**workers, **spares}, env)
+            choose(need, {**workers, **spares}, env, adapt=adapt)
     except KerasError as error:
         raise NotReadyError(error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step) from error
-    return choice
+    return with_adaptations(choice, need, len(workers), adapt=adapt)
 
 
-def warnings(program: Program, prepared: Sequence[Prepared]) -> Iterator[Note]:
+def warnings(program: Program, prepared: Sequence[Prepared], *, adapt: bool) -> Iterator[Note]:
     """Yield what is likely to go wrong with a job on these hosts, before it starts."""
-    found = script_findings(program.entry, prepared)
+    found = script_findings(program.entry, prepared, adapt=adapt)
     for finding in found[:_MOST_FINDINGS]:
         yield Note(described(finding), Level.WARNING)
     if len(found) > _MOST_FINDINGS:
@@ -224,13 +227,16 @@ def warnings(program: Program, prepared: Sequence[Prepared]) -> Iterator[Note]:
         yield Note(program.imports.note)
 
 
-def script_findings(entry: EntryPoint, prepared: Sequence[Prepared], *, versions_known: bool = True) -> list[Finding]:
+def script_findings(
+    entry: EntryPoint, prepared: Sequence[Prepared], *, versions_known: bool = True, adapt: bool = True
+) -> list[Finding]:
     """Return the errors and warnings that `fleet lint` reports for a job's sources on these hosts.
 
     Args:
         entry: What the job starts.
         prepared: Its hosts, one for each worker.
         versions_known: No other TensorFlow is to be installed first.
+        adapt: Interpreters are adapted to scripts for older TensorFlow.
     """
     texts = {name: content.decode("utf-8", "replace") for name, content in sources(entry).items()}
     if not texts:
@@ -241,6 +247,7 @@ def script_findings(entry: EntryPoint, prepared: Sequence[Prepared], *, versions
         workers=len(prepared),
         gpus=max(len(item.gpus) for item in prepared),
         versions=prepared[0].versions if versions_known else None,
+        adapt=adapt,
     )
     return [one for one in found if one.severity is not Severity.HINT and one.rule != _KERAS_RULE]
 

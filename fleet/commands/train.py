@@ -68,6 +68,7 @@ class TrainRequest:
     link_timeout_s: float = 10.0  # a host that is silent for so long is lost
     roles: Roles = field(default_factory=Roles)
     requirements: str | None = None  # file of what is installed first; None: beside the script; empty: nothing
+    adapt: bool = True  # interpreters are adapted to scripts for older TensorFlow
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) ->
         choice = _keras(request, program, prepared)
         if choice.note:
             sink.emit(Note(choice.note))
-        for note in warnings(program, _workers(request, prepared)):
+        for note in warnings(program, _workers(request, prepared), adapt=request.adapt):
             sink.emit(note)
         commits = _commits(request, job, program, prepared, choice)
         if request.dry_run:
@@ -239,7 +240,8 @@ def _workers(request: TrainRequest, prepared: Sequence[Prepared]) -> Sequence[Pr
 def _keras(request: TrainRequest, program: Program, prepared: Sequence[Prepared]) -> Choice:
     workers = {item.task: item.versions for item in _workers(request, prepared)}
     spares = {item.task: item.versions for item in prepared if item.task not in workers}
-    return choose_keras(keras_need(program.entry), workers, spares, {**request.env, **request.secrets})
+    env = {**request.env, **request.secrets}
+    return choose_keras(keras_need(program.entry), workers, spares, env, adapt=request.adapt)
 
 
 def _commits(

@@ -73,6 +73,27 @@ def test_the_tutorial_on_custom_loops_runs_unchanged(program: Program, mnist: li
     assert losses(ran, "worker-1") == values
 
 
+def test_one_file_of_tfds_for_four_workers_and_keras_3_imports_run_unchanged(
+    program: Program, mnist: list[str]
+) -> None:
+    program.run("up", "--workers", "2")
+    copied(program, HERE / "scripts" / "tfds_tutorial")
+    ran = program.run("train", "main.py", *mnist, timeout=240)
+    assert ran.text.count("fleet: the data set has 1 file for 2 workers: sharing it out by elements") == 1
+    for task in ("worker-0", "worker-1"):
+        assert len([line for line in lines_of(ran, task) if "2/2 [" in line]) == 2, task
+
+    copied(program, HERE / "scripts" / "generator_tutorial")
+    refused = program.run("train", "main.py", "--no-adapt", *mnist, "--", "2", code=14)
+    assert "works with one worker only" in refused.err
+    assert "MW601 hint" in program.run("lint", "main.py").text
+    ran = program.run("train", "main.py", *mnist, "--", "2", timeout=240)
+    assert "`import keras` imports tf-keras on all workers" in ran.err
+    final = [LOSS.search(line) for task in ("worker-0", "worker-1") for line in lines_of(ran, task) if "4/4" in line]
+    assert len(final) == 2
+    assert len({match[1] for match in final if match}) == 1  # the workers trained together
+
+
 def test_the_other_examples_train_on_one_fleet(program: Program) -> None:
     copied(program, EXAMPLES)
     program.run("up", "--workers", "2")

@@ -13,6 +13,7 @@ import os
 import signal
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence
 
+from train.agent.adapt import SOURCE as ADAPTATIONS
 from train.agent.disk import make_folder, read_text, write_atomic
 
 VARIABLE = "FLEET_HOOK"
@@ -74,6 +75,17 @@ def tell_stacks(number, line):
         sys.modules.pop("faulthandler", None)
 
 
+def adapt(here):
+    if not os.environ.get("FLEET_ADAPT"):
+        return
+    try:
+        with open(here + "/adaptations.py") as file:
+            source = file.read()
+        exec(compile(source, "fleet adaptations", "exec"), {"__name__": "fleet_adaptations"})
+    except Exception as error:
+        os.write(2, ("fleet: the script runs without adaptations: %r\\n" % error).encode())
+
+
 def hold(gate, line):
     try:
         os.write(line, b"a")
@@ -108,6 +120,7 @@ def begin():
         except OSError:  # who started us has closed it
             return
         tell_stacks(number, line)
+        adapt(here)
         if pid:
             hold(gate, line)
 
@@ -140,10 +153,11 @@ def install(folder: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    path = os.path.join(folder, "sitecustomize.py")
-    if read_text(path) != SOURCE:
-        make_folder(folder)
-        write_atomic(path, SOURCE.encode())
+    for name, source in (("adaptations.py", ADAPTATIONS), ("sitecustomize.py", SOURCE)):
+        path = os.path.join(folder, name)
+        if read_text(path) != source:
+            make_folder(folder)
+            write_atomic(path, source.encode())
 
 
 def is_program(path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from train.diagnosis.model import Kind
+from train.keras import KERAS_3_HINT
 
 # After the name of the task.
 CLAUSES = {
@@ -82,8 +83,7 @@ HINTS = {
     Kind.KILLED: "the kernel log of the host (dmesg -T) may have the reason",
     Kind.HANG: "read in the logs what each task was doing; --on-hang restart restarts the tasks if that helps",
     Kind.DEADLINE: "give the job more time with --timeout, or let it do less; from a checkpoint it continues",
-    Kind.KERAS_3: "use Keras 2: import keras from tensorflow (`from tensorflow import keras`), install tf-keras on "
-    "all hosts, and do not set TF_USE_LEGACY_KERAS=0",
+    Kind.KERAS_3: KERAS_3_HINT,
     Kind.STOPPED_EARLY: "let every worker take the same number of steps",
     Kind.UNKNOWN: "",
 }

@@ -31,6 +31,7 @@ def lint(
     workers: int,
     gpus: int | None = None,
     versions: Mapping[str, str] | None = None,
+    adapt: bool = True,
 ) -> list[Finding]:
     """What goes wrong with a script between several workers; in the order of files, the script first, and lines.
 
@@ -40,6 +41,7 @@ def lint(
         workers: How many workers there will be.
         gpus: Of each worker; None: nobody knows.
         versions: Of ``tensorflow``, ``keras`` and ``tf_keras`` on the hosts; None: nobody knows.
+        adapt: `fleet` adapts the interpreters to scripts for older TensorFlow.
     """
     trees: dict[str, ast.Module] = {}
     found: list[Finding] = []
@@ -53,7 +55,7 @@ def lint(
         texts = {name: sources[name].splitlines() for name in trees}
         trace = walk(trees, texts, entry)
         ordered = {entry: contents[entry], **{name: contents[name] for name in trees if name != entry}}
-        subject = Subject(trace, workers, gpus, versions, needs_legacy(ordered))
+        subject = Subject(trace, workers, gpus, versions, needs_legacy(ordered), adapt)
         found += {_finding(name, item) for name, rule in RULES.items() for item in rule(subject)}
     ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in found}}
     kept = [item for item in found if not _is_ignored(item, ignored[item.file])]

@@ -45,6 +45,7 @@ class Subject:
         gpus: Of each worker; None: nobody knows.
         versions: Of ``tensorflow``, ``keras``, ``tf_keras`` on the hosts; None: nobody knows.
         need: What it asks of Keras.
+        adapt: `fleet` adapts the interpreters to scripts for older TensorFlow.
     """
 
     trace: Trace
@@ -52,6 +53,7 @@ class Subject:
     gpus: int | None
     versions: Mapping[str, str] | None
     need: Need
+    adapt: bool = True
 
     @cached_property
     def multi(self) -> list[Call]:

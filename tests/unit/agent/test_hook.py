@@ -93,6 +93,55 @@ def test_no_user_code_runs_before_the_gate_opens(tmp_path: Path, warm: bool) -> 
         assert one.held == 1
 
 
+ALIASED = """
+import keras.backend as K
+from keras import layers
+from keras.layers.core import Dense
+import keras, sys, tf_keras, warnings
+import keras.layers.core as core
+from keras.layers.late import late
+assert keras is tf_keras and layers is tf_keras.layers and core.Dense is Dense is layers.Dense
+assert keras.__spec__.name == keras.__name__ == "tf_keras", keras.__spec__
+assert keras.layers.late.late is late is tf_keras.layers.late.late
+try:
+    import keras.nothing
+except ModuleNotFoundError as error:
+    print("as tf-keras:", error)
+print(K.name, os.environ.get("PYTHONPATH"), "sitecustomize" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("below", [False, True])
+def test_keras_is_tf_keras_in_an_adapted_interpreter(tmp_path: Path, version: str, below: bool) -> None:
+    package = tmp_path / "tf_keras"
+    (package / "layers").mkdir(parents=True)
+    (package / "__init__.py").write_text("from . import layers\n")
+    (package / "backend.py").write_text("name = 'backend'\n")
+    (package / "layers" / "__init__.py").write_text("from .core import Dense\n")
+    (package / "layers" / "core.py").write_text("class Dense: pass\n")
+    (package / "layers" / "late.py").write_text("from ..backend import name as late\n")
+    hook = hook_in(tmp_path, warm=not below)._replace(below=below)
+    with process() as one:
+        script = "import os, warnings\nwarnings.simplefilter('error')\n" + ALIASED
+        started(one, tmp_path, script, hook, interpreter(version), FLEET_ADAPT="keras")
+        one.until(lambda: one.held)
+        one.task.release()
+        one.until(lambda: one.exits)
+        assert one.output.decode() == "as tf-keras: No module named 'tf_keras.nothing'\nbackend None False\n"
+
+
+def test_nothing_is_adapted_unless_it_is_asked_for(tmp_path: Path) -> None:
+    with process() as one:
+        started(
+            one, tmp_path, "import sys; print([f for f in sys.meta_path if 'Alias' in str(f)])", hook_in(tmp_path)
+        )
+        one.until(lambda: one.held)
+        one.task.release()
+        one.until(lambda: one.exits)
+        assert one.output == b"[]\n"
+
+
 def test_a_warm_task_has_its_interpreter_behind_it(tmp_path: Path) -> None:
     with process() as one:
         started(one, tmp_path, "", hook_in(tmp_path))

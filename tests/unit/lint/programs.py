@@ -51,10 +51,11 @@ def check(
     workers: int = 2,
     gpus: int | None = None,
     versions: Mapping[str, str] | None = None,
+    adapt: bool = True,
 ) -> list[Finding]:
     """What the linter finds in a script ``task.py``."""
     sources = {"task.py": source, **(modules or {})}
-    return lint(sources, "task.py", workers=workers, gpus=gpus, versions=versions)
+    return lint(sources, "task.py", workers=workers, gpus=gpus, versions=versions, adapt=adapt)
 
 
 def told(source: str, **where: int | None) -> list[str]:

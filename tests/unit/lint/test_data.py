@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.lint.programs import BACKUP, BATCH, FIT, GANG, MODEL, READY, READY_LOOP, TF, told
+from tests.unit.lint.programs import BACKUP, BATCH, FIT, GANG, MODEL, READY, READY_LOOP, TF, check, told
 
 HEAD = GANG + BATCH
 TAIL = MODEL + BACKUP
@@ -109,6 +109,19 @@ def test_a_loop_without_end() -> None:
 )
 def test_shares_of_the_data(data: str, workers: int, expected: list[str]) -> None:
     assert rules(data, workers=workers) == expected
+
+
+def test_few_files_are_shared_out_by_elements_unless_the_script_or_the_user_decides() -> None:
+    def severities(data: str, *, adapt: bool) -> list[tuple[str, bool]]:
+        found = check(HEAD + data + TAIL + FIT, adapt=adapt)
+        return [(item.severity.value, item.fails) for item in found if item.rule == "MW302"]
+
+    one = "data = tf.data.TFRecordDataset('one').batch(batch)\n"
+    tfds = "import tensorflow_datasets as tfds\ndata = tfds.load('mnist', split='train').batch(batch)\n"
+    assert severities(one, adapt=True) == severities(tfds, adapt=True) == [("hint", False)]
+    assert severities(one, adapt=False) == [("error", True)]
+    assert severities(tfds, adapt=False) == [("warning", True)]
+    assert severities(one + POLICY.format("FILE"), adapt=True) == [("error", True)]
 
 
 def test_options_that_are_set_under_a_condition_are_not_known() -> None:

@@ -19,8 +19,12 @@ def given(source: str, versions: dict[str, str] | None, workers: int = 2) -> lis
 
 
 def test_models_of_keras_3() -> None:
-    assert given(KERAS_3, None) == ["MW601 warning 11"]
-    assert given(KERAS_3, MODERN) == ["MW601 error 11"]
+    assert given(KERAS_3, None) == ["MW601 hint 11"]
+    assert given(KERAS_3, MODERN) == []
+    only = KERAS_3 + "keras.ops.mean([1.0])\n"
+    assert given(only, None) == ["MW601 warning 11"]
+    assert given(only, MODERN) == ["MW601 error 11"]
+    assert [one.severity.value for one in check(KERAS_3, adapt=False) if one.rule == "MW601"] == ["warning"]
     assert given(KERAS_3, OLD) == []
     assert given(KERAS_3, None, workers=1) == []
     assert given(KERAS_3, MODERN, workers=1) == []

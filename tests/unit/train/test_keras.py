@@ -5,11 +5,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from train.keras import OLD_NAMES, VARIABLE, Choice, KerasError, Need, Verdict, choose, needs_legacy
+from train.keras import (
+    NEW_NAMES,
+    OLD_NAMES,
+    VARIABLE,
+    Choice,
+    KerasError,
+    Need,
+    Verdict,
+    choose,
+    needs_legacy,
+    with_adaptations,
+)
 from train.script import imports
 
 TF = "import tensorflow as tf\n"
@@ -216,11 +228,42 @@ def test_tensorflow_missing_is_refused() -> None:
     assert older.hint == "install it there: pip install tensorflow~=2.12.0"
 
 
-def test_keras_3_across_workers_is_refused_with_the_way_out() -> None:
-    error = refused(KERAS_3, hosts("2.21.0", "2.21.0"))
+def test_import_keras_becomes_tf_keras_across_workers() -> None:
+    choice = choose(KERAS_3, hosts("2.21.0", "2.21.0"), {})
+    assert choice.env == {VARIABLE: "1", "FLEET_ADAPT": "keras"}
+    assert "`import keras` imports tf-keras on all workers (--no-adapt turns this off): task.py:4" in choice.note
+    assert choose(KERAS_3, hosts("2.21.0"), {}) == Choice()
+    missing = refused(KERAS_3, hosts("2.21.0", "2.21.0", tf_keras=False))
+    assert missing.hint == "install it there: pip install tf-keras~=2.21.0"
+
+
+def test_keras_3_across_workers_is_refused_without_adaptations_or_for_what_only_keras_3_has() -> None:
+    with pytest.raises(KerasError) as caught:
+        choose(KERAS_3, hosts("2.21.0", "2.21.0"), {}, adapt=False)
+    error = caught.value
     assert error.sentence.startswith("task.py:4 calls fit on a model of Keras 3 under MultiWorkerMirroredStrategy")
     assert "from tensorflow import keras" in error.hint
-    assert refused(KERAS_3, hosts("2.15.1", "2.15.1", keras="3.0.0")).sentence == error.sentence
+    new = replace(KERAS_3, only_new="keras.ops")
+    older = refused(new, hosts("2.15.1", "2.15.1", keras="3.0.0"))
+    assert older.cause == "the script uses keras.ops, which only Keras 3 has"
+
+
+@pytest.mark.parametrize("use", ["keras.ops.mean(x)", "keras.random.normal((1,))", "keras.layers.RMSNormalization()"])
+def test_names_that_only_keras_3_has_are_seen(use: str) -> None:
+    source = f"import keras\nimport tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n{use}\n"
+    need = needs_legacy({"task.py": (source + "keras.Sequential().fit(1)\n").encode()})
+    assert need.verdict is Verdict.KERAS_3_FIT
+    assert use.startswith(need.only_new)
+    assert need.only_new
+
+
+def test_data_of_few_files_is_shared_out_unless_it_is_turned_off() -> None:
+    nothing = Choice()
+    assert with_adaptations(nothing, FITS, 2, adapt=True).env == {"FLEET_ADAPT": "shard"}
+    both = with_adaptations(Choice({"FLEET_ADAPT": "keras"}), KERAS_3, 2, adapt=True)
+    assert both.env == {"FLEET_ADAPT": "keras,shard"}
+    assert with_adaptations(nothing, FITS, 1, adapt=True) == nothing
+    assert with_adaptations(nothing, FITS, 2, adapt=False) == nothing
 
 
 @pytest.mark.parametrize("value", ["1", "true", "True"])
@@ -285,8 +328,9 @@ print(json.dumps([[has(tf_keras, name), has(tf.keras, name)] for name in names])
 @pytest.mark.slow
 def test_old_names_are_in_tf_keras_and_not_in_keras_3() -> None:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", VARIABLE: "0"}
-    probe = [sys.executable, "-c", PROBE, json.dumps(OLD_NAMES)]
+    probe = [sys.executable, "-c", PROBE, json.dumps([*OLD_NAMES, *NEW_NAMES])]
     answer = subprocess.run(probe, env=environment, capture_output=True, text=True, check=True, timeout=120)
-    by_name = dict(zip(OLD_NAMES, json.loads(answer.stdout), strict=True))
+    by_name = dict(zip([*OLD_NAMES, *NEW_NAMES], json.loads(answer.stdout), strict=True))
+    assert {name for name in NEW_NAMES if by_name.pop(name)[0]} == set()
     by_name.pop("optimizers.legacy")  # there too, to raise an error
     assert {name for name, found in by_name.items() if found != [True, False]} == set()

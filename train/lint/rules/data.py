@@ -78,6 +78,15 @@ def _few_files(subject: Subject) -> Iterator[Found]:
         source = found[0].source
         sure = Severity.WARNING if source.name == TFDS else Severity.ERROR
         number = "one file" if known[0] == 1 else f"{known[0]} files"
+        if subject.adapt and all(chain.policy == "AUTO" for chain in found):
+            yield Found(
+                source.place,
+                Severity.HINT,
+                f"the data set is read from {number}, which {subject.workers} workers cannot share out",
+                "`fleet` shares it out by elements, unless it is started with --no-adapt; TensorFlow alone fails",
+                f"{_DATA}, and dataset.with_options(options); or at least {subject.workers} files of equal length",
+            )
+            continue
         yield Found(
             source.place,
             severity(call, severity(source, sure)),

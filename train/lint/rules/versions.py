@@ -20,10 +20,19 @@ def _keras_3(subject: Subject) -> Iterator[Found]:
     if subject.tensorflow and subject.versions is not None:
         tasks = {f"worker-{index}": subject.versions for index in range(subject.workers)}
         try:
-            choose(need, tasks, {})
+            choose(need, tasks, {}, adapt=subject.adapt)
         except KerasError as error:
             yield Found(place, Severity.ERROR, error.sentence, error.cause, error.hint or error.next_step)
     elif need.verdict is Verdict.KERAS_3_FIT and subject.workers > 1:
+        if subject.adapt and not need.only_new:
+            yield Found(
+                place,
+                Severity.HINT,
+                f"the script {need.reason}, which works with one worker only",
+                "`fleet` lets `import keras` import tf-keras, unless it is started with --no-adapt",
+                "`from tensorflow import keras` in place of `import keras`, in all modules",
+            )
+            return
         yield Found(
             place,
             Severity.WARNING,
