@@ -16,8 +16,8 @@ from typing import NamedTuple
 from tests.soak.lane import HOSTS, Client, Lane, thaw
 from tests.soak.processes import AGENTS, Part, Process
 
-FOREVER = -1.0
-"""Frozen until the client has ended."""
+FOREVER = 90.0
+"""Frozen until the client has ended, or for this time in seconds: a frozen host whose sshd answers is waited for."""
 
 _SETTLE_S = 40.0
 _START_S = 60.0
@@ -34,7 +34,7 @@ class Fault(NamedTuple):
         target: ``client``, ``host`` (all of its agents), ``computer`` (its agents and its sshd), or a Part's value.
         host: Whose process, where `target` is not the client.
         number: Signal to send.
-        frozen_s: For SIGSTOP, seconds until SIGCONT; FOREVER: when the client has ended.
+        frozen_s: For SIGSTOP, seconds until SIGCONT; at the latest when the client has ended.
     """
 
     phase: str
@@ -180,7 +180,7 @@ class Faults:
         met = [one for one in targets if one.send(fault.number)]
         self.hit[fault.kind] += bool(met)
         if fault.number is signal.SIGSTOP:
-            until = time.monotonic() + fault.frozen_s if fault.frozen_s != FOREVER else float("inf")
+            until = time.monotonic() + fault.frozen_s
             self._frozen += [(one, until) for one in met]
         return bool(met)
 

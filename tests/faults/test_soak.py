@@ -1,0 +1,24 @@
+"""A sample of `./scripts/soak faults`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak.faults import Campaign
+from tests.soak.histories import plan
+
+pytestmark = pytest.mark.wire
+
+
+def test_a_sample_of_histories_keeps_every_promise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two histories: a killed supervisor; a session that stays frozen."""
+    campaign = Campaign(seed=43, histories=2, minutes=0, lanes=1, keep=tmp_path)
+    assert campaign.run() == 0, capsys.readouterr().out
+    assert sum(one.hit.total() for one in campaign.played) > 0
+
+
+def test_a_seed_always_gives_the_same_history() -> None:
+    assert plan(7) == plan(7)
+    assert len({plan(seed) for seed in range(50)}) == 50
