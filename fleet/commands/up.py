@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from fleet.commands.access import Access
@@ -335,7 +337,8 @@ class _Up:
         self._sink.emit(fleet_opened(record))
         if not steps.create:
             self._sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
-        self._sink.emit(Note(for_fleet("next: fleet train task.py", name)))
+        scripts = [path.name for path in Path.cwd().glob("*.py")]
+        self._sink.emit(Note(for_fleet(f"next: {next_train(scripts)}", name)))
 
 
 def _kept(error: FleetError, record: FleetRecord) -> FleetError:
@@ -351,6 +354,13 @@ def _kept(error: FleetError, record: FleetRecord) -> FleetError:
         next_step="\n".join(dict.fromkeys(filter(None, steps))),
         again=error.again,
     )
+
+
+def next_train(scripts: Collection[str]) -> str:
+    """Return the command to type when a fleet is up, with the likely one of the scripts that are there."""
+    likely = [name for name in ("task.py", "train.py", "main.py") if name in scripts]
+    script = likely[0] if likely else next(iter(scripts)) if len(scripts) == 1 else "--help"
+    return f"fleet train {shlex.quote(script)}"
 
 
 def _repeat_as_typed(error: FleetError) -> None:

@@ -20,6 +20,7 @@ from provision.local import account, processes, sshd
 from provision.local.records import Record, Records
 from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote, SshAccess
 from provision.names import index_of, validate_fleet_name
+from provision.packages import install_openssh
 from provision.private import make_directory
 from provision.provider import Progress, ProviderError
 
@@ -235,7 +236,9 @@ class LocalProvider:
 def _sshd_finding() -> Finding:
     program = sshd.find()
     if program is None:
-        return Finding("sshd", False, "the OpenSSH server is not installed on this computer", _install_step())
+        return Finding(
+            "sshd", False, "the OpenSSH server is not installed on this computer", install_openssh("server")
+        )
     return Finding("sshd", True, f"the OpenSSH server is {program}")
 
 
@@ -275,23 +278,10 @@ def _find_sshd() -> str:
             "missing",
             "The OpenSSH server (sshd) is not installed on this computer",
             cause="a local fleet is made of OpenSSH servers, one for each worker",
-            next_step=_install_step(),
+            hint="install it with the package manager of your system",
+            next_step=install_openssh("server"),
         )
     return program
-
-
-def _install_step() -> str:
-    commands = {
-        "apt-get": "apt-get install openssh-server",
-        "dnf": "dnf install openssh-server",
-        "zypper": "zypper install openssh-server",
-        "pacman": "pacman -S openssh",
-        "apk": "apk add openssh-server",
-    }
-    for tool, command in commands.items():
-        if shutil.which(tool):
-            return command if os.geteuid() == 0 else f"sudo {command}"
-    return "Install the OpenSSH server with your system's package manager"
 
 
 def _instance(record: Record) -> Instance:

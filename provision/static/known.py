@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.packages import install_openssh
 from provision.static.ways import ASK_TIMEOUT_S, WayError
 
 # The first type that is known is pinned; a host shows that one when it is asked for it.
@@ -73,7 +74,9 @@ def _printed(name: str, file: str) -> str:
         )
     except FileNotFoundError:
         raise WayError(
-            "ssh-keygen is not installed on this computer", next_step="sudo apt-get install openssh-client"
+            "ssh-keygen is not installed on this computer",
+            hint="install the OpenSSH client",
+            next_step=install_openssh("client"),
         ) from None
     except subprocess.TimeoutExpired:
         raise WayError(f"ssh-keygen did not read {file} within {ASK_TIMEOUT_S:g} s") from None

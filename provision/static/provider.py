@@ -13,6 +13,7 @@ from pathlib import Path
 from provision.keys import fingerprint
 from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote, SshAccess
 from provision.names import index_of, instance_name, validate_fleet_name
+from provision.packages import install_openssh
 from provision.provider import Progress, ProviderError
 from provision.static.choice import Chosen, at_once, choose, way_of
 from provision.static.known import Known, known_keys
@@ -283,7 +284,5 @@ def _refuse_one_machine(records: Sequence[Record], hosts: Sequence[Host]) -> Non
 def _program(name: str) -> Finding:
     path = shutil.which(name)
     if path is None:
-        return Finding(
-            name, False, f"{name} is not installed on this computer", "sudo apt-get install openssh-client"
-        )
+        return Finding(name, False, f"{name} is not installed on this computer", install_openssh("client"))
     return Finding(name, True, f"{name} is {path}")

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.packages import install_openssh
+
 ASK_TIMEOUT_S = 30.0
 DEFAULT_AGENT = "SSH_AUTH_SOCK"
 _NONE = ("", "none")
@@ -94,7 +96,8 @@ def ask(command: Sequence[str]) -> str:
         raise WayError(
             f"{command[0]} is not installed on this computer",
             cause="your SSH configuration is read by OpenSSH itself",
-            next_step="sudo apt-get install openssh-client",
+            hint="install the OpenSSH client",
+            next_step=install_openssh("client"),
         ) from None
     except subprocess.TimeoutExpired:
         raise WayError(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.commands import up
-from fleet.commands.up import run
+from fleet.commands.up import next_train, run
 from fleet.commands.wanted import UpRequest
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, QuotaError, UsageError
 from fleet.events import FleetOpened, InstanceChanged, Note, PlaceTried, Quoted
@@ -177,6 +177,20 @@ def test_what_a_failed_call_made_is_deleted_and_the_intent_is_written_before(
     assert "fleet" not in failure.value.next_step
     assert world.cloud.instances == []
     assert not world.store.names()
+
+
+@pytest.mark.parametrize(
+    ("scripts", "command"),
+    [
+        (["a.py", "task.py"], "fleet train task.py"),
+        (["util.py", "main.py"], "fleet train main.py"),
+        (["my script.py"], "fleet train 'my script.py'"),
+        (["a.py", "b.py"], "fleet train --help"),
+        ([], "fleet train --help"),
+    ],
+)
+def test_the_next_command_runs_a_script_that_is_there(scripts: list[str], command: str) -> None:
+    assert next_train(scripts) == command
 
 
 def test_a_failed_repair_leaves_what_was_there(world: World) -> None:

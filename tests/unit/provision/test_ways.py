@@ -98,7 +98,7 @@ def test_without_openssh_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(WayError, match="ssh is not installed") as error:
         way("a")
-    assert "openssh-client" in error.value.next_step
+    assert "OpenSSH client" in error.value.hint
 
 
 def answering(text: str) -> Way:
