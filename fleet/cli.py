@@ -161,6 +161,11 @@ def _ports(sink: Sink | None = None, *, yes: bool = False) -> Ports:
             sink.close()
         return yes or _confirm(question)
 
+    def consent(question: str) -> bool:
+        if sink is not None:
+            sink.close()
+        return yes or (_attended() and _answer(f"{question} [y/N] ") in ("y", "yes"))
+
     def vouch(question: str) -> bool:
         if sink is not None:
             sink.close()
@@ -172,6 +177,7 @@ def _ports(sink: Sink | None = None, *, yes: bool = False) -> Ports:
     return Ports(
         store=store,
         confirm=ask,
+        consent=consent,
         attended=yes or attended,
         vouch=vouch if attended else None,
         unread=lambda: getattr(sink, "unread", False),
@@ -861,6 +867,53 @@ def logs(
 
 
 @app.command()
+def pull(
+    job: Annotated[str, typer.Argument(metavar="[JOB]", help="Job ID.  [default: the newest job]")] = "",
+    to: Annotated[
+        str, typer.Option("--to", metavar="DIR", help="Directory for the results.  [default: results/JOB]")
+    ] = "",
+    worker: Worker = "all",
+    fleet: Fleet = "",
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Copy the results of a job to this computer.
+
+    Copies model, checkpoints, logs, and the files that the job wrote or changed. Verifies their SHA-256, and skips
+    what is already there. An interrupted pull continues when it is repeated.
+    """
+    from fleet.commands import pull as verb
+
+    request = verb.PullRequest(fleet=_named(fleet), job=job, directory=to, worker=worker)
+    _run(request.fleet, output, lambda sink: verb.run(request, _ports(sink), sink))
+
+
+@app.command()
+def jobs(
+    jobs: Annotated[
+        list[str] | None, typer.Argument(metavar="[JOB]...", help="Only these jobs.", show_default=False)
+    ] = None,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune", help="Delete ended jobs on the hosts: those named, else those with nothing left to pull."
+        ),
+    ] = False,
+    yes: Yes = False,
+    fleet: Fleet = "",
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """List the jobs that the hosts store, or delete them."""
+    from fleet.commands import jobs as verb
+
+    request = verb.JobsRequest(fleet=_named(fleet), jobs=tuple(jobs or ()), prune=prune)
+    _run(
+        request.fleet,
+        Output.LINES if output is Output.AUTO else output,
+        lambda sink: verb.run(request, _ports(sink, yes=yes), sink),
+    )
+
+
+@app.command()
 def status(
     fleet: Annotated[
         str, typer.Option("--fleet", envvar=NAME_VARIABLE, metavar="NAME", help="Only this one.", show_default=False)
@@ -922,9 +975,10 @@ def down(
     yes: Yes = False,
     output: OutputOption = Output.AUTO,
 ) -> None:
-    """Delete the fleet and all its files, and prove it.
+    """Delete the fleet and all its files.
 
-    Hosts that exist already are given back, with nothing of fleet's left on them.
+    Asks first if a job is running, or if results are not on this computer. Hosts that exist already are given back
+    without any of fleet's files.
     """
     from fleet.commands import down as verb
 
@@ -1160,9 +1214,9 @@ def demo(
     ] = 2,
     output: OutputOption = Output.AUTO,
 ) -> None:
-    """Show the whole way on this computer.
+    """Train an example on two workers on this computer.
 
-    Starts two workers, trains a small model on them, and takes everything down again.
+    Starts two workers, trains a small model on them, pulls its results, and deletes the workers.
     """
     from fleet.commands import demo as verb
 

@@ -12,7 +12,9 @@ NAME_VARIABLE = "FLEET_NAME"
 
 _LABEL_LENGTH = 63  # of Compute Engine
 
-FLEET_COMMANDS = ("up", "train", "check", "logs", "status", "inventory", "stop", "extend", "down")
+FLEET_COMMANDS = (
+    "up", "train", "check", "logs", "status", "pull", "jobs", "inventory", "stop", "extend", "down",
+)  # fmt: skip
 """The commands that take ``--fleet``."""
 
 _COMMAND = re.compile(rf"\bfleet (?:{'|'.join(FLEET_COMMANDS)})\b(?! --fleet)")

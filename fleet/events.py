@@ -279,6 +279,110 @@ class TriedAlone:
     lines: tuple[str, ...] = ()  # the last of its output, where it failed
 
 
+@dataclass(frozen=True)
+class ResultPlace:
+    """Results of one kind that a task left on its host."""
+
+    task: str
+    host: str
+    kind: str  # model, checkpoints, tensorboard, files, logs
+    path: str  # on the host
+    files: int
+    size: int  # bytes
+
+
+@dataclass(frozen=True)
+class StoredResults:
+    """A job that the hosts of a fleet store."""
+
+    job: str
+    script: str
+    state: str  # running, succeeded, failed, cancelled, lost; empty: unknown
+    started_at: float  # 0: unknown
+    size: int  # bytes on the disks of all hosts
+    pulled: str  # yes, no, partly; empty: there is nothing to pull
+    directory: str  # to which it was pulled, on this computer
+    paths: tuple[str, ...]  # HOST:PATH of the job's directories
+    results: tuple[ResultPlace, ...]
+
+
+@dataclass(frozen=True)
+class DiskUse:
+    """The file system that holds the fleet's files on a host."""
+
+    host: str
+    free: int  # bytes
+    total: int  # bytes
+    jobs: int  # bytes that jobs take
+
+
+@dataclass(frozen=True)
+class JobsListed:
+    """What the hosts of a fleet store."""
+
+    fleet: str
+    jobs: tuple[StoredResults, ...]  # newest first
+    disks: tuple[DiskUse, ...]
+    silent: tuple[str, ...] = ()  # hosts that do not answer
+
+
+@dataclass(frozen=True)
+class ResultsAtRisk:
+    """What a deletion would lose, before the user is asked."""
+
+    fleet: str
+    jobs: tuple[StoredResults, ...]
+    silent: tuple[str, ...] = ()  # hosts that do not answer: it is unknown what they hold
+    pruned: bool = False  # jobs are to be deleted, not the fleet
+
+
+@dataclass(frozen=True)
+class JobsDeleted:
+    """`fleet jobs --prune` deleted jobs on the hosts."""
+
+    fleet: str
+    jobs: tuple[str, ...]
+    freed: int  # bytes
+    kept: Mapping[str, str] = field(default_factory=dict)  # why a job was not deleted
+
+
+@dataclass(frozen=True)
+class ResultsFound:
+    """What a job that has ended left on the hosts."""
+
+    fleet: str
+    job: str
+    files: int
+    size: int  # bytes
+    results: tuple[ResultPlace, ...]
+    next_step: str
+
+
+@dataclass(frozen=True)
+class PullProgress:
+    """Results on their way from a host."""
+
+    host: str
+    received: int  # bytes
+    total: int  # bytes; 0: the host is listing its results
+    files: int
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class ResultsPulled:
+    """`fleet pull` is done."""
+
+    fleet: str
+    job: str
+    directory: str
+    files: int  # in the directory
+    size: int  # bytes
+    received_files: int  # of these, those that were not there before
+    received: int  # bytes
+    complete: bool  # all results of all tasks are on this computer
+
+
 Event = (
     Note
     | FleetOpened
@@ -301,6 +405,12 @@ Event = (
     | Checked
     | HostsChecked
     | TriedAlone
+    | JobsListed
+    | ResultsAtRisk
+    | JobsDeleted
+    | ResultsFound
+    | PullProgress
+    | ResultsPulled
     | Finding
     | TaskState
     | AttemptEnded

@@ -19,6 +19,8 @@ class Ports:
     Attributes:
         store: State on this computer.
         confirm: Asks the user a question; True where nobody can be asked.
+        consent: Asks the user whether something may be lost; a line break alone means no, and so does an input that
+            is not a terminal. `--yes` agrees.
         attended: Somebody can be asked, or has said yes to everything.
         vouch: Asks the user for a word that `--yes` does not give; None: nobody can be asked.
         unread: Returns whether the reader of the output has gone.
@@ -29,6 +31,7 @@ class Ports:
     store: Store
     confirm: Callable[[str], bool]
     attended: bool = True
+    consent: Callable[[str], bool] = lambda _: False
     vouch: Callable[[str], bool] | None = None
     unread: Callable[[], bool] = lambda: False
     clock: Callable[[], float] = time.time

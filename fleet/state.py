@@ -7,6 +7,7 @@
         fleets/NAME/journal       every intent, one JSON line, on disk before the call that it announces
         fleets/NAME/id_ed25519    the fleet's own key, for its owner alone
         fleets/NAME/known_hosts   the pinned host keys, as OpenSSH reads them
+    fleets/NAME/results/JOB   which results of a job are on this computer
         local/                    the instances of the local provider
         static/                   which hosts that exist already are in which fleet
 
@@ -86,6 +87,21 @@ class FleetRecord:
     def ready(self) -> bool:
         """Whether `fleet up` has finished."""
         return bool(self.hosts)
+
+
+@dataclass(frozen=True)
+class OnThisComputer:
+    """Which results of a job are on this computer.
+
+    Attributes:
+        directory: Where `fleet pull` has put them; empty: nowhere.
+        tasks: The fingerprint of each task's results that were pulled, by host, slot and task.
+        log_shown: `fleet train` or `fleet logs` has shown the log from its beginning to the end of the job.
+    """
+
+    directory: str = ""
+    tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    log_shown: bool = False
 
 
 def slots(hosts: Sequence[Host], count: int) -> tuple[Host, ...]:
@@ -263,6 +279,32 @@ class FleetFolder:
                 hint="without it, nobody can log in to the hosts of this fleet",
                 next_step=with_fleet("fleet down", self.path.name),
             ) from error
+
+    def on_this_computer(self, job: str) -> OnThisComputer:
+        """Which results of `job` are on this computer."""
+        try:
+            values = json.loads((self.path / "results" / job).read_bytes())
+            return OnThisComputer(
+                str(values["directory"]),
+                {str(key): str(value) for key, value in values["tasks"].items()},
+                bool(values["log_shown"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return OnThisComputer()
+
+    def note_results(
+        self, job: str, *, directory: str = "", tasks: Mapping[str, str] | None = None, log_shown: bool = False
+    ) -> None:
+        """Add to what is known of the results of `job`; another directory replaces the one before.
+
+        A fleet that was deleted meanwhile is left alone.
+        """
+        before = self.on_this_computer(job)
+        kept = before.tasks if not directory or directory == before.directory else {}
+        now = OnThisComputer(directory or before.directory, {**kept, **(tasks or {})}, before.log_shown or log_shown)
+        with contextlib.suppress(FileNotFoundError):
+            (self.path / "results").mkdir(mode=0o700, exist_ok=True)
+            write_atomic(self.path / "results" / job, json.dumps(dataclasses.asdict(now)).encode())
 
     def delete(self) -> None:
         """Forget the fleet."""

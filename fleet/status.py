@@ -25,6 +25,9 @@ class HostStatus:
         cpu_percent: What the task's processes take, of one core.
         memory_bytes: Memory of the task's processes.
         gpu_percent: Mean of its GPUs.
+        disk_free: Free bytes of the disk that holds the fleet's files.
+        disk_total: Bytes of that disk.
+        jobs_size: Bytes that jobs take on it.
     """
 
     name: str
@@ -35,6 +38,24 @@ class HostStatus:
     cpu_percent: float = -1.0
     memory_bytes: int = -1
     gpu_percent: float = -1.0
+    disk_free: int = -1
+    disk_total: int = -1
+    jobs_size: int = -1
+
+
+@dataclass(frozen=True)
+class StoredStatus:
+    """A job that the hosts store.
+
+    Attributes:
+        job: Its identifier.
+        size: Bytes that it takes on the disks of all hosts.
+        pulled: Whether its results are on this computer: ``yes``, ``no``, ``partly``; empty: there are none.
+    """
+
+    job: str
+    size: int
+    pulled: str
 
 
 @dataclass(frozen=True)
@@ -117,6 +138,7 @@ class FleetStatus:
         price_usd_h: US dollars an hour.
         created_at: Seconds since the epoch.
         delete_at: When it deletes itself, in seconds since the epoch; 0: never.
+        stored: The jobs that its hosts store, the largest first.
     """
 
     name: str
@@ -126,3 +148,4 @@ class FleetStatus:
     price_usd_h: float = 0.0
     created_at: float = 0.0
     delete_at: float = 0.0
+    stored: tuple[StoredStatus, ...] = ()

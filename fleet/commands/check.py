@@ -24,6 +24,7 @@ from fleet.commands.program import (
     script_findings,
 )
 from fleet.commands.train import job_id
+from fleet.config import for_fleet
 from fleet.errors import NotReadyError, UsageError
 from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, TriedAlone
 from fleet.ports import Ports
@@ -159,7 +160,7 @@ class _Check:
         problems = _folded({host.host: host.problem for host in hosts if host.problem})
         judged = _judged(prepared)
         problems += judged.problems
-        notes = list(judged.warnings)
+        notes = [for_fleet(text, self._record.spec.name) for text in judged.warnings]
         if self._program and prepared:
             places = self._places(self._program)
             hosts = [dataclasses.replace(host, missing=tuple(filter(places.get, host.missing))) for host in hosts]

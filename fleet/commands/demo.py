@@ -1,4 +1,4 @@
-"""`fleet demo`: the whole way on this computer."""
+"""`fleet demo`: start a fleet on this computer, train on it, pull the results, and delete it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.commands import down, train, up
+from fleet.commands import down, pull, train, up
 from fleet.commands.wanted import UpRequest
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Note, Sink
@@ -26,7 +26,7 @@ class DemoRequest:
 
 
 def run(request: DemoRequest, ports: Ports, sink: Sink) -> train.TrainSummary:
-    """Start a fleet called ``demo``, train a small model on it, show that its logs are whole, delete it.
+    """Start a fleet called ``demo``, train a small model on it, pull its results, and delete the fleet.
 
     Raises:
         NotReadyError: TensorFlow is not installed here.
@@ -37,7 +37,10 @@ def run(request: DemoRequest, ports: Ports, sink: Sink) -> train.TrainSummary:
     with _fleet(request, ports, sink):
         sink.emit(Note(f"$ fleet train {script.name} -- --epochs {EPOCHS}"))
         wish = train.TrainRequest(fleet=FLEET, script=str(script), arguments=("--epochs", str(EPOCHS)))
-        return train.run(wish, ports, sink)
+        trained = train.run(wish, ports, sink)
+        sink.emit(Note("$ fleet pull"))
+        pull.run(pull.PullRequest(fleet=FLEET, job=trained.job), ports, sink)
+        return trained
 
 
 def examples() -> Path:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+from fleet.commands.access import Access
 from fleet.commands.leave import leave, lent, untold
 from fleet.commands.reach import progress_to
-from fleet.errors import CancelledError, FleetError
-from fleet.events import FleetDown, Note, Sink
+from fleet.commands.results import StoredJobs, places, survey
+from fleet.errors import CancelledError, FleetError, UsageError
+from fleet.events import FleetDown, Note, ResultsAtRisk, Sink
 from fleet.ports import Ports
 from fleet.providers import LENDERS, translated
 from fleet.state import FleetFolder, FleetRecord, cost_usd, slots
 from provision.model import CloudSpec, FleetSpec, Instance
 from provision.provider import Provider
+
+_PULLS = 3  # suggested
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ def run(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
     """Delete all that was made for the fleet, list again, and forget the fleet once nothing is left.
 
     Raises:
-        CancelledError: the user said no, or interrupted; a repeat goes on.
+        UsageError: results would be lost, and nobody can be asked.
+        CancelledError: the user said no, or interrupted; a repeat continues.
         FleetError: something could not be deleted.
     """
     with ports.store.lock(request.fleet, "down"):
@@ -67,8 +72,7 @@ def _down(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
     if not instances and not folder.exists():
         sink.emit(Note(f"there is no fleet {request.fleet!r}: nothing to delete"))
         return DownSummary(request.fleet, ())
-    if record is not None and record.ready:
-        _ask(record, folder, ports)
+    _ask(request.fleet, record, folder, instances, ports, sink)
     silent = _given_back(record, instances, folder, provider, ports, sink) if provider.name in LENDERS else []
     left = _delete(request.fleet, folder, provider, sink)
     if left:
@@ -151,12 +155,56 @@ def _made_by(folder: FleetFolder, record: FleetRecord | None) -> tuple[str, Clou
     return "local", None
 
 
-def _ask(record: FleetRecord, folder: FleetFolder, ports: Ports) -> None:
-    from fleet.commands.access import Access
-    from fleet.commands.agents import running_job
+def _ask(
+    fleet: str,
+    record: FleetRecord | None,
+    folder: FleetFolder,
+    instances: Sequence[Instance],
+    ports: Ports,
+    sink: Sink,
+) -> None:
+    """Ask before something is lost: results that are not on this computer, or a job that is running.
 
-    job = running_job(record, folder.key, Access(record.spec, ports))
-    if job and not ports.confirm(
-        f"Job {job} is running on fleet {record.spec.name!r}; its logs and checkpoints go with the hosts. Proceed?"
-    ):
-        raise CancelledError("nothing was deleted", next_step="fleet logs -f")
+    Raises:
+        UsageError: something would be lost, and nobody can be asked.
+        CancelledError: the user said no.
+    """
+    if record is None:
+        at_risk = ResultsAtRisk(fleet, (), tuple(one.name for one in instances))  # its record is lost
+    elif record.ready:
+        at_risk = at_stake(record, folder, instances, Access(record.spec, ports, sink))
+    else:
+        return
+    if not at_risk.jobs and not at_risk.silent:
+        return
+    sink.emit(at_risk)
+    pulls = [f"fleet pull {job.job}" for job in at_risk.jobs if job.pulled in ("no", "partly")]
+    if not ports.attended:
+        raise UsageError(
+            "results would be lost, and there is no terminal on which to ask you",
+            next_step="\n".join([*pulls[:_PULLS], "fleet down --yes"]),
+        )
+    if not ports.consent("Delete all of it nevertheless?"):
+        raise CancelledError("nothing was deleted", next_step="\n".join(pulls[:_PULLS]) or "fleet status")
+
+
+def at_stake(
+    record: FleetRecord, folder: FleetFolder, instances: Sequence[Instance], access: Access
+) -> ResultsAtRisk:
+    """Ask the hosts what the end of the fleet would lose.
+
+    A host whose instance is gone holds nothing any more. One that does not answer may hold results if a job was
+    ever started.
+    """
+    there = {one.name for one in instances}
+    rented = record.spec.cloud is not None
+    hosts = tuple(host for host in record.hosts if host.name in there)
+    found = survey(replace(record, hosts=hosts), folder, access)
+    jobs = [job for job in found.jobs if job.is_running or not _is_safe(job, rented=rented)]
+    silent = tuple(found.silent) if record.last_job else ()
+    return ResultsAtRisk(record.spec.name, tuple(job.summary(rented=rented) for job in jobs), silent)
+
+
+def _is_safe(job: StoredJobs, *, rented: bool) -> bool:
+    """Whether nothing of an ended job is lost: on hosts that exist on, results outside the fleet's directory stay."""
+    return all(task.safe or not list(places(task, rented=rented)) for task in job.tasks)

@@ -206,7 +206,7 @@ class _Telling:
         elif isinstance(record, Notice):
             if (record.attempt, record.text) not in self._noticed:  # every host tells it
                 self._noticed.add((record.attempt, record.text))
-                self._sink.emit(Note(record.text, Level.WARNING))
+                self._sink.emit(Note(for_fleet(record.text, self._followed.record.spec.name), Level.WARNING))
         elif isinstance(record, AttemptEnded):
             self._attempt_ended(record)
         else:

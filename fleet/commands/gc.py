@@ -74,7 +74,7 @@ def _ask(doomed: int, found: int, ports: Ports) -> None:
             again=Again({"--yes": True}),
         )
     which = "it" if doomed == found == 1 else "all of them" if doomed == found else f"{doomed} of them"
-    if not ports.confirm(f"Delete {which}?"):
+    if not ports.consent(f"Delete {which}?"):
         raise CancelledError("nothing was deleted", next_step="fleet status")
 
 

@@ -13,8 +13,8 @@ from fleet.commands.follow import Followed, follow, outcome_or_raise
 from fleet.commands.mend import missing_seats
 from fleet.commands.policy import SPOT_HOST_TIMEOUT_S
 from fleet.commands.repair import Rented, mend, mending
+from fleet.commands.results import report_results, script_of
 from fleet.commands.roles import Names, names_of
-from fleet.commands.status import script_of
 from fleet.errors import NotFoundError, UsageError
 from fleet.events import JobStarted, Level, Note, Sink
 from fleet.ports import Ports
@@ -124,6 +124,9 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             unread=ports.unread,
         )
         ended = follow(followed, sink)
+        if ended.result is not None:
+            folder.note_results(first.job, log_shown=followed.whole)
+            report_results(record, folder, first.job, followed.channels, sink)
     if lost and not request.follow:
         mend(fleet, sink)
     return outcome_or_raise(ended)

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 
 from fleet.commands.access import Access
 from fleet.commands.agents import ask_each, opened
-from fleet.commands.follow import agreed
+from fleet.commands.results import StoredJobs, Survey, ask_stores, result_of, script_of, survey, survey_of
 from fleet.commands.roles import Names, names_of
 from fleet.config import for_fleet
 from fleet.errors import DamagedStateError, FleetError, NotFoundError
+from fleet.events import DiskUse
 from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord
-from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
+from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from provision.model import Host
-from train.agent.records import Follow, Inspect, JobReport, JobResult, Outcome, Phase, Progress, Record
+from train.agent.records import Follow, Inspect, JobReport, Outcome, Phase, Progress, Record
 from train.agent.roles import role_rank
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _status(name: str, folder: FleetFolder, ports: Ports) -> FleetStatus:
             hosts=(_unmade(reason),),
             price_usd_h=record.price_usd_h if record else 0.0,
         )
-    hosts, job = _ask(record, folder, Access(record.spec, ports))
+    hosts, job, stored = _ask(record, folder, Access(record.spec, ports))
     return FleetStatus(
         name=name,
         provider=record.spec.provider,
@@ -85,6 +86,7 @@ def _status(name: str, folder: FleetFolder, ports: Ports) -> FleetStatus:
         price_usd_h=record.price_usd_h,
         created_at=record.created_at,
         delete_at=record.delete_at,
+        stored=tuple(sorted(stored, key=lambda one: one.size, reverse=True)),
     )
 
 
@@ -116,8 +118,10 @@ def _unmade(reason: str) -> HostStatus:
     return HostStatus(name="hosts", address="", port=0, reachable=False, reason=reason)
 
 
-def _ask(record: FleetRecord, folder: FleetFolder, access: Access) -> tuple[tuple[HostStatus, ...], JobStatus | None]:
-    """What the hosts tell of themselves and of the newest job, each within a deadline."""
+def _ask(
+    record: FleetRecord, folder: FleetFolder, access: Access
+) -> tuple[tuple[HostStatus, ...], JobStatus | None, list[StoredStatus]]:
+    """Ask the hosts about themselves, the newest job, and what they store, each within a deadline."""
     from fleet.remote.job import inspect
 
     with opened(record.places, folder.key, access) as opening:
@@ -135,7 +139,28 @@ def _ask(record: FleetRecord, folder: FleetFolder, access: Access) -> tuple[tupl
             mine = {name: report for name, report in found.items() if report.job == job.id}
             able = [channel for channel in channels if channel.connection.host.name in mine]
             job = replace(job, verdict=_verdict(mine, able))
-    return hosts, job
+        stored = _stored(record, folder, channels)
+    return tuple(_with_disk(host, stored.disks) for host in hosts), job, [_stored_job(one) for one in stored.jobs]
+
+
+def _stored(record: FleetRecord, folder: FleetFolder, channels: Sequence[AgentChannel]) -> Survey:
+    """What the hosts store; with several tasks on a host, the agents of its slots do not see all of it."""
+    if record.tasks_per_host > 1:
+        return survey(record, folder)
+    silent: dict[str, FleetError] = {}
+    return survey_of(ask_stores(channels, (), silent), folder, silent)
+
+
+def _stored_job(job: StoredJobs) -> StoredStatus:
+    summary = job.summary()
+    return StoredStatus(summary.job, summary.size, summary.pulled)
+
+
+def _with_disk(host: HostStatus, disks: Sequence[DiskUse]) -> HostStatus:
+    for disk in disks:
+        if disk.host == host.name:
+            return replace(host, disk_free=disk.free, disk_total=disk.total, jobs_size=disk.jobs)
+    return host
 
 
 def _verdict(reports: dict[str, JobReport], channels: Sequence[AgentChannel]) -> Verdict | None:
@@ -145,7 +170,7 @@ def _verdict(reports: dict[str, JobReport], channels: Sequence[AgentChannel]) ->
     from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
 
     first = next(iter(reports.values()))
-    result = _result(list(reports.values()))
+    result = result_of(list(reports.values()))
     if result is None or not result.started:
         return None
     request = Follow(
@@ -198,7 +223,7 @@ def _job(reports: list[JobReport]) -> JobStatus | None:
     if not newest:
         return None
     mine = [report for report in reports if report.job == newest]
-    result = _result(mine)
+    result = result_of(mine)
     names = names_of(mine[0].members, mine[0].roles, {report.task: report for report in mine})
     tasks = tuple(sorted((_task(report, names) for report in mine), key=_rank if mine[0].roles else lambda _: 0))
     return JobStatus(
@@ -216,22 +241,10 @@ def _job(reports: list[JobReport]) -> JobStatus | None:
     )
 
 
-def _result(reports: Sequence[JobReport]) -> JobResult | None:
-    """How the job ended, as its hosts agree; None while one of them looks after it, or nobody can tell."""
-    result = agreed([report.result for report in reports if report.result is not None])
-    goes_on = any(report.alive and report.result is None for report in reports)
-    return None if result is not None and goes_on and (result.alone or result.outcome is Outcome.LOST) else result
-
-
 def _waits(tasks: Sequence[TaskStatus]) -> bool:
     """Whether an attempt is over, and its agents are there for another."""
     held = [task for task in tasks if task.alive and not task.spare]
     return bool(held) and all(task.phase is Phase.EXITED for task in held)
-
-
-def script_of(report: JobReport) -> str:
-    """The script of a job: what follows the interpreter."""
-    return report.command[1] if len(report.command) > 1 else ""
 
 
 def _rank(task: TaskStatus) -> tuple[bool, tuple[int, int]]:

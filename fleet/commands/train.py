@@ -26,6 +26,7 @@ from fleet.commands.program import (
     warnings,
 )
 from fleet.commands.repair import Rented, mending, open_whole
+from fleet.commands.results import report_results
 from fleet.commands.roles import Names, Roles, assigned, check_roles, gpu_share, names_of
 from fleet.config import for_fleet
 from fleet.errors import CancelledError, FleetError, NotReadyError
@@ -351,11 +352,15 @@ def _followed(
     if request.detach:
         ended = until_running(dataclasses.replace(followed, logs=False, unread=lambda: False), sink)
         if ended.result is not None:
+            report_results(record, fleet.folder, first.job, channels, sink)
             outcome_or_raise(ended)
         text = f"job {first.job} runs; `fleet logs -f` shows it, `fleet stop` ends it"
         sink.emit(Note(for_fleet(text, request.fleet)))
         return TrainSummary(job=first.job)
     with mending(fleet, sink, request.policy.host_timeout_s) as mender:
         ended = follow(dataclasses.replace(followed, mender=mender), sink)
+    if ended.result is not None:
+        fleet.folder.note_results(first.job, log_shown=followed.whole)
+        report_results(record, fleet.folder, first.job, channels, sink)
     result = outcome_or_raise(ended)
     return TrainSummary(job=first.job, result=result)

@@ -128,7 +128,7 @@ def _foot(view: View, width: int, notice: str, glyphs: Glyphs) -> list[Line]:
         style = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}.get(view.result.outcome, "bold red")
         words = textwrap.wrap(clean(result_sentence(view.result)), width, max_lines=4, placeholder=f" {glyphs.mark}")
         lines += [(Span(line, style),) for line in words]
-    elif view.stage in (Stage.UP, Stage.READY, Stage.PUSH, Stage.DOWN) and view.rows and not view.down:
+    elif view.stage in (Stage.UP, Stage.READY, Stage.PUSH, Stage.PULL, Stage.DOWN) and view.rows and not view.down:
         lines.append(_stage_line(view, width, glyphs))
     if notice:
         lines.append((Span(notice, "dim"),))
@@ -140,7 +140,7 @@ def _stage_line(view: View, width: int, glyphs: Glyphs) -> Line:
     done, total = float(ready), float(len(view.rows))
     text = f"{ready} of {len(view.rows)}"
     pushed = sum(max(0, row.total) for row in view.rows)
-    if view.stage is Stage.PUSH and pushed:
+    if view.stage in (Stage.PUSH, Stage.PULL) and pushed:
         done, total = float(sum(max(0, row.sent) for row in view.rows)), float(pushed)
         text = f"{figures.size(done)} of {figures.size(total)}"
     word = view.stage.value if view.stage else ""

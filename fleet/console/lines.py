@@ -9,7 +9,7 @@ from fleet.console.colors import paint, task_color
 from fleet.console.logtext import LogText
 from fleet.console.reports import report_text
 from fleet.console.sentences import Teller, stalled_text
-from fleet.events import Event, LogChunk, PushProgress
+from fleet.events import Event, LogChunk, PushProgress, ResultsAtRisk, ResultsFound
 from train.agent.records import JobResult, Outcome, Phase, Stalled, TaskState
 
 _PARTIAL_MAX = 64 * 1024  # bytes of an unfinished line that are held back
@@ -68,7 +68,11 @@ class LinesSink:
             return
         if isinstance(event, TaskState) and event.phase is Phase.EXITED:
             self._release(event.task)
-        self._write(report_text(event).encode("utf-8", "replace"))
+        report = report_text(event)
+        if isinstance(event, (ResultsFound, ResultsAtRisk)):
+            print(report, end="", file=self._err, flush=True)
+            return
+        self._write(report.encode("utf-8", "replace"))
         if isinstance(event, PushProgress) and event.sent >= event.total:
             if event.host in self._pushed:
                 return

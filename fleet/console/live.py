@@ -29,10 +29,12 @@ from fleet.events import (
     Event,
     FleetDown,
     JobDiagnosed,
+    JobsDeleted,
     JobStarted,
     LogChunk,
     Note,
     PlaceTried,
+    ResultsPulled,
     StraysDeleted,
 )
 from train.agent.records import AttemptEnded, Stalled
@@ -55,6 +57,8 @@ _SAID = (
     ConnectionRestored,
     FleetDown,
     StraysDeleted,
+    JobsDeleted,
+    ResultsPulled,
 )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet.console.columns import Column, Span, choose, render, table
-from fleet.console.figures import counted, money, size_short, span
+from fleet.console.figures import counted, fold, money, size, size_short, span
 from fleet.console.logtext import clean
 from fleet.console.sentences import plan_text
 from fleet.events import (
@@ -16,7 +16,11 @@ from fleet.events import (
     Event,
     HostFacts,
     HostsChecked,
+    JobsListed,
     Quoted,
+    ResultsAtRisk,
+    ResultsFound,
+    StoredResults,
     Stray,
     StraysFound,
     TaskPlanned,
@@ -28,6 +32,9 @@ _INDENT = "  "
 _WIDTH = 80
 _OFFERS = 5  # shown
 _STRAYS = 40  # shown
+_JOBS = 4  # shown, of those that a deletion would lose
+_PLACES = 3  # shown, of each job
+_DISKS = 4  # shown, those with the least free space
 
 
 def report_text(event: Event) -> str:
@@ -180,6 +187,82 @@ def _indented(columns: list[Column]) -> str:
     return render(((Span(_INDENT), *line) for line in lines), color=False)
 
 
+def _jobs_listed(event: JobsListed) -> str:
+    text = _filled(f"fleet {event.fleet}: {counted(len(event.jobs), 'job') if event.jobs else 'no job yet'}")
+    if event.jobs:
+        text += _indented(_job_columns(event.jobs))
+    shown = sorted(event.disks, key=lambda disk: disk.free)[:_DISKS]
+    for disk in shown:
+        room = f"{size(disk.free)} of {size(disk.total)} free on the disk of {disk.host}"
+        text += _filled(f"{_INDENT}{room}, its jobs take {size(disk.jobs)}")
+    if len(event.disks) > len(shown):
+        text += f"{_INDENT}the other {len(event.disks) - len(shown)} hosts have more free space\n"
+    return text + _silent(event.silent)
+
+
+def _job_columns(jobs: tuple[StoredResults, ...]) -> list[Column]:
+    now = time.time()
+
+    def cells(words: Callable[[StoredResults], str]) -> tuple[Span, ...]:
+        return tuple(Span(words(job)) for job in jobs)
+
+    return [
+        Column("JOB", cells(lambda job: job.job)),
+        Column("SCRIPT", cells(lambda job: job.script), rank=2, limit=20),
+        Column("STATE", cells(lambda job: job.state or "unknown")),
+        Column("AGE", cells(lambda job: span(now - job.started_at) if job.started_at else ""), rank=1, right=True),
+        Column("SIZE", cells(lambda job: size(job.size)), right=True),
+        Column("PULLED", cells(lambda job: job.pulled or "nothing to pull"), rank=1),
+    ]
+
+
+def _silent(hosts: tuple[str, ...]) -> str:
+    if not hosts:
+        return ""
+    verb, they = ("does", "it holds") if len(hosts) == 1 else ("do", "they hold")
+    return _filled(f"{fold(hosts)} {verb} not answer: it is unknown what {they}")
+
+
+def _results_at_risk(event: ResultsAtRisk) -> str:
+    text = ""
+    if event.jobs:
+        end = "jobs on the hosts are to be deleted" if event.pruned else "results exist on the hosts only"
+        text += _filled(f"fleet {event.fleet}: these {end}:")
+    text += "".join(_job_at_risk(job) for job in event.jobs[:_JOBS])
+    if len(event.jobs) > _JOBS:
+        rest = event.jobs[_JOBS:]
+        text += f"{_INDENT}and {counted(len(rest), 'more job')}, {size(sum(job.size for job in rest))}\n"
+    return text + _silent(event.silent)
+
+
+def _job_at_risk(job: StoredResults) -> str:
+    age = f", started {span(time.time() - job.started_at)} ago" if job.started_at else ""
+    pulled = {"yes": "pulled, ", "partly": "partly pulled, ", "no": "not pulled, "}.get(job.pulled, "")
+    script = f" {job.script}" if job.script else ""
+    text = _filled(f"job {job.job}{script}: {pulled}{job.state or 'unknown state'}{age}, {size(job.size)}")
+    kinds: dict[str, int] = {}
+    for place in job.results:
+        kinds[place.kind] = kinds.get(place.kind, 0) + place.size
+    if kinds:
+        text += _filled(f"{_INDENT}{', '.join(f'{kind} {size(count)}' for kind, count in kinds.items())}")
+    if job.pulled in ("no", "partly") and job.directory:
+        text += clean(f"{_INDENT}pulled before to {job.directory}") + "\n"
+    return text + _few([f"{_INDENT}{path}" for path in job.paths])
+
+
+def _results_found(event: ResultsFound) -> str:
+    shown = [place for place in event.results if place.kind != "logs"]
+    lines = [f"{_INDENT}{size(one.size)}, {counted(one.files, 'file')}  {one.host}:{one.path}" for one in shown]
+    text = f"results: {counted(event.files, 'file')}, {size(event.size)}\n"
+    return text + _few(lines) + f"next:    {clean(event.next_step)}\n"
+
+
+def _few(lines: list[str]) -> str:
+    """The first lines with paths; these are not wrapped, so that they can be copied."""
+    more = [f"{_INDENT}and {len(lines) - _PLACES} more places"] if len(lines) > _PLACES + 1 else []
+    return "".join(clean(line) + "\n" for line in (lines[:_PLACES] if more else lines) + more)
+
+
 _REPORTS: dict[type, Callable[[Any], str]] = {
     TaskPlanned: plan_text,
     Quoted: _quoted,
@@ -188,4 +271,7 @@ _REPORTS: dict[type, Callable[[Any], str]] = {
     HostsChecked: _hosts_checked,
     TriedAlone: _tried_alone,
     Finding: _finding,
+    JobsListed: _jobs_listed,
+    ResultsAtRisk: _results_at_risk,
+    ResultsFound: _results_found,
 }

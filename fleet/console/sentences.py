@@ -18,11 +18,13 @@ from fleet.events import (
     FleetOpened,
     InstanceChanged,
     JobDiagnosed,
+    JobsDeleted,
     JobStarted,
     Level,
     Note,
     PlaceTried,
     PushProgress,
+    ResultsPulled,
     StraysDeleted,
     TaskPlanned,
     TaskPrepared,
@@ -251,6 +253,19 @@ def _strays_deleted(event: StraysDeleted) -> str:
     return f"{counted(event.deleted, 'thing')} deleted, {len(event.left)} left"
 
 
+def _jobs_deleted(event: JobsDeleted) -> str:
+    kept = "".join(f"\njob {job} was not deleted: {why}" for job, why in event.kept.items())
+    return f"{counted(len(event.jobs), 'job')} deleted, {size(event.freed)} freed on the hosts" + kept
+
+
+def _results_pulled(event: ResultsPulled) -> str:
+    there = event.files - event.received_files
+    before = f", {there:,} of them there before" if there and event.received_files else ""
+    if not event.received_files:
+        return f"{counted(event.files, 'file')}, {size(event.size)}: all in {event.directory} already"
+    return f"{counted(event.files, 'file')}, {size(event.size)}{before}, in {event.directory}"
+
+
 def _connection_restored(event: ConnectionRestored) -> str:
     return f"{event.host}: connected again"
 
@@ -268,6 +283,8 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     ConnectionRestored: _connection_restored,
     FleetDown: _fleet_down,
     StraysDeleted: _strays_deleted,
+    JobsDeleted: _jobs_deleted,
+    ResultsPulled: _results_pulled,
     TaskState: _task_state,
     AttemptEnded: _attempt_ended,
     Stalled: _stalled,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
+from fleet.config import for_fleet
 from fleet.console import figures
 from fleet.console.colors import task_color, wants_color
 from fleet.console.columns import Column, Line, Span, choose, crop, justify, render, table
@@ -17,11 +18,13 @@ from fleet.console.logtext import clean
 from fleet.console.sentences import called, exit_words
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from train.agent.cluster import endpoint
+from train.agent.disk import DISK_LOW
 from train.agent.records import Outcome, Phase
 
 _INDENT = "  "
 _METRICS = 2  # shown of each task
 _CAUSE_LINES = 12
+_LARGEST = 2  # jobs shown
 
 
 def render_status(fleets: Sequence[FleetStatus], *, now: float, width: int = 80, color: bool = False) -> str:
@@ -60,12 +63,33 @@ def _fleet(fleet: FleetStatus, now: float, width: int) -> list[Line]:
     lines = [_head(fleet, now, width)]
     lines += _indented(choose(_host_columns(fleet.hosts), width - len(_INDENT)), width) if fleet.hosts else []
     lines += [(Span(_INDENT + _why(host), "yellow"),) for host in fleet.hosts if not host.reachable and host.reason]
+    lines += _storage(fleet)
     if fleet.job is None:
         return [*lines, (Span(f"{_INDENT}no job yet", "dim"),)]
     lines += [(), _job_line(fleet.job, now, width)]
     if fleet.job.tasks:
         lines += _indented(choose(_task_columns(fleet.job), width - len(_INDENT)), width)
     return [*lines, *_cause(fleet.job, width)]
+
+
+def _storage(fleet: FleetStatus) -> list[Line]:
+    """Describe what the hosts store, in a line or two; nothing if they store no job."""
+    disks = sorted((host for host in fleet.hosts if host.disk_free >= 0), key=lambda host: host.disk_free)
+    low = bool(disks) and disks[0].disk_free < DISK_LOW
+    if not disks or not (fleet.stored or low):
+        return []
+    free = f"{figures.size(disks[0].disk_free)} of {figures.size(disks[0].disk_total)} free on {disks[0].name}"
+    jobs = f"{figures.counted(len(fleet.stored), 'job')}, {figures.size(sum(one.size for one in fleet.stored))}"
+    lines: list[Line] = [(Span(f"{_INDENT}stored: {jobs}; {free}", "yellow" if low else ""),)]
+    if len(fleet.stored) > 1:
+        words = [f"{one.job} {figures.size(one.size)}" for one in fleet.stored[:_LARGEST]]
+        lines.append((Span(f"{_INDENT}largest: {', '.join(words)}", "dim"),))
+    waiting = sum(one.pulled in ("no", "partly") for one in fleet.stored)
+    if low or waiting:
+        step = "fleet jobs --prune" if low else "fleet jobs"
+        words = [f"{figures.counted(waiting, 'job')} not pulled"] if waiting else []
+        lines.append((Span(f"{_INDENT}{'; '.join([*words, for_fleet(step, fleet.name)])}", "dim"),))
+    return lines
 
 
 def _cause(job: JobStatus, width: int) -> list[Line]:

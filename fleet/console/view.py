@@ -20,6 +20,7 @@ from fleet.events import (
     HostConnected,
     InstanceChanged,
     JobStarted,
+    PullProgress,
     PushProgress,
     TaskPrepared,
 )
@@ -39,6 +40,7 @@ class Stage(Enum):
     UP = "starting"
     READY = "getting ready"
     PUSH = "pushing"
+    PULL = "pulling"
     JOB = "training"
     DOWN = "deleting"
 
@@ -277,6 +279,19 @@ def _push_progress(view: View, event: PushProgress) -> View:
     )
 
 
+def _pull_progress(view: View, event: PullProgress) -> View:
+    return _with(
+        _stage(view, Stage.PULL),
+        event.host,
+        step_text="pulled" if event.done else "pulling" if event.total else "listing",
+        detail="",
+        sent=event.received,
+        total=event.total,
+        files=event.files,
+        ready=event.done,
+    )
+
+
 def _task_prepared(view: View, event: TaskPrepared) -> View:
     return _with(view, event.task, step_text="prepared", ready=True, endpoint=event.endpoint)
 
@@ -395,6 +410,7 @@ _REDUCERS: dict[type, Callable[[View, Any], View]] = {
     HostConnected: _host_connected,
     BootstrapProgress: _bootstrap_progress,
     PushProgress: _push_progress,
+    PullProgress: _pull_progress,
     TaskPrepared: _task_prepared,
     JobStarted: _job_started,
     ConnectionLost: _connection_lost,

@@ -16,6 +16,7 @@ from fleet.errors import UsageError
 from fleet.remote.hashes import HashCache
 from fleet.remote.ignore import ENVIRONMENTS, IgnoreRules, rules_above
 from fleet.remote.stream import Content, Stream
+from fleet.target import MARK as RESULTS_MARK
 from fleet.typed import Again
 from train.agent.disk import readable_size
 from train.agent.records import Entry, EntryKind
@@ -269,6 +270,8 @@ class _Tree:
 
     def _left_out(self, child: os.DirEntry[str], path: str, rules: IgnoreRules, is_folder: bool) -> bool:
         if path in self._data_destinations or child.path in self._data_sources:
+            return True
+        if is_folder and (Path(child.path) / RESULTS_MARK).is_dir():  # results of earlier jobs stay here
             return True
         return rules.ignores(path, child.name, is_folder)
 

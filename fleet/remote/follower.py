@@ -219,6 +219,7 @@ class _Line:
         self.thread = threading.Thread(target=self._run, name=f"follow-{host.name}", daemon=True)
         self._follows = request.follow
         self._channel = channel
+        self._lent = channel  # by who asked, and given back in order if the conversation ends in order
         self._terms = terms
         self._lost_at: float | None = None
         self._supervised = True
@@ -247,6 +248,8 @@ class _Line:
             while not self._terms.closed.is_set():
                 try:
                     self._converse()
+                    if self._channel is self._lent and not self._terms.closed.is_set():
+                        self._channel = None
                     return
                 except FleetError as error:
                     if not self._again(error):

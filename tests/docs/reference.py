@@ -13,7 +13,7 @@ from tests.program import PROGRAM
 
 FILE = Path(__file__).parents[2] / "docs" / "cli.md"
 VERBS = (
-    "up", "check", "train", "logs", "status", "inventory", "stop",
+    "up", "check", "train", "logs", "pull", "jobs", "status", "inventory", "stop",
     "down", "extend", "gc", "doctor", "lint", "agent", "demo",
 )  # fmt: skip
 HEAD = """# Command line

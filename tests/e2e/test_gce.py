@@ -82,8 +82,8 @@ def test_the_readme_is_followed_from_an_empty_directory(rented: Program, emulato
     shutil.copy(EXAMPLES / "keras_fit.py", rented.folder / "task.py")
     shutil.copy(EXAMPLES / "digits.npz", rented.folder)
     lines = commands((ROOT / "README.md").read_text().partition(CLOUD)[2])
-    assert [line.split()[1] for line in lines] == ["doctor", "up", "up", "train", "logs", "down"]
-    doctor, dry, up, train, logs, down = (shlex.split(line)[1:] for line in lines)
+    assert [line.split()[1] for line in lines] == ["doctor", "up", "up", "train", "logs", "pull", "down"]
+    doctor, dry, up, train, logs, pull, down = (shlex.split(line)[1:] for line in lines)
     assert "all 19 that fleets need" in rented.run(*doctor).text
     assert "us-central1-a   n1-standard-4 + 1 nvidia-tesla-t4       0.540      1.080" in rented.run(*dry).text
     assert names(emulator) == []
@@ -98,6 +98,10 @@ def test_the_readme_is_followed_from_an_empty_directory(rented: Program, emulato
     [_, status] = rented.run("status", "-o", "json").events
     assert status["price_usd_h"] == pytest.approx(1.08)
     assert status["delete_at"] - status["created_at"] == pytest.approx(8 * 3600, abs=60)
+    assert "not pulled" in rented.run(*down, code=2).err
+    assert len(names(emulator)) == 2
+    rented.run(*pull)
+    assert list(rented.folder.glob("results/*/checkpoints/*"))
     ended = rented.run(*down, timeout=60)
     assert "2 instances deleted, 0 left" in ended.err
     assert "cost $0." in ended.err

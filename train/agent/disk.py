@@ -7,6 +7,7 @@ import stat
 from typing import Any, Dict, Optional, Tuple
 
 DISK_RESERVE = 64 << 20  # bytes that stay free for logs
+DISK_LOW = 2 << 30  # bytes; with less a disk is nearly full
 
 
 def write_atomic(path: str, data: bytes, mode: int = 0o600) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from train.agent.cluster import endpoint, parse_task
-from train.agent.disk import DISK_RESERVE, readable_size
+from train.agent.disk import DISK_LOW, DISK_RESERVE, readable_size
 from train.agent.records import Member
 
 CLOCKS_APART_S = 5.0
@@ -197,6 +197,19 @@ def _disks(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_P
             )
 
 
+def _low_disks(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[str]:
+    def free(one: Facts) -> str:
+        return readable_size(one.disk_free) if DISK_RESERVE <= one.disk_free < DISK_LOW else ""
+
+    groups = _grouped(members, facts, free)
+    groups.pop("", None)
+    if groups:
+        yield (
+            f"little disk space is left: {_sides(groups)}; `fleet jobs` shows what uses it, and `fleet jobs --prune` "
+            "deletes ended jobs"
+        )
+
+
 Groups = Dict[str, List[Member]]
 
 
@@ -269,6 +282,7 @@ def _gpus(names: Sequence[str]) -> str:
 
 
 def _warnings(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[str]:
+    yield from _low_disks(members, facts)
     pythons = _grouped(members, facts, _release_of("python"))
     if len(pythons) > 1:
         yield f"Python differs: {_sides(pythons)}; scripts may behave differently"

@@ -46,7 +46,7 @@ STREAM_DEADLINE_S = 300.0  # without a byte
 _ENDING_S = 20.0  # a chief whose peers do not hang up waits for their link timeout
 _PREPARING_S = 3.0
 _PACKAGES = {"Rscript": "r-base-core", "R": "r-base-core"}  # of Debian and Ubuntu
-_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Reservation:
@@ -146,7 +146,7 @@ def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
 
 def _check(request: Prepare) -> None:
     for name in (request.job, request.task):
-        if not _SAFE.fullmatch(name):
+        if not JOB_NAME.fullmatch(name):
             raise RefusedError(Refusal.REQUEST, f"{name!r} cannot be the name of a folder")
     try:
         parse_task(request.task)
@@ -180,7 +180,7 @@ def _try_lock(lock: int) -> bool:
 def _holder(host: HostPaths) -> Tuple[str, TaskPaths]:
     """The job that has the lock, or had it last; an empty name where there is none."""
     job, _, task = read_text(host.active).partition("/")
-    known = _SAFE.fullmatch(job) and _SAFE.fullmatch(task)
+    known = JOB_NAME.fullmatch(job) and JOB_NAME.fullmatch(task)
     return (job if known else ""), host.task(job, task)
 
 
@@ -278,7 +278,8 @@ def _check_disk(host: HostPaths, needed: int) -> None:
             Refusal.DISK,
             f"no space left on this host: {host.root} has {readable_size(free)} free, "
             f"and the job needs {readable_size(needed + DISK_RESERVE)}",
-            "free space on the host, or leave files out with .fleetignore",
+            "delete ended jobs, or leave files out with .fleetignore",
+            next_step="fleet jobs --prune",
         )
 
 
@@ -312,7 +313,7 @@ def _committed_jobs(host: HostPaths) -> List[str]:
     return sorted(changed, key=lambda path: changed[path], reverse=True)
 
 
-def discard_unused(host: HostPaths, needed: Set[str]) -> None:
+def discard_unused(host: HostPaths, needed: Set[str], *, thorough: bool = False) -> int:
     """Remove what can be made again: uncommitted reservations, and pushed contents that only older jobs name.
 
     Jobs stay, whatever their age and number. An old job's working directory keeps its own copies and hard links, so
@@ -321,15 +322,42 @@ def discard_unused(host: HostPaths, needed: Set[str]) -> None:
     Args:
         host: Paths of the fleet on this host.
         needed: Hashes of contents that stay in any case.
+        thorough: Look for contents that no job names even if there are few jobs.
+
+    Returns:
+        The bytes that this frees.
     """
     jobs = _committed_jobs(host)
-    if len(jobs) <= CACHED_JOBS:
-        return
+    if len(jobs) <= CACHED_JOBS and not thorough:
+        return 0
     keep = set(needed)
     for path in jobs[:CACHED_JOBS]:
         for task in os.listdir(path):
             keep.update(read_text(TaskPaths(os.path.join(path, task)).objects).split())
-    prune_objects(host.store, keep)
+    return prune_objects(host.store, keep)
+
+
+class HostLock:
+    """The lock of the fleet's directory on this host, taken if no job holds it; a context manager.
+
+    Args:
+        host: Paths of the fleet on this host.
+
+    Attributes:
+        held: Whether it was taken.
+        busy_with: The job that holds it; empty if it was taken.
+    """
+
+    def __init__(self, host: HostPaths) -> None:
+        self._lock = os.open(host.active, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.held = _try_lock(self._lock)
+        self.busy_with = "" if self.held else _holder(host)[0]
+
+    def __enter__(self) -> "HostLock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
 
 
 def _prepared(reservation: Reservation) -> Prepared:

@@ -21,6 +21,10 @@ One exec of the agent on a host is one conversation:
     client  → Bootstrap          agent → BootstrapStep*, then NeedPip | Bootstrapped | Refused
     client  → PipWheel           agent → BootstrapStep*, then Bootstrapped | Refused         (after NeedPip)
     client  → Trial              agent → BootstrapStep*, then Tried | Refused    (after Prepared, in place of Commit)
+    client  → ListJobs           agent → (StoredJob | Beat)*, DiskSpace, End
+    client  → ListFiles          agent → (FileEntry | Beat)*, FilesListed
+    client  → ReadFiles          agent → (Chunk* FileEnd)* for each file, in that order
+    client  → PruneJobs          agent → Beat*, JobsPruned
 
 An empty Want is followed by Prepared at once; a stream that comes nevertheless is passed over, as is the rest of one
 after Refused. End of input before Commit gives everything back that Prepare reserved. During Follow the client may
@@ -105,6 +109,35 @@ class Entry(NamedTuple):
     size: int = 0  # bytes
     sha256: str = ""
     target: str = ""  # of a link
+
+
+class Area(str, Enum):
+    """Kind of results."""
+
+    MODEL = "model"  # FLEET_MODEL_DIR
+    CHECKPOINTS = "checkpoints"  # FLEET_CHECKPOINT_DIR
+    TENSORBOARD = "tensorboard"  # FLEET_LOG_DIR
+    FILES = "files"  # new or changed in the working directory, compared to what was pushed
+    LOGS = "logs"  # the task's output, a file for each attempt
+
+
+class AreaUse(NamedTuple):
+    """Results of one kind that a task left on its host."""
+
+    area: Area
+    path: str  # absolute
+    files: int
+    size: int  # bytes
+    outside: bool = False  # not below the fleet's directory, and not deleted with it
+
+
+class FilePart(NamedTuple):
+    """A part of a file of a task."""
+
+    area: Area
+    path: str  # relative to the area's directory
+    offset: int  # bytes
+    end: int  # bytes
 
 
 class Gpu(NamedTuple):
@@ -288,6 +321,35 @@ class Trial(NamedTuple):
     seconds: float  # at most so long
 
 
+class ListJobs(NamedTuple):
+    """Report the jobs that this host stores, newest first, with their results and what they take on the disk."""
+
+    jobs: List[str] = []  # noqa: RUF012 - never changed; only these; empty: all
+
+
+class ListFiles(NamedTuple):
+    """List the results of a task with their hashes."""
+
+    job: str
+    task: str
+    slot: str = ""  # as in StoredJob
+
+
+class ReadFiles(NamedTuple):
+    """Send parts of files of a task."""
+
+    job: str
+    task: str
+    slot: str
+    parts: List[FilePart]
+
+
+class PruneJobs(NamedTuple):
+    """Delete ended jobs with all that they left on this host."""
+
+    jobs: List[str]
+
+
 # --- answers ----------------------------------------------------------------------------------------------------
 
 
@@ -436,6 +498,61 @@ class JobReport(NamedTuple):
     roles: List[str] = []  # noqa: RUF012 - never changed; as they were committed
 
 
+class StoredJob(NamedTuple):
+    """A job that this host stores, with the results of its task."""
+
+    job: str
+    task: str
+    slot: str  # directory of the slot, below that of the fleet; empty: none
+    path: str  # of the task's directory, absolute
+    size: int  # bytes on the disk
+    fingerprint: str  # changes when a result is added, changed or removed; empty: there are none
+    areas: List[AreaUse]  # that are not empty
+    report: Optional[JobReport] = None  # None: its records cannot be read
+
+
+class DiskSpace(NamedTuple):
+    """The file system of the fleet's directory."""
+
+    path: str
+    free: int  # bytes
+    total: int  # bytes
+
+
+class FileEntry(NamedTuple):
+    """A file or link among the results of a task."""
+
+    area: Area
+    path: str  # relative to the area's directory, with forward slashes
+    kind: EntryKind
+    mode: int = 0o644
+    size: int = 0  # bytes
+    mtime_ns: int = 0
+    sha256: str = ""  # of the first `size` bytes; empty: it cannot be read
+    target: str = ""  # of a link
+
+
+class FilesListed(NamedTuple):
+    """All results of the task were listed."""
+
+    fingerprint: str  # as in StoredJob
+    notes: List[str] = []  # noqa: RUF012 - never changed; what was left out, a sentence each
+
+
+class FileEnd(NamedTuple):
+    """The end of a part of a file."""
+
+    problem: str = ""  # why it is not complete
+
+
+class JobsPruned(NamedTuple):
+    """The jobs were deleted."""
+
+    jobs: List[str]  # that are gone now
+    freed: int  # bytes
+    kept: Dict[str, str] = {}  # noqa: RUF012 - never changed; why a job was not deleted
+
+
 # --- what happens to a job --------------------------------------------------------------------------------------
 
 
@@ -551,6 +668,7 @@ class End(NamedTuple):
 
 Record = Union[
     Prepare, Chunk, Commit, Follow, Invite, Give, Stop, Inspect, Leave, Bootstrap, PipWheel, Trial,
+    ListJobs, ListFiles, ReadFiles, PruneJobs, StoredJob, DiskSpace, FileEntry, FilesListed, FileEnd, JobsPruned,
     Hello, Want, Prepared, Refused, Committed, Invitation, Stopped, Left, JobReport,
     BootstrapStep, NeedPip, Bootstrapped, Tried,
     TaskState, AttemptEnded, Stalled, Notice, Progress, Usage, Log, JobResult, Beat, End,
@@ -566,6 +684,9 @@ _NAMES: Dict[str, Type[Any]] = {
     "bootstrap": Bootstrap, "bootstrap_step": BootstrapStep, "bootstrapped": Bootstrapped,
     "need_pip": NeedPip, "pip_wheel": PipWheel,
     "trial": Trial, "tried": Tried,
+    "list_jobs": ListJobs, "list_files": ListFiles, "read_files": ReadFiles, "prune_jobs": PruneJobs,
+    "stored_job": StoredJob, "disk_space": DiskSpace, "file_entry": FileEntry, "files_listed": FilesListed,
+    "file_end": FileEnd, "jobs_pruned": JobsPruned,
 }  # fmt: skip
 _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 

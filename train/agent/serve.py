@@ -23,8 +23,12 @@ from train.agent.records import (
     Inspect,
     Invite,
     Leave,
+    ListFiles,
+    ListJobs,
     MalformedRecordError,
     Prepare,
+    PruneJobs,
+    ReadFiles,
     Record,
     Refusal,
     Refused,
@@ -104,7 +108,14 @@ class Conversation:
         elif isinstance(request, (Bootstrap, Trial)):
             self._work(request)
         else:
+            self._answer_about_results(request)
+
+    def _answer_about_results(self, request: Record) -> None:
+        if not isinstance(request, (ListJobs, ListFiles, ReadFiles, PruneJobs)):
             raise RefusedError(Refusal.REQUEST, f"{type(request).__name__} is no request")
+        from train.agent.stored import answer
+
+        answer(self._channel, self._host, request)
 
     def _prepare(self, request: Prepare) -> None:
         from train.agent.prepare import prepare

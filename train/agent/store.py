@@ -1,5 +1,6 @@
 """Contents by their hash, how they arrive, and how a task's folder is made of them."""
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -14,8 +15,9 @@ from train.agent.records import Entry, EntryKind, Refusal, Want
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _AT_ONCE = 1 << 20  # bytes
-# Every object gets this time of change, so that one which was written to is told from one which was not.
-_STAMP_NS = 315_532_800 * 10**9
+STAMP_NS = 315_532_800 * 10**9
+"""The time of change of every object: one that a task wrote to has another."""
+
 _NO_LINKS = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP)
 
 
@@ -71,7 +73,7 @@ def _is_kept(store: str, digest: str, size: int) -> bool:
         found = os.stat(object_path(store, digest))
     except FileNotFoundError:
         return False
-    return found.st_size == size and found.st_mtime_ns == _STAMP_NS
+    return found.st_size == size and found.st_mtime_ns == STAMP_NS
 
 
 def missing(store: str, entries: Sequence[Entry]) -> Want:
@@ -172,7 +174,7 @@ class Receiver:
         os.fchmod(self._fd, 0o444)
         os.close(self._fd)
         self._fd = -1
-        os.utime(self._temporary(), ns=(_STAMP_NS, _STAMP_NS))
+        os.utime(self._temporary(), ns=(STAMP_NS, STAMP_NS))
         path = object_path(self._store, self._digest)
         make_folder(os.path.dirname(path))
         os.replace(self._temporary(), path)
@@ -241,8 +243,13 @@ def objects_of(entries: Sequence[Entry]) -> Set[str]:
     return {entry.sha256 for entry in entries if entry.kind in (EntryKind.FILE, EntryKind.DATA)}
 
 
-def prune_objects(store: str, keep: Set[str]) -> None:
-    """Remove all contents but those in `keep`, and what broken transfers left."""
+def prune_objects(store: str, keep: Set[str]) -> int:
+    """Remove all contents but those in `keep`, and what broken transfers left.
+
+    Returns:
+        The bytes that this frees: a content that a job's directory links to takes the same room as before.
+    """
+    freed = 0
     for above in _listed(store):
         folder = os.path.join(store, above)
         if above.endswith(".new"):
@@ -250,7 +257,12 @@ def prune_objects(store: str, keep: Set[str]) -> None:
             continue
         for digest in _listed(folder):
             if digest not in keep:
-                remove_file(os.path.join(folder, digest))
+                path = os.path.join(folder, digest)
+                with contextlib.suppress(OSError):
+                    status = os.stat(path)
+                    freed += status.st_blocks * 512 if status.st_nlink == 1 else 0
+                remove_file(path)
+    return freed
 
 
 def _listed(folder: str) -> List[str]:

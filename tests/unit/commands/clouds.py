@@ -181,6 +181,7 @@ class World:
         return _Ports(
             store=self.store,
             confirm=self._confirm,
+            consent=self._confirm,
             attended=self.attended,
             clock=lambda: NOW + 7200,
             sleep=self._sleep,

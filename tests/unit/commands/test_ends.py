@@ -12,7 +12,16 @@ from fleet.commands.doctor import run as doctor
 from fleet.commands.wanted import UpRequest
 from fleet.config import caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, NotFoundError, NotReadyError, UsageError
-from fleet.events import Checked, FleetDown, FleetOpened, InstanceChanged, Note, StraysDeleted, StraysFound
+from fleet.events import (
+    Checked,
+    FleetDown,
+    FleetOpened,
+    InstanceChanged,
+    Note,
+    ResultsAtRisk,
+    StraysDeleted,
+    StraysFound,
+)
 from fleet.settings import Settings
 from fleet.status import HostStatus
 from provision.gce.deletion import Stray
@@ -83,7 +92,9 @@ def test_down_writes_its_intent_before_the_call(fleet: World, monkeypatch: pytes
 def test_down_finds_a_fleet_whose_record_is_lost_by_the_journal(fleet: World, damage: str | None) -> None:
     file = fleet.store.fleet("demo").path / "fleet.json"
     file.unlink() if damage is None else file.write_text(damage)
+    fleet.answers = [True]
     down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink)
+    assert fleet.sink.of(ResultsAtRisk) == [ResultsAtRisk("demo", (), ("worker-0", "worker-1"))]
     assert (fleet.cloud.instances, fleet.store.names()) == ([], [])
     assert fleet.clouds[-1].project == "p"
 
@@ -133,7 +144,7 @@ def test_status_tells_the_deletion_and_what_became_of_silent_hosts(
     fleet: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = tuple(HostStatus(f"worker-{index}", "127.0.0.1", 1, False, "no answer") for index in range(2))
-    monkeypatch.setattr(status, "_ask", lambda *_: (hosts, None))
+    monkeypatch.setattr(status, "_ask", lambda *_: (hosts, None, []))
     [found] = status.run(status.StatusRequest("demo"), fleet.ports()).fleets
     assert found.delete_at == NOW + 8 * 3600
     told = "worker-1 was preempted at 12:03:10; `fleet up --fleet demo` replaces it"
@@ -221,7 +232,7 @@ def test_gc_spares_a_fleet_that_was_made_while_the_user_was_asked(world: World) 
         world.store.fleet("demo").create()
         return True
 
-    ports = replace(world.ports(), confirm=confirm)
+    ports = replace(world.ports(), consent=confirm)
     gc.run(gc.GcRequest(Settings(project="p"), only=True), ports, world.sink)
     assert len(world.cloud.things) == 1
 

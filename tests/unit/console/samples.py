@@ -7,6 +7,7 @@ from fleet.events import (
     Checked,
     ConnectionLost,
     ConnectionRestored,
+    DiskUse,
     Event,
     FleetDown,
     FleetOpened,
@@ -15,12 +16,20 @@ from fleet.events import (
     HostsChecked,
     InstanceChanged,
     JobDiagnosed,
+    JobsDeleted,
+    JobsListed,
     JobStarted,
     LogChunk,
     Note,
     PlaceTried,
+    PullProgress,
     PushProgress,
     Quoted,
+    ResultPlace,
+    ResultsAtRisk,
+    ResultsFound,
+    ResultsPulled,
+    StoredResults,
     Stray,
     StraysDeleted,
     StraysFound,
@@ -112,7 +121,27 @@ HOSTS_CHECKED = HostsChecked(
     ("the hosts differ",),
 )
 
+PLACE = ResultPlace("worker-0", "worker-0", "model", "/home/ann/.fleet/demo/jobs/j-1/worker-0/model", 2, 1_234_567)
+STORED = StoredResults(
+    job="20260102-101112-ab3d",
+    script="task.py",
+    state="succeeded",
+    started_at=START,
+    size=1_300_000,
+    pulled="no",
+    directory="",
+    paths=("worker-0:/home/ann/.fleet/demo/jobs/j-1/worker-0",),
+    results=(PLACE,),
+)
+DISK = DiskUse("worker-0", 5 << 30, 100 << 30, 1_300_000)
+
 ONE_OF_EACH: list[Event] = [
+    JobsListed("demo", (STORED,), (DISK,), ("worker-1",)),
+    ResultsAtRisk("demo", (STORED,), ("worker-1",)),
+    JobsDeleted("demo", ("j-1",), 1_300_000, {"j-2": "it is running"}),
+    ResultsFound("demo", "j-1", 2, 1_234_567, (PLACE,), "fleet pull j-1 --fleet demo"),
+    PullProgress("worker-0", 10, 20, 2),
+    ResultsPulled("demo", "j-1", "/home/ann/results/j-1", 2, 1_234_567, 1, 1_000, True),
     QUOTED,
     PlaceTried("us-central1-a", "no capacity"),
     StraysFound((STRAY,)),

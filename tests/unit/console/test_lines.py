@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fleet.console.lines import LinesSink
 from fleet.console.reports import report_text
-from fleet.events import BootstrapProgress, Event, LogChunk, PushProgress
+from fleet.events import BootstrapProgress, Event, LogChunk, PushProgress, ResultsAtRisk, ResultsFound
 from tests.unit.console.samples import ONE_OF_EACH, STALLED, exited
 from train.agent.records import Phase, TaskState
 
@@ -130,9 +130,11 @@ def test_what_happens_is_told_beside_the_log() -> None:
     events: list[Event] = [event for event in ONE_OF_EACH if not isinstance(event, LogChunk)]
     for event in events:
         reader.sink.emit(event)
-    reports = "".join(map(report_text, events))  # of what a command was typed for, and nothing else
-    assert "worker-0\n  command" in reports
+    aside = (ResultsFound, ResultsAtRisk)
+    reports = "".join(report_text(event) for event in events if not isinstance(event, aside))
+    assert "worker-0\n  command" in reports  # what a command was typed for, and nothing else
     assert reader.out == reports.encode()
+    assert all(report_text(event) in reader.err.getvalue() for event in events if isinstance(event, aside))
     told = reader.err.getvalue().splitlines()
     assert [line for line in told if "failed" in line] == [  # of the job, the error at the end of the command tells
         "attempt 1 failed: worker-1 was killed by SIGKILL; attempt 2 starts in 0.5 s (of at most 4)"

@@ -1,0 +1,139 @@
+"""`fleet jobs`: list the jobs that the hosts of a fleet store, and delete ended ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fleet.commands.access import Access
+from fleet.commands.agents import ask_each, open_some
+from fleet.commands.results import StoredJobs, Survey, ask_stores, survey_of
+from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyError, UsageError
+from fleet.events import JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
+from fleet.ports import Ports
+from train.agent.records import JobsPruned
+
+
+@dataclass(frozen=True)
+class JobsRequest:
+    """What the user typed.
+
+    Attributes:
+        fleet: Name of the fleet.
+        jobs: Only these; empty: all, or with `prune` those of which nothing would be lost.
+        prune: Delete them on the hosts.
+    """
+
+    fleet: str
+    jobs: tuple[str, ...] = ()
+    prune: bool = False
+
+
+@dataclass(frozen=True)
+class JobsSummary:
+    """What the hosts stored.
+
+    Attributes:
+        jobs: Newest first.
+        deleted: Those that were deleted.
+        freed: Bytes that this freed on the hosts.
+    """
+
+    jobs: tuple[StoredJobs, ...]
+    deleted: tuple[str, ...] = ()
+    freed: int = 0
+
+
+def run(request: JobsRequest, ports: Ports, sink: Sink) -> JobsSummary:
+    """List jobs, or delete them after a question.
+
+    Raises:
+        NotFoundError: there is no such fleet or job.
+        NotReadyError: a job that is to be deleted is running.
+        UsageError: there is something to delete, and nobody can be asked.
+        CancelledError: the user said no.
+        UnreachableError: no host answers.
+    """
+    folder, record = ports.store.need(request.fleet)
+    with open_some(record.hosts, folder.key, Access(record.spec, ports, sink)) as (channels, unreached):
+        silent = {one.host.name: one.error for one in unreached if one.error is not None}
+        found = survey_of(ask_stores(channels, (), silent), folder, silent)
+        chosen = _chosen(request, found)
+        if not request.prune:
+            sink.emit(
+                JobsListed(
+                    fleet=request.fleet,
+                    jobs=tuple(job.summary() for job in chosen),
+                    disks=found.disks,
+                    silent=tuple(silent),
+                )
+            )
+            return JobsSummary(tuple(chosen))
+        to_delete = _to_delete(request, chosen, sink)
+        if not to_delete:
+            return JobsSummary(tuple(chosen))
+        sink.emit(ResultsAtRisk(request.fleet, tuple(job.summary() for job in to_delete), pruned=True))
+        _ask(request, to_delete, ports)
+        names = [job.job for job in to_delete]
+        from fleet.remote.results import prune_jobs
+
+        outcomes = ask_each(channels, lambda channel: prune_jobs(channel, names))
+    answers = [one.value for one in outcomes if one.value is not None]
+    deleted = _deleted(request.fleet, names, answers)
+    sink.emit(deleted)
+    failed = [one.error for one in outcomes if one.error is not None] + list(silent.values())
+    _raise_if_failed(failed)
+    return JobsSummary(tuple(chosen), deleted.jobs, deleted.freed)
+
+
+def _chosen(request: JobsRequest, found: Survey) -> Sequence[StoredJobs]:
+    missing = [name for name in request.jobs if found.find(name) is None]
+    if missing:
+        raise NotFoundError(f"fleet {request.fleet!r} has no job {missing[0]!r}", next_step="fleet jobs")
+    return [job for job in found.jobs if not request.jobs or job.job in request.jobs]
+
+
+def _to_delete(request: JobsRequest, chosen: Sequence[StoredJobs], sink: Sink) -> list[StoredJobs]:
+    """The jobs to delete: those that were named, or all of which nothing would be lost."""
+    running = [job.job for job in chosen if job.is_running]
+    if request.jobs:
+        if running:
+            raise NotReadyError(f"job {running[0]} is running, and is not deleted", next_step="fleet stop")
+        return list(chosen)
+    found = [job for job in chosen if job.is_safe]
+    left = [job for job in chosen if not job.is_safe and not job.is_running]
+    if left:
+        sink.emit(
+            Note(f"{_count(len(left))} with results that are not on this computer: kept unless named, --prune JOB")
+        )
+    if not found:
+        sink.emit(Note("no job was deleted"))
+    return found
+
+
+def _count(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"
+
+
+def _ask(request: JobsRequest, jobs: Sequence[StoredJobs], ports: Ports) -> None:
+    what = _count(len(jobs))
+    if not ports.attended:
+        raise UsageError(
+            f"{what} would be deleted, and there is no terminal on which to ask you",
+            next_step=" ".join(["fleet jobs --prune --yes", *request.jobs]),
+        )
+    if not ports.consent(f"Delete {what} on the hosts?"):
+        raise CancelledError("nothing was deleted", next_step="fleet jobs")
+
+
+def _deleted(fleet: str, names: Sequence[str], answers: Sequence[JobsPruned]) -> JobsDeleted:
+    kept = {str(job): str(why) for answer in answers for job, why in answer.kept.items() if job in names}
+    gone = tuple(name for name in names if name not in kept and any(name in answer.jobs for answer in answers))
+    return JobsDeleted(fleet, gone, sum(answer.freed for answer in answers), kept)
+
+
+def _raise_if_failed(failed: Sequence[FleetError]) -> None:
+    if failed:
+        raise type(failed[0])(
+            f"not all hosts answered: {failed[0].sentence}", cause=failed[0].cause, next_step="fleet jobs"
+        )

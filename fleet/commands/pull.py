@@ -1,0 +1,337 @@
+"""`fleet pull`: copy the results of a job to this computer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fleet.commands.access import Access
+from fleet.commands.agents import ask, fleet_opened, open_some
+from fleet.commands.logs import worker_name
+from fleet.commands.results import StoredJobs, StoredTask, ask_stores, survey_of
+from fleet.config import for_fleet
+from fleet.errors import FleetError, NotFoundError, NotReadyError
+from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
+from fleet.layout import Item, Layout, Listed, lay_out
+from fleet.ports import Ports
+from fleet.state import FleetFolder
+from fleet.target import Part, Target
+from train.agent.records import FilePart
+
+if TYPE_CHECKING:
+    from fleet.remote.channel import AgentChannel
+    from fleet.remote.results import Listing
+
+DIRECTORY = "results"
+"""Where results go if nothing else is given: results/JOB in the current directory."""
+
+_BATCH = 200  # files asked for at a time
+_ROUNDS = 3
+_PROGRESS_S = 0.1
+
+
+@dataclass(frozen=True)
+class PullRequest:
+    """What the user typed.
+
+    Attributes:
+        fleet: Name of the fleet.
+        job: Whose results; empty: of the newest job.
+        directory: Where to put them; empty: results/JOB.
+        worker: ``all``, ``1`` or a task.
+    """
+
+    fleet: str
+    job: str = ""
+    directory: str = ""
+    worker: str = "all"
+
+
+@dataclass(frozen=True)
+class PullSummary:
+    """What is in the directory now.
+
+    Attributes:
+        job: Whose results.
+        directory: Where they are.
+        files: How many there are.
+        size: Their bytes.
+        complete: All results of all tasks are on this computer.
+    """
+
+    job: str
+    directory: Path
+    files: int
+    size: int
+    complete: bool
+
+
+def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
+    """Copy the results of a job to this computer; what is there already is not copied again.
+
+    Raises:
+        NotFoundError: there is no such fleet, job or task, or the job has no results.
+        UsageError: the directory holds something else.
+        NotReadyError: there is no room for them, or they change all the time.
+        UnreachableError: a host does not answer; what the others have was copied.
+    """
+    name = worker_name(request.worker)
+    folder, record = ports.store.need(request.fleet)
+    with open_some(record.hosts, folder.key, Access(record.spec, ports, sink)) as (channels, unreached):
+        sink.emit(fleet_opened(record))
+        silent = {one.host.name: one.error for one in unreached if one.error is not None}
+        found = survey_of(ask_stores(channels, [request.job] if request.job else [], silent), folder, silent)
+        job = found.find(request.job)
+        if job is None:
+            _raise_if_silent(silent)
+            what = f"no job {request.job!r}" if request.job else "no job yet"
+            raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_step="fleet jobs")
+        tasks = _chosen(job, name)
+        where = Path(request.directory or Path(DIRECTORY) / job.job).expanduser().absolute()
+        with Target(where, job.job) as target:
+            pull = _Pull(job, tasks, {one.connection.host.name: one for one in channels}, target, sink)
+            summary = pull.run(folder, whole=not name and not silent)
+    sink.emit(
+        ResultsPulled(
+            fleet=request.fleet,
+            job=job.job,
+            directory=str(where),
+            files=summary.files,
+            size=summary.size,
+            received_files=pull.received_files,
+            received=pull.received,
+            complete=summary.complete,
+        )
+    )
+    if job.is_running:
+        sink.emit(Note(for_fleet(f"job {job.job} is still running: repeat `fleet pull` when it ends", request.fleet)))
+    _raise_if_silent(silent)
+    return summary
+
+
+def _raise_if_silent(silent: dict[str, FleetError]) -> None:
+    from fleet.remote.fanout import fold
+
+    if silent:
+        error = next(iter(silent.values()))
+        raise type(error)(
+            f"{fold(silent)} cannot be reached, and it is unknown what results it holds",
+            cause=error.sentence,
+            next_step="fleet status",
+        )
+
+
+def _chosen(job: StoredJobs, name: str) -> list[StoredTask]:
+    """The tasks to pull from, the chief first.
+
+    Raises:
+        NotFoundError: there is no such task, or there is nothing to pull.
+    """
+    if name and name not in [task.name for task in job.tasks]:
+        names = ", ".join(task.name for task in job.tasks)
+        raise NotFoundError(f"job {job.job} has no {name}", cause=f"its tasks are {names}", next_step="fleet status")
+    tasks = [task for task in job.tasks if name in ("", task.name)]
+    if not any(task.stored.fingerprint for task in tasks):
+        which = f"{name} of job {job.job}" if name else f"job {job.job}"
+        raise NotFoundError(f"{which} has no results: no model, checkpoints, files or log", next_step="fleet jobs")
+    return tasks
+
+
+class _Pull:
+    """Copies the results of some tasks.
+
+    Args:
+        job: The job.
+        tasks: Its tasks, the chief first.
+        channels: Conversations with agents, by host.
+        target: Takes the results.
+        sink: Takes the events.
+
+    Attributes:
+        received_files: Number of files that came.
+        received: Their bytes.
+    """
+
+    def __init__(
+        self,
+        job: StoredJobs,
+        tasks: Sequence[StoredTask],
+        channels: dict[str, AgentChannel],
+        target: Target,
+        sink: Sink,
+    ) -> None:
+        self._job = job
+        self._tasks = tasks
+        self._channels = {name: channels[name] for name in dict.fromkeys(task.host.name for task in tasks)}
+        self._target = target
+        self._sink = sink
+        self._lock = threading.Lock()
+        self.received_files = 0
+        self.received = 0
+
+    def run(self, folder: FleetFolder, *, whole: bool) -> PullSummary:
+        """Copy them, and note in the fleet's files which of them are on this computer.
+
+        Args:
+            folder: Files of the fleet.
+            whole: The tasks are all of the job's.
+        """
+        for _ in range(_ROUNDS):
+            listings = self._list()
+            layout = lay_out([Listed(task.name, listings[task.key].entries) for task in self._tasks])
+            changed = self._receive(layout)
+            if not changed:
+                break
+        hosts = [f"{task.name}: {note}" for task in self._tasks for note in listings[task.key].notes]
+        for text in [*layout.notes, *hosts]:
+            self._emit(Note(text, Level.WARNING))
+        if changed:
+            more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+            raise NotReadyError(
+                f"{changed[0].path!a}{more} changed while it was copied, or arrived damaged",
+                cause="the other results are on this computer",
+                next_step=f"fleet pull {self._job.job}",
+            )
+        self._target.finish()
+        kept = {
+            task.key: listings[task.key].fingerprint
+            for at, task in enumerate(self._tasks)
+            if at not in layout.lossy and not listings[task.key].notes
+        }
+        folder.note_results(self._job.job, directory=str(self._target.path), tasks=kept)
+        size = sum(item.entry.size for item in layout.files)
+        complete = whole and len(kept) == len(self._tasks) and not self._job.is_running
+        return PullSummary(self._job.job, self._target.path, len(layout.files), size, complete)
+
+    def _list(self) -> dict[str, Listing]:
+        from fleet.remote.results import list_files
+
+        def one(channel: AgentChannel) -> list[tuple[str, Listing]]:
+            meter = _Meter(channel.connection.host.name, 0, self._emit)
+            mine = [task for task in self._tasks if task.host.name == channel.connection.host.name]
+            return [(task.key, list_files(channel, task.stored, meter.listed)) for task in mine]
+
+        found = ask(list(self._channels.values()), one, "list the results")
+        return {key: listing for part in found for key, listing in part}
+
+    def _receive(self, layout: Layout) -> list[Item]:
+        """Copy what is not there; the files that changed on their host meanwhile."""
+        missing = self._target.missing(layout.files)
+        by_content: dict[str, list[Item]] = {}
+        for item in missing:
+            by_content.setdefault(item.entry.sha256, []).append(item)
+        self._target.need_space(missing)
+
+        def one(channel: AgentChannel) -> list[Item]:
+            host = channel.connection.host.name
+            mine = [same for same in by_content.values() if self._tasks[same[0].source].host.name == host]
+            meter = _Meter(host, sum(same[0].entry.size for same in mine), self._emit)
+            changed = []
+            for task in self._tasks:
+                ours = [same for same in mine if self._tasks[same[0].source] is task]
+                for start in range(0, len(ours), _BATCH):
+                    changed += self._receive_batch(channel, task, ours[start : start + _BATCH], meter)
+            meter.done()
+            with self._lock:
+                self.received += meter.received
+                self.received_files += meter.files
+            return changed
+
+        changed = [item for part in ask(list(self._channels.values()), one, "copy the results") for item in part]
+        for item in layout.folders:
+            self._target.folder(item)
+        for item in layout.links:
+            self._target.link(item)
+        return changed
+
+    def _receive_batch(
+        self, channel: AgentChannel, task: StoredTask, batch: Sequence[list[Item]], meter: _Meter
+    ) -> list[Item]:
+        from fleet.remote.results import read_files
+
+        entries = [same[0].entry for same in batch]
+        offsets = [self._offset(same[0]) for same in batch]
+        parts = [
+            FilePart(entry.area, entry.path, offset, entry.size)
+            for entry, offset in zip(entries, offsets, strict=True)
+        ]
+        changed: list[Item] = []
+        part: Part | None = None
+        try:
+            for index, data in read_files(channel, task.stored, parts):
+                if part is None:
+                    part = self._target.part(batch[index][0])
+                    meter.add(part.offset)
+                if isinstance(data, bytes):
+                    part.write(data)
+                    meter.add(len(data))
+                    continue
+                ended, part = part, None
+                if ended.close() and not data:
+                    self._place(ended, batch[index])
+                    meter.files += len(batch[index])
+                else:
+                    changed.append(batch[index][0])
+        finally:
+            if part is not None:
+                part.close()
+        return changed
+
+    def _offset(self, item: Item) -> int:
+        """Bytes that an interrupted pull has left of a file."""
+        part = self._target.part(item)
+        part.close()
+        return part.offset if part.offset < item.entry.size else item.entry.size
+
+    def _place(self, part: Part, items: Sequence[Item]) -> None:
+        with self._lock:
+            self._target.place(part, items)
+
+    def _emit(self, event: Event) -> None:
+        with self._lock:
+            self._sink.emit(event)
+
+
+class _Meter:
+    """Emits how far a host has come, a few times a second.
+
+    Args:
+        host: Its name.
+        total: Bytes that are to come.
+        emit: Takes the events.
+
+    Attributes:
+        received: Bytes that came.
+        files: Number of files that came.
+    """
+
+    def __init__(self, host: str, total: int, emit: Callable[[Event], None]) -> None:
+        self._host = host
+        self._total = total
+        self._emit = emit
+        self._next = time.monotonic() + _PROGRESS_S
+        self.received = 0
+        self.files = 0
+
+    def listed(self) -> None:
+        """A file was listed, or a large one is being read by the host."""
+        self.files += 1
+        self._tell()
+
+    def add(self, count: int) -> None:
+        """Bytes came."""
+        self.received += count
+        self._tell()
+
+    def _tell(self) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _PROGRESS_S
+            self._emit(PullProgress(self._host, self.received, self._total, self.files))
+
+    def done(self) -> None:
+        """Everything came."""
+        self._emit(PullProgress(self._host, self.received, self._total, self.files, done=True))

@@ -1,0 +1,210 @@
+"""The client's side of the conversation about results: what hosts store is listed, read and deleted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fleet.errors import NotReadyError
+from fleet.remote.channel import AgentChannel
+from fleet.remote.fanout import where
+from fleet.remote.job import unexpected
+from train.agent.records import (
+    Area,
+    Beat,
+    Chunk,
+    DiskSpace,
+    End,
+    EntryKind,
+    FileEnd,
+    FileEntry,
+    FilePart,
+    FilesListed,
+    JobsPruned,
+    ListFiles,
+    ListJobs,
+    PruneJobs,
+    ReadFiles,
+    Record,
+    StoredJob,
+)
+
+SILENCE_S = 60.0
+"""How long an agent that reads its disk may send nothing, in seconds; it sends Beat every few seconds."""
+
+MOST_FILES = 300_000
+"""Results of one task that this computer takes; a list without an end must not fill its memory."""
+
+_MOST_JOBS = 20_000
+_LONGEST_PATH = 4096  # characters
+_MOST_NOTES = 100
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SLOT = re.compile(r"(slot-[0-9]{1,6})?")
+_DIGEST = re.compile(r"([0-9a-f]{64})?")
+
+
+@dataclass(frozen=True)
+class Store:
+    """What a host stores.
+
+    Attributes:
+        jobs: Its jobs, newest first.
+        disk: The file system that they are on.
+    """
+
+    jobs: tuple[StoredJob, ...]
+    disk: DiskSpace
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The results of one task.
+
+    Attributes:
+        entries: Files, links and empty directories.
+        fingerprint: Changes when a result changes.
+        notes: What the host left out, a sentence each.
+    """
+
+    entries: tuple[FileEntry, ...]
+    fingerprint: str
+    notes: tuple[str, ...] = ()
+
+
+def list_jobs(channel: AgentChannel, jobs: Sequence[str] = ()) -> Store:
+    """Return what a host stores of `jobs`; of all jobs if there are none.
+
+    Raises:
+        NotReadyError: the host answers something else.
+        UnreachableError: it does not answer, or the connection broke.
+    """
+    doing = "listing its jobs"
+    channel.send(ListJobs(list(jobs)), doing=doing)
+    found: list[StoredJob] = []
+    disk = DiskSpace("", 0, 0)
+    for record in _records(channel, doing):
+        if isinstance(record, StoredJob) and _is_job(record) and len(found) < _MOST_JOBS:
+            found.append(record)
+        elif isinstance(record, DiskSpace) and _are_counts(record.free, record.total):
+            disk = record
+        elif isinstance(record, End):
+            return Store(tuple(found), disk)
+        else:
+            raise _nonsense(channel, record)
+    raise AssertionError  # _records ends with an error alone
+
+
+def list_files(channel: AgentChannel, job: StoredJob, on_entry: Callable[[], None] = lambda: None) -> Listing:
+    """Return the results of a task with their hashes.
+
+    Args:
+        channel: Conversation with its host's agent.
+        job: The task, as the host listed it.
+        on_entry: Called for each file, and now and then while the host reads a large one.
+
+    Raises:
+        NotReadyError: the host answers something else, or lists more files than this computer takes.
+        UnreachableError: it does not answer, or the connection broke.
+    """
+    doing = "listing its results"
+    channel.send(ListFiles(job.job, job.task, job.slot), doing=doing)
+    entries: list[FileEntry] = []
+    for record in _records(channel, doing, on_entry):
+        if isinstance(record, FilesListed) and _are_names(record.fingerprint, *record.notes[:_MOST_NOTES]):
+            return Listing(tuple(entries), record.fingerprint[:64], tuple(record.notes[:_MOST_NOTES]))
+        if not isinstance(record, FileEntry) or not _is_entry(record):
+            raise _nonsense(channel, record)
+        if len(entries) >= MOST_FILES:
+            raise NotReadyError(
+                f"{where(channel.connection.host)} lists more than {MOST_FILES:,} files of {job.task}, job {job.job}",
+                hint=f"copy them by other means: {job.path}",
+            )
+        on_entry()
+        entries.append(record)
+    raise AssertionError  # _records ends with an error alone
+
+
+def read_files(channel: AgentChannel, job: StoredJob, parts: Sequence[FilePart]) -> Iterator[tuple[int, bytes | str]]:
+    """Yield the contents of parts of files.
+
+    Yields:
+        The index of the part with bytes of it, then, at its end, with why it is not complete; "" if it is.
+
+    Raises:
+        NotReadyError: the host answers something else, or more than was asked for.
+        UnreachableError: it does not answer, or the connection broke.
+    """
+    doing = "reading its results"
+    channel.send(ReadFiles(job.job, job.task, job.slot, list(parts)), doing=doing)
+    for index, part in enumerate(parts):
+        left = part.end - part.offset
+        while True:
+            record, data = channel.receive(SILENCE_S, doing)
+            if isinstance(record, FileEnd):
+                yield index, record.problem or ("it became shorter" if left else "")
+                break
+            if not isinstance(record, Chunk) or not data or len(data) > left:
+                raise _nonsense(channel, record)
+            left -= len(data)
+            yield index, data
+
+
+def prune_jobs(channel: AgentChannel, jobs: Sequence[str]) -> JobsPruned:
+    """Have a host delete ended jobs.
+
+    Raises:
+        NotReadyError: the host answers something else.
+        UnreachableError: it does not answer, or the connection broke.
+    """
+    doing = "deleting jobs"
+    channel.send(PruneJobs(list(jobs)), doing=doing)
+    for record in _records(channel, doing):
+        if isinstance(record, JobsPruned) and _are_counts(record.freed):
+            return record
+        raise _nonsense(channel, record)
+    raise AssertionError  # _records ends with an error alone
+
+
+def _records(channel: AgentChannel, doing: str, on_beat: Callable[[], None] = lambda: None) -> Iterator[Record]:
+    while True:
+        record, _ = channel.receive(SILENCE_S, doing)
+        if isinstance(record, Beat):
+            on_beat()
+        else:
+            yield record
+
+
+def _nonsense(channel: AgentChannel, record: Record) -> Exception:
+    return unexpected(channel.connection.host, record)
+
+
+# The types of fields were checked when the records were decoded; these are the values that this computer accepts.
+
+
+def _are_names(*values: str) -> bool:
+    return all(len(value) <= _LONGEST_PATH for value in values)
+
+
+def _are_counts(*values: int) -> bool:
+    return all(0 <= value < 1 << 63 for value in values)
+
+
+def _is_job(one: StoredJob) -> bool:
+    return (
+        _are_names(one.path, one.fingerprint)
+        and bool(_JOB.fullmatch(one.job) and _JOB.fullmatch(one.task) and _SLOT.fullmatch(one.slot))
+        and _are_counts(one.size)
+        and len(one.areas) <= len(Area)
+        and all(_are_names(area.path) and _are_counts(area.files, area.size) for area in one.areas)
+    )
+
+
+def _is_entry(one: FileEntry) -> bool:
+    return (
+        _are_names(one.path, one.target)
+        and _are_counts(one.size, one.mode)
+        and abs(one.mtime_ns) < 1 << 62
+        and bool(_DIGEST.fullmatch(one.sha256))
+        and one.kind is not EntryKind.DATA
+    )

@@ -1,0 +1,118 @@
+"""A directory that takes results: nothing of anybody else's is overwritten, and interruptions cost nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import NotReadyError, UsageError
+from fleet.layout import Item
+from fleet.target import Target
+from train.agent.records import Area, EntryKind, FileEntry
+
+
+def item(path: str, data: bytes, **fields: object) -> Item:
+    values: dict[str, object] = {"size": len(data), "sha256": sha256(data).hexdigest(), "mtime_ns": 10**18, **fields}
+    return Item(path, FileEntry(Area.MODEL, path, EntryKind.FILE, **values), 0)  # type: ignore[arg-type]
+
+
+def receive(target: Target, items: Sequence[Item], data: bytes) -> bool:
+    part = target.part(items[0])
+    part.write(data[part.offset :])
+    good = part.close()
+    if good:
+        target.place(part, items)
+    return good
+
+
+def test_files_arrive_whole_and_are_not_wanted_again(tmp_path: Path) -> None:
+    items = [item("model/a", b"same", mode=0o755), item("files/worker-0/b", b"same")]
+    with Target(tmp_path / "r", "j") as target:
+        assert target.missing(items) == items
+        assert receive(target, items, b"same")
+        target.finish()
+    assert (tmp_path / "r/model/a").read_bytes() == (tmp_path / "r/files/worker-0/b").read_bytes() == b"same"
+    assert os.access(tmp_path / "r/model/a", os.X_OK)
+    assert not os.access(tmp_path / "r/files/worker-0/b", os.X_OK)
+    assert (tmp_path / "r/model/a").stat().st_mtime_ns == 10**18
+    with Target(tmp_path / "r", "j") as target:
+        assert not target.missing(items)
+    (tmp_path / "r/model/a").unlink()
+    with Target(tmp_path / "r", "j") as target:
+        assert target.missing(items) == items[:1]
+
+
+def test_an_interrupted_file_continues_where_it_was(tmp_path: Path) -> None:
+    one = item("model/a", b"0123456789")
+    with Target(tmp_path / "r", "j") as target:
+        part = target.part(one)
+        part.write(b"01234")
+        assert not part.close()
+    with Target(tmp_path / "r", "j") as target:
+        part = target.part(one)
+        assert part.offset == 5
+        part.write(b"56789")
+        assert part.close()
+        target.place(part, [one])
+    assert (tmp_path / "r/model/a").read_bytes() == b"0123456789"
+
+
+def test_damaged_contents_never_get_their_name(tmp_path: Path) -> None:
+    one = item("model/a", b"good")
+    with Target(tmp_path / "r", "j") as target:
+        assert not receive(target, [one], b"evil")
+        assert not (tmp_path / "r/model/a").exists()
+        assert target.part(one).offset == 0
+
+
+@pytest.mark.parametrize("there", ["file", "other", "foreign"])
+def test_what_is_somebody_elses_is_not_touched(tmp_path: Path, there: str) -> None:
+    path = tmp_path / "r"
+    if there == "file":
+        path.touch()
+    elif there == "foreign":
+        path.mkdir()
+        (path / "thesis.tex").touch()
+    else:
+        with Target(path, "other"):
+            pass
+    with pytest.raises(UsageError) as caught:
+        Target(path, "j")
+    assert caught.value.next_step == f"fleet pull j --to {path}/j"
+
+
+def test_a_file_that_was_changed_here_is_not_replaced(tmp_path: Path) -> None:
+    before, after = item("model/a", b"1"), item("model/a", b"2")
+    with Target(tmp_path / "r", "j") as target:
+        receive(target, [before], b"1")
+        assert target.missing([after]) == [after]  # changed on the host alone
+        (tmp_path / "r/model/a").write_bytes(b"mine")
+        with pytest.raises(UsageError, match="was changed on this computer"):
+            target.missing([after])
+
+
+def test_no_link_is_followed_on_the_way_to_a_file(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with Target(tmp_path / "r", "j") as target:
+        (tmp_path / "r/model").symlink_to(outside)
+        assert receive(target, [item("model/a", b"1")], b"1")
+    assert not list(outside.iterdir())
+    assert (tmp_path / "r/model/a").read_bytes() == b"1"
+
+
+def test_two_pulls_into_one_directory_do_not_mix(tmp_path: Path) -> None:
+    with Target(tmp_path / "r", "j"), pytest.raises(NotReadyError, match="another fleet pull"):
+        Target(tmp_path / "r", "j")
+
+
+def test_more_than_fits_is_refused_before_anything_comes(tmp_path: Path) -> None:
+    with (
+        Target(tmp_path / "r", "j") as target,
+        pytest.raises(NotReadyError, match=r"the results take 1048576\.0 TiB"),
+    ):
+        target.need_space([item("model/a", b"", size=1 << 60)])

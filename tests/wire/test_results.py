@@ -1,0 +1,259 @@
+"""Results come home: `fleet pull`, `fleet jobs`, and the questions of `fleet down`, over real sshd and agents."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.program import PROGRAM, Program, wait_for
+
+pytestmark = pytest.mark.wire
+
+WRITES = """
+import os, sys
+rank = os.environ["FLEET_RANK"]
+for name in ("MODEL", "CHECKPOINT", "LOG"):
+    with open(os.path.join(os.environ[f"FLEET_{name}_DIR"], "result"), "w") as file:
+        file.write(name)
+if rank == "1":
+    open(os.path.join(os.environ["FLEET_MODEL_DIR"], "shard"), "w").write("only here")
+open("written", "w").write("by " + rank)
+print("said", rank)
+sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+"""
+
+QUIET = "print('nothing but a log')\n"
+
+BIG = """
+import os
+with open(os.path.join(os.environ["FLEET_MODEL_DIR"], "weights"), "wb") as file:
+    for block in range(96):
+        file.write(bytes([block]) * (1 << 20))
+"""
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """A fleet of two hosts, shared by the tests of this file."""
+    program = Program(state=tmp_path_factory.mktemp("two") / "state", folder=tmp_path_factory.mktemp("work"))
+    program.run("up", "--workers", "2")
+    yield program
+    program.close()
+
+
+def newest(program: Program) -> str:
+    (listed,) = [event for event in program.run("jobs", "-o", "json").events if event["event"] == "jobs_listed"]
+    return str(listed["jobs"][0]["job"])
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and ".fleet-results" not in path.parts
+    }
+
+
+def test_from_train_to_pull_to_down_without_a_question(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    assert "has no job yet" in program.run("pull", code=102).err
+    program.script("task.py", WRITES)
+    failed = program.run("train", "task.py", "--", "3", code=100)
+    job = newest(program)
+    assert "results: 11 files" in failed.err
+    assert f"next:    fleet pull {job}\n" in failed.err
+    assert f":{next((program.state / 'local').glob('*-worker-0'))}/fleet/jobs/{job}/worker-0/model\n" in failed.err
+
+    refused = program.run("down", code=2)
+    assert f"job {job} task.py: not pulled, failed, started" in refused.err
+    assert f"next:  fleet pull {job}\n" in refused.err
+    assert len(program.listeners()) == 2
+
+    pulled = program.run("pull")
+    target = program.folder / "results" / job
+    assert f"9 files, 52 B, in {target}" in pulled.err
+    assert files(target) == {
+        "model/result": b"MODEL",
+        "checkpoints/result": b"CHECKPOINT",
+        "others/worker-1/model/shard": b"only here",
+        "tensorboard/worker-0/result": b"LOG",
+        "tensorboard/worker-1/result": b"LOG",
+        "files/worker-0/written": b"by 0",
+        "files/worker-1/written": b"by 1",
+        "logs/worker-0/attempt-1.log": b"said 0\n",
+        "logs/worker-1/attempt-1.log": b"said 1\n",
+    }
+    assert "already" in program.run("pull", job).err
+    assert "fleet: fleet 'default' has no job 'nope'" in program.run("pull", "nope", code=102).err
+
+    # The results of a job are not uploaded with the next one. Its log was shown here, and it has nothing else.
+    program.script("quiet.py", "import os\n" + QUIET + "print(sorted(os.listdir('.')))\n")
+    quiet = program.run("train", "quiet.py")
+    assert "['quiet.py', 'task.py']" in quiet.text
+    assert "next:    fleet pull" not in quiet.err
+    assert "0 left" in program.run("down").err
+
+
+def test_a_job_that_runs_is_never_deleted_without_a_question(two: Program) -> None:
+    two.script("task.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    two.run("train", "-d", "task.py")
+    job = newest(two)
+    assert f"job {job} task.py: not pulled, running, started" in two.run("down", code=2).err
+    assert "is running, and is not deleted" in two.run("jobs", "--prune", job, "--yes", code=14).err
+    assert "is still running: repeat `fleet pull`" in two.run("pull").err
+    two.run("stop", "--grace", "0")
+    two.run("pull")
+    pruned = two.run("jobs", "--prune", "--yes", "-o", "json").events[-1]
+    assert (pruned["event"], pruned["jobs"]) == ("jobs_deleted", [job])
+    assert pruned["freed"] > 0
+    assert not list((two.state / "local").glob(f"*/fleet/jobs/{job}"))
+
+
+def test_at_a_terminal_a_line_break_deletes_nothing(two: Program) -> None:
+    two.script("task.py", WRITES)
+    two.run("train", "task.py")
+    master, slave = pty.openpty()
+    with os.fdopen(master, "r+b", buffering=0) as terminal:
+        process = subprocess.Popen(
+            [str(PROGRAM), "down", "-o", "lines"],
+            cwd=two.folder, env=two.environment(), stdin=slave, stdout=slave, stderr=slave,
+        )  # fmt: skip
+        os.close(slave)
+        shown = b""
+        while b"[y/N]" not in shown:
+            shown += terminal.read(4096)
+        terminal.write(b"\n")
+        assert process.wait(60) == 103
+    assert b"not pulled" in shown
+    assert len(two.listeners()) == 2
+
+
+def test_several_tasks_on_a_host(two: Program) -> None:
+    two.script("task.py", WRITES)
+    two.run("train", "task.py", "--tasks-per-host", "2")
+    job = newest(two)
+    assert two.run("pull", "--to", "four", "-o", "json").events[-1]["complete"]
+    found = files(two.folder / "four")
+    assert [found[f"logs/worker-{index}/attempt-1.log"] for index in range(4)] == [b"said %d\n" % n for n in range(4)]
+    assert found["files/worker-3/written"] == b"by 3"
+    one = two.run("pull", job, "--worker", "3", "--to", "one", "-o", "json").events[-1]
+    assert (one["event"], one["complete"]) == ("results_pulled", False)
+    assert "model/result" in files(two.folder / "one")
+    (two.folder / "mine").mkdir()
+    (two.folder / "mine/thesis.tex").touch()
+    assert "is not empty" in two.run("pull", "--to", "mine", code=2).err
+
+
+def test_a_pull_that_is_killed_continues_where_it_was(two: Program) -> None:
+    two.script("task.py", BIG)
+    two.run("train", "task.py")
+    target = two.folder / "results" / newest(two)
+    client = two.start("pull")
+    parts = target / ".fleet-results"
+
+    def begun() -> int:
+        return max((path.stat().st_size for path in parts.glob("*.part")), default=0)
+
+    wait_for("some bytes", begun)
+    client.send_signal(signal.SIGKILL)
+    client.communicate()
+    left = begun()
+    assert not (target / "model/weights").exists()
+    events = two.run("pull", "-o", "json").events
+    assert left <= next(event["received"] for event in events if event["event"] == "pull_progress" and event["total"])
+    assert files(target)["model/weights"] == b"".join(bytes([block]) * (1 << 20) for block in range(96))
+    assert not list(parts.glob("*.part"))
+
+
+def test_a_host_that_does_not_answer_may_hold_results(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", WRITES)
+    program.run("train", "task.py")
+    program.run("pull")
+    (listener,) = program.listeners("worker-1")
+    listener.kill()
+    assert "worker-1 does not answer: it is unknown what it holds" in program.run("down", code=2).err
+    assert "worker-1 cannot be reached" in program.run("pull", code=13).err
+    assert "worker-1 does not answer" in program.run("jobs").text
+
+
+HOSTILE = """
+import hashlib
+from train.agent.records import (
+    Area, Chunk, DiskSpace, End, EntryKind, FileEnd, FileEntry, FilesListed, ListFiles, ListJobs, AreaUse, StoredJob
+)
+MODE = %r
+OUT = ["../../../evil", "/evil", "a/../../evil", "nul\\0", "x" * 300]
+NAMES = [*OUT, "bell\\x07\\x1b]0;title\\x1b\\\\", "d/evil", "ok"]
+
+def answer(channel, host, request):
+    if isinstance(request, ListJobs):
+        uses = [AreaUse(Area.MODEL, "/\\x1b[2J", 1, 1)]
+        channel.send(StoredJob(%r, "worker-0", "", "/\\x1b[2J", 1, "f" * 64, uses))
+        channel.send(DiskSpace("/", 1, 1))
+        channel.send(End())
+    elif isinstance(request, ListFiles):
+        digest = hashlib.sha256(b"x").hexdigest()
+        channel.send(FileEntry(Area.MODEL, "d", EntryKind.LINK, target="../../../.."))
+        channel.send(FileEntry(Area.MODEL, "l", EntryKind.LINK, target="/tmp"))
+        for number, name in enumerate(NAMES):
+            size = 1 << 62 if MODE == "huge" else 1
+            channel.send(FileEntry(Area.MODEL, name, EntryKind.FILE, 0o7777, size, 0, digest))
+        channel.send(FilesListed("f" * 64, ["\\x1b[2Jnote"]))
+    else:
+        for part in request.parts:
+            if MODE == "payload":
+                channel.send(Chunk(1 << 50))
+                return
+            data = {"wrong": b"y", "long": b"xx"}.get(MODE, b"x")
+            channel.send(Chunk(len(data)), data)
+            channel.send(FileEnd())
+"""
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """A fleet of one host whose agent was replaced by code of an attacker's."""
+    program = Program(
+        state=tmp_path_factory.mktemp("one") / "state", folder=tmp_path_factory.mktemp("victim") / "work"
+    )
+    program.folder.mkdir()
+    program.run("up", "--workers", "1")
+    program.script("task.py", WRITES)
+    program.run("train", "task.py")
+    program.env["JOB"] = newest(program)
+    yield program
+    program.close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "words"),
+    [
+        ("names", 0, "worker-0: left out 5 files: their names lead out of the directory"),
+        ("wrong", 14, "changed while it was copied, or arrived damaged"),
+        ("long", 14, "answered chunk out of turn"),
+        ("payload", 14, "answered something that its agent does not say"),
+        ("huge", 14, "the results take"),
+    ],
+)
+def test_a_hostile_host_reaches_nothing_outside_the_directory(
+    hostile: Program, mode: str, code: int, words: str
+) -> None:
+    (module,) = (hostile.state / "local").glob("*-worker-0/fleet/agent/*/train/agent/stored.py")
+    for compiled in module.parent.glob("__pycache__/stored.*"):
+        compiled.unlink()
+    module.write_text(HOSTILE % (mode, hostile.env["JOB"]))
+    ran = hostile.run("pull", "--to", mode, "-o", "lines", code=code)
+    assert words in ran.err
+    assert "\x1b" not in ran.err + ran.text
+    good = {"model/bell%07%1B]0;title%1B\\": b"x", "model/ok": b"x", "model/d/evil": b"x"}
+    assert files(hostile.folder / mode) == (good if mode == "names" else {})
+    assert not [path for path in (hostile.folder / mode).rglob("*") if path.is_symlink()]
+    assert {path.name for path in hostile.folder.parent.iterdir()} == {"work"}
+    assert "\x1b" not in hostile.run("jobs").text
