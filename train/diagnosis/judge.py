@@ -168,7 +168,7 @@ class _Case:
         awaited = [name for name, one in doings.items() if one.does]
         if looked and all(serves(seen) for seen in looked.values()):
             first = next(iter(looked.values()))
-            sentence = f"{reason}; all tasks wait in Server.join for a chief, and none of them is the chief"
+            sentence = f"{reason.partition(':')[0]}: all tasks wait in Server.join for a chief, and there is none"
             lines = tuple(shortened(line) for line in first.stack.splitlines() if line.strip())
             return self._verdict(None, Kind.HANG, sentence, lines, doing(first).place, hint=SERVERS_HINT)
         about = self._first_task or task or (awaited[0] if len(awaited) == 1 else "")

@@ -25,6 +25,7 @@ class Rule:
         shared: Whether no single task is to blame: the tasks disagree with each other.
         clause: Replaces the clause of the kind; empty: it stays.
         hint: Replaces the hint of the kind; empty: it stays.
+        calls: Found in the file of one of the exception's calls; None: wherever it was raised.
     """
 
     kind: Kind
@@ -34,10 +35,15 @@ class Rule:
     shared: bool = False
     clause: str = ""
     hint: str = ""
+    calls: re.Pattern[str] | None = None
 
     def fits(self, raised: Raised) -> bool:
         """Return whether this exception is such a failure."""
-        return (self.types is None or self.types.fullmatch(raised.short) is not None) and self.reads(raised.message)
+        if self.types and not self.types.fullmatch(raised.short):
+            return False
+        if self.calls and not any(self.calls.search(frame.file) for frame in raised.frames):
+            return False
+        return self.reads(raised.message)
 
     def reads(self, text: str) -> bool:
         """Return whether this text reports such a failure."""
@@ -53,6 +59,7 @@ def _rule(
     shared: bool = False,
     clause: str = "",
     hint: str = "",
+    calls: str = "",
 ) -> Rule:
     return Rule(
         kind,
@@ -62,6 +69,7 @@ def _rule(
         shared,
         clause,
         hint,
+        re.compile(calls) if calls else None,
     )
 
 
@@ -189,6 +197,7 @@ EXCEPTIONS = (
         r"^'?\d+'? has type (?:<class ')?str'?>?, but expected one of: \(?(?:<class ')?int",
         types="TypeError",
         clause="has a task index in TF_CONFIG that is text, not a number",
+        calls=r"/server_lib\.py|/cluster_resolver/|/eager/context\.py|/distribute/",
     ),
     # Resources that a task has used up.
     _rule(
@@ -249,7 +258,7 @@ EXCEPTIONS = (
         r"|NVIDIA driver on your system is too old"
         r"|Found no NVIDIA driver|failed call to cuInit|CUDA_ERROR_(?!OUT_OF)[A-Z]|uncorrectable ECC"
         r"|no kernel image is available|device kernel image is invalid|illegal memory access was encountered"
-        r"|device-side assert|unspecified launch failure|misaligned address|CUDA error: (?!out of memory)"
+        r"|unspecified launch failure|misaligned address|CUDA error: (?!out of memory|device-side assert)"
         r"|cuda(?:Get|Set|Stream|Event|Launch|Memcpy)\w*\(?\)?.{0,60}(?:failed|error)|GPU is lost|fallen off the bus"
         r"|CU(?:DNN|BLAS|SOLVER|FFT)_STATUS_(?!ALLOC_FAILED|NOT_INITIALIZED)[A-Z]"
         r"|ptxas .{0,80}(?:fail|exit|not found)|Couldn't invoke ptxas|cudaErrorInsufficientDriver"
@@ -312,10 +321,15 @@ EXCEPTIONS = (
     ),
     _rule(
         Kind.SAVE_CONFLICT,
-        r"MergeV2Checkpoints|_temp(?:_[0-9a-f]+)?(?:/part-\d|; No such file)|\.tempstate\d+|Directory not empty"
-        r"|unable to lock file",
+        r"MergeV2Checkpoints|_temp(?:_[0-9a-f]+)?(?:/part-\d|; No such file)|\.tempstate\d+|unable to lock file",
         types=r"(?:NotFound|FailedPrecondition|AlreadyExists|Unknown|OS|DataLoss|FileExists|FileNotFound|InvalidArgument"
         r"|BlockingIO)Error",
+    ),
+    _rule(
+        Kind.SAVE_CONFLICT,
+        r"Directory not empty|File exists",
+        types=r"OSError|FileExistsError|FailedPreconditionError|AlreadyExistsError",
+        calls=r"/shutil\.py|/saved_model/|/checkpoint/|/checkpoint_manag|/keras/|/tf_keras/|/training/saver",
     ),
     _rule(
         Kind.CHECKPOINT_NOT_SHARED,
@@ -537,6 +551,7 @@ OWN_REASONS = (Kind.DISK_FULL, Kind.HOST_OUT_OF_MEMORY, Kind.PREEMPTED)
 _SILENT = {4, 14}
 _CANCELLED = 1  # by the caller's own abort: it says nothing of the peer
 _STATUS = re.compile(r"grpc_status\"?: ?(\d{1,2})")
+_STATUS_FIRST = re.compile(r"Error received from peer .{0,80}?\{grpc_status: ?(\d{1,2})")
 _STATUS_NAMES = {
     "CANCELLED": 1, "UNKNOWN": 2, "INVALID_ARGUMENT": 3, "DEADLINE_EXCEEDED": 4, "NOT_FOUND": 5, "ALREADY_EXISTS": 6,
     "PERMISSION_DENIED": 7, "RESOURCE_EXHAUSTED": 8, "FAILED_PRECONDITION": 9, "ABORTED": 10, "OUT_OF_RANGE": 11,
@@ -547,10 +562,15 @@ _NAMED_STATUS = re.compile(rf"\b({'|'.join(_STATUS_NAMES)}): |\b(\w{{5,24}}Error
 
 
 def status_in(text: str) -> int | None:
-    """Return the status of gRPC that a text carries: the number if it has one, else the first name; None: none."""
-    found = _STATUS.search(text)
-    if found:
-        return int(found.group(1))
+    """Return the status of gRPC that a text carries: the number if it has one, else the first name; None: none.
+
+    What a peer answered may quote the answer of another one: the outer status stands first or last in its line.
+    """
+    line = next((line for line in text.split("\n") if _STATUS.search(line)), "")
+    first = _STATUS_FIRST.search(line)
+    numbers = [first.group(1)] if first else _STATUS.findall(line)
+    if numbers:
+        return int(numbers[-1])
     for named in _NAMED_STATUS.finditer(text):
         number = _STATUS_NAMES.get(named.group(1) or "") or _TYPES_OF.get((named.group(2) or "").lower())
         if number:

@@ -78,6 +78,19 @@ def test_a_peer_that_did_not_answer_is_reported_as_lost(status: int, name: str) 
     assert (verdict.kind, verdict.task) == (Kind.PEER_UNREACHABLE, "worker-0")
 
 
+@pytest.mark.parametrize("order", ["{grpc_status:%s, grpc_message:%s}", "{grpc_message:%s, grpc_status:%s}"])
+def test_the_status_of_the_peer_counts_not_one_that_it_quotes(order: str) -> None:
+    quoted = '"out of bounds\\n:UNKNOWN:Error received from peer  {grpc_message:\\"Socket closed\\", grpc_status:14}"'
+    outer = order % (("3", quoted) if order.startswith("{grpc_status") else (quoted, "3"))
+    log = trace(
+        E + "InvalidArgumentError: Collective ops is aborted by: out of bounds\n"
+        "Additional GRPC error information from remote target /job:worker/replica:0/task:0 while calling /tensorflow.WorkerService/RecvBuf:\n"
+        f":UNKNOWN:Error received from peer  {outer}"
+    )
+    verdict = judged(task(1, FAILED, log), task(0, Exit(None, 9), STARTED, stopped=True))
+    assert verdict.sentence.startswith("worker-0 (10.0.0.2) reported: "), verdict.sentence
+
+
 def test_an_error_that_a_worker_returned_to_the_chief_is_the_scripts() -> None:
     log = answered(3, "assertion failed: [bad label]", wrapper="", name="InvalidArgument")
     verdict = judged(task(1, FAILED, log), task(0, Exit(None, 15), STARTED, stopped=True))
@@ -110,11 +123,9 @@ CLASSES = [
     (Kind.PERMISSION, E + "UnauthenticatedError: Error executing an HTTP request: HTTP response code 401 with body '{'"),
     (Kind.WRONG_TF_CONFIG, "ValueError: 'trainer' is not a valid task_type in this cluster"),
     (Kind.WRONG_TF_CONFIG, "ValueError: No such job in cluster: 'worker'"),
-    (Kind.WRONG_TF_CONFIG, "TypeError: '1' has type str, but expected one of: int, long"),
     (Kind.DATA_RAN_OUT, "ValueError: Unexpected result of `train_function` (Empty Logs). Please use"),
     (Kind.DATA_RAN_OUT, "ValueError: Unexpected result of `train_function` (Empty logs). This could be due to"),
     (Kind.SAVE_CONFLICT, E + "NotFoundError: /m/variables/variables_temp_0aa1/part-00000-of-00001.index; No such file or directory [Op:MergeV2Checkpoints]"),
-    (Kind.SAVE_CONFLICT, "OSError: [Errno 39] Directory not empty: '/mnt/model'"),
     (Kind.SCRIPT_EXCEPTION, "ModuleNotFoundError: No module named 'tensorflow.contrib'"),
     (Kind.SCRIPT_EXCEPTION, "EOFError: EOF when reading a line"),
     (Kind.SCRIPT_EXCEPTION, "RuntimeError: can't start new thread"),
@@ -132,6 +143,21 @@ def test_class_of_an_exception(kind: Kind, exception: str) -> None:
     assert verdict.kind is kind, verdict.sentence
     assert verdict.hint
     assert not verdict.hint.startswith("correct the script")
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "exception"),
+    [
+        (Kind.WRONG_TF_CONFIG, "site-packages/tensorflow/python/training/server_lib.py", "TypeError: '1' has type str, but expected one of: int"),
+        (Kind.SCRIPT_EXCEPTION, "site-packages/google/protobuf/internal/containers.py", "TypeError: '1' has type str, but expected one of: int"),
+        (Kind.SAVE_CONFLICT, "shutil.py", "OSError: [Errno 39] Directory not empty: 'model'"),
+        (Kind.SCRIPT_EXCEPTION, "clean.py", "OSError: [Errno 39] Directory not empty: 'model'"),
+        (Kind.SCRIPT_EXCEPTION, "site-packages/torch/cuda.py", "RuntimeError: CUDA error: device-side assert triggered"),
+    ],
+)  # fmt: skip
+def test_the_same_words_mean_something_else_elsewhere(kind: Kind, file: str, exception: str) -> None:
+    log = trace(f'  File "/usr/lib/python3.11/{file}", line 3, in call\n    go()\n{exception}')
+    assert judged(task(1, FAILED, log)).kind is kind
 
 
 def test_an_iterator_of_tensorflow_that_ended_is_data_that_ran_out() -> None:

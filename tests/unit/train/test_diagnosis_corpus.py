@@ -101,7 +101,7 @@ JOBS: dict[str, tuple[str, Kind, str, str, str]] = {
     "keras3": ("worker-0", Kind.KERAS_3, "failed on Keras 3, which does not support this with several workers or names it differently: ValueEr", "task.py:15 in <module>", "use Keras 2: import keras from tensorflow (`from"),
     "keyboard": ("worker-0", Kind.SCRIPT_EXCEPTION, "raised EOFError: EOF when reading a line at task.py:9 in <module>", "task.py:9 in <module>", "a task has no keyboard: give the answer as an ar"),
     "library-missing": ("worker-0", Kind.PACKAGES, "lacks a library that a package needs: ImportError: libGLx.so.1: cannot open shared object file: No s", "task.py:12 in <module>", "install the library on all hosts (libGL.so.1: `s"),
-    "no-chief": ("", Kind.HANG, "no first step within 30 s: no task waits for another; all tasks wait in Server.join for a chief, and", "", "start the job with the roles that ParameterServe"),
+    "no-chief": ("", Kind.HANG, "no first step within 30 s: all tasks wait in Server.join for a chief, and there is none", "", "start the job with the roles that ParameterServe"),
     "no-gpu": ("worker-1", Kind.GPU_FAILED, "asks for a GPU that this host or this TensorFlow does not have: InvalidArgumentError: Could not sati", "task.py:11 in <module>", "start the job on hosts with GPUs (fleet up --gpu"),
     "oom-in-step": ("worker-1", Kind.HOST_OUT_OF_MEMORY, "ran out of host memory: ResourceExhaustedError: OOM when allocating tensor with shape[1048576,104857", "task.py:17 in <module>", "use a smaller batch, cache or shuffle buffer, or"),
     "open-files": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised OSError: [Errno 24] Too many open files: '/home/ubuntu/job/task.py' at task.py:12 in <listcom", "task.py:12 in <listcomp>", "raise the limits"),
