@@ -199,6 +199,8 @@ def _repaired(request: UpRequest, record: FleetRecord) -> FleetSpec:
         python, packages = _environment(request, has.packages)
         spec = replace(spec, python=python, packages=packages)
     if provider != has.provider:
+        if provider == "gce":
+            cloud_of(said, CloudSpec())  # a misspelled GPU type is reported first
         return spec
     if has.provider not in LENDERS:
         _refuse_inventory(said)

@@ -68,6 +68,13 @@ class LocalProvider:
                 hint="leave --package out, or name another interpreter: --python PATH",
                 again={"--package": None},
             )
+        if spec.python and shutil.which(spec.python) is None:
+            raise ProviderError(
+                "usage",
+                f"--python {spec.python} is not a program on this computer",
+                hint="name an interpreter of Python 3.9 or later, or leave it out to use that of fleet",
+                again={"--python": None},
+            )
         account.check()
         _find_sshd()
 

@@ -122,6 +122,14 @@ def test_scopes_have_short_names() -> None:
     assert cloud.scopes == ("https://www.googleapis.com/auth/devstorage.read_only", "https://x/auth/y")
 
 
+def test_a_misspelled_gpu_is_reported_before_that_the_fleet_is_of_another_provider() -> None:
+    has = asked(Settings(workers=2))
+    with pytest.raises(UsageError, match="t5"):
+        asked(Settings(gpu="t5"), record=has)
+    with pytest.raises(UsageError, match="already up with other settings"):
+        asked(Settings(gpu="t4"), record=has)
+
+
 # --- a fleet that is there --------------------------------------------------------------------------------------
 
 

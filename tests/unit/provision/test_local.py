@@ -100,6 +100,14 @@ def test_sudo_is_for_those_who_are_not_root(
     assert steps == ["apt-get install openssh-server", "sudo apt-get install openssh-server"]
 
 
+def test_an_interpreter_that_does_not_exist_is_refused(provider: LocalProvider) -> None:
+    with pytest.raises(ProviderError, match="--python /nope is not a program on this computer") as error:
+        provider.check(dataclasses.replace(SPEC, python="/nope"))
+    assert (error.value.kind, error.value.again) == ("usage", {"--python": None})
+    provider.check(dataclasses.replace(SPEC, python=sys.executable))
+    provider.check(dataclasses.replace(SPEC, python="python3"))
+
+
 def test_sshd_is_found_where_the_path_does_not_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "sshd"
     program.touch(0o755)
