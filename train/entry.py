@@ -87,6 +87,16 @@ class EntryPoint:
             found.update(dict.fromkeys(imports(file, self.workdir, module=module)))
         return list(found)
 
+    def settings_of(self, variable: str) -> list[str]:
+        """Return to what a command sets an environment variable, in its words or in a shell script among them.
+
+        An empty text stands for a value that is not a constant.
+        """
+        if self.kind is not Kind.COMMAND:
+            return []
+        setting = re.compile(rf"(?<![\w$]){variable}=[\"']?([\w.-]*)")
+        return [value for text in _texts(self.words, self.workdir) for value in setting.findall(text)]
+
 
 def find_entry(script: str, module: str, command: Sequence[str], workdir: str) -> EntryPoint:
     """What is to be started, of which one is given.
@@ -282,13 +292,8 @@ def _check_executable(first: str, path: Path) -> None:
 
 
 def _named(words: Sequence[str], folder: Path) -> Iterator[tuple[Path, bool]]:
-    """Python files of `folder` that a command names, itself or in a text file that it names; whether as a module."""
-    texts = [shlex.join(words)]
-    for word in words:
-        path = folder / word
-        if path.suffix != ".py" and path.is_file() and path.stat().st_size <= _TEXT_MAX:
-            texts.append(path.read_bytes().decode("utf-8", "replace"))
-    for text in texts:
+    """Yield Python files of `folder` that a command or a text file among its words names; whether as a module."""
+    for text in _texts(words, folder):
         for found in _SCRIPT_NAMES.findall(text):
             path = folder / found
             if path.is_file() and path.resolve().is_relative_to(folder):
@@ -299,3 +304,12 @@ def _named(words: Sequence[str], folder: Path) -> Iterator[tuple[Path, bool]]:
                 if path.is_file():
                     yield path, True
                     break
+
+
+def _texts(words: Sequence[str], folder: Path) -> Iterator[str]:
+    """Yield a command, and the text files that it names."""
+    yield shlex.join(words)
+    for word in words:
+        path = folder / word
+        if path.suffix != ".py" and path.is_file() and path.stat().st_size <= _TEXT_MAX:
+            yield path.read_bytes().decode("utf-8", "replace")

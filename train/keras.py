@@ -12,16 +12,20 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from train.agent import adapt as adaptations
+from train.agent.records import Prepared
 from train.dotted import Use, uses
 from train.script import ScriptError, parse
 
 VARIABLE = "TF_USE_LEGACY_KERAS"
+BACKEND = "KERAS_BACKEND"
 FIRST_WITH_KERAS_3 = (2, 16)  # of TensorFlow
+_TENSORFLOW = "tensorflow"
 _TRUE = ("true", "True", "1")  # as TensorFlow reads the variable
 
 _STRATEGIES = {
@@ -110,6 +114,9 @@ class Need:
         tensorflow: Whether it imports TensorFlow or Keras at all.
         value: Of the variable, where the script sets it to a constant.
         only_new: What it uses that only Keras 3 has: ``keras.ops``; empty: nothing.
+        only_keras: Whether it imports Keras 3 and not TensorFlow, so that the backend of Keras decides.
+        backends: To which the script sets KERAS_BACKEND before it imports Keras; empty text: not a constant.
+        default_backend: To which it sets KERAS_BACKEND if nothing else does.
     """
 
     verdict: Verdict
@@ -119,6 +126,9 @@ class Need:
     tensorflow: bool = True
     value: str = ""
     only_new: str = ""
+    only_keras: bool = False
+    backends: tuple[str, ...] = ()
+    default_backend: str = ""
 
     @property
     def legacy(self) -> bool:
@@ -186,8 +196,8 @@ def needs_legacy(sources: Mapping[str, bytes]) -> Need:
     if decided:
         return decided
     found = [_Found(file, use) for file, tree in trees.items() for use in uses(tree)]
-    if not any(item.use.within(top) for item in found for top in ("tensorflow", "keras", "tf_keras")):
-        return Need(Verdict.ANY, tensorflow=False)
+    if not any(item.use.within(top) for item in found for top in ("tensorflow", "tf_keras")):
+        return _without_tensorflow(trees, found)
     old_keras = any(item.use.within("tensorflow.keras") for item in found)
     new_keras = any(item.use.within("keras") and not _neutral(item.use) for item in found)
     strategy = next((item.use.last for item in found if item.use.last in _STRATEGIES), "")
@@ -204,6 +214,14 @@ def needs_legacy(sources: Mapping[str, bytes]) -> Need:
             reason = f"calls {fit.use.last} under {strategy}, which Keras 3 cannot do with several workers"
             return fit.need(Verdict.FIT, reason)
     return Need(Verdict.ANY)
+
+
+def _without_tensorflow(trees: Mapping[str, ast.Module], found: Sequence[_Found]) -> Need:
+    """Return what a script asks that does not import TensorFlow."""
+    if not any(item.use.within("keras") for item in found):
+        return Need(Verdict.ANY, tensorflow=False)
+    assigned, defaults = _backends(trees)
+    return Need(Verdict.ANY, only_keras=True, backends=tuple(assigned), default_backend="".join(defaults[:1]))
 
 
 def _parsed(sources: Mapping[str, bytes]) -> Iterator[tuple[str, ast.Module]]:
@@ -250,37 +268,55 @@ def _settings(trees: Mapping[str, ast.Module]) -> Iterator[Need]:
     """Where the sources set the variable: by assignment, setdefault, update or putenv."""
     for file, tree in trees.items():
         for node in ast.walk(tree):
-            value = _set_value(node)
+            value = _set_value(node, VARIABLE)
             if value is not None:
                 yield Need(Verdict.DECIDED, f"sets {VARIABLE} itself", file, getattr(node, "lineno", 0), value=value)
 
 
-def _set_value(node: ast.AST) -> str | None:
-    """What a node sets the variable to; empty: not a constant; None: it does not set it."""
+def _backends(trees: Mapping[str, ast.Module]) -> tuple[list[str], list[str]]:
+    """Return to what the sources set KERAS_BACKEND before they import Keras, and to what by setdefault."""
+    assigned: list[str] = []
+    defaults: list[str] = []
+    for tree in trees.values():
+        imported = min((use.line for use in uses(tree) if use.within("keras")), default=sys.maxsize)
+        for node in ast.walk(tree):
+            value = _set_value(node, BACKEND)
+            if value is None or getattr(node, "lineno", 0) > imported:
+                continue
+            is_default = (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setdefault"
+            )
+            (defaults if is_default else assigned).append(value)
+    return assigned, defaults
+
+
+def _set_value(node: ast.AST, variable: str) -> str | None:
+    """Return what a node sets an environment variable to; empty: not a constant; None: it does not set it."""
     if isinstance(node, ast.Assign):
-        hit = any(isinstance(target, ast.Subscript) and _is_variable(target.slice) for target in node.targets)
+        hit = any(isinstance(target, ast.Subscript) and _is(target.slice, variable) for target in node.targets)
         return _text(node.value) if hit else None
     if isinstance(node, ast.AugAssign):  # os.environ |= {…}
-        return _in_dict(node.value)
+        return _in_dict(node.value, variable)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in ("setdefault", "putenv") and len(node.args) == 2 and _is_variable(node.args[0]):
+        if node.func.attr in ("setdefault", "putenv") and len(node.args) == 2 and _is(node.args[0], variable):
             return _text(node.args[1])
         if node.func.attr == "update":
-            given = [_text(keyword.value) for keyword in node.keywords if keyword.arg == VARIABLE]
-            return next(iter(given), None) if given else next(filter(None, map(_in_dict, node.args)), None)
+            given = [_text(keyword.value) for keyword in node.keywords if keyword.arg == variable]
+            found = (_in_dict(argument, variable) for argument in node.args)
+            return next(iter(given), None) if given else next(filter(None, found), None)
     return None
 
 
-def _in_dict(node: ast.expr) -> str | None:
+def _in_dict(node: ast.expr, variable: str) -> str | None:
     if isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
-            if key is not None and _is_variable(key):
+            if key is not None and _is(key, variable):
                 return _text(value)
     return None
 
 
-def _is_variable(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value == VARIABLE
+def _is(node: ast.expr, variable: str) -> bool:
+    return isinstance(node, ast.Constant) and node.value == variable
 
 
 def _text(node: ast.expr) -> str:
@@ -290,7 +326,12 @@ def _text(node: ast.expr) -> str:
 # --- the hosts ----------------------------------------------------------------------------------------------------
 
 Versions = Mapping[str, Mapping[str, str]]
-"""By task: what is installed, ``{"tensorflow": "2.21.0", "tf_keras": "2.21.0"}``."""
+"""By task: what is installed, ``{"tensorflow": "2.21.0", "tf_keras": "2.21.0"}``, and KERAS_BACKEND of the host."""
+
+
+def versions_of(prepared: Prepared) -> dict[str, str]:
+    """Return what `choose` must know of a host."""
+    return {**prepared.versions, BACKEND: prepared.keras_backend}
 
 
 def choose(need: Need, versions_by_task: Versions, user_env: Mapping[str, str], *, adapt: bool = True) -> Choice:
@@ -306,7 +347,7 @@ def choose(need: Need, versions_by_task: Versions, user_env: Mapping[str, str], 
         KerasError: TensorFlow is missing or differs between hosts, tf-keras is missing where it is needed, or
             the script asks for what no Keras can do.
     """
-    if not need.tensorflow or not versions_by_task:
+    if not versions_by_task or not _needs_tensorflow(need, versions_by_task, user_env):
         return Choice()
     tensorflow = _tensorflow(versions_by_task)
     modern = _minor(tensorflow) >= FIRST_WITH_KERAS_3
@@ -324,6 +365,21 @@ def choose(need: Need, versions_by_task: Versions, user_env: Mapping[str, str], 
     _want_tf_keras(versions_by_task, tensorflow, f"{need.place} {need.reason}")
     where = "on all workers" if len(versions_by_task) > 1 else "on the worker"
     return Choice({VARIABLE: "1"}, f"legacy Keras {where} ({VARIABLE}=1): {need.place} {need.reason}")
+
+
+def _needs_tensorflow(need: Need, versions_by_task: Versions, user_env: Mapping[str, str]) -> bool:
+    """Return whether a script fails without TensorFlow: it imports it, or Keras with this backend.
+
+    The script's own setting goes before the job's environment, and that before the hosts'.
+    """
+    if not need.only_keras:
+        return need.tensorflow
+    if need.backends:
+        return all(backend == _TENSORFLOW for backend in need.backends)
+    given = user_env.get(BACKEND) or need.default_backend
+    if given:
+        return given == _TENSORFLOW
+    return any((versions.get(BACKEND) or _TENSORFLOW) == _TENSORFLOW for versions in versions_by_task.values())
 
 
 def _decision(need: Need, user_env: Mapping[str, str], modern: bool) -> str | None:

@@ -39,7 +39,7 @@ from train.agent.records import (
     to_dict,
 )
 from train.diagnosis import Verdict
-from train.keras import Choice, KerasError, choose, needs_legacy, with_adaptations
+from train.keras import Choice, KerasError, choose, needs_legacy, versions_of, with_adaptations
 from train.local import LocalAgent, LocalAgentError
 from train.rendezvous.address import LOOPBACK, own_address
 from train.rendezvous.meeting import AbandonedError, Meeting, MeetingError, Party, Value
@@ -401,7 +401,7 @@ class _Part:
     def _keras(self, prepared: Sequence[Prepared]) -> Choice:
         folder = self._script.folder
         sources = {str(path): path.read_bytes() for path in imports(self._script.file, folder)}
-        versions = {item.task: item.versions for item in prepared}
+        versions = {item.task: versions_of(item) for item in prepared}
         try:
             need, adapt = needs_legacy(sources), self._request.adapt
             choice = choose(need, versions, self._request.env, adapt=adapt)

@@ -33,7 +33,7 @@ from fleet.typed import Again
 from train.agent.adapt import KERAS, VARIABLE
 from train.agent.gate import Facts, verdict
 from train.agent.records import BootstrapStep, Exit, Member, Prepare, Prepared, Trial, Tried
-from train.keras import Choice
+from train.keras import Choice, versions_of
 from train.lint.model import Finding, Severity
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class _Check:
     def _keras(self, program: Program, prepared: Sequence[Prepared]) -> list[str]:
         if self._installs_keras:
             return []
-        versions = {item.task: item.versions for item in prepared}
+        versions = {item.task: versions_of(item) for item in prepared}
         env = {**self._request.env, **self._request.secrets}
         try:
             self._choice = choose_keras(keras_need(program.entry), versions, {}, env, adapt=self._request.adapt)

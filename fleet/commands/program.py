@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -15,7 +15,7 @@ from fleet.ports import Ports
 from fleet.typed import Again
 from train.agent.records import Prepared
 from train.entry import EntryPoint, Kind, find_entry
-from train.keras import Choice, KerasError, Need, choose, needs_legacy, with_adaptations
+from train.keras import BACKEND, Choice, KerasError, Need, choose, needs_legacy, with_adaptations
 from train.lint.check import lint
 from train.lint.model import Finding, Severity
 from train.packages import TENSORBOARD, Imports, advice, needed
@@ -181,7 +181,8 @@ def keras_need(entry: EntryPoint) -> Need:
     """What a job asks of Keras."""
     if entry.kind is Kind.R and entry.file is not None:
         return needs_of_r(entry.file.read_bytes().decode("utf-8", "replace"), entry.name)
-    return needs_legacy(sources(entry))
+    need = needs_legacy(sources(entry))
+    return need if need.backends else replace(need, backends=tuple(entry.settings_of(BACKEND)))
 
 
 def choose_keras(

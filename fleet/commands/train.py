@@ -36,7 +36,7 @@ from fleet.state import FleetFolder, FleetRecord
 from fleet.typed import Again
 from train.agent.cluster import endpoint, tf_config
 from train.agent.records import Commit, JobResult, Member, Policy, Prepare, Prepared, Replication
-from train.keras import Choice
+from train.keras import Choice, versions_of
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
@@ -239,8 +239,8 @@ def _workers(request: TrainRequest, prepared: Sequence[Prepared]) -> Sequence[Pr
 
 
 def _keras(request: TrainRequest, program: Program, prepared: Sequence[Prepared]) -> Choice:
-    workers = {item.task: item.versions for item in _workers(request, prepared)}
-    spares = {item.task: item.versions for item in prepared if item.task not in workers}
+    workers = {item.task: versions_of(item) for item in _workers(request, prepared)}
+    spares = {item.task: versions_of(item) for item in prepared if item.task not in workers}
     env = {**request.env, **request.secrets}
     return choose_keras(keras_need(program.entry), workers, spares, env, adapt=request.adapt)
 

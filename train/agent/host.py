@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import zlib
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.disk import read_json, read_text, write_atomic
 from train.agent.errors import RefusedError
@@ -233,6 +233,18 @@ def parse_gpus(text: str) -> List[Gpu]:
             memory = int(fields[-2]) if fields[-2].isdigit() else 0
             found.append(Gpu(int(fields[0]), ", ".join(fields[1:-2]), memory, fields[-1]))
     return found
+
+
+def keras_backend(session: Mapping[str, str]) -> str:
+    """Return the backend of Keras 3 that a host's environment or keras.json sets; empty if neither does.
+
+    Source: keras/src/backend/config.py of Keras 3.
+    """
+    given = session.get("KERAS_BACKEND")
+    if given:
+        return given
+    home = session.get("KERAS_HOME") or os.path.join(session.get("HOME") or os.path.expanduser("~"), ".keras")
+    return str((read_json(os.path.join(home, "keras.json")) or {}).get("backend", ""))
 
 
 def memory_total() -> int:

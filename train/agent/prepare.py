@@ -22,7 +22,7 @@ from train.agent.disk import (
 from train.agent.errors import RefusedError
 from train.agent.fittings import beside
 from train.agent.hook import Proof, is_program
-from train.agent.host import Interpreter, Probe, login_environment, memory_total, which
+from train.agent.host import Interpreter, Probe, keras_backend, login_environment, memory_total, which
 from train.agent.modules import missing as missing_modules
 from train.agent.paths import HostPaths, TaskPaths
 from train.agent.ports import TaskPort, listen_for_links, reserve_task_port
@@ -374,4 +374,5 @@ def _prepared(reservation: Reservation) -> Prepared:
         workdir=reservation.paths.source,
         machine=os.uname().machine,
         missing=reservation.missing,
+        keras_backend=keras_backend(reservation.session),
     )

@@ -383,6 +383,7 @@ class Prepared(NamedTuple):
     workdir: str  # absolute, where the bundle was unpacked
     machine: str = ""  # x86_64, aarch64; empty: it did not tell
     missing: List[str] = []  # noqa: RUF012 - never changed; of the imports that were asked for
+    keras_backend: str = ""  # that Keras 3 uses on this host unless the job sets another; empty: not set
 
 
 class Refusal(str, Enum):

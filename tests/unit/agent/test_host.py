@@ -15,6 +15,7 @@ import pytest
 
 from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Bundle, commits, committed, eventually, follow
+from train.agent.host import keras_backend
 from train.agent.records import (
     Chunk,
     Entry,
@@ -370,3 +371,16 @@ def test_a_disk_that_fills_while_the_task_prints_ends_the_job_with_that_reason(
     story = follow(agent, Follow("flood", "worker-0", logs=False))
     assert story.result is not None
     assert story.result.reason == "worker-0's log cannot be written: No space left on device"
+
+
+def test_the_backend_of_keras_is_read_as_keras_reads_it(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    assert keras_backend(home) == ""
+    (tmp_path / ".keras").mkdir()
+    (tmp_path / ".keras/keras.json").write_text('{"backend": "torch"}')
+    assert keras_backend(home) == "torch"
+    assert keras_backend({**home, "KERAS_BACKEND": "jax"}) == "jax"
+    (tmp_path / "keras.json").write_text('{"backend": "jax"}')
+    assert keras_backend({**home, "KERAS_HOME": str(tmp_path)}) == "jax"
+    (tmp_path / "keras.json").write_text("[]")
+    assert keras_backend({**home, "KERAS_HOME": str(tmp_path)}) == ""

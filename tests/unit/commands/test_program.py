@@ -11,7 +11,7 @@ import pytest
 from fleet import cli
 from fleet.commands import check, train
 from fleet.commands.check import CheckRequest, judged_alone
-from fleet.commands.program import described, find, missing_imports, script_findings
+from fleet.commands.program import described, find, keras_need, missing_imports, script_findings
 from fleet.commands.train import TrainRequest
 from fleet.errors import UsageError
 from tests.unit.train.test_script import write
@@ -157,6 +157,25 @@ def test_a_missing_module_names_its_place_and_hosts() -> None:
         "task.py:1 imports a, which worker-[0-1] lack",
         "x.py:2 imports b, which worker-1 lacks",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "backends"),
+    [
+        (("python", "task.py"), ()),
+        (("env", "KERAS_BACKEND=jax", "python", "task.py"), ("jax",)),
+        (("bash", "run.sh"), ("torch",)),
+        (("bash", "-c", 'KERAS_BACKEND="$1" python task.py'), ("",)),
+        (("bash", "-c", "MY_KERAS_BACKEND=jax python task.py"), ()),
+    ],
+)
+def test_the_backend_of_keras_is_read_from_commands(
+    tmp_path: Path, words: tuple[str, ...], backends: tuple[str, ...]
+) -> None:
+    (tmp_path / "task.py").write_text("import keras\n")
+    (tmp_path / "run.sh").write_text("export KERAS_BACKEND='torch'\nexec python task.py\n")
+    need = keras_need(find_entry("", "", words, str(tmp_path)))
+    assert (need.only_keras, need.backends) == (True, backends)
 
 
 # --- trials ---------------------------------------------------------------------------------------------------------

@@ -121,6 +121,8 @@ ALONE = TF + MODEL.replace("with strategy.scope():\n    ", "").replace("\n    ",
         ("from vision import get_strategy\nstrategy = get_strategy()\n" + TF + MODEL + "model.fit(x)\n", []),
         (ALONE + "print(os.environ['TF_CONFIG'])\n", []),
         (TF + "strategy = tf.distribute.TPUStrategy(r)\n" + MODEL + "model.fit(x)\n", []),
+        ("import keras\nkeras.distribution.set_distribution(d)\nm = keras.Sequential()\nm.fit(x)\n", []),
+        ("import keras\nm = keras.Sequential()\nm.fit(x)\n", ["MW102 warning 3"]),
         ("from sklearn.svm import SVC\nimport tensorflow as tf\nSVC().fit(x, y)\n", []),
     ],
 )

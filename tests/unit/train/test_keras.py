@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from train.keras import (
+    BACKEND,
     NEW_NAMES,
     OLD_NAMES,
     VARIABLE,
@@ -334,3 +335,46 @@ def test_old_names_are_in_tf_keras_and_not_in_keras_3() -> None:
     assert {name for name in NEW_NAMES if by_name.pop(name)[0]} == set()
     by_name.pop("optimizers.legacy")  # there too, to raise an error
     assert {name for name, found in by_name.items() if found != [True, False]} == set()
+
+
+# --- other backends of Keras 3 ------------------------------------------------------------------------------------
+
+KERAS = "import keras\nkeras.Sequential().fit(x)\n"
+JAX = 'import os\nos.environ["KERAS_BACKEND"] = "jax"\n'
+
+
+@pytest.mark.parametrize(
+    ("source", "env", "host", "refused"),
+    [
+        (KERAS, {}, "", True),
+        (KERAS, {}, "tensorflow", True),
+        (KERAS, {}, "jax", False),
+        (KERAS, {"KERAS_BACKEND": "torch"}, "", False),
+        (KERAS, {"KERAS_BACKEND": "tensorflow"}, "jax", True),
+        (JAX + KERAS, {}, "", False),
+        (JAX + KERAS, {"KERAS_BACKEND": "tensorflow"}, "", False),
+        (JAX.replace("jax", "tensorflow") + KERAS, {}, "jax", True),
+        (JAX.replace('"jax"', "choice") + KERAS, {}, "", False),
+        (KERAS + JAX, {}, "", True),  # too late
+        ("import os\nos.environ.setdefault('KERAS_BACKEND', 'jax')\n" + KERAS, {}, "", False),
+        ("import os\nos.environ.setdefault('KERAS_BACKEND', 'jax')\n" + KERAS, {BACKEND: "tensorflow"}, "", True),
+        (JAX + TF + KERAS, {}, "jax", True),
+        (JAX + "from keras import layers\nlayers.Dense(1)\n", {}, "", False),
+        ("import jax\n", {}, "", False),
+    ],
+)
+def test_tensorflow_is_required_only_by_its_import_or_as_the_backend(
+    source: str, env: dict[str, str], host: str, refused: bool
+) -> None:
+    versions = {f"worker-{n}": {"python": "3.12.3", "keras": "3.15.1", BACKEND: host} for n in range(2)}
+    if refused:
+        with pytest.raises(KerasError, match="TensorFlow is not installed on worker-0 and worker-1"):
+            choose(need_of(source), versions, env)
+    else:
+        assert choose(need_of(source), versions, env) == Choice()
+
+
+def test_one_host_with_the_default_backend_requires_tensorflow() -> None:
+    versions = {"worker-0": {BACKEND: "jax", "tensorflow": "2.21.0"}, "worker-1": {BACKEND: ""}}
+    with pytest.raises(KerasError, match="TensorFlow is not installed on worker-1"):
+        choose(need_of(KERAS), versions, {})

@@ -25,6 +25,7 @@ _GPU_SETTINGS = re.compile(
     r"(?:set_memory_growth|set_visible_devices|set_logical_device_configuration|set_virtual_device_configuration)$"
 )
 _THREAD_SETTINGS = re.compile(r"^tensorflow\.config\.threading\.set_\w+$")
+_JOINED_BY = ("TPUStrategy", "experimental_set_strategy", "set_distribution")
 _OTHER_LAUNCHERS = ("horovod", "byteps", "ray", "torch", "jax", "tf_yarn", "mesh_tensorflow", "deepspeed")
 
 
@@ -107,7 +108,7 @@ def _others(subject: Subject) -> bool:
     imported = {item.name.partition(".")[0] for item in subject.trace.imports}
     if imported & set(_OTHER_LAUNCHERS):
         return True
-    if any(call.method in ("TPUStrategy", "experimental_set_strategy") for call in subject.calls()):
+    if any(call.method in _JOINED_BY for call in subject.calls()):
         return True
     return any(
         call.method == "scope" and call.receiver is not None and kind_of(call.receiver) is not Kind.STRATEGY
