@@ -58,9 +58,9 @@ with strategy.scope():
         metrics=["accuracy"],
     )
 
-# After each epoch the state of training is saved. A job that is started again goes on from there.
+# After each epoch the state of training is saved, and kept. A job that is started again continues from there.
 checkpoint_dir = os.environ.get("FLEET_CHECKPOINT_DIR", "checkpoints")
-backup = tf.keras.callbacks.BackupAndRestore(checkpoint_dir)
+backup = tf.keras.callbacks.BackupAndRestore(checkpoint_dir, delete_checkpoint=False)
 
 # One line an epoch (verbose=2). The figures of a progress bar within an epoch are sums over the workers.
 model.fit(training, validation_data=validation, epochs=args.epochs, callbacks=[backup], verbose=2)

@@ -231,6 +231,15 @@ def test_what_is_only_worth_knowing(changed: dict[int, Facts], warning: str) -> 
     assert told.startswith(warning)
 
 
+def test_a_nearly_full_disk_is_a_warning_with_the_command_that_frees_it() -> None:
+    found = judged(3, changed={1: FACTS._replace(disk_free=1 << 30)})
+    assert not found.problems
+    assert found.warnings == (
+        "little disk space is left: 1.0 GiB on worker-1 (10.0.0.3); `fleet jobs` shows what uses it, and "
+        "`fleet jobs --prune` deletes ended jobs",
+    )
+
+
 def test_hosts_of_two_architectures_are_named() -> None:
     found = judged(2, changed={0: FACTS._replace(machine="x86_64"), 1: FACTS._replace(machine="aarch64")})
     assert found.problems == (

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from fleet.console.tables import print_status, render_status
-from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
+from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from train.agent.records import Exit, Outcome, Phase
 from train.diagnosis import Kind, Verdict
 
@@ -41,6 +41,21 @@ def test_a_fleet_at_work() -> None:
 def test_an_idle_fleet() -> None:
     fleet = FleetStatus("demo", "local", HOSTS[:1])
     assert render_status([fleet], now=NOW).splitlines()[-1] == "  no job yet"
+
+
+def test_what_hosts_store_takes_a_few_lines() -> None:
+    hosts = [
+        replace(host, disk_free=free, disk_total=100 << 30)
+        for host, free in zip(HOSTS, (9 << 30, 1 << 30), strict=True)
+    ]
+    stored = tuple(StoredStatus(f"j-{number}", 1 << (30 - number), "no" if number else "yes") for number in range(3))
+    lines = render_status([FleetStatus("demo", "local", tuple(hosts), stored=stored)], now=NOW).splitlines()
+    assert lines[-4:] == [
+        "  stored: 3 jobs, 1.8 GiB; 1.0 GiB of 100.0 GiB free on worker-1",
+        "  largest: j-0 1.0 GiB, j-1 512.0 MiB",
+        "  2 jobs not pulled; fleet jobs --fleet demo --prune",
+        "  no job yet",
+    ]
 
 
 def test_a_fleet_without_hosts() -> None:
