@@ -1,0 +1,59 @@
+"""What a host lists is bounded and checked before anything is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat
+from types import SimpleNamespace
+
+import pytest
+
+from fleet.errors import FleetError
+from fleet.remote import results
+from provision.model import Host
+from train.agent.records import Area, Beat, DiskSpace, EntryKind, FileEntry, Record, StoredJob
+
+JOB = StoredJob("j", "worker-0", "", "/x", 1, "f", [])
+ENTRY = FileEntry(Area.MODEL, "a", EntryKind.FILE, 0o644, 1, 0, "0" * 64)
+
+
+class Channel:
+    """Answers with records, whatever it is asked."""
+
+    def __init__(self, answers: Iterator[Record]) -> None:
+        self.connection = SimpleNamespace(host=Host("worker-0", "10.0.0.2", 22, "u", "", "", "10.0.0.2"))
+        self._answers = answers
+
+    def send(self, *_: object, **__: object) -> None:
+        """Take a request."""
+
+    def receive(self, *_: object) -> tuple[Record, bytes]:
+        return next(self._answers), b""
+
+
+def test_a_list_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "MOST_FILES", 10)
+    with pytest.raises(FleetError, match="lists more than 10 files"):
+        results.list_files(Channel(repeat(ENTRY)), JOB)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ENTRY._replace(size=-1),
+        ENTRY._replace(sha256="z"),
+        ENTRY._replace(path="x" * 5000),
+        ENTRY._replace(mtime_ns=1 << 63),
+        ENTRY._replace(kind=EntryKind.DATA),
+        DiskSpace("/", 1, 1),
+    ],
+)
+def test_entries_that_make_no_sense_are_refused(record: Record) -> None:
+    with pytest.raises(FleetError):
+        results.list_files(Channel(iter([Beat(1.0), record])), JOB)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("change", [{"job": "../x"}, {"task": "a/b"}, {"slot": "../.."}, {"size": -1}])
+def test_jobs_whose_names_could_be_paths_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(FleetError):
+        results.list_jobs(Channel(iter([JOB._replace(**change)])))  # type: ignore[arg-type]
