@@ -47,8 +47,13 @@ def texts(node: ast.expr, names: dict[str, list[ast.expr]]) -> list[str]:
         case ast.Name():
             values = [value for value in names.get(node.id, []) if not isinstance(value, ast.Name)]
             found = [text for value in values for text in texts(value, names)]
-        case ast.Call(func=ast.Attribute(attr="join"), args=[ast.List(elts=words)]):
-            found = [shlex.join([next(iter(texts(word, names)), "x") for word in words])]
+        case ast.BoolOp():
+            found = [text for value in node.values for text in texts(value, names)]
+        case ast.Call(func=ast.Attribute(value=by, attr="join"), args=[ast.List(elts=words)]):
+            join = by.value.join if isinstance(by, ast.Constant) and isinstance(by.value, str) else shlex.join
+            found = [
+                join([next(iter(texts(word, names)), "x") for word in words if not isinstance(word, ast.Starred)])
+            ]
     return found
 
 
@@ -74,7 +79,10 @@ def next_steps() -> list[tuple[str, str]]:
         for value in keywords(tree, "next_step"):
             place = f"{path.relative_to(ROOT)}:{value.lineno}"
             found += [
-                (place, line) for text in texts(value, names) for line in text.split("\n") if line not in ("", "x")
+                (place, line)
+                for text in texts(value, names)
+                for line in text.split("\n")
+                if line.partition(" ")[0] not in ("", "x")
             ]
     return found
 
