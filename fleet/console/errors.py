@@ -8,7 +8,7 @@ from typing import TextIO
 
 from fleet.console.colors import paint
 from fleet.console.jsonl import JsonSink
-from fleet.console.logtext import clean
+from fleet.console.logtext import clean, quoted
 from fleet.errors import FleetError
 
 _INDENT = 7  # of what stands after a label: "fleet: "
@@ -33,6 +33,8 @@ def error_text(error: FleetError, *, color: bool = False, width: int = 0) -> str
     text = ""
     for label, words, style in parts:
         lines = [clean(line) for line in words.strip().split("\n")]
+        if label != "next":
+            lines = [lines[0], *(quoted(line) for line in lines[1:])]
         if lines == [""]:
             continue
         if label == "fleet" and lines[-1][-1:] not in (".", "!", "?", ":"):

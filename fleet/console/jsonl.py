@@ -20,6 +20,8 @@ from fleet.status import FleetStatus
 from train.agent.records import Phase, TaskState
 
 SCHEMA_VERSION = 1
+# Valid in JSON, but a terminal obeys the first and reorders text for the others.
+_UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def event_name(kind: type) -> str:
@@ -146,7 +148,8 @@ class JsonSink:
         now = round(self._clock(), 6)
         for line in lines:
             name = line.pop("event")
-            text += json.dumps({"event": name, "time": now, **line}, ensure_ascii=False, allow_nan=False) + "\n"
+            plain = json.dumps({"event": name, "time": now, **line}, ensure_ascii=False, allow_nan=False)
+            text += _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", plain) + "\n"
         self._started = True
         if not text:
             return

@@ -20,6 +20,7 @@ _SEQUENCE = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, SOS, PM, APC
     r"|\x1b[ -/]*[0-Z\\^-~]?"  # what has two or three characters
 )
+_LABEL = re.compile(r"\s*(?:fleet|error|cause|hint|next|warning|note)\s*:", re.IGNORECASE)
 _SGR_PARAMETERS = re.compile(r"[0-9;:]*", re.ASCII)
 _SGR = re.compile(r"(\x1b\[[0-9;:]*m)")
 _ERASURE = re.compile(r"([^\x08]*)(\x08*)")
@@ -52,6 +53,11 @@ def is_noise(line: str) -> bool:
 def clean(text: str) -> str:
     """`text` from anywhere, as one line without control characters, colours included."""
     return _SGR.sub("", _clean_line(text.replace("\n", " "))) if _CONTROL.search(text) else text
+
+
+def quoted(line: str) -> str:
+    """Return a further line of a text, marked if it could be taken for a paragraph of an error of its own."""
+    return f"| {line.lstrip()}" if _LABEL.match(line) else line
 
 
 def display_line(line: str, dropped: int = 0) -> str:

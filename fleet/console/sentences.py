@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet.console.figures import counted, fold, money, short_span, size, span
-from fleet.console.logtext import clean
+from fleet.console.logtext import clean, quoted
 from fleet.events import (
     BootstrapProgress,
     ConnectionLost,
@@ -40,7 +40,10 @@ def sentence(event: Event) -> str:
     Output of a task, progress and usage have no sentence. PushProgress has one when it is complete.
     """
     words = _SENTENCES.get(type(event))
-    return "\n".join(clean(line) for line in words(event).split("\n")) if words else ""
+    if words is None:
+        return ""
+    first, *further = (clean(line) for line in words(event).split("\n"))
+    return "\n".join([first, *(quoted(line) for line in further)])
 
 
 class Teller:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from fleet.errors import FleetError, NotFoundError, UnreachableError
+from fleet.errors import FleetError, NotFoundError, NotReadyError, UnreachableError
 from fleet.events import ConnectionLost, ConnectionRestored
 from fleet.remote.causes import WrongHostError
 from fleet.remote.channel import ANSWER_S, AgentChannel
 from fleet.remote.fanout import Outcome, raise_failures, where
 from fleet.remote.job import RefusedError, follow
 from fleet.remote.position import Position
+from fleet.remote.quoting import one_line
 from provision.model import Host
 from train.agent.records import Follow, JobResult, Progress, Record, Usage
 from train.agent.records import Outcome as JobOutcome
@@ -32,6 +33,10 @@ _AFTER_ALONE_S = 60.0
 _NO_NEWS_S = 120.0
 _LOOK_AGAIN_S = 5.0
 _CLOSE_S = 2.0
+
+
+class ForeignReportError(NotReadyError):
+    """A host reported on a task that is not its own."""
 
 
 class Item(NamedTuple):
@@ -281,6 +286,7 @@ class _Line:
         self._heard_at = time.monotonic()
         for record, payload in follow(channel, self.position.request(), self._terms.silence_s):
             self._heard_at = time.monotonic()
+            self._check_owner(record)
             if self._lost_at is not None:
                 self._lost_at = None
                 self._retry_s = _FIRST_RETRY_S
@@ -301,6 +307,17 @@ class _Line:
                 if not is_loss:
                     self._terms.learn(record)
         return result
+
+    def _check_owner(self, record: Record) -> None:
+        """See that a host reports on its own task and on no other job."""
+        request = self.position.request()
+        task, job = getattr(record, "task", request.task), getattr(record, "job", request.job)
+        if (task, job) != (request.task, request.job):
+            other = one_line(f"{task} of job {job}", 100)
+            raise ForeignReportError(
+                f"{where(self.host)} reports on {other} instead of {request.task} of job {request.job}",
+                next_step="fleet status",
+            )
 
     def _unsupervised(self, result: JobResult) -> None:
         """The host has lost its supervisor; wait, as it may join the job again, or the job may end."""
@@ -324,7 +341,7 @@ class _Line:
             self._lost_at = now
         give_up_at = self._terms.deadline(self._lost_at)
         gone = isinstance(error, NotFoundError)
-        final = isinstance(error, (RefusedError, WrongHostError)) and not self._terms.replaced
+        final = isinstance(error, (RefusedError, WrongHostError, ForeignReportError)) and not self._terms.replaced
         if gone or final or self.given_up:
             self.failure = error
         elif now >= give_up_at:

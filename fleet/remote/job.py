@@ -8,6 +8,7 @@ from fleet.errors import FleetError, NotReadyError
 from fleet.remote.bundle import Bundle, compress
 from fleet.remote.channel import ANSWER_S, AgentChannel
 from fleet.remote.fanout import where
+from fleet.remote.quoting import one_line
 from provision.model import Host
 from train.agent.records import (
     Chunk,
@@ -44,6 +45,7 @@ PREPARE_S = 120.0
 _STOP_MARGIN_S = 20.0
 _LEAVE_MARGIN_S = 60.0
 
+_COMMANDS = {"fleet status", "fleet logs -f", "fleet stop"}  # that a host may recommend
 _ADVICE = {  # hint and next step of a refusal that comes without
     Refusal.BUSY: ("", "fleet logs -f\nfleet stop"),
     Refusal.DISK: ("free space on the host, or send less (--workdir, .fleetignore)", ""),
@@ -285,11 +287,18 @@ def follow(channel: AgentChannel, request: Follow, silence_s: float = ANSWER_S) 
 
 
 def refusal(host: Host, refused: Refused) -> FleetError:
-    """The error of a request that a host does not meet."""
-    hint, next_step = refused.hint, refused.next_step
-    if not hint and not next_step:
-        hint, next_step = _ADVICE[refused.kind]
-    return RefusedError(f"{where(host)}: {refused.reason}", cause=refused.cause, hint=hint, next_step=next_step)
+    """Return the error of a request that a host does not meet.
+
+    The reason, the cause, and the hint are the host's words. Commands are only those that this program knows.
+    """
+    hint, next_step = _ADVICE[refused.kind]
+    if refused.hint:
+        hint, next_step = f"{host.name} suggests: {one_line(refused.hint)}", ""
+    if refused.next_step and set(refused.next_step.splitlines()) <= _COMMANDS:
+        next_step = refused.next_step
+    return RefusedError(
+        f"{where(host)}: {one_line(refused.reason)}", cause=one_line(refused.cause), hint=hint, next_step=next_step
+    )
 
 
 def _answer(channel: AgentChannel, deadline_s: float, waiting_for: str, *kinds: type[Record]) -> Record:

@@ -69,18 +69,18 @@ wish = hear()
 with open(LOG, "rb") as file:
     data = file.read()
 at = wish["log_offset"]
-say("task_state", task="worker-0", attempt=1, phase="running", at=1.0, pid=7)
+say("task_state", task=wish["task"], attempt=1, phase="running", at=1.0, pid=7)
 told = 0
 while at < len(data):
     piece = data[at : at + PIECE]
-    say("log", piece, task="worker-0", attempt=1, offset=at, payload=len(piece))
+    say("log", piece, task=wish["task"], attempt=1, offset=at, payload=len(piece))
     at += len(piece)
     told += len(piece)
     if PAUSE:
         time.sleep(PAUSE)
     if told % (7 * PIECE) == 0:
         say("beat", at=1.5, record_offset=50, log_offset=at, attempt=1)
-say("job_result", job="j", attempt=1, outcome="succeeded", at=2.0)
+say("job_result", job=wish["job"], attempt=1, outcome="succeeded", at=2.0)
 say("end")
 hear()
 """
@@ -98,12 +98,12 @@ for attempt in sorted(LOGS):
     at = wish["log_offset"] if asked else 0
     told = wish["record_offset"] if asked else 0
     if told < 10:
-        say("task_state", task="worker-0", attempt=attempt, phase="running", at=10.0 * attempt, pid=7)
-    say("progress", task="worker-0", attempt=max(LOGS), at=time.time())
+        say("task_state", task=wish["task"], attempt=attempt, phase="running", at=10.0 * attempt, pid=7)
+    say("progress", task=wish["task"], attempt=max(LOGS), at=time.time())
     pieces = 0
     while at < len(data):
         piece = data[at : at + PIECE]
-        say("log", piece, task="worker-0", attempt=attempt, offset=at, payload=len(piece))
+        say("log", piece, task=wish["task"], attempt=attempt, offset=at, payload=len(piece))
         at += len(piece)
         pieces += 1
         if PAUSE:
@@ -111,12 +111,12 @@ for attempt in sorted(LOGS):
         if pieces % 3 == 0:
             say("beat", at=1.5, record_offset=10, log_offset=at, attempt=attempt)
     if told < 20:
-        say("task_state", task="worker-0", attempt=attempt, phase="exited", at=10.0 * attempt + 5, pid=7)
+        say("task_state", task=wish["task"], attempt=attempt, phase="exited", at=10.0 * attempt + 5, pid=7)
     if attempt != max(LOGS):
-        say("attempt_ended", task="worker-0", attempt=attempt, at=10.0 * attempt + 6, first_task="", reason="",
+        say("attempt_ended", task=wish["task"], attempt=attempt, at=10.0 * attempt + 6, first_task="", reason="",
             exits={}, retry_s=0.1)
     say("beat", at=1.5, record_offset=20, log_offset=at, attempt=attempt)
-say("job_result", job="j", attempt=max(LOGS), outcome=OUTCOME, at=2.0, alone=ALONE)
+say("job_result", job=wish["job"], attempt=max(LOGS), outcome=OUTCOME, at=2.0, alone=ALONE)
 say("end")
 hear()
 """

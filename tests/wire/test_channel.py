@@ -91,7 +91,7 @@ def test_a_missing_python_is_named(hosts: Hosts) -> None:
     host = dataclasses.replace(hosts.hosts[0], python="/nowhere/python9")
     with pytest.raises(NotReadyError, match=r"^worker-0 \(.*\) has no /nowhere/python9 that runs$") as raised:
         open_agent(host, hosts.key)
-    assert "Python 3.9" in raised.value.next_step
+    assert "Python 3.9" in raised.value.hint
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ END
             with scripted(hosts, monkeypatch, body.replace("END", end), WANTED=wanted) as channel:
                 with pytest.raises(RefusedError, match="no space left on this host") as raised:
                     prepare(channel, wish(), bundle, ignore_progress)
-                assert "free space" in raised.value.next_step
+                assert "free space" in raised.value.hint
 
 
 # --- the real agent ---------------------------------------------------------------------------------------------
@@ -302,12 +302,13 @@ def test_an_answer_out_of_turn_is_named(hosts: Hosts, monkeypatch: pytest.Monkey
         inspect(channel, Inspect())
 
 
-def test_refusals_name_a_next_step() -> None:
+def test_refusals_say_what_to_do() -> None:
     from fleet.remote.job import refusal
     from provision.model import Host
     from train.agent.records import Refusal
 
     host = Host("worker-0", "h", 22, "me", "", "", "h")
     for kind in Refusal:
-        assert refusal(host, Refused(kind, "why")).next_step
-        assert refusal(host, Refused(kind, "why", "do this")).next_step == "do this"
+        error = refusal(host, Refused(kind, "why"))
+        assert error.next_step or error.hint
+        assert refusal(host, Refused(kind, "why", "do this")).hint == "worker-0 suggests: do this"

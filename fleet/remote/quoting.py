@@ -1,0 +1,17 @@
+"""What a host reports, as one line of bounded length. A host may be broken, or in the hands of somebody else."""
+
+from __future__ import annotations
+
+LONGEST = 600  # characters
+
+
+def one_line(text: str, longest: int = LONGEST) -> str:
+    """Return `text` without line breaks and control characters, which are escaped, and cut if it is longer.
+
+    Args:
+        text: From a host.
+        longest: Number of characters that are kept.
+    """
+    kept = " ".join(text[: 2 * longest].split())
+    line = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in kept)
+    return line if len(line) <= longest and len(text) <= 2 * longest else f"{line[: longest - 1]}…"
