@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.soak import faults
+from tests.soak import faults, fuzz
 
 
 def main() -> int:
@@ -24,8 +24,19 @@ def main() -> int:
     one.add_argument("--minutes", type=float, default=60.0, help="length of the long job; 0: none [default: 60]")
     one.add_argument("--lanes", type=int, default=2, help="histories that run side by side [default: 2]")
     one.add_argument("--keep", type=Path, default=None, help="directory for the output of violations")
+    other = campaigns.add_parser(
+        "fuzz",
+        help="arbitrary and damaged bytes for everything that reads from a network or a host",
+        description="Send damaged input to every parser and listener; check that true peers are served afterwards.",
+    )
+    other.add_argument("--seed", type=int, default=None, help="seed of the first pass [default: random]")
+    other.add_argument("--minutes", type=float, default=30.0, help="length [default: 30]")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
+    if options.campaign == "fuzz":
+        passes = fuzz.run(seed, options.minutes, lambda line: print(line, flush=True))
+        print(f"{passes} passes from seed {seed}: nothing found")
+        return 0
     keep = options.keep or Path(tempfile.mkdtemp(prefix="fleet-soak-"))
     campaign = faults.Campaign(seed, options.histories, options.minutes, options.lanes, keep)
     return 1 if campaign.run() else 0

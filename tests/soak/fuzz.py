@@ -1,0 +1,376 @@
+"""The campaign `fuzz`: arbitrary and damaged bytes for everything that reads from a network or from a host."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import resource
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from io import BytesIO
+from typing import Any, cast
+
+from fleet.console.jsonl import JsonSink
+from fleet.console.sentences import sentence
+from fleet.events import Event
+from tests.program import wait_for
+from tests.unit.agent.test_links import Net, joined
+from tests.unit.agent.test_reach import Site
+from train.agent import records
+from train.agent.errors import RefusedError
+from train.agent.gate import Facts
+from train.agent.link import ChiefGreeting, LinkError, PeerGreeting, port_owner, port_question
+from train.agent.orders import Leads, Message, Order, Part, Report, Source, Stage, from_wire, to_wire
+from train.agent.records import Entry, EntryKind, Exit, MalformedRecordError, Member, decode, encode
+from train.agent.snapshot import Item, Kind, Manifest, Snapshot, decode_manifest, digest_of, encode_manifest
+from train.agent.store import Receiver, check_entries
+from train.agent.strict_json import JsonError, parse_object
+from train.rendezvous.meeting import Party
+from train.rendezvous.tcp import meet_at
+
+GROWTH_MAX = 192 << 20  # bytes that a process may grow by
+_SECRET = b"s" * 32
+_RANK_0 = """
+import sys
+from train.rendezvous.meeting import Party
+from train.rendezvous.tcp import meet_at
+meeting = meet_at("127.0.0.1", int(sys.argv[1]), Party(0, 2), "secret", 300)
+print(meeting.gather("hello", {}, 60), flush=True)
+meeting.close()
+"""
+_ODD: list[Any] = [
+    None, True, False, 0, -1, 1 << 62, 1 << 63, 10**30, 1e308, float("inf"), float("nan"), "", "\ud800", "\udc80",
+    "\0", "é", "../..", "/etc/passwd", "x" * 5000, "\x1b[2J\nnext: x", [], {}, [[]], {"a": {"b": []}}, ["x"] * 50,
+]  # fmt: skip
+
+
+class Mangler:
+    """Makes bytes that are close to right, and bytes that are not.
+
+    Args:
+        seed: The same seed makes the same bytes.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def anything(self) -> bytes:
+        """Return bytes of any kind."""
+        make = self.random.choice([self._noise, self._nested, self._numbers, self._text])
+        return make()
+
+    def _noise(self) -> bytes:
+        return self.random.randbytes(self.random.choice([0, 1, 7, 100, 5000, 70_000]))
+
+    def _nested(self) -> bytes:
+        count = self.random.choice([10, 1000, 4000, 60_000])
+        return self.random.choice([b"[", b'{"a":', b"[{", b'[["']) * count + b"\n"
+
+    def _numbers(self) -> bytes:
+        return b'{"hello":%s}\n' % self.random.choice([b"9" * 4000, b"1e999", b"NaN", b"-0", b"1" + b"0" * 3000])
+
+    def _text(self) -> bytes:
+        return json.dumps(self.random.choice(_ODD)).encode() + b"\n"
+
+    def damage(self, line: bytes) -> bytes:
+        """Return a valid line of JSON with some change to its bytes or to its values."""
+        if self.random.random() < 0.6:
+            with contextlib.suppress(ValueError):
+                return json.dumps(self.change(json.loads(line))).encode() + b"\n"
+        data = bytearray(line)
+        for _ in range(self.random.randint(1, 4)):
+            at = self.random.randrange(len(data) + 1)
+            data[at : at + self.random.randint(0, 3)] = self.random.randbytes(self.random.randint(0, 3))
+        return bytes(data)
+
+    def change(self, value: Any) -> Any:
+        """Return a JSON value in which something is replaced."""
+        if isinstance(value, (dict, list)) and value and self.random.random() < 0.8:
+            keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+            key = self.random.choice(keys)
+            copy = dict(value) if isinstance(value, dict) else list(value)
+            copy[key] = self.change(value[key])
+            return copy
+        return self.random.choice(_ODD)
+
+
+# --- functions that parse -----------------------------------------------------------------------------------------
+
+
+def _samples() -> list[bytes]:
+    member = Member("worker-1", "10.0.0.2", 2222, 4000)
+    done = Exit(code=1)
+    result = records.JobResult("j", 1, records.Outcome.FAILED, 1.0, "worker-1", "x", {"worker-1": done})
+    progress = records.Progress("worker-1", 1, 1.0, 1, 2, 3, 4, {"loss": 0.5}, 2.0)
+    usage = records.Usage("worker-1", 1.0, 50.0, 1 << 20, [records.GpuUse(0, 1.0, 2)])
+    found: list[records.Record] = [
+        records.Hello("a", "3.11", 1, "127.0.0.1"),
+        records.Want(["0" * 64], 5),
+        records.Prepared("worker-1", member, "p", {"python": "3"}, [records.Gpu(0, "T4", 1, "5")], 1, 1, "h", "w"),
+        records.Refused(records.Refusal.BUSY, "busy", job="j"),
+        records.BootstrapStep("downloading", "x", 1, 2),
+        records.Tried(1.0, True, done, ["x"]),
+        records.Invitation("f", [Entry("a", EntryKind.FILE)], _commit(member)),
+        records.Stopped(True, True),
+        records.JobReport("j", "f", "worker-1", 1, records.Phase.EXITED, True, 1.0, ["x"], [member], 5, done, result,
+                          progress, usage),
+        records.TaskState("worker-1", 1, records.Phase.EXITED, 1.0, 5, done),
+        records.AttemptEnded("worker-1", 1, 1.0, "worker-1", "x", {"worker-1": done}, 1.0),
+        records.Stalled("worker-1", 1, 1.0, "S", "stack", ["socket"]),
+        records.Notice("worker-1", 1, 1.0, "text"),
+        progress, usage, result,
+        records.Log("worker-1", 1, 0, 5),
+        records.Beat(1.0),
+        records.End(),
+    ]  # fmt: skip
+    return [encode(record) for record in found]
+
+
+def _commit(member: Member) -> records.Commit:
+    return records.Commit("j", "worker-1", [member], "00", ["x"], {"A": "b"}, {})
+
+
+_EVENTS = (
+    records.TaskState,
+    records.AttemptEnded,
+    records.Stalled,
+    records.Notice,
+    records.Progress,
+    records.Usage,
+    records.JobResult,
+)
+
+
+def fuzz_records(mangler: Mangler, rounds: int) -> None:
+    """Records of hosts: refused, or shown and encoded again."""
+    samples = _samples()
+    for _ in range(rounds):
+        line = mangler.damage(mangler.random.choice(samples)) if mangler.random.random() < 0.8 else mangler.anything()
+        try:
+            record = decode(line)
+        except MalformedRecordError:
+            continue
+        encode(record)
+        if isinstance(record, _EVENTS):
+            event = cast("Event", record)
+            sentence(event)
+            JsonSink(BytesIO()).emit(event)
+
+
+def fuzz_messages(mangler: Mangler, rounds: int) -> None:
+    """Messages of other agents that know the secret."""
+    member = Member("worker-1", "10.0.0.2", 2222, 4000)
+    snapshot = Snapshot(1, 2, "d")
+    order = Order(1, "worker-0", 1, Stage.GO, [Part("worker-1", "worker-1")], [member], snapshot=snapshot)
+    report = Report("worker-1", reached={"worker-0": ""}, exit=Exit(1), facts=Facts({"python": "3"}, ["T4"], 5))
+    messages: list[Message] = [order, report._replace(source=Source("a", 1)), Leads(1, "worker-0")]
+    for _ in range(rounds):
+        message: Message = mangler.random.choice(messages)
+        with contextlib.suppress(MalformedRecordError, JsonError):
+            values = parse_object(json.dumps(_deep(mangler, to_wire(message))).encode(), 1 << 20)
+            heard = from_wire(values)
+            if heard is not None:
+                json.dumps(to_wire(heard)).encode()
+
+
+def _deep(mangler: Mangler, values: dict[str, Any]) -> dict[str, Any]:
+    (name,) = values
+    return {name: mangler.change(values[name])}
+
+
+def fuzz_manifests(mangler: Mangler, rounds: int) -> None:
+    """Manifests of checkpoints from other hosts."""
+    items = [
+        Item("a", Kind.FOLDER, 0o755),
+        Item("a/x", Kind.FILE, 0o644, 5, 10**18, "0" * 64),
+        Item("b", Kind.LINK, 0o777, content="a/x"),
+    ]
+    whole = encode_manifest(Manifest(Snapshot(1, 1, digest_of(items)), "worker-0", "o", tuple(items)))
+    assert decode_manifest(whole).items == tuple(items)
+    for _ in range(rounds):
+        data = mangler.damage(whole) if mangler.random.random() < 0.8 else mangler.anything()
+        with contextlib.suppress(Exception):
+            parts = json.loads(data)  # with the digest that fits, as a hostile host would send it
+            rows = [Item(*row) for row in parts[3]]
+            parts[0] = [1, 1, digest_of([row._replace(kind=Kind(row.kind)) for row in rows])]
+            data = json.dumps(parts).encode()
+        with contextlib.suppress(ValueError):
+            for item in decode_manifest(data).items:
+                assert ".." not in item.path.split("/"), item
+                assert not item.mode & ~0o777, item
+
+
+def fuzz_bundles(mangler: Mangler, rounds: int, folder: str) -> None:
+    """Entries of bundles, and the stream of their contents."""
+    content = b"hello"
+    entries = [Entry("a", EntryKind.FOLDER), Entry("a/x", EntryKind.FILE, size=5, sha256=sha256(content).hexdigest())]
+    request = records.Prepare("j", "f", "worker-0", entries, "a")
+    for _ in range(rounds):
+        with contextlib.suppress(MalformedRecordError, RefusedError):
+            changed = records.build(records.Prepare, _deep(mangler, {"p": records.to_dict(request)})["p"])
+            check_entries(changed.entries)
+        receiver = Receiver(folder, [(entries[1].sha256, 5)])
+        with contextlib.suppress(RefusedError):
+            receiver.feed(mangler.damage(zlib.compress(content)))
+            receiver.finish()
+        receiver.close()
+
+
+def fuzz_proofs(mangler: Mangler, rounds: int) -> None:
+    """Both sides of the handshake between agents, and the answers on task ports."""
+    nonce = b"n" * 16
+    for _ in range(rounds):
+        chief = ChiefGreeting(_SECRET, "job", 0, nonce)
+        peer = PeerGreeting(_SECRET, "job", 0, "worker-1", nonce)
+        lines = [peer.first()]
+        with contextlib.suppress(LinkError):
+            answer, _ = chief.take(_perhaps(mangler, lines[0]))
+            proof, ours = peer.take(_perhaps(mangler, answer))
+            _, theirs = chief.take(_perhaps(mangler, proof))
+            assert theirs is not None
+            for _ in range(3):
+                theirs.open(_perhaps(mangler, ours.seal({"beat": 1})))
+        with contextlib.suppress(LinkError):
+            port_owner(_SECRET, "job", 1, "worker-0", nonce, mangler.damage(b'{"task":"worker-1","proof":"00"}\n'))
+
+
+def _perhaps(mangler: Mangler, line: bytes) -> bytes:
+    choice = mangler.random.random()
+    return line if choice < 0.5 else mangler.damage(line) if choice < 0.85 else mangler.anything()
+
+
+# --- processes that listen ----------------------------------------------------------------------------------------
+
+
+def _say(mangler: Mangler, port: int, greeting: bytes) -> socket.socket:
+    """Connect and send a few lines, of which some may be right."""
+    stranger = socket.create_connection(("127.0.0.1", port), timeout=10)
+    with contextlib.suppress(OSError):
+        for _ in range(mangler.random.randint(1, 3)):
+            stranger.sendall(_perhaps(mangler, greeting))
+    return stranger
+
+
+def _hello(job: str, attempt: int, task: str) -> bytes:
+    return PeerGreeting(_SECRET, job, attempt, task, b"n" * 16).first()
+
+
+def fuzz_links(mangler: Mangler, rounds: int) -> None:
+    """The link port of an agent; two true agents stay linked."""
+    net = Net()
+    try:
+        leader, _ = joined(net)
+        for number in range(rounds):
+            with _say(mangler, net.port("worker-0"), _hello("job", 0, "worker-1")):
+                net.pass_time(0.003)
+            if number % 50 == 49:
+                leader.send("worker-1", {"number": number})
+                net.until(lambda number=number: net.count("message", "worker-1", "worker-0", {"number": number}) == 1)  # type: ignore[misc]
+        leader.send("worker-1", {"last": 1})
+        net.until(lambda: net.count("message", "worker-1", "worker-0", {"last": 1}) == 1)
+    finally:
+        net.close()
+
+
+def fuzz_task_ports(mangler: Mangler, rounds: int) -> None:
+    """The listener on a task's port; a true visitor is answered afterwards."""
+    site = Site()
+    try:
+        port = site.door()
+        question = port_question("job", 1, "worker-0", b"n" * 16)
+        for _ in range(rounds):
+            with _say(mangler, port, question):
+                site.loop.after("test", 0.002, lambda: None)
+                site.loop.turn()
+        assert site.visit(port) == {"worker-1": ""}
+    finally:
+        for close in site.closing:
+            close()
+        site.loop.close()
+
+
+def fuzz_rendezvous(mangler: Mangler, rounds: int) -> None:
+    """Rank 0 of a rendezvous, in a process of its own; a true participant gets in afterwards."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    with _program(_RANK_0, port) as process:
+        wait_for("rank 0", lambda: _is_open(port))
+        held = []
+        for number in range(rounds):
+            stranger = _say(mangler, port, _hello("rendezvous", 0, "1"))
+            if number % 4:
+                stranger.close()
+            else:
+                held.append(stranger)
+        memory = _memory(process.pid)
+        meeting = meet_at("127.0.0.1", port, Party(1, 2), "secret", 60)
+        assert meeting.gather("hello", {}, 60) == [{}, {}]
+        meeting.close()
+        assert process.wait(60) == 0
+        for one in held:
+            one.close()
+        assert memory < GROWTH_MAX, f"{memory} bytes"
+
+
+def _is_open(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def _memory(pid: int) -> int:
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+@contextlib.contextmanager
+def _program(text: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", text, *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+# --- the campaign -------------------------------------------------------------------------------------------------
+
+Target = Callable[[Mangler, int], None]
+TARGETS: dict[str, tuple[Target, int]] = {  # with rounds of one pass
+    "records": (fuzz_records, 3000),
+    "messages": (fuzz_messages, 3000),
+    "manifests": (fuzz_manifests, 2000),
+    "proofs": (fuzz_proofs, 600),
+    "links": (fuzz_links, 80),
+    "task ports": (fuzz_task_ports, 150),
+    "rendezvous": (fuzz_rendezvous, 150),
+}
+
+
+def run(seed: int, minutes: float, report: Callable[[str], None]) -> int:
+    """Fuzz all targets, each with the next seeds, for some time; return how many passes were made.
+
+    Raises:
+        Exception: what a target raised; the last line that was reported names target and seed.
+    """
+    until = time.monotonic() + 60 * minutes
+    passes = 0
+    before = _memory_peak()
+    while passes == 0 or time.monotonic() < until:
+        for name, (target, rounds) in TARGETS.items():
+            report(f"{name}, seed {seed + passes}")
+            target(Mangler(seed + passes), rounds)
+        passes += 1
+    grown = _memory_peak() - before
+    assert grown < GROWTH_MAX, f"this process grew by {grown} bytes"
+    return passes
+
+
+def _memory_peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,25 @@
+"""Damaged bytes for everything that reads from a network or from a host; the long run is `./scripts/soak fuzz`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak import fuzz
+from tests.soak.fuzz import GROWTH_MAX, TARGETS, Mangler
+
+_SEED = 20261122
+_LIGHT = 4  # of the rounds of a pass, one in so many
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_damaged_input_is_refused_and_a_true_peer_is_served_afterwards(name: str) -> None:
+    target, rounds = TARGETS[name]
+    before = fuzz._memory_peak()
+    target(Mangler(_SEED), rounds // _LIGHT)
+    assert fuzz._memory_peak() - before < GROWTH_MAX
+
+
+def test_damaged_bundles_are_refused(tmp_path: Path) -> None:
+    fuzz.fuzz_bundles(Mangler(_SEED), 100, str(tmp_path))
