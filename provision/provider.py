@@ -86,6 +86,13 @@ class Provider(Protocol):
     def check(self, spec: FleetSpec) -> None:
         """Raise ProviderError if `spec` cannot be made here, before anything is touched."""
 
+    def completed(self, spec: FleetSpec) -> FleetSpec:
+        """Return `spec` with what only the provider knows of it, such as the GPUs of a machine type.
+
+        Raises:
+            ProviderError: it cannot be asked.
+        """
+
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
         """What making the instances `names` of fleet `spec` would cost, and where they would stand.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fleet.commands.wanted import cloud_of
 from fleet.errors import CredentialsError, FleetError, NotReadyError
 from fleet.events import Checked, Sink
 from fleet.ports import Ports
@@ -40,7 +41,7 @@ def run(request: DoctorRequest, ports: Ports, sink: Sink) -> DoctorSummary:
         CredentialsError: it does not know the caller.
         NotReadyError: something else is missing.
     """
-    cloud = CloudSpec(project=request.settings.project or "", endpoint=request.settings.endpoint or "")
+    cloud = cloud_of(request.settings, CloudSpec()) if request.provider == "gce" else CloudSpec()
     with translated():
         findings = ports.provider(request.provider, cloud, keep=False).doctor()
     for finding in findings:

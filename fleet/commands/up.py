@@ -17,7 +17,7 @@ from fleet.commands.mend import rejoin
 from fleet.commands.reach import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
 from fleet.commands.repair import at_rest
 from fleet.commands.trust import trust
-from fleet.commands.wanted import UpRequest, wanted
+from fleet.commands.wanted import GPU_PACKAGES, PACKAGES, UpRequest, wanted
 from fleet.config import for_fleet
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, UsageError
 from fleet.events import Level, Note, Quoted, Sink
@@ -58,12 +58,12 @@ def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
     """
     folder = ports.store.fleet(request.fleet)
     record = folder.read() if folder.exists() else None
-    agreed = _agreed(request, wanted(request, record), record, ports, sink)
+    agreed = _agreed(request, _wanted(request, record, ports), record, ports, sink)
     if request.dry_run:
         return UpSummary(request.fleet)
     with ports.store.lock(request.fleet, "up"):
         record = folder.read() if folder.exists() else None
-        spec = wanted(request, record)
+        spec = _wanted(request, record, ports)
         provider = ports.provider(spec.provider, spec.cloud)
         before = at_rest(spec.name, provider, ports)
         _check_known(folder, before)
@@ -74,6 +74,19 @@ def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
                 again=Again({}, "up"),
             )
         return _Up(request, spec, folder, provider, ports, sink).run(record, before, steps)
+
+
+def _wanted(request: UpRequest, record: FleetRecord | None, ports: Ports) -> FleetSpec:
+    """The spec that the user means, with what its provider adds to it."""
+    spec = wanted(request, record)
+    if record is not None or spec.cloud is None:
+        return spec
+    provider = ports.provider(spec.provider, spec.cloud, keep=False)
+    with translated():
+        provider.check(spec)
+        completed = provider.completed(spec)
+    gpus = completed.cloud.gpus if completed.cloud else 0
+    return replace(completed, packages=GPU_PACKAGES) if gpus and spec.packages == PACKAGES else completed
 
 
 def _agreed(

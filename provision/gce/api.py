@@ -161,6 +161,15 @@ class Api:
             credentials.refresh(Request())  # type: ignore[no-untyped-call]
         return credentials, project or ""
 
+    def authenticate(self) -> None:
+        """Obtain credentials, if that was not done before.
+
+        Raises:
+            RefusedError: there are none, or they are not accepted.
+            ApiError: nobody answers.
+        """
+        _ = self._credentials
+
     @cached_property
     def project(self) -> str:
         """The project of all calls.
@@ -298,10 +307,13 @@ class Api:
         found = self._aggregated("AcceleratorTypesClient", "accelerator_types", filter=f"name={name}")
         return [last(item["zone"]) for item in found if item.get("zone")]
 
+    def machine_types(self, name: str) -> list[Json]:
+        """The machine type of this name, once for each zone that has it."""
+        return self._aggregated("MachineTypesClient", "machine_types", filter=f"name={name}")
+
     def machine_zones(self, name: str) -> list[str]:
         """Zones that have machines of this type."""
-        found = self._aggregated("MachineTypesClient", "machine_types", filter=f"name={name}")
-        return [last(item["zone"]) for item in found if item.get("zone")]
+        return [last(item["zone"]) for item in self.machine_types(name) if item.get("zone")]
 
     def image(self, path: str) -> Json:
         """The image that ``projects/P/global/images/family/F`` or ``projects/P/global/images/I`` names."""

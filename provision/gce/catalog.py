@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from types import MappingProxyType
+from typing import Any
 
 from provision.gce.geography import is_region, is_zone
 from provision.gce.networks import network_of, subnetwork_of
@@ -30,6 +32,15 @@ MAX_DURATION_MAX_S = 120 * 24 * 3600
 _MACHINE_TYPE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+", re.ASCII)
 _CUSTOM = re.compile(r"(?:[a-z][a-z0-9]*-)?custom(?:-[a-z]+)?-([1-9][0-9]*)-([1-9][0-9]*)(?:-ext)?", re.ASCII)
 _SIZE = re.compile(r"-([1-9][0-9]*)(?:-[a-z]+)*\Z", re.ASCII)
+_TPU = re.compile(r"ct[0-9]|tpu[0-9]", re.ASCII)
+_CLOSED_DRIVER = frozenset({"p4", "p100", "v100"})
+"""GPUs older than Turing, which NVIDIA's open kernel modules do not support."""
+_SPOT_ONLY = re.compile(r"a3-highgpu-[124]g")
+"""Sold as Spot or Flex-start VMs: https://cloud.google.com/compute/docs/accelerator-optimized-machines."""
+_HYPERDISK_ONLY = re.compile(r"a4x?-|g4-|a3-ultragpu-")
+_PERSISTENT_DISK = "pd-balanced"
+_ACCELERATED = re.compile(r"[ag][0-9]+x?-", re.ASCII)
+"""The families of Compute Engine's machine types that come with GPUs, those to come included."""
 _GPU_FAMILIES = frozenset({"a2", "a3", "a4", "a4x", "g2", "g4"})
 _SHARED_CORE = MappingProxyType({"f1-micro": 1, "g1-small": 1, "e2-micro": 2, "e2-small": 2, "e2-medium": 2})
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._:/-]")
@@ -107,6 +118,12 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
             ),
             _built_in("a100-80gb", "nvidia-a100-80gb", {count: f"a2-ultragpu-{count}g" for count in (1, 2, 4, 8)}),
             _built_in("h100", "nvidia-h100-80gb", {count: f"a3-highgpu-{count}g" for count in (1, 2, 4, 8)}),
+            _built_in("h100-mega", "nvidia-h100-mega-80gb", {8: "a3-megagpu-8g"}),
+            _built_in("h200", "nvidia-h200-141gb", {8: "a3-ultragpu-8g"}),
+            _built_in("b200", "nvidia-b200", {8: "a4-highgpu-8g"}),
+            _built_in(
+                "rtx-pro-6000", "nvidia-rtx-pro-6000", {count: f"g4-standard-{48 * count}" for count in (1, 2, 4, 8)}
+            ),
         )
     }
 )
@@ -124,7 +141,9 @@ def find_gpu(text: str) -> tuple[Gpu, int]:
     name, colon, number = text.strip().lower().partition(":")
     gpu = next((one for one in GPUS.values() if name in {one.short, one.accelerator}), None)
     if gpu is None:
-        raise ValueError(f"{name or text!r} is not a GPU type known here; known are {', '.join(GPUS)}")
+        near = get_close_matches(name.removeprefix("nvidia-").removeprefix("tesla-"), GPUS, n=1, cutoff=0.5)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"{name or text!r} is not a known GPU type; {meant}known are {', '.join(GPUS)}")
     if not colon:
         return gpu, gpu.counts[0]
     if not number.isascii() or not number.isdigit() or int(number) not in gpu.counts:
@@ -155,7 +174,73 @@ def resolved(cloud: CloudSpec) -> CloudSpec:
     cloud = _with_gpus(cloud)
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
     cloud = replace(cloud, machine_type=machine_type)
+    if cloud.disk_type == _PERSISTENT_DISK and _HYPERDISK_ONLY.match(machine_type):
+        cloud = replace(cloud, disk_type="hyperdisk-balanced")
     return replace(cloud, image=cloud.image or DEFAULT_IMAGE[has_gpus(cloud)])
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why something that exists cannot be rented as it is asked for.
+
+    Attributes:
+        sentence: What is wrong.
+        hint: What to change.
+        next_step: Commands that help, one a line.
+        again: Options of ``fleet up`` to change; None: no repetition helps.
+    """
+
+    sentence: str
+    hint: str
+    next_step: str = ""
+    again: Mapping[str, str | bool | None] | None = None
+
+
+def refusal(cloud: CloudSpec) -> Refusal | None:
+    """Return why instances like `cloud`, which is resolved, are not sold or cannot work; None if they can."""
+    gpu = gpu_of(cloud)
+    if _TPU.match(cloud.machine_type):
+        return Refusal(
+            f"{cloud.machine_type} is a machine type with TPUs, which fleet does not support",
+            hint="choose a machine type with GPUs, --gpu, or without accelerators",
+        )
+    if gpu is not None and gpu.short in _CLOSED_DRIVER and cloud.image == GPU_IMAGE:
+        return Refusal(
+            f"the default image does not support the {gpu.short.upper()}: it has NVIDIA's open kernel modules, "
+            "which need a Turing GPU (T4) or a newer one",
+            hint=f"choose a newer GPU, or name an image with the proprietary driver for the {gpu.short.upper()}: "
+            "--image projects/PROJECT/global/images/IMAGE",
+            next_step="gcloud compute images list --project deeplearning-platform-release --no-standard-images "
+            "--show-deprecated",
+            again={"--gpu": "t4"},
+        )
+    if _SPOT_ONLY.fullmatch(cloud.machine_type) and not cloud.spot:
+        return Refusal(
+            f"{cloud.machine_type} is not sold on demand; Compute Engine sells it as a spot instance only",
+            hint="rent it as a spot instance, or take all 8 GPUs of a machine: --gpu h100:8",
+            again={"--spot": True},
+        )
+    return None
+
+
+def may_bring_gpus(cloud: CloudSpec) -> bool:
+    """Return whether only Compute Engine knows if the machine type of `cloud` comes with GPUs."""
+    return not cloud.gpus and _ACCELERATED.match(cloud.machine_type) is not None
+
+
+def with_accelerators(cloud: CloudSpec, accelerators: Sequence[Mapping[str, Any]]) -> CloudSpec:
+    """Return `cloud` with the GPUs that Compute Engine says its machine type comes with.
+
+    Args:
+        cloud: Resolved.
+        accelerators: ``accelerators`` of the machine type in REST's JSON.
+    """
+    if not accelerators:
+        return cloud
+    kind = str(accelerators[0].get("guestAcceleratorType", ""))
+    count = int(accelerators[0].get("guestAcceleratorCount", 0))
+    image = GPU_IMAGE if cloud.image == CPU_IMAGE else cloud.image
+    return replace(cloud, gpu=kind, gpus=count, image=image)
 
 
 def has_gpus(cloud: CloudSpec) -> bool:
@@ -193,6 +278,8 @@ def _with_gpus(cloud: CloudSpec) -> CloudSpec:
         if cloud.gpus:
             raise ValueError(f"{cloud.gpus} GPUs are asked for, but not of which type; known are {', '.join(GPUS)}")
         return _with_built_in(cloud)
+    if cloud.gpus and cloud.machine_type and gpu_of(cloud) is None and _ACCELERATED.match(cloud.machine_type):
+        return cloud  # as Compute Engine said
     gpu, count = find_gpu(f"{cloud.gpu}:{cloud.gpus}" if cloud.gpus else cloud.gpu)
     brought = _brought(cloud.machine_type)
     if not cloud.gpus and brought is not None and brought[0] is gpu:
@@ -318,6 +405,7 @@ def _network(text: str) -> str:
 def _accelerator_size(machine_type: str) -> int | None:
     """Number of vCPUs of a machine type that is named by its GPUs, where that is known."""
     known = {"a2-highgpu": 12, "a2-ultragpu": 12, "a2-megagpu": 6, "a3-highgpu": 26, "a3-megagpu": 26}
+    known |= {"a3-ultragpu": 28, "a4-highgpu": 28}
     series, _, size = machine_type.rpartition("-")
     if series not in known or not size.endswith("g") or not size[:-1].isdigit():
         return None

@@ -17,6 +17,7 @@ from provision.gce.prices import PRICED_AT, price
 from provision.gce.quota import problems
 from provision.gce.reading import zone_of
 from provision.model import CloudSpec, Finding, FleetSpec, Offer, Quote
+from provision.provider import ProviderError
 
 PERMISSIONS = (
     "compute.disks.create",
@@ -124,27 +125,89 @@ def _within_quota(
     return left, short
 
 
-def doctor(account: Account) -> list[Finding]:
-    """Credentials, project, API, permissions, quota for GPUs, gcloud: what was found of each."""
-    try:
-        found = [Finding("project", True, f"calls go to project {account.api.project}")]
-        project = account.api.get_project()
-    except RefusedError as error:
-        return [_missing("credentials", error.diagnosis)]
-    except ApiError as error:
-        told = diagnose(error.failures, project=account.api.project, place="", doing="look at the project")
-        return [_missing("project", told)]
-    found.insert(0, Finding("credentials", True, "Google Cloud accepts them"))
-    found.append(Finding("API", True, "the Compute Engine API is enabled"))
-    found += _permissions(account)
-    found.append(_gpus(account, project))
+def doctor(account: Account, cloud: CloudSpec) -> list[Finding]:
+    """Check all that `fleet up` needs, as far as it can be checked; no failure hides what comes after it.
+
+    Args:
+        account: Whose fleets they would be.
+        cloud: What would be rented; resolved.
+    """
+    found = [
+        _finding(account, "credentials", lambda: _credentials(account)),
+        _finding(account, "project", lambda: f"calls go to project {account.api.project}"),
+    ]
+    if all(one.ok for one in found):
+        project: Json = {}
+        found.append(_finding(account, "API", lambda: _api(account, project)))
+        if project:
+            found += _permissions(account)
+            found.append(_finding(account, "network", lambda: _network(account, cloud)))
+            found.append(_finding(account, "image", lambda: f"{account.api.image(cloud.image)['name']} can be used"))
+            found.append(_gpus(account, project))
+            found.append(_finding(account, "regional quota", lambda: _regional(account, cloud)))
+    found.append(_finding(account, "address", lambda: _address(account, cloud)))
     gcloud = shutil.which("gcloud")
-    found.append(
-        Finding("gcloud", True, f"{gcloud}, for --iap")
-        if gcloud
-        else Finding("gcloud", True, "not installed; only --iap wants it")
-    )
+    needed = "not installed; only --iap needs it"
+    found.append(Finding("gcloud", bool(gcloud) or cloud.external, f"{gcloud}, for --iap" if gcloud else needed))
     return found
+
+
+def _finding(account: Account, subject: str, check: Callable[[], str]) -> Finding:
+    """Return what `check` returns as a finding, or why it could not be done."""
+    try:
+        return Finding(subject, True, check())
+    except RefusedError as error:
+        return _missing(subject, error.diagnosis)
+    except ApiError as error:
+        told = diagnose(error.failures, project=_project(account), place="", doing=f"check the {subject}")
+        # Credentials that cannot be verified because nothing answers are not bad credentials.
+        return _missing("connection" if subject == "credentials" and not error.status else subject, told)
+    except ProviderError as error:
+        sentence = f"{error.sentence}: {error.cause}" if error.cause else error.sentence
+        return Finding(subject, False, sentence, error.next_step, error.hint)
+
+
+def _project(account: Account) -> str:
+    """Return the project, or a placeholder if none is known."""
+    try:
+        return account.api.project
+    except (ApiError, RefusedError):
+        return "(unknown)"
+
+
+def _credentials(account: Account) -> str:
+    account.api.authenticate()
+    return "Google Cloud accepts them"
+
+
+def _api(account: Account, project: Json) -> str:
+    project.update(account.api.get_project())
+    return "the Compute Engine API is enabled"
+
+
+def _network(account: Account, cloud: CloudSpec) -> str:
+    account.api.network(cloud.network)
+    return f"{cloud.network} exists"
+
+
+def _regional(account: Account, cloud: CloudSpec) -> str:
+    """Return in which regions the quotas have room for one instance.
+
+    Raises:
+        ProviderError: in none.
+    """
+    project, regions = account.api.together(account.api.get_project, account.api.regions)
+    quotas = _Quotas(account.api.project, project, regions)
+    names = [str(one["name"]) for one in regions]
+    room = [name for name in names if not quotas.problems(cloud, 1, name)]
+    if not room and names:
+        raise_told(quotas.problems(cloud, 1, names[0])[0])
+    return f"room for {describe(cloud)} in {len(room)} of {len(names)} regions"
+
+
+def _address(account: Account, cloud: CloudSpec) -> str:
+    sources = ssh_sources(account, cloud)
+    return f"SSH would be open to {', '.join(sources)}" if sources else "of no importance: no rule would name it"
 
 
 def _missing(subject: str, told: Diagnosis) -> Finding:

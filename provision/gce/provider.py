@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from provision.gce import creation, deadline, deletion, expiry, firewall, preflight
 from provision.gce.account import Account
 from provision.gce.api import Api, Json, Timing, is_loopback
-from provision.gce.catalog import resolved
+from provision.gce.catalog import may_bring_gpus, refusal, resolved, with_accelerators
 from provision.gce.deletion import Stray
 from provision.gce.fates import fates
 from provision.gce.reading import addresses, in_order, instance, our_name, zone_of
@@ -41,6 +41,7 @@ class GceProvider:
         self, owner: str, user: str, journal: Journal, cloud: CloudSpec, timing: Timing | None = None
     ) -> None:
         api = Api(cloud.project, cloud.endpoint, timing or Timing())
+        self._cloud = cloud
         host = _NETWORK.search(cloud.network)
         self._account = Account(
             api, journal, owner, user, host_project=host[1] if host and host[1] != cloud.project else ""
@@ -59,6 +60,10 @@ class GceProvider:
             raise ProviderError("usage", f"A fleet has 1 worker or more, not {spec.workers}")
         if spec.workers > WORKERS_MAX:
             raise ProviderError("usage", f"A fleet has at most {WORKERS_MAX} workers, {spec.workers} are asked for")
+        if (refused := refusal(cloud)) is not None:
+            raise ProviderError(
+                "usage", refused.sentence, hint=refused.hint, next_step=refused.next_step, again=refused.again
+            )
         _check_endpoint(cloud.endpoint)
         if not cloud.external and shutil.which("gcloud") is None:
             raise ProviderError(
@@ -67,6 +72,20 @@ class GceProvider:
                 cause="without external addresses SSH goes through Identity-Aware Proxy, which gcloud speaks",
                 hint="install it from https://cloud.google.com/sdk/docs/install, or leave --iap out",
             )
+
+    def completed(self, spec: FleetSpec) -> FleetSpec:
+        """Return `spec` with the GPUs that its machine type comes with, if only Compute Engine knows them.
+
+        Raises:
+            ProviderError: it cannot be asked.
+        """
+        cloud = resolved(spec.cloud or CloudSpec())
+        if not may_bring_gpus(cloud):
+            return spec
+        with self._account.told("look at the machine type"):
+            found = self._account.api.machine_types(cloud.machine_type)
+        accelerators = next((one["accelerators"] for one in found if one.get("accelerators")), ())
+        return replace(spec, cloud=with_accelerators(cloud, accelerators))
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
         """Zones in the order in which they will be tried, and prices; quotas and settings are looked at.
@@ -79,7 +98,7 @@ class GceProvider:
 
     def doctor(self) -> Sequence[Finding]:
         """Credentials, project, API, permissions, quota: all that is needed, and what mends what is missing."""
-        return preflight.doctor(self._account)
+        return preflight.doctor(self._account, resolved(self._cloud))
 
     # --- instances --------------------------------------------------------------------------------------------
 

@@ -105,7 +105,12 @@ def _cpu_metrics(machine_type: str, spot: bool) -> tuple[str, ...]:
 
 def _problem(need: _Need, quotas: Mapping[str, tuple[float, float]], region: str, project: str) -> Diagnosis | None:
     known = [metric for metric in need.metrics if metric in quotas]
-    if not known or not need.amount or any(_free(quotas[metric]) >= need.amount for metric in known):
+    # One that is not listed, as those of new families are not, has room.
+    if (
+        len(known) < len(need.metrics)
+        or not need.amount
+        or any(_free(quotas[metric]) >= need.amount for metric in known)
+    ):
         return None
     metric = max(known, key=lambda one: _free(quotas[one]))
     if _free(quotas[metric]) <= 0:

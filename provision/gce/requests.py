@@ -207,7 +207,7 @@ def _scheduling(cloud: CloudSpec) -> dict[str, Any]:
 def _accelerators(cloud: CloudSpec) -> dict[str, Any]:
     """Only those that are attached: the others come with the machine type."""
     gpu = gpu_of(cloud)
-    if not cloud.gpus or (gpu is not None and gpu.built_in):
+    if not cloud.gpus or gpu is None or gpu.built_in:
         return {}
     return {"guestAccelerators": [{"acceleratorType": cloud.gpu, "acceleratorCount": cloud.gpus}]}
 

@@ -78,6 +78,10 @@ class LocalProvider:
         account.check()
         _find_sshd()
 
+    def completed(self, spec: FleetSpec) -> FleetSpec:
+        """Return `spec`: there is nothing to add."""
+        return spec
+
     def quote(self, _spec: FleetSpec, names: Sequence[str]) -> Quote:
         """What making the instances costs: nothing is rented."""
         return Quote(len(names))

@@ -149,6 +149,8 @@ def draw(project: str, zone: str, name: str, given: Json, *, bulk: bool = False)
         raise invalid("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
     machine_type = _machine_type(given, zone, bulk)
     scheduling = complete_scheduling(given.get("scheduling", {}))
+    if machine_type.spot_only and not scheduling["preemptible"]:
+        raise bad_request(f"{machine_type.name} can be created as a Spot VM or a Flex-start VM only.")
     gpu, gpus = _gpus(project, zone, machine_type, given.get("guestAccelerators", []), bulk)
     if gpu and scheduling["onHostMaintenance"] != "TERMINATE":
         raise bad_request("Instances with guest accelerators do not support live migration.")
@@ -302,6 +304,9 @@ def _new_disk(blueprint: Blueprint, disk: Json, index: int) -> Json:
     kind = last(params.get("diskType") or "pd-standard")
     if kind not in catalog.DISK_TYPES:
         raise not_found(f"projects/{blueprint.project}/zones/{blueprint.zone}/diskTypes/{kind}")
+    accepted = blueprint.machine_type.disks or ("pd-balanced", "pd-ssd", "pd-standard")
+    if kind not in accepted:
+        raise bad_request(f"{kind} disk type cannot be used by {blueprint.machine_type.name} machine type.")
     labels = params.get("labels", {})
     check_labels(labels, f"resource.disks[{index}].initializeParams.labels")
     default = blueprint.name if index == 0 else f"{blueprint.name}-{index}"

@@ -14,9 +14,11 @@ CREATED = "2026-01-05T08:00:00.000-08:00"
 REGIONS = {
     "europe-west1": ("europe-west1-b", "europe-west1-c", "europe-west1-d"),
     "europe-west2": ("europe-west2-a", "europe-west2-b"),
-    "us-central1": ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"),
+    "us-central1": ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f", "us-central1-ai1a"),
     "us-west4": ("us-west4-a", "us-west4-b"),
 }
+AI_ZONES = ("us-central1-ai1a",)
+"""Zones with nothing but the newest accelerators."""
 ZONES = {zone: region for region, zones in REGIONS.items() for zone in zones}
 
 
@@ -30,7 +32,9 @@ class MachineType:
         memory_mb: Memory.
         gpu: Type of the GPUs it comes with; empty: none.
         gpus: How many of them.
-        zones: Where it is to be had; empty: everywhere.
+        zones: Where it is to be had; empty: everywhere but in zones for AI.
+        spot_only: It is not sold on demand.
+        disks: Types of disk that it takes; empty: all but hyperdisks.
     """
 
     name: str
@@ -39,6 +43,8 @@ class MachineType:
     gpu: str = ""
     gpus: int = 0
     zones: tuple[str, ...] = ()
+    spot_only: bool = False
+    disks: tuple[str, ...] = ()
 
     @property
     def family(self) -> str:
@@ -47,7 +53,7 @@ class MachineType:
 
     def is_in(self, zone: str) -> bool:
         """Whether it is to be had in `zone`."""
-        return not self.zones or zone in self.zones
+        return zone in self.zones if self.zones else zone not in AI_ZONES
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Accelerator:
         title: ``NVIDIA T4``.
         counts: How many of them may be attached to an N1; empty: it only comes with machine types of its own.
         max_cpus: Of the N1, for each attached one.
-        quota: Name of the quota, without ``PREEMPTIBLE_``.
+        quota: Name of the quota, without ``PREEMPTIBLE_``; empty: one that regions do not list.
         zones: Where it is to be had.
     """
 
@@ -121,6 +127,17 @@ _ALL_MACHINE_TYPES = [
         MachineType(f"a2-highgpu-{gpus}g", 12 * gpus, 87040 * gpus, "nvidia-tesla-a100", gpus, _A100_ZONES)
         for gpus in (1, 2, 4, 8)
     ),
+    *(
+        MachineType(f"a3-highgpu-{gpus}g", 26 * gpus, 239616 * gpus, "nvidia-h100-80gb", gpus, _A100_ZONES, gpus < 8)
+        for gpus in (1, 2, 4, 8)
+    ),
+    MachineType("a3-megagpu-8g", 208, 1916928, "nvidia-h100-mega-80gb", 8, _A100_ZONES),
+    MachineType(
+        "a4-highgpu-8g", 224, 4063232, "nvidia-b200", 8, ("us-central1-b", *AI_ZONES), disks=("hyperdisk-balanced",)
+    ),
+    MachineType("g4-standard-48", 48, 184320, "nvidia-rtx-pro-6000", 1, _A100_ZONES, disks=("hyperdisk-balanced",)),
+    MachineType("a9-newgpu-4g", 96, 786432, "nvidia-new-1tb", 4, _A100_ZONES),
+    MachineType("ct6e-standard-1t", 44, 458752, "ct6e", 1, ("us-central1-b",), disks=("hyperdisk-balanced",)),
 ]
 MACHINE_TYPES = {machine.name: machine for machine in _ALL_MACHINE_TYPES}
 
@@ -137,7 +154,20 @@ ACCELERATORS = {
             "NVIDIA_P100_GPUS",
             ("europe-west1-b", "europe-west1-d", "us-central1-c", "us-central1-f"),
         ),
-        Accelerator("nvidia-tesla-t4", "NVIDIA T4", (1, 2, 4), 48, "NVIDIA_T4_GPUS", tuple(ZONES)),
+        Accelerator("nvidia-h100-80gb", "NVIDIA H100 80GB", (), 0, "", _A100_ZONES),
+        Accelerator("nvidia-h100-mega-80gb", "NVIDIA H100 MEGA", (), 0, "", _A100_ZONES),
+        Accelerator("nvidia-b200", "NVIDIA B200", (), 0, "", ("us-central1-b", *AI_ZONES)),
+        Accelerator("nvidia-rtx-pro-6000", "NVIDIA RTX PRO 6000", (), 0, "", _A100_ZONES),
+        Accelerator("nvidia-new-1tb", "A GPU of tomorrow", (), 0, "", _A100_ZONES),
+        Accelerator("ct6e", "TPU v6e", (), 0, "", ("us-central1-b",)),
+        Accelerator(
+            "nvidia-tesla-t4",
+            "NVIDIA T4",
+            (1, 2, 4),
+            48,
+            "NVIDIA_T4_GPUS",
+            tuple(zone for zone in ZONES if zone not in AI_ZONES),
+        ),
         Accelerator("nvidia-tesla-v100", "NVIDIA V100", (1, 2, 4, 8), 12, "NVIDIA_V100_GPUS", _A100_ZONES),
     )
 }
@@ -155,7 +185,7 @@ IMAGES = (
 )
 
 _IMAGE_PATH = re.compile(r"projects/([^/]+)/(?:global|zones/[^/]+)/(images|images/family|imageFamilyViews)/([^/]+)")
-DISK_TYPES = ("pd-balanced", "pd-ssd", "pd-standard")
+DISK_TYPES = ("pd-balanced", "pd-ssd", "pd-standard", "hyperdisk-balanced")
 
 REGION_QUOTAS = {
     "CPUS": 1024.0,
@@ -167,7 +197,7 @@ REGION_QUOTAS = {
     "IN_USE_ADDRESSES": 256.0,
     "STATIC_ADDRESSES": 8.0,
     "INSTANCES": 6000.0,
-    **{prefix + gpu.quota: 128.0 for gpu in ACCELERATORS.values() for prefix in ("", "PREEMPTIBLE_")},
+    **{prefix + gpu.quota: 128.0 for gpu in ACCELERATORS.values() if gpu.quota for prefix in ("", "PREEMPTIBLE_")},
 }
 PROJECT_QUOTAS = {"CPUS_ALL_REGIONS": 2048.0, "GPUS_ALL_REGIONS": 256.0, "FIREWALLS": 100.0, "NETWORKS": 5.0}
 

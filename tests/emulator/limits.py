@@ -123,6 +123,8 @@ class Limits:
         if not blueprint.gpus:
             return ""
         plain = catalog.ACCELERATORS[blueprint.gpu].quota
+        if not plain:
+            return ""
         preemptible = f"PREEMPTIBLE_{plain}"
         if blueprint.spot:
             return preemptible

@@ -117,6 +117,29 @@ def test_a_doctor_names_each_permission_that_is_missing(caller: Program, emulato
     assert "compute.firewalls.create, compute.instances.create" in " ".join(ran.text.split())
 
 
+def test_a_doctor_reports_all_that_it_can_check(caller: Program, emulator: Emulator) -> None:
+    emulator.set_networks("prod-vpc")
+    emulator.set_quota("GPUS_ALL_REGIONS", 0)
+    env = {"FLEET_ADDRESS_URL": f"{emulator.url}/nothing"}
+    try:
+        ran = caller.run("doctor", "--provider", "gce", "-o", "json", env=env, code=14)
+    finally:
+        emulator.set_quota("GPUS_ALL_REGIONS", 256)
+    found = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
+    assert {subject for subject, ok in found.items() if not ok} == {"network", "GPU quota", "address"}
+    assert {"credentials", "project", "API", "permissions", "image", "regional quota"} <= found.keys()
+
+
+def test_a_doctor_without_a_project_and_without_an_answer_reports_both(caller: Program, emulator: Emulator) -> None:
+    file = credentials(caller, emulator)
+    account = json.loads(file.read_text())
+    file.write_text(json.dumps({**account, "project_id": "", "token_uri": "http://127.0.0.1:9/token"}))
+    env = {"GOOGLE_APPLICATION_CREDENTIALS": str(file), "FLEET_GCE_PROJECT": ""}
+    ran = caller.run("doctor", "--provider", "gce", "-o", "json", env=env, code=14)
+    found = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
+    assert (found["connection"], found["project"], found["address"]) == (False, False, True)
+
+
 # --- before any money ---------------------------------------------------------------------------------------------
 
 

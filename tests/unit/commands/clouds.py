@@ -62,6 +62,9 @@ class CloudProvider:
         if spec.workers > 8:
             raise ProviderError("usage", "at most 8")
 
+    def completed(self, spec: FleetSpec) -> FleetSpec:
+        return spec
+
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
         return Quote(len(names), OFFERS, priced_at="2026-11-01", delete_after_s=8 * 3600)
 
