@@ -63,7 +63,7 @@ def test_the_readme_is_followed_from_an_empty_directory(program: Program) -> Non
 def test_commands_outside_the_readme_are_known(page: Path, program: Program) -> None:
     """Inline commands name verbs and options that exist."""
     for text in re.findall(r"`(fleet [a-z][^`]*)`", page.read_text()):
-        words = shlex.split(text.replace("[", "").replace("]", ""))
+        words = shlex.split(text.partition(" | ")[0].replace("[", "").replace("]", ""))
         known = program.run(words[1], "--help").text
         own = words[2 : words.index("--")] if "--" in words else words[2:]
         for word in own:
