@@ -93,9 +93,9 @@ def test_from_train_to_pull_to_down_without_a_question(program: Program) -> None
     assert "fleet: fleet 'default' has no job 'nope'" in program.run("pull", "nope", code=102).err
 
     # The results of a job are not uploaded with the next one. Its log was shown here, and it has nothing else.
-    program.script("quiet.py", "import os\n" + QUIET + "print(sorted(os.listdir('.')))\n")
+    program.script("quiet.py", "import os\n" + QUIET + "print(sorted(os.listdir('.')), os.listdir('results'))\n")
     quiet = program.run("train", "quiet.py")
-    assert "['quiet.py', 'task.py']" in quiet.text
+    assert "['quiet.py', 'results', 'task.py'] []" in quiet.text
     assert "next:    fleet pull" not in quiet.err
     assert "0 left" in program.run("down").err
 
