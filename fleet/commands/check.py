@@ -14,6 +14,7 @@ from fleet.commands.agents import ask_each, fleet_opened, open_agents
 from fleet.commands.program import (
     Found,
     Program,
+    Terms,
     choose_keras,
     collect,
     described,
@@ -171,8 +172,8 @@ class _Check:
             found = script_findings(
                 self._program.entry,
                 prepared,
+                Terms(adapt=self._request.adapt),
                 versions_known=not self._installs_keras,
-                adapt=self._request.adapt,
             )
             self._findings = [one for one in found if one.fails]
             notes += (described(one) for one in found if one.severity is Severity.WARNING)

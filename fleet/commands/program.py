@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 REQUIREMENTS = "requirements.txt"
 
 _KERAS_RULE = "MW601"  # `choose_keras` decides this with the versions on all hosts
+_SERVERS_RULE = "MW108"
+_RESUME_RULES = ("MW403", "MW404", "MW405")  # hints that matter if a job is restarted
+_FEWEST_WITH_SERVERS = 3  # a chief, a worker, a parameter server
 _MOST_FINDINGS = 4  # shown before a job
 
 
@@ -214,9 +217,29 @@ def choose_keras(
     return with_adaptations(choice, need, len(workers), adapt=adapt)
 
 
-def warnings(program: Program, prepared: Sequence[Prepared], *, adapt: bool) -> Iterator[Note]:
+@dataclass(frozen=True)
+class Terms:
+    """How a job is run, as far as warnings about its script depend on it.
+
+    Attributes:
+        adapt: Interpreters are adapted to scripts for older TensorFlow.
+        servers: It has a chief and parameter servers; None: unknown.
+        restarts: It is started again after a failure.
+        keeps: `fleet` keeps the script's checkpoint folder the same on all hosts.
+    """
+
+    adapt: bool = True
+    servers: bool | None = None
+    restarts: bool = False
+    keeps: bool = False
+
+
+_TERMS = Terms()
+
+
+def warnings(program: Program, prepared: Sequence[Prepared], terms: Terms) -> Iterator[Note]:
     """Yield what is likely to go wrong with a job on these hosts, before it starts."""
-    found = script_findings(program.entry, prepared, adapt=adapt)
+    found = script_findings(program.entry, prepared, terms)
     for finding in found[:_MOST_FINDINGS]:
         yield Note(described(finding), Level.WARNING)
     if len(found) > _MOST_FINDINGS:
@@ -229,17 +252,19 @@ def warnings(program: Program, prepared: Sequence[Prepared], *, adapt: bool) -> 
 
 
 def script_findings(
-    entry: EntryPoint, prepared: Sequence[Prepared], *, versions_known: bool = True, adapt: bool = True
+    entry: EntryPoint, prepared: Sequence[Prepared], terms: Terms = _TERMS, *, versions_known: bool = True
 ) -> list[Finding]:
     """Return the errors and warnings that `fleet lint` reports for a job's sources on these hosts.
+
+    Hints are left out, but for those on checkpoints if the job is restarted after failures.
 
     Args:
         entry: What the job starts.
         prepared: Its hosts, one for each worker.
+        terms: How the job is run.
         versions_known: No other TensorFlow is to be installed first.
-        adapt: Interpreters are adapted to scripts for older TensorFlow.
     """
-    texts = {name: content.decode("utf-8", "replace") for name, content in sources(entry).items()}
+    texts = _texts(entry)
     if not texts:
         return []
     found = lint(
@@ -248,9 +273,40 @@ def script_findings(
         workers=len(prepared),
         gpus=max(len(item.gpus) for item in prepared),
         versions=prepared[0].versions if versions_known else None,
-        adapt=adapt,
+        adapt=terms.adapt,
+        servers=terms.servers,
     )
-    return [one for one in found if one.severity is not Severity.HINT and one.rule != _KERAS_RULE]
+    resumes = [rule for rule in _RESUME_RULES if terms.restarts and not (terms.keeps and rule == "MW404")]
+    return [
+        one for one in found if one.rule != _KERAS_RULE and (one.severity is not Severity.HINT or one.rule in resumes)
+    ]
+
+
+def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:
+    """Refuse a script that can only run with a chief and parameter servers, for a job that has none.
+
+    Args:
+        entry: What the job starts.
+        hosts: Number of hosts in the fleet.
+
+    Raises:
+        UsageError: Every task would wait for a chief, without end.
+    """
+    texts = _texts(entry)
+    found = lint(texts, next(iter(texts)), workers=hosts, servers=False) if texts else []
+    for finding in found:
+        if finding.rule == _SERVERS_RULE and finding.severity is Severity.ERROR:
+            slots = -(-_FEWEST_WITH_SERVERS // hosts)
+            change: dict[str, str | bool | None] = {"--chief": True, "--ps": "1"}
+            raise UsageError(
+                f"{finding.place}: {finding.sentence}",
+                cause=finding.reason,
+                again=Again({**change, **({"--tasks-per-host": str(slots)} if slots > 1 else {})}),
+            )
+
+
+def _texts(entry: EntryPoint) -> dict[str, str]:
+    return {name: content.decode("utf-8", "replace") for name, content in sources(entry).items()}
 
 
 def described(finding: Finding) -> str:

@@ -17,11 +17,13 @@ from fleet.commands.interrupts import deferred_interrupt
 from fleet.commands.policy import check_policy, most_attempts, on_fleet
 from fleet.commands.program import (
     Program,
+    Terms,
     choose_keras,
     collect,
     find,
     install_for,
     keras_need,
+    refuse_without_servers,
     shown,
     warnings,
 )
@@ -113,6 +115,8 @@ def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) ->
     folder, record = ports.store.need(request.fleet)
     request = _on_fleet(request, record)
     record = _placed(request, folder, record)
+    if not (request.roles.chief and request.roles.ps):
+        refuse_without_servers(entry, len(record.hosts))
     program = collect(found, ports, request.env.get("PYTHONPATH", ""))
     with contextlib.ExitStack() as stack:
         stack.enter_context(program.bundle)
@@ -128,7 +132,7 @@ def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) ->
         choice = _keras(request, program, prepared)
         if choice.note:
             sink.emit(Note(choice.note))
-        for note in warnings(program, _workers(request, prepared), adapt=request.adapt):
+        for note in warnings(program, _workers(request, prepared), _terms(request)):
             sink.emit(note)
         commits = _commits(request, job, program, prepared, choice)
         if request.dry_run:
@@ -236,6 +240,15 @@ def _pythons(request: TrainRequest, program: Program, channels: Sequence[AgentCh
 def _workers(request: TrainRequest, prepared: Sequence[Prepared]) -> Sequence[Prepared]:
     """Those that get a task at once."""
     return prepared[: len(prepared) - request.spares]
+
+
+def _terms(request: TrainRequest) -> Terms:
+    return Terms(
+        adapt=request.adapt,
+        servers=bool(request.roles.chief and request.roles.ps),
+        restarts=request.policy.restarts > 0,
+        keeps=bool(request.replication.folder),
+    )
 
 
 def _keras(request: TrainRequest, program: Program, prepared: Sequence[Prepared]) -> Choice:

@@ -85,6 +85,17 @@ def test_a_changed_path_does_not_turn_the_import_check_off(program: Program) -> 
         assert "not checked whether these can be imported: near (task.py:4)" in checked
 
 
+def test_a_script_for_parameter_servers_is_refused_without_them(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    script = str(Path(__file__).parents[2] / "train" / "examples" / "parameter_server.py")
+    refused = program.run("train", script, "--", "--epochs", "1", code=2)
+    assert "ParameterServerStrategy requires a chief and parameter servers" in " ".join(refused.err.split())
+    command = " ".join(refused.err.partition("next:")[2].split()[:8])
+    assert command == f"fleet train --chief --ps 1 --tasks-per-host 2 {script}"
+    program.run("logs", code=102)  # nothing was started
+    assert "MW108 hint" in program.run("lint", script).text
+
+
 def test_what_is_missing_is_named_with_its_hosts_before_anything_runs(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", "import sys\nimport nowhere_at_all\nimport near\nraise SystemExit(9)\n")

@@ -17,6 +17,7 @@ from train.keras import needs_legacy
 from train.lint.model import Finding, Severity
 from train.lint.rules import RULES, UNREADABLE
 from train.lint.subject import Found, Subject
+from train.lint.tf1 import uses_of_tf1
 from train.lint.values import Place
 from train.lint.walk import walk
 from train.script import ScriptError, parse
@@ -32,6 +33,7 @@ def lint(
     gpus: int | None = None,
     versions: Mapping[str, str] | None = None,
     adapt: bool = True,
+    servers: bool | None = None,
 ) -> list[Finding]:
     """What goes wrong with a script between several workers; in the order of files, the script first, and lines.
 
@@ -42,6 +44,7 @@ def lint(
         gpus: Of each worker; None: nobody knows.
         versions: Of ``tensorflow``, ``keras`` and ``tf_keras`` on the hosts; None: nobody knows.
         adapt: `fleet` adapts the interpreters to scripts for older TensorFlow.
+        servers: The job has a chief and parameter servers; None: unknown.
     """
     trees: dict[str, ast.Module] = {}
     found: list[Finding] = []
@@ -55,7 +58,9 @@ def lint(
         texts = {name: sources[name].splitlines() for name in trees}
         trace = walk(trees, texts, entry)
         ordered = {entry: contents[entry], **{name: contents[name] for name in trees if name != entry}}
-        subject = Subject(trace, workers, gpus, versions, needs_legacy(ordered), adapt)
+        subject = Subject(
+            trace, workers, gpus, versions, needs_legacy(ordered), adapt, servers, tuple(uses_of_tf1(trees))
+        )
         found += {_finding(name, item) for name, rule in RULES.items() for item in rule(subject)}
     ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in found}}
     kept = [item for item in found if not _is_ignored(item, ignored[item.file])]

@@ -46,6 +46,8 @@ class Subject:
         versions: Of ``tensorflow``, ``keras``, ``tf_keras`` on the hosts; None: nobody knows.
         need: What it asks of Keras.
         adapt: `fleet` adapts the interpreters to scripts for older TensorFlow.
+        servers: The job has a chief and parameter servers; None: unknown.
+        tf1: Names that only TensorFlow 1 has, and where they are used.
     """
 
     trace: Trace
@@ -54,6 +56,8 @@ class Subject:
     versions: Mapping[str, str] | None
     need: Need
     adapt: bool = True
+    servers: bool | None = None
+    tf1: tuple[tuple[Place, str], ...] = ()
 
     @cached_property
     def multi(self) -> list[Call]:

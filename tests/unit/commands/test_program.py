@@ -11,7 +11,7 @@ import pytest
 from fleet import cli
 from fleet.commands import check, train
 from fleet.commands.check import CheckRequest, judged_alone
-from fleet.commands.program import described, find, keras_need, missing_imports, script_findings
+from fleet.commands.program import Terms, described, find, keras_need, missing_imports, script_findings
 from fleet.commands.train import TrainRequest
 from fleet.errors import UsageError
 from tests.unit.train.test_script import write
@@ -146,6 +146,19 @@ def test_missing_tensorboard_names_the_call_and_the_requirement() -> None:
     (text,) = missing_imports({"tensorboard": "task.py:12"}, {"worker-0": ["tensorboard"]})
     assert text == (
         "task.py:12 requires tensorboard, which worker-0 lacks; add tensorboard to requirements.txt beside the script"
+    )
+
+
+def test_a_restarted_job_is_warned_of_a_script_that_resumes_nothing(tmp_path: Path) -> None:
+    fit = STRATEGY.format("") + "with strategy.scope():\n    model = tf.keras.Sequential()\nmodel.compile('sgd')\n"
+    keep = "keep = [tf.keras.callbacks.ModelCheckpoint('c')]\nmodel.fit([1.0], [1.0], epochs=3, callbacks=keep)\n"
+    write(tmp_path, {"task.py": fit + keep})
+    entry = find_entry(str(tmp_path / "task.py"), "", (), "")
+    hosts = [prepared("worker-0"), prepared("worker-1")]
+    assert script_findings(entry, hosts) == []
+    (found,) = script_findings(entry, hosts, Terms(restarts=True))
+    assert described(found).startswith(
+        "task.py:7: ModelCheckpoint saves checkpoints, and nothing in the script restores"
     )
 
 

@@ -107,7 +107,7 @@ if resolver.task_id == 0:
     model.save("m")
 """
     )
-    assert told(source) == []
+    assert told(source) == ["MW108 hint 7"]
 
 
 # --- MW402: one path ----------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_the_folder_of_checkpoints(folder: str, expected: list[str]) -> None:
         ("model.fit(data)\n", []),
         ("model.fit(data, epochs=3, callbacks=mine)\n", []),
         ("model.fit(data, epochs=3, callbacks=[Mine()])\n", []),
-        ("model.fit(data, epochs=3, callbacks=[tf.keras.callbacks.ModelCheckpoint('m')])\n", []),
+        ("model.fit(data, epochs=3, callbacks=[tf.keras.callbacks.ModelCheckpoint('m')])\n", ["MW405"]),
         ("model.fit(data, epochs=3, **more)\n", []),
         ("model.load_weights('w')\nmodel.fit(data, epochs=3)\n", []),
         ("c = []\nif keep_it:\n    c.append(backup)\nmodel.fit(data, epochs=3, callbacks=c)\n", []),

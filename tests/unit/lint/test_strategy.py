@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.lint.programs import BACKUP, DATA, FIT, GANG, MODEL, READY, RESOLVER, TF, check, line, told
+from train.lint.check import lint
 
 MAKE = "strategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
 REST = RESOLVER + DATA + MODEL + BACKUP + FIT
@@ -264,8 +265,31 @@ else:
 
 
 def test_parameter_servers() -> None:
-    assert told(PS) == []
-    assert told(PS.replace(", steps_per_epoch=10", "").replace(".repeat()", "")) == ["MW311 error 18"]
+    def others(source: str) -> list[str]:
+        return [item for item in told(source) if not item.startswith("MW108")]
+
+    assert others(PS) == []
+    assert others(PS.replace(", steps_per_epoch=10", "").replace(".repeat()", "")) == ["MW311 error 18"]
     alone = "resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()\n"
     alone += "strategy = tf.distribute.experimental.ParameterServerStrategy(resolver)\n"
-    assert told(TF + alone) == ["MW107 error 4"]
+    assert others(TF + alone) == ["MW107 error 4"]
+
+
+SIMPLE = "resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "servers", "expected"),
+    [
+        (PS, None, ["hint"]),
+        (PS, True, []),
+        (PS, False, ["error"]),
+        (PS.replace("resolver)", ")"), False, ["error"]),
+        (PS.replace("strategy = ", "strategy = x and "), False, ["warning"]),  # under an unknown condition
+        (TF + SIMPLE + "tf.distribute.ParameterServerStrategy(resolver)\n", False, []),  # a cluster of its own
+        (TF + "tf.distribute.MultiWorkerMirroredStrategy()\n", False, []),
+    ],
+)
+def test_parameter_servers_need_a_chief(source: str, servers: bool | None, expected: list[str]) -> None:
+    found = lint({"task.py": source}, "task.py", workers=2, servers=servers)
+    assert [item.severity.value for item in found if item.rule == "MW108"] == expected

@@ -80,3 +80,27 @@ def test_estimators() -> None:
     assert given(ESTIMATOR, OLD) == []
     assert given(ESTIMATOR.replace("tf.estimator", "tf.compat.v1.estimator"), None) == ["MW603 warning 3"]
     assert given(TF + "from sklearn import estimator\nestimator.DNN()\n", None) == []
+
+
+# --- MW604: TensorFlow 1 --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import tensorflow as tf\ntf.contrib.layers.fully_connected(x, 3)\n", ["MW604 error 2"]),
+        ("import tensorflow\ntensorflow.train.GradientDescentOptimizer(0.1)\n", ["MW604 error 2"]),
+        ("from tensorflow.contrib import learn\n", ["MW604 error 1"]),
+        ("import tensorflow as tf\ntf.estimator.Estimator(f)\ntf.app.run()\n", ["MW604 error 3"]),  # and no MW603
+        ("import tensorflow.compat.v1 as tf\nwith tf.Session() as s:\n    tf.train.Saver()\n", []),
+        ("import tensorflow as tf\ntf.train.Checkpoint()\ntf.compat.v1.Session()\ntf.keras.layers.Dense(1)\n", []),
+        (
+            "try:\n    import tensorflow.compat.v1 as tf\nexcept E:\n    import tensorflow as tf\ntf.app.run()\n",
+            [],
+        ),
+    ],
+)
+def test_scripts_for_tensorflow_1(source: str, expected: list[str]) -> None:
+    assert given(source, MODERN) == expected
+    for item in check(source, versions=MODERN):
+        assert "2.15" not in item.mend

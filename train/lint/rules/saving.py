@@ -142,11 +142,14 @@ def _nothing_saved(subject: Subject) -> Iterator[Found]:
         epochs = argument(call, "epochs")
         if call.starred or epochs is None or (isinstance(epochs, Const) and epochs.value == 1):
             continue
-        if given is None or (isinstance(given, Items) and given.exact and all(map(_keeps_nothing, given.items))):
+        if given is None or (isinstance(given, Items) and given.exact and all(map(_resumes_nothing, given.items))):
+            saves = isinstance(given, Items) and not all(map(_keeps_nothing, given.items))
             yield Found(
                 call.place,
                 Severity.HINT,
-                "nothing is kept that training could go on from",
+                "ModelCheckpoint saves checkpoints, and nothing in the script restores one"
+                if saves
+                else "nothing is kept that training could go on from",
                 "when a host is lost or the job is started again, it begins with the first epoch",
                 f"callbacks=[tf.keras.callbacks.BackupAndRestore({_FOLDER})]",
             )
@@ -156,6 +159,12 @@ def _restores(call: Call) -> bool:
     """Whether a call may take up what was saved."""
     known = kind_of(call.receiver) is Kind.MODEL or keras_part(call.name) or call.name.startswith("tensorflow.train.")
     return call.method in _RESTORES and (bool(known) or call.name.startswith("?"))
+
+
+def _resumes_nothing(value: Value) -> bool:
+    """Return whether a callback is one of Keras that restores nothing by itself."""
+    part = keras_part(value.call.name) if isinstance(value, Made) else ""
+    return _keeps_nothing(value) or part == "callbacks.ModelCheckpoint"
 
 
 def _keeps_nothing(value: Value) -> bool:

@@ -237,6 +237,31 @@ def _no_servers(subject: Subject) -> Iterator[Found]:
         )
 
 
+def _no_chief(subject: Subject) -> Iterator[Found]:
+    """MW108."""
+    if subject.servers or subject.multi:
+        return
+    own = any(_given_tf_config(call) is not None for call in subject.trace.calls)
+    for call in subject.parameter_server:
+        if not _of_tf_config(call.argument("cluster_resolver", 0)):
+            continue
+        level = severity(call, Severity.WARNING if own or not subject.trace.complete else Severity.ERROR)
+        yield Found(
+            call.place,
+            Severity.HINT if subject.servers is None else level,
+            f"{call.method} requires a chief and parameter servers",
+            "in a job of workers alone every task waits for a chief, without end",
+            "fleet train --chief --ps N: the first task is the chief, the last N are parameter servers",
+        )
+
+
+def _of_tf_config(resolver: Value | None) -> bool:
+    """Return whether a strategy takes the cluster from TF_CONFIG."""
+    if resolver is None or getattr(resolver, "what", "") == "resolver":
+        return True
+    return isinstance(resolver, Made) and resolver.call.name.endswith("TFConfigClusterResolver")
+
+
 RULES: dict[str, Callable[[Subject], Iterator[Found]]] = {
     "MW101": _too_late,
     "MW102": _on_one_host,
@@ -245,4 +270,5 @@ RULES: dict[str, Callable[[Subject], Iterator[Found]]] = {
     "MW105": _nccl,
     "MW106": _late_settings,
     "MW107": _no_servers,
+    "MW108": _no_chief,
 }

@@ -95,7 +95,7 @@ def _estimators(subject: Subject) -> Iterator[Found]:
     removed = subject.tensorflow >= FIRST_WITH_KERAS_3 if subject.tensorflow else None
     if removed is False:
         return
-    for call in subject.trace.calls:
+    for call in subject.trace.calls if not subject.tf1 else ():  # MW604 has the better advice
         if call.name.startswith(_ESTIMATORS) and call.receiver is None:
             yield Found(
                 call.place,
@@ -107,8 +107,25 @@ def _estimators(subject: Subject) -> Iterator[Found]:
             return
 
 
+def _tensorflow_1(subject: Subject) -> Iterator[Found]:
+    """MW604."""
+    if subject.tensorflow and subject.tensorflow < (2,):
+        return
+    for place, name in subject.tf1[:1]:
+        more = len(subject.tf1) - 1
+        yield Found(
+            place,
+            Severity.ERROR if subject.tensorflow else Severity.WARNING,
+            f"the script is written for TensorFlow 1 ({name}{f', and {more} more' if more else ''})",
+            "it fails: TensorFlow 2 does not have this name, in any version",
+            "convert it with tf_upgrade_v2 --infile task.py --outfile task2.py, which comes with TensorFlow, then "
+            "use MultiWorkerMirroredStrategy; an older TensorFlow 2 does not help",
+        )
+
+
 RULES: dict[str, Callable[[Subject], Iterator[Found]]] = {
     "MW601": _keras_3,
     "MW602": _variable,
     "MW603": _estimators,
+    "MW604": _tensorflow_1,
 }
