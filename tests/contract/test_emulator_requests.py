@@ -221,7 +221,7 @@ def test_lists_come_in_pages(emulator: Emulator, client: Client) -> None:
 def test_an_aggregated_list_names_every_scope(client: Client) -> None:
     client.create("demo")
     scopes = dict(client.instances.aggregated_list(project=PROJECT))
-    assert len(scopes) == 11
+    assert len(scopes) == 12
     assert scopes["zones/us-west4-a"].warning.code == "NO_RESULTS_ON_PAGE"
     assert [one.name for one in scopes[f"zones/{ZONE}"].instances] == ["demo"]
 
