@@ -39,6 +39,7 @@ from provision.keys import fingerprint, generate_ed25519, public_key
 from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
 from provision.private import make_directory
+from train.agent.paths import SLOT_PREFIX
 
 LOCK_WAIT_S = 5.0
 _LOCK_POLL_S = 0.05
@@ -105,11 +106,13 @@ class OnThisComputer:
 
 
 def slots(hosts: Sequence[Host], count: int) -> tuple[Host, ...]:
-    """Each host `count` times, under names of their own and with a folder of its own each."""
+    """Return each host `count` times, each time with a name and a directory of its own; packages are shared."""
     if count == 1:
         return tuple(hosts)
     return tuple(
-        dataclasses.replace(host, name=instance_name(at * count + slot), root=f"{host.root}/slot-{slot}")
+        dataclasses.replace(
+            host, name=instance_name(at * count + slot), root=f"{host.root}/{SLOT_PREFIX}{slot}", shared=host.root
+        )
         for at, host in enumerate(hosts)
         for slot in range(count)
     )

@@ -135,6 +135,7 @@ class Host:
         private_address: Address by which the other hosts of the fleet reach it; empty: the host itself tells.
         python: Interpreter for the user's script; empty: found on the host.
         root: Folder of fleet's files on the host; relative to the login folder unless absolute.
+        shared: The same of the whole host, if `root` is that of one of its slots; empty: it has one slot.
         proxy: Command whose input and output reach the host's SSH port, word by word; empty: TCP does.
         identities: Files of the user's private keys that are offered; empty, and no agent: the fleet's own key is.
         certificates: Files of OpenSSH certificates for these keys, besides ``IDENTITY-cert.pub``.
@@ -152,6 +153,7 @@ class Host:
     private_address: str
     python: str = ""
     root: str = ".fleet"
+    shared: str = ""
     proxy: tuple[str, ...] = ()
     identities: tuple[str, ...] = ()
     certificates: tuple[str, ...] = ()

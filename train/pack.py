@@ -128,16 +128,17 @@ def build_agent() -> AgentArchive:
     return AgentArchive(data, hashlib.sha256(data).hexdigest())
 
 
-def bootstrap_command(python: str, root: str, digest: str) -> str:
+def bootstrap_command(python: str, root: str, digest: str, shared: str = "") -> str:
     """The shell command that starts the agent on a host.
 
     Args:
         python: Interpreter that runs the agent; a name is looked up on the host's PATH.
         root: Folder of fleet's files on the host; relative to the login folder unless absolute.
         digest: Hash of the agent, from `build_agent`.
+        shared: Directory of the host whose slot `root` is; empty: the host has one slot.
     """
     source = f"exec({json.dumps(_BOOTSTRAP.strip())})"
-    words = ["-I", "-S", "-c", source, root, digest]
+    words = ["-I", "-S", "-c", source, root, digest, *([shared] if shared else [])]
     return " ".join(["exec", _program(python), *map(shlex.quote, words)])
 
 

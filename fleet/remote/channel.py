@@ -53,7 +53,7 @@ def open_agent(
     connection = connect(host, key_path, connect_timeout_s=connect_timeout_s)
     try:
         channel = AgentChannel(connection, connection.open_session(deadline_s), python)
-        channel.execute(pack.bootstrap_command(python, host.root, archive.digest), deadline_s)
+        channel.execute(pack.bootstrap_command(python, host.root, archive.digest, host.shared), deadline_s)
         channel.greet(archive.data, deadline_s)
     except BaseException:
         connection.close()

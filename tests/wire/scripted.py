@@ -55,7 +55,7 @@ class Scripted:
     TOO_OLD = TOO_OLD
     FAILED = FAILED
 
-    def bootstrap_command(self, python: str, root: str, digest: str) -> str:
+    def bootstrap_command(self, python: str, root: str, digest: str, shared: str = "") -> str:
         coded = base64.b64encode(self._source.encode()).decode()
         return shlex.join([python, "-c", f"import base64; exec(base64.b64decode('{coded}'))"])
 

@@ -18,6 +18,7 @@ from fleet.remote import channel as channel_module
 from fleet.remote.bootstrap import bootstrap
 from fleet.remote.channel import open_agent
 from fleet.remote.job import RefusedError, prepare
+from fleet.state import slots
 from provision.keys import generate_ed25519
 from provision.model import CloudSpec, FleetSpec, Host
 from tests.emulator import python as bare_python
@@ -83,6 +84,18 @@ def test_two_hosts_get_their_packages_once(hosts: Hosts, wheels: tuple[str, str]
         assert answer.versions["tensorflow"] == "2.21.0"
         (repeated,) = install([channel], "\n".join(wish.packages), Kept())
         assert (repeated.python, repeated.made) == (made[0].python, False)
+
+
+def test_slots_of_a_host_get_their_packages_once(hosts: Hosts, wheels: tuple[str, str]) -> None:
+    (host,) = hosts.hosts[:1]
+    sink = Kept()
+    made = ready(spec(*wheels, "tensorflow==2.21.0"), slots([host], 2), hosts.key, sink)
+    assert [place.name for place in made] == ["worker-0", "worker-1"]
+    assert len({place.python for place in made}) == 1
+    assert made[0].python.startswith(f"{host.root}/venvs/")
+    assert not list(Path(host.root).glob("slot-*/venvs"))
+    waited = [name for name in ("worker-0", "worker-1") if "making the environment" not in sink.steps(name)]
+    assert len(waited) == 1
 
 
 def test_hosts_without_ensurepip_and_pip_get_packages(hosts: Hosts, wheels: tuple[str, str], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ ROOT/                       one fleet's files on this host, readable by their ow
         scratch/            pip's temporary files
     venvs/lock              locked by who installs
     pip/HASH.whl            pip, if the host's Python brings none
+    slot-N/                 the same again for each of several slots of the host, which share venvs/ and pip/
     jobs/JOB/TASK/
         job.json            what was committed, secrets left out
         src/                the bundle: the task's working folder; or a link to the folder where it runs in place
@@ -32,13 +33,29 @@ ROOT/                       one fleet's files on this host, readable by their ow
 """
 
 import os
-from typing import NamedTuple
+from typing import List, NamedTuple
+
+SLOT_PREFIX = "slot-"
 
 
 class HostPaths(NamedTuple):
-    """Paths of one fleet on one host; `root` is absolute."""
+    """Paths of one fleet on one host; `root` is absolute, and so is `shared` unless it is empty."""
 
     root: str
+    shared: str = ""  # directory of the host whose slot this is; empty: the host has one slot
+
+    @property
+    def common(self) -> str:
+        """Directory of what all slots of the host share."""
+        return self.shared or self.root
+
+    def slots(self) -> List["HostPaths"]:
+        """Return the paths of the host and of all its slots."""
+        try:
+            names = sorted(name for name in os.listdir(self.common) if name.startswith(SLOT_PREFIX))
+        except OSError:
+            names = []
+        return [HostPaths(self.common), *(HostPaths(os.path.join(self.common, name), self.common) for name in names)]
 
     @property
     def agent(self) -> str:
@@ -73,7 +90,7 @@ class HostPaths(NamedTuple):
     @property
     def venvs(self) -> str:
         """Folder of the virtual environments."""
-        return os.path.join(self.root, "venvs")
+        return os.path.join(self.common, "venvs")
 
     @property
     def venvs_lock(self) -> str:
@@ -83,7 +100,7 @@ class HostPaths(NamedTuple):
     @property
     def pip(self) -> str:
         """Directory of the pip wheels that a client sent."""
-        return os.path.join(self.root, "pip")
+        return os.path.join(self.common, "pip")
 
     def pip_wheel(self, digest: str) -> str:
         """Path of the pip wheel with this SHA-256."""

@@ -193,9 +193,16 @@ def _where(error: Exception) -> str:
     return f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
 
 
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.join(os.path.expanduser("~"), os.path.expanduser(path)))
+
+
 def main() -> None:
-    """Hold one conversation on stdin and stdout; arguments are the root folder and the hash of the agent."""
-    root, digest = sys.argv[1:3]
+    """Hold one conversation on stdin and stdout.
+
+    The arguments are the root directory, the hash of the agent, and, for a slot, the directory of its host.
+    """
+    root, digest, *shared = sys.argv[1:4]
     umask = os.umask(0o077)
     channel = Channel(0, 1)
     version = "{}.{}.{}".format(*sys.version_info[:3])
@@ -203,4 +210,4 @@ def main() -> None:
         channel.send(Hello(digest, version, os.getpid(), own_address(os.environ.get("SSH_CONNECTION", ""))))
     except ClientGoneError:
         return
-    Conversation(channel, HostPaths(os.path.abspath(os.path.expanduser(root))), umask).run()
+    Conversation(channel, HostPaths(_absolute(root), *map(_absolute, shared)), umask).run()

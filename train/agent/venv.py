@@ -177,10 +177,10 @@ class Venvs:
             while not _try_lock(lock):
                 if time.monotonic() > end:
                     reason = (
-                        f"another fleet command has been installing on this host for {_LOCK_DEADLINE_S / 60:.0f} min"
+                        f"packages have been installed for others on this host for {_LOCK_DEADLINE_S / 60:.0f} min"
                     )
                     raise RefusedError(Refusal.BUSY, reason, "end it, and run the command again")
-                self._steps.tell("waiting", "another fleet command is installing")
+                self._steps.tell("waiting", "packages are installed for others on this host")
                 self._steps.pause(_LOCK_AGAIN_S)
             yield
         finally:
@@ -362,7 +362,7 @@ def _no_environment(printed: str, base: Base) -> RefusedError:
 def _in_use(host: HostPaths) -> Set[str]:
     """Folders of the environments that a process runs in, or a job that has not ended."""
     pythons = [_first_word(name) for name in os.listdir("/proc") if name.isdigit()]
-    for paths in newest_tasks(host, 1 << 30):
+    for paths in (paths for slot in host.slots() for paths in newest_tasks(slot, 1 << 30)):
         job = read_job(paths)
         if job is not None and read_result(paths) is None:
             pythons += [str(word) for word in (*job.get("command", [])[:1], job.get("python", ""))]

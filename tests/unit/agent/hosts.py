@@ -59,10 +59,11 @@ class Agent:
         env: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
         archive: AgentArchive | None = None,
+        shared: str = "",
     ) -> None:
         self.root = root
         archive = archive or build_agent()
-        command = bootstrap_command(python, str(root), archive.digest)
+        command = bootstrap_command(python, str(root), archive.digest, shared)
         self.process = subprocess.Popen(
             [*prefix, "/bin/sh", "-c", command],
             stdin=subprocess.PIPE,

@@ -297,11 +297,39 @@ def test_who_comes_second_waits_for_the_first(connect: Connect, wheels: Path) ->
         fcntl.flock(lock, fcntl.LOCK_EX)
         agent.send(Bootstrap("adds"))
         waiting = agent.expect(BootstrapStep)
-    assert (waiting.step, waiting.detail) == ("waiting", "another fleet command is installing")
+    assert (waiting.step, waiting.detail) == ("waiting", "packages are installed for others on this host")
     answer = None
     while not isinstance(answer, Bootstrapped):
         answer, _ = agent.receive()
         assert not isinstance(answer, Refused), answer
+
+
+def test_slots_of_a_host_share_their_packages(tmp_path: Path, wheels: Path) -> None:
+    wheel(wheels, "adds", "1.0")
+    wheel(wheels, "more", "1.0")
+    host = tmp_path / "host"
+    agents = [
+        Agent(host / f"slot-{slot}", env=pip_environment(wheels), shared=str(host), python=sys.executable)
+        for slot in range(2)
+    ]
+    with agents[0], agents[1]:
+        for agent in agents:
+            agent.send(Bootstrap("adds"))
+        answers = [until(agent)[1] for agent in agents]
+        assert all(isinstance(answer, Bootstrapped) for answer in answers), answers
+        first, second = (answer for answer in answers if isinstance(answer, Bootstrapped))
+        assert first.python == second.python
+        assert sorted([first.made, second.made]) == [False, True]
+        assert Path(first.python).is_relative_to(host / "venvs")
+        assert not list(host.glob("slot-*/venvs"))
+        # An environment that a job in the other slot uses is not removed, however old.
+        (made,) = [path for path in (host / "venvs").iterdir() if path.is_dir()]
+        task = host / "slot-1/jobs/job/worker-1"
+        task.mkdir(parents=True)
+        (task / "job.json").write_text(json.dumps({"job": "job", "command": [first.python]}))
+        os.utime(made / "ready.json", (1, 1))
+        assert done(agents[0], requirements="more").made
+        assert made.is_dir()
 
 
 class Slow(http.server.BaseHTTPRequestHandler):
