@@ -20,7 +20,7 @@ from fleet.events import ConnectionLost, ConnectionRestored, Event, InstanceChan
 from fleet.ports import Ports
 from fleet.remote.follower import Item
 from fleet.state import FleetFolder, FleetRecord, Store
-from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
+from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState, SshAccess
 from provision.provider import Progress, ProviderError
 from tests.program import wait_for
 from train.agent.records import AttemptEnded, JobResult, Outcome, Phase, TaskState
@@ -51,6 +51,9 @@ class Cloud:
 
     def fates(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         return self.told
+
+    def open_ssh(self, spec: FleetSpec, *, make: bool = False) -> SshAccess:
+        return SshAccess()
 
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
         self.calls.append(f"delete {','.join(one.id for one in instances)}")
@@ -274,6 +277,7 @@ class Hosts:
 
     def __init__(self, items: list[Item | Callable[[], object]]) -> None:
         self._items = items
+        self.incomplete: dict[str, object] = {}
 
     def __enter__(self) -> Hosts:
         return self
