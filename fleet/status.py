@@ -110,6 +110,7 @@ class JobStatus:
         first_task: The task that failed first.
         ended_at: Seconds since the epoch; 0: it goes on.
         verdict: The first cause, where it failed and its hosts could be asked.
+        warning: Why it may not have done what was meant, although it succeeded; empty if nothing is known.
     """
 
     id: str
@@ -124,6 +125,7 @@ class JobStatus:
     attempts: int = 1
     waits: bool = False
     verdict: Verdict | None = None
+    warning: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fleet.commands.alone import alone_warning
 from train.agent.records import AttemptEnded, Exit, JobResult, Log, Member, Outcome, Phase, Stalled, TaskState
 from train.diagnosis import TaskEvidence, Verdict, diagnose
 from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
@@ -21,6 +22,7 @@ class _Seat:
     host: str = ""
     exit: Exit | None = None
     exited_at: float | None = None
+    listened: bool | None = None
     reason: str = ""
     stopped: bool = False
     stalled: Stalled | None = None
@@ -42,6 +44,7 @@ class _Seat:
             self.stopped = True
         elif state.phase is Phase.EXITED:
             self.exit, self.exited_at, self.reason = state.exit, state.at, state.reason
+            self.listened = state.listened
 
 
 @dataclass
@@ -91,6 +94,15 @@ class Evidence:
     def verdict(self, result: JobResult) -> Verdict | None:
         """The first cause of how the job ended, from its last attempt alone; None where it did not fail."""
         return self._verdict(result.attempt, result.outcome, result)
+
+    def alone(self, result: JobResult) -> str:
+        """Return a warning if the tasks of a job that succeeded trained alone; empty if they did not."""
+        seats = self._attempts.get(result.attempt, {})
+        took_part = [one.task for one in self.members if self._took_part(one.task, result.attempt, result)]
+        found = [seats.get(task, _Seat()) for task in took_part]
+        return alone_warning(
+            result, [(seat.role or task, seat.listened) for task, seat in zip(took_part, found, strict=True)]
+        )
 
     def _verdict(self, attempt: int, outcome: Outcome, end: AttemptEnded | JobResult) -> Verdict | None:
         seats = self._attempts.get(attempt, {})

@@ -270,6 +270,9 @@ class _Telling:
         if result is None:
             return Ended(None)
         self._sink.emit(result)
+        alone = self._evidence.alone(result)
+        if alone:
+            self._sink.emit(Note(alone, Level.WARNING))
         verdict = self._evidence.verdict(result) if self._followed.whole and result.started else None
         if verdict is not None:
             self._sink.emit(_diagnosed(result.job, result.attempt, verdict, final=True))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fleet.commands.access import Access
 from fleet.commands.agents import ask_each, opened
+from fleet.commands.alone import alone_warning
 from fleet.commands.results import StoredJobs, Survey, ask_stores, result_of, script_of, survey, survey_of
 from fleet.commands.roles import Names, names_of
 from fleet.config import for_fleet
@@ -20,7 +21,7 @@ from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from provision.model import Host
-from train.agent.records import Follow, Inspect, JobReport, Outcome, Phase, Progress, Record
+from train.agent.records import Follow, Inspect, JobReport, JobResult, Outcome, Phase, Progress, Record
 from train.agent.roles import role_rank
 
 if TYPE_CHECKING:
@@ -238,6 +239,19 @@ def _job(reports: list[JobReport]) -> JobStatus | None:
         ended_at=result.at if result else 0.0,
         attempts=mine[0].attempts,
         waits=result is None and _waits(tasks),
+        warning=_warning(result, mine) if result is not None else "",
+    )
+
+
+def _warning(result: JobResult, reports: Sequence[JobReport]) -> str:
+    """Return a warning if the tasks trained alone; with a host that did not answer, this is unknown."""
+    first = reports[0]
+    if len(reports) < len(first.members):
+        return ""
+    assigned = dict(zip((member.task for member in first.members), first.roles, strict=False))
+    took_part = [report for report in reports if report.attempt == result.attempt]
+    return alone_warning(
+        result, [(report.role or assigned.get(report.task) or report.task, report.listened) for report in took_part]
     )
 
 

@@ -98,7 +98,9 @@ def _cause(job: JobStatus, width: int) -> list[Line]:
     reasons = [job.verdict.sentence] if job.verdict and known else job.reason.splitlines()
     room = max(1, width - len(_INDENT))
     words = [line for reason in reasons for line in textwrap.wrap(clean(reason), room, max_lines=4, placeholder=" …")]
-    return [(Span(f"{_INDENT}{line}"),) for line in words[:_CAUSE_LINES]]
+    lines: list[Line] = [(Span(f"{_INDENT}{line}"),) for line in words[:_CAUSE_LINES]]
+    warning = textwrap.wrap(f"warning: {job.warning}", room, break_on_hyphens=False) if job.warning else []
+    return [*lines, *((Span(f"{_INDENT}{line}", "yellow"),) for line in warning)]
 
 
 def _why(host: HostStatus) -> str:

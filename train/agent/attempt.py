@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from train.agent.control import ControlServer
 from train.agent.disk import write_atomic
@@ -14,14 +14,16 @@ from train.agent.gate import Facts
 from train.agent.hook import Proof, hook_for
 from train.agent.journal import Journal
 from train.agent.links import Bond
+from train.agent.listening import PortWatch
 from train.agent.loop import READ, Loop
 from train.agent.paths import TaskPaths
 from train.agent.ports import TaskPort, reserve_task_port
-from train.agent.processes import descendants, everybody, identify
+from train.agent.processes import Stat, descendants, everybody, identify
 from train.agent.progress import ProgressParser
 from train.agent.progress_queue import SHARE, ProgressQueue
 from train.agent.reach import Door, Visits
 from train.agent.records import Commit, Exit, Member, Phase, Progress, Record, Stalled, TaskState, Usage
+from train.agent.roles import is_evaluator
 from train.agent.seat import (
     Closed,
     Exited,
@@ -118,6 +120,7 @@ class Attempt:
         self.task = TaskProcess(
             loop, on_output=self._output, on_exit=self._exited, on_closed=self._closed, on_held=self._held
         )
+        self._port_watch: Optional[PortWatch] = None
         self._cpu = CpuMeter()
         self._gpu = GpuMeter()
         self._gpu_pid = 0
@@ -170,6 +173,8 @@ class Attempt:
         self.task.start(commit.command, env, paths.source, self._start.umask, hook)
         known = {"supervisor": list(identify(supervisor)), "task": list(identify(self.task.pid))}
         write_atomic(paths.processes, json.dumps(known).encode())
+        if len(action.members) > 1 and not is_evaluator(action.role):
+            self._port_watch = PortWatch(self._loop, self.port, lambda: self._processes(everybody()))
         self._record_phase(Phase.WAITING)
 
     def _read_progress(self, workers: int) -> None:
@@ -198,6 +203,8 @@ class Attempt:
         self._record_phase(Phase.RUNNING)
         if self._start.facts.gpus:
             self._start_gpu_meter()
+        if self._port_watch is not None:
+            self._port_watch.begin(self.task.pid)
         self._loop.after("usage", _FIRST_SAMPLE_S, self._sample)
 
     def end(self, reason: str, grace_s: float) -> None:
@@ -247,6 +254,8 @@ class Attempt:
         self._close_doors()
         for name in ("usage", "wake", "progress", "parse"):
             self._loop.cancel(name)
+        if self._port_watch is not None:
+            self._port_watch.end()
         if self._gpu_pid:
             os.kill(self._gpu_pid, signal.SIGKILL)
         self._port.release()
@@ -305,7 +314,10 @@ class Attempt:
         task = self._commit.task
         role = self._role if self._role != task else ""
         state = TaskState(task, self.number, phase, time.time(), self.task.pid, ended, reason, role)
-        self.record(state._replace(started=not (phase is Phase.EXITED and self.task.never_ran)))
+        if phase is Phase.EXITED:
+            listened = self._port_watch.listened if self._port_watch is not None else None
+            state = state._replace(started=not self.task.never_ran, listened=listened)
+        self.record(state)
         self._control.wake()
 
     def _exited(self, ended: Exit) -> None:
@@ -319,6 +331,8 @@ class Attempt:
     def _closed(self) -> None:
         self._loop.cancel("usage")
         self._loop.cancel("parse")
+        if self._port_watch is not None:
+            self._port_watch.end()
         for progress in self._unparsed.finish():
             self._keep(progress)
         if self._parser.latest is not None and self._parser.latest is not self._kept:
@@ -332,7 +346,9 @@ class Attempt:
 
     def _sample(self) -> None:
         table = everybody()
-        pids = {pid for pid in descendants(os.getpid(), table) if pid not in self.task.strays}
+        pids = self._processes(table)
+        if self._port_watch is not None:
+            self._port_watch.examine(pids)
         now = time.monotonic()
         percent, resident = self._cpu.read(table, pids, now)
         if percent >= _IDLE_PERCENT:
@@ -343,6 +359,10 @@ class Attempt:
         self._loop.after("usage", PERIOD_S, self._sample)
         stepped = self._parser.latest is not None
         self._tell(Pulse(self.number, round(now - self._spoke_at, 1), round(now - self._moved_at, 1), stepped))
+
+    def _processes(self, table: Dict[int, Stat]) -> Set[int]:
+        """Return the processes of `table` that belong to the task."""
+        return {pid for pid in descendants(os.getpid(), table) if pid not in self.task.strays}
 
     def _start_gpu_meter(self) -> None:
         meter = spawn(GPU_COMMAND, self._start.session, "/", umask=self._start.umask, gated=False)

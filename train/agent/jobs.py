@@ -106,6 +106,7 @@ def report(paths: TaskPaths) -> Optional[JobReport]:
         spares=[str(name) for name in job.get("spares", [])],
         attempts=_most_attempts(job.get("policy") or {}),
         roles=[str(role) for role in job.get("roles", [])],
+        listened=history[-1].listened if history else None,
     )
 
 

@@ -35,7 +35,7 @@ def connections(pids: Iterable[int], net: str) -> List[Connection]:
         pids: Of one network namespace.
         net: Folder in which this namespace tells of itself, ``/proc/PID/net``.
     """
-    wanted = set(_sockets(pids))
+    wanted = set(sockets_of(pids))
     found = []
     for name in ("tcp", "tcp6") if wanted else ():
         for line in read_text(os.path.join(net, name)).splitlines()[1:]:
@@ -46,8 +46,8 @@ def connections(pids: Iterable[int], net: str) -> List[Connection]:
     return sorted(found, key=lambda one: (one.state == "ESTABLISHED", -one.unsent, -one.unread, one))
 
 
-def _sockets(pids: Iterable[int]) -> Iterator[str]:
-    """Inodes of the sockets that processes have open."""
+def sockets_of(pids: Iterable[int]) -> Iterator[str]:
+    """Return the inodes of the sockets that processes have open."""
     for pid in pids:
         folder = f"/proc/{pid}/fd"
         try:

@@ -497,6 +497,7 @@ class JobReport(NamedTuple):
     spares: List[str] = []  # noqa: RUF012 - never changed; as they were committed
     attempts: int = 1  # at most so many; 0: no limit
     roles: List[str] = []  # noqa: RUF012 - never changed; as they were committed
+    listened: Optional[bool] = None  # as in TaskState
 
 
 class StoredJob(NamedTuple):
@@ -570,6 +571,7 @@ class TaskState(NamedTuple):
     role: str = ""  # the task as the cluster spec of this attempt has it, where that is another
     host: str = ""  # on which it is, where `task` is not its name; agents leave it empty
     started: bool = True  # False in the phase `exited`: it was ended before any of the user's code ran
+    listened: Optional[bool] = None  # in the phase `exited`: on its port; None: unknown, or no need to
 
 
 class AttemptEnded(NamedTuple):

@@ -1,0 +1,49 @@
+"""When a job is reported to have trained in each task alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.commands.alone import alone_warning
+from fleet.commands.evidence import Evidence
+from train.agent.records import Exit, JobResult, Member, Outcome, Phase, TaskState
+
+SUCCEEDED = JobResult("j-1", 2, Outcome.SUCCEEDED, 9.0)
+
+
+def test_all_tasks_without_a_listener() -> None:
+    said = alone_warning(SUCCEEDED, [("worker-0", False), ("worker-1", False), ("evaluator-0", None)])
+    assert "no task opened its port: each of the 2 tasks trained alone" in said
+    assert "MultiWorkerMirroredStrategy()" in said
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        [("worker-0", False)],
+        [("worker-0", False), ("worker-1", True)],
+        [("worker-0", False), ("worker-1", None)],
+        [("worker-0", None), ("worker-1", None)],
+        [("chief-0", False), ("evaluator-0", False)],
+        [("chief-0", False), ("worker-0", False), ("ps-0", True)],
+        [],
+    ],
+)
+def test_no_warning(tasks: list[tuple[str, bool | None]]) -> None:
+    assert alone_warning(SUCCEEDED, tasks) == ""
+
+
+def test_a_job_that_failed_has_another_reason() -> None:
+    failed = SUCCEEDED._replace(outcome=Outcome.FAILED)
+    assert alone_warning(failed, [("worker-0", False), ("worker-1", False)]) == ""
+
+
+def test_only_the_last_attempt_counts_and_all_of_its_tasks_must_be_known() -> None:
+    evidence = Evidence([Member(f"worker-{index}", "10.0.0.2", 2222 + index, 4000) for index in range(2)])
+    ended = TaskState("worker-0", 2, Phase.EXITED, 2.0, exit=Exit(0), listened=False)
+    evidence.add(ended._replace(attempt=1, listened=True), b"")
+    evidence.add(ended, b"")
+    result = SUCCEEDED._replace(exits={"worker-0": Exit(0), "worker-1": Exit(0)})
+    assert evidence.alone(result) == ""
+    evidence.add(ended._replace(task="worker-1"), b"")
+    assert "each of the 2 tasks" in evidence.alone(result)

@@ -1,0 +1,95 @@
+"""Tasks that load TensorFlow, or a file of that name, and open their port of TF_CONFIG or not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.program import Program
+
+pytestmark = pytest.mark.wire
+
+SENTENCE = "no task opened its port: each of the 2 tasks trained alone"
+
+# Ends when the test has seen that the agent looked at all tasks.
+TASK = """
+import json, mmap, os, socket, sys, time
+with open("libtensorflow_cc.so.2", "wb") as file:
+    file.write(b"library")
+with open("libtensorflow_cc.so.2", "rb") as file:
+    loaded = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+config = json.loads(os.environ["TF_CONFIG"])
+endpoint = config["cluster"]["worker"][config["task"]["index"]]
+if sys.argv[1] == "together":
+    server = socket.create_server(("", int(endpoint.rpartition(":")[2])))
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """A fleet of two hosts."""
+    program = Program(state=tmp_path_factory.mktemp("two") / "state", folder=tmp_path_factory.mktemp("work"))
+    try:
+        program.run("up", "--workers", "2")
+        yield program
+    finally:
+        program.close()
+
+
+def _trained(two: Program, tmp_path: Path, *arguments: str) -> list[dict[str, object]]:
+    """Events of a job whose tasks end after the agents of all of them have looked at what they take of the host."""
+    go_on = tmp_path / "go-on"
+    client = two.start("train", "-o", "json", *arguments, str(go_on))
+    assert client.stdout is not None
+    events: list[dict[str, object]] = []
+    measured = set()
+    for line in client.stdout:
+        events.append(json.loads(line))
+        if events[-1]["event"] == "usage":
+            measured.add(events[-1]["task"])
+        if len(measured) == 2:
+            go_on.touch()
+    assert client.wait() == 0
+    return events
+
+
+def _warnings(events: list[dict[str, object]]) -> list[str]:
+    return [str(event["text"]) for event in events if event["event"] == "note" and event["level"] == "warning"]
+
+
+def _listened(events: list[dict[str, object]]) -> list[object]:
+    return [event["listened"] for event in events if event["event"] == "task_state" and event["phase"] == "exited"]
+
+
+def test_tasks_that_train_alone_are_reported(two: Program, tmp_path: Path) -> None:
+    two.script("task.py", TASK)
+    events = _trained(two, tmp_path, "task.py", "--", "alone")
+    assert _listened(events) == [False, False]
+    assert any(SENTENCE in text for text in _warnings(events))
+    status = next(event for event in two.run("status", "-o", "json").events if event["event"] == "fleet_status")
+    assert SENTENCE in status["job"]["warning"]
+    assert SENTENCE in " ".join(two.run("status").text.split())
+    assert SENTENCE in two.run("logs").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "listened"),
+    [
+        (["task.py", "--", "together"], True),
+        (["--", "sh", "-c", 'while [ ! -e "$0" ]; do sleep 0.1; done'], None),
+    ],
+)
+def test_no_warning_for_tasks_that_listen_and_for_shell_commands(
+    two: Program, tmp_path: Path, arguments: list[str], listened: bool | None
+) -> None:
+    two.script("task.py", TASK)
+    events = _trained(two, tmp_path, *arguments)
+    assert _listened(events) == [listened, listened]
+    assert not [text for text in _warnings(events) if "trained alone" in text]
+    assert "trained alone" not in two.run("logs").err
+    assert "trained alone" not in two.run("status").text
