@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fleet.commands.agents import newest_reports, open_some
 from fleet.commands.evidence import Evidence
+from fleet.commands.restarts import Restarts
 from fleet.commands.roles import Names
 from fleet.config import for_fleet
 from fleet.errors import CancelledError, FleetError, JobFailedError, JobNotFinished, NotFoundError, NotReadyError
@@ -190,6 +191,7 @@ class _Telling:
         self._evidence = Evidence(followed.members, followed.spares, self._names.hosts())
         self._results: list[JobResult] = []
         self._noticed: set[tuple[int, str]] = set()
+        self._restarts = Restarts()
         self._ended: set[int] = set()  # attempts that were told to have failed
         self._open: dict[int, tuple[AttemptEnded, float]] = {}  # whose cause is to be told, and when at the latest
         self._away: dict[str, object] = {}  # hosts of which nothing is to be expected, for the time being
@@ -212,6 +214,9 @@ class _Telling:
         else:
             self._emit(item.host, record, item.payload)
             self._evidence.add(record, item.payload)
+            if isinstance(record, (TaskState, Progress)):
+                for note in self._restarts.add(record):
+                    self._sink.emit(note)
         if self._followed.mender is not None:
             _hint(self._followed.mender, item.host, record, self._names)
         self._judge_what_is_complete()

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from fleet.commands.evidence import Evidence
+from fleet.commands.restarts import Restarts
 from fleet.errors import NotReadyError
 from fleet.events import Level, LogChunk, Note, Sink
 from train.agent.records import (
@@ -67,6 +68,7 @@ class Seat:
         self._signal = ""
         self._stop_by = float("inf")
         self._own = Own()
+        self._restarts = Restarts()
 
     @property
     def stopped_by(self) -> str:
@@ -162,6 +164,8 @@ class Seat:
 
     def _tell(self, record: Record, payload: bytes, sink: Sink, *, leads: bool) -> None:
         self._own.add(record, payload)
+        for note in self._restarts.add(record) if leads else []:
+            sink.emit(note)
         if isinstance(record, Log):
             sink.emit(LogChunk(record.task, record.attempt, record.offset, payload))
         elif isinstance(record, Stalled) or (leads and isinstance(record, AttemptEnded)):

@@ -21,6 +21,23 @@ if os.environ["FLEET_ATTEMPT"] == "1":
     time.sleep(60)
 """
 
+# Prints its epochs; the chief saves after each one, and no attempt reads what is there.
+START_AGAIN = """
+import os, signal, time
+folder = os.environ["FLEET_CHECKPOINT_DIR"]
+for epoch in range(1, 9):
+    print(f"Epoch {epoch}/8", flush=True)
+    if os.environ["FLEET_ATTEMPT"] == "2":
+        time.sleep(1)
+        break
+    if os.environ["FLEET_RANK"] == "0" and epoch > 1:
+        with open(os.path.join(folder, f"epoch-{epoch - 1}.h5"), "w") as file:
+            file.write("weights")
+    time.sleep(0.5)
+    if os.environ["FLEET_RANK"] == "1" and epoch == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 # The second attempt goes on until it is stopped.
 GO_ON = """
 import os, time
@@ -103,3 +120,31 @@ def test_a_spare_takes_over_and_the_job_is_at_hand_without_the_lost_host(program
     assert "attempt 2 of 3" in status
     assert "worker-1" in program.run("stop", "--grace", "1", code=13).err
     assert not program.tasks()
+
+
+def test_each_further_attempt_reports_the_checkpoint_that_it_starts_from(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", START_AGAIN)
+    ran = program.run("train", "task.py", "--restarts", "1", "-o", "json")
+    notes = [event for event in ran.events if event["event"] == "note"]
+    (states,) = {
+        event["checkpoint"]
+        for event in ran.events
+        if event["event"] == "task_state" and event["attempt"] == 2 and event["phase"] == "running"
+    }
+    assert str(states).startswith("epoch-")
+    assert [one["text"] for one in notes if "starts" in str(one["text"])] == [
+        f"attempt 2 starts from checkpoint {states}"
+    ]
+    (warning,) = [one for one in notes if "began" in str(one["text"])]
+    assert warning["level"] == "warning"
+    assert str(warning["text"]).startswith("attempt 2 began at epoch 1 although attempt 1 had reached epoch")
+    assert f"checkpoint {states} exists" in str(warning["text"])
+    assert f"attempt 2 starts from checkpoint {states}" in program.run("logs").err
+
+
+def test_an_attempt_without_any_checkpoint_reports_that(program: Program) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", FAIL_ONCE)
+    ran = program.run("train", "task.py", "--restarts", "1")
+    assert ran.err.count("attempt 2 starts without a checkpoint of this job: none was saved") == 1

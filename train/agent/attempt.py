@@ -105,6 +105,7 @@ class Attempt:
         self._control = control
         self._tell = tell
         self._role = ""
+        self._checkpoint: Optional[str] = None
         self._port = port or reserve_task_port(after + 1)
         try:
             self.journal = Journal(start.paths, number)
@@ -159,7 +160,7 @@ class Attempt:
             OSError: no process can be made, or the disk is full.
         """
         commit, paths = self._commit, self._start.paths
-        self._role = action.role
+        self._role, self._checkpoint = action.role, action.checkpoint
         self._read_progress(len(action.members))
         env = task_environment(
             self._start.session,
@@ -314,6 +315,7 @@ class Attempt:
         task = self._commit.task
         role = self._role if self._role != task else ""
         state = TaskState(task, self.number, phase, time.time(), self.task.pid, ended, reason, role)
+        state = state._replace(checkpoint=self._checkpoint)
         if phase is Phase.EXITED:
             listened = self._port_watch.listened if self._port_watch is not None else None
             state = state._replace(started=not self.task.never_ran, listened=listened)

@@ -572,6 +572,9 @@ class TaskState(NamedTuple):
     host: str = ""  # on which it is, where `task` is not its name; agents leave it empty
     started: bool = True  # False in the phase `exited`: it was ended before any of the user's code ran
     listened: Optional[bool] = None  # in the phase `exited`: on its port; None: unknown, or no need to
+    # The newest file of the checkpoint that this attempt starts from; empty: the job has saved no checkpoint;
+    # None: the first attempt, or the agents do not copy checkpoints.
+    checkpoint: Optional[str] = None
 
 
 class AttemptEnded(NamedTuple):

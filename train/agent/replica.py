@@ -44,6 +44,7 @@ from train.agent.snapshot import (
     Observer,
     Snapshot,
     State,
+    checkpoint_name,
     complete_state,
     known_keys,
     newer,
@@ -81,6 +82,7 @@ class News(NamedTuple):
         None  # wanted, and done; not `held` where the folder is shared, or where that is newer
     )
     restored: Optional[Restored] = None
+    checkpoint: str = ""  # the name of the restored checkpoint, if its files are known here
     error: str = ""  # why a fetch failed, or that the replicator ended
     note: str = ""  # a sentence for the user
     ended: bool = False  # it is gone; a new one goes on from disk
@@ -597,31 +599,33 @@ class _Mover:
             self._say(fetched=snapshot)
 
     def _do_restore(self, snapshot: Optional[Snapshot], sources: List[Source]) -> None:
-        reason = ""
+        reason = name = ""
         try:
             if not self._setup.is_url:
                 self._setup.check()
-                self._put_back(snapshot, sources)
+                name = self._put_back(snapshot, sources)
         except (ReplicaError, OSError) as error:
             reason = _sentence(error)
-        self._say(restored=Restored(snapshot, reason))
+        self._say(restored=Restored(snapshot, reason), checkpoint=name)
 
-    def _put_back(self, snapshot: Optional[Snapshot], sources: List[Source]) -> None:
+    def _put_back(self, snapshot: Optional[Snapshot], sources: List[Source]) -> str:
+        """Make the checkpoint directory equal to `snapshot`; return the name of its checkpoint, if known."""
         if snapshot is None:
             restore(self._setup.live, None)
-            return
+            return ""
         with self._store.reading(snapshot) as kept:
             sound = kept is not None and kept.is_sound()
         if not sound:
             if kept is not None:
                 self._store.drop()
             if not self._bring(snapshot, sources):
-                return
+                return ""
         with self._store.reading(snapshot) as kept:
             if kept is None:
                 raise ReplicaError(f"the checkpoint that {self._setup.seat} had fetched is gone: see its agent.log")
             if not self._setup.shares(kept.manifest):
                 restore(self._setup.live, kept)
+            return checkpoint_name(kept.manifest.items)
 
     def _show(self, snapshot: Snapshot, before: Optional[Manifest]) -> None:
         self._setup.check()

@@ -19,10 +19,11 @@ class Reserved(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """The checkpoint folder is as it was ordered for `attempt`; `problem` says why it is not, empty where it is."""
+    """The checkpoint directory holds the checkpoint for `attempt`, or could not be prepared (`problem`)."""
 
     attempt: int
     problem: str = ""
+    checkpoint: Optional[str] = None  # as in TaskState
 
 
 class Held(NamedTuple):
@@ -117,6 +118,7 @@ class Spawn(NamedTuple):
     attempt: int
     role: str
     members: Tuple[Member, ...]
+    checkpoint: Optional[str] = None  # as in TaskState
 
 
 class Visit(NamedTuple):
@@ -177,6 +179,7 @@ class Seat(NamedTuple):
     attempt: int = 0
     port: int = 0
     restored: bool = False
+    checkpoint: Optional[str] = None
     held: bool = False
     reached: Optional[Dict[str, str]] = None
     exit: Optional[Exit] = None
@@ -284,6 +287,7 @@ def _told(seat: Seat, event: SeatEvent) -> Seat:
         seat = seat._replace(port=event.port, reserving=False)
     elif isinstance(event, Restored):
         seat = seat._replace(restored=not event.problem, restoring=False, reason=seat.reason or event.problem)
+        seat = seat._replace(checkpoint=event.checkpoint)
     elif isinstance(event, Failed):
         seat = seat._replace(reason=seat.reason or event.reason, reserving=False, restoring=False)
     elif isinstance(event, Held):
@@ -356,7 +360,7 @@ def _make_ready(seat: Seat, order: Order) -> Step:
     if not seat.restored:
         return seat._replace(restoring=True), [Restore(seat.attempt, order.snapshot, tuple(order.sources))]
     roles = tuple(member._replace(task=order.role_of(member.task)) for member in order.members)
-    spawn = Spawn(seat.attempt, order.role_of(seat.name), roles)
+    spawn = Spawn(seat.attempt, order.role_of(seat.name), roles, seat.checkpoint)
     return seat._replace(spawned=True, closed=False), [spawn]
 
 

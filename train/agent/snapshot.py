@@ -274,6 +274,18 @@ def _prefix_of(path: str) -> str:
     return path[: -len(_INDEX)] if path.endswith(_INDEX) else ""
 
 
+def checkpoint_name(items: Sequence[Item]) -> str:
+    """Return the name of the newest checkpoint among `items`: the TensorFlow prefix, or else the path of the file.
+
+    Returns an empty string if there is no file.
+    """
+    files = [item for item in items if item.kind is Kind.FILE]
+    # TensorFlow's index file `checkpoint` is written after the checkpoint that it names.
+    named = [item for item in files if os.path.basename(item.path) != "checkpoint"] or files
+    last = max(named, key=lambda item: (item.mtime_ns, item.path), default=None)
+    return (_prefix_of(last.path) or last.path) if last is not None else ""
+
+
 def _checkpoints(look: Look, paths: Sequence[str]) -> Dict[str, _Checkpoint]:
     found: Dict[str, _Checkpoint] = {}
     for path in paths:

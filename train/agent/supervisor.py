@@ -62,6 +62,7 @@ from train.agent.seat import (
     TellEnd,
     Visit,
 )
+from train.agent.snapshot import Snapshot
 from train.agent.spawn import adopt_orphans
 from train.agent.warden import Warden
 
@@ -344,7 +345,7 @@ class Supervisor:
         wanted = self._restoring
         if wanted is not None and news.restored is not None and news.restored.snapshot == wanted.snapshot:
             self._restoring = None
-            self._feed(Restored(wanted.attempt, news.restored.error))
+            self._feed(Restored(wanted.attempt, news.restored.error, _checkpoint_name(wanted.snapshot, news)))
         if news.ended:
             self._replicate_again()
 
@@ -409,8 +410,8 @@ class Supervisor:
     def _restore(self, action: Restore) -> None:
         users_own = bool(self._commit.replication.folder)
         if self._replicator is None or (users_own and action.snapshot is None):
-            # What was in a folder of the user's before the job is not ours to remove.
-            self._feed(Restored(action.attempt))
+            # Files that were in the user's own directory before the job are kept.
+            self._feed(Restored(action.attempt, checkpoint=None if self._replicator is None else ""))
             return
         self._restoring = action
         self._replicator.restore(action.snapshot, [(source.address, source.port) for source in action.sources])
@@ -528,3 +529,10 @@ class Supervisor:
         for answer in self._stoppers:
             answer(Stopped(killed=self._killed, running=True))
         self._control.close()
+
+
+def _checkpoint_name(snapshot: Optional[Snapshot], news: News) -> str:
+    """Return the name of a restored checkpoint as users know it, or an empty string if there is none."""
+    if snapshot is None:
+        return ""
+    return news.checkpoint or f"{snapshot.number} of attempt {snapshot.attempt}"

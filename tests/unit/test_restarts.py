@@ -1,0 +1,71 @@
+"""What a restarted attempt is reported to start from."""
+
+from __future__ import annotations
+
+from fleet.commands.restarts import Restarts
+from fleet.events import Level, Note
+from train.agent.records import Phase, Progress, TaskState
+from train.agent.snapshot import Item, Kind, checkpoint_name
+
+Records = list[TaskState | Progress]
+
+
+def running(attempt: int, checkpoint: str | None, task: str = "worker-0") -> TaskState:
+    return TaskState(task, attempt, Phase.RUNNING, 1.0, checkpoint=checkpoint)
+
+
+def epochs(attempt: int, *numbers: int, total: int = 10) -> list[Progress]:
+    return [Progress("worker-0", attempt, 1.0, epoch=number, epochs=total) for number in numbers]
+
+
+def notes(*records: TaskState | Progress) -> list[Note]:
+    restarts = Restarts()
+    return [note for record in records for note in restarts.add(record)]
+
+
+def test_a_checkpoint_is_reported_once_for_all_tasks() -> None:
+    found = notes(running(1, None), running(2, "ckpt-5"), running(2, "ckpt-5", "worker-1"))
+    assert found == [Note("attempt 2 starts from checkpoint ckpt-5")]
+
+
+def test_no_checkpoint_is_reported_and_an_unknown_one_is_not() -> None:
+    (found,) = notes(running(2, ""), running(3, None))
+    assert found.text.startswith("attempt 2 starts without a checkpoint of this job: none was saved")
+
+
+def test_epochs_that_begin_again_despite_a_checkpoint_are_reported_once() -> None:
+    found = notes(running(1, None), *epochs(1, 1, 2, 3), running(2, "ckpt-2"), *epochs(2, 1, 2))
+    assert [note.level for note in found] == [Level.INFO, Level.WARNING]
+    assert found[1].text.startswith(
+        "attempt 2 began at epoch 1 although attempt 1 had reached epoch 3 and checkpoint"
+    )
+
+
+def test_loops_that_count_from_zero_are_recognized() -> None:
+    found = notes(*epochs(1, 0, 1, total=-1), running(2, "ckpt-2"), *epochs(2, 0, total=-1))
+    assert [note.level for note in found] == [Level.INFO, Level.WARNING]
+
+
+def test_no_warning_if_it_is_not_certain() -> None:
+    continued: Records = [*epochs(1, 1, 2, 3), running(2, "ckpt-2"), *epochs(2, 3)]
+    no_epoch_done: Records = [*epochs(1, 1), running(2, "ckpt-2"), *epochs(2, 1)]
+    without_checkpoint: Records = [*epochs(1, 1, 2), running(2, ""), *epochs(2, 1)]
+    second_call_of_fit: Records = [*epochs(1, 1, 2, 1, 2), running(2, "ckpt-2"), *epochs(2, 1)]
+    first_call_done: Records = [*epochs(1, 1, 2, total=2), running(2, "ckpt-2"), *epochs(2, 1, total=2)]
+    fewer_epochs_left: Records = [*epochs(1, 1, 2, 3), running(2, "ckpt-2"), *epochs(2, 1, total=8)]
+    cases = continued, no_epoch_done, without_checkpoint, second_call_of_fit, first_call_done, fewer_epochs_left
+    for records in cases:
+        assert all(note.level is Level.INFO for note in notes(*records))
+
+
+def item(path: str, at: int) -> Item:
+    return Item(path, Kind.FILE, 0o644, mtime_ns=at)
+
+
+def test_the_newest_checkpoint_names_the_snapshot() -> None:
+    shard = "ckpt-{}.data-00000-of-00001"
+    older = [item(shard.format(1), 1), item("ckpt-1.index", 2)]
+    newer = [item(shard.format(2), 3), item("ckpt-2.index", 4), item("checkpoint", 5)]
+    assert checkpoint_name([*older, *newer]) == "ckpt-2"
+    assert checkpoint_name([item("a.keras", 2), item("b.keras", 1)]) == "a.keras"
+    assert checkpoint_name([]) == ""
