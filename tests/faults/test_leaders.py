@@ -5,7 +5,7 @@ from __future__ import annotations
 from train.agent import node as minds
 from train.agent.gang import Terms
 from train.agent.node import Heard, LinkDown, LinkUp, Mode, NodeAction, Tell
-from train.agent.orders import Leads, Order, Part, Report, Stage
+from train.agent.orders import Leads, Message, Order, Part, Report, Stage
 from train.agent.records import Member, Policy
 from train.agent.seat import Seat
 
@@ -37,3 +37,32 @@ def test_a_seat_tells_a_new_leader_anew_what_it_told_before_that_one_led() -> No
     node, actions = minds.step(node, Heard("worker-1", order(2, "worker-1", Stage.WAIT)), 3.0)
     assert (node.mode, node.leader) == (Mode.FOLLOWING, "worker-1")
     assert reports(actions, "worker-1")
+
+
+def test_what_a_leader_reported_before_it_led_does_not_count_against_it() -> None:
+    """Each may call the other at once: what was said on two connections may be read in another order."""
+    other, _ = minds.begin(TERMS, "worker-1", Seat("worker-1"), 0.0)
+    for event in (LinkUp("worker-0"), Heard("worker-0", order(1, "worker-0", Stage.GO)), LinkUp("worker-0")):
+        other, said = minds.step(other, event, 1.0)
+    other, leads = minds.step(other, Heard("worker-0", Leads(0, "")), 2.0)
+    orders = [one.message for one in leads if isinstance(one, Tell) and isinstance(one.message, Order)]
+    assert (other.mode, len(reports(said, "worker-0")), len(orders)) == (Mode.LEADING, 1, 1)
+    joined, _ = minds.join(TERMS, "worker-0", Seat("worker-0"), 1.0)
+    joined, _ = minds.step(joined, LinkUp("worker-1"), 1.0)
+    late: list[Message] = [*orders, *reports(said, "worker-0")]
+    for message in late:
+        joined, _ = minds.step(joined, Heard("worker-1", message), 3.0)
+    assert (joined.mode, joined.leader, joined.joined) == (Mode.FOLLOWING, "worker-1", True)
+
+
+def test_two_who_follow_each_other_find_out() -> None:
+    nodes = {}
+    for me, leader, term in (("worker-0", "worker-1", 2), ("worker-1", "worker-0", 3)):
+        node, _ = minds.join(TERMS, me, Seat(me), 0.0)
+        for event in (LinkUp(leader), Heard(leader, order(term, leader, Stage.WAIT))):
+            node, said = minds.step(node, event, 1.0)
+        nodes[me] = node, reports(said, leader)[-1]
+    heard, _ = minds.step(nodes["worker-0"][0], Heard("worker-1", nodes["worker-1"][1]), 2.0)
+    assert heard.mode is Mode.LEADING
+    kept, _ = minds.step(nodes["worker-1"][0], Heard("worker-0", nodes["worker-0"][1]), 2.0)
+    assert kept.mode is Mode.FOLLOWING

@@ -121,6 +121,7 @@ class Gang(NamedTuple):
     trained_at: Optional[float] = None  # when all had ended on whose success that of the job depends
     evaluated_from: Optional[float] = None  # since when evaluators have the last checkpoint
     left_behind: FrozenSet[str] = frozenset()  # evaluators without which the training goes on
+    missed_from: float = 0.0  # when a host that was present was last lost
     alone: bool = False
     result: Optional[JobResult] = None
 
@@ -187,7 +188,9 @@ def lose(gang: Gang, seat: str, reason: str, now: float) -> Gang:
     if seat in _playing(gang) and seat not in lost and not _has_ended(gang, seat):
         lost = {**lost, seat: sentence}
     fenced_until = now + _fence_s(gang.terms)
-    return advance(gang._replace(present=gang.present - {seat}, lost=lost, fenced_until=fenced_until), now)
+    missed_from = now if seat in gang.present else gang.missed_from
+    gang = gang._replace(present=gang.present - {seat}, lost=lost, fenced_until=fenced_until, missed_from=missed_from)
+    return advance(gang, now)
 
 
 def stop(gang: Gang, grace_s: float, now: float) -> Gang:
@@ -206,7 +209,6 @@ def advance(gang: Gang, now: float) -> Gang:
 
 def deadline(gang: Gang, now: float) -> Optional[float]:
     """When `advance` is due after `now`, even if nothing is heard."""
-    policy = gang.terms.policy
     due: List[Optional[float]] = [gang.ends_at if gang.stage is not Stage.STOP else None]
     if gang.stage is Stage.RESULT:
         return None
@@ -220,7 +222,7 @@ def deadline(gang: Gang, now: float) -> Optional[float]:
     elif gang.stage is Stage.STOP:
         due.append(_stop_deadline(gang))
     else:
-        waits = [_retry_at(gang), _alone_at(gang), gang.began_at + _DYING_S, gang.began_at + policy.host_timeout_s]
+        waits = [_retry_at(gang), _alone_at(gang), gang.began_at + _DYING_S, _given_up_at(gang)]
         due += [max(_retry_at(gang), point) for point in waits]
     return min((point for point in due if point is not None and point > now), default=None)
 
@@ -660,16 +662,22 @@ def _retry_at(gang: Gang) -> float:
 def _waiting(gang: Gang, now: float) -> Gang:
     taken = [seat for seat in sorted(gang.present) if _is_preempted(gang, seat)]
     if taken and len(taken) == len(gang.present) and now >= _alone_at(gang):
-        return _given_up(gang, "and no other host is left", now)
+        return _given_up(gang, "no other host is left", now)
     if now < _retry_at(gang) or (now < gang.began_at + _DYING_S and _is_awaited(gang, taken)):
         return gang
     terms, idle = gang.terms, _idle(gang)
     cast = recast(terms.roles, gang.cast, idle, fewest=None)
-    if cast is None and now >= max(_retry_at(gang), gang.began_at + terms.policy.host_timeout_s):
+    if cast is None and now >= _given_up_at(gang):
         cast = recast(terms.roles, gang.cast, idle, fewest=terms.policy.min_workers or len(terms.roles))
         if cast is None:
-            return _given_up(gang, f"and nobody took its place within {terms.policy.host_timeout_s:g} s", now)
+            return _given_up(gang, f"nobody took its place within {terms.policy.host_timeout_s:g} s", now)
     return gang if cast is None else _begin(gang, tuple(cast), now)
+
+
+def _given_up_at(gang: Gang) -> float:
+    """Return when a missing host is given up: a host lost during the back-off has all of the host timeout, too."""
+    missed_from = max(gang.began_at, gang.missed_from)
+    return max(_retry_at(gang), missed_from + gang.terms.policy.host_timeout_s)
 
 
 def _alone_at(gang: Gang) -> float:
@@ -684,10 +692,13 @@ def _is_awaited(gang: Gang, taken: List[str]) -> bool:
 
 
 def _given_up(gang: Gang, why: str, now: float) -> Gang:
-    """There is no other attempt after all; `why` is the rest of the sentence on a host that was taken."""
+    """End a job that was to begin another attempt; `why` completes the sentence on the host that is missing."""
     end = gang.end
-    if end is not None and _is_survived(gang):
-        gang = gang._replace(end=end._replace(reason=f"{end.reason}, {why}"))
+    if end is not None and end.taken:
+        missing = [seat for seat in _playing(gang) if seat not in gang.present]
+        later = [] if end.first in missing else missing
+        also = f"; {_called(gang, later[0])} was lost after that" if later else ""
+        gang = gang._replace(end=end._replace(reason=f"{end.reason}{also}, and {why}"))
     return _finish(gang, now)
 
 

@@ -261,10 +261,10 @@ def _missed(node: Node) -> List[str]:
 def _word_for(node: Node, seat: str) -> Optional[Message]:
     if node.mode is Mode.LEADING and node.gang is not None:
         return None if node.gang.alone else node.seat.order  # what we obey ourselves
-    if node.mode is Mode.FOLLOWING and seat == node.leader:
-        return seats.report(node.seat)
-    if node.mode is Mode.SEEKING and seat == node.candidate and not node.newcomer:
-        return seats.report(node.seat)
+    follows = node.mode is Mode.FOLLOWING and seat == node.leader
+    seeks = node.mode is Mode.SEEKING and seat == node.candidate and not node.newcomer
+    if follows or seeks:
+        return seats.report(node.seat)._replace(term=node.term)
     return _claim(node) if node.mode is Mode.FOLLOWING and node.joined else Leads(node.term, "")
 
 
@@ -388,7 +388,8 @@ def _heard(node: Node, event: Heard, now: float) -> Step:
     if isinstance(message, Report):
         if node.mode is Mode.LEADING and node.gang is not None and event.seat == message.seat:
             return node._replace(gang=gangs.hear(node.gang, message, now)), []
-        if node.mode is Mode.FOLLOWING and event.seat == node.leader:  # who leads does not report
+        # A leader does not report. Two connections may reorder what it said before it led, always in an earlier term.
+        if node.mode is Mode.FOLLOWING and event.seat == node.leader and message.term >= node.term:
             return _lost_leader(node, _REPLACED, now)
         return node, []
     if isinstance(message, Order):

@@ -112,6 +112,7 @@ class Report(NamedTuple):
     looked: int = 0
     stalled: Optional[Stalled] = None
     preempted: bool = False  # the cloud is about to take its host
+    term: int = 0  # of the leader whom the sender follows, as far as it knows
 
 
 class Leads(NamedTuple):

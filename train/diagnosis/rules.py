@@ -521,7 +521,7 @@ DECISIONS = (
         Kind.KILLED, r"^the agent of \S{1,80} was killed\b|^\S{1,80} \(\S{1,80}\) was lost: its agent was killed\b"
     ),
     _rule(Kind.PREEMPTED, r"^\S{1,80} \(\S{1,80}\) was preempted(?:, and |$)"),
-    _rule(Kind.PEER_UNREACHABLE, r"^\S{1,80} \(\S{1,80}\) (?:was lost: |did not answer$)"),
+    _rule(Kind.PEER_UNREACHABLE, r"^\S{1,80} \(\S{1,80}\) (?:was lost: |did not answer(?:$|[,;] ))"),
 )
 REASONS = (
     _rule(Kind.DISK_FULL, r"(?i)no space left|disk (?:is )?full|disk quota|\bof disk left\b"),

@@ -476,3 +476,34 @@ def test_whatever_the_order_of_events_a_gang_ends_once_and_rightly(
         assert all(result.exits.get(seat) == DONE for seat in needed)
     else:
         assert result.reason
+
+
+def test_a_host_lost_during_the_back_off_has_all_of_the_host_timeout_to_come_back() -> None:
+    play = Play(3, AGAIN._replace(backoff_s=60.0, host_timeout_s=60.0)).start()
+    play.lose("worker-0")
+    play.lose("worker-1")
+    play.close("worker-1")
+    assert play.at(Stage.WAIT)
+    play.tell("worker-1", exit=KILLED, closed=True)
+    play.wait(58.0)
+    play.lose("worker-2")
+    play.wait(12.0)
+    assert play.at(Stage.WAIT)
+    play.tell("worker-2")
+    play.wait(0.0)
+    assert (play.at(Stage.RESERVE), play.gang.attempt) == (True, 2)
+
+
+def test_a_job_that_is_given_up_names_the_host_that_is_missing() -> None:
+    play = Play(3, AGAIN._replace(backoff_s=60.0, host_timeout_s=60.0)).start()
+    play.lose("worker-1")
+    play.close("worker-1")
+    play.tell("worker-1", exit=KILLED, closed=True)
+    play.wait(30.0)
+    play.lose("worker-2")
+    play.wait(59.0)
+    assert play.at(Stage.WAIT)
+    play.wait(1.0)
+    first = "worker-1 (10.0.0.3) was lost: its agent was silent for 10 s"
+    then = "worker-2 (10.0.0.4) was lost after that, and nobody took its place within 60 s"
+    assert play.result.reason == f"{first}; {then}"
