@@ -161,9 +161,9 @@ def raise_failures(outcomes: Sequence[Outcome[T]], verb: str = "reach all hosts"
     failed = [(outcome.host, outcome.error) for outcome in outcomes if outcome.error is not None]
     if not failed:
         return [outcome.value for outcome in outcomes if outcome.error is None]  # type: ignore[misc]
-    groups: dict[tuple[str, str, str, str], list[tuple[Host, FleetError]]] = {}
+    groups: dict[tuple[str, ...], list[tuple[Host, FleetError]]] = {}
     for host, error in failed:
-        key = (_reason(host, error.sentence), _reason(host, error.cause), error.hint, error.next_step)
+        key = (*(_reason(host, text) for text in (error.sentence, error.cause, error.hint)), error.next_step)
         groups.setdefault(key, []).append((host, error))
     worst = min((error for _, error in failed), key=lambda error: error.exit_code)
     sentence = "; ".join(_sentence(reason, group) for (reason, *_), group in groups.items())

@@ -130,7 +130,7 @@ def test_hosts_that_fail_alike_are_told_together(hosts: Hosts, wheels: tuple[str
         ready(spec(*wheels, "tensorflow==9"), hosts.hosts[:2], hosts.key, Kept())
     assert raised.value.sentence == "cannot make the hosts ready: worker-[0-1]: pip finds no tensorflow==9"
     assert raised.value.cause == "there are 2.21.0"
-    assert raised.value.hint == "ask for a version that there is"
+    assert raised.value.hint == "worker-0 suggests: request a version that exists"
 
 
 def test_a_refusal_carries_its_cause(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_a_refusal_carries_its_cause(hosts: Hosts, monkeypatch: pytest.MonkeyPat
 hello()
 wish = hear()
 say("bootstrap_step", step="waiting for the NVIDIA driver", detail="no devices")
-say("refused", kind="gpu", reason=f"no driver for {wish['gpus']}", next_step="take another image", cause="its words")
+say("refused", kind="gpu", reason=f"no driver for {wish['gpus']}", hint="take another image", cause="its words")
 hear()
 """
     monkeypatch.setattr(channel_module, "pack", Scripted(body))
@@ -147,7 +147,7 @@ hear()
         bootstrap(channel, Bootstrap(gpus=2), steps.append)
     assert steps == [BootstrapStep("waiting for the NVIDIA driver", "no devices")]
     assert raised.value.sentence.endswith(": no driver for 2")
-    assert (raised.value.cause, raised.value.next_step) == ("its words", "take another image")
+    assert (raised.value.cause, raised.value.hint) == ("its words", "worker-0 suggests: take another image")
 
 
 @pytest.mark.parametrize(

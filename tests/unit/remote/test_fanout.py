@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fleet.errors import CapacityError, FleetError, InternalError, NotReadyError, UnreachableError
 from fleet.remote.fanout import Outcome, fan_out, fold, raise_failures, where
+from fleet.remote.job import RefusedError
 from provision.model import Host
 
 
@@ -152,6 +153,18 @@ def test_identical_reasons_are_folded() -> None:
     with pytest.raises(NotReadyError, match=r"^cannot prepare: worker-\[0-7\]: no space left$") as raised:
         raise_failures(outcomes, "prepare")
     assert (raised.value.cause, raised.value.next_step) == ("disk", "free some")
+
+
+def test_reasons_are_folded_though_each_host_signs_its_hint() -> None:
+    def refused(number: int) -> Outcome[str]:
+        name = host(number).name
+        error = RefusedError(f"{where(host(number))}: no space left", hint=f"{name} suggests: free some space")
+        return failed(number, error)
+
+    with pytest.raises(RefusedError) as raised:
+        raise_failures([refused(0), refused(1)], "prepare")
+    assert raised.value.sentence == "cannot prepare: worker-[0-1]: no space left"
+    assert raised.value.hint == "worker-0 suggests: free some space"
 
 
 def test_one_failure_keeps_its_address() -> None:
