@@ -137,7 +137,9 @@ def _existing(request: UpRequest, provider: str) -> FleetSpec:
     settings = said if said.inventory else said.over(request.defaults)
     inventory = _inventory(said, settings, provider)
     if not inventory:
-        raise UsageError("nothing says which hosts are meant", hint="name a file of hosts: --inventory FILE")
+        raise UsageError(
+            "no inventory of hosts is given", hint="name the file that lists the hosts: --inventory FILE"
+        )
     limit = settings.limit or ""
     python, packages = _environment(request, ())
     return FleetSpec(

@@ -209,7 +209,7 @@ def test_mistakes_end_before_anything_is_touched(program: Program, home: Lab) ->
         assert said in ran.err
         assert len(ran.err.splitlines()) <= 4
     assert "hosts.ini:4" in program.run("up", "-i", str(inventory), code=2).err
-    assert "hosts.ini" in program.run("up", "--provider", "static", code=2).err
+    assert "--inventory FILE" in program.run("up", "--provider", "static", code=2).err
     assert not (program.state / "fleets").exists()
     assert [machine.left() for machine in machines(home)] == [[], []]
 

@@ -65,7 +65,7 @@ def test_packages_can_be_installed_there(inventory: str) -> None:
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        (Settings(provider="static"), "nothing says which hosts are meant"),
+        (Settings(provider="static"), "no inventory of hosts is given"),
         (Settings(provider="local", limit="gpu"), "--limit names hosts that exist already"),
         (Settings(provider="gce", inventory="/hosts"), "--inventory names hosts that exist already"),
         (Settings(inventory="/hosts", image="i"), "--image: a fleet of hosts that exist has no such setting"),
