@@ -131,7 +131,7 @@ class GceCase:
 
     def traces(self) -> list[str]:
         state = self.emulator.state()
-        folders = [str(path) for path in self.emulator.cloud.folder.iterdir() if path.name != "packages"]
+        folders = [str(path) for path in self.emulator.cloud.folder.iterdir() if path.name not in guests.SHARED]
         return [*state["instances"], *state["disks"], *state["operations"], *folders]
 
     def script(self) -> str:

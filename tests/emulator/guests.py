@@ -29,6 +29,9 @@ Publish = Callable[[str, str, str], None]
 """Called with namespace, key and value of a guest attribute."""
 
 HOST_KEY = ("hostkeys", "ssh-ed25519")
+PACKAGES, PYTHON = "packages", "python"
+SHARED = frozenset({PACKAGES, PYTHON})
+"""Names in the folder of `SshGuests` that all guests share; they stay when a guest is removed."""
 _AGENT_PID, _SSHD_PID = 812, 1173
 
 
@@ -57,7 +60,7 @@ class Guest(Protocol):
         """End it, and delete its files."""
 
 
-__all__ = ["HOST_KEY", "Guest", "GuestSpec", "Guests", "NoGuest", "Publish", "SshGuests", "obstacle"]
+__all__ = ["HOST_KEY", "SHARED", "Guest", "GuestSpec", "Guests", "NoGuest", "Publish", "SshGuests", "obstacle"]
 
 Guests = Callable[[GuestSpec, Publish], Guest]
 
@@ -115,8 +118,8 @@ class SshGuests:
     """
 
     def __init__(self, folder: Path, boot_s: float = 0.0) -> None:
-        self._packages = folder.resolve() / "packages"
-        self._python = folder.resolve() / "python"
+        self._packages = folder.resolve() / PACKAGES
+        self._python = folder.resolve() / PYTHON
         self._boot_s = boot_s
         self._interpreter: Path | None = None
         self._lock = threading.Lock()
