@@ -61,7 +61,8 @@ class Follower:
     Args:
         requests: What to follow, by host.
         reopen: Opens a channel to a host's agent.
-        channels: Channels that are open already, by name of host; the follower owns and closes them.
+        channels: Channels that are open already, by name of host. A conversation that ends regularly leaves its
+            channel open, for the caller to use and close; the follower closes the others.
         give_up_s: How long a host may stay away, in seconds. Once another host has reported the end of the job, a
             silent connection is replaced after ten seconds, and the host is given up after ten more; after sixty if
             that other host had lost its peers.

@@ -65,24 +65,24 @@ class Scripted:
 
 FOLLOW = """
 hello()
-wish = hear()
-with open(LOG, "rb") as file:
-    data = file.read()
-at = wish["log_offset"]
-say("task_state", task=wish["task"], attempt=1, phase="running", at=1.0, pid=7)
-told = 0
-while at < len(data):
-    piece = data[at : at + PIECE]
-    say("log", piece, task=wish["task"], attempt=1, offset=at, payload=len(piece))
-    at += len(piece)
-    told += len(piece)
-    if PAUSE:
-        time.sleep(PAUSE)
-    if told % (7 * PIECE) == 0:
-        say("beat", at=1.5, record_offset=50, log_offset=at, attempt=1)
-say("job_result", job=wish["job"], attempt=1, outcome="succeeded", at=2.0)
-say("end")
-hear()
+while True:
+    wish = hear()
+    with open(LOG, "rb") as file:
+        data = file.read()
+    at = wish["log_offset"]
+    say("task_state", task=wish["task"], attempt=1, phase="running", at=1.0, pid=7)
+    told = 0
+    while at < len(data):
+        piece = data[at : at + PIECE]
+        say("log", piece, task=wish["task"], attempt=1, offset=at, payload=len(piece))
+        at += len(piece)
+        told += len(piece)
+        if PAUSE:
+            time.sleep(PAUSE)
+        if told % (7 * PIECE) == 0:
+            say("beat", at=1.5, record_offset=50, log_offset=at, attempt=1)
+    say("job_result", job=wish["job"], attempt=1, outcome="succeeded", at=2.0)
+    say("end")
 """
 
 # Attempt by attempt, those of LOGS; PIECE bytes at a time, with a beat after every third piece.

@@ -90,15 +90,31 @@ def test_all_hosts_are_followed_to_their_end(hosts: Hosts, log: Path, monkeypatc
         assert kinds([item for item in items if item.host == host.name]) == [TaskState, JobResult]
 
 
-def test_a_channel_that_is_open_is_used(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_channel_that_is_open_is_used_and_stays_open(
+    hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller can ask the same agent again, and has to close the channel."""
     monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=65_536, PAUSE=0))
-    channel = open_agent(hosts.hosts[0], hosts.key)
 
     def never(_: Host) -> AgentChannel:
         raise AssertionError
 
-    with Follower([(hosts.hosts[0], ASK)], never, channels={"worker-0": channel}) as follower:
-        assert text_of(list(follower)) == log.read_bytes()
+    with open_agent(hosts.hosts[0], hosts.key) as channel:
+        for _ in range(2):
+            with Follower([(hosts.hosts[0], ASK)], never, channels={"worker-0": channel}) as follower:
+                assert text_of(list(follower)) == log.read_bytes()
+            assert channel.connection.is_open
+    assert not channel.connection.is_open
+
+
+def test_a_channel_is_closed_if_the_follower_is_closed_early(
+    hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of the conversation must not be taken for the answer to the next question."""
+    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=999, PAUSE=0.01))
+    channel = open_agent(hosts.hosts[0], hosts.key)
+    with Follower([(hosts.hosts[0], ASK)], opener(hosts), channels={"worker-0": channel}) as follower:
+        next(iter(follower))
     assert not channel.connection.is_open
 
 

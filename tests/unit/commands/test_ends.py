@@ -24,6 +24,7 @@ from fleet.events import (
 )
 from fleet.settings import Settings
 from fleet.status import HostStatus
+from provision.gce.catalog import resolved
 from provision.gce.deletion import Stray
 from provision.model import CloudSpec, Finding
 from provision.provider import ProviderError
@@ -277,7 +278,7 @@ def test_doctor_tells_all_and_ends_as_bad_as_it_is(
     world: World, findings: list[Finding], error: type[FleetError] | None
 ) -> None:
     world.cloud.findings = findings
-    request = DoctorRequest("gce", Settings(project="p", endpoint="http://127.0.0.1:1"))
+    request = DoctorRequest("gce", Settings(project="p", endpoint="http://127.0.0.1:1", network="lab"))
     if error is None:
         assert doctor(request, world.ports(), world.sink).checked == 1
     else:
@@ -286,5 +287,6 @@ def test_doctor_tells_all_and_ends_as_bad_as_it_is(
         assert failure.value.next_step == next(one.next_step for one in findings if not one.ok)
     told = [event for event in world.sink.events if isinstance(event, Checked)]
     assert [(event.subject, event.ok) for event in told] == [(one.subject, one.ok) for one in findings]
-    assert world.clouds == [CloudSpec(project="p", endpoint="http://127.0.0.1:1")]
+    wanted = CloudSpec(project="p", endpoint="http://127.0.0.1:1", network="lab")
+    assert world.clouds == [resolved(wanted)]  # what `fleet up` would create with these settings
     assert not world.state.exists()
