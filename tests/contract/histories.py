@@ -171,7 +171,7 @@ class History:
         )
 
     def ports(self) -> QuickPorts:
-        return QuickPorts(Store(self.root), lambda _: True, unprepared=self.unprepared)
+        return QuickPorts(Store(self.root), lambda _: True, consent=lambda _: True, unprepared=self.unprepared)
 
     def play(self) -> None:
         """Some commands under faults, then the end without: nothing may be left."""
