@@ -98,7 +98,7 @@ def test_the_readme_is_followed_from_an_empty_directory(rented: Program, emulato
     [_, status] = rented.run("status", "-o", "json").events
     assert status["price_usd_h"] == pytest.approx(1.08)
     assert status["delete_at"] - status["created_at"] == pytest.approx(8 * 3600, abs=60)
-    assert "not pulled" in rented.run(*down, code=2).err
+    assert "these results exist on the hosts only" in rented.run(*down, code=2).err
     assert len(names(emulator)) == 2
     rented.run(*pull)
     assert list(rented.folder.glob("results/*/checkpoints/*"))
