@@ -121,7 +121,7 @@ Fleet = Annotated[
         "--fleet",
         envvar=NAME_VARIABLE,
         metavar="NAME",
-        help="Which fleet, where there are several; default where not said.",
+        help="Fleet name; 'default' if it is not given.",
         show_default=False,
     ),
 ]
@@ -539,13 +539,13 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
         typer.Option(
             "--scopes",
             metavar="SCOPE",
-            help="What the instances may do, as devstorage.read_only; nothing where not said.",
+            help="API scope of the instances, such as devstorage.read_only; none by default.",
             rich_help_panel=_NETWORK,
         ),
     ] = None,
     service_account: Annotated[
         str | None,
-        typer.Option("--service-account", metavar="EMAIL", help="As whom they do it.", rich_help_panel=_NETWORK),
+        typer.Option("--service-account", metavar="EMAIL", help="Service account of the instances.", rich_help_panel=_NETWORK),
     ] = None,
 ) -> None:
     """Start a fleet, or repair it.

@@ -32,7 +32,7 @@ class Access:
     Attributes:
         spec: The fleet.
         ports: The outside world.
-        sink: Takes a note if a rule was changed; None: nobody is told.
+        sink: Takes a note if a rule was changed; None: no note is emitted.
     """
 
     spec: FleetSpec

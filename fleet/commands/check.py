@@ -204,7 +204,7 @@ class _Check:
 
     @property
     def _installs_keras(self) -> bool:
-        """Whether TensorFlow or Keras is still to be installed, in a version that the hosts do not report."""
+        """Return whether TensorFlow or Keras will be installed in a version that the hosts do not report."""
         return bool(self._pending and self._pending.names.intersection(_KERAS))
 
     def _wish(self, channel: AgentChannel, job: str, *, dry_run: bool) -> Prepare:

@@ -55,7 +55,7 @@ def run(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
     """Delete all that was made for the fleet, list again, and forget the fleet once nothing is left.
 
     Raises:
-        UsageError: results would be lost, and nobody can be asked.
+        UsageError: results would be lost, and there is no terminal to ask on.
         CancelledError: the user said no, or interrupted; a repeat continues.
         FleetError: something could not be deleted.
     """
@@ -166,7 +166,7 @@ def _ask(
     """Ask before something is lost: results that are not on this computer, or a job that is running.
 
     Raises:
-        UsageError: something would be lost, and nobody can be asked.
+        UsageError: something would be lost, and there is no terminal to ask on.
         CancelledError: the user said no.
     """
     if record is None:

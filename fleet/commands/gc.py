@@ -48,7 +48,7 @@ def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
     """List what belongs to no fleet of this computer's, and delete what this user made of it.
 
     Raises:
-        UsageError: there is something to delete, and nobody can be asked.
+        UsageError: there is something to delete, and there is no terminal to ask on.
         CancelledError: the user said no.
         FleetError: nobody can tell what there is, or something could not be deleted.
     """

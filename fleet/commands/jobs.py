@@ -50,7 +50,7 @@ def run(request: JobsRequest, ports: Ports, sink: Sink) -> JobsSummary:
     Raises:
         NotFoundError: there is no such fleet or job.
         NotReadyError: a job that is to be deleted is running.
-        UsageError: there is something to delete, and nobody can be asked.
+        UsageError: there is something to delete, and there is no terminal to ask on.
         CancelledError: the user said no.
         UnreachableError: no host answers.
     """
