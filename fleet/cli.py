@@ -121,7 +121,7 @@ Fleet = Annotated[
         "--fleet",
         envvar=NAME_VARIABLE,
         metavar="NAME",
-        help="Fleet name; 'default' if it is not given.",
+        help="Fleet name.",
         show_default=False,
     ),
 ]
@@ -545,7 +545,9 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
     ] = None,
     service_account: Annotated[
         str | None,
-        typer.Option("--service-account", metavar="EMAIL", help="Service account of the instances.", rich_help_panel=_NETWORK),
+        typer.Option(
+            "--service-account", metavar="EMAIL", help="Service account of the instances.", rich_help_panel=_NETWORK
+        ),
     ] = None,
 ) -> None:
     """Start a fleet, or repair it.
