@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fleet.remote.position import Position
     from train.diagnosis import Verdict
 
-Told = Record | ConnectionLost | ConnectionRestored
+Told = Record | ConnectionLost | ConnectionRestored | Note
 
 _JUDGE_S = 10.0
 """How long the cause of a failed attempt may wait for what is still to come of it."""
@@ -199,7 +199,7 @@ class _Telling:
     def tell(self, item: Item) -> None:
         """Take what happened next."""
         record = item.record
-        if not isinstance(record, (ConnectionLost, ConnectionRestored)):
+        if not isinstance(record, (ConnectionLost, ConnectionRestored, Note)):
             record = self._names.renamed(item.host, record)
             self._away.pop(item.host, None)
         if isinstance(record, JobResult):
@@ -233,7 +233,7 @@ class _Telling:
     def _emit(self, host: str, record: Told, payload: bytes) -> None:
         if isinstance(record, Log):
             self._sink.emit(LogChunk(record.task, record.attempt, record.offset, payload))
-        elif isinstance(record, (TaskState, Stalled, Progress, Usage)):
+        elif isinstance(record, (TaskState, Stalled, Progress, Usage, Note)):
             self._sink.emit(record)
         elif isinstance(record, ConnectionLost):
             if record.retry_s == 0 or not isinstance(self._away.get(host), ConnectionLost):  # not at each try

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UnreachableError
-from fleet.events import ConnectionLost, ConnectionRestored
+from fleet.events import ConnectionLost, ConnectionRestored, Level, Note
 from fleet.remote.causes import WrongHostError
 from fleet.remote.channel import ANSWER_S, AgentChannel
 from fleet.remote.fanout import Outcome, raise_failures, where
@@ -19,7 +19,7 @@ from fleet.remote.job import RefusedError, follow
 from fleet.remote.position import Position
 from fleet.remote.quoting import one_line
 from provision.model import Host
-from train.agent.records import Follow, JobResult, Progress, Record, Usage
+from train.agent.records import Beat, Follow, JobResult, Progress, Record, Usage
 from train.agent.records import Outcome as JobOutcome
 
 GIVE_UP_S = 300.0
@@ -31,6 +31,7 @@ _QUEUE_ITEMS = 10_000
 _AFTER_RESULT_S = 10.0
 _AFTER_ALONE_S = 60.0
 _NO_NEWS_S = 120.0
+_UNHEARD_S = 60.0
 _LOOK_AGAIN_S = 5.0
 _CLOSE_S = 2.0
 
@@ -46,7 +47,7 @@ class Item(NamedTuple):
     """
 
     host: str
-    record: Record | ConnectionLost | ConnectionRestored
+    record: Record | ConnectionLost | ConnectionRestored | Note
     payload: bytes = b""
 
 
@@ -65,7 +66,8 @@ class Follower:
             channel open, for the caller to use and close; the follower closes the others.
         give_up_s: How long a host may stay away, in seconds. Once another host has reported the end of the job, a
             silent connection is replaced after ten seconds, and the host is given up after ten more; after sixty if
-            that other host had lost its peers.
+            that other host had lost its peers. A host that answers, but whose supervisor does not, is given up after
+            sixty seconds if another host has reported an end and no other can still report one.
         silence_s: Longest time without a message from a living agent, in seconds.
         replaced: Other hosts may take the slots of those that are lost: a host that is another one now, or does
             not have the job yet, is waited for like one that does not answer.
@@ -94,6 +96,7 @@ class Follower:
         open_channels = channels or {}
         self._lines = [_Line(host, request, open_channels.get(host.name), self._terms) for host, request in requests]
         self._terms.on_told = threading.Thread(target=self._sever_silent, daemon=True).start
+        self._terms.on_known = threading.Thread(target=self._sever_unheard, daemon=True).start
         for line in self._lines:
             line.thread.start()
 
@@ -107,6 +110,15 @@ class Follower:
                     line.given_up = True
                     line.sever()
                 elif line.silent_s > _AFTER_RESULT_S:
+                    line.sever()
+
+    def _sever_unheard(self) -> None:
+        """Once a lone host has reported an end, give up the others if none of their supervisors answers."""
+        while any(line.thread.is_alive() for line in self._lines) and not self._terms.over.wait(1.0):
+            lines = [line for line in self._lines if self._terms.is_open(line.host.name)]
+            if self._terms.known_s > _AFTER_ALONE_S and all(line.unheard_s > _UNHEARD_S for line in lines):
+                for line in lines:
+                    line.given_up = True
                     line.sever()
 
     @property
@@ -176,6 +188,7 @@ class _Terms:
         self.told = threading.Event()  # one that had not lost its peers
         self.over = threading.Event()  # the end is known, or no host is left that could report it
         self.on_told: Callable[[], None] = lambda: None
+        self.on_known: Callable[[], None] = lambda: None
         self._known_at = self._told_at = math.inf
         self._lock = threading.Lock()
         self._open = {*names}  # hosts that may still report the end of the job
@@ -184,15 +197,28 @@ class _Terms:
         """A host reported how the job ended."""
         with self._lock:
             first = not result.alone and not self.told.is_set()
-            if not self.known.is_set():
+            first_known = not self.known.is_set()
+            self.known.set()
+            if first_known:
                 self._known_at = time.monotonic()
             if first:
                 self._told_at = time.monotonic()
-        self.known.set()
+        if first_known:
+            self.on_known()
         if first:
             self.told.set()
             self.over.set()
             self.on_told()
+
+    @property
+    def known_s(self) -> float:
+        """Seconds since a host first reported how the job ended; negative: none has."""
+        return time.monotonic() - self._known_at
+
+    def is_open(self, name: str) -> bool:
+        """Return whether a host may still report the end of the job."""
+        with self._lock:
+            return name in self._open
 
     def settle(self, name: str) -> None:
         """Nothing more is expected from a host, unless it joins the job again."""
@@ -232,6 +258,8 @@ class _Line:
         self._waiting = False
         self._heard_at = self._news_at = time.monotonic()
         self._retry_s = _FIRST_RETRY_S
+        self.unheard_s = 0.0  # the supervisor did not answer the agent for this time
+        self._is_warned = False
 
     @property
     def silent_s(self) -> float:
@@ -288,6 +316,7 @@ class _Line:
         for record, payload in follow(channel, self.position.request(), self._terms.silence_s):
             self._heard_at = time.monotonic()
             self._check_owner(record)
+            self._note_supervisor(record)
             if self._lost_at is not None:
                 self._lost_at = None
                 self._retry_s = _FIRST_RETRY_S
@@ -319,6 +348,19 @@ class _Line:
                 f"{where(self.host)} reports on {other} instead of {request.task} of job {request.job}",
                 next_step="fleet status",
             )
+
+    def _note_supervisor(self, record: Record) -> None:
+        """Record how long the supervisor has not answered its host, and warn once if that is long."""
+        self.unheard_s = record.unheard_s if isinstance(record, Beat) else 0.0
+        if self.unheard_s <= _UNHEARD_S:
+            self._is_warned = False
+        elif not self._is_warned:
+            self._is_warned = True
+            text = (
+                f"{where(self.host)} answers, but the agent that supervises {self.position.request().task} has not "
+                f"answered for {self.unheard_s:.0f} s: it is stopped, or the host's disk or memory is exhausted"
+            )
+            self._put(Note(text, Level.WARNING))
 
     def _unsupervised(self, result: JobResult) -> None:
         """The host has lost its supervisor; wait, as it may join the job again, or the job may end."""
@@ -365,7 +407,7 @@ class _Line:
         if channel is not None:
             channel.close()
 
-    def _put(self, record: Record | ConnectionLost | ConnectionRestored, payload: bytes = b"") -> bool:
+    def _put(self, record: Record | ConnectionLost | ConnectionRestored | Note, payload: bytes = b"") -> bool:
         """Deliver an item; the time that a slow reader takes is not the host's silence."""
         began, self._waiting = time.monotonic(), True
         taken = self._terms.queue.put(Item(self.host.name, record, payload))

@@ -65,7 +65,7 @@ def play_hour(lane: Lane, seed: int, minutes: float, keep: Path) -> Hour:
     hour.code, hour.hit = client.code, faults.hit
     _check(lane, client, hour)
     hour.growth = {name: _growth(found) for name, found in sorted(samples.items()) if len(found) > 3}
-    if hour.violations:
+    if hour.violations or time.time() < until:
         shutil.copytree(lane.output, keep / "hour", dirs_exist_ok=True)
     return hour
 

@@ -120,3 +120,16 @@ say("job_result", job=wish["job"], attempt=max(LOGS), outcome=OUTCOME, at=2.0, a
 say("end")
 hear()
 """
+
+# The first host reports that its supervisor does not answer; the other one reports an end, OUTCOME, and whether it
+# was ALONE.
+UNHEARD = """
+hello()
+wish = hear()
+say("task_state", task=wish["task"], attempt=1, phase="running", at=1.0, pid=7)
+while wish["task"] == "worker-0":
+    say("beat", at=time.time(), attempt=1, unheard_s=61.0)
+    time.sleep(0.05)
+say("job_result", job=wish["job"], attempt=1, outcome=OUTCOME, at=2.0, alone=ALONE)
+say("end")
+"""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import FleetError, UnreachableError
-from fleet.events import ConnectionLost, ConnectionRestored
+from fleet.events import ConnectionLost, ConnectionRestored, Level, Note
 from fleet.remote import channel as channel_module
 from fleet.remote.bundle import scan
 from fleet.remote.causes import WrongHostError
@@ -21,7 +21,7 @@ from fleet.remote.follower import Follower, Item
 from fleet.remote.job import RefusedError, commit, follow, prepare
 from provision.model import Host
 from tests.wire.hosts import Hosts, Wire
-from tests.wire.scripted import FOLLOW, FOLLOW_ATTEMPTS, Scripted
+from tests.wire.scripted import FOLLOW, FOLLOW_ATTEMPTS, UNHEARD, Scripted
 from train.agent.records import AttemptEnded, Commit, Follow, JobResult, Log, Outcome, Phase, Prepare, TaskState
 
 pytestmark = pytest.mark.wire
@@ -249,6 +249,23 @@ def test_nobody_waits_long_for_a_lost_host_once_the_result_is_known(
     assert [item.host for item in items if isinstance(item.record, JobResult)] == ["worker-1"]
     lost = [item.record for item in items if isinstance(item.record, ConnectionLost)]
     assert lost[-1].retry_s == 0
+
+
+def test_a_host_whose_supervisor_is_frozen_is_given_up_after_a_lone_result(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sshd and a new agent answer, so that no connection is ever silent."""
+    monkeypatch.setattr(channel_module, "pack", Scripted(UNHEARD, OUTCOME="failed", ALONE=True))
+    monkeypatch.setattr("fleet.remote.follower._AFTER_ALONE_S", 0.5)
+    asks = [(host, Follow("job-1", host.name, attempt=1)) for host in hosts.hosts[:2]]
+    with Follower(asks, opener(hosts)) as follower:
+        items = list(follower)
+        assert list(follower.incomplete) == ["worker-0"]
+    assert [item.record.outcome for item in items if isinstance(item.record, JobResult)] == [Outcome.FAILED]
+    notes = [item.record for item in items if isinstance(item.record, Note)]
+    assert [note.level for note in notes] == [Level.WARNING]
+    assert "the agent that supervises worker-0 has not answered for 61 s" in notes[0].text
+    assert [item.record.retry_s for item in items if isinstance(item.record, ConnectionLost)] == [0.0]
 
 
 TASK = """

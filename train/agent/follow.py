@@ -145,6 +145,8 @@ class Follower:
         self._passed = max(0, request.attempt - 1)  # of this attempt and those before it nothing is to be sent
         self._begin_first()
         self._supervisor: Optional[socket.socket] = None
+        self._is_asked = False  # a sign of life that has not come yet
+        self._heard_at = time.monotonic()
         self._stop: Optional[Stop] = None
         self._killed = False
 
@@ -203,9 +205,15 @@ class Follower:
             self._supervisor.close()
         self._supervisor = control.connect(self._paths.control)
         if self._supervisor is not None:
-            control.tell(self._supervisor, Follow(self._request.job, self._request.task))
+            self._heard_at = time.monotonic()
+            self._ask_for_life()
             if self._stop is not None:
                 control.tell(self._supervisor, self._stop)
+
+    def _ask_for_life(self) -> None:
+        """Subscribe, which the supervisor answers each time; one request at a time, so that sending never blocks."""
+        if self._supervisor is not None and not self._is_asked:
+            self._is_asked = control.tell(self._supervisor, Follow(self._request.job, self._request.task))
 
     def _what_is_there(self) -> Optional[JobResult]:
         result = read_result(self._paths)
@@ -246,7 +254,9 @@ class Follower:
         poll.register(self._channel, select.POLLIN)
         ready = [fd for fd, _ in poll.poll(BEAT_S * 1000)]
         if not ready:
-            self._channel.send(self._stream.beat() if self._stream is not None else Beat(time.time()))
+            beat = self._stream.beat() if self._stream is not None else Beat(time.time())
+            self._channel.send(beat._replace(unheard_s=round(time.monotonic() - self._heard_at, 1)))
+            self._ask_for_life()
         if self._channel.fileno() in ready:
             self._take_request()
         if self._supervisor.fileno() in ready:
@@ -266,6 +276,7 @@ class Follower:
         if self._supervisor is None:
             return
         record = control.hear(self._supervisor, 0)
+        self._heard_at, self._is_asked = time.monotonic(), False
         if record is None:
             self._meet_supervisor()
         elif isinstance(record, Stopped):

@@ -660,12 +660,21 @@ class JobResult(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """Nothing happened; the connection and the agent are alive."""
+    """Nothing happened; the connection and the process that answers are alive.
+
+    Attributes:
+        at: Time of the host.
+        record_offset: Bytes of records sent so far, of `attempt`.
+        log_offset: Bytes of log sent so far, of `attempt`.
+        attempt: Attempt that both offsets belong to; 0: none yet.
+        unheard_s: Seconds since the supervisor of the task last answered.
+    """
 
     at: float
     record_offset: int = 0
     log_offset: int = 0
-    attempt: int = 0  # to which both offsets belong
+    attempt: int = 0
+    unheard_s: float = 0.0
 
 
 class End(NamedTuple):

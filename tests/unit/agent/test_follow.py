@@ -313,3 +313,33 @@ def test_of_a_long_log_only_the_two_ends(host: Host, size: int, pieces: dict[int
     assert all(whole[offset : offset + len(data)] == data for offset, data in found.items())
     assert attempts_of(others) == [(2, Phase.RUNNING), (2, Phase.EXITED)]
     assert not any(isinstance(record, Progress) for record in others)
+
+
+def test_a_silent_supervisor_is_reported_and_one_that_answers_is_not(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that answers the client is not the supervisor: only the latter can report the end of the job."""
+    monkeypatch.setattr("train.agent.follow.BEAT_S", 0.05)
+    host.supervise()
+    host.ran(1, b"one", ended=False)
+    reader = Reader(host, ALL)
+    host.accept()
+    beats: list[float] = []
+    for record, _ in reader:
+        beats += [record.unheard_s] if isinstance(record, Beat) else []
+        if len(beats) == 10:
+            break
+    assert beats == sorted(beats)
+    assert beats[-1] > 0
+    requests = host.connections[0]
+    requests.recv(1 << 16)
+    requests.setblocking(False)
+    with pytest.raises(BlockingIOError):  # requests are not piled up in the socket of a frozen process
+        requests.recv(1 << 16)
+    host.wake()
+    least = beats[-1]
+    for record, _ in reader:
+        if isinstance(record, Beat) and record.unheard_s < least:
+            least = record.unheard_s
+            host.vanish()
+    assert least < beats[-1]
