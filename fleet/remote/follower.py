@@ -203,10 +203,10 @@ class _Terms:
                 self._known_at = time.monotonic()
             if first:
                 self._told_at = time.monotonic()
+                self.told.set()
         if first_known:
             self.on_known()
         if first:
-            self.told.set()
             self.over.set()
             self.on_told()
 

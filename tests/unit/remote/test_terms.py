@@ -1,0 +1,32 @@
+"""What the threads of a follower share."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from fleet.remote.follower import GIVE_UP_S, _Queue, _Terms
+from train.agent.records import JobResult, Outcome
+
+
+def test_results_that_arrive_together_are_acted_on_once() -> None:
+    """A callback starts a thread, which is an error the second time."""
+    terms = _Terms(["a", "b"], lambda _: None, _Queue(2), GIVE_UP_S, 1.0, replaced=False, check=lambda: None)  # type: ignore[arg-type,return-value]
+    calls: list[str] = []
+    both = threading.Barrier(2)
+
+    def known() -> None:
+        calls.append("known")
+        both.wait(10)
+
+    terms.on_known = known
+    terms.on_told = lambda: calls.append("told")
+    result = JobResult("j", 1, Outcome.SUCCEEDED, 1.0)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(terms.learn, result)
+        while not terms.known.is_set():
+            pass
+        terms.learn(result)
+        both.wait(10)
+        first.result(10)
+    assert sorted(calls) == ["known", "told"]
