@@ -136,10 +136,12 @@ class Stream:
 
 
 def _blocks(content: Content) -> Iterator[bytes]:
-    """The content of a file, checked against what was scanned.
+    """Yield the content of a file as it was scanned.
+
+    Bytes that were appended later, as to a log, are left out.
 
     Raises:
-        UsageError: it has changed.
+        UsageError: The scanned content is no longer in the file.
     """
     digest = hashlib.sha256()
     left = content.size
@@ -148,16 +150,14 @@ def _blocks(content: Content) -> Iterator[bytes]:
             file = stack.enter_context(content.path.open("rb", buffering=0))
         except OSError as error:
             raise _changed(content.path) from error
-        while True:
+        while left:
             try:
-                block = file.read(min(_BLOCK, left + 1))
+                block = file.read(min(_BLOCK, left))
             except OSError as error:
                 raise _changed(content.path) from error
-            left -= len(block)
-            if left < 0 or (not block and left):
-                raise _changed(content.path)
             if not block:
-                break
+                raise _changed(content.path)
+            left -= len(block)
             digest.update(block)
             yield block
     if digest.hexdigest() != content.sha256:

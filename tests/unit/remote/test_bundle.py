@@ -426,6 +426,15 @@ def test_a_file_that_changes_after_the_scan_is_named(root: Path, content: bytes 
             list(compress(found, [found.entries[0].sha256]).pieces())
 
 
+def test_a_log_that_grows_after_the_scan_is_sent_as_it_was_scanned(root: Path) -> None:
+    file = put(root / "run.log", b"first line\n")
+    with scanned(root) as found:
+        with file.open("ab") as log:
+            log.write(b"second line\n")
+        pieces = list(compress(found, [found.entries[0].sha256]).pieces())
+    assert zlib.decompress(b"".join(piece.data for piece in pieces)) == b"first line\n"
+
+
 def test_closing_ends_the_compression(root: Path) -> None:
     put(root / "a", os.urandom(50_000_000))
     found = scanned(root)
