@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import operator
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -44,13 +45,19 @@ _INDEX_VARIABLES = {
 _COUNT_VARIABLES = {
     "FLEET_NUM_TASKS", "FLEET_ADDRESSES", "WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES", "OMPI_COMM_WORLD_SIZE",
 }  # fmt: skip
+_TASK_DIRECTORIES = {"FLEET_MODEL_DIR", "FLEET_LOG_DIR", "AIP_MODEL_DIR", "AIP_TENSORBOARD_LOG_DIR"}
 _KNOWN_VARIABLES: dict[str, tuple[Mark, str]] = {
     **dict.fromkeys(_INDEX_VARIABLES, (Mark.ROLE, "index")),
     **dict.fromkeys(_COUNT_VARIABLES, (Mark.REPLICAS, "")),
     "TF_CONFIG": (Mark.NONE, "tf_config"),
     "FLEET_TASK_TYPE": (Mark.ROLE, "type"),
     "HOSTNAME": (Mark.HOST, ""),
+    **dict.fromkeys(_TASK_DIRECTORIES, (Mark.GIVEN | Mark.TASK_PATH, "")),
 }
+# Names of options that hold a number of workers, or a number for all workers together.
+_ALL_WORKERS = re.compile(
+    r"global|world_?size|^(?:n|num|number_of)_?(?:workers|nodes|replicas|tasks|hosts|machines)$"
+)
 _FLAGS = ("absl.flags.FLAGS", "tensorflow.flags.FLAGS", "tensorflow.app.flags.FLAGS", "sys.argv")
 
 # Attributes by what has them, and what they are.
@@ -497,7 +504,7 @@ def _role_of(value: Value) -> str:
 
 
 def _named(marks: Mark, name: str) -> Mark:
-    return marks | Mark.REPLICAS if "global" in name.lower() else marks
+    return marks | Mark.REPLICAS if _ALL_WORKERS.search(name.lower()) else marks
 
 
 def _called_global(name: str, value: Value) -> Value:

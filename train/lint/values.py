@@ -23,6 +23,7 @@ class Mark(Flag):
     HOST = auto()  # the computer or the process
     LOCAL = auto()  # what one worker computed from its own share of the data
     TEMPORARY = auto()  # a folder that is gone when the process ends
+    TASK_PATH = auto()  # a directory that fleet gives to this task alone
 
 
 DIFFERS = Mark.ROLE | Mark.TIME | Mark.RANDOM | Mark.HOST | Mark.LOCAL

@@ -202,6 +202,8 @@ def test_data_that_runs_out(data: str, fit: str, expected: list[str]) -> None:
         ("64 * int(os.environ['FLEET_NUM_TASKS'])", []),
         ("GLOBAL_BATCH_SIZE", []),
         ("args.global_batch_size", []),
+        ("int(args.world_size)", []),
+        ("args.batch_size * args.num_workers", []),
         ("config.size", []),
         ("size()", []),
     ],

@@ -69,7 +69,7 @@ def _path(subject: Subject, call: Call) -> Value | None:
 
 
 def _may_differ(path: Value) -> bool:
-    return bool(path.marks & (DIFFERS | Mark.UNKNOWN | Mark.TEMPORARY)) or not isinstance(
+    return bool(path.marks & (DIFFERS | Mark.UNKNOWN | Mark.TEMPORARY | Mark.TASK_PATH)) or not isinstance(
         path, Const | Opaque | Bound
     )
 
