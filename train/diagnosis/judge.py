@@ -426,6 +426,8 @@ class _Case:
         too = f"; so did {_listed(alike)}" if alike else ""
         what, hint = self._what_of(one, rule) if rule and rule.kind is kind else ("", "")
         if kind in (Kind.SCRIPT_EXCEPTION, Kind.UNKNOWN):
+            if fatal.place and said.endswith(".") and not said.endswith(".."):
+                said = said[:-1]  # the sentence continues
             where = f" at {fatal.place}" if fatal.place else ""
             by = next((f", as {answer.task} reported" for answer in one.answers if answer.line < fatal.end), "")
             sentence = f"{one.name} raised {said}{where}{by}{too}"

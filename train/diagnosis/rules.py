@@ -384,6 +384,19 @@ SCRIPT_HINTS = (
     ),
     _rule(
         Kind.SCRIPT_EXCEPTION,
+        r"Collective ops must be configured at program startup",
+        types="RuntimeError",
+        hint="create the strategy before anything else that uses TensorFlow, such as a data set or a tensor",
+    ),
+    _rule(
+        Kind.SCRIPT_EXCEPTION,
+        r"When providing a distributed dataset, you must specify the number of steps",
+        types="ValueError",
+        hint="pass steps_per_epoch to fit, and validation_steps if it gets validation_data; or pass data sets that "
+        "the strategy has not distributed yet",
+    ),
+    _rule(
+        Kind.SCRIPT_EXCEPTION,
         r"EOF when reading a line",
         types="EOFError",
         hint="a task has no keyboard: give the answer as an argument (after --) or as a variable (-e NAME=VALUE)",

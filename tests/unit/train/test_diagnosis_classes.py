@@ -206,6 +206,22 @@ def test_a_file_that_hides_a_package_is_found() -> None:
         assert "rename the file" in judged(task(1, FAILED, trace(words))).hint
 
 
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        ("RuntimeError: Collective ops must be configured at program startup", "create the strategy before"),
+        (
+            "ValueError: When providing a distributed dataset, you must specify the number of steps to run.",
+            "pass steps_per_epoch to fit, and validation_steps",
+        ),
+    ],
+)
+def test_mistakes_with_the_strategy_are_reported_with_their_fix(words: str, fix: str) -> None:
+    verdict = judged(task(1, FAILED, trace(words)))
+    assert fix in verdict.hint
+    assert "to run. at" not in verdict.sentence
+
+
 # --- ports and addresses ----------------------------------------------------------------------------------------------
 
 SERVICE = trace(
