@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.mnist.make_mnist import EXAMPLES as EXAMPLE_COUNT
 from tests.e2e.mnist.make_mnist import write_mnist
 from tests.program import Program, Ran, lines_of, task_config, wait_for
 
@@ -29,11 +31,12 @@ def copied(program: Program, folder: Path) -> None:
 
 
 @pytest.fixture
-def mnist(tmp_path: Path) -> list[str]:
-    """Options that let mnist.load_data() find made data instead of downloading."""
+def mnist(tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
+    """Return options that let mnist.load_data() and tfds.load("mnist") find generated data."""
     file = tmp_path / "mnist.npz"
-    write_mnist(file)
-    return ["--env", f"PYTHONPATH={HERE / 'mnist'}", "--env", f"MNIST_NPZ={file}"]
+    write_mnist(file, getattr(request, "param", EXAMPLE_COUNT))
+    folders = os.pathsep.join([str(HERE / "mnist"), str(HERE / "scripts" / "packages")])
+    return ["--env", f"PYTHONPATH={folders}", "--env", f"MNIST_NPZ={file}"]
 
 
 def test_the_demo_trains_and_leaves_nothing(program: Program) -> None:
@@ -73,17 +76,39 @@ def test_the_tutorial_on_custom_loops_runs_unchanged(program: Program, mnist: li
     assert losses(ran, "worker-1") == values
 
 
-def test_one_file_of_tfds_for_four_workers_and_keras_3_imports_run_unchanged(
-    program: Program, mnist: list[str]
-) -> None:
-    program.run("up", "--workers", "2")
+ONE_FILE = "fleet: the data set has 1 file for 2 workers: sharing it out by elements"
+
+
+@pytest.mark.parametrize("mnist", [2_000], indirect=True)
+def test_the_tutorial_on_a_data_set_of_one_file_runs_unchanged(program: Program, mnist: list[str]) -> None:
     copied(program, HERE / "scripts" / "tfds_tutorial")
+    program.run("up", "--workers", "2")
     ran = program.run("train", "main.py", *mnist, timeout=240)
-    assert ran.text.count("fleet: the data set has 1 file for 2 workers: sharing it out by elements") == 1
+    assert ran.text.count(ONE_FILE) == 1  # for the training data and the evaluation data together
+    for task in ("worker-0", "worker-1"):
+        lines = lines_of(ran, task)
+        assert len([line for line in lines if "15/15 [" in line]) == 2, task
+        assert len([line for line in lines if line.startswith("Eval loss: ")]) == 1, task
+    final = [
+        LOSS.findall(line)[-1] for task in ("worker-0", "worker-1") for line in lines_of(ran, task) if "15/15" in line
+    ]
+    assert final[:2] == final[2:]  # the workers trained together
+
+
+@pytest.mark.parametrize("mnist", [2_000], indirect=True)
+def test_a_tutorial_for_four_workers_runs_unchanged_on_two(program: Program, mnist: list[str]) -> None:
+    copied(program, HERE / "scripts" / "four_workers_tutorial")
+    program.run("up", "--workers", "2")
+    ran = program.run("train", "main.py", *mnist, timeout=240)
+    assert ran.text.count(ONE_FILE) == 1
     for task in ("worker-0", "worker-1"):
         assert len([line for line in lines_of(ran, task) if "2/2 [" in line]) == 2, task
 
+
+@pytest.mark.parametrize("mnist", [512], indirect=True)
+def test_a_tutorial_on_generators_with_keras_3_imports_runs_unchanged(program: Program, mnist: list[str]) -> None:
     copied(program, HERE / "scripts" / "generator_tutorial")
+    program.run("up", "--workers", "2")
     refused = program.run("train", "main.py", "--no-adapt", *mnist, "--", "2", code=14)
     assert "works with one worker only" in refused.err
     assert "MW601 hint" in program.run("lint", "main.py").text

@@ -1,45 +1,52 @@
+import os
+
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
 tfds.disable_progress_bar()
 
-strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
+NUM_WORKERS = 2
+BUFFER_SIZE = 10000
+BATCH_SIZE = 64 * NUM_WORKERS
 
-NUM_WORKERS = 4
-BUFFER_SIZE = 1000
-GLOBAL_BATCH_SIZE = 64 * NUM_WORKERS
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
-
-def make_datasets_unbatched():
-    def scale(image, label):
-        image = tf.cast(image, tf.float32)
-        image /= 255
-        return image, label
-
-    datasets, info = tfds.load(name="mnist", with_info=True, as_supervised=True)
-    return datasets["train"].map(scale).cache().shuffle(BUFFER_SIZE)
+datasets, info = tfds.load(name="mnist", with_info=True, as_supervised=True)
+num_train_examples = info.splits["train"].num_examples
+print("training examples:", num_train_examples)
 
 
-def build_and_compile_cnn_model():
-    model = tf.keras.Sequential(
-        [
-            tf.keras.layers.Conv2D(8, 3, activation="relu", input_shape=(28, 28, 1)),
-            tf.keras.layers.MaxPooling2D(),
-            tf.keras.layers.Flatten(),
-            tf.keras.layers.Dense(16, activation="relu"),
-            tf.keras.layers.Dense(10),
-        ]
-    )
-    model.compile(
-        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        optimizer=tf.keras.optimizers.SGD(learning_rate=0.05),
-        metrics=["accuracy"],
-    )
-    return model
+def scale(image, label):
+    image = tf.cast(image, tf.float32)
+    image /= 255
+    return image, label
 
 
-train_datasets = make_datasets_unbatched().batch(GLOBAL_BATCH_SIZE)
+train_dataset = datasets["train"].map(scale).cache().shuffle(BUFFER_SIZE).repeat().batch(BATCH_SIZE)
+eval_dataset = datasets["test"].map(scale).batch(BATCH_SIZE)
+
 with strategy.scope():
-    multi_worker_model = build_and_compile_cnn_model()
+    model = tf.keras.Sequential([
+        tf.keras.layers.Conv2D(8, 3, activation="relu", input_shape=(28, 28, 1)),
+        tf.keras.layers.MaxPooling2D(),
+        tf.keras.layers.Flatten(),
+        tf.keras.layers.Dense(16, activation="relu"),
+        tf.keras.layers.Dense(10, activation="softmax"),
+    ])
+    model.compile(loss="sparse_categorical_crossentropy", optimizer="adam", metrics=["accuracy"])
 
-multi_worker_model.fit(x=train_datasets, epochs=2, steps_per_epoch=2)
+
+def decay(epoch):
+    return 1e-3 if epoch < 3 else 1e-4
+
+
+checkpoint_prefix = os.path.join("./training_checkpoints", "ckpt_{epoch}")
+callbacks = [
+    tf.keras.callbacks.TensorBoard(log_dir="./logs"),
+    tf.keras.callbacks.ModelCheckpoint(filepath=checkpoint_prefix, save_weights_only=True),
+    tf.keras.callbacks.LearningRateScheduler(decay),
+]
+
+model.fit(train_dataset, epochs=2, steps_per_epoch=num_train_examples // BATCH_SIZE, callbacks=callbacks)
+eval_loss, eval_acc = model.evaluate(eval_dataset)
+print("Eval loss: {}, Eval accuracy: {}".format(eval_loss, eval_acc))
