@@ -17,13 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fleet.commands.evidence import Evidence
 from fleet.commands.follow import Ended, outcome_or_raise
 from fleet.commands.outputs import Copies, Folders, mark, tidy
 from fleet.commands.policy import check_policy, most_attempts
-from fleet.commands.seat import Seat, verdict
+from fleet.commands.seat import Seat, collected
 from fleet.commands.train import job_id
 from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
-from fleet.events import JobStarted, Note, Sink
+from fleet.events import JobStarted, Level, Note, Sink
 from fleet.providers import translated
 from provision.allocation.launch import Given, Launch, find_launch
 from train.agent.processes import boot_id
@@ -38,7 +39,6 @@ from train.agent.records import (
     build,
     to_dict,
 )
-from train.diagnosis import Verdict
 from train.keras import Choice, KerasError, choose, needs_legacy, versions_of, with_adaptations
 from train.local import LocalAgent, LocalAgentError
 from train.rendezvous.address import LOOPBACK, own_address
@@ -436,15 +436,20 @@ class _Part:
         """Tell how the job ended, and find the first cause together where it failed."""
         ended_well = result.outcome is Outcome.SUCCEEDED
         failed = result.started and not ended_well
-        own: Value = seat.own.value() if failed else {}
+        own: Value = seat.own.value(log=not ended_well) if failed or ended_well else {}
         if not self._leads:
             self._meeting.give("end", own)
         try:
             if seat.stopped_by and not ended_well:
                 raise CancelledError(f"job {self._job} was stopped by {seat.stopped_by}")
-            cause = self._cause(commit, own, result) if self._leads and failed else None
+            cause = None
             if self._leads:
+                evidence = self._evidence(commit, own) if own else None
+                cause = evidence.verdict(result) if evidence and failed else None
                 self._sink.emit(result)
+                alone = evidence.alone(result) if evidence else ""
+                if alone:
+                    self._sink.emit(Note(alone, Level.WARNING))
             _outcome(Ended(result, cause))
         except FleetError as error:
             if self._leads:
@@ -452,10 +457,10 @@ class _Part:
             return error.exit_code
         return 0
 
-    def _cause(self, commit: Commit, own: Value, result: JobResult) -> Verdict | None:
-        """The first cause, from what all nodes have seen."""
+    def _evidence(self, commit: Commit, own: Value) -> Evidence:
+        """Return what all nodes have seen of the last attempt."""
         values = self._meeting.collect("end", _COLLECT_S)
-        return verdict(commit.members, [own, *values.values()], result)
+        return collected(commit.members, [own, *values.values()])
 
 
 def _outcome(ended: Ended) -> None:

@@ -37,7 +37,6 @@ from train.agent.records import (
     encode,
     name_of,
 )
-from train.diagnosis import Verdict
 from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
 from train.local import LocalAgent, LocalAgentError
 
@@ -214,20 +213,23 @@ class Own:
         else:
             self._records.append(record)
 
-    def value(self) -> dict[str, Any]:
-        """All of it as plain JSON."""
+    def value(self, *, log: bool) -> dict[str, Any]:
+        """Return all of it as plain JSON.
+
+        Args:
+            log: Include the log.
+        """
         lines = [encode(record).decode("utf-8", "backslashreplace") for record in self._records]
-        log = base64.b64encode(bytes(self._head + self._tail)).decode()
-        return {"task": self._task, "attempt": self._attempt, "records": lines, "log": log}
+        text = base64.b64encode(bytes(self._head + self._tail)).decode() if log else ""
+        return {"task": self._task, "attempt": self._attempt, "records": lines, "log": text}
 
 
-def verdict(members: Sequence[Member], values: Sequence[dict[str, Any]], result: JobResult) -> Verdict | None:
-    """The first cause of a job's failure.
+def collected(members: Sequence[Member], values: Sequence[dict[str, Any]]) -> Evidence:
+    """Return the evidence of all nodes.
 
     Args:
-        members: All seats of the job.
+        members: All tasks of the job.
         values: What the nodes have seen, each from `Own.value`; some may be missing.
-        result: How the job ended.
     """
     evidence = Evidence(members)
     for value in values:
@@ -235,4 +237,4 @@ def verdict(members: Sequence[Member], values: Sequence[dict[str, Any]], result:
             evidence.add(decode(line), b"")
         log = base64.b64decode(value.get("log", ""))
         evidence.add(Log(str(value.get("task", "")), int(value.get("attempt", 0)), 0, len(log)), log)
-    return evidence.verdict(result)
+    return evidence

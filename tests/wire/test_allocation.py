@@ -18,7 +18,10 @@ from provision.allocation import expand_nodelist
 from tests.pbs import StandIn
 from tests.program import PROGRAM, Program, Ran, wait_for
 from tests.slurm import Slurm, obstacle, slurm
+from tests.wire import test_alone
 from tests.wire.machines import free_port
+from train.agent import control
+from train.agent.records import Usage
 
 pytestmark = pytest.mark.wire
 
@@ -54,6 +57,7 @@ class Pair:
 
     def __init__(self, program: Program, temporary: Path) -> None:
         self.program = program
+        self.temporary = temporary
         program.env["TMPDIR"] = str(temporary)
         program.script("task.py", TASK)
 
@@ -128,6 +132,26 @@ def test_the_first_process_tells_why_it_failed_and_all_end_alike(pair: Pair) -> 
     assert second.err == ""
     assert "it ends on purpose" in second.text
     assert pair.left() == []
+
+
+@pytest.mark.parametrize("how", ["alone", "together"])
+def test_tasks_that_train_alone_are_reported_by_the_first_process(pair: Pair, tmp_path: Path, how: str) -> None:
+    pair.program.script("task.py", test_alone.TASK)
+    go_on = tmp_path / "go-on"
+    processes = [pair.start(rank, how, str(go_on)) for rank in (0, 1)]
+
+    def measured() -> bool:
+        sockets = [str(path) for path in pair.temporary.rglob("control")]
+        answers = [control.ask(path, 5) or [] for path in sockets]
+        return sum(any(isinstance(one, Usage) for one in answer) for answer in answers) == 2
+
+    try:
+        wait_for("a look of both agents at their tasks", measured, 120)
+    finally:
+        go_on.touch()
+        first, second = [pair.program.finish(one) for one in processes]
+    assert (test_alone.SENTENCE in " ".join(first.err.split())) == (how == "alone")
+    assert "trained alone" not in second.err
 
 
 def test_a_failure_is_survived_where_that_was_asked_for(pair: Pair) -> None:

@@ -17,11 +17,12 @@ SENTENCE = "no task opened its port: each of the 2 tasks trained alone"
 # Ends when the test has seen that the agent looked at all tasks.
 TASK = """
 import json, mmap, os, socket, sys, time
-with open("libtensorflow_cc.so.2", "wb") as file:
-    file.write(b"library")
-with open("libtensorflow_cc.so.2", "rb") as file:
-    loaded = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 config = json.loads(os.environ["TF_CONFIG"])
+library = f"libtensorflow_cc.so.{config['task']['index']}"  # tasks may share a directory
+with open(library, "wb") as file:
+    file.write(b"library")
+with open(library, "rb") as file:
+    loaded = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 endpoint = config["cluster"]["worker"][config["task"]["index"]]
 if sys.argv[1] == "together":
     server = socket.create_server(("", int(endpoint.rpartition(":")[2])))
