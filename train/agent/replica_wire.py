@@ -38,8 +38,8 @@ CONNECT_S = 5.0
 GREETING_S = 5.0
 LONGEST_MANIFEST = 64 << 20  # bytes
 _ATTEMPT = 0  # snapshots outlive attempts
-_GUESTS = 256
-_FEWEST_GUESTS = 8
+_MOST_STRANGERS = 256  # as many as hosts that fetch at the same moment
+_FEWEST_STRANGERS = 8
 _PIECE = 1 << 18
 _BURST_S = 0.1
 _BROKEN = (OSError, LinkError, LineTooLongError)
@@ -142,6 +142,9 @@ class _Wire:
 class Giver:
     """Gives the newest snapshot to those who know the job's secret.
 
+    Connections that have not proven to know it are bounded in number and time. One more than that closes the oldest,
+    so that nobody can keep hosts of the job out by holding connections open.
+
     Args:
         store: What is held.
         listener: Where they connect.
@@ -154,7 +157,9 @@ class Giver:
         self._listener = listener
         self._credentials = credentials
         self._bucket = bucket
-        self._guests = threading.Semaphore(min(_GUESTS, max(_FEWEST_GUESTS, descriptor_limit() // 4)))
+        self._lock = threading.Lock()
+        self._strangers: Dict[socket.socket, None] = {}  # the oldest first
+        self._most_strangers = min(_MOST_STRANGERS, max(_FEWEST_STRANGERS, descriptor_limit() // 4))
 
     def run(self) -> None:
         """Serve them, each in a thread, for ever."""
@@ -165,19 +170,33 @@ class Giver:
             except OSError:  # it was gone before we came, or there are too many files
                 time.sleep(_BURST_S)
                 continue
-            if not self._guests.acquire(blocking=False):
-                connection.close()
-                continue
+            self._take_in(connection)
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _take_in(self, connection: socket.socket) -> None:
+        """Add a connection to the strangers; one too many ends the oldest, whose thread then closes it."""
+        with self._lock:
+            self._strangers[connection] = None
+            if len(self._strangers) > self._most_strangers:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            with connection, contextlib.suppress(Exception):  # nothing that a guest sends may end more than this
+            with contextlib.suppress(Exception):  # nothing that a stranger sends may end more than this
                 wire = _Wire(connection)
                 self._greet(wire)
+                self._let_go(connection)
                 self._give(wire)
         finally:
-            self._guests.release()
+            self._let_go(connection)
+            connection.close()
+
+    def _let_go(self, connection: socket.socket) -> None:
+        with self._lock:  # never closed while it is among the strangers: its number could be another connection's
+            self._strangers.pop(connection, None)
 
     def _greet(self, wire: _Wire) -> None:
         until = time.monotonic() + GREETING_S

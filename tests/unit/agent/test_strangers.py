@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.program import wait_for
+from tests.unit.agent.replicators import Yard
 from tests.unit.agent.test_links import Net, joined
 from tests.unit.agent.test_reach import Site
 from train.agent.link import Message
@@ -215,10 +217,43 @@ def test_idle_strangers_do_not_keep_participants_from_a_rendezvous() -> None:
     port = free_port()
     with program(RANK_0, port, 64, SECRET) as rank_0:
         connected(port).close()
-        with program(CROWD, port, 200) as crowd:
-            assert crowd.stdout is not None
-            assert crowd.stdout.readline() == b"held\n"
+        with crowd(port, 200):
             meets(rank_0, port)
+
+
+@contextlib.contextmanager
+def crowd(port: int, size: int) -> Iterator[None]:
+    """Connections of another process that say nothing."""
+    with program(CROWD, port, size) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield
+
+
+def test_idle_strangers_do_not_keep_agents_apart(net: Net) -> None:
+    net.agent("worker-0")
+    with crowd(net.port("worker-0"), 100):  # as many as wait until the agent accepts them
+        follower = net.agent("worker-1")
+        follower.dial("worker-0")
+        net.until(lambda: ("up", "worker-0", "worker-1") in net.told)
+    assert net.downs() == []
+
+
+def test_idle_strangers_do_not_keep_visitors_from_a_task_port(site: Site) -> None:
+    port = site.door()
+    with crowd(port, 200):
+        assert site.visit(port) == {"worker-1": ""}
+
+
+def test_idle_strangers_do_not_keep_hosts_from_a_checkpoint(tmp_path: Path) -> None:
+    yard = Yard(tmp_path)
+    try:
+        chief, other = yard.host(), yard.host("worker-1")
+        snapshot = chief.snapshot(("model.h5", "h" * 9))
+        with crowd(chief.source[1], 400):
+            assert other.fetch(snapshot, chief).fetched == snapshot
+    finally:
+        yard.close()
 
 
 def test_a_port_that_only_hangs_up_is_not_blamed_on_the_secret() -> None:
