@@ -67,7 +67,10 @@ def loopback_address(fleet: str, index: int) -> str:
 
 
 def configuration(folder: Path, address: str, port: int, user: str) -> str:
-    """Text of an sshd_config that lets `user` in with the fleet's key, and nobody else with anything else.
+    """Return an sshd_config that lets `user` in with the fleet's key, and nobody else with anything else.
+
+    All users of this computer connect from the same address, so no limit by source can tell them apart. Connections
+    without a login therefore end soon, and many are allowed: else other users could keep `user` out with idle ones.
 
     Args:
         folder: Holds ``host_key`` and ``authorized_keys``.
@@ -91,7 +94,8 @@ PermitUserRC no
 PrintMotd no
 PrintLastLog no
 UseDNS no
-MaxStartups 100:30:200
+LoginGraceTime 30
+MaxStartups 1000
 MaxSessions 100
 LogLevel VERBOSE
 PidFile none

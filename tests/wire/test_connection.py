@@ -48,6 +48,15 @@ def test_a_connection_stands_until_it_is_closed(hosts: Hosts) -> None:
     assert not connection.is_open
 
 
+def test_idle_connections_of_other_users_do_not_keep_the_owner_out(hosts: Hosts) -> None:
+    host = hosts.hosts[0]
+    with contextlib.ExitStack() as held:
+        for _ in range(210):
+            idle = held.enter_context(socket.create_connection((host.address, host.port), timeout=60))
+            assert idle.recv(4) == b"SSH-", "the server accepts the connection"
+        connect(host, hosts.key, connect_timeout_s=60).close()
+
+
 def test_fast_algorithms_are_agreed_on(hosts: Hosts) -> None:
     connection = connect(hosts.hosts[0], hosts.key)
     try:
