@@ -110,7 +110,8 @@ class JobStatus:
         first_task: The task that failed first.
         ended_at: Seconds since the epoch; 0: it goes on.
         verdict: The first cause, where it failed and its hosts could be asked.
-        warning: Why it may not have done what was meant, although it succeeded; empty if nothing is known.
+        warning: Why it may not have done what was meant although it succeeded, or what a host reports that
+            contradicts the other hosts; empty if there is nothing.
     """
 
     id: str

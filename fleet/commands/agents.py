@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from fleet.commands.agreement import newer_jobs, newest_job
 from fleet.errors import FleetError
 from fleet.events import FleetOpened
 from fleet.state import FleetRecord
@@ -129,32 +131,53 @@ def stop_everywhere(channels: Sequence[AgentChannel], job: str, grace_s: float) 
     return ask_each(channels, lambda channel: stop(channel, Stop(job, channel.connection.host.name, grace_s)))
 
 
-def newest_reports(channels: Sequence[AgentChannel], job: str = "") -> dict[str, JobReport]:
-    """What each host knows of one job, by host: of `job`, or of the newest that any host knows.
+@dataclass(frozen=True)
+class Reports:
+    """What the hosts of a fleet report about one job.
+
+    Attributes:
+        by_host: The reports.
+        failed: Hosts that give no valid answer, and why.
+        others: A sentence for each host that reports a newer job than most hosts do.
+    """
+
+    by_host: dict[str, JobReport]
+    failed: tuple[Outcome[AgentChannel], ...]
+    others: tuple[str, ...]
+
+
+def newest_reports(channels: Sequence[AgentChannel], job: str = "", known: str = "") -> Reports:
+    """Return what the hosts report about `job`, or about the newest one.
+
+    Args:
+        channels: Conversations with the hosts.
+        job: The job; empty: the newest one, as in `newest_job`.
+        known: The newest job that was started from this computer.
 
     Raises:
-        FleetError: a host does not answer.
+        FleetError: no host gives a valid answer.
     """
+    from fleet.remote.fanout import Outcome, raise_failures
     from fleet.remote.job import inspect
 
     limit = 1000 if job else 1
-    reports = [
-        (channel.connection.host.name, report)
-        for channel, answers in zip(
-            channels, ask(channels, lambda channel: inspect(channel, Inspect(limit)), "ask for jobs"), strict=True
-        )
-        for report in answers
-    ]
-    wanted = job or max((report.job for _, report in reports), default="")
-    return {host: report for host, report in reports if report.job == wanted}
+    answers = ask_each(channels, lambda channel: inspect(channel, Inspect(limit)))
+    failed: list[Outcome[AgentChannel]]
+    failed = [Outcome(one.host, error=one.error) for one in answers if one.error is not None]
+    if failed and len(failed) == len(answers):
+        raise_failures(failed, "ask for jobs")
+    reports = [(one.host.name, report) for one in answers for report in one.value or ()]
+    wanted = job or newest_job([report.job for _, report in reports], known)
+    others = [] if job else newer_jobs({host: report.job for host, report in reports}, wanted)
+    return Reports({host: one for host, one in reports if one.job == wanted}, tuple(failed), tuple(others))
 
 
 def running_job(record: FleetRecord, key: Path, access: Access | None = None) -> str:
-    """The job that runs on a fleet, as far as its hosts can be reached; empty where none does."""
+    """Return the job that runs on a fleet, as far as its hosts can be reached; empty if none does."""
     with opened(record.places, key, access) as outcomes:
         channels = [outcome.value for outcome in outcomes if outcome.value is not None]
         with contextlib.suppress(FleetError):
-            for report in newest_reports(channels).values():
+            for report in newest_reports(channels, known=record.last_job).by_host.values():
                 if report.alive and report.result is None:
                     return report.job
     return ""

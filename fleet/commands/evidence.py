@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.commands.alone import alone_warning
@@ -11,7 +11,7 @@ from train.diagnosis import TaskEvidence, Verdict, diagnose
 from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
 
 MOST_ATTEMPTS = 8
-"""Of so many attempts that were not judged yet the evidence is kept; of more, that of the newest."""
+"""Number of attempts of a task that are kept if none was judged yet: the newest ones."""
 
 
 @dataclass
@@ -51,6 +51,8 @@ class _Seat:
 class Evidence:
     """Collects what comes of a job's tasks; memory is bounded whatever comes.
 
+    What comes of one task never removes what came of another one, whatever attempts its host reports.
+
     Attributes:
         members: All tasks of the job, those of which nothing was heard included.
         spares: Those of them that are no tasks at first.
@@ -61,21 +63,33 @@ class Evidence:
     spares: Sequence[str] = ()
     hosts: Mapping[str, str] = field(default_factory=dict)
     _attempts: dict[int, dict[str, _Seat]] = field(default_factory=dict)
-    _judged: int = 0
+    _judged: dict[str, int] = field(default_factory=dict)
 
     def add(self, record: object, payload: bytes) -> None:
         """Take one record, and the bytes that came with it."""
-        if not isinstance(record, (Log, TaskState, Stalled)) or record.attempt < self._judged:
+        if not isinstance(record, (Log, TaskState, Stalled)) or record.attempt < self._judged.get(record.task, 0):
             return
-        seat = self._attempts.setdefault(record.attempt, {}).setdefault(record.task, _Seat())
+        seat = self._seat(record.attempt, record.task)
         if isinstance(record, Log):
             seat.add_log(payload)
         elif isinstance(record, TaskState):
             seat.add_state(record)
         else:
             seat.stalled = record
-        while len(self._attempts) > MOST_ATTEMPTS:
-            del self._attempts[min(self._attempts)]
+
+    def _seat(self, attempt: int, task: str) -> _Seat:
+        seats = self._attempts.setdefault(attempt, {})
+        if task not in seats:
+            seats[task] = _Seat()
+            kept = sorted(number for number, tasks in self._attempts.items() if task in tasks)
+            self._forget(task, kept[:-MOST_ATTEMPTS])
+        return seats[task]
+
+    def _forget(self, task: str, attempts: Iterable[int]) -> None:
+        for attempt in attempts:
+            del self._attempts[attempt][task]
+            if not self._attempts[attempt]:
+                del self._attempts[attempt]
 
     def complete(self, ended: AttemptEnded, away: Collection[str]) -> bool:
         """Whether all has come of an attempt that is to come, but for the tasks whose hosts are `away`."""
@@ -84,11 +98,12 @@ class Evidence:
         return all(task in seats and seats[task].exited_at is not None for task in expected)
 
     def of_attempt(self, ended: AttemptEnded) -> Verdict | None:
-        """The first cause of an attempt that failed; what is known of those before it is forgotten."""
+        """Return the first cause of a failed attempt, and drop what its tasks did in earlier attempts."""
         verdict = self._verdict(ended.attempt, Outcome.FAILED, ended)
-        self._judged = max(self._judged, ended.attempt)
-        for attempt in [attempt for attempt in self._attempts if attempt < self._judged]:
-            del self._attempts[attempt]
+        for task in self._attempts.get(ended.attempt, {}):
+            self._judged[task] = max(self._judged.get(task, 0), ended.attempt)
+            earlier = [number for number, tasks in self._attempts.items() if task in tasks and number < ended.attempt]
+            self._forget(task, earlier)
         return verdict
 
     def verdict(self, result: JobResult) -> Verdict | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fleet.commands.agents import newest_reports, open_some
+from fleet.commands.agreement import agree
 from fleet.commands.evidence import Evidence
 from fleet.commands.restarts import Restarts
 from fleet.commands.roles import Names
@@ -189,10 +190,10 @@ class _Telling:
         self._sink = sink
         self._names = followed.names
         self._evidence = Evidence(followed.members, followed.spares, self._names.hosts())
-        self._results: list[JobResult] = []
+        self._results: dict[str, JobResult] = {}  # by host
         self._noticed: set[tuple[int, str]] = set()
         self._restarts = Restarts()
-        self._ended: set[int] = set()  # attempts that were told to have failed
+        self._ended: set[tuple[int, str, str]] = set()  # attempts that were reported to have failed, and why
         self._open: dict[int, tuple[AttemptEnded, float]] = {}  # whose cause is to be told, and when at the latest
         self._away: dict[str, object] = {}  # hosts of which nothing is to be expected, for the time being
 
@@ -203,7 +204,8 @@ class _Telling:
             record = self._names.renamed(item.host, record)
             self._away.pop(item.host, None)
         if isinstance(record, JobResult):
-            self._results.append(record)
+            if item.host not in self._results or record.outcome is not Outcome.LOST:
+                self._results[item.host] = record
             self._away[item.host] = record  # nothing comes after it
         elif isinstance(record, Notice):
             if (record.attempt, record.text) not in self._noticed:  # every host tells it
@@ -222,9 +224,10 @@ class _Telling:
         self._judge_what_is_complete()
 
     def _attempt_ended(self, record: AttemptEnded) -> None:
-        if record.attempt in self._ended:  # every host tells it
+        end = record.attempt, record.first_task, record.reason
+        if end in self._ended:  # every host reports it; one that reports something else hides nothing
             return
-        self._ended.add(record.attempt)
+        self._ended.add(end)
         record = record._replace(attempts=record.attempts or self._followed.attempts)
         self._sink.emit(record)
         if self._followed.whole:
@@ -271,10 +274,13 @@ class _Telling:
         """Tell how the job ended."""
         for ended, _ in list(self._open.values()):
             self._judge(ended)
-        result = agreed(self._results)
+        attempts = self._followed.attempts
+        result, disputes = agree(self._results, size=len(self._followed.members), attempts=attempts)
         if result is None:
             return Ended(None)
         self._sink.emit(result)
+        for text in disputes:
+            self._sink.emit(Note(text, Level.WARNING))
         alone = self._evidence.alone(result)
         if alone:
             self._sink.emit(Note(alone, Level.WARNING))
@@ -318,8 +324,9 @@ def _unread(followed: Followed) -> Ended:
     """
     result = None
     with contextlib.suppress(FleetError), open_some(followed.record.places, followed.folder.key) as (channels, _):
-        reports = newest_reports(channels, followed.job).values()
-        result = agreed([report.result for report in reports if report.result is not None])
+        reports = newest_reports(channels, followed.job).by_host
+        results = {host: report.result for host, report in reports.items() if report.result is not None}
+        result = agree(results, size=len(followed.members), attempts=followed.attempts).result
     if result is None:
         raise detached(followed.job, "the output is not read any more; ")
     return Ended(result)
@@ -328,19 +335,6 @@ def _unread(followed: Followed) -> Ended:
 def detached(job: str, why: str = "") -> JobNotFinished:
     """What a Ctrl-C comes to once a job runs."""
     return JobNotFinished(f"{why}detached; job {job} goes on", next_step="fleet logs -f\nfleet stop")
-
-
-def agreed(results: list[JobResult]) -> JobResult | None:
-    """What the hosts' results amount to.
-
-    One that knows how the job ended goes before one that lost sight of it, that of the gang before that of a host
-    which was alone, that of a later attempt before that of an earlier one.
-    """
-    return max(
-        results,
-        key=lambda result: (result.outcome is not Outcome.LOST, not result.alone, result.attempt),
-        default=None,
-    )
 
 
 def until_running(followed: Followed, sink: Sink) -> Ended:

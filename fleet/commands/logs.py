@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fleet.commands.access import Access
 from fleet.commands.agents import fleet_opened, newest_reports, open_some
+from fleet.commands.agreement import description, latest_attempt
 from fleet.commands.follow import Followed, follow, outcome_or_raise
 from fleet.commands.mend import missing_seats
 from fleet.commands.policy import SPOT_HOST_TIMEOUT_S
@@ -90,7 +91,11 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
         channels, unreached = stack.enter_context(
             open_some(record.places, folder.key, Access(record.spec, ports, sink))
         )
-        reports = newest_reports(channels, request.job)
+        found = newest_reports(channels, request.job, record.last_job)
+        reports = found.by_host
+        unreached += found.failed
+        failed = {outcome.host.name for outcome in unreached}
+        channels = [channel for channel in channels if channel.connection.host.name not in failed]
         names = _names(reports)
         hosts = _hosts_of(name, record, names)
         if not request.follow or record.spec.cloud is None:
@@ -99,8 +104,10 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
         if not reports:
             what = f"no job {request.job}" if request.job else "no job yet"
             raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_step="fleet status")
-        first = max(reports.values(), key=lambda report: report.attempt)
-        _announce(record, first, names, sink)
+        first = description(list(reports.values()))
+        for text in found.others:
+            sink.emit(Note(text, Level.WARNING))
+        _announce(record, first, latest_attempt(list(reports.values()), first.attempts), names, sink)
         _, lost = missing_seats(reports)
         mender = stack.enter_context(mending(fleet, sink, SPOT_HOST_TIMEOUT_S)) if request.follow else None
         if mender is not None:
@@ -140,17 +147,19 @@ def _tell(unreached: Sequence[Outcome[AgentChannel]], sink: Sink) -> None:
 
 def _names(reports: Mapping[str, JobReport]) -> Names:
     """How people know the tasks of the job of which hosts tell."""
-    one = next(iter(reports.values()), None)
-    return names_of(one.members, one.roles, reports) if one is not None else Names()
+    if not reports:
+        return Names()
+    first = description(list(reports.values()))
+    return names_of(first.members, first.roles, reports)
 
 
-def _announce(record: FleetRecord, report: JobReport, names: Names, sink: Sink) -> None:
+def _announce(record: FleetRecord, report: JobReport, attempt: int, names: Names, sink: Sink) -> None:
     sink.emit(fleet_opened(record))
     sink.emit(
         JobStarted(
             job=report.job,
             script=script_of(report),
-            attempt=max(1, report.attempt),
+            attempt=attempt,
             members=names.members(report.members),
             started_at=report.started_at,
             attached=True,

@@ -44,7 +44,7 @@ def rejoin(record: FleetRecord, folder: FleetFolder, sink: Sink) -> list[str]:
     with opened(record.places, folder.key) as outcomes:
         channels = {one.value.connection.host.name: one.value for one in outcomes if one.value is not None}
         try:
-            reports = newest_reports(list(channels.values()))
+            reports = newest_reports(list(channels.values()), known=record.last_job).by_host
         except FleetError:
             return []
         giver, missing = missing_seats(reports)

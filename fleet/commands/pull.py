@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fleet.commands.access import Access
-from fleet.commands.agents import ask, fleet_opened, open_some
+from fleet.commands.agents import ask_each, fleet_opened, open_some
 from fleet.commands.logs import worker_name
 from fleet.commands.results import StoredJobs, StoredTask, ask_stores, survey_of
 from fleet.config import for_fleet
@@ -24,7 +24,10 @@ from train.agent.records import FilePart
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
+    from fleet.remote.fanout import Outcome
     from fleet.remote.results import Listing
+
+T = TypeVar("T")
 
 DIRECTORY = "results"
 """Where results go if nothing else is given: results/JOB in the current directory."""
@@ -79,6 +82,8 @@ def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
         NotReadyError: there is no room for them, or they change all the time.
         UnreachableError: a host does not answer; what the others have was copied.
     """
+    from fleet.remote.fanout import raise_failures
+
     name = worker_name(request.worker)
     folder, record = ports.store.need(request.fleet)
     with open_some(record.hosts, folder.key, Access(record.spec, ports, sink)) as (channels, unreached):
@@ -109,6 +114,7 @@ def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
     )
     if job.is_running:
         sink.emit(Note(for_fleet(f"job {job.job} is still running: repeat `fleet pull` when it ends", request.fleet)))
+    raise_failures(list(pull.failed.values()), "copy the results")
     _raise_if_silent(silent)
     return summary
 
@@ -154,6 +160,7 @@ class _Pull:
     Attributes:
         received_files: Number of files that came.
         received: Their bytes.
+        failed: Hosts whose results could not be listed or copied, by name; those of the others were copied.
     """
 
     def __init__(
@@ -165,13 +172,14 @@ class _Pull:
         sink: Sink,
     ) -> None:
         self._job = job
-        self._tasks = tasks
+        self._all = self._tasks = tasks
         self._channels = {name: channels[name] for name in dict.fromkeys(task.host.name for task in tasks)}
         self._target = target
         self._sink = sink
         self._lock = threading.Lock()
         self.received_files = 0
         self.received = 0
+        self.failed: dict[str, Outcome[None]] = {}
 
     def run(self, folder: FleetFolder, *, whole: bool) -> PullSummary:
         """Copy them, and note in the fleet's files which of them are on this computer.
@@ -180,11 +188,15 @@ class _Pull:
             folder: Files of the fleet.
             whole: The tasks are all of the job's.
         """
-        for _ in range(_ROUNDS):
-            listings = self._list()
+        rounds = 0
+        while True:
+            listings, failed = self._list(), len(self.failed)
             layout = lay_out([Listed(task.name, listings[task.key].entries) for task in self._tasks])
             changed = self._receive(layout)
-            if not changed:
+            if len(self.failed) > failed:  # other hosts may have the same files
+                continue
+            rounds += 1
+            if not changed or rounds == _ROUNDS:
                 break
         hosts = [f"{task.name}: {note}" for task in self._tasks for note in listings[task.key].notes]
         for text in [*layout.notes, *hosts]:
@@ -204,7 +216,7 @@ class _Pull:
         }
         folder.note_results(self._job.job, directory=str(self._target.path), tasks=kept)
         size = sum(item.entry.size for item in layout.files)
-        complete = whole and len(kept) == len(self._tasks) and not self._job.is_running
+        complete = whole and not self.failed and len(kept) == len(self._tasks) and not self._job.is_running
         return PullSummary(self._job.job, self._target.path, len(layout.files), size, complete)
 
     def _list(self) -> dict[str, Listing]:
@@ -215,8 +227,26 @@ class _Pull:
             mine = [task for task in self._tasks if task.host.name == channel.connection.host.name]
             return [(task.key, list_files(channel, task.stored, meter.listed)) for task in mine]
 
-        found = ask(list(self._channels.values()), one, "list the results")
+        found = self._ask(one)
         return {key: listing for part in found for key, listing in part}
+
+    def _ask(self, question: Callable[[AgentChannel], T]) -> list[T]:
+        """Ask all hosts; one that does not answer, or answers nonsense, does not hinder the others.
+
+        Raises:
+            FleetError: every host failed.
+        """
+        from fleet.remote.fanout import Outcome, raise_failures
+
+        outcomes = ask_each(list(self._channels.values()), question)
+        for one in outcomes:
+            if one.error is not None:
+                self.failed[one.host.name] = Outcome(one.host, error=one.error)
+        if len(self.failed) == len({task.host.name for task in self._all}):
+            raise_failures(list(self.failed.values()), "copy the results")
+        self._channels = {name: one for name, one in self._channels.items() if name not in self.failed}
+        self._tasks = [task for task in self._tasks if task.host.name not in self.failed]
+        return [one.value for one in outcomes if one.value is not None]
 
     def _receive(self, layout: Layout) -> list[Item]:
         """Copy what is not there; the files that changed on their host meanwhile."""
@@ -241,7 +271,7 @@ class _Pull:
                 self.received_files += meter.files
             return changed
 
-        changed = [item for part in ask(list(self._channels.values()), one, "copy the results") for item in part]
+        changed = [item for part in self._ask(one) for item in part]
         for item in layout.folders:
             self._target.folder(item)
         for item in layout.links:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fleet.commands.agents import ask_each, opened
-from fleet.commands.follow import agreed
+from fleet.commands.agreement import Agreement, agree, description
 from fleet.commands.roles import Names, names_of
 from fleet.config import with_fleet
 from fleet.errors import FleetError
@@ -70,8 +71,9 @@ class StoredJobs:
 
     @property
     def started_at(self) -> float:
-        """When its first task was committed, in seconds since the epoch; 0: unknown."""
-        return min((report.started_at for report in self.reports), default=0.0)
+        """When it was committed on most hosts, in seconds since the epoch; 0: unknown."""
+        times = [report.started_at for report in self.reports]
+        return statistics.median_low(times) if times else 0.0
 
     @property
     def is_running(self) -> bool:
@@ -97,7 +99,7 @@ class StoredJobs:
         Args:
             rented: Results outside the fleet's directory go with the host, and count.
         """
-        first = next(iter(self.reports), None)
+        first = description(self.reports) if self.reports else None
         return StoredResults(
             job=self.job,
             script=script_of(first) if first else "",
@@ -133,8 +135,11 @@ class Survey:
     silent: Mapping[str, FleetError]
 
     def find(self, job: str) -> StoredJobs | None:
-        """The job of that name; without a name the newest."""
-        return next((one for one in self.jobs if job in ("", one.job)), None)
+        """Return the job of that name; without a name the newest one that at least half of the hosts store."""
+        hosts = {one.job: {task.host.name for task in one.tasks} for one in self.jobs}
+        everywhere = len(set().union(*hosts.values()))
+        common = (one for one in self.jobs if not job and 2 * len(hosts[one.job]) >= everywhere)
+        return next(common, None) or next((one for one in self.jobs if job in ("", one.job)), None)
 
 
 def task_key(host: str, stored: StoredJob) -> str:
@@ -209,9 +214,9 @@ def is_safe(stored: StoredJob, known: OnThisComputer, key: str, *, present: bool
 def _task_names(stored: Sequence[StoredJob]) -> list[str]:
     """How people know the tasks of a job; each name once."""
     reports = {one.task: one.report for one in stored if one.report is not None}
-    first = next(iter(reports.values()), None)
     names = Names()
-    if first is not None and len(first.roles) in (0, len(first.members)):
+    if reports:
+        first = description(list(reports.values()))
         names = names_of(first.members, first.roles, reports)
     found = [names.of(one.task) for one in stored]
     return [
@@ -273,10 +278,31 @@ def report_results(
 
 
 def result_of(reports: Sequence[JobReport]) -> JobResult | None:
-    """How a job ended, as its hosts agree; None while one of them looks after it, or if nobody reports it."""
-    result = agreed([report.result for report in reports if report.result is not None])
-    goes_on = any(report.alive and report.result is None for report in reports)
-    return None if result is not None and goes_on and (result.alone or result.outcome is Outcome.LOST) else result
+    """Return how a job ended; None if it has not ended, or if no host reports its end."""
+    return agreement_of(reports).result
+
+
+def agreement_of(reports: Sequence[JobReport]) -> Agreement:
+    """Return how a job ended as most of its hosts report; no result if it has not ended, or if no host reports one.
+
+    A host with a running supervisor knows better than one that lost its peers, and than one host in a fleet of two.
+    """
+    results: dict[str, JobResult] = {}
+    for report in reports:
+        if report.result is not None:
+            taken = report.task in results
+            results[f"another host with {report.task}" if taken else report.task] = report.result
+    if not results:
+        return Agreement(None)
+    terms = description(reports)
+    found = agree(results, size=len(terms.members), attempts=terms.attempts)
+    result = found.result
+    running = sum(report.alive and report.result is None for report in reports)
+    if result is not None and running:
+        lone = result.alone or result.outcome is Outcome.LOST
+        if lone or 2 * running >= max(len(terms.members), len(reports)):
+            return Agreement(None, tuple(found.disputes))
+    return found
 
 
 def script_of(report: JobReport) -> str:

@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING
 
 from fleet.commands.access import Access
 from fleet.commands.agents import ask_each, opened
+from fleet.commands.agreement import description, latest_attempt, newer_jobs, newest_job
 from fleet.commands.alone import alone_warning
-from fleet.commands.results import StoredJobs, Survey, ask_stores, result_of, script_of, survey, survey_of
+from fleet.commands.results import (
+    StoredJobs,
+    Survey,
+    agreement_of,
+    ask_stores,
+    result_of,
+    script_of,
+    survey,
+    survey_of,
+)
 from fleet.commands.roles import Names, names_of
 from fleet.config import for_fleet
 from fleet.errors import DamagedStateError, FleetError, NotFoundError
@@ -135,7 +145,7 @@ def _ask(
             elif outcome.value:
                 found[outcome.host.name] = outcome.value[0]
         hosts = tuple(_host(host, places, found, errors) for host, places in _by_host(record))
-        job = _job(list(found.values()))
+        job = _job(list(found.values()), record.last_job)
         if job is not None and job.outcome in (Outcome.FAILED, Outcome.LOST):
             mine = {name: report for name, report in found.items() if report.job == job.id}
             able = [channel for channel in channels if channel.connection.host.name in mine]
@@ -170,7 +180,7 @@ def _verdict(reports: dict[str, JobReport], channels: Sequence[AgentChannel]) ->
     from fleet.remote.job import follow
     from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
 
-    first = next(iter(reports.values()))
+    first = description(list(reports.values()))
     result = result_of(list(reports.values()))
     if result is None or not result.started:
         return None
@@ -219,33 +229,36 @@ def _host(
     )
 
 
-def _job(reports: list[JobReport]) -> JobStatus | None:
-    newest = max((report.job for report in reports), default="")
+def _job(reports: list[JobReport], known: str) -> JobStatus | None:
+    newest = newest_job([report.job for report in reports], known)
     if not newest:
         return None
     mine = [report for report in reports if report.job == newest]
-    result = result_of(mine)
-    names = names_of(mine[0].members, mine[0].roles, {report.task: report for report in mine})
-    tasks = tuple(sorted((_task(report, names) for report in mine), key=_rank if mine[0].roles else lambda _: 0))
+    result, disputes = agreement_of(mine)
+    first = description(mine)
+    names = names_of(first.members, first.roles, {report.task: report for report in mine})
+    tasks = tuple(sorted((_task(report, names) for report in mine), key=_rank if first.roles else lambda _: 0))
+    others = newer_jobs({report.task: report.job for report in reports}, newest)
+    alone = _warning(result, mine) if result is not None else ""
     return JobStatus(
         id=newest,
-        script=script_of(mine[0]),
-        attempt=max(1, *(report.attempt for report in mine)),
+        script=script_of(first),
+        attempt=latest_attempt(mine, first.attempts),
         started_at=min(report.started_at for report in mine),
         tasks=tasks,
         outcome=result.outcome if result else None,
         reason=result.reason if result else "",
         first_task=result.first_task if result else "",
         ended_at=result.at if result else 0.0,
-        attempts=mine[0].attempts,
+        attempts=first.attempts,
         waits=result is None and _waits(tasks),
-        warning=_warning(result, mine) if result is not None else "",
+        warning="; ".join(filter(None, (*others, *disputes, alone))),
     )
 
 
 def _warning(result: JobResult, reports: Sequence[JobReport]) -> str:
     """Return a warning if the tasks trained alone; with a host that did not answer, this is unknown."""
-    first = reports[0]
+    first = description(reports)
     if len(reports) < len(first.members):
         return ""
     assigned = dict(zip((member.task for member in first.members), first.roles, strict=False))

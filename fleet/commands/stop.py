@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fleet.commands.access import Access
 from fleet.commands.agents import newest_reports, open_some, stop_everywhere
 from fleet.errors import NotFoundError
-from fleet.events import Note, Sink
+from fleet.events import Level, Note, Sink
 from fleet.ports import Ports
 
 
@@ -38,17 +38,20 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
 
     folder, record = ports.store.need(request.fleet)
     with open_some(record.places, folder.key, Access(record.spec, ports, sink)) as (channels, unreached):
-        reports = newest_reports(channels)
+        found = newest_reports(channels, known=record.last_job)
+        reports = found.by_host
         if not reports:
             raise NotFoundError(f"fleet {request.fleet!r} has run no job", next_step="fleet status")
         job = next(iter(reports.values())).job
+        for text in found.others:
+            sink.emit(Note(text, Level.WARNING))
         if any(report.alive and report.result is None for report in reports.values()):
             sink.emit(Note(f"stopping job {job}: its tasks have {request.grace_s:g} s to end by themselves"))
         with_job = [channel for channel in channels if channel.connection.host.name in reports]
         stopped = raise_failures(stop_everywhere(with_job, job, request.grace_s), "stop the job")
     running = any(answer.running for answer in stopped)
     killed = sum(answer.killed for answer in stopped)
-    raise_failures(unreached, "stop the job where it may still run")
+    raise_failures([*unreached, *found.failed], "stop the job where it may still run")
     if running:
         how = f"; {killed} of {len(stopped)} tasks had to be killed" if killed else ""
         sink.emit(Note(f"job {job} is stopped on all hosts{how}"))

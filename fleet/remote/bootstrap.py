@@ -9,6 +9,7 @@ from fleet.errors import NotReadyError
 from fleet.remote.channel import AgentChannel
 from fleet.remote.fanout import where
 from fleet.remote.job import unexpected
+from fleet.remote.quoting import one_line
 from train.agent.records import Bootstrap, Bootstrapped, BootstrapStep, NeedPip, PipWheel, Record
 from train.pip_wheel import NoWheelError, read_pip_wheel
 
@@ -32,9 +33,13 @@ def bootstrap(channel: AgentChannel, request: Bootstrap, on_step: Callable[[Boot
         RefusedError: the host cannot install them, or cannot use its GPUs.
         UnreachableError: it does not answer, or the connection broke.
     """
+    requests: list[NeedPip] = []
 
     def supply(record: Record) -> tuple[Record, bytes] | None:
-        return _pip(channel, record) if isinstance(record, NeedPip) else None
+        if not isinstance(record, NeedPip) or requests:  # a host that asks again has no use for it
+            return None
+        requests.append(record)
+        return _pip(channel, record)
 
     return step_by_step(channel, request, Bootstrapped, on_step, doing="getting ready", supply=supply)
 
@@ -92,5 +97,6 @@ def step_by_step(
             continue
         if not isinstance(record, BootstrapStep):
             raise unexpected(channel.connection.host, record)
+        record = record._replace(step=one_line(record.step), detail=one_line(record.detail))
         doing = f"{record.step} ({record.detail})" if record.detail else record.step
         on_step(record)

@@ -67,6 +67,7 @@ class AgentChannel:
     Attributes:
         connection: The connection below it, which it owns.
         hello: First words of the agent.
+        received: Bytes of all records and payloads that were received.
     """
 
     hello: Hello
@@ -76,6 +77,7 @@ class AgentChannel:
         self._session = session
         self._python = python
         self._greeted = False
+        self.received = 0
         self._buffer = bytearray()
         self._start = 0  # of what is not yet consumed in _buffer
         self._stderr = b""
@@ -126,6 +128,7 @@ class AgentChannel:
         size = getattr(record, "payload", 0)
         if type(size) is not int or not 0 <= size <= _PAYLOAD_MAX:
             raise self._not_an_agent(line)
+        self.received += len(line) + size
         return record, self._take(size, deadline_s, waiting_for) if size else b""
 
     def close(self) -> None:

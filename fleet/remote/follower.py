@@ -16,9 +16,10 @@ from fleet.remote.causes import WrongHostError
 from fleet.remote.channel import ANSWER_S, AgentChannel
 from fleet.remote.fanout import Outcome, raise_failures, where
 from fleet.remote.job import RefusedError, follow
-from fleet.remote.position import Position
+from fleet.remote.position import MOST_BYTES, MOST_RECORDS, Position, TooManyRecordsError
 from fleet.remote.quoting import one_line
 from provision.model import Host
+from train.agent.disk import readable_size
 from train.agent.records import Beat, Follow, JobResult, Progress, Record, Usage
 from train.agent.records import Outcome as JobOutcome
 
@@ -37,7 +38,7 @@ _CLOSE_S = 2.0
 
 
 class ForeignReportError(NotReadyError):
-    """A host reported on a task that is not its own."""
+    """A host reported what it cannot know: something about another task, or more than a job can cause."""
 
 
 class Item(NamedTuple):
@@ -64,10 +65,11 @@ class Follower:
         reopen: Opens a channel to a host's agent.
         channels: Channels that are open already, by name of host. A conversation that ends regularly leaves its
             channel open, for the caller to use and close; the follower closes the others.
-        give_up_s: How long a host may stay away, in seconds. Once another host has reported the end of the job, a
-            silent connection is replaced after ten seconds, and the host is given up after ten more; after sixty if
-            that other host had lost its peers. A host that answers, but whose supervisor does not, is given up after
-            sixty seconds if another host has reported an end and no other can still report one.
+        give_up_s: How long a host may stay away, in seconds. Once half of the hosts have reported the end of the job,
+            a silent connection is replaced after ten seconds, and the host is given up after ten more; after sixty if
+            fewer have reported it, or those that did had lost their peers. A host that answers, but whose
+            supervisor does not, is given up after sixty seconds if another host has reported an end and no other
+            can still report one.
         silence_s: Longest time without a message from a living agent, in seconds.
         replaced: Other hosts may take the slots of those that are lost: a host that is another one now, or does
             not have the job yet, is waited for like one that does not answer.
@@ -192,11 +194,19 @@ class _Terms:
         self._known_at = self._told_at = math.inf
         self._lock = threading.Lock()
         self._open = {*names}  # hosts that may still report the end of the job
+        self._size = len(names)
+        self._reported: set[str] = set()  # hosts that have reported the end of the job
 
-    def learn(self, result: JobResult) -> None:
-        """A host reported how the job ended."""
+    def learn(self, name: str, result: JobResult) -> None:
+        """Take the report of a host on how the job ended.
+
+        A host that had not lost its peers ended together with more than half of them, so at least half of the hosts
+        will report that; until they do, it is no more than the report of a lone host.
+        """
         with self._lock:
-            first = not result.alone and not self.told.is_set()
+            self._reported.add(name)
+            is_common = 2 * len(self._reported) >= self._size
+            first = not result.alone and is_common and not self.told.is_set()
             first_known = not self.known.is_set()
             self.known.set()
             if first_known:
@@ -313,7 +323,9 @@ class _Line:
         """Deliver what the agent sends, up to its end; returns how the job ended for this host."""
         result = None
         self._heard_at = time.monotonic()
+        received = channel.received
         for record, payload in follow(channel, self.position.request(), self._terms.silence_s):
+            size, received = channel.received - received, channel.received
             self._heard_at = time.monotonic()
             self._check_owner(record)
             self._note_supervisor(record)
@@ -322,7 +334,7 @@ class _Line:
                 self._retry_s = _FIRST_RETRY_S
                 if self._supervised:
                     self._put(ConnectionRestored(self.host.name))
-            new = self.position.passed(record, payload)
+            new = self._new(record, payload)
             is_loss = isinstance(record, JobResult) and record.outcome is JobOutcome.LOST
             if new is not None and not isinstance(record, (Progress, Usage)):
                 self._news_at = self._heard_at
@@ -330,13 +342,23 @@ class _Line:
                     self._supervised = True
                     self._terms.expect(self.host.name)
                     self._put(ConnectionRestored(self.host.name))
-            if new is not None and not self._put(*new):
+            if new is not None and not self._put(*new, size=size):
                 return result
             if isinstance(record, JobResult):
                 result = record
                 if not is_loss:
-                    self._terms.learn(record)
+                    self._terms.learn(self.host.name, record)
         return result
+
+    def _new(self, record: Record, payload: bytes) -> tuple[Record, bytes] | None:
+        try:
+            return self.position.passed(record, payload)
+        except TooManyRecordsError:
+            raise ForeignReportError(
+                f"{where(self.host)} reports more than a job can cause: over {MOST_RECORDS:,} changes, or "
+                f"{readable_size(MOST_BYTES)} of them",
+                next_step="fleet status",
+            ) from None
 
     def _check_owner(self, record: Record) -> None:
         """See that a host reports on its own task and on no other job."""
@@ -407,10 +429,12 @@ class _Line:
         if channel is not None:
             channel.close()
 
-    def _put(self, record: Record | ConnectionLost | ConnectionRestored | Note, payload: bytes = b"") -> bool:
-        """Deliver an item; the time that a slow reader takes is not the host's silence."""
+    def _put(
+        self, record: Record | ConnectionLost | ConnectionRestored | Note, payload: bytes = b"", *, size: int = 0
+    ) -> bool:
+        """Deliver an item of `size` bytes; the time that a slow reader takes is not the host's silence."""
         began, self._waiting = time.monotonic(), True
-        taken = self._terms.queue.put(Item(self.host.name, record, payload))
+        taken = self._terms.queue.put(Item(self.host.name, record, payload), size)
         waited_s = time.monotonic() - began
         self._heard_at += waited_s
         self._news_at += waited_s
@@ -426,7 +450,7 @@ class _Queue:
     """
 
     def __init__(self, senders: int) -> None:
-        self._items: deque[Item] = deque()
+        self._items: deque[tuple[Item, int]] = deque()
         self._bytes = 0
         self._senders = senders
         self._closed = False
@@ -434,14 +458,14 @@ class _Queue:
         self._filled = threading.Condition(lock)
         self._emptied = threading.Condition(lock)
 
-    def put(self, item: Item) -> bool:
-        """Add an item once there is room; False if the queue was closed."""
+    def put(self, item: Item, size: int) -> bool:
+        """Add an item that came as `size` bytes, once there is room; False if the queue was closed."""
         with self._emptied:
             self._emptied.wait_for(self._has_room)
             if self._closed:
                 return False
-            self._items.append(item)
-            self._bytes += len(item.payload)
+            self._items.append((item, size))
+            self._bytes += size
             self._filled.notify()
             return True
 
@@ -454,8 +478,8 @@ class _Queue:
             self._filled.wait_for(lambda: self._items or self._closed or not self._senders)
             if self._closed or not self._items:
                 return None
-            item = self._items.popleft()
-            self._bytes -= len(item.payload)
+            item, size = self._items.popleft()
+            self._bytes -= size
             self._emptied.notify()
             return item
 

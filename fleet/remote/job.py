@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from fleet.errors import FleetError, NotReadyError
@@ -44,6 +45,12 @@ PREPARE_S = 120.0
 
 _STOP_MARGIN_S = 20.0
 _LEAVE_MARGIN_S = 60.0
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Names of jobs and tasks."""
+
+LATEST = float(1 << 40)
+"""Latest time that a host may report, in seconds since the epoch."""
 
 _COMMANDS = {"fleet status", "fleet logs -f", "fleet stop"}  # that a host may recommend
 _ADVICE = {  # hint and next step of a refusal that comes without
@@ -256,10 +263,21 @@ def inspect(channel: AgentChannel, request: Inspect) -> list[JobReport]:
     channel.send(request, doing=doing)
     reports: list[JobReport] = []
     while isinstance(answer := _answer(channel, ANSWER_S, doing, JobReport, End), JobReport):
-        if len(reports) == request.limit:
+        if len(reports) == request.limit or not is_report(answer, channel.connection.host.name):
             raise unexpected(channel.connection.host, answer)
         reports.append(answer)
     return reports
+
+
+def is_report(report: JobReport, task: str) -> bool:
+    """Return whether a report can be one about `task`; the types of its fields were checked when it was decoded."""
+    return (
+        report.task == task
+        and bool(NAME.fullmatch(report.job) and NAME.fullmatch(task))
+        and len(report.roles) in (0, len(report.members))
+        and min(report.attempt, report.attempts, report.log_size) >= 0
+        and 0 <= report.started_at < LATEST
+    )
 
 
 def follow(channel: AgentChannel, request: Follow, silence_s: float = ANSWER_S) -> Iterator[tuple[Record, bytes]]:

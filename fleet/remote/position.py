@@ -18,7 +18,17 @@ from train.agent.records import (
     Usage,
 )
 
+MOST_RECORDS = 100_000
+"""Number of records of one host that are remembered; a job writes fewer than ten for an attempt."""
+
+MOST_BYTES = 64 << 20
+"""Size of these records, about; a stack of each task in each of a thousand attempts is less."""
+
 _KEPT = (TaskState, AttemptEnded, Stalled, Notice, JobResult)
+
+
+class TooManyRecordsError(Exception):
+    """A host reports more than a job can cause."""
 
 
 class Position:
@@ -41,6 +51,7 @@ class Position:
         # Not known before the first piece of a log that is tailed.
         self._log_end = -1 if request.tail_lines >= 0 else request.log_offset
         self._seen: set[bytes] = set()
+        self._seen_bytes = 0
         self._latest: dict[type, float] = {}
 
     def request(self) -> Follow:
@@ -56,7 +67,11 @@ class Position:
         return self._attempt, max(0, self._log_end)
 
     def passed(self, record: Record, payload: bytes) -> tuple[Record, bytes] | None:
-        """What is new in a record and its payload; None where nothing is."""
+        """Return what is new in a record and its payload; None if nothing is.
+
+        Raises:
+            TooManyRecordsError: more records came than a job can cause.
+        """
         if isinstance(record, (Log, TaskState, Beat)):
             self._reach(record.attempt)
         if isinstance(record, Log):
@@ -65,10 +80,14 @@ class Position:
             self._beat(record)
             return None
         if isinstance(record, _KEPT):
-            key = blake2b(repr(record).encode("utf-8", "surrogateescape"), digest_size=16).digest()
+            text = repr(record).encode("utf-8", "surrogateescape")
+            key = blake2b(text, digest_size=16).digest()
             if key in self._seen:
                 return None
             self._seen.add(key)
+            self._seen_bytes += len(text)
+            if len(self._seen) > MOST_RECORDS or self._seen_bytes > MOST_BYTES:
+                raise TooManyRecordsError
         elif isinstance(record, (Progress, Usage)):
             if record.at <= self._latest.get(type(record), -1.0):
                 return None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fleet.errors import NotReadyError
+from fleet.remote.causes import no_answer
 from fleet.remote.channel import AgentChannel
 from fleet.remote.fanout import where
-from fleet.remote.job import unexpected
+from fleet.remote.job import NAME, is_report, unexpected
+from train.agent.disk import readable_size
 from train.agent.records import (
     Area,
     Beat,
@@ -36,10 +39,15 @@ SILENCE_S = 60.0
 MOST_FILES = 300_000
 """Results of one task that this computer takes; a list without an end must not fill its memory."""
 
+_JOBS_BYTES = 64 << 20  # size of a list of jobs,
+_FILES_BYTES = 256 << 20  # or of files, for the same reason
+_JOBS_PATIENCE_S = 600.0  # how long a host may only report that it is alive while it counts what its jobs use,
+_FILES_PATIENCE_S = 3600.0  # or reads one file
+_SLOWEST = 1024  # bytes per second of contents,
+_FILE_S = 1.0  # and time for each file, after a minute
 _MOST_JOBS = 20_000
 _LONGEST_PATH = 4096  # characters
 _MOST_NOTES = 100
-_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SLOT = re.compile(r"(slot-[0-9]{1,6})?")
 _DIGEST = re.compile(r"([0-9a-f]{64})?")
 
@@ -81,15 +89,15 @@ def list_jobs(channel: AgentChannel, jobs: Sequence[str] = ()) -> Store:
     """
     doing = "listing its jobs"
     channel.send(ListJobs(list(jobs)), doing=doing)
-    found: list[StoredJob] = []
+    found: dict[tuple[str, str, str], StoredJob] = {}
     disk = DiskSpace("", 0, 0)
     for record in _records(channel, doing):
         if isinstance(record, StoredJob) and _is_job(record) and len(found) < _MOST_JOBS:
-            found.append(record)
+            found[record.job, record.task, record.slot] = record
         elif isinstance(record, DiskSpace) and _are_counts(record.free, record.total):
             disk = record
         elif isinstance(record, End):
-            return Store(tuple(found), disk)
+            return Store(tuple(found.values()), disk)
         else:
             raise _nonsense(channel, record)
     raise AssertionError  # _records ends with an error alone
@@ -110,7 +118,7 @@ def list_files(channel: AgentChannel, job: StoredJob, on_entry: Callable[[], Non
     doing = "listing its results"
     channel.send(ListFiles(job.job, job.task, job.slot), doing=doing)
     entries: list[FileEntry] = []
-    for record in _records(channel, doing, on_entry):
+    for record in _records(channel, doing, on_entry, patience_s=_FILES_PATIENCE_S, most=_FILES_BYTES):
         if isinstance(record, FilesListed) and _are_names(record.fingerprint, *record.notes[:_MOST_NOTES]):
             return Listing(tuple(entries), record.fingerprint[:64], tuple(record.notes[:_MOST_NOTES]))
         if not isinstance(record, FileEntry) or not _is_entry(record):
@@ -137,10 +145,16 @@ def read_files(channel: AgentChannel, job: StoredJob, parts: Sequence[FilePart])
     """
     doing = "reading its results"
     channel.send(ReadFiles(job.job, job.task, job.slot, list(parts)), doing=doing)
+    waited_s, size = 0.0, 0
     for index, part in enumerate(parts):
         left = part.end - part.offset
         while True:
+            began = time.monotonic()
             record, data = channel.receive(SILENCE_S, doing)
+            waited_s += time.monotonic() - began
+            size += len(data)
+            if waited_s > SILENCE_S + index * _FILE_S + size / _SLOWEST:
+                raise no_answer(channel.connection.host, SILENCE_S, doing)
             if isinstance(record, FileEnd):
                 yield index, record.problem or ("it became shorter" if left else "")
                 break
@@ -166,13 +180,26 @@ def prune_jobs(channel: AgentChannel, jobs: Sequence[str]) -> JobsPruned:
     raise AssertionError  # _records ends with an error alone
 
 
-def _records(channel: AgentChannel, doing: str, on_beat: Callable[[], None] = lambda: None) -> Iterator[Record]:
+def _records(
+    channel: AgentChannel,
+    doing: str,
+    on_beat: Callable[[], None] = lambda: None,
+    *,
+    patience_s: float = _JOBS_PATIENCE_S,
+    most: int = _JOBS_BYTES,
+) -> Iterator[Record]:
+    host, began, news_at = channel.connection.host, channel.received, time.monotonic()
     while True:
         record, _ = channel.receive(SILENCE_S, doing)
-        if isinstance(record, Beat):
-            on_beat()
-        else:
+        if channel.received - began > most:
+            raise NotReadyError(f"{where(host)} sends more than {readable_size(most)} while {doing}")
+        if not isinstance(record, Beat):
             yield record
+            news_at = time.monotonic()
+        elif time.monotonic() - news_at > patience_s:
+            raise no_answer(host, patience_s, doing)
+        else:
+            on_beat()
 
 
 def _nonsense(channel: AgentChannel, record: Record) -> Exception:
@@ -193,7 +220,8 @@ def _are_counts(*values: int) -> bool:
 def _is_job(one: StoredJob) -> bool:
     return (
         _are_names(one.path, one.fingerprint)
-        and bool(_JOB.fullmatch(one.job) and _JOB.fullmatch(one.task) and _SLOT.fullmatch(one.slot))
+        and bool(NAME.fullmatch(one.job) and NAME.fullmatch(one.task) and _SLOT.fullmatch(one.slot))
+        and (one.report is None or (one.report.job == one.job and is_report(one.report, one.task)))
         and _are_counts(one.size)
         and len(one.areas) <= len(Area)
         and all(_are_names(area.path) and _are_counts(area.files, area.size) for area in one.areas)

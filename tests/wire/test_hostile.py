@@ -54,6 +54,33 @@ def test_the_healthy_hosts_of_a_fleet_stay_usable(program: Program, home: Lab, t
     assert healthy.left() == []
 
 
+def test_a_false_result_of_one_host_hides_nothing(program: Program, tmp_path: Path) -> None:
+    program.run("up", "--workers", "2")
+    program.script("task.py", "print('it runs', flush=True)\nraise SystemExit(3)\n")
+    failed = program.run("train", "task.py", code=100)
+    job = next(event["job"] for event in program.run("status", "-o", "json").events if "job" in event)["id"]
+    worker_1 = HostileHost(program, tmp_path)
+    worker_1.answers(hostile.FALSE_RESULT.format(job=job))
+    logs = program.run("logs", code=100)
+    assert "it runs" in logs.text
+    assert "worker-1 reports a different result: the job succeeded in attempt 1000000000" in logs.err
+    status = next(event for event in program.run("status", "-o", "json").events if event["event"] == "fleet_status")
+    assert (status["job"]["outcome"], status["job"]["attempt"]) == ("failed", 1)
+    assert "worker-1 reports a different result" in status["job"]["warning"]
+    worker_1.answers(hostile.FALSE_RESULT.format(job="99999999-000000-aaaa"))
+    logs = program.run("logs", code=100)
+    assert "it runs" in logs.text
+    assert "worker-1 reports a newer job, 99999999-000000-aaaa" in logs.err
+    worker_1.answers(hostile.WRONG_TYPES)
+    logs = program.run("logs", code=100)
+    assert "it runs" in logs.text
+    assert "its log is left out" in logs.err
+    stop = program.run("stop", code=14)
+    assert "worker-1" in stop.err
+    for text in (failed.err, logs.err, stop.err):
+        assert_no_bug(text)
+
+
 def assert_no_bug(text: str) -> None:
     assert "a bug of fleet" not in text, text
     assert "Traceback" not in text, text

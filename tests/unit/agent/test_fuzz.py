@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.soak import fuzz
-from tests.soak.fuzz import GROWTH_MAX, TARGETS, Mangler
+from tests.soak.fuzz import GROWTH_MAX, TARGETS
+from tests.soak.mangler import Mangler
 
 _SEED = 20261122
 _LIGHT = 4  # of the rounds of a pass, one in so many

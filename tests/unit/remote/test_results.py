@@ -22,6 +22,7 @@ class Channel:
 
     def __init__(self, answers: Iterator[Record]) -> None:
         self.connection = SimpleNamespace(host=Host("worker-0", "10.0.0.2", 22, "u", "", "", "10.0.0.2"))
+        self.received = 0
         self._answers = answers
 
     def send(self, *_: object, **__: object) -> None:

@@ -23,10 +23,10 @@ def test_results_that_arrive_together_are_acted_on_once() -> None:
     terms.on_told = lambda: calls.append("told")
     result = JobResult("j", 1, Outcome.SUCCEEDED, 1.0)
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(terms.learn, result)
+        first = threads.submit(terms.learn, "a", result)
         while not terms.known.is_set():
             pass
-        terms.learn(result)
+        terms.learn("b", result)
         both.wait(10)
         first.result(10)
     assert sorted(calls) == ["known", "told"]

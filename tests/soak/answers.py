@@ -1,0 +1,377 @@
+"""What the client reads from hosts, damaged: answers, followed jobs, reports, and listings of results."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+from io import BytesIO, StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from fleet.commands import follow as following
+from fleet.commands.follow import Followed
+from fleet.commands.pull import _Pull
+from fleet.commands.results import StoredJobs, StoredTask, survey_of
+from fleet.commands.status import _job as job_status
+from fleet.console.jsonl import JsonSink
+from fleet.console.lines import LinesSink
+from fleet.console.tables import render_status
+from fleet.errors import FleetError, UnreachableError
+from fleet.events import Event
+from fleet.remote import bootstrap, job, results
+from fleet.remote.channel import AgentChannel
+from fleet.remote.follower import Follower
+from fleet.state import FleetFolder, FleetRecord
+from fleet.target import Target
+from provision.model import FleetSpec, Host
+from tests.soak.mangler import Mangler, sample_records
+from train.agent import records
+from train.agent.records import Area, AreaUse, EntryKind, FileEntry, Outcome, Phase, StoredJob, encode
+
+CONTENT = b"hello"
+JOB = "20261122-094500-k3f9"
+_DIGEST = sha256(CONTENT).hexdigest()
+_MEMBERS = [records.Member(f"worker-{number}", f"10.0.0.{number + 2}", 2222, 4000) for number in range(3)]
+_RESULT = records.JobResult(JOB, 1, Outcome.FAILED, 9.0, "worker-0", "worker-0 exited with code 1")
+_REPORT = records.JobReport(
+    JOB, "f", "worker-1", 1, Phase.EXITED, False, 1.0, ["python3", "task.py"], _MEMBERS, 5, result=_RESULT
+)  # fmt: skip
+_STORED = StoredJob(JOB, "worker-1", "", "/fleet/jobs/j", 5, "f" * 64, [AreaUse(Area.MODEL, "/m", 1, 5)], _REPORT)
+_ENTRIES = [
+    FileEntry(Area.MODEL, "a/x.keras", EntryKind.FILE, 0o644, 5, 10**18, _DIGEST),
+    FileEntry(Area.MODEL, "a/y", EntryKind.LINK, target="x.keras"),
+    FileEntry(Area.FILES, "empty", EntryKind.FOLDER),
+    FileEntry(Area.CHECKPOINTS, "ckpt", EntryKind.FILE, 0o755, 5, 10**18, _DIGEST),
+]
+_LONG = 3 << 20  # bytes of a record that is almost too long
+_MOST_SENT = 300 << 20  # bytes that a host sends before it ends
+
+
+def host(number: int = 1) -> Host:
+    """Return a host of the fleet."""
+    return Host(f"worker-{number}", "10.0.0.3", 22, "user", f"10.0.0.{number + 2}", "ssh-ed25519 A", "/fleet")
+
+
+class Sent:
+    """A session with a host that sends these bytes and then ends.
+
+    Args:
+        pieces: What it sends.
+    """
+
+    exit_status = 3
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.count = 0
+        self.status_event = threading.Event()
+        self.status_event.set()
+
+    def settimeout(self, _: float) -> None:
+        return
+
+    def recv(self, _: int) -> bytes:
+        data = next(self._pieces, b"") if self.count < _MOST_SENT else b""
+        self.count += len(data)
+        return data
+
+    def recv_ready(self) -> bool:
+        return False
+
+    def recv_stderr_ready(self) -> bool:
+        return False
+
+    def send(self, data: bytes) -> int:
+        return len(data)
+
+    def get_transport(self) -> object:
+        return SimpleNamespace(is_active=lambda: True)
+
+
+def channel(pieces: Iterator[bytes], number: int = 1) -> AgentChannel:
+    """Return a conversation with a host that sends these bytes."""
+    connection = SimpleNamespace(host=host(number), sever=lambda: None, close=lambda: None)
+    return AgentChannel(cast("Any", connection), cast("Any", Sent(pieces)), "python3")
+
+
+def damaged(mangler: Mangler, *lines: records.Record | tuple[records.Record, bytes]) -> Iterator[bytes]:
+    """Yield an answer in which something is wrong, or nothing."""
+    pieces = list(damaged_by_nothing(list(lines)))
+    change = mangler.random.choice(["none", "line", "line", "line", "other", "swap", "cut", "noise", "repeat"])
+    at = mangler.random.randrange(len(pieces))
+    if change == "line":
+        pieces[at] = mangler.damage(pieces[at])
+    elif change == "other":
+        pieces.insert(at, mangler.damage(encode(mangler.random.choice(sample_records()))))
+    elif change == "swap":
+        mangler.random.shuffle(pieces)
+    elif change == "cut":
+        pieces[at:] = [pieces[at][: mangler.random.randrange(len(pieces[at]))]]
+    elif change == "noise":
+        pieces.insert(at, mangler.anything())
+    elif change == "repeat":
+        pieces[at:at] = [pieces[at]] * mangler.random.choice([1, 10, 300])
+    yield from pieces
+
+
+def endless(make: Callable[[str, int], records.Record]) -> Iterator[bytes]:
+    """Yield different records without end, each almost as long as a record may be."""
+    for number in itertools.count(1):
+        yield encode(make(f"{number}".ljust(_LONG, "x"), number))
+
+
+def _ignore(*_: object) -> None:
+    return
+
+
+def _plain_answers(mangler: Mangler) -> list[tuple[Callable[[AgentChannel], object], Iterator[bytes]]]:
+    """Return requests with one short answer, and that answer."""
+    prepared, committed = _first(records.Prepared), records.Committed(5)
+    request = records.Prepare(JOB, "f", "worker-1", [], "10.0.0.3")
+    commit = records.Commit(JOB, "worker-1", _MEMBERS, "00", ["x"], {}, {})
+    ready = records.Bootstrapped("p", {"python": "3"}, [], 0, False, 1.0)
+    return [
+        (lambda one: job.look(one, request), damaged(mangler, prepared)),
+        (lambda one: job.commit(one, commit), damaged(mangler, committed)),
+        (lambda one: job.stop(one, records.Stop(JOB, "worker-1")), damaged(mangler, records.Stopped(True, True))),
+        (lambda one: job.leave(one, records.Leave()), damaged(mangler, records.Left(True))),
+        (lambda one: job.invite(one, records.Invite(JOB, "worker-1")), damaged(mangler, _first(records.Invitation))),
+        (
+            lambda one: results.prune_jobs(one, [JOB]),
+            damaged(mangler, records.Beat(1.0), records.JobsPruned([JOB], 5)),
+        ),
+        (
+            lambda one: bootstrap.bootstrap(one, records.Bootstrap(), _ignore),
+            damaged(mangler, _first(records.BootstrapStep), records.NeedPip("3.11"), ready),
+        ),
+        (lambda one: one.greet(b"agent", 1.0), damaged(mangler, _first(records.Hello))),
+    ]
+
+
+def _first(kind: type[Any]) -> Any:
+    return next(record for record in sample_records() if isinstance(record, kind))
+
+
+def fuzz_answers(mangler: Mangler, rounds: int) -> None:
+    """Short answers: each is returned, or refused with an error for the user."""
+    for _ in range(rounds):
+        ask, sent = mangler.random.choice(_plain_answers(mangler))
+        with contextlib.suppress(FleetError):
+            ask(channel(sent))
+
+
+def fuzz_reports(mangler: Mangler, rounds: int) -> None:
+    """Reports on jobs: a status is shown, and the host that sends nonsense does not change that of the others."""
+    with _refused():
+        results.list_jobs(channel(endless(_large_job)))
+    with _refused():
+        job.inspect(channel(endless(_large_report)), records.Inspect(1))
+    true = [_REPORT._replace(task=f"worker-{number}") for number in (0, 2)]
+    for _ in range(rounds):
+        with contextlib.suppress(FleetError):
+            found = job.inspect(channel(damaged(mangler, _REPORT, records.End())), records.Inspect(1))
+            status = job_status([*true, *found], JOB)
+            assert status is not None
+            assert (status.id, status.outcome) == (JOB, Outcome.FAILED)
+            JsonSink(BytesIO()).emit(_status(status))
+            render_status([_status(status)], now=1e9)
+        with contextlib.suppress(FleetError):
+            store = results.list_jobs(
+                channel(damaged(mangler, _STORED, _first(records.Beat), _disk(), records.End()))
+            )
+            others = [(host(n), results.Store((_STORED._replace(task=f"worker-{n}", report=true[n // 2]),), _disk()))
+                      for n in (0, 2)]  # fmt: skip
+            survey = survey_of([(host(), store), *others], FleetFolder(Path("nowhere")), {})
+            newest = survey.find("")
+            assert newest is not None
+            assert newest.job == JOB
+            assert {"worker-0", "worker-2"} <= {task.host.name for task in newest.tasks}
+            assert newest.summary().state == "failed"
+
+
+def _large_report(text: str, number: int) -> records.JobReport:
+    return _REPORT._replace(command=[text], attempt=number)
+
+
+def _large_job(text: str, number: int) -> StoredJob:
+    return _STORED._replace(job=f"j-{number}", report=_large_report(text, number)._replace(job=f"j-{number}"))
+
+
+def _disk() -> records.DiskSpace:
+    return records.DiskSpace("/", 5, 10)
+
+
+def _status(status: Any) -> Any:
+    from fleet.status import FleetStatus
+
+    return FleetStatus("demo", "local", (), status)
+
+
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    """Check that a host is refused."""
+    try:
+        yield
+    except FleetError:
+        return
+    raise AssertionError("it was not refused")
+
+
+# --- a job that is followed -----------------------------------------------------------------------------------------
+
+
+def _told(task: str) -> list[records.Record | tuple[records.Record, bytes]]:
+    """Return what the agent of a task reports of a job that fails."""
+    state = records.TaskState(task, 1, Phase.EXITED, 5.0, exit=records.Exit(code=1))
+    return [
+        state._replace(phase=Phase.RUNNING, exit=None, at=1.0),
+        (records.Log(task, 1, 0, 5), CONTENT),
+        records.Progress(task, 1, 2.0, 1, 5, 3, 9, {"loss": 0.5}, 2.0),
+        records.Beat(2.0, 10, 5, 1),
+        state,
+        _RESULT,
+        records.End(),
+    ]
+
+
+def _lost(_: Host) -> AgentChannel:
+    raise UnreachableError("the host is gone")
+
+
+def _follow(sent: Iterator[bytes], consoles: Sequence[Any] = ()) -> following.Ended:
+    """Follow the job of three hosts of which one sends something else than the truth."""
+    answers = [damaged_by_nothing(_told("worker-0")), sent, damaged_by_nothing(_told("worker-2"))]
+    channels = {f"worker-{number}": channel(answer, number) for number, answer in enumerate(answers)}
+    requests = [(host(number), records.Follow(JOB, f"worker-{number}", attempt=1)) for number in range(len(answers))]
+    record = FleetRecord(FleetSpec("demo", "local", len(answers)), 1.0)
+    followed = Followed(FleetFolder(Path("nowhere")), record, JOB, tuple(channels.values()), tuple(_MEMBERS))
+    telling = following._Telling(followed, Sinks(consoles))
+    with Follower(requests, _lost, channels=channels, give_up_s=0.0) as follower:
+        for item in follower:
+            telling.tell(item)
+        telling.report_incomplete(follower.incomplete)
+    return telling.end()
+
+
+def damaged_by_nothing(lines: list[records.Record | tuple[records.Record, bytes]]) -> Iterator[bytes]:
+    """Yield an answer as it is."""
+    for one in lines:
+        record, payload = cast("tuple[records.Record, bytes]", one) if type(one) is tuple else (one, b"")
+        yield encode(cast("records.Record", record)) + payload
+
+
+class Sinks:
+    """Gives events to several consoles.
+
+    Args:
+        sinks: These.
+    """
+
+    def __init__(self, sinks: Sequence[Any]) -> None:
+        self._sinks = sinks
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        for sink in self._sinks:
+            sink.emit(event)
+
+    def close(self) -> None:
+        """Do nothing; nothing is kept."""
+
+
+def fuzz_follow(mangler: Mangler, rounds: int) -> None:
+    """What the agent of one host reports of a job: the result and the log of the others stay what they are."""
+    state = records.TaskState("worker-1", 1, Phase.RUNNING, 1.0)
+    for make in (
+        lambda text, number: state._replace(reason=text, at=float(number)),
+        lambda text, number: records.Notice("worker-1", number, 1.0, text),
+    ):
+        assert _follow(endless(make)).result == _RESULT
+    for _ in range(rounds):
+        lines = LinesSink(BytesIO(), StringIO(), prefix=True, color=False, terminal=True)
+        result = _follow(damaged(mangler, *_told("worker-1")), [JsonSink(BytesIO()), lines]).result
+        assert result is not None
+        assert (result.outcome, result.attempt, result.reason) == (Outcome.FAILED, 1, _RESULT.reason)
+
+
+# --- results that are copied ----------------------------------------------------------------------------------------
+
+
+class Storing(Sent):
+    """A session with a host that stores results, and answers each request.
+
+    Args:
+        change: Returns what the host sends instead of an answer.
+    """
+
+    def __init__(self, change: Callable[..., Iterator[bytes]]) -> None:
+        self._requests = bytearray()
+        self._change = change
+        self._answers: Iterator[bytes] = iter(())
+        super().__init__(iter(lambda: next(self._answers, b""), None))
+
+    def send(self, data: bytes) -> int:
+        self._requests += data
+        while b"\n" in self._requests:
+            line, _, self._requests = self._requests.partition(b"\n")
+            self._answers = self._change(*_stored_answer(records.decode(bytes(line))))
+        return len(data)
+
+
+def _stored_answer(request: records.Record) -> list[Any]:
+    if isinstance(request, records.ListFiles):
+        return [*_ENTRIES, records.Beat(1.0), records.FilesListed("f" * 64, ["a note"])]
+    assert isinstance(request, records.ReadFiles)
+    found: list[Any] = []
+    for part in request.parts:
+        data = CONTENT[part.offset : part.end]
+        found += [(records.Chunk(len(data)), data)] if data else []
+        found.append(records.FileEnd())
+    return found
+
+
+def fuzz_listings(mangler: Mangler, rounds: int) -> None:
+    """Listings and contents of results: nothing is written outside, and the results of the other host come."""
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            error = _pull(mangler, Path(folder))
+            _check_inside(Path(folder))
+            if not error.startswith("the results take"):
+                assert (Path(folder) / "results/model/a/x.keras").read_bytes() == CONTENT, error
+                assert (Path(folder) / "results/files/worker-0/empty").is_dir(), error
+
+
+def _pull(mangler: Mangler, folder: Path) -> str:
+    """Copy results of a true host and of one that sends something else; return the error."""
+    sessions = [Storing(lambda *true: damaged_by_nothing(list(true))), Storing(lambda *true: damaged(mangler, *true))]
+    channels = {f"worker-{number}": channel(iter(()), number) for number in range(2)}
+    for one, session in zip(channels.values(), sessions, strict=True):
+        one._session = cast("Any", session)
+    tasks = []
+    for number in range(2):
+        name = f"worker-{number}"
+        stored = _STORED._replace(task=name, report=_REPORT._replace(task=name))
+        tasks.append(StoredTask(host(number), stored, name, safe=False))
+    state = FleetFolder(folder / "state")
+    jobs = StoredJobs(JOB, tuple(tasks), state.on_this_computer(JOB))
+    (folder / "state").mkdir()
+    try:
+        with Target(folder / "results", JOB) as target:
+            pull = _Pull(jobs, tasks, channels, target, JsonSink(BytesIO()))
+            pull.run(state, whole=True)
+    except FleetError as error:
+        return error.sentence
+    return ""
+
+
+def _check_inside(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == {"results", "state"}
+    root = (folder / "results").resolve()
+    for path in root.rglob("*"):
+        assert path.resolve().is_relative_to(root), path
+        assert "\x1b" not in path.name
