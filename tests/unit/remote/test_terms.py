@@ -30,3 +30,14 @@ def test_results_that_arrive_together_are_acted_on_once() -> None:
         both.wait(10)
         first.result(10)
     assert sorted(calls) == ["known", "told"]
+
+
+def test_the_report_of_one_host_does_not_end_the_patience_with_the_others() -> None:
+    terms = _Terms(["a", "b", "c"], lambda _: None, _Queue(3), GIVE_UP_S, 1.0, replaced=False, check=lambda: None)  # type: ignore[arg-type,return-value]
+    result = JobResult("j", 1, Outcome.SUCCEEDED, 1.0)
+    for _ in range(2):
+        terms.learn("a", result)
+        assert not terms.told.is_set()
+        assert not terms.over.is_set()
+    terms.learn("b", result)
+    assert terms.told.is_set()
