@@ -1,11 +1,25 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.program import Program
+
+
+def pytest_configure() -> None:
+    """Let the processes that tests start have default signal handling.
+
+    `nohup`, and a shell that starts a command in the background, make it ignore some signals. Processes inherit that
+    through exec. They do not inherit a handler.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture

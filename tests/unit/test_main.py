@@ -44,11 +44,20 @@ def test_a_signal_that_was_ignored_stays_so() -> None:
     assert done.stdout == "True\n"
 
 
+def test_tests_started_in_the_background_can_interrupt_what_they_start() -> None:
+    """As after `pytest &` in a script, or `nohup pytest`."""
+    chosen = f"{__file__}::test_a_signal_waits_for_the_end_of_an_import"
+    pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "SIGINT", chosen]
+    command = ["sh", "-c", 'trap "" INT HUP QUIT; exec "$@"', "sh", *pytest_]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout
+
+
 def _catches_signals(process: subprocess.Popen[str]) -> bool:
-    """Whether the process has installed its handler of SIGALRM; false once it has ended."""
+    """Return whether the process has installed the last of its handlers; false once it has ended."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), "0")
-    return bool(int(caught, 16) >> (signal.SIGALRM - 1) & 1)
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 @pytest.mark.parametrize("round_", range(6))

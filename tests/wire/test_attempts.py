@@ -31,7 +31,7 @@ for epoch in range(1, 9):
         time.sleep(1)
         break
     if os.environ["FLEET_RANK"] == "0" and epoch > 1:
-        with open(os.path.join(folder, f"epoch-{epoch - 1}.h5"), "w") as file:
+        with open(os.path.join(folder, f"epoch-{epoch - 1}.bin"), "w") as file:
             file.write("weights")
     time.sleep(0.5)
     if os.environ["FLEET_RANK"] == "1" and epoch == 6:

@@ -69,10 +69,10 @@ def parse_stat(line: str) -> Stat:
     )
 
 
-def stat_of(pid: int) -> Optional[Stat]:
-    """What /proc tells of a process; None when it is gone."""
+def stat_of(pid: int, thread: int = 0) -> Optional[Stat]:
+    """Return what /proc reports about a process, or about one of its threads; None if it is gone."""
     try:
-        return parse_stat(read_text(f"/proc/{pid}/stat"))
+        return parse_stat(read_text(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat"))
     except ValueError:
         return None
 

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, FrozenSet, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from train.agent.errors import RefusedError
 from train.agent.link import LONGEST_LINE
@@ -29,6 +29,7 @@ from train.agent.replica_store import (
     Shot,
     Store,
     TaskWatch,
+    UnfinishedError,
     folder_identity,
     list_folder,
     look_at,
@@ -513,10 +514,14 @@ class _Watcher:
         self._unproven = is_new and not self._task.alive()
         if self._unproven:
             state = None
-        if observer.wants(state, moved, time.monotonic()) and state is not None:
+        threads = self._task.threads() if is_new else {}
+        if observer.wants(state, moved, time.monotonic(), threads) and state is not None:
             try:
-                self._take(observer, state)
+                self._take(observer, state, observer.to_check(state, moved))
             except ChangedError:
+                self._happened = True
+            except UnfinishedError as error:
+                observer.unfinished(state, str(error))
                 self._happened = True
 
     def _look_last(self, *, orderly: bool) -> None:
@@ -531,12 +536,13 @@ class _Watcher:
             if observer is None or last is None:
                 return
             with contextlib.suppress(ChangedError):
-                self._take(observer, last)
+                with contextlib.suppress(UnfinishedError):
+                    self._take(observer, last, frozenset() if orderly else observer.to_check(last, moved))
                 return
 
-    def _take(self, observer: Observer, state: State) -> None:
+    def _take(self, observer: Observer, state: State, checked: FrozenSet[str]) -> None:
         shot = Shot(self._live, self._setup.seat, folder_identity(self._live), self._attempt)
-        is_new = take(self._store, shot, state)
+        is_new = take(self._store, shot, state, checked)
         observer.took(state)
         self._refused = False
         if is_new:

@@ -30,6 +30,7 @@ from train.agent.disk import (
     write_all,
     write_atomic,
 )
+from train.agent.formats import is_unfinished
 from train.agent.inside import inner_target
 from train.agent.processes import boot_id, descendants, everybody, is_marked, stat_of
 from train.agent.snapshot import (
@@ -43,6 +44,8 @@ from train.agent.snapshot import (
     Manifest,
     Snapshot,
     State,
+    Thread,
+    Threads,
     decode_manifest,
     digest_of,
     encode_manifest,
@@ -75,6 +78,10 @@ class ReplicaError(Exception):
 
 class ChangedError(Exception):
     """What was being copied changed meanwhile."""
+
+
+class UnfinishedError(Exception):
+    """The file that is named was copied, and was not written to its end."""
 
 
 # --- looking ----------------------------------------------------------------------------------------------------
@@ -199,6 +206,17 @@ class TaskWatch:
         if self._leader and _is_ending(self._leader):
             return False
         return bool(self._since) and not lost
+
+    def threads(self) -> Threads:
+        """Return the threads of the processes that `writing` found."""
+        found = {}
+        for pid in self._since:
+            with contextlib.suppress(OSError):
+                for name in os.listdir(f"/proc/{pid}/task"):
+                    one = stat_of(pid, int(name))
+                    if one is not None:
+                        found[int(name)] = Thread(one.state, one.ticks)
+        return found
 
     def _pids(self) -> Set[int]:
         table = everybody()
@@ -561,11 +579,18 @@ class Shot(NamedTuple):
     attempt: int
 
 
-def take(store: Store, shot: Shot, state: State) -> bool:
-    """Let a copy of `state` be the newest snapshot; False where that holds the same already.
+def take(store: Store, shot: Shot, state: State, checked: FrozenSet[str]) -> bool:
+    """Let a copy of `state` be the newest snapshot; False if that holds the same already.
+
+    Args:
+        store: Where the copy is kept.
+        shot: Whose state it is.
+        state: What to copy.
+        checked: Files whose copies must have been written to their end, as far as their format shows that.
 
     Raises:
         ChangedError: the folder changed meanwhile.
+        UnfinishedError: one of `checked` was not written to its end.
         ReplicaError: there is no room.
         OSError: something cannot be read or written.
     """
@@ -573,6 +598,9 @@ def take(store: Store, shot: Shot, state: State) -> bool:
     try:
         with store.reading() as before:
             items = _copy_state(shot, state, making, before)
+        for number, one in enumerate(state.entries):
+            if one.path in checked and is_unfinished(os.path.join(making, str(number)), one.path):
+                raise UnfinishedError(one.path)
         held = store.held
         attempt = max(shot.attempt, held.attempt) if held else shot.attempt
         number = held.number + 1 if held and held.attempt == attempt else 1

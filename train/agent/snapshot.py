@@ -27,8 +27,11 @@ QUIET_S = 0.4  # between the two looks that must be alike
 QUIET_PROVEN_S = 0.2  # … where each file is whole by itself
 STARVING_S = 3.0  # after so long without a snapshot of what is new, less must do …
 CALM_S = 1.0  # … until something stands for so long
-EMPTY_QUIET_S = 30.0  # who empties a folder mostly fills it again
+UNLIKELY_QUIET_S = 30.0  # for a state that is hardly meant to last: an emptied folder, a file cut short
+MOST_ODD = 3  # a file that does not fit the format of its name in this many states has another format
+RAN_TICKS = 2  # of CPU time: enough to get from the end of one file to the beginning of the next
 
+_ASLEEP = ("S", "I", "Z", "X")  # states of threads that wait for something else than a CPU or a disk; proc(5)
 _DATA = re.compile(r"^(?P<prefix>.+)\.data-(?P<shard>\d{5})-of-(?P<count>\d{5})$")
 _INDEX = ".index"
 _FIELD = re.compile(r'^\s*(model_checkpoint_path|all_model_checkpoint_paths)\s*:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
@@ -206,6 +209,16 @@ class Found(NamedTuple):
 Keys = Mapping[str, Tuple[Any, ...]]
 
 
+class Thread(NamedTuple):
+    """A thread of the task at one moment."""
+
+    state: str  # as in /proc/PID/stat
+    ticks: int  # of CPU time since it started
+
+
+Threads = Mapping[int, Thread]  # by thread ID
+
+
 class Look(NamedTuple):
     """What one look at a checkpoint folder shows."""
 
@@ -373,9 +386,11 @@ def _pending(look: Look, temporary: Sequence[Found], kept: Sequence[Found], know
 class Observer:
     """Decides, from one look to the next, when there is a snapshot to take.
 
-    While the task lives, a state counts once it has stood unchanged for a moment. Whoever was killed may have left
-    any file half written, and closed: then only what was seen while it lived counts, what was renamed into its place,
-    and what TensorFlow declares complete.
+    While the task lives, a state counts once it has stood unchanged for a moment. On a loaded computer time alone
+    proves nothing: the task may wait for a CPU or a disk between two files of one checkpoint. So a thread that could
+    continue must also have run since the state was first seen, unless each file is whole by itself. A task that was
+    killed may have left any file half written, and closed: then only such a state counts, what was renamed into its
+    place, and what TensorFlow declares complete.
 
     Args:
         known: Keys of what the newest snapshot was taken from.
@@ -385,17 +400,22 @@ class Observer:
         self.known = known
         self._seen: Optional[State] = None
         self._since = 0.0
+        self._threads: Threads = {}  # when `_seen` was first seen
+        self._meant: Optional[State] = None  # the newest state that the task left as it is though it could go on
+        self._unfinished: Keys = {}  # of the newest state with a file that was not written to its end
+        self._odd: Dict[str, int] = {}  # how often each file was not
         self._starving: Optional[float] = None  # since when
         self._hungry = False
         self._due: Optional[float] = None
 
-    def wants(self, state: Optional[State], moved: FrozenSet[str], now: float) -> bool:
+    def wants(self, state: Optional[State], moved: FrozenSet[str], now: float, threads: Threads) -> bool:
         """Whether to take a snapshot of `state`, complete and seen at `now` while the task was alive.
 
         Args:
             state: None where it was not complete, or the task had ended.
             moved: Paths that were renamed into their place, and not written to afterwards.
             now: In seconds.
+            threads: Of the task, later than `state`.
         """
         self._due = None
         if state is None:
@@ -403,19 +423,37 @@ class Observer:
         keys = state.keys
         if self._seen is None or self._seen.keys != keys:
             self._hungry = self._hungry and now - self._since <= CALM_S
-            self._seen, self._since = state, now
+            self._seen, self._since, self._threads = state, now, threads
         if keys == self.known:
             self._starving = None
             return False
         if self._starving is None:
             self._starving = now
         self._hungry = self._hungry or now - self._starving >= STARVING_S
-        self._due = self._since + self._quiet_s(state, proven=self._proven(state, moved, {}))
-        return now >= self._due
+        could_continue = _could_continue(self._threads, threads)
+        if could_continue and keys != self._unfinished:
+            self._meant = state
+        proven = self._proven(state, moved, {})
+        self._due = self._since + self._quiet_s(state, proven=proven)
+        return now >= self._due and (proven or could_continue)
+
+    def to_check(self, state: State, moved: FrozenSet[str]) -> FrozenSet[str]:
+        """Return the files of `state` whose format must show that they were written to their end."""
+        if state.keys == self._unfinished:  # it has stood for a long time
+            return frozenset()
+        files = {one.path for one in state.entries if one.kind is Kind.FILE and not _is_under(one.path, moved)}
+        return frozenset(files - state.sure - {path for path, times in self._odd.items() if times >= MOST_ODD})
+
+    def unfinished(self, state: State, path: str) -> None:
+        """Record that a file of `state` was not written to its end."""
+        self._unfinished = state.keys
+        self._odd[path] = self._odd.get(path, 0) + 1
+        if self._meant is not None and self._meant.keys == state.keys:
+            self._meant = None
 
     def _quiet_s(self, state: State, *, proven: bool) -> float:
-        if state.empty:
-            return EMPTY_QUIET_S
+        if state.empty or state.keys == self._unfinished:
+            return UNLIKELY_QUIET_S
         if self._hungry:
             return 0.0 if proven else QUIET_PROVEN_S
         return QUIET_PROVEN_S if proven else QUIET_S
@@ -432,9 +470,9 @@ class Observer:
             moved: Paths that were renamed into their place, and not written to afterwards.
             orderly: The task ended by itself, so that every file is as it meant it to be.
         """
-        if state is None or state.keys == self.known:
+        if state is None or state.keys == self.known or (state.keys == self._unfinished and not orderly):
             return None
-        seen = self._seen.keys if self._seen is not None else {}
+        seen = self._meant.keys if self._meant is not None else {}
         if orderly or (seen == state.keys and not state.empty):
             return state
         state = self._without_unnamed(state, {**self.known, **seen})
@@ -470,6 +508,14 @@ class Observer:
         ruled = [path for path in missing if _prefix_of(path) and os.path.dirname(path) in state.ruled]
         # Who keeps the newest few removes at most as many as it added.
         return len(missing) - len(ruled) <= len([path for path in keys if path not in before])
+
+
+def _could_continue(before: Threads, now: Threads) -> bool:
+    """Return whether each thread has run since `before`, or waits for something else than a CPU or a disk."""
+    none = Thread("", 0)
+    return all(
+        one.state in _ASLEEP or one.ticks - before.get(tid, none).ticks >= RAN_TICKS for tid, one in now.items()
+    )
 
 
 def _is_under(path: str, moved: FrozenSet[str]) -> bool:

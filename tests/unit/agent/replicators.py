@@ -23,7 +23,7 @@ DEADLINE_S = 20.0
 
 # Writes checkpoint after checkpoint, each file of which tells its step and whether it is whole, and prints each step.
 WRITER = r"""
-import hashlib, os, sys, time
+import hashlib, os, struct, sys, time
 kind, folder, pause, size, slow = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:6])
 os.makedirs(folder, exist_ok=True)
 os.chdir(folder)
@@ -58,14 +58,31 @@ def tensorflow(step):
             if name.startswith(f"ckpt-{step - 3}."):
                 os.unlink(name)
 
+def superblock(end):  # of version 0, with 8 bytes for an address
+    return struct.pack("<8s5xB10xQ8xQ48x", b"\x89HDF\r\n\x1a\n", 8, 0, end)
+
+def hdf5(name, data):
+    # Like libhdf5: the end of the file is known, and written to its beginning, when the file is closed.
+    with open(name, "wb") as file:
+        file.write(superblock(2048))
+        for at in range(0, len(data), len(data) // 8 + 1):
+            file.write(data[at : at + len(data) // 8 + 1])
+            file.flush()
+            time.sleep(slow / 8)
+        file.seek(0)
+        file.write(superblock(96 + len(data)))
+
 def keras(step):
-    write("latest.weights.h5", body(step))
-    write("training_metadata.json", body(step))
+    hdf5("latest.weights.h5", body(step))
+    write("training_metadata.json", b'"%s"' % body(step))
 
 def atomic(step):
-    replaced("state.json", body(step))
+    replaced("state.json", b'"%s"' % body(step))
 
-step = max([int(open(name, "rb").read().split()[0]) for name in os.listdir(".")
+def payload(data):
+    return data[96:] if data.startswith(b"\x89HDF") else data.strip(b'"')
+
+step = max([int(payload(open(name, "rb").read()).split()[0]) for name in os.listdir(".")
             if name.endswith((".data-00000-of-00001", ".h5", ".json"))], default=0)
 while True:
     step += 1
@@ -76,8 +93,13 @@ while True:
 
 
 def step_of(path: Path) -> int:
-    """The step that a file of the writer tells; fails where it is not whole."""
-    text, _, digest = path.read_bytes().rpartition(b" ")
+    """Return the step in a file of the writer, which must be whole."""
+    data = path.read_bytes()
+    if data.startswith(b"\x89HDF"):
+        data = data[96:]
+    elif data.startswith(b'"'):
+        data = data.strip(b'"')
+    text, _, digest = data.rpartition(b" ")
     assert digest.decode() == hashlib.sha256(text).hexdigest(), f"{path} is not whole"
     return int(text.split()[0])
 
@@ -224,10 +246,12 @@ class Yard:
         options = [kind, str(host.live), str(pause), str(size), str(slow)]
         return self.process(host, [sys.executable, "-c", WRITER, *options])
 
-    def process(self, host: Host, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def process(
+        self, host: Host, command: Sequence[str], *, stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
         """Start a process of the host's task."""
         env = {**os.environ, MARK: str(host.folder)}
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=env, start_new_session=True)
+        process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, env=env, start_new_session=True)
         self.writers.append(process)
         return process
 

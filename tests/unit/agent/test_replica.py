@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.replicators import Host, Yard, step_in, tree
+from tests.unit.agent.test_formats import hdf5, zipped
 from train.agent import replica_store, replica_wire
 from train.agent.disk import DISK_RESERVE
 from train.agent.processes import identify, is_alive
 from train.agent.replica import News, Restored
-from train.agent.snapshot import Snapshot, decode_manifest, newer
+from train.agent.snapshot import MOST_ODD, Snapshot, decode_manifest, newer
 
 
 @pytest.fixture
@@ -125,8 +126,9 @@ def test_writing_in_place_after_a_restore_does_not_touch_the_snapshot(yard: Yard
 
 
 def stored(host: Host) -> Path:
-    (folder,) = host.store.iterdir()
-    return folder
+    """Return the directory of the newest snapshot; while the one before is read, that is there as well."""
+    numbers = {folder: tuple(map(int, folder.name.split("-")[:2])) for folder in host.store.glob("[0-9]*-*-*")}
+    return max(numbers, key=lambda folder: numbers[folder])
 
 
 def test_a_restore_leaves_alone_what_is_right(yard: Yard) -> None:
@@ -212,34 +214,114 @@ def test_a_file_that_is_open_for_writing_is_waited_for_however_long_it_rests(yar
     chief = yard.host()
     chief.live.mkdir(parents=True)
     chief.replicator.watch(1)
-    yard.process(chief, [sys.executable, "-c", HALF, str(chief.live / "w.h5"), "2"])
-    yard.until((chief.live / "w.h5").exists, "the file")
+    yard.process(chief, [sys.executable, "-c", HALF, str(chief.live / "w.bin"), "2"])
+    yard.until((chief.live / "w.bin").exists, "the file")
     yard.run_for(1.5)
     assert chief.held is None
     yard.until(lambda: chief.held is not None, "the snapshot")
     chief.restore(chief.held)
-    assert (chief.live / "w.h5").read_text() == "half of it"
+    assert (chief.live / "w.bin").read_text() == "half of it"
 
 
 def test_who_was_killed_has_closed_its_files_but_not_finished_them(yard: Yard) -> None:
     chief = yard.host()
-    first = chief.snapshot(("a.h5", "whole"))
-    killed = yard.process(chief, [sys.executable, "-c", HALF, str(chief.live / "a.h5"), "60"])
+    first = chief.snapshot(("a.bin", "whole"))
+    killed = yard.process(chief, [sys.executable, "-c", HALF, str(chief.live / "a.bin"), "60"])
     chief.replicator.watch(1, killed.pid)
     yard.process(chief, [sys.executable, "-c", "import time; time.sleep(60)"])  # another process of the task
-    yard.until(lambda: (chief.live / "a.h5").read_text() == "half of ", "the first half")
+    yard.until(lambda: (chief.live / "a.bin").read_text() == "half of ", "the first half")
     yard.run_for(1.5)
     yard.output_of(killed)
     yard.run_for(1.5)
     chief.settle()
     assert chief.held == first
     assert chief.restore(first) == Restored(first)
-    assert (chief.live / "a.h5").read_text() == "whole"
+    assert (chief.live / "a.bin").read_text() == "whole"
+
+
+PAIR = """
+import os, signal, sys, time
+os.chdir(sys.argv[1])
+for step in "12":
+    open("weights.bin", "w").write(step)
+    if step == "2":
+        print("between", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    open("epoch.bin", "w").write(step)
+    time.sleep(60 if step == "2" else 0)
+    print("written", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_task_that_gets_no_cpu_between_two_files_has_written_no_checkpoint(yard: Yard, killed: bool) -> None:
+    chief = yard.host()
+    chief.live.mkdir(parents=True)
+    task = yard.process(chief, [sys.executable, "-c", PAIR, str(chief.live)], stdin=subprocess.PIPE)
+    chief.replicator.watch(1, task.pid)
+    assert task.stdin is not None
+    assert task.stdout is not None
+    assert task.stdout.readline() == b"written\n"
+    yard.until(lambda: "epoch.bin" in held_by(chief), "the first snapshot")
+    assert held_by(chief) == {"epoch.bin": "1", "weights.bin": "1"}
+    task.stdin.write(b"go on\n")
+    task.stdin.flush()
+    assert task.stdout.readline() == b"between\n"
+    yard.run_for(1.5)
+    if killed:
+        yard.output_of(task)
+        chief.settle()
+    assert held_by(chief) == {"epoch.bin": "1", "weights.bin": "1"}
+    if not killed:
+        task.send_signal(signal.SIGCONT)
+        yard.until(lambda: chief.newest.number > 1 and held_by(chief)["epoch.bin"] == "2", "the second snapshot")
+        assert held_by(chief) == {"epoch.bin": "2", "weights.bin": "2"}
+
+
+def held_by(host: Host) -> dict[str, str]:
+    """Return the text of each file that a host holds, by its name in the checkpoint directory."""
+    if host.held is None:
+        return {}
+    probe, folder = host.yard.folder / "probe", stored(host)
+    manifest = decode_manifest((folder / "manifest").read_bytes())
+    replica_store.restore(str(probe), replica_store.Kept(str(folder), manifest))
+    return {path.name: path.read_text() for path in probe.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5", "state.json"])
+def test_half_a_file_of_a_killed_child_does_not_replace_a_checkpoint(yard: Yard, name: str) -> None:
+    whole = {"model.keras": zipped(), "model.weights.h5": hdf5(), "state.json": b'{"epoch": [1, 2]}'}[name]
+    chief = yard.host()
+    chief.live.mkdir(parents=True)
+    (chief.live / name).write_bytes(whole)
+    chief.settle(orderly=True)
+    first = chief.newest
+    task = yard.process(chief, [sys.executable, "-c", "import time; time.sleep(60)"])
+    chief.replicator.watch(1, task.pid)
+    (chief.live / name).write_bytes(whole[: len(whole) // 2])  # and nobody who lives has it open
+    yard.run_for(1.5)
+    assert chief.held == first
+    yard.output_of(task)
+    chief.settle()
+    assert chief.held == first
+    assert chief.restore(first) == Restored(first)
+    assert (chief.live / name).read_bytes() == whole
+
+
+def test_a_file_that_only_looks_cut_short_is_copied_in_the_end(yard: Yard) -> None:
+    chief = yard.host()
+    task = yard.process(chief, [sys.executable, "-c", "import time; time.sleep(60)"])
+    chief.replicator.watch(1, task.pid)
+    for number in range(MOST_ODD + 1):
+        chief.write(("lines.json", f"{number}\n{number}"))
+        yard.run_for(1.0)
+    yard.until(lambda: chief.held is not None, "a snapshot")
 
 
 def test_watching_a_folder_in_which_nothing_happens_costs_nothing(yard: Yard) -> None:
     chief = yard.host()
-    chief.write(*((f"{n}.npz", "x") for n in range(300)))
+    chief.write(*((f"{n}.npy", "x") for n in range(300)))
     chief.replicator.watch(1)
     writer = yard.writer(chief, "atomic", pause=60.0)
     yard.until(lambda: chief.held is not None, "the first snapshot")
@@ -263,7 +345,7 @@ def test_a_folder_that_is_made_late_removed_and_made_again_is_followed(yard: Yar
     shutil.rmtree(chief.live)
     yard.run_for(1.0)
     assert chief.newest.number == 1  # who empties a folder mostly fills it again
-    chief.write(("w.h5", "x"))
+    chief.write(("w.bin", "x"))
     yard.until(lambda: chief.newest.number == 2, "the second snapshot")
     assert sleeper.poll() is None
 
@@ -287,8 +369,8 @@ def test_whenever_the_writer_is_killed_nothing_half_is_kept(yard: Yard, kind: st
     chief, other = yard.host(), yard.host("worker-1")
     best = 0
     for attempt in range(1, 6):
-        chief.replicator.watch(attempt)
         writer = yard.writer(chief, kind, pause=luck.choice([0.0, 0.05, 0.3]), slow=luck.choice([0.0, 0.05, 0.2]))
+        chief.replicator.watch(attempt, writer.pid)
         yard.run_for(luck.uniform(0.3, 1.5))
         last = yard.end(writer)
         chief.settle()
@@ -319,7 +401,7 @@ def test_rotation_during_a_transfer_does_not_matter(yard: Yard) -> None:
             news = other.fetch(wanted, chief)
         assert news.fetched == wanted, news.error
         assert 0 < checked(other) <= checked(chief)
-    assert chief.newest.number > other.newest.number
+    yard.until(lambda: chief.newest.number > other.newest.number, "a newer snapshot")
     yard.end(writer)
     yard.until(lambda: len(list(chief.store.iterdir())) == 1, "older snapshots to be removed")
 

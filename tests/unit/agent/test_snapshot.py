@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from train.agent.snapshot import (
     CALM_S,
-    EMPTY_QUIET_S,
     FRESH_NS,
+    MOST_ODD,
     QUIET_PROVEN_S,
     QUIET_S,
+    RAN_TICKS,
     STARVING_S,
+    UNLIKELY_QUIET_S,
     Found,
     Item,
     Keys,
@@ -25,6 +27,7 @@ from train.agent.snapshot import (
     Observer,
     Snapshot,
     State,
+    Thread,
     complete_state,
     decode_manifest,
     digest_of,
@@ -192,17 +195,18 @@ def test_a_state_file_is_read_with_its_escapes() -> None:
 # --- when it counts ---------------------------------------------------------------------------------------------
 
 NONE: frozenset[str] = frozenset()
+ASLEEP = {1: Thread("S", 0)}
 
 
 def test_a_state_counts_when_it_has_stood_for_a_moment() -> None:
     one = state(*files("a.h5"))
     observer = Observer({})
-    assert not observer.wants(one, NONE, 1.0)
+    assert not observer.wants(one, NONE, 1.0, ASLEEP)
     assert observer.wait_s(1.0) == pytest.approx(QUIET_S)
-    assert not observer.wants(one, NONE, 1.0 + QUIET_S / 2)
-    assert observer.wants(one, NONE, 1.0 + QUIET_S)
+    assert not observer.wants(one, NONE, 1.0 + QUIET_S / 2, ASLEEP)
+    assert observer.wants(one, NONE, 1.0 + QUIET_S, ASLEEP)
     observer.took(one)
-    assert not observer.wants(one, NONE, 9.0)
+    assert not observer.wants(one, NONE, 9.0, ASLEEP)
     assert observer.wait_s(9.0) is None
 
 
@@ -213,18 +217,18 @@ def test_a_change_begins_the_wait_anew_and_starving_shortens_it_until_there_is_c
     observer = Observer({})
     now = 0.0
     while now < STARVING_S:
-        assert not observer.wants(look(int(now * 1000) + 10), NONE, now)
+        assert not observer.wants(look(int(now * 1000) + 10), NONE, now, ASLEEP)
         now += QUIET_S / 2
-    assert not observer.wants(look(1), NONE, now)
-    assert observer.wants(look(1), NONE, now + QUIET_PROVEN_S)
+    assert not observer.wants(look(1), NONE, now, ASLEEP)
+    assert observer.wants(look(1), NONE, now + QUIET_PROVEN_S, ASLEEP)
     observer.took(look(1))
-    assert not observer.wants(look(2), NONE, now + CALM_S)
-    assert observer.wants(look(2), NONE, now + CALM_S + QUIET_PROVEN_S)
+    assert not observer.wants(look(2), NONE, now + CALM_S, ASLEEP)
+    assert observer.wants(look(2), NONE, now + CALM_S + QUIET_PROVEN_S, ASLEEP)
     observer.took(look(2))
     now += 3 * CALM_S
-    assert not observer.wants(look(3), NONE, now)
-    assert not observer.wants(look(3), NONE, now + QUIET_PROVEN_S)
-    assert observer.wants(look(3), NONE, now + QUIET_S)
+    assert not observer.wants(look(3), NONE, now, ASLEEP)
+    assert not observer.wants(look(3), NONE, now + QUIET_PROVEN_S, ASLEEP)
+    assert observer.wants(look(3), NONE, now + QUIET_S, ASLEEP)
 
 
 def test_what_is_declared_complete_needs_little_rest_and_none_when_starving() -> None:
@@ -232,20 +236,20 @@ def test_what_is_declared_complete_needs_little_rest_and_none_when_starving() ->
         return seen([*files("checkpoint", inode=step), *saved(f"ckpt-{step}")], named(f"ckpt-{step}"))
 
     observer = Observer({})
-    assert not observer.wants(look(1), NONE, 0.0)
-    assert observer.wants(look(1), NONE, QUIET_PROVEN_S)
-    assert not observer.wants(look(2), NONE, STARVING_S / 2)
-    assert observer.wants(look(3), NONE, STARVING_S)
+    assert not observer.wants(look(1), NONE, 0.0, ASLEEP)
+    assert observer.wants(look(1), NONE, QUIET_PROVEN_S, ASLEEP)
+    assert not observer.wants(look(2), NONE, STARVING_S / 2, ASLEEP)
+    assert observer.wants(look(3), NONE, STARVING_S, ASLEEP)
 
 
 def test_an_emptied_folder_is_given_time_to_be_filled_again() -> None:
     observer = Observer(state(*files("a.h5")).keys)
     empty = state()
-    assert not observer.wants(empty, NONE, 1.0)
-    assert not observer.wants(empty, NONE, 1.0 + EMPTY_QUIET_S - 1)
+    assert not observer.wants(empty, NONE, 1.0, ASLEEP)
+    assert not observer.wants(empty, NONE, 1.0 + UNLIKELY_QUIET_S - 1, ASLEEP)
     assert observer.last(empty, NONE, orderly=False) is None
     assert observer.last(empty, NONE, orderly=True) == empty
-    assert observer.wants(empty, NONE, 1.0 + EMPTY_QUIET_S)
+    assert observer.wants(empty, NONE, 1.0 + UNLIKELY_QUIET_S, ASLEEP)
 
 
 def test_after_a_kill_only_what_was_seen_alive_counts() -> None:
@@ -254,10 +258,54 @@ def test_after_a_kill_only_what_was_seen_alive_counts() -> None:
     assert observer.last(after, NONE, orderly=False) is None
     assert observer.last(after, NONE, orderly=True)
     assert observer.last(after, frozenset(["a.h5"]), orderly=False)
-    assert not observer.wants(after, NONE, 0.0)
+    assert not observer.wants(after, NONE, 0.0, ASLEEP)
     assert observer.last(after, NONE, orderly=False)
     assert observer.last(None, NONE, orderly=True) is None
     assert observer.last(before, NONE, orderly=True) is None
+
+
+@pytest.mark.parametrize("waiting", ["R", "D", "T"])
+def test_a_thread_that_could_continue_must_have_run(waiting: str) -> None:
+    one = state(*files("a.h5"))
+    observer = Observer({})
+    before = {1: Thread(waiting, 10), 2: Thread("S", 3)}
+    assert not observer.wants(one, NONE, 1.0, before)
+    assert not observer.wants(one, NONE, 60.0, before)
+    assert observer.wait_s(60.0) == 0
+    assert not observer.wants(one, NONE, 61.0, {**before, 3: Thread("R", 0)})
+    assert observer.last(one, NONE, orderly=False) is None
+    ran = {1: Thread(waiting, 10 + RAN_TICKS), 2: Thread("S", 3)}
+    assert observer.wants(one, NONE, 62.0, ran)
+    assert observer.last(one, NONE, orderly=False) == one
+
+
+def test_whole_files_do_not_wait_for_threads() -> None:
+    busy = {1: Thread("R", 10)}
+    one = state(*files("a.h5"))
+    observer = Observer({})
+    assert not observer.wants(one, frozenset(["a.h5"]), 1.0, busy)
+    assert observer.wants(one, frozenset(["a.h5"]), 1.0 + QUIET_PROVEN_S, busy)
+
+
+def test_a_file_that_was_not_written_to_its_end_must_stand_for_long() -> None:
+    one = state(*files("a.h5", "b.json"))
+    observer = Observer({})
+    observer.wants(one, NONE, 1.0, ASLEEP)
+    assert observer.to_check(one, frozenset(["b.json"])) == {"a.h5"}
+    observer.unfinished(one, "a.h5")
+    assert observer.last(one, NONE, orderly=False) is None
+    assert not observer.wants(one, NONE, UNLIKELY_QUIET_S, ASLEEP)
+    assert observer.wants(one, NONE, 1.0 + UNLIKELY_QUIET_S, ASLEEP)
+    assert observer.to_check(one, NONE) == frozenset()
+
+
+def test_a_file_that_never_fits_its_format_has_another_one() -> None:
+    observer = Observer({})
+    for number in range(MOST_ODD):
+        one = state(*files("a.json", inode=number))
+        assert observer.to_check(one, NONE) == {"a.json"}
+        observer.unfinished(one, "a.json")
+    assert observer.to_check(state(*files("a.json", inode=MOST_ODD)), NONE) == frozenset()
 
 
 def test_after_a_kill_tensorflows_word_is_good_and_a_file_beside_it_is_not() -> None:
