@@ -7,7 +7,7 @@ import shlex
 
 from train.pack import FAILED, TOO_OLD, WANT_AGENT, AgentArchive
 
-_PRELUDE = """
+_PRELUDE = '''
 import base64, json, os, sys, time
 raw_in, raw_out = sys.stdin.buffer, sys.stdout.buffer
 def say(record, data=b"", **fields):
@@ -19,9 +19,20 @@ def hear():
     if not line:
         sys.exit(0)
     return json.loads(line)
+def is_new(mark):
+    """Make a file; false if there was one."""
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+def stay():
+    """Say nothing more until the connection ends."""
+    while True:
+        hear()
 def hello():
     say("hello", agent="scripted", python="3", pid=os.getpid())
-"""
+'''
 
 COLLECT = """
 hello()
@@ -44,11 +55,12 @@ class Scripted:
 
     Args:
         body: Python that runs on the host, after a few lines that let it say and hear records.
-        values: Names that it finds defined.
+        values: Names that it finds defined. STOPS of FOLLOW and FOLLOW_ATTEMPTS: offsets in the log (by attempt);
+            after the first piece beyond each it says nothing more until its connection ends.
     """
 
     def __init__(self, body: str, **values: object) -> None:
-        settings = "".join(f"{name} = {value!r}\n" for name, value in values.items())
+        settings = "".join(f"{name} = {value!r}\n" for name, value in {"STOPS": {}, **values}.items())
         self._source = _PRELUDE + settings + body
 
     WANT_AGENT = WANT_AGENT
@@ -74,9 +86,12 @@ while True:
     told = 0
     while at < len(data):
         piece = data[at : at + PIECE]
+        stays = any([at > stop and is_new(f"{LOG}.{stop}") for stop in STOPS])
         say("log", piece, task=wish["task"], attempt=1, offset=at, payload=len(piece))
         at += len(piece)
         told += len(piece)
+        if stays:
+            stay()
         if PAUSE:
             time.sleep(PAUSE)
         if told % (7 * PIECE) == 0:
@@ -103,9 +118,12 @@ for attempt in sorted(LOGS):
     pieces = 0
     while at < len(data):
         piece = data[at : at + PIECE]
+        stays = any([at > stop and is_new(f"{LOGS[attempt]}.{stop}") for stop in STOPS.get(attempt, ())])
         say("log", piece, task=wish["task"], attempt=attempt, offset=at, payload=len(piece))
         at += len(piece)
         pieces += 1
+        if stays:
+            stay()
         if PAUSE:
             time.sleep(PAUSE)
         if pieces % 3 == 0:

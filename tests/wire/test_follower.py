@@ -66,18 +66,26 @@ def kinds(items: list[Item]) -> list[type]:
     return [type(item.record) for item in items if not isinstance(item.record, Log)]
 
 
-def broken_three_times(hosts: Hosts, follower: Follower) -> list[Item]:
-    """All items, the connection being broken three times on the way, each time after it stood again."""
+BREAKS = [300_000, 900_000, 1_500_000]
+
+
+def broken_three_times(
+    hosts: Hosts, follower: Follower, broken: Callable[[int], None] = lambda _: None
+) -> list[Item]:
+    """Return all items, while the connection is killed at each of BREAKS, where the sender waits for that.
+
+    Args:
+        hosts: The first one is followed.
+        follower: Who follows it.
+        broken: Called with the offset after each kill.
+    """
     items: list[Item] = []
-    break_at = [300_000, 900_000, 1_500_000]
-    stands = True
+    break_at = list(BREAKS)
     for item in follower:
         items.append(item)
-        stands = stands or isinstance(item.record, ConnectionRestored)
-        if break_at and stands and isinstance(item.record, Log) and item.record.offset > break_at[0]:
-            break_at.pop(0)
-            stands = False
+        if break_at and isinstance(item.record, Log) and item.record.offset > break_at[0]:
             hosts.kill_sessions(0)
+            broken(break_at.pop(0))
     return items
 
 
@@ -119,7 +127,7 @@ def test_a_channel_is_closed_if_the_follower_is_closed_early(
 
 
 def test_killed_connections_go_on_at_the_byte(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=9_999, PAUSE=0.01))
+    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=9_999, PAUSE=0, STOPS=BREAKS))
     with Follower([(hosts.hosts[0], ASK)], opener(hosts)) as follower:
         items = broken_three_times(hosts, follower)
     assert text_of(items) == log.read_bytes()
@@ -140,7 +148,8 @@ def test_killed_connections_go_on_in_the_attempt(
         FOLLOW_ATTEMPTS,
         LOGS={attempt: str(path) for attempt, path in logs.items()},
         PIECE=9_999,
-        PAUSE=0.01,
+        PAUSE=0,
+        STOPS={1: [200_000], 3: [0, 300_000], 4: [100_000]},
         OUTCOME="succeeded",
         ALONE=False,
     )
@@ -148,20 +157,17 @@ def test_killed_connections_go_on_in_the_attempt(
     found: dict[int, bytes] = dict.fromkeys(logs, b"")
     others: list[object] = []
     break_at = [(1, 200_000), (3, 0), (3, 300_000), (4, 100_000)]
-    stands = True
     with Follower([(hosts.hosts[0], ASK)], opener(hosts)) as follower:
         for item in follower:
             record = item.record
-            stands = stands or isinstance(record, ConnectionRestored)
             if isinstance(record, Log):
                 assert record.attempt == max(
                     [1, *(attempt for attempt, data in found.items() if data), record.attempt]
                 )
                 assert record.offset == len(found[record.attempt])
                 found[record.attempt] += item.payload
-                if break_at and stands and (record.attempt, record.offset) >= break_at[0]:
+                if break_at and (record.attempt, record.offset) > break_at[0]:
                     break_at.pop(0)
-                    stands = False
                     hosts.kill_sessions(0)
             elif isinstance(record, (TaskState, AttemptEnded, JobResult)):
                 others.append((type(record), record.attempt))
@@ -268,12 +274,17 @@ def test_a_host_whose_supervisor_is_frozen_is_given_up_after_a_lone_result(
     assert [item.record.retry_s for item in items if isinstance(item.record, ConnectionLost)] == [0.0]
 
 
+# Waits after each of the offsets that it is given until there is a file of that name.
 TASK = """
-import os, random, time
+import os, random, sys, time
 numbers = random.Random(1)
-for _ in range(400):
+stops = list(map(int, sys.argv[1:]))
+for number in range(400):
     os.write(1, numbers.randbytes(5_000))
-    time.sleep(0.005)
+    if stops and number * 5_000 > stops[0] + 300_000:
+        while not os.path.exists(str(stops[0])):
+            time.sleep(0.01)
+        stops.pop(0)
 """
 
 
@@ -284,15 +295,16 @@ def test_the_real_agent_is_followed_through_killed_connections(hosts: Hosts, emp
     with scan(empty, empty / "task.py", [], empty.parent / "cache") as bundle:
         wish = Prepare("job-1", "tests", "worker-0", bundle.entries, host.private_address, python=sys.executable)
         prepared = prepare(channel, wish, bundle, lambda *_: None)
-    commit(channel, Commit("job-1", "worker-0", [prepared.member], "00" * 32, [prepared.python, "task.py"], {}, {}))
+    command = [prepared.python, "task.py", *map(str, BREAKS)]
+    commit(channel, Commit("job-1", "worker-0", [prepared.member], "00" * 32, command, {}, {}))
     with Follower([(host, ASK)], opener(hosts), channels={host.name: channel}) as follower:
-        items = broken_three_times(hosts, follower)
+        items = broken_three_times(hosts, follower, lambda offset: Path(prepared.workdir, str(offset)).touch())
     log = Path(prepared.workdir).parent / "attempt-1" / "log"
     assert text_of(items) == log.read_bytes()
     assert log.stat().st_size == 2_000_000
     states = [item.record.phase for item in items if isinstance(item.record, TaskState)]
     assert states == [Phase.WAITING, Phase.RUNNING, Phase.EXITED]
-    assert kinds(items).count(ConnectionRestored) >= 1  # the job may be over before the last break
+    assert kinds(items).count(ConnectionRestored) == len(BREAKS)
     (result,) = (item.record for item in items if isinstance(item.record, JobResult))
     assert result.outcome is Outcome.SUCCEEDED
 

@@ -141,16 +141,17 @@ def test_a_client_killed_in_the_middle_loses_nothing(pair: Program) -> None:
 
 
 def test_ctrl_c_detaches_and_says_how_to_come_back(pair: Program) -> None:
-    pair.script("task.py", COUNT)
+    pair.script("task.py", SLEEP)
     client = pair.start("train", "task.py")
-    wait_for("both tasks", lambda: len(pair.tasks()) == 2)
+    wait_for("both tasks", lambda: len(pair.tasks()) == 2, deadline_s=120)
+    wait_for("user code", lambda: all(pair.log_of(f"worker-{i}").stat().st_size for i in range(2)), deadline_s=60)
     client.send_signal(signal.SIGINT)
-    ran = pair.finish(client, code=101, timeout=20)
+    ran = pair.finish(client, code=101, timeout=60)
     assert "fleet logs -f" in ran.err
     assert "fleet stop" in ran.err
     assert len(pair.tasks()) == 2
     assert pair.run("logs", "-n", "1", code=101).out
-    pair.run("logs", "-f")
+    pair.run("stop", "--grace", "1s")
 
 
 def test_one_worker_killed_stops_all_within_the_grace_period(program: Program) -> None:
