@@ -87,7 +87,6 @@ def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
     name = worker_name(request.worker)
     folder, record = ports.store.need(request.fleet)
     with open_some(record.hosts, folder.key, Access(record.spec, ports, sink)) as (channels, unreached):
-        sink.emit(fleet_opened(record))
         silent = {one.host.name: one.error for one in unreached if one.error is not None}
         found = survey_of(ask_stores(channels, [request.job] if request.job else [], silent), folder, silent)
         job = found.find(request.job)
@@ -98,6 +97,7 @@ def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
         tasks = _chosen(job, name)
         where = Path(request.directory or Path(DIRECTORY) / job.job).expanduser().absolute()
         with Target(where, job.job) as target:
+            sink.emit(fleet_opened(record))
             pull = _Pull(job, tasks, {one.connection.host.name: one for one in channels}, target, sink)
             summary = pull.run(folder, whole=not name and not silent)
     sink.emit(

@@ -36,12 +36,14 @@ class StoredTask:
         host: Where they are.
         stored: What the host says of them.
         name: How people know the task.
-        safe: They are on this computer, as they are on the host.
+        copied: They were pulled, and neither copy has changed or vanished.
+        safe: Deleting them on the host loses nothing: they were copied, or are a log that was shown.
     """
 
     host: Host
     stored: StoredJob
     name: str
+    copied: bool
     safe: bool
 
     @property
@@ -116,8 +118,9 @@ class StoredJobs:
         holding = [task for task in self.tasks if task.stored.fingerprint]
         if not holding:
             return ""
-        count = sum(task.safe for task in holding)
-        return "yes" if count == len(holding) else "partly" if count else "no"
+        if all(task.safe for task in holding):
+            return "yes"
+        return "partly" if any(task.copied for task in holding) else "no"
 
 
 @dataclass(frozen=True)
@@ -186,29 +189,23 @@ def survey_of(stores: Sequence[tuple[Host, Store]], folder: FleetFolder, silent:
 def _job(job: str, found: Sequence[tuple[Host, StoredJob]], known: OnThisComputer) -> StoredJobs:
     names = _task_names([stored for _, stored in found])
     present = bool(known.directory) and is_present(known.directory)
-    tasks = [
-        StoredTask(host, stored, name, is_safe(stored, known, task_key(host.name, stored), present=present))
-        for (host, stored), name in zip(found, names, strict=True)
-    ]
+    tasks = []
+    for (host, stored), name in zip(found, names, strict=True):
+        copied = present and known.tasks.get(task_key(host.name, stored)) == stored.fingerprint
+        tasks.append(StoredTask(host, stored, name, copied, copied or is_safe(stored, known)))
     return StoredJobs(job, tuple(sorted(tasks, key=lambda task: role_rank(task.name))), known)
 
 
-def is_safe(stored: StoredJob, known: OnThisComputer, key: str, *, present: bool) -> bool:
-    """Whether the results of a task are on this computer as they are on the host.
+def is_safe(stored: StoredJob, known: OnThisComputer) -> bool:
+    """Return whether deleting results that were not copied loses nothing.
 
-    A log that was shown here from its beginning to its end needs no copy if it is all that there is.
+    This is so if there are none, or if there is only a log that was shown here from its beginning to its end.
 
     Args:
-        stored: What the host says of them.
-        known: What this computer knows of the job.
-        key: Identifies the task.
-        present: The directory to which the job was pulled is still there.
+        stored: The results of a task, as the host reports them.
+        known: The results of the job that are on this computer.
     """
-    if not stored.fingerprint:
-        return True
-    if present and known.tasks.get(key) == stored.fingerprint:
-        return True
-    return known.log_shown and all(use.area is Area.LOGS for use in stored.areas)
+    return not stored.fingerprint or (known.log_shown and all(use.area is Area.LOGS for use in stored.areas))
 
 
 def _task_names(stored: Sequence[StoredJob]) -> list[str]:

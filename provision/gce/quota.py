@@ -122,7 +122,7 @@ def _problem(need: _Need, quotas: Mapping[str, tuple[float, float]], region: str
     return Diagnosis(
         "quota",
         Scope.EVERYTHING if need.everywhere else Scope.REGION,
-        f"The quota {metric} of project {project} {allows}; {need.amount:g} more needed",
+        f"the quota {metric} of project {project} {allows}; {need.amount:g} more needed",
         cause="".join(f"{other} has no room either ({quotas[other][0]:g} allowed)" for other in also),
         hint=quota_hint(metric, project, "" if need.everywhere else region),
     )

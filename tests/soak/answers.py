@@ -356,7 +356,7 @@ def _pull(mangler: Mangler, folder: Path) -> str:
     for number in range(2):
         name = f"worker-{number}"
         stored = _STORED._replace(task=name, report=_REPORT._replace(task=name))
-        tasks.append(StoredTask(host(number), stored, name, safe=False))
+        tasks.append(StoredTask(host(number), stored, name, copied=False, safe=False))
     state = FleetFolder(folder / "state")
     jobs = StoredJobs(JOB, tuple(tasks), state.on_this_computer(JOB))
     (folder / "state").mkdir()

@@ -51,7 +51,7 @@ def test_a_new_project_has_no_gpus_in_any_region() -> None:
     [problem] = found(CloudSpec(gpu="t4"), 2, PLENTY, {"GPUS_ALL_REGIONS": (0.0, 0.0)})
     assert (problem.kind, problem.scope) == ("quota", Scope.EVERYTHING)
     assert problem.sentence == (
-        "The quota GPUS_ALL_REGIONS of project proj-1 allows none in all regions together; 2 more needed"
+        "the quota GPUS_ALL_REGIONS of project proj-1 allows none in all regions together; 2 more needed"
     )
     assert problem.hint == (
         "request more GPUS_ALL_REGIONS at https://console.cloud.google.com/iam-admin/quotas?project=proj-1"
@@ -93,7 +93,7 @@ def test_a_new_project_has_no_gpus_in_any_region() -> None:
 def test_a_quota_of_the_region(metric: str, cloud: CloudSpec, limit: float, usage: float, words: str) -> None:
     [problem] = found(cloud, 2, {**PLENTY, metric: (limit, usage)}, PROJECT)
     assert (problem.kind, problem.scope) == ("quota", Scope.REGION)
-    assert problem.sentence.startswith(f"The quota {metric} of project proj-1 allows ")
+    assert problem.sentence.startswith(f"the quota {metric} of project proj-1 allows ")
     assert words in problem.sentence
     assert f"{metric} in us-central1 at https://" in problem.hint
 
@@ -131,10 +131,10 @@ def test_which_gpu_quota_counts(spot: bool, duration_s: int, usual: int, preempt
 def test_both_gpu_quotas_are_told_where_both_are_too_small() -> None:
     quotas = {**PLENTY, "NVIDIA_T4_GPUS": (1.0, 1.0), "PREEMPTIBLE_NVIDIA_T4_GPUS": (0.0, 0.0)}
     [problem] = found(CloudSpec(gpu="t4", max_duration_s=DAY_S), 2, quotas, PROJECT)
-    assert "The quota NVIDIA_T4_GPUS of" in problem.sentence
+    assert "the quota NVIDIA_T4_GPUS of" in problem.sentence
     assert problem.cause == "PREEMPTIBLE_NVIDIA_T4_GPUS has no room either (0 allowed)"
     [problem] = found(CloudSpec(gpu="t4", spot=True), 2, quotas, PROJECT)
-    assert "The quota PREEMPTIBLE_NVIDIA_T4_GPUS of" in problem.sentence
+    assert "the quota PREEMPTIBLE_NVIDIA_T4_GPUS of" in problem.sentence
 
 
 def test_spot_uses_the_vcpus_for_spot_where_there_are_any() -> None:
