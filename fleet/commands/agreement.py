@@ -34,7 +34,8 @@ def agree(results: Mapping[str, JobResult], *, size: int = 0, attempts: int = 0)
     A result that is not `alone` means that its host was connected to more than half of the hosts when the job ended,
     and that all of these report the same. If half of the hosts report something else, it counts no more than a
     result that is `alone`. Among such results, one that other hosts report as well comes first, then one that is not
-    a success, then the result of the latest attempt that the job can have had.
+    a success, then the result of the latest attempt that the job can have had, then the earliest: the order in which
+    hosts answer decides nothing.
 
     Args:
         results: The result of each host that reports one.
@@ -47,7 +48,7 @@ def agree(results: Mapping[str, JobResult], *, size: int = 0, attempts: int = 0)
     counts = Counter(_end(one) for one in known.values())
     hosts = max(size, len(results))
 
-    def rank(one: JobResult) -> tuple[bool, bool, bool, int, bool, bool, int]:
+    def rank(one: JobResult) -> tuple[bool, bool, bool, int, bool, bool, int, float]:
         count = counts[_end(one)]
         return (
             one.outcome is not Outcome.LOST,
@@ -57,6 +58,7 @@ def agree(results: Mapping[str, JobResult], *, size: int = 0, attempts: int = 0)
             one.alone or one.outcome is not Outcome.SUCCEEDED,
             not one.alone,
             one.attempt,
+            -one.at,
         )
 
     chosen = max(results.values(), key=rank)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from train.agent import node as minds
 from train.agent.gang import Terms
-from train.agent.node import Heard, LinkDown, LinkUp, Mode, NodeAction, Tell
+from train.agent.node import Due, Heard, LinkDown, LinkUp, Mode, NodeAction, NodeEvent, Tell
 from train.agent.orders import Leads, Message, Order, Part, Report, Stage
-from train.agent.records import Member, Policy
-from train.agent.seat import Seat
+from train.agent.records import Member, Outcome, Policy
+from train.agent.seat import Finish, Seat
 
 SEATS = tuple(Member(f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
 TERMS = Terms("job", SEATS, ("worker-2",), Policy(restarts=3))
@@ -66,3 +66,14 @@ def test_two_who_follow_each_other_find_out() -> None:
     assert heard.mode is Mode.LEADING
     kept, _ = minds.step(nodes["worker-1"][0], Heard("worker-0", nodes["worker-0"][1]), 2.0)
     assert kept.mode is Mode.FOLLOWING
+
+
+def test_a_newcomer_that_finds_nobody_does_not_report_how_the_job_ended() -> None:
+    """Its host took the place of a lost one, and the others ended without it: only they can report the outcome."""
+    node, _ = minds.join(TERMS, "worker-0", Seat("worker-0"), 0.0)
+    results = []
+    events: tuple[NodeEvent, ...] = (LinkDown("worker-1", "refused"), LinkDown("worker-2", "refused"), Due())
+    for at, event in enumerate(events):
+        node, actions = minds.step(node, event, float(at))
+        results += [one.result for one in actions if isinstance(one, Finish)]
+    assert [result.outcome for result in results] == [Outcome.LOST]

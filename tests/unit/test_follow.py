@@ -185,6 +185,7 @@ def test_a_spare_need_not_run_for_the_job_to_run(monkeypatch: pytest.MonkeyPatch
 LOST = JobResult("j", 3, Outcome.LOST, 9.0, "worker-2", "the agent is gone")
 ALONE = JobResult("j", 3, Outcome.FAILED, 9.0, "worker-0", "worker-0 was lost", alone=True)
 EARLIER = WON._replace(attempt=1)
+LATER = ALONE._replace(at=10.0, reason="worker-0 did not answer")
 
 
 @pytest.mark.parametrize(
@@ -196,6 +197,8 @@ EARLIER = WON._replace(attempt=1)
         ([LOST, ALONE, WON], WON),
         ([WON, ALONE, LOST], WON),
         ([ALONE, FELL], FELL),
+        ([ALONE, LATER], ALONE),
+        ([LATER, ALONE], ALONE),
         ([EARLIER, WON], WON),
         ([WON, EARLIER], WON),
     ],

@@ -324,7 +324,8 @@ def _seek(node: Node, actions: List[NodeAction], now: float) -> Step:
     if node.newcomer:
         others = [seat for seat in ranked(node.terms) if seat not in gone and seat != node.me]
         if not others:
-            return _alone(node, End(Outcome.FAILED, node.me, "no agent of the job was found"), now)
+            # It never had a part in the job: the result of any other host counts more.
+            return _alone(node, End(Outcome.LOST, node.me, "no agent of the job was found"), now)
         node = node._replace(mode=Mode.SEEKING, term=0, candidate=others[0], since=now, cut_off=False)
         return node, [*actions, Dial(others[0])]
     candidate = next(seat for seat in ranked(node.terms) if seat not in gone or seat == node.me)
