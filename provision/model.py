@@ -34,7 +34,7 @@ class CloudSpec:
         max_duration_s: The cloud deletes each instance so long after its start; 0: never.
         image: Boot image, ``projects/P/global/images/family/F``; empty: the provider's choice.
         disk_gb: Size of the boot disk.
-        disk_type: ``pd-balanced``.
+        disk_type: Type of the boot disk, ``pd-balanced``; empty: the provider's choice for the machine type.
         network: VPC network: a name, or ``projects/P/global/networks/N`` of a Shared VPC.
         subnetwork: Subnetwork in it; empty: the one of the region.
         firewall: Firewall rules are made for the fleet; else existing ones must admit it.
@@ -56,7 +56,7 @@ class CloudSpec:
     max_duration_s: int = DEFAULT_MAX_DURATION_S
     image: str = ""
     disk_gb: int = 100
-    disk_type: str = "pd-balanced"
+    disk_type: str = ""
     network: str = "default"
     subnetwork: str = ""
     firewall: bool = True

@@ -35,10 +35,12 @@ _SIZE = re.compile(r"-([1-9][0-9]*)(?:-[a-z]+)*\Z", re.ASCII)
 _TPU = re.compile(r"ct[0-9]|tpu[0-9]", re.ASCII)
 _CLOSED_DRIVER = frozenset({"p4", "p100", "v100"})
 """GPUs older than Turing, which NVIDIA's open kernel modules do not support."""
+_OPEN_DRIVER = re.compile(r"projects/deeplearning-platform-release/.*-nvidia-(?:5[7-9]|[6-9][0-9])[0-9]\b", re.ASCII)
+"""Images with NVIDIA's open kernel modules: those of Google with driver 570 or a later one."""
 _SPOT_ONLY = re.compile(r"a3-highgpu-[124]g")
 """Sold as Spot or Flex-start VMs: https://cloud.google.com/compute/docs/accelerator-optimized-machines."""
 _HYPERDISK_ONLY = re.compile(r"a4x?-|g4-|a3-ultragpu-")
-_PERSISTENT_DISK = "pd-balanced"
+_PERSISTENT_DISK, _HYPERDISK = "pd-balanced", "hyperdisk-balanced"
 _ACCELERATED = re.compile(r"[ag][0-9]+x?-", re.ASCII)
 """The families of Compute Engine's machine types that come with GPUs, those to come included."""
 _GPU_FAMILIES = frozenset({"a2", "a3", "a4", "a4x", "g2", "g4"})
@@ -174,8 +176,8 @@ def resolved(cloud: CloudSpec) -> CloudSpec:
     cloud = _with_gpus(cloud)
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
     cloud = replace(cloud, machine_type=machine_type)
-    if cloud.disk_type == _PERSISTENT_DISK and _HYPERDISK_ONLY.match(machine_type):
-        cloud = replace(cloud, disk_type="hyperdisk-balanced")
+    if not cloud.disk_type:
+        cloud = replace(cloud, disk_type=_HYPERDISK if _HYPERDISK_ONLY.match(machine_type) else _PERSISTENT_DISK)
     return replace(cloud, image=cloud.image or DEFAULT_IMAGE[has_gpus(cloud)])
 
 
@@ -204,9 +206,10 @@ def refusal(cloud: CloudSpec) -> Refusal | None:
             f"{cloud.machine_type} is a machine type with TPUs, which fleet does not support",
             hint="choose a machine type with GPUs, --gpu, or without accelerators",
         )
-    if gpu is not None and gpu.short in _CLOSED_DRIVER and cloud.image == GPU_IMAGE:
+    if gpu is not None and gpu.short in _CLOSED_DRIVER and _OPEN_DRIVER.search(cloud.image):
+        image = "the default image" if cloud.image == GPU_IMAGE else f"the image {cloud.image.rpartition('/')[2]!r}"
         return Refusal(
-            f"the default image does not support the {gpu.short.upper()}: it has NVIDIA's open kernel modules, "
+            f"{image} does not support the {gpu.short.upper()}: it has NVIDIA's open kernel modules, "
             "which need a Turing GPU (T4) or a newer one",
             hint=f"choose a newer GPU, or name an image with the proprietary driver for the {gpu.short.upper()}: "
             "--image projects/PROJECT/global/images/IMAGE",
@@ -219,6 +222,11 @@ def refusal(cloud: CloudSpec) -> Refusal | None:
             f"{cloud.machine_type} is not sold on demand; Compute Engine sells it as a spot instance only",
             hint="rent it as a spot instance, or take all 8 GPUs of a machine: --gpu h100:8",
             again={"--spot": True},
+        )
+    if _HYPERDISK_ONLY.match(cloud.machine_type) and not cloud.disk_type.startswith("hyperdisk-"):
+        return Refusal(
+            f"{cloud.machine_type} cannot boot from a disk of type {cloud.disk_type!r}: it supports only Hyperdisk",
+            hint=f'remove disk-type from fleet.toml, or set disk-type = "{_HYPERDISK}"',
         )
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from provision.gce.account import Account, raise_told
@@ -15,9 +15,10 @@ from provision.gce.deletion import delete_instances
 from provision.gce.errors import Diagnosis, Failure, Scope, diagnose, from_operation
 from provision.gce.expiry import stop_at
 from provision.gce.firewall import open_firewall
+from provision.gce.geography import is_ai_zone
 from provision.gce.networks import subnetwork_of
 from provision.gce.places import Region, Search, candidates, is_zone, region_of
-from provision.gce.reading import GUEST_ATTRIBUTE, host_key, our_name, zone_of
+from provision.gce.reading import GUEST_ATTRIBUTE, host_key, our_name, zone_of, zones_tried
 from provision.gce.requests import bulk_insert, instance_name
 from provision.model import CloudSpec, FleetSpec
 from provision.provider import Progress, ProviderError
@@ -31,6 +32,7 @@ class _Attempt:
 
     region: Region
     names: Mapping[str, str]  # our name -> Compute Engine's
+    others: Sequence[str] = ()  # zones of the region that have such machines, and are not to be used
 
     @property
     def regional(self) -> bool:
@@ -122,15 +124,17 @@ def _insert(
         pinned: Zones where other instances of the fleet stand: only there.
         progress: Told of each attempt.
     """
-    regions = [Region(region_of(pinned[0]), (pinned[0],))] if pinned else candidates(cloud, offered(account, cloud))
+    there = {} if pinned else offered(account, cloud)
+    regions = [Region(region_of(pinned[0]), (pinned[0],))] if pinned else candidates(cloud, there)
     search = Search.over(regions)
     reasons: dict[str, str] = {}
     found: Diagnosis | None = None
     retries = 0
     while (region := search.next()) is not None:
-        attempt = _Attempt(region, names)
+        others = [zone for zone in there.get(region.name, ()) if zone not in region.zones and not is_ai_zone(zone)]
+        attempt = _Attempt(region, names, others)
         progress(attempt.place, f"asking for {_instances(len(names))}")
-        failures = _tried(account, spec, attempt, progress)
+        failures, zones_tried = _tried(account, spec, attempt, progress)
         if not failures:
             return
         doing = f"make {_instances(len(names))} ({describe(cloud)})"
@@ -145,10 +149,11 @@ def _insert(
             continue
         retries = 0
         scope = Scope.ZONE if found.scope is Scope.RETRY else found.scope
-        search = search.skip(region, scope, found.zones)
-        # Compute Engine chose among several zones and names some of them as having room.
-        hinted = [Region(region.name, (zone,)) for zone in found.zones if attempt.regional and zone in region.zones]
-        search = Search.over([*hinted, *search.remaining])
+        if scope is Scope.ZONE and attempt.regional:
+            # Compute Engine chose one of several zones: the others were not tried.
+            search = search.one_by_one(region, zones_tried, found.zones)
+        else:
+            search = search.skip(region, scope, found.zones)
     if found is not None and len(reasons) == 1:
         raise_told(found)
     raise nowhere(len(names), cloud, reasons)
@@ -177,14 +182,23 @@ def nowhere(count: int, cloud: CloudSpec, reasons: Mapping[str, str]) -> Provide
     )
 
 
-def _tried(account: Account, spec: FleetSpec, attempt: _Attempt, progress: Progress) -> list[Failure]:
-    """Try one place; what went wrong, and then nothing is left of the attempt."""
+def _tried(
+    account: Account, spec: FleetSpec, attempt: _Attempt, progress: Progress
+) -> tuple[list[Failure], Collection[str]]:
+    """Try one place.
+
+    Returns:
+        What went wrong (then nothing of the attempt is left), and the zones in which Compute Engine reports to have
+        tried to make the instances.
+    """
+    tried: Collection[str] = ()
     body = bulk_insert(
         spec,
         attempt.names,
         owner=account.owner,
         user=account.user,
         zones=attempt.region.zones if attempt.regional else None,
+        others=attempt.others,
         region=attempt.region.name,
     )
     names, zones = list(attempt.names.values()), list(attempt.region.zones)
@@ -193,6 +207,7 @@ def _tried(account: Account, spec: FleetSpec, attempt: _Attempt, progress: Progr
             operation = account.api.bulk_insert(attempt.place, body, request_id, regional=attempt.regional)
             operation = account.api.wait(operation, f"making instances in {attempt}")
             failures = from_operation(operation)
+            tried = zones_tried(operation)
         if failures and operation.get("operationGroupId"):
             group = account.api.operations(f'operationGroupId="{operation["operationGroupId"]}"')
             failures += [
@@ -200,7 +215,7 @@ def _tried(account: Account, spec: FleetSpec, attempt: _Attempt, progress: Progr
             ]
     except ApiError as error:
         failures = list(error.failures)
-    return _reconciled(account, spec, attempt, failures, progress)
+    return _reconciled(account, spec, attempt, failures, progress), tried
 
 
 def _reconciled(

@@ -19,6 +19,15 @@ def is_region(text: str) -> bool:
     return _REGION.fullmatch(text) is not None
 
 
+def is_ai_zone(zone: str) -> bool:
+    """Return whether `zone` is a zone for AI, ``us-central1-ai1a``, in which a request to a region makes nothing.
+
+    Source: ``LocationPolicy.locations`` in the discovery document of the Compute Engine API.
+    """
+    found = _ZONE.fullmatch(zone)
+    return found is not None and zone[len(found[1]) + 1 :].startswith("ai")
+
+
 def region_of(zone: str) -> str:
     """The region in which `zone` lies, ``us-central1`` of ``us-central1-a``.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from provision.gce import prices
 from provision.gce.errors import Scope
-from provision.gce.geography import is_region, is_zone, region_of
+from provision.gce.geography import is_ai_zone, is_region, is_zone, region_of
 from provision.model import CloudSpec
 
 __all__ = ["Region", "Search", "candidates", "is_region", "is_zone", "region_of"]
@@ -19,7 +19,7 @@ class Region:
 
     Attributes:
         name: ``us-central1``.
-        zones: In the order of preference.
+        zones: In the order of preference. One of several is chosen by Compute Engine.
     """
 
     name: str
@@ -45,7 +45,17 @@ def candidates(cloud: CloudSpec, offered: Mapping[str, Collection[str]] | None) 
         priced = offered is None
         regions = [Region(name, _by_price(cloud, zones, only_priced=priced)) for name, zones in sorted(known.items())]
         regions.sort(key=lambda region: _price_order(cloud, region.zones[0]) if region.zones else (True, 0.0))
-    return list(_without_repetition(regions))
+    return [part for region in _without_repetition(regions) for part in _requestable(region)]
+
+
+def _requestable(region: Region) -> Iterator[Region]:
+    """Return the parts of a region that one request each can be about: Compute Engine chooses no zone for AI."""
+    chosen = tuple(zone for zone in region.zones if not is_ai_zone(zone))
+    if chosen:
+        yield Region(region.name, chosen)
+    for zone in region.zones:
+        if is_ai_zone(zone):
+            yield Region(region.name, (zone,))
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,18 @@ class Search:
         if scope is Scope.ZONE:
             remaining = tuple(_without_zones(remaining, place))
         return replace(self, remaining=_preferring(remaining, frozenset(zones_available)))
+
+    def one_by_one(self, region: Region, tried: Collection[str], zones_available: Iterable[str] = ()) -> Search:
+        """Return what is left after a request for any zone of `region` failed: one request for each of its zones.
+
+        Args:
+            region: What was tried, the next of this search.
+            tried: Zones that Compute Engine says it tried.
+            zones_available: Zones that Compute Engine says have room; these come first.
+        """
+        zones = tuple(Region(region.name, (zone,)) for zone in region.zones if zone not in tried)
+        remaining = tuple(other for other in self.remaining if other != region)
+        return replace(self, remaining=_preferring((*zones, *remaining), frozenset(zones_available)))
 
 
 def _named(cloud: CloudSpec, place: str, known: Mapping[str, Collection[str]], sure: bool) -> Region:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from provision.gce.catalog import describe
 from provision.gce.creation import nowhere, offered
 from provision.gce.errors import Diagnosis, diagnose
 from provision.gce.firewall import ssh_sources
+from provision.gce.networks import network_of
 from provision.gce.places import Region, candidates, region_of
 from provision.gce.prices import PRICED_AT, price
 from provision.gce.quota import problems
@@ -19,28 +21,60 @@ from provision.gce.reading import zone_of
 from provision.model import CloudSpec, Finding, FleetSpec, Offer, Quote
 from provision.provider import ProviderError
 
-PERMISSIONS = (
+_ALWAYS = (
+    "compute.acceleratorTypes.list",
+    "compute.addresses.list",
     "compute.disks.create",
     "compute.disks.delete",
-    "compute.firewalls.create",
-    "compute.firewalls.delete",
+    "compute.disks.list",
     "compute.firewalls.list",
+    "compute.globalOperations.list",
     "compute.instances.create",
     "compute.instances.delete",
-    "compute.instances.get",
     "compute.instances.getGuestAttributes",
     "compute.instances.list",
     "compute.instances.setLabels",
     "compute.instances.setMetadata",
+    "compute.instances.setScheduling",
     "compute.instances.setTags",
-    "compute.networks.get",
-    "compute.networks.updatePolicy",
+    "compute.instances.start",
+    "compute.instances.stop",
+    "compute.machineTypes.list",
     "compute.projects.get",
-    "compute.subnetworks.use",
-    "compute.subnetworks.useExternalIp",
+    "compute.regionOperations.get",
+    "compute.regions.list",
     "compute.zoneOperations.get",
 )
+_NETWORK = ("compute.networks.get", "compute.subnetworks.use")
+_FIREWALL = (
+    "compute.firewalls.create",
+    "compute.firewalls.delete",
+    "compute.firewalls.update",
+    "compute.globalOperations.get",
+    "compute.networks.updatePolicy",
+)
 ROLE = "roles/compute.admin"
+_IMAGE = re.compile(r"projects/([^/]+)/global/images/(family/)?")
+
+
+def permissions(cloud: CloudSpec, project: str) -> tuple[str, ...]:
+    """Return the permissions in `project` that the calls for fleets like `cloud` need, sorted.
+
+    Those in other projects (of a Shared VPC, of a public image) are left out: the project cannot be asked for them.
+
+    Source: https://cloud.google.com/compute/docs/reference/rest/v1, IAM permissions of each method.
+    """
+    network, image = network_of(cloud.network).project, _IMAGE.search(cloud.image)
+    found = {*_ALWAYS}
+    if network in ("", project):
+        found |= {*_NETWORK, *(_FIREWALL if cloud.firewall else ())}
+        found |= {"compute.subnetworks.useExternalIp"} if cloud.external else set()
+    if image is not None and image[1] == project:
+        found |= {"compute.images.useReadOnly", f"compute.images.{'getFromFamily' if image[2] else 'get'}"}
+    if cloud.scopes:
+        # iam.serviceAccounts.actAs, too, but it is often granted on the account and not in the project.
+        found.add("compute.instances.setServiceAccount")
+    return tuple(sorted(found))
 
 
 def quote(account: Account, spec: FleetSpec, cloud: CloudSpec, names: Sequence[str]) -> Quote:
@@ -140,7 +174,7 @@ def doctor(account: Account, cloud: CloudSpec) -> list[Finding]:
         project: Json = {}
         found.append(_finding(account, "API", lambda: _api(account, project)))
         if project:
-            found += _permissions(account)
+            found += _permissions(account, cloud)
             found.append(_finding(account, "network", lambda: _network(account, cloud)))
             found.append(_finding(account, "image", lambda: f"{account.api.image(cloud.image)['name']} can be used"))
             found.append(_gpus(account, project))
@@ -215,13 +249,14 @@ def _missing(subject: str, told: Diagnosis) -> Finding:
     return Finding(subject, False, sentence, told.next_step, told.hint)
 
 
-def _permissions(account: Account) -> list[Finding]:
+def _permissions(account: Account, cloud: CloudSpec) -> list[Finding]:
+    needed = permissions(cloud, account.api.project)
     try:
-        missing = sorted(set(PERMISSIONS) - account.api.permitted(PERMISSIONS))
+        missing = sorted(set(needed) - account.api.permitted(needed))
     except ApiError as error:
         return [Finding("permissions", True, f"not looked at: {error}")]
     if not missing:
-        return [Finding("permissions", True, f"all {len(PERMISSIONS)} that fleets need")]
+        return [Finding("permissions", True, f"all {len(needed)} that fleets need")]
     add = (
         f"gcloud projects add-iam-policy-binding {account.api.project} "
         f'--member="user:$(gcloud config get account)" --role={ROLE}'

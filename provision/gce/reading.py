@@ -57,6 +57,15 @@ def our_name(resource: Mapping[str, Any]) -> str:
     return str(resource.get("name", "")).removeprefix(f"{base}-")
 
 
+def zones_tried(operation: Mapping[str, Any]) -> frozenset[str]:
+    """Return the zones in which a bulkInsert reports to have tried to make instances.
+
+    Source: ``instancesBulkInsertOperationMetadata`` of Operation in the discovery document of the Compute Engine API.
+    """
+    found = operation.get("instancesBulkInsertOperationMetadata", {}).get("perLocationStatus", {})
+    return frozenset(last(str(location)) for location in found)
+
+
 def cloud_of(resource: Mapping[str, Any]) -> CloudSpec:
     """What an instance is, as far as its price asks."""
     gpus: Sequence[Json] = resource.get("guestAccelerators") or ({},)

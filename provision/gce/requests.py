@@ -68,6 +68,7 @@ def bulk_insert(
     owner: str,
     user: str,
     zones: Sequence[str] | None,
+    others: Sequence[str] = (),
     region: str = "",
 ) -> dict[str, Any]:
     """Body of the one request that makes all of `names`, or none.
@@ -78,6 +79,7 @@ def bulk_insert(
         owner: Who keeps the fleet's state.
         user: Login and computer of the user.
         zones: For a region's bulkInsert: zones from which Compute Engine chooses one; None: for that of a zone.
+        others: For a region's bulkInsert: the other zones of the region, which Compute Engine must not choose.
         region: Where they will stand; needed for that of a zone where the spec names a subnetwork.
 
     Raises:
@@ -107,7 +109,10 @@ def bulk_insert(
     if zones is not None:
         body["locationPolicy"] = {
             "targetShape": "ANY_SINGLE_ZONE",
-            "locations": {f"zones/{zone}": {"preference": "ALLOW"} for zone in zones},
+            "locations": {
+                **{f"zones/{zone}": {"preference": "ALLOW"} for zone in zones},
+                **{f"zones/{zone}": {"preference": "DENY"} for zone in others},
+            },
         }
     return body
 

@@ -16,6 +16,7 @@ from google.cloud import compute_v1 as compute
 
 from tests.emulator import Emulator
 from tests.emulator.client import PROJECT, Client, spot, t4
+from tests.emulator.disk import Disk
 from tests.emulator.guests import GuestSpec, Publish
 from tests.program import wait_for
 
@@ -201,3 +202,27 @@ def test_starts_by_hand_and_ends_with_a_signal(number: int) -> None:
             assert process.wait(20) == 0
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver", "code", "words"),
+    [
+        ("nvidia-tesla-t4", "open", 0, "Tesla T4"),
+        ("nvidia-tesla-v100", "proprietary", 0, "Tesla V100"),
+        ("nvidia-tesla-v100", "open", 6, "No devices were found"),
+        ("nvidia-tesla-p100", "open", 6, "No devices were found"),
+        ("nvidia-tesla-p4", "open", 6, "No devices were found"),
+        ("nvidia-tesla-t4", "", None, ""),
+    ],
+)
+def test_nvidia_smi_sees_what_the_driver_of_the_image_supports(
+    tmp_path: Path, gpu: str, driver: str, code: int | None, words: str
+) -> None:
+    spec = GuestSpec("w", ZONE, PROJECT, "1", "127.0.0.9", 22, 1, gpu, {}, tmp_path / "w", driver)
+    Disk(spec, Path(sys.executable)).prepare()
+    program = tmp_path / "w" / "bin" / "nvidia-smi"
+    assert program.exists() == (code is not None)
+    if code is not None:
+        ran = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+        assert ran.returncode == code
+        assert words in ran.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from fleet.commands.wanted import GPU_PACKAGES, UpRequest
 from fleet.errors import UsageError
 from fleet.settings import Settings
 from fleet.state import Store
-from provision.gce.catalog import GPU_IMAGE
+from provision.gce.catalog import GPU_IMAGE, GPUS, has_gpus, refusal, resolved
 from provision.model import CloudSpec
 from tests.contract.histories import QuickPorts, Quiet, reached
 from tests.emulator import Emulator
+from tests.emulator.catalog import MACHINE_TYPES
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +106,66 @@ def test_a_few_h100_are_had_as_spot(emulator: Emulator, tmp_path: Path) -> None:
 def test_an_unknown_gpu_is_answered_with_the_nearest(emulator: Emulator, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean h200"):
         made(emulator, tmp_path, gpu="h20")
+
+
+@pytest.mark.parametrize("short", sorted(GPUS))
+def test_every_gpu_of_the_catalog_can_be_rented_or_is_refused_with_a_way_out(
+    emulator: Emulator, tmp_path: Path, short: str
+) -> None:
+    for spot in (False, True):
+        for count in GPUS[short].counts:
+            cloud = resolved(CloudSpec(gpu=f"{short}:{count}", spot=spot))
+            refused = refusal(cloud)
+            if refused is not None:
+                assert refused.hint
+                assert refused.again
+                changed = {name.removeprefix("--"): value for name, value in refused.again.items()}
+                retried = resolved(replace(CloudSpec(gpu=f"{short}:{count}", spot=spot), **changed))  # type: ignore[arg-type]
+                assert refusal(retried) is None
+                continue
+            machine = MACHINE_TYPES[cloud.machine_type]
+            assert short not in ("p4", "p100", "v100")
+            assert (spot, True) != (False, machine.spot_only)
+            assert cloud.disk_type in (machine.disks or ("pd-balanced",))
+            brought = (machine.gpu, machine.gpus) if machine.gpu else (cloud.gpu, cloud.gpus)
+            assert brought == (cloud.gpu, cloud.gpus)
+            assert (has_gpus(cloud), cloud.image) == (True, GPU_IMAGE)
+
+
+def test_any_of_google_s_images_with_open_kernel_modules_is_refused_for_older_gpus() -> None:
+    for family in ("common-cu129-ubuntu-2204-nvidia-580", "pytorch-2-9-cu129-ubuntu-2204-nvidia-570-v20260408"):
+        image = f"projects/deeplearning-platform-release/global/images/family/{family}"
+        refused = refusal(resolved(CloudSpec(gpu="v100", image=image)))
+        assert refused is not None
+        assert family in refused.sentence
+    image = "projects/deeplearning-platform-release/global/images/family/common-cu124-debian-11-nvidia-550"
+    assert refusal(resolved(CloudSpec(gpu="v100", image=image))) is None
+
+
+@pytest.mark.parametrize("machine_type", ["a4-highgpu-8g", "g4-standard-48", "a3-ultragpu-8g"])
+def test_a_disk_type_that_the_machine_does_not_accept_is_refused_and_not_replaced(
+    emulator: Emulator, tmp_path: Path, machine_type: str
+) -> None:
+    with pytest.raises(UsageError, match=r"cannot boot from a disk of type 'pd-balanced'"):
+        made(emulator, tmp_path, machine_type=machine_type, disk_type="pd-balanced")
+    assert emulator.state()["calls"] == {}
+    assert resolved(CloudSpec(machine_type=machine_type)).disk_type == "hyperdisk-balanced"
+    assert resolved(CloudSpec()).disk_type == "pd-balanced"
+
+
+def test_after_a_region_refused_its_zones_are_tried_one_by_one(emulator: Emulator, tmp_path: Path) -> None:
+    # Compute Engine chooses one zone of the region, and it has no room.
+    emulator.faults.add("stockout", "compute.regionInstances.bulkInsert")
+    made(emulator, tmp_path, gpu="t4", zones=("us-central1",))
+    [instance] = emulator.cloud.instances.values()
+    assert instance.blueprint.zone.startswith("us-central1-")
+    calls = emulator.state()["calls"]
+    assert (calls["compute.regionInstances.bulkInsert"], calls["compute.instances.bulkInsert"]) == (1, 1)
+
+
+def test_zones_that_already_failed_are_denied(emulator: Emulator, tmp_path: Path) -> None:
+    # A zone alone, then the rest of its region: ALLOW alone would not keep Compute Engine from the first one.
+    emulator.faults.add("stockout", "compute.instances.bulkInsert", zone="us-central1-a")
+    made(emulator, tmp_path, gpu="t4", zones=("us-central1-a", "us-central1"))
+    [instance] = emulator.cloud.instances.values()
+    assert instance.blueprint.zone != "us-central1-a"

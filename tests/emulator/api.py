@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.emulator import bulk, catalog, failures, instances, resources, waiting
+from tests.emulator.blueprint import project_of
 from tests.emulator.cloud import Call, Cloud
 from tests.emulator.discovery import Discovery, Method, discovery
 from tests.emulator.failures import Refusal, Violation, invalid, not_found
@@ -23,7 +24,6 @@ Json = dict[str, Any]
 _MODULES = (bulk, instances, resources, waiting)  # They fill METHODS.
 
 _VERBS = {"insert": "create", "bulkInsert": "create", "aggregatedList": "list", "wait": "get", "patch": "update"}
-_VERBS["getFromFamily"] = "get"
 _OF_HOST_PROJECTS = ("networks", "subnetworks", "firewalls", "globalOperations")
 _NOUNS = {"regionInstances": "instances"}
 
@@ -93,6 +93,9 @@ class Api:
     Args:
         cloud: What they work on.
         faults: What strikes them.
+
+    Attributes:
+        needed: Permissions that the calls so far have needed; in other projects as ``PROJECT:PERMISSION``.
     """
 
     def __init__(self, cloud: Cloud, faults: Faults) -> None:
@@ -100,6 +103,7 @@ class Api:
         self.faults = faults
         self.calls: Counter[str] = Counter()
         self.violations: list[Violation] = []
+        self.needed: set[str] = set()
         self._compute = discovery()
 
     def answer(self, request: Request) -> Answer:
@@ -209,9 +213,12 @@ class Api:
         for name, known in (("zone", catalog.ZONES), ("region", catalog.REGIONS)):
             if noun != f"{name}s" and call.path.get(name, next(iter(known))) not in known:
                 raise invalid(name, call.path[name], f"Unknown {name}.")
-        permission = f"compute.{_NOUNS.get(noun, noun)}.{_VERBS.get(verb, verb)}"
-        if permission in self.cloud.denied or f"{project}:{permission}" in self.cloud.denied:
-            raise failures.forbidden(permission, f"projects/{project}")
+        if noun == "images" and project != self.cloud.project:
+            return  # public
+        for permission in (f"compute.{_NOUNS.get(noun, noun)}.{_VERBS.get(verb, verb)}", *_implied(noun, verb, call)):
+            self.needed.add(permission if project == self.cloud.project else f"{project}:{permission}")
+            if permission in self.cloud.denied or f"{project}:{permission}" in self.cloud.denied:
+                raise failures.forbidden(permission, f"projects/{project}")
 
     def _repeated(self, call: Call) -> Json | None:
         """The operation that an earlier request of the same id started."""
@@ -231,6 +238,24 @@ class Api:
         denied = self.cloud.denied
         asked = call.body.get("permissions", [])
         return {"permissions": [name for name in asked if not denied & {name, f"{project}:{name}"}]}
+
+
+def _implied(noun: str, verb: str, call: Call) -> list[str]:
+    """Return the permissions that a call needs beside the one that is named like its method."""
+    if noun == "firewalls" and verb in ("insert", "patch", "update", "delete"):
+        return ["compute.networks.updatePolicy"]
+    if verb not in ("insert", "bulkInsert") or not noun.lower().endswith("instances"):
+        return []
+    given = call.body.get("instanceProperties", call.body)
+    found = ["compute.disks.create"]
+    setters = {"labels": "setLabels", "metadata": "setMetadata", "tags": "setTags"}
+    setters["serviceAccounts"] = "setServiceAccount"
+    found += [f"compute.instances.{name}" for key, name in setters.items() if given.get(key)]
+    interfaces = [one for one in given.get("networkInterfaces", ()) if not project_of(one.get("network", ""))]
+    found += ["compute.subnetworks.use"] if interfaces else []
+    found += ["compute.subnetworks.useExternalIp"] if any(one.get("accessConfigs") for one in interfaces) else []
+    images = [disk.get("initializeParams", {}).get("sourceImage", "") for disk in given.get("disks", ())]
+    return found + (["compute.images.useReadOnly"] if call.path["project"] in map(project_of, images) else [])
 
 
 def _is_uuid(text: str) -> bool:

@@ -71,15 +71,17 @@ def regional(cloud: Cloud, call: Call) -> Json:
 
 
 def _zones(call: Call, region: str) -> list[str]:
-    """The zones that the location policy leaves."""
+    """The zones that the location policy leaves.
+
+    DENY excludes a zone, ALLOW excludes no other one; zones for AI are never chosen.
+    """
     policy = call.body.get("locationPolicy", {})
     locations = {name.rsplit("/", 1)[-1]: place for name, place in policy.get("locations", {}).items()}
     for zone in locations:
         if zone not in catalog.REGIONS[region]:
             raise invalid("resource.locationPolicy.locations", zone, f"The zone is not of region '{region}'.")
-    allowed = [zone for zone, place in locations.items() if place.get("preference") == "ALLOW"]
     denied = [zone for zone, place in locations.items() if place.get("preference") == "DENY"]
-    zones = [zone for zone in catalog.REGIONS[region] if zone not in denied and (not allowed or zone in allowed)]
+    zones = [zone for zone in catalog.REGIONS[region] if zone not in (*denied, *catalog.AI_ZONES)]
     if not zones:
         raise invalid("resource.locationPolicy.locations", "", "It leaves no zone.")
     return zones

@@ -86,12 +86,14 @@ class Image:
         family: ``debian-12``.
         name: ``debian-12-bookworm-v20261014``.
         disk_gb: Smallest disk it fits on.
+        driver: Kernel modules of NVIDIA's driver: ``open``, which need a Turing GPU or a newer one; empty: none.
     """
 
     project: str
     family: str
     name: str
     disk_gb: int
+    driver: str = ""
 
     @property
     def path(self) -> str:
@@ -103,6 +105,7 @@ _L4_ZONES = (
     *("europe-west1-b", "europe-west1-c", "europe-west2-a", "europe-west2-b"),
     *("us-central1-a", "us-central1-b", "us-central1-c", "us-west4-a"),
 )
+_HYPERDISKS = ("hyperdisk-balanced",)
 _A100_ZONES = ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f")
 
 
@@ -131,11 +134,26 @@ _ALL_MACHINE_TYPES = [
         MachineType(f"a3-highgpu-{gpus}g", 26 * gpus, 239616 * gpus, "nvidia-h100-80gb", gpus, _A100_ZONES, gpus < 8)
         for gpus in (1, 2, 4, 8)
     ),
-    MachineType("a3-megagpu-8g", 208, 1916928, "nvidia-h100-mega-80gb", 8, _A100_ZONES),
-    MachineType(
-        "a4-highgpu-8g", 224, 4063232, "nvidia-b200", 8, ("us-central1-b", *AI_ZONES), disks=("hyperdisk-balanced",)
+    MachineType("a2-megagpu-16g", 96, 1392640, "nvidia-tesla-a100", 16, _A100_ZONES),
+    *(
+        MachineType(f"a2-ultragpu-{gpus}g", 12 * gpus, 174080 * gpus, "nvidia-a100-80gb", gpus, _A100_ZONES)
+        for gpus in (1, 2, 4, 8)
     ),
-    MachineType("g4-standard-48", 48, 184320, "nvidia-rtx-pro-6000", 1, _A100_ZONES, disks=("hyperdisk-balanced",)),
+    MachineType("a3-megagpu-8g", 208, 1916928, "nvidia-h100-mega-80gb", 8, _A100_ZONES),
+    MachineType("a3-ultragpu-8g", 224, 3023872, "nvidia-h200-141gb", 8, _A100_ZONES, disks=_HYPERDISKS),
+    MachineType("a4-highgpu-8g", 224, 4063232, "nvidia-b200", 8, ("us-central1-b", *AI_ZONES), disks=_HYPERDISKS),
+    *(
+        MachineType(
+            f"g4-standard-{48 * gpus}",
+            48 * gpus,
+            184320 * gpus,
+            "nvidia-rtx-pro-6000",
+            gpus,
+            _A100_ZONES,
+            disks=_HYPERDISKS,
+        )
+        for gpus in (1, 2, 4, 8)
+    ),
     MachineType("a9-newgpu-4g", 96, 786432, "nvidia-new-1tb", 4, _A100_ZONES),
     MachineType("ct6e-standard-1t", 44, 458752, "ct6e", 1, ("us-central1-b",), disks=("hyperdisk-balanced",)),
 ]
@@ -156,6 +174,8 @@ ACCELERATORS = {
         ),
         Accelerator("nvidia-h100-80gb", "NVIDIA H100 80GB", (), 0, "", _A100_ZONES),
         Accelerator("nvidia-h100-mega-80gb", "NVIDIA H100 MEGA", (), 0, "", _A100_ZONES),
+        Accelerator("nvidia-a100-80gb", "NVIDIA A100 80GB", (), 0, "NVIDIA_A100_80GB_GPUS", _A100_ZONES),
+        Accelerator("nvidia-h200-141gb", "NVIDIA H200 141GB", (), 0, "", _A100_ZONES),
         Accelerator("nvidia-b200", "NVIDIA B200", (), 0, "", ("us-central1-b", *AI_ZONES)),
         Accelerator("nvidia-rtx-pro-6000", "NVIDIA RTX PRO 6000", (), 0, "", _A100_ZONES),
         Accelerator("nvidia-new-1tb", "A GPU of tomorrow", (), 0, "", _A100_ZONES),
@@ -174,10 +194,13 @@ ACCELERATORS = {
 
 _DEEP_LEARNING = "deeplearning-platform-release"
 IMAGES = (
-    Image(_DEEP_LEARNING, "common-cu129-ubuntu-2404-nvidia-580", "common-cu129-ubuntu-2404-nvidia-580-v20261016", 50),
-    Image(_DEEP_LEARNING, "common-cu129-ubuntu-2204-nvidia-580", "common-cu129-ubuntu-2204-nvidia-580-v20261016", 50),
-    Image(_DEEP_LEARNING, "pytorch-2-9-cu129-ubuntu-2404-nvidia-580", "pytorch-2-9-cu129-ubuntu-2404-v20261016", 50),
-    Image(_DEEP_LEARNING, "pytorch-2-9-cu129-ubuntu-2204-nvidia-580", "pytorch-2-9-cu129-ubuntu-2204-v20261016", 50),
+    *(
+        Image(_DEEP_LEARNING, f"{stem}-nvidia-580", f"{stem}-nvidia-580-v20261016", 50, "open")
+        for stem in (
+            *("common-cu129-ubuntu-2404", "common-cu129-ubuntu-2204"),
+            *("pytorch-2-9-cu129-ubuntu-2404", "pytorch-2-9-cu129-ubuntu-2204"),
+        )
+    ),
     Image("debian-cloud", "debian-12", "debian-12-bookworm-v20261014", 10),
     Image("debian-cloud", "debian-13", "debian-13-trixie-v20261014", 10),
     Image("ubuntu-os-cloud", "ubuntu-2404-lts-amd64", "ubuntu-2404-noble-amd64-v20261012", 10),

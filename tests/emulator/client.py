@@ -11,6 +11,8 @@ from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1 as compute
 
+from tests.emulator import catalog
+
 PROJECT = "proj-1"
 IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 NAT = [compute.AccessConfig(name="External NAT", type_="ONE_TO_ONE_NAT")]
@@ -86,8 +88,9 @@ class Client:
                 zone=place, bulk_insert_instance_resource_resource=resource, **told
             )
             return self.instances.bulk_insert_unary(request=request)
-        allowed = {f"zones/{zone}": compute.LocationPolicyLocation(preference="ALLOW") for zone in zones}
-        resource.location_policy = compute.LocationPolicy(target_shape="ANY_SINGLE_ZONE", locations=allowed)
+        others = [zone for zone in catalog.REGIONS[place] if zones and zone not in zones]
+        denied = {f"zones/{zone}": compute.LocationPolicyLocation(preference="DENY") for zone in others}
+        resource.location_policy = compute.LocationPolicy(target_shape="ANY_SINGLE_ZONE", locations=denied)
         regional = compute.BulkInsertRegionInstanceRequest(
             region=place, bulk_insert_instance_resource_resource=resource, **told
         )

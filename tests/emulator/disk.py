@@ -43,7 +43,13 @@ _GPUS = {
     "nvidia-tesla-a100": ("NVIDIA A100-SXM4-40GB", "40960", "400", "8.0"),
     "nvidia-a100-80gb": ("NVIDIA A100-SXM4-80GB", "81920", "400", "8.0"),
     "nvidia-h100-80gb": ("NVIDIA H100 80GB HBM3", "81559", "700", "9.0"),
+    "nvidia-h100-mega-80gb": ("NVIDIA H100 80GB HBM3", "81559", "700", "9.0"),
+    "nvidia-h200-141gb": ("NVIDIA H200", "143771", "700", "9.0"),
+    "nvidia-b200": ("NVIDIA B200", "183359", "1000", "10.0"),
+    "nvidia-rtx-pro-6000": ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "97887", "600", "12.0"),
 }
+_TURING = 7.5
+"""The lowest compute capability that NVIDIA's open kernel modules support."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class GuestSpec:
         gpu: Their type, ``nvidia-tesla-t4``; empty where it has none.
         metadata: Its metadata items.
         folder: Of all its files; its own, and gone with it.
+        driver: Kernel modules of NVIDIA's driver on its image: ``open``, ``proprietary``; empty: it has none.
     """
 
     name: str
@@ -73,6 +80,7 @@ class GuestSpec:
     gpu: str
     metadata: Mapping[str, str]
     folder: Path
+    driver: str = "open"
 
 
 class Disk:
@@ -124,6 +132,14 @@ class Disk:
         self._write_programs()
         return self._host_key()
 
+    @property
+    def _visible_gpus(self) -> int:
+        """Number of GPUs that the driver of the image supports."""
+        if not self._spec.gpus or not self._spec.driver:
+            return 0
+        supported = self._spec.driver != "open" or float(_GPUS[self._spec.gpu][3]) >= _TURING
+        return self._spec.gpus if supported else 0
+
     def _host_key(self) -> str:
         folder = self._etc / "ssh"
         folder.mkdir(exist_ok=True)
@@ -142,10 +158,10 @@ class Disk:
         folder.mkdir()
         # No link: an environment made through one looks for the standard library beside the link.
         _write_program(folder / "python3", f'#!/bin/sh\nexec {shlex.quote(str(self._python))} "$@"\n')
-        if self._spec.gpus:
+        if self._spec.gpus and self._spec.driver:
             name, memory, power, capability = _GPUS[self._spec.gpu]
             known = {
-                "count": self._spec.gpus,
+                "count": self._visible_gpus,
                 "name": name,
                 "memory_mib": memory,
                 "power_w": power,
@@ -217,7 +233,7 @@ class Disk:
 
     def _environment(self, index: Path, metadata: str) -> Mapping[str, str]:
         found = {"GCE_METADATA_HOST": metadata, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index.as_uri()}
-        if self._spec.gpus:
+        if self._visible_gpus:
             found["EMULATED_GPUS"] = f"{_BIN}/nvidia-smi.json"
         return found
 

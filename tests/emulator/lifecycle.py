@@ -195,7 +195,14 @@ def _guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
         gpu=blueprint.gpu,
         metadata=cloud.guest_metadata(instance),
         folder=cloud.folder / number,
+        driver=_driver(blueprint),
     )
+
+
+def _driver(blueprint: Blueprint) -> str:
+    """The kernel modules of NVIDIA's driver on the boot image; empty: none, or the boot disk was made before."""
+    image = catalog.find_image(blueprint.disks[0].get("sourceImage", "")) if blueprint.disks else None
+    return image.driver if image else ""
 
 
 def _show_external_address(instance: Instance, address: str) -> None:

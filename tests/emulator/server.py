@@ -110,6 +110,7 @@ class Emulator:
             self.cloud.empty()
             self.api.calls.clear()
             self.api.violations.clear()
+            self.api.needed.clear()
             for guest in guests:
                 self.cloud.aside(guest.remove)
             self.clock.changed.notify_all()

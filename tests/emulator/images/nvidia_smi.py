@@ -133,6 +133,9 @@ def main(words: list[str]) -> int:
     except ValueError as error:
         sys.stdout.write(f"Invalid combination of input arguments: {error}. Please run 'nvidia-smi -h' for help.\n")
         return 6
+    if not found:
+        sys.stdout.write("No devices were found\n")
+        return 6
     while True:
         sys.stdout.write(query(names, options, found) if names else table(found))
         sys.stdout.flush()

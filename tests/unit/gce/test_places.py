@@ -116,6 +116,21 @@ def test_what_may_work_the_next_time_leaves_everything() -> None:
     assert search.skip("us-central1", Scope.RETRY) == search
 
 
+def test_after_a_region_its_zones_come_one_by_one_without_those_tried() -> None:
+    search = Search.over([US, EU]).one_by_one(US, {"us-central1-a"})
+    assert search.remaining == (Region("us-central1", ("us-central1-b",)), EU)
+    search = Search.over([EU, ASIA]).one_by_one(EU, (), ("europe-west1-c",))
+    assert [region.zones for region in search.remaining] == [("europe-west1-c",), ("europe-west1-b",), ASIA.zones]
+
+
+def test_a_zone_for_ai_is_asked_for_alone() -> None:
+    found = candidates(T4, {"us-central1": ["us-central1-ai1a", "us-central1-a", "us-central1-f"]})
+    assert found == [
+        Region("us-central1", ("us-central1-a", "us-central1-f")),
+        Region("us-central1", ("us-central1-ai1a",)),
+    ]
+
+
 def test_zones_that_have_room_come_first() -> None:
     search = Search.over([US, EU, ASIA]).skip(US, Scope.ZONE, ("asia-east1-a", "europe-west1-c", "us-central1-a"))
     assert search.remaining == (Region("europe-west1", ("europe-west1-c", "europe-west1-b")), ASIA)

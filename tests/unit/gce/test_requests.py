@@ -113,6 +113,15 @@ def test_one_zone_of_several() -> None:
     assert "locationPolicy" not in body(CloudSpec())
 
 
+def test_the_other_zones_of_the_region_are_denied() -> None:
+    spec = FleetSpec("demo", "gce", 2, KEY, cloud=resolved(CloudSpec()))
+    found = bulk_insert(
+        spec, NAMES, owner=OWNER, user="u", zones=("us-central1-a", "us-central1-f"), others=("us-central1-b",)
+    )
+    assert found["locationPolicy"]["locations"]["zones/us-central1-b"] == {"preference": "DENY"}
+    assert problems_of(found, "compute.regionInstances.bulkInsert") == []
+
+
 def test_spot_and_time_limit() -> None:
     spot = properties(CloudSpec(spot=True, max_duration_s=0))["scheduling"]
     assert spot == {
