@@ -19,6 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from provision.quantities import counted
 from train.agent.records import Area, EntryKind, FileEntry
 
 _SHARED = (Area.MODEL, Area.CHECKPOINTS)
@@ -113,21 +114,21 @@ class _Maker:
         self._layout = Layout()
         self._files: set[str] = set()
         self._folders: set[str] = set()
-        self._left_out: dict[tuple[str, str], list[str]] = {}
+        self._left_out: dict[tuple[str, str, str], list[str]] = {}
 
     def add(self, prefix: str, entry: FileEntry, source: int, task: str) -> None:
         below = local_path(entry.path)
         path = f"{prefix}/{below}"
-        reason = "" if below else "their names lead out of the directory, or are too long"
+        reason = "" if below else "a name that leads out of the directory or is too long"
         if entry.kind is EntryKind.FILE and not entry.sha256:
-            reason = "they cannot be read on the host"
+            reason = "a content that cannot be read on the host"
         elif entry.kind is EntryKind.LINK and not stays_inside(entry.path, entry.target):
-            self._leave_out(task, "links that lead out of their directory", entry.path)
+            self._leave_out(task, "link", "a target outside the directory", entry.path)
             return
         elif below and not self._is_free(path):
-            reason = "other files have the same names"
+            reason = "a name that another file has"
         if reason:
-            self._leave_out(task, f"files: {reason}", entry.path)
+            self._leave_out(task, "file", reason, entry.path)
             self._layout.lossy.add(source)
             return
         self._folders.update(_parents(path))
@@ -141,12 +142,13 @@ class _Maker:
     def _is_free(self, path: str) -> bool:
         return path not in self._files and path not in self._folders and self._files.isdisjoint(_parents(path))
 
-    def _leave_out(self, task: str, what: str, path: str) -> None:
-        self._left_out.setdefault((task, what), []).append(path)
+    def _leave_out(self, task: str, noun: str, reason: str, path: str) -> None:
+        self._left_out.setdefault((task, noun, reason), []).append(path)
 
     def finish(self) -> Layout:
-        for (task, what), paths in list(self._left_out.items())[:_MOST_NOTES]:
-            self._layout.notes.append(f"{task}: left out {len(paths)} {what} ({ascii(paths[0])[:60]})")
+        for (task, noun, reason), paths in list(self._left_out.items())[:_MOST_NOTES]:
+            first = f"{'first: ' if len(paths) > 1 else ''}{ascii(paths[0])[:60]}"
+            self._layout.notes.append(f"{task}: left out {counted(len(paths), noun)}: {reason} ({first})")
         return self._layout
 
 

@@ -4,6 +4,8 @@
     DIR/.fleet-results/manifest     what was written here, a line of JSON each, before it appears under its name
     DIR/.fleet-results/SHA256.part  a file on its way
 
+The directory above it has an empty .fleet-results if it was created together with it.
+
 Nothing is followed out of the directory: every step on the way to a file is opened without following links.
 """
 
@@ -58,6 +60,8 @@ class Target:
         self._written: set[tuple[str, str]] = set()  # paths and hashes of all that was ever written here
         try:
             self._check()
+            if not path.parent.exists():  # made for results, and for nothing else
+                (path.parent / MARK).mkdir(parents=True)
             (path / MARK).mkdir(parents=True, exist_ok=True)
             self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self._own = os.open(MARK, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=self._root)
@@ -88,7 +92,7 @@ class Target:
             reason = f"holds the results of job {job}"
         elif self.path.exists() and not self.path.is_dir():
             reason = "is not a directory"
-        elif self.path.exists() and any(self.path.iterdir()) and not (self.path / MARK).exists():
+        elif self.path.exists() and any(child.name != MARK for child in self.path.iterdir()):
             reason = "is not empty, and was not made by fleet pull"
         else:
             return

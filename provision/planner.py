@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from provision.model import CloudSpec, FleetSpec, Instance, InstanceState, Plan
 from provision.names import instance_name
+from provision.quantities import counted
 
 
 def plan(spec: FleetSpec, observed: Sequence[Instance]) -> Plan:
@@ -121,4 +122,4 @@ def _deletion(cloud: CloudSpec) -> str:
 
 
 def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
+    return counted(count, "worker")

@@ -11,6 +11,7 @@ from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.settings import Settings
 from provision.model import CloudSpec
+from provision.quantities import counted
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def run(request: DoctorRequest, ports: Ports, sink: Sink) -> DoctorSummary:
         unknown = any(finding.subject == "credentials" for finding in missing)
         kind: type[FleetError] = CredentialsError if unknown else NotReadyError
         raise kind(
-            f"{len(missing)} of {len(findings)} things are not as provider {request.provider!r} needs them",
+            f"{len(missing)} of {counted(len(findings), 'check')} failed for provider {request.provider!r}",
             hint=next((finding.hint for finding in missing if finding.hint), ""),
             next_step=next((finding.next_step for finding in missing if finding.next_step), ""),
         )

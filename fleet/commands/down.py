@@ -16,6 +16,7 @@ from fleet.providers import LENDERS, translated
 from fleet.state import FleetFolder, FleetRecord, cost_usd, slots
 from provision.model import CloudSpec, FleetSpec, Instance
 from provision.provider import Provider
+from provision.quantities import counted
 
 _PULLS = 3  # suggested
 
@@ -76,7 +77,9 @@ def _down(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
     silent = _given_back(record, instances, folder, provider, ports, sink) if provider.name in LENDERS else []
     left = _delete(request.fleet, folder, provider, sink)
     if left:
-        raise FleetError(f"{len(left)} things are still there: {', '.join(left)}", next_step="fleet down")
+        raise FleetError(
+            f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_step="fleet down"
+        )
     folder.delete()
     bill = _bill(request.fleet, record, instances, ports.clock())
     sink.emit(replace(bill, left=len(silent), borrowed=True) if provider.name in LENDERS else bill)

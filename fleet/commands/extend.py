@@ -13,6 +13,7 @@ from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord, with_hosts
 from fleet.typed import Again
+from provision.quantities import counted
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
             instances = provider.list(request.fleet)
         if len(instances) < record.spec.workers:
             raise NotReadyError(
-                f"fleet {request.fleet!r} has {len(instances)} of its {record.spec.workers} instances",
+                f"fleet {request.fleet!r} has {len(instances)} of its {counted(record.spec.workers, 'instance')}",
                 next_step="fleet up",
             )
         if record.spec.cloud is not None:

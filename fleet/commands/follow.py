@@ -18,6 +18,7 @@ from fleet.errors import CancelledError, FleetError, JobFailedError, JobNotFinis
 from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, LogChunk, Note, Sink
 from fleet.state import FleetFolder, FleetRecord
 from provision.model import Host
+from provision.quantities import counted
 from train.agent.records import (
     AttemptEnded,
     Follow,
@@ -265,7 +266,11 @@ class _Telling:
         for host, position in positions.items():
             task = self._names.of(host)
             attempt, size = position.reached
-            shown = f"{size} bytes of attempt {attempt} were shown" if attempt and size else "nothing of it was shown"
+            shown = (
+                f"what was shown ends after {counted(size, 'byte')} of attempt {attempt}"
+                if attempt and size
+                else "nothing of it was shown"
+            )
             command = f"fleet logs --worker {task} --job {self._followed.job}"
             text = f"the log of {task} is incomplete: {shown}; `{command}` shows all of it once {host} answers"
             self._sink.emit(Note(for_fleet(text, self._followed.record.spec.name), Level.WARNING))

@@ -16,6 +16,7 @@ from fleet.providers import LENDERS, translated
 from fleet.settings import Settings
 from fleet.typed import Again
 from provision.model import CloudSpec, FleetSpec
+from provision.quantities import counted
 
 if TYPE_CHECKING:
     from provision.gce.deletion import Stray as Thing
@@ -63,14 +64,16 @@ def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
     left = [name for place in places for name in place.delete(sink)]
     sink.emit(StraysDeleted(len(doomed) - len(left), tuple(left)))
     if left:
-        raise FleetError(f"{len(left)} things are still there: {', '.join(left)}", next_step="fleet gc")
+        raise FleetError(
+            f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_step="fleet gc"
+        )
     return GcSummary(len(doomed))
 
 
 def _ask(doomed: int, found: int, ports: Ports) -> None:
     if not ports.attended:
         raise UsageError(
-            f"{doomed} of {found} things would be deleted, and there is no terminal on which to ask you",
+            f"{doomed} of {counted(found, 'resource')} would be deleted, and there is no terminal to ask on",
             again=Again({"--yes": True}),
         )
     which = "it" if doomed == found == 1 else "all of them" if doomed == found else f"{doomed} of them"

@@ -11,6 +11,7 @@ from fleet.commands.results import StoredJobs, Survey, ask_stores, survey_of
 from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.events import JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
 from fleet.ports import Ports
+from provision.quantities import counted
 from train.agent.records import JobsPruned
 
 
@@ -112,7 +113,7 @@ def _to_delete(request: JobsRequest, chosen: Sequence[StoredJobs], sink: Sink) -
 
 
 def _count(count: int) -> str:
-    return "1 job" if count == 1 else f"{count} jobs"
+    return counted(count, "job")
 
 
 def _ask(request: JobsRequest, jobs: Sequence[StoredJobs], ports: Ports) -> None:

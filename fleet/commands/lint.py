@@ -14,6 +14,7 @@ from pathlib import Path
 from fleet.errors import UsageError
 from fleet.events import Note, Sink
 from fleet.typed import Again
+from provision.quantities import counted
 from train.lint.check import lint
 from train.lint.model import Finding, Severity
 from train.script import ScriptError, check_script, imports
@@ -109,5 +110,5 @@ def _text(path: Path) -> str:
 def _counted(found: Sequence[Finding]) -> str:
     """``2 errors, 1 warning and 3 hints``."""
     counts = Counter(finding.severity for finding in found)
-    words = [f"{counts[kind]} {kind.value}{'s' if counts[kind] > 1 else ''}" for kind in Severity if counts[kind]]
+    words = [counted(counts[kind], kind.value) for kind in Severity if counts[kind]]
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from fleet.errors import UsageError
 from fleet.typed import Again, Change
 from provision.model import CloudSpec
+from provision.quantities import counted
 from train.agent.records import OnHang, Policy, Replication, RestartPolicy
 
 SHORTEST_LINK_TIMEOUT_S = 1.0
@@ -95,7 +96,7 @@ def _sizes(policy: Policy, spares: int, hosts: int, others: int) -> Iterator[tup
     workers = hosts - spares - others
     if hosts - spares < 1:
         fewer = str(hosts - 1) if hosts > 1 else None
-        yield f"--spares {spares} of {hosts} hosts leaves no worker", {"--spares": fewer}
+        yield f"--spares {spares} of {counted(hosts, 'host')} leaves no worker", {"--spares": fewer}
     if policy.min_workers > workers:
         yield (
             f"--min-workers {policy.min_workers} is more than the {workers} that the job begins with",

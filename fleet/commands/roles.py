@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fleet.errors import UsageError
 from fleet.typed import Again, Change
 from provision.names import index_of
+from provision.quantities import counted
 from train.agent.records import (
     Gpu,
     JobReport,
@@ -76,12 +77,13 @@ def _nonsense(roles: Roles, hosts: int, places: int) -> Iterator[tuple[str, str,
         ]
         wanted = roles.others + fewest
         needs = "need" if len(asked) > 1 else "needs"
-        room = f"{hosts} host{'s' if hosts > 1 else ''}"
+        room, more = counted(hosts, "host"), hosts + wanted - max(0, places)
         room += f" with {roles.tasks_per_host} tasks each" if roles.tasks_per_host > 1 else ""
         worker = " with a worker" if fewest else ""
         yield (
-            f"{' '.join(asked)}{worker} {needs} {wanted} tasks, but {room} leave room for {max(0, places)}",
-            f"start a fleet of {hosts + wanted - max(0, places)} workers, or run several tasks on each host",
+            f"{' '.join(asked)}{worker} {needs} {counted(wanted, 'task')}, but there is room for {max(0, places)} "
+            f"on {room}",
+            f"start a fleet of {counted(more, 'worker')}, or run several tasks on each host",
             {"--tasks-per-host": str(-(-(wanted + spares) // hosts))},
         )
 
@@ -135,7 +137,7 @@ def gpu_share(gpus: Sequence[Gpu], slot: int, slots: int, given: Collection[str]
         return {}
     if len(gpus) % slots:
         raise UsageError(
-            f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} cannot be split evenly among {slots} tasks of a host",
+            f"{counted(len(gpus), 'GPU')} cannot be split evenly among {slots} tasks of a host",
             hint=f"choose another --tasks-per-host, or set {GPU_VARIABLE} for all tasks with --env",
         )
     each = len(gpus) // slots

@@ -9,6 +9,7 @@ from fleet.commands.agents import newest_reports, open_some, stop_everywhere
 from fleet.errors import NotFoundError
 from fleet.events import Level, Note, Sink
 from fleet.ports import Ports
+from provision.quantities import counted
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
     killed = sum(answer.killed for answer in stopped)
     raise_failures([*unreached, *found.failed], "stop the job where it may still run")
     if running:
-        how = f"; {killed} of {len(stopped)} tasks had to be killed" if killed else ""
+        how = f"; {killed} of {counted(len(stopped), 'task')} had to be killed" if killed else ""
         sink.emit(Note(f"job {job} is stopped on all hosts{how}"))
     else:
         sink.emit(Note(f"job {job} had already ended"))

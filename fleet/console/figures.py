@@ -86,11 +86,6 @@ def of(count: int, total: int) -> str:
     return f"{count}/{total}" if total >= 0 else str(count)
 
 
-def counted(count: int, noun: str) -> str:
-    """``1 file``, ``12,000 files``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def order(name: str) -> tuple[int, str, int]:
     """Sorts tasks and hosts as people count: by type, the chief first, and worker-2 before worker-10."""
     kind, _, index = name.rpartition("-")

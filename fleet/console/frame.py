@@ -13,6 +13,7 @@ from fleet.console.columns import GAP, Column, Line, Span, choose, crop, line_le
 from fleet.console.logtext import clean
 from fleet.console.sentences import called, exit_words, result_sentence
 from fleet.console.view import STOPPED, Row, Stage, View, stragglers
+from provision.quantities import counted
 from train.agent.records import Outcome, Phase
 
 _ROWS_MIN = 3  # shown on the smallest terminal
@@ -258,5 +259,5 @@ def _detail_text(row: Row, glyphs: Glyphs) -> str:
 
 
 def _push_text(row: Row, glyphs: Glyphs) -> str:
-    text = f"{figures.size(row.sent)} of {figures.size(row.total)}, {figures.counted(row.files, 'file')}"
+    text = f"{figures.size(row.sent)} of {figures.size(row.total)}, {counted(row.files, 'file')}"
     return text if row.sent >= row.total else f"{bar(row.sent, row.total, _BAR_MIN, glyphs)}  {text}"

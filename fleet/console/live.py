@@ -14,7 +14,6 @@ from rich.segment import Segment
 from rich.text import Text
 
 from fleet.config import DEFAULT_FLEET, for_fleet
-from fleet.console import figures
 from fleet.console.backlog import Backlog, Batch
 from fleet.console.colors import paint, task_color
 from fleet.console.columns import Line
@@ -37,6 +36,7 @@ from fleet.events import (
     ResultsPulled,
     StraysDeleted,
 )
+from provision.quantities import counted
 from train.agent.records import AttemptEnded, Stalled
 
 _REFRESH_S = 0.1
@@ -296,7 +296,7 @@ class LiveSink:
         if hint:
             parts.append(hint)
         if noise and not self._flood:
-            parts.append(f"{figures.counted(noise, 'line')} of TensorFlow's start-up hidden")
+            parts.append(f"{counted(noise, 'line')} of TensorFlow's start-up hidden")
         return f" {self._glyphs.dot} ".join(parts)
 
     def _style(self, style: str) -> str:
@@ -313,4 +313,4 @@ class LiveSink:
 
 
 def _left_out(count: int, glyphs: Glyphs) -> str:
-    return f"{glyphs.mark} {figures.counted(count, 'line')} not shown; fleet logs has them all"
+    return f"{glyphs.mark} {counted(count, 'line')} not shown; fleet logs has them all"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet.console.columns import Column, Span, choose, render, table
-from fleet.console.figures import counted, fold, money, size, size_short, span
+from fleet.console.figures import fold, money, size, size_short, span
 from fleet.console.logtext import clean
 from fleet.console.sentences import plan_text
 from fleet.events import (
@@ -26,6 +26,7 @@ from fleet.events import (
     TaskPlanned,
     TriedAlone,
 )
+from provision.quantities import counted
 from train.lint.model import Finding
 
 _INDENT = "  "
@@ -196,7 +197,7 @@ def _jobs_listed(event: JobsListed) -> str:
         room = f"{size(disk.free)} of {size(disk.total)} free on the disk of {disk.host}"
         text += _filled(f"{_INDENT}{room}, its jobs take {size(disk.jobs)}")
     if len(event.disks) > len(shown):
-        text += f"{_INDENT}the other {len(event.disks) - len(shown)} hosts have more free space\n"
+        text += f"{_INDENT}more space is free on {counted(len(event.disks) - len(shown), 'other host')}\n"
     return text + _silent(event.silent)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fleet.console.figures import counted, fold, money, short_span, size, span
+from fleet.console.figures import fold, money, short_span, size, span
 from fleet.console.logtext import clean, quoted
 from fleet.events import (
     BootstrapProgress,
@@ -29,6 +29,7 @@ from fleet.events import (
     TaskPlanned,
     TaskPrepared,
 )
+from provision.quantities import counted
 from train.agent.records import AttemptEnded, Exit, JobResult, Outcome, Phase, Stalled, TaskState
 
 _SPARE = "none: a spare gets no task until another host is lost"

@@ -17,6 +17,7 @@ from fleet.console.jsonl import JsonSink
 from fleet.console.logtext import clean
 from fleet.console.sentences import called, exit_words
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
+from provision.quantities import counted
 from train.agent.cluster import endpoint
 from train.agent.disk import DISK_LOW
 from train.agent.records import Outcome, Phase
@@ -79,7 +80,7 @@ def _storage(fleet: FleetStatus) -> list[Line]:
     if not disks or not (fleet.stored or low):
         return []
     free = f"{figures.size(disks[0].disk_free)} of {figures.size(disks[0].disk_total)} free on {disks[0].name}"
-    jobs = f"{figures.counted(len(fleet.stored), 'job')}, {figures.size(sum(one.size for one in fleet.stored))}"
+    jobs = f"{counted(len(fleet.stored), 'job')}, {figures.size(sum(one.size for one in fleet.stored))}"
     lines: list[Line] = [(Span(f"{_INDENT}stored: {jobs}; {free}", "yellow" if low else ""),)]
     if len(fleet.stored) > 1:
         words = [f"{one.job} {figures.size(one.size)}" for one in fleet.stored[:_LARGEST]]
@@ -87,15 +88,14 @@ def _storage(fleet: FleetStatus) -> list[Line]:
     waiting = sum(one.pulled in ("no", "partly") for one in fleet.stored)
     if low or waiting:
         step = "fleet jobs --prune" if low else "fleet jobs"
-        words = [f"{figures.counted(waiting, 'job')} not pulled"] if waiting else []
+        words = [f"{counted(waiting, 'job')} not pulled"] if waiting else []
         lines.append((Span(f"{_INDENT}{'; '.join([*words, for_fleet(step, fleet.name)])}", "dim"),))
     return lines
 
 
 def _cause(job: JobStatus, width: int) -> list[Line]:
-    """Why the job ended so: the first cause where it is known, else what the agents say."""
-    known = job.verdict is not None and job.verdict.kind.value != "unknown"
-    reasons = [job.verdict.sentence] if job.verdict and known else job.reason.splitlines()
+    """Return why the job ended so, as `fleet train` reports it: the verdict, else what the agents report."""
+    reasons = [job.verdict.sentence] if job.verdict else job.reason.splitlines()
     room = max(1, width - len(_INDENT))
     words = [line for reason in reasons for line in textwrap.wrap(clean(reason), room, max_lines=4, placeholder=" …")]
     lines: list[Line] = [(Span(f"{_INDENT}{line}"),) for line in words[:_CAUSE_LINES]]
@@ -108,7 +108,7 @@ def _why(host: HostStatus) -> str:
 
 
 def _head(fleet: FleetStatus, now: float, width: int) -> Line:
-    left = (Span(fleet.name, "bold"), Span(f"  {fleet.provider}, {figures.counted(len(fleet.hosts), 'host')}"))
+    left = (Span(fleet.name, "bold"), Span(f"  {fleet.provider}, {counted(len(fleet.hosts), 'host')}"))
     right = []
     if fleet.created_at > 0:
         right.append(f"up {figures.span(now - fleet.created_at)}")

@@ -219,6 +219,7 @@ class _Tree:
     Attributes:
         found: What was found, by path relative to the bundle.
         skipped: Why a path cannot be uploaded, by path relative to the bundle.
+        results: Directories with results of earlier jobs, relative to the bundle; they stay on this computer.
     """
 
     def __init__(
@@ -226,6 +227,7 @@ class _Tree:
     ) -> None:
         self.found: dict[str, _Found] = {}
         self.skipped: dict[str, str] = {}
+        self.results: list[str] = []
         self._root = root
         self._state = state.resolve() if state is not None else None
         self._withheld = {os.path.realpath(path) for path in withheld}
@@ -271,7 +273,8 @@ class _Tree:
     def _left_out(self, child: os.DirEntry[str], path: str, rules: IgnoreRules, is_folder: bool) -> bool:
         if path in self._data_destinations or child.path in self._data_sources:
             return True
-        if is_folder and (Path(child.path) / RESULTS_MARK).is_dir():  # results of earlier jobs stay here
+        if is_folder and (Path(child.path) / RESULTS_MARK).is_dir():
+            self.results.append(path)
             return True
         return rules.ignores(path, child.name, is_folder)
 
@@ -387,6 +390,10 @@ def _notes(tree: _Tree) -> tuple[str, ...]:
         shown = [f"{printable(path)} ({why})" for path, why in sorted(tree.skipped.items())[:_SHOWN]]
         more = f" and {len(tree.skipped) - _SHOWN} more" if len(tree.skipped) > _SHOWN else ""
         notes.append(f"not uploaded: {', '.join(shown)}{more}")
+    if tree.results:
+        shown = [f"{printable(path)}/" for path in sorted(tree.results)[:_SHOWN]]
+        more = f" and {len(tree.results) - _SHOWN} more" if len(tree.results) > _SHOWN else ""
+        notes.append(f"not uploaded: {', '.join(shown)}{more} (results that fleet pull copied; --data uploads them)")
     if tree.size > _LARGE:
         shown = [f"{printable(name)} {readable_size(size)}" for name, size in tree.largest(_SHOWN)]
         notes.append(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from provision.allocation.nodelist import NODES_MAX, Node, NodelistError, is_node_name
+from provision.quantities import counted
 
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*(?:/\s*(\d+)\s*)?)?", re.ASCII)
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
@@ -157,7 +158,7 @@ def _malformed(expression: str, why: str, hint: str = "") -> NodelistError:
 
 def _other_number(text: str, nodes: int) -> NodelistError:
     return NodelistError(
-        f"SLURM_TASKS_PER_NODE is {_short(text)}, and SLURM_JOB_NODELIST names {nodes} nodes",
+        f"SLURM_TASKS_PER_NODE is {_short(text)}, and SLURM_JOB_NODELIST names {counted(nodes, 'node')}",
         cause="The two variables speak of different allocations",
     )
 

@@ -22,6 +22,7 @@ from provision.gce.reading import GUEST_ATTRIBUTE, host_key, our_name, zone_of, 
 from provision.gce.requests import bulk_insert, instance_name
 from provision.model import CloudSpec, FleetSpec
 from provision.provider import Progress, ProviderError
+from provision.quantities import counted
 
 _RETRIES = 3
 
@@ -133,11 +134,11 @@ def _insert(
     while (region := search.next()) is not None:
         others = [zone for zone in there.get(region.name, ()) if zone not in region.zones and not is_ai_zone(zone)]
         attempt = _Attempt(region, names, others)
-        progress(attempt.place, f"asking for {_instances(len(names))}")
+        progress(attempt.place, f"asking for {counted(len(names), 'instance')}")
         failures, zones_tried = _tried(account, spec, attempt, progress)
         if not failures:
             return
-        doing = f"make {_instances(len(names))} ({describe(cloud)})"
+        doing = f"make {counted(len(names), 'instance')} ({describe(cloud)})"
         found = diagnose(failures, project=account.api.project, place=attempt.place, doing=doing)
         progress(attempt.place, found.sentence.removeprefix(f"{attempt.place} "))
         reasons[str(attempt)] = found.sentence
@@ -159,13 +160,9 @@ def _insert(
     raise nowhere(len(names), cloud, reasons)
 
 
-def _instances(count: int) -> str:
-    return "1 instance" if count == 1 else f"{count} instances"
-
-
 def nowhere(count: int, cloud: CloudSpec, reasons: Mapping[str, str]) -> ProviderError:
     """The error that no place has `count` instances; `reasons` by the place that was tried."""
-    what = f"{_instances(count)} ({describe(cloud)})"
+    what = f"{counted(count, 'instance')} ({describe(cloud)})"
     if not reasons:
         return ProviderError(
             "capacity",
@@ -231,7 +228,9 @@ def _reconciled(
         if len(running) == len(made) or not failures:
             return []
     delete_instances(account, made, progress)
-    return failures or [Failure(code="MISSING", message=f"{len(made)} of {len(attempt.names)} instances are there")]
+    return failures or [
+        Failure(code="MISSING", message=f"{len(made)} of {counted(len(attempt.names), 'instance')} exist")
+    ]
 
 
 # --- host keys ----------------------------------------------------------------------------------------------------

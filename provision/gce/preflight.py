@@ -20,6 +20,7 @@ from provision.gce.quota import problems
 from provision.gce.reading import zone_of
 from provision.model import CloudSpec, Finding, FleetSpec, Offer, Quote
 from provision.provider import ProviderError
+from provision.quantities import counted
 
 _ALWAYS = (
     "compute.acceleratorTypes.list",
@@ -236,7 +237,7 @@ def _regional(account: Account, cloud: CloudSpec) -> str:
     room = [name for name in names if not quotas.problems(cloud, 1, name)]
     if not room and names:
         raise_told(quotas.problems(cloud, 1, names[0])[0])
-    return f"room for {describe(cloud)} in {len(room)} of {len(names)} regions"
+    return f"room for {describe(cloud)} in {len(room)} of {counted(len(names), 'region')}"
 
 
 def _address(account: Account, cloud: CloudSpec) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from provision.model import Finding
 from provision.provider import ProviderError
+from provision.quantities import counted
 from provision.static.allocated import here, read_allocation
 from provision.static.provider import StaticProvider
 
@@ -37,5 +38,5 @@ def _finding(batch: str) -> Finding:
         there = "" if shutil.which(program) else f"; there is no {program} on this computer either"
         return Finding("allocation", False, f"{error.sentence}{there}", error.next_step, error.hint)
     return Finding(
-        "allocation", True, f"job {inventory.partition(':')[2]} has {len(nodes)} nodes: {', '.join(nodes)}"
+        "allocation", True, f"job {inventory.partition(':')[2]} has {counted(len(nodes), 'node')}: {', '.join(nodes)}"
     )

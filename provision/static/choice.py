@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from provision.model import FleetSpec
 from provision.provider import ProviderError
+from provision.quantities import counted
 from provision.static.allocated import is_allocation, read_allocation
 from provision.static.entries import Entry
 from provision.static.errors import InventoryError, Place
@@ -83,7 +84,7 @@ def choose(spec: FleetSpec) -> list[Chosen]:
     if spec.workers > len(entries):
         which = f"--limit {spec.limit} selects" if spec.limit else "it has"
         raise InventoryError(
-            f"{spec.workers} workers are asked for, and {which} {len(entries)} host{'s' if len(entries) > 1 else ''}",
+            f"{counted(spec.workers, 'worker')} requested, but {which} {counted(len(entries), 'host')}",
             place=Place(inventory.path),
             hint="leave --workers out to take all of them",
             again={"--workers": None},

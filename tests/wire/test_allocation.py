@@ -471,7 +471,7 @@ def test_outside_of_an_allocation_it_is_said_what_to_type(reachable: Slurm) -> N
 
 def test_as_many_workers_as_there_are_nodes_and_no_more(reachable: Slurm) -> None:
     ran = reachable.run("salloc", "-Q", "-N2", "fleet", "up", "--provider", "slurm", "--workers", "3", code=2)
-    assert "3 workers are asked for, and it has 2 hosts" in ran.err
+    assert "3 workers requested, but it has 2 hosts" in ran.err
 
 
 def test_the_node_file_of_pbs_names_hosts_once(reachable: Slurm) -> None:

@@ -199,7 +199,7 @@ def test_mistakes_end_before_anything_is_touched(program: Program, home: Lab) ->
         (): "gpu9.invalid has no address",
         ("--limit", "none"): "none",
         ("--limit", "gpu1:gpu3"): f"'gpu1' and 'gpu3' are one: both are {first.address} on port {first.port}",
-        ("--limit", "gpu1", "--workers", "2"): "2 workers are asked for, and --limit gpu1 selects 1 host",
+        ("--limit", "gpu1", "--workers", "2"): "2 workers requested, but --limit gpu1 selects 1 host",
         ("--provider", "local"): "--inventory names hosts that exist already",
         ("--provider", "gce"): "--inventory names hosts that exist already",
         ("--spot",): "--inventory names hosts that exist already",

@@ -172,8 +172,8 @@ def test_one_role_has_a_log_of_its_own_and_unknown_ones_are_refused(fleet: Progr
     ("options", "says"),
     [
         ("--ps 1", "--ps 1 needs --chief"),
-        ("--chief --ps 3", "--chief --ps 3 with a worker need 5 tasks, but 4 hosts leave room for 4"),
-        ("--chief --ps 2 --spares 1 --restarts 1", "leave room for 3"),
+        ("--chief --ps 3", "--chief --ps 3 with a worker need 5 tasks, but there is room for 4 on 4 hosts"),
+        ("--chief --ps 2 --spares 1 --restarts 1", "there is room for 3"),
         ("--chief --ps 1 --min-workers 3 --restarts 1", "more than the 2 that the job begins with"),
         ("--evaluator --spares 3 --restarts 1", "--evaluator with a worker needs 2 tasks"),
     ],

@@ -63,11 +63,11 @@ def test_what_is_not_refused_is_a_cluster_with_a_chief_or_a_first_worker(
     ("roles", "hosts", "says", "change"),
     [
         (Roles(ps=2), 4, "--ps 2 needs --chief", {"--chief": True}),
-        (ALL, 3, "--chief --ps 2 --evaluator with a worker need 5 tasks, but 3 hosts leave room for 3",
+        (ALL, 3, "--chief --ps 2 --evaluator with a worker need 5 tasks, but there is room for 3 on 3 hosts",
          {"--tasks-per-host": "2"}),
-        (Roles(evaluator=True), 1, "--evaluator with a worker needs 2 tasks, but 1 host leave room for 1",
+        (Roles(evaluator=True), 1, "--evaluator with a worker needs 2 tasks, but there is room for 1 on 1 host",
          {"--tasks-per-host": "2"}),
-        (Roles(chief=True, ps=4, tasks_per_host=2), 2, "2 hosts with 2 tasks each leave room for 4",
+        (Roles(chief=True, ps=4, tasks_per_host=2), 2, "room for 4 on 2 hosts with 2 tasks each",
          {"--tasks-per-host": "3"}),
     ],
 )  # fmt: skip

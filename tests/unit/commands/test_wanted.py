@@ -67,6 +67,7 @@ def test_a_gpu_fleet_in_full() -> None:
             gpu="nvidia-tesla-t4",
             gpus=2,
             image=GPU_IMAGE,
+            disk_type="pd-balanced",
         ),
     )
 
@@ -74,7 +75,7 @@ def test_a_gpu_fleet_in_full() -> None:
 def test_a_fleet_without_gpus_gets_tensorflow_without_them() -> None:
     spec = asked(Settings(provider="gce"))
     assert spec.packages == PACKAGES
-    assert spec.cloud == CloudSpec(machine_type="n1-standard-4", image=CPU_IMAGE)
+    assert spec.cloud == CloudSpec(machine_type="n1-standard-4", image=CPU_IMAGE, disk_type="pd-balanced")
 
 
 @pytest.mark.parametrize(

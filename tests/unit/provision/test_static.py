@@ -235,9 +235,9 @@ def test_a_problem_is_told_with_its_line(files: Files, lines: list[str], sentenc
 
 
 def test_more_workers_than_hosts(files: Files) -> None:
-    with pytest.raises(ProviderError, match=r"^hosts.ini: 3 workers are asked for, and it has 2 hosts$"):
+    with pytest.raises(ProviderError, match=r"^hosts.ini: 3 workers requested, but it has 2 hosts$"):
         files.provider.check(files.spec("gpu1", "gpu2", workers=3))
-    with pytest.raises(ProviderError, match=r"2 workers are asked for, and --limit gpu2 selects 1 host$"):
+    with pytest.raises(ProviderError, match=r"2 workers requested, but --limit gpu2 selects 1 host$"):
         files.provider.check(files.spec("gpu1", "gpu2", limit="gpu2"))
 
 

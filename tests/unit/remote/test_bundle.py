@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ from fleet.errors import UsageError
 from fleet.remote import bundle as bundle_module
 from fleet.remote import hashes
 from fleet.remote.bundle import Bundle, DataSource, compress, parse_data, scan
+from fleet.target import Target
 from train.agent.records import Entry, EntryKind
 from train.agent.store import check_entries
 
@@ -455,3 +457,26 @@ def test_the_keys_of_fleets_never_go_along(root: Path) -> None:
         "all/task.py",
         "task.py",
     ]
+
+
+def test_a_directory_that_fleet_pull_made_is_not_uploaded(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "task.py").write_text("")
+    with Target(work / "results" / "j", "j") as target:
+        target.finish()
+    scanned = scan(work, None, (), tmp_path / "cache")
+    assert [entry.path for entry in scanned.entries] == ["task.py"]
+    assert scanned.notes == ("not uploaded: results/ (results that fleet pull copied; --data uploads them)",)
+    shutil.rmtree(work / "results" / "j")
+    assert [entry.path for entry in scan(work, None, (), tmp_path / "cache").entries] == ["task.py"]
+
+
+def test_a_directory_of_the_user_goes_along_without_the_results_in_it(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "mine").write_text("")
+    with Target(tmp_path / "results" / "j", "j") as target:
+        target.finish()
+    scanned = scan(tmp_path, None, (), tmp_path.parent / "cache")
+    assert [entry.path for entry in scanned.entries] == ["results/mine"]
+    assert scanned.notes == ("not uploaded: results/j/ (results that fleet pull copied; --data uploads them)",)

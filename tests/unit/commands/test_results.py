@@ -1,0 +1,45 @@
+"""What `fleet down`, `fleet jobs` and `fleet status` report of results that are on the hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fleet.commands.results import survey_of
+from fleet.remote.results import Store
+from fleet.state import FleetFolder
+from fleet.state import Store as StateStore
+from provision.model import Host
+from train.agent.records import Area, AreaUse, DiskSpace, StoredJob
+
+LOGS, MODEL = AreaUse(Area.LOGS, "/h/j", 1, 10), AreaUse(Area.MODEL, "/h/j/model", 1, 100)
+
+
+def stored(folder: FleetFolder, *areas: list[AreaUse]) -> str:
+    """How much of a job was pulled, whose tasks left these results."""
+    found = [
+        (
+            Host(f"worker-{rank}", "127.0.0.1", 22, "u", "", "", ""),
+            Store((StoredJob("j", f"worker-{rank}", "", "/h/j", 10, f"print-{rank}", uses),), DiskSpace("/h", 1, 2)),
+        )
+        for rank, uses in enumerate(areas)
+    ]
+    return survey_of(found, folder, {}).jobs[0].summary().pulled
+
+
+def test_a_job_of_which_nothing_was_pulled_is_not_partly_pulled(tmp_path: Path) -> None:
+    folder = StateStore(tmp_path).fleet("demo")
+    folder.create()
+    assert stored(folder, [LOGS, MODEL], [LOGS]) == "no"
+    folder.note_results("j", log_shown=True)  # the log of worker-1 is all that it has
+    assert stored(folder, [LOGS, MODEL], [LOGS]) == "no"
+
+
+def test_a_job_is_partly_pulled_if_some_tasks_were(tmp_path: Path) -> None:
+    folder = StateStore(tmp_path / "state").fleet("demo")
+    folder.create()
+    (tmp_path / "results" / ".fleet-results").mkdir(parents=True)
+    (tmp_path / "results" / ".fleet-results" / "manifest").touch()
+    folder.note_results("j", directory=str(tmp_path / "results"), tasks={"worker-0/worker-0": "print-0"})
+    assert stored(folder, [LOGS, MODEL], [LOGS, MODEL]) == "partly"
+    folder.note_results("j", tasks={"worker-1/worker-1": "print-1"}, log_shown=True)
+    assert stored(folder, [LOGS, MODEL], [LOGS, MODEL], [LOGS]) == "yes"
