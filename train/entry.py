@@ -16,6 +16,17 @@ from train.script import ScriptError, check_file, check_script, imports, parse
 
 _R = (".R", ".r")
 _PYTHONS = ("python", "python3")
+_HARMLESS = (
+    "-u",
+    "-B",
+    "-O",
+    "-OO",
+    "-b",
+    "-q",
+    "-v",
+    "-d",
+    "-s",
+)  # options that do not change where modules are found
 _MAIN = "__main__.py"
 _TEXT_MAX = 1 << 18  # bytes of a file in which names of others are looked for
 _SCRIPT_NAMES = re.compile(r"[\w./+-]+\.py\b")
@@ -60,6 +71,13 @@ class EntryPoint:
     @property
     def _of_python(self) -> bool:
         return self.kind in (Kind.SCRIPT, Kind.MODULE) or (self.kind is Kind.COMMAND and self.words[0] in _PYTHONS)
+
+    @property
+    def first(self) -> tuple[Path, bool] | None:
+        """The Python file of the folder that runs first, and whether as a module; None: another program does."""
+        if self.kind in (Kind.SCRIPT, Kind.MODULE):
+            return (self.file, self.kind is Kind.MODULE) if self.file is not None else None
+        return _first_of_python(self.words[1:], self.workdir) if self._of_python else None
 
     def command(self, python: str, arguments: Sequence[str] = ()) -> list[str]:
         """The command of a task.
@@ -299,11 +317,31 @@ def _named(words: Sequence[str], folder: Path) -> Iterator[tuple[Path, bool]]:
             if path.is_file() and path.resolve().is_relative_to(folder):
                 yield path, False
         for name in _MODULE_NAMES.findall(text):
-            place = folder.joinpath(*name.split("."))
-            for path in (place / _MAIN, place.with_name(place.name + ".py")):
+            for path in _module_places(name, folder):
                 if path.is_file():
                     yield path, True
                     break
+
+
+def _first_of_python(words: Sequence[str], folder: Path) -> tuple[Path, bool] | None:
+    """Return the file of `folder` that Python runs with these words, and whether as a module; None: unknown."""
+    waiting = iter(words)
+    for word in waiting:
+        if word == "-m":
+            return next(((path, True) for path in _module_places(next(waiting, ""), folder) if path.is_file()), None)
+        if word in ("-X", "-W"):
+            next(waiting, None)
+        elif word not in _HARMLESS:
+            path = folder / word
+            inside = path.is_file() and path.resolve().is_relative_to(folder)
+            return (path, False) if inside and not word.startswith("-") else None
+    return None
+
+
+def _module_places(name: str, folder: Path) -> tuple[Path, Path]:
+    """Return where the file of a module may be that is run: of a package, or of a plain module."""
+    place = folder.joinpath(*name.split("."))
+    return place / _MAIN, place.with_name(f"{place.name}.py")
 
 
 def _texts(words: Sequence[str], folder: Path) -> Iterator[str]:

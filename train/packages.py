@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from train.dotted import uses
-from train.entry import EntryPoint, Kind
+from train.entry import EntryPoint
 from train.requirements import distribution_of
 from train.script import ScriptError, imported_files, parse
 
@@ -60,7 +60,7 @@ def needed(entry: EntryPoint, pushed: Collection[str] = (), python_path: str = "
         pushed: Paths of the files that are pushed.
         python_path: PYTHONPATH of the job.
     """
-    if entry.file is None or entry.kind not in (Kind.SCRIPT, Kind.MODULE):
+    if entry.first is None:
         return Imports()
     reading = _Reading(entry)
     reading.read()
@@ -116,10 +116,11 @@ class _Reading:
 
     def read(self) -> None:
         """Read all that runs at once."""
-        entry, file = self._entry, self._entry.file
-        assert file is not None  # noqa: S101 - checked by the caller
-        roots = [entry.workdir] if entry.kind is Kind.MODULE else [file.parent, entry.workdir]
-        first = entry.sources() if entry.kind is Kind.MODULE else []
+        entry = self._entry
+        assert entry.first is not None  # noqa: S101 - checked by the caller
+        file, module = entry.first
+        roots = [entry.workdir] if module else [file.parent, entry.workdir]
+        first = entry.sources() if module else []
         packages = [path for path in first if path.name == "__init__.py" and path.parent in file.parents]
         waiting = [file, *packages]
         known = {os.path.realpath(path) for path in waiting}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from fleet.commands.agents import ask_each, opened
@@ -302,6 +304,14 @@ def agreement_of(reports: Sequence[JobReport]) -> Agreement:
     return found
 
 
+_INTERPRETER = re.compile(r"python[0-9.]*|Rscript", re.ASCII)
+
+
 def script_of(report: JobReport) -> str:
-    """The script of a job: what follows the interpreter."""
-    return report.command[1] if len(report.command) > 1 else ""
+    """Return what a job runs, without interpreter and arguments: ``task.py``, ``-m pkg.task``, ``bash run.sh``."""
+    first, *words = report.command or [""]
+    if not _INTERPRETER.fullmatch(PurePath(first).name):
+        return " ".join([first, *(words[:1] if words and not words[0].startswith("-") else [])])
+    while len(words) > 1 and words[0].startswith("-") and words[0] not in ("-m", "-c"):
+        words = words[2 if words[0] in ("-X", "-W") else 1 :]
+    return " ".join(words[: 2 if words[:1] == ["-m"] else 1])

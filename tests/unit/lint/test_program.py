@@ -23,6 +23,9 @@ def rules(source: str) -> list[str]:
         ("def input(text):\n    return 1\ninput('x')\n", []),
         ("from helpers import *\nraw_input = 1\n", []),
         ("data.input('x')\n", []),
+        ("import sys\ntext = sys.stdin.read()\n", ["MW701 warning"]),
+        ("import sys\nif sys.argv[1:]:\n    print(sys.stdin.readline())\n", ["MW701 warning"]),
+        ("import sys\nsys.stdout.write('x')\nstdin = open('x').read()\n", []),
     ],
 )
 def test_questions(piece: str, expected: list[str]) -> None:

@@ -293,3 +293,23 @@ SIMPLE = "resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec)\
 def test_parameter_servers_need_a_chief(source: str, servers: bool | None, expected: list[str]) -> None:
     found = lint({"task.py": source}, "task.py", workers=2, servers=servers)
     assert [item.severity.value for item in found if item.rule == "MW108"] == expected
+
+
+# --- MW109: Slurm --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("r = tf.distribute.cluster_resolver.SlurmClusterResolver()\n", ["MW109 warning 3"]),
+        ("r = tf.distribute.cluster_resolver.SlurmClusterResolver(port_base=12345)\n", ["MW109 warning 3"]),
+        (
+            "if 'SLURM_JOB_ID' in os.environ:\n    r = tf.distribute.cluster_resolver.SlurmClusterResolver()\n",
+            [],
+        ),
+        ("try:\n    r = tf.distribute.cluster_resolver.SlurmClusterResolver()\nexcept RuntimeError:\n    pass\n", []),
+        ("r = mine.SlurmClusterResolver()\n", []),
+    ],
+)
+def test_a_cluster_from_slurm_is_not_that_of_the_job(source: str, expected: list[str]) -> None:
+    assert [one for one in told(TF + source) if one.startswith("MW109")] == expected

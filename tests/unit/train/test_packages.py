@@ -115,4 +115,28 @@ def test_only_known_packages_are_to_be_installed(tmp_path: Path) -> None:
 def test_other_programs_need_nothing_that_is_known(tmp_path: Path) -> None:
     write(tmp_path, {"task.R": "library(keras)\n", "task.py": "import x\n"})
     assert needed(find_entry(str(tmp_path / "task.R"), "", (), "")).places == {}
-    assert needed(find_entry("", "", ("python", "task.py"), str(tmp_path))).places == {}
+    assert needed(find_entry("", "", ("bash", "-c", "python task.py"), str(tmp_path))).places == {}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("python", "task.py"),
+        ("python3", "-u", "-X", "dev", "task.py", "--epochs", "3"),
+        ("python", "-m", "task"),
+        ("python", "-m", "pkg"),
+    ],
+)
+def test_a_command_of_python_needs_what_its_script_imports(tmp_path: Path, words: tuple[str, ...]) -> None:
+    source = "import pandas\nimport tensorflow as tf\ntf.keras.callbacks.TensorBoard('logs')\n"
+    write(tmp_path, {"task.py": source, "pkg/__init__.py": "", "pkg/__main__.py": source})
+    found = needed(find_entry("", "", words, str(tmp_path))).places
+    assert {"pandas", "tensorflow", "tensorboard"} <= found.keys()
+
+
+@pytest.mark.parametrize("words", [("python", "-c", "import x"), ("python", "-I", "task.py"), ("python", "none.py")])
+def test_a_command_of_python_without_a_known_script_needs_nothing_that_is_known(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    write(tmp_path, {"task.py": "import pandas\n"})
+    assert needed(find_entry("", "", words, str(tmp_path))).places == {}

@@ -36,3 +36,23 @@ def test_any_keras_will_do(text: str) -> None:
 def test_comments_and_strings_are_told_apart() -> None:
     assert needs_of_r(FIT.replace("library(tensorflow)", 'library(tensorflow); x <- "#"'), "t").verdict is Verdict.FIT
     assert not needs_of_r("# library(tensorflow)\ncat('hello')\n", "t").tensorflow
+
+
+@pytest.mark.parametrize(
+    ("text", "backends"),
+    [
+        ('library(keras3)\nuse_backend("jax")\n', ("jax",)),
+        ("keras3::use_backend( backend = 'torch' )\n", ("torch",)),
+        ('Sys.setenv(KERAS_BACKEND = "jax")\nlibrary(keras3)\n', ("jax",)),
+        ("library(keras3)\nuse_backend(chosen)\n", ("",)),
+        ("library(keras3)\n# use_backend('jax')\n", ()),
+    ],
+)
+def test_the_backend_of_keras_3_decides_whether_tensorflow_is_needed(text: str, backends: tuple[str, ...]) -> None:
+    need = needs_of_r(text, "task.R")
+    assert (need.only_keras, need.backends) == (True, backends)
+
+
+def test_a_script_that_uses_tensorflow_itself_needs_it_whatever_the_backend() -> None:
+    for text in ("library(tensorflow)", "x <- tensorflow::tf", "tf$constant(1)"):
+        assert not needs_of_r(f'library(keras3)\nuse_backend("jax")\n{text}\n', "t").only_keras

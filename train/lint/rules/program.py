@@ -8,6 +8,7 @@ from train.lint.model import Severity
 from train.lint.subject import Found, Subject, severity, shown
 from train.lint.values import Call, Const, Made, Value, text
 
+_STDIN = ("sys.stdin.read", "sys.stdin.readline", "sys.stdin.readlines", "sys.stdin.buffer.read", "fileinput.input")
 _ASKS = ("builtins.input", "builtins.breakpoint", "pdb.set_trace", "ipdb.set_trace", "getpass.getpass")
 
 
@@ -21,6 +22,14 @@ def _asks(subject: Subject) -> Iterator[Found]:
                 f"the script asks somebody ({shown(call.name)})",
                 "a task has no terminal: it fails with an EOFError, or nobody answers",
                 "take it from an argument, fleet train task.py -- --name value, or a variable, fleet train --env",
+            )
+        elif call.name in _STDIN:
+            yield Found(
+                call.place,
+                Severity.WARNING,
+                f"the script reads standard input ({shown(call.name)})",
+                "the standard input of a task is empty: the script gets no data",
+                "read it from a file beside the script, which fleet train uploads, or from --data FILE",
             )
 
 

@@ -182,6 +182,22 @@ def _writes_cluster(subject: Subject) -> Iterator[Found]:
             )
 
 
+def _slurm(subject: Subject) -> Iterator[Found]:
+    """MW109."""
+    for call in subject.calls("SlurmClusterResolver"):
+        if call.name.startswith("tensorflow.distribute.") and not any(
+            guard.marks & Mark.GIVEN or guard.kind == "try" for guard in call.guards
+        ):
+            yield Found(
+                call.place,
+                severity(call, Severity.WARNING),
+                "SlurmClusterResolver takes the cluster from the variables of srun",
+                "without srun it fails with RuntimeError (... not found in environment), and its ports are not those "
+                "that were checked before the start",
+                "leave cluster_resolver out: the strategy then takes the cluster from TF_CONFIG, also under Slurm",
+            )
+
+
 def _nccl(subject: Subject) -> Iterator[Found]:
     """MW105."""
     if subject.gpus != 0:
@@ -271,4 +287,5 @@ RULES: dict[str, Callable[[Subject], Iterator[Found]]] = {
     "MW106": _late_settings,
     "MW107": _no_servers,
     "MW108": _no_chief,
+    "MW109": _slurm,
 }
