@@ -32,7 +32,7 @@ def main() -> int:
     sys.meta_path.insert(0, _OwnPackages())
     what = "interrupted; nothing was started"
     try:
-        from fleet.cli import run
+        from fleet.cli.app import run
 
         what = "interrupted"
         code = run(sys.argv[1:])

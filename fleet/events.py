@@ -1,7 +1,7 @@
 """What happens during a command, as frozen objects; consoles and JSON lines are made of these alone.
 
 What the agents report is passed on as it is: TaskState, AttemptEnded, Stalled, Progress, Usage and JobResult of
-train.agent.records. So is what the linter found in a script: Finding of train.lint.model.
+train.agent.protocol.records. So is what the linter found in a script: Finding of train.lint.model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Protocol
 
 from provision.model import Offer
-from train.agent.records import AttemptEnded, JobResult, Member, Progress, Stalled, TaskState, Usage
+from train.agent.protocol.records import AttemptEnded, JobResult, Member, Progress, Stalled, TaskState, Usage
 from train.lint.model import Finding
 
 

@@ -61,7 +61,7 @@ def provider(name: str, store: Store, cloud: CloudSpec | None = None, *, keep: b
 
         return StaticProvider(store.static)
     if name in BATCH_SYSTEMS:
-        from provision.static.batch import AllocationProvider
+        from provision.allocation.provider import AllocationProvider
 
         return AllocationProvider(name, store.static / name)
     raise UsageError(

@@ -39,7 +39,7 @@ from provision.keys import fingerprint, generate_ed25519, public_key
 from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
 from provision.private import make_directory
-from train.agent.paths import SLOT_PREFIX
+from train.agent.files.paths import SLOT_PREFIX
 
 LOCK_WAIT_S = 5.0
 _LOCK_POLL_S = 0.05

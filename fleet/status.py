@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from train.agent.records import Exit, Outcome, Phase
+from train.agent.protocol.records import Exit, Outcome, Phase
 
 if TYPE_CHECKING:
     from train.diagnosis import Verdict

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from train.agent.errors import ClientGoneError
-from train.agent.records import Hello, MalformedRecordError, Record
-from train.agent.wire import Channel
+from train.agent.protocol.channel import Channel
+from train.agent.protocol.errors import ClientGoneError
+from train.agent.protocol.records import Hello, MalformedRecordError, Record
 
 START_S = 30.0
 _END_S = 5.0
 # What a batch system sends to all processes of a job alike must not end the one that stops the job in order.
 _SHELL = """trap '' INT TERM HUP; exec "$@" """
-_MAIN = "import sys; sys.path.append(sys.argv.pop(1)); from train.agent.serve import main; main()"
+_MAIN = "import sys; sys.path.append(sys.argv.pop(1)); from train.agent.requests.serve import main; main()"
 
 
 class LocalAgentError(Exception):

@@ -5,7 +5,7 @@ What goes over the channel of that command:
 1. The host's first line is the agent's Hello, or ``want-agent`` where it does not have this agent yet. Then the
    client writes the number of bytes in decimal, a newline, and the archive; Hello comes after that.
 2. Or it is the last one: ``python-too-old 3.8.1`` (exit code 3), or ``bootstrap-failed REASON`` (exit code 4).
-3. Then the conversation of train.agent.records.
+3. Then the conversation of train.agent.protocol.records.
 
 The bootstrap reads not one byte more than that from stdin.
 """
@@ -26,7 +26,7 @@ TOO_OLD = b"python-too-old"
 FAILED = b"bootstrap-failed"
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_MAIN = b"from train.agent.serve import main\n\nmain()\n"
+_MAIN = b"from train.agent.requests.serve import main\n\nmain()\n"
 
 # Every version of Python 3 can read it. It has no single quotes, backslashes or exclamation marks, so that any login
 # shell passes it on as it is, fish and csh included.
@@ -70,7 +70,7 @@ def unpack():
     try:
         os.umask(0o077)
         sys.path.insert(0, archive)
-        from train.agent.unpack import unpack
+        from train.agent.files.unpack import unpack
         unpack(archive, name)
     finally:
         os._exit(0)
@@ -92,7 +92,7 @@ try:
     sys.path.insert(0, name if os.path.isdir(name) else archive)
 except (OSError, ValueError) as error:
     end("bootstrap-failed " + str(error), 4)
-from train.agent.serve import main
+from train.agent.requests.serve import main
 main()
 """
 
@@ -114,8 +114,8 @@ def build_agent() -> AgentArchive:
     """Pack the agent of this program; the same sources always make the same bytes."""
     train = Path(__file__).parent
     sources = {"__main__.py": _MAIN, "train/__init__.py": (train / "__init__.py").read_bytes()}
-    for path in (train / "agent").glob("*.py"):
-        sources[f"train/agent/{path.name}"] = path.read_bytes()
+    for path in (train / "agent").rglob("*.py"):
+        sources[path.relative_to(train.parent).as_posix()] = path.read_bytes()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name in sorted(sources):

@@ -17,18 +17,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.commands.evidence import Evidence
-from fleet.commands.follow import Ended, outcome_or_raise
-from fleet.commands.outputs import Copies, Folders, mark, tidy
-from fleet.commands.policy import check_policy, most_attempts
-from fleet.commands.seat import Seat, collected
-from fleet.commands.train import job_id
 from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
 from fleet.events import JobStarted, Level, Note, Sink
+from fleet.jobs.evidence import Evidence
+from fleet.jobs.follow import Ended, outcome_or_raise
+from fleet.jobs.ids import job_id
+from fleet.jobs.local import Seat, collected
+from fleet.jobs.outputs import Copies, Folders, mark, tidy
+from fleet.jobs.policy import check_policy, most_attempts
 from fleet.providers import translated
-from provision.allocation.launch import Given, Launch, find_launch
-from train.agent.processes import boot_id
-from train.agent.records import (
+from provision.allocation.ranks import Given, Launch, find_launch
+from train.agent.host.processes import boot_id
+from train.agent.protocol.records import (
     Commit,
     JobResult,
     Outcome,
@@ -39,12 +39,12 @@ from train.agent.records import (
     build,
     to_dict,
 )
-from train.keras import Choice, KerasError, choose, needs_legacy, versions_of, with_adaptations
 from train.local import LocalAgent, LocalAgentError
 from train.rendezvous.address import LOOPBACK, own_address
 from train.rendezvous.meeting import AbandonedError, Meeting, MeetingError, Party, Value
 from train.rendezvous.tcp import SECRET_VARIABLE
-from train.script import ScriptError, check_script, imports
+from train.script.keras import Choice, KerasError, choose, needs_legacy, versions_of, with_adaptations
+from train.script.source import ScriptError, check_script, imports
 
 DEFAULT_WAIT_S = 60.0
 _PREPARED_S = 150.0

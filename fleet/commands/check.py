@@ -9,9 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fleet.commands.access import Access
-from fleet.commands.agents import ask_each, fleet_opened, open_agents
-from fleet.commands.program import (
+from fleet.config import for_fleet
+from fleet.errors import NotReadyError, UsageError
+from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, TriedAlone
+from fleet.fleets.access import Access
+from fleet.fleets.agents import ask_each, fleet_opened, open_agents
+from fleet.jobs.ids import job_id
+from fleet.jobs.program import (
     Found,
     Program,
     Terms,
@@ -24,18 +28,14 @@ from fleet.commands.program import (
     missing_imports,
     script_findings,
 )
-from fleet.commands.train import job_id
-from fleet.config import for_fleet
-from fleet.errors import NotReadyError, UsageError
-from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, TriedAlone
 from fleet.ports import Ports
 from fleet.state import FleetRecord
 from fleet.typed import Again
-from train.agent.adapt import KERAS, VARIABLE
-from train.agent.gate import Facts, verdict
-from train.agent.records import BootstrapStep, Exit, Member, Prepare, Prepared, Trial, Tried
-from train.keras import Choice, versions_of
+from train.agent.gang.readiness import Facts, verdict
+from train.agent.host.adaptations import KERAS, VARIABLE
+from train.agent.protocol.records import BootstrapStep, Exit, Member, Prepare, Prepared, Trial, Tried
 from train.lint.model import Finding, Severity
+from train.script.keras import Choice, versions_of
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel

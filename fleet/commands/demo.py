@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.commands import down, pull, train, up
-from fleet.commands.wanted import UpRequest
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Note, Sink
+from fleet.fleets.resolution import UpRequest
 from fleet.ports import Ports
 from fleet.settings import Settings
 

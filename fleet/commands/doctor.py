@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fleet.commands.wanted import cloud_of
 from fleet.errors import CredentialsError, FleetError, NotReadyError
 from fleet.events import Checked, Sink
+from fleet.fleets.resolution import cloud_of
 from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.settings import Settings

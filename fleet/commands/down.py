@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from fleet.commands.access import Access
-from fleet.commands.leave import leave, lent, untold
-from fleet.commands.reach import progress_to
-from fleet.commands.results import StoredJobs, places, survey
 from fleet.errors import CancelledError, FleetError, UsageError
 from fleet.events import FleetDown, Note, ResultsAtRisk, Sink
+from fleet.fleets.access import Access
+from fleet.fleets.connect import progress_to
+from fleet.fleets.release import leave, lent, untold
+from fleet.jobs.results import StoredJobs, places, survey
 from fleet.ports import Ports
 from fleet.providers import LENDERS, translated
 from fleet.state import FleetFolder, FleetRecord, cost_usd, slots
@@ -34,22 +34,6 @@ class DownSummary:
 
     fleet: str
     deleted: tuple[str, ...]
-
-
-def delete_instances(instances: Sequence[Instance], folder: FleetFolder, provider: Provider, sink: Sink) -> list[str]:
-    """Delete `instances`, the intent written before; list again.
-
-    Returns:
-        Names of those that are still there.
-    """
-    if not instances:
-        return []
-    if folder.exists():
-        folder.intend("delete", instances=[[item.name, item.id] for item in instances])
-    gone = {item.id for item in instances}
-    with translated():
-        provider.delete(instances, progress_to(sink, "deleted"))
-        return [item.name for item in provider.list(instances[0].fleet) if item.id in gone]
 
 
 def run(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet.commands.access import Access
-from fleet.commands.agents import fleet_opened, running_job
-from fleet.commands.reach import BOOTED, progress_to, reach
 from fleet.errors import CancelledError, NotReadyError, UsageError
 from fleet.events import Sink
+from fleet.fleets.access import Access
+from fleet.fleets.agents import fleet_opened, running_job
+from fleet.fleets.connect import BOOTED, progress_to, reach
 from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord, with_hosts

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from fleet.commands.leave import leave, lent
 from fleet.config import caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, UsageError
 from fleet.events import InstanceChanged, Note, Sink, Stray, StraysDeleted, StraysFound
+from fleet.fleets.release import leave, lent
 from fleet.ports import Ports
 from fleet.providers import LENDERS, translated
 from fleet.settings import Settings

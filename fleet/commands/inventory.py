@@ -26,7 +26,7 @@ def run(request: InventoryRequest, ports: Ports) -> str:
         NotFoundError: there is no such fleet.
         UsageError: a path of it has no place in such a file.
     """
-    from provision.static.export import export
+    from provision.inventory.export import export
 
     folder, record = ports.store.need(request.fleet)
     try:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fleet.commands.access import Access
-from fleet.commands.agents import ask_each, open_some
-from fleet.commands.results import StoredJobs, Survey, ask_stores, survey_of
 from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.events import JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
+from fleet.fleets.access import Access
+from fleet.fleets.agents import ask_each, open_some
+from fleet.jobs.results import StoredJobs, Survey, ask_stores, survey_of
 from fleet.ports import Ports
 from provision.quantities import counted
-from train.agent.records import JobsPruned
+from train.agent.protocol.records import JobsPruned
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fleet.typed import Again
 from provision.quantities import counted
 from train.lint.check import lint
 from train.lint.model import Finding, Severity
-from train.script import ScriptError, check_script, imports
+from train.script.source import ScriptError, check_script, imports
 
 
 @dataclass(frozen=True)

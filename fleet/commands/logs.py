@@ -7,22 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fleet.commands.access import Access
-from fleet.commands.agents import fleet_opened, newest_reports, open_some
-from fleet.commands.agreement import description, latest_attempt
-from fleet.commands.follow import Followed, follow, outcome_or_raise
-from fleet.commands.mend import missing_seats
-from fleet.commands.policy import SPOT_HOST_TIMEOUT_S
-from fleet.commands.repair import Rented, mend, mending
-from fleet.commands.results import report_results, script_of
-from fleet.commands.roles import Names, names_of
-from fleet.errors import NotFoundError, UsageError
+from fleet.errors import NotFoundError
 from fleet.events import JobStarted, Level, Note, Sink
+from fleet.fleets.access import Access
+from fleet.fleets.agents import fleet_opened, newest_reports, open_some
+from fleet.fleets.agreement import description, latest_attempt
+from fleet.fleets.rejoin import missing_seats
+from fleet.fleets.repair import Rented, mend, mending
+from fleet.jobs.follow import Followed, follow, outcome_or_raise
+from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
+from fleet.jobs.results import report_results, script_of
+from fleet.jobs.tasks import Names, names_of, worker_name
 from fleet.ports import Ports
 from fleet.state import FleetRecord
-from train.agent.cluster import parse_task
-from train.agent.records import JobReport, JobResult
-from train.agent.roles import role_rank
+from train.agent.gang.assignment import role_rank
+from train.agent.protocol.records import JobReport, JobResult
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
@@ -38,23 +37,6 @@ class LogsRequest:
     lines: int | None = None
     worker: str = "all"
     job: str = ""
-
-
-def worker_name(worker: str) -> str:
-    """The task that ``1``, ``worker-1`` or ``ps-0`` means; empty for ``all``.
-
-    Raises:
-        UsageError: it is no task.
-    """
-    if worker == "all":
-        return ""
-    try:
-        kind, index = ("worker", int(worker)) if worker.isascii() and worker.isdigit() else parse_task(worker)
-    except ValueError:
-        raise UsageError(
-            f"--worker {worker} is not a task", hint="tasks are named as 0, worker-0, or ps-0; all shows all of them"
-        ) from None
-    return f"{kind}-{index}"
 
 
 def _hosts_of(name: str, record: FleetRecord, names: Names) -> list[str]:

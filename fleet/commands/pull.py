@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from fleet.commands.access import Access
-from fleet.commands.agents import ask_each, fleet_opened, open_some
-from fleet.commands.logs import worker_name
-from fleet.commands.results import StoredJobs, StoredTask, ask_stores, survey_of
 from fleet.config import for_fleet
 from fleet.errors import FleetError, NotFoundError, NotReadyError
 from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
-from fleet.layout import Item, Layout, Listed, lay_out
+from fleet.fleets.access import Access
+from fleet.fleets.agents import ask_each, fleet_opened, open_some
+from fleet.jobs.results import StoredJobs, StoredTask, ask_stores, survey_of
+from fleet.jobs.tasks import worker_name
 from fleet.ports import Ports
+from fleet.results.layout import Item, Layout, Listed, lay_out
+from fleet.results.target import Part, Target
 from fleet.state import FleetFolder
-from fleet.target import Part, Target
-from train.agent.records import FilePart
+from train.agent.protocol.records import FilePart
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel

@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fleet.commands.access import Access
-from fleet.commands.agents import ask_each, opened
-from fleet.commands.agreement import description, latest_attempt, newer_jobs, newest_job
-from fleet.commands.alone import alone_warning
-from fleet.commands.results import (
+from fleet.config import for_fleet
+from fleet.errors import DamagedStateError, FleetError, NotFoundError
+from fleet.events import DiskUse
+from fleet.fleets.access import Access
+from fleet.fleets.agents import ask_each, opened
+from fleet.fleets.agreement import description, latest_attempt, newer_jobs, newest_job
+from fleet.jobs.alone import alone_warning
+from fleet.jobs.results import (
     StoredJobs,
     Survey,
     agreement_of,
@@ -22,17 +25,14 @@ from fleet.commands.results import (
     survey,
     survey_of,
 )
-from fleet.commands.roles import Names, names_of
-from fleet.config import for_fleet
-from fleet.errors import DamagedStateError, FleetError, NotFoundError
-from fleet.events import DiskUse
+from fleet.jobs.tasks import Names, names_of
 from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from provision.model import Host
-from train.agent.records import Follow, Inspect, JobReport, JobResult, Outcome, Phase, Progress, Record
-from train.agent.roles import role_rank
+from train.agent.gang.assignment import role_rank
+from train.agent.protocol.records import Follow, Inspect, JobReport, JobResult, Outcome, Phase, Progress, Record
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
@@ -176,7 +176,7 @@ def _with_disk(host: HostStatus, disks: Sequence[DiskUse]) -> HostStatus:
 
 def _verdict(reports: dict[str, JobReport], channels: Sequence[AgentChannel]) -> Verdict | None:
     """The first cause of how a job ended, from the beginning and the end of each log of its last attempt."""
-    from fleet.commands.evidence import Evidence
+    from fleet.jobs.evidence import Evidence
     from fleet.remote.job import follow
     from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
 

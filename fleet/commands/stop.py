@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet.commands.access import Access
-from fleet.commands.agents import newest_reports, open_some, stop_everywhere
 from fleet.errors import NotFoundError
 from fleet.events import Level, Note, Sink
+from fleet.fleets.access import Access
+from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
 from fleet.ports import Ports
 from provision.quantities import counted
 

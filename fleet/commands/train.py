@@ -6,16 +6,21 @@ import contextlib
 import dataclasses
 import secrets
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fleet.commands.agents import ask, fleet_opened, running_job, stop_everywhere
-from fleet.commands.follow import Followed, detached, follow, outcome_or_raise, until_running
-from fleet.commands.interrupts import deferred_interrupt
-from fleet.commands.policy import check_policy, most_attempts, on_fleet
-from fleet.commands.program import (
+from fleet.config import for_fleet
+from fleet.errors import CancelledError, FleetError, NotReadyError
+from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
+from fleet.fleets.agents import ask, fleet_opened, running_job, stop_everywhere
+from fleet.fleets.gpu_shares import gpu_share
+from fleet.fleets.interrupts import deferred_interrupt
+from fleet.fleets.repair import Rented, mending, open_whole
+from fleet.jobs.follow import Followed, detached, follow, outcome_or_raise, until_running
+from fleet.jobs.ids import job_id
+from fleet.jobs.policy import check_policy, most_attempts, on_fleet
+from fleet.jobs.program import (
     Program,
     Terms,
     choose_keras,
@@ -27,18 +32,14 @@ from fleet.commands.program import (
     shown,
     warnings,
 )
-from fleet.commands.repair import Rented, mending, open_whole
-from fleet.commands.results import report_results
-from fleet.commands.roles import Names, Roles, assigned, check_roles, gpu_share, names_of
-from fleet.config import for_fleet
-from fleet.errors import CancelledError, FleetError, NotReadyError
-from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
+from fleet.jobs.results import report_results
+from fleet.jobs.tasks import Names, Roles, assigned, check_roles, names_of
 from fleet.ports import Ports
 from fleet.state import FleetFolder, FleetRecord
 from fleet.typed import Again
-from train.agent.cluster import endpoint, tf_config
-from train.agent.records import Commit, JobResult, Member, Policy, Prepare, Prepared, Replication
-from train.keras import Choice, versions_of
+from train.agent.protocol.cluster import endpoint, tf_config
+from train.agent.protocol.records import Commit, JobResult, Member, Policy, Prepare, Prepared, Replication
+from train.script.keras import Choice, versions_of
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
@@ -80,13 +81,6 @@ class TrainSummary:
 
     job: str
     result: JobResult | None = None
-
-
-def job_id(now: float) -> str:
-    """A name for a job that sorts by time: ``20261121-094500-k3f9``."""
-    letters = "abcdefghijkmnpqrstuvwxyz23456789"
-    suffix = "".join(secrets.choice(letters) for _ in range(4))
-    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + f"-{suffix}"
 
 
 def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:

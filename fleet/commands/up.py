@@ -9,18 +9,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from fleet.commands.access import Access
-from fleet.commands.agents import fleet_opened
-from fleet.commands.down import delete_instances
-from fleet.commands.leave import leave, lent, untold
-from fleet.commands.mend import rejoin
-from fleet.commands.reach import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
-from fleet.commands.repair import at_rest
-from fleet.commands.trust import trust
-from fleet.commands.wanted import GPU_PACKAGES, PACKAGES, UpRequest, wanted
 from fleet.config import for_fleet
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, UsageError
 from fleet.events import Level, Note, Quoted, Sink
+from fleet.fleets.access import Access
+from fleet.fleets.agents import fleet_opened
+from fleet.fleets.connect import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
+from fleet.fleets.deletion import delete_instances
+from fleet.fleets.host_keys import trust
+from fleet.fleets.rejoin import rejoin
+from fleet.fleets.release import leave, lent, untold
+from fleet.fleets.repair import at_rest
+from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, wanted
 from fleet.ports import Ports
 from fleet.providers import translated
 from fleet.state import FleetFolder, FleetRecord, with_hosts
@@ -140,7 +140,7 @@ def _free(spec: FleetSpec, names: Sequence[str]) -> str:
     if not names:
         return f"fleet {spec.name!r} is up with all of its workers: nothing would be made"
     if spec.inventory:
-        from provision.static.choice import selected
+        from provision.static.selection import selected
 
         with translated():
             hosts = [entry.name for entry in selected(spec.inventory, spec.limit)[1]]

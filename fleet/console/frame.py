@@ -14,7 +14,7 @@ from fleet.console.logtext import clean
 from fleet.console.sentences import called, exit_words, result_sentence
 from fleet.console.view import STOPPED, Row, Stage, View, stragglers
 from provision.quantities import counted
-from train.agent.records import Outcome, Phase
+from train.agent.protocol.records import Outcome, Phase
 
 _ROWS_MIN = 3  # shown on the smallest terminal
 _BAR_MIN, _BAR_MAX = 10, 40  # terminal columns

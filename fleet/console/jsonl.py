@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from fleet.errors import FleetError
 from fleet.events import Event, LogChunk
 from fleet.status import FleetStatus
-from train.agent.records import Phase, TaskState
+from train.agent.protocol.records import Phase, TaskState
 
 SCHEMA_VERSION = 1
 # Valid in JSON, but a terminal obeys the first and reorders text for the others.

@@ -10,7 +10,7 @@ from fleet.console.logtext import LogText
 from fleet.console.reports import report_text
 from fleet.console.sentences import Teller, stalled_text
 from fleet.events import Event, LogChunk, PushProgress, ResultsAtRisk, ResultsFound
-from train.agent.records import JobResult, Outcome, Phase, Stalled, TaskState
+from train.agent.protocol.records import JobResult, Outcome, Phase, Stalled, TaskState
 
 _PARTIAL_MAX = 64 * 1024  # bytes of an unfinished line that are held back
 

@@ -37,7 +37,7 @@ from fleet.events import (
     StraysDeleted,
 )
 from provision.quantities import counted
-from train.agent.records import AttemptEnded, Stalled
+from train.agent.protocol.records import AttemptEnded, Stalled
 
 _REFRESH_S = 0.1
 _AT_ONCE = 0.0  # in place of a time

@@ -30,7 +30,7 @@ from fleet.events import (
     TaskPrepared,
 )
 from provision.quantities import counted
-from train.agent.records import AttemptEnded, Exit, JobResult, Outcome, Phase, Stalled, TaskState
+from train.agent.protocol.records import AttemptEnded, Exit, JobResult, Outcome, Phase, Stalled, TaskState
 
 _SPARE = "none: a spare gets no task until another host is lost"
 
@@ -234,7 +234,7 @@ def _attempt_ended(event: AttemptEnded) -> str:
 
 
 def _stalled(event: Stalled) -> str:
-    from train.agent.stall import told
+    from train.agent.gang.hang import told
 
     return f"no progress: {told(event)}" + (f" (state {event.state})" if event.state else "")
 

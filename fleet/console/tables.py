@@ -18,9 +18,9 @@ from fleet.console.logtext import clean
 from fleet.console.sentences import called, exit_words
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from provision.quantities import counted
-from train.agent.cluster import endpoint
-from train.agent.disk import DISK_LOW
-from train.agent.records import Outcome, Phase
+from train.agent.files.disk import DISK_LOW
+from train.agent.protocol.cluster import endpoint
+from train.agent.protocol.records import Outcome, Phase
 
 _INDENT = "  "
 _METRICS = 2  # shown of each task

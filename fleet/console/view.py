@@ -24,8 +24,8 @@ from fleet.events import (
     PushProgress,
     TaskPrepared,
 )
-from train.agent.cluster import endpoint
-from train.agent.records import AttemptEnded, Exit, JobResult, Outcome, Phase, Progress, TaskState, Usage
+from train.agent.protocol.cluster import endpoint
+from train.agent.protocol.records import AttemptEnded, Exit, JobResult, Outcome, Phase, Progress, TaskState, Usage
 
 STOPPED = "stopped"
 _SLOW_RATE = 0.7  # of the median of the others

@@ -10,7 +10,7 @@ from fleet.remote.channel import AgentChannel
 from fleet.remote.fanout import where
 from fleet.remote.job import unexpected
 from fleet.remote.quoting import one_line
-from train.agent.records import Bootstrap, Bootstrapped, BootstrapStep, NeedPip, PipWheel, Record
+from train.agent.protocol.records import Bootstrap, Bootstrapped, BootstrapStep, NeedPip, PipWheel, Record
 from train.pip_wheel import NoWheelError, read_pip_wheel
 
 T = TypeVar("T")

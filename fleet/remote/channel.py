@@ -9,13 +9,13 @@ from types import TracebackType
 import paramiko
 
 from fleet.errors import FleetError, NotReadyError, UnreachableError
-from fleet.remote.causes import no_answer, translate
-from fleet.remote.connection import HostConnection, connect
 from fleet.remote.fanout import where
-from fleet.remote.watchdog import Watchdog
+from fleet.remote.ssh.connection import HostConnection, connect
+from fleet.remote.ssh.errors import no_answer, translate
+from fleet.remote.ssh.watchdog import Watchdog
 from provision.model import Host
 from train import pack
-from train.agent.records import Hello, MalformedRecordError, Record, decode, encode
+from train.agent.protocol.records import Hello, MalformedRecordError, Record, decode, encode
 
 ANSWER_S = 20.0
 """How long an agent may stay silent where it has nothing to do but to answer, in seconds."""

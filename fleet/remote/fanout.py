@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from fleet.errors import FleetError, InternalError
 from provision.model import Host
-from train.agent.cluster import endpoint
+from train.agent.protocol.cluster import endpoint
 
 T = TypeVar("T")
 

@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UnreachableError
 from fleet.events import ConnectionLost, ConnectionRestored, Level, Note
-from fleet.remote.causes import WrongHostError
 from fleet.remote.channel import ANSWER_S, AgentChannel
+from fleet.remote.cursor import MOST_BYTES, MOST_RECORDS, Position, TooManyRecordsError
 from fleet.remote.fanout import Outcome, raise_failures, where
 from fleet.remote.job import RefusedError, follow
-from fleet.remote.position import MOST_BYTES, MOST_RECORDS, Position, TooManyRecordsError
 from fleet.remote.quoting import one_line
+from fleet.remote.ssh.errors import WrongHostError
 from provision.model import Host
-from train.agent.disk import readable_size
-from train.agent.records import Beat, Follow, JobResult, Progress, Record, Usage
-from train.agent.records import Outcome as JobOutcome
+from train.agent.files.disk import readable_size
+from train.agent.protocol.records import Beat, Follow, JobResult, Progress, Record, Usage
+from train.agent.protocol.records import Outcome as JobOutcome
 
 GIVE_UP_S = 300.0
 _FIRST_RETRY_S = 0.5

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterator
 
 from fleet.errors import FleetError, NotReadyError
-from fleet.remote.bundle import Bundle, compress
 from fleet.remote.channel import ANSWER_S, AgentChannel
 from fleet.remote.fanout import where
 from fleet.remote.quoting import one_line
+from fleet.remote.upload.bundle import Bundle, compress
 from provision.model import Host
-from train.agent.records import (
+from train.agent.protocol.records import (
     Chunk,
     Commit,
     Committed,

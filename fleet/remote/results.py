@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fleet.errors import NotReadyError
-from fleet.remote.causes import no_answer
 from fleet.remote.channel import AgentChannel
 from fleet.remote.fanout import where
 from fleet.remote.job import NAME, is_report, unexpected
-from train.agent.disk import readable_size
-from train.agent.records import (
+from fleet.remote.ssh.errors import no_answer
+from train.agent.files.disk import readable_size
+from train.agent.protocol.records import (
     Area,
     Beat,
     Chunk,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fleet.remote.bootstrap import step_by_step
 from fleet.remote.channel import AgentChannel
-from train.agent.records import BootstrapStep, Trial, Tried
+from train.agent.protocol.records import BootstrapStep, Trial, Tried
 
 
 def trial(channel: AgentChannel, request: Trial, on_step: Callable[[BootstrapStep], None]) -> Tried:

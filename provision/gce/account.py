@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from provision.gce import batch
-from provision.gce.api import Api, ApiError, Json, RefusedError, answer_failures
-from provision.gce.errors import Diagnosis, Failure, diagnose
-from provision.gce.reading import our_name, owned
+from provision.gce.diagnosis import Diagnosis, Failure, diagnose
+from provision.gce.rest import batch
+from provision.gce.rest.api import Api, ApiError, Json, RefusedError, answer_failures
+from provision.gce.rest.resources import our_name, owned
 from provision.provider import Journal, ProviderError
 
 INSERT = "insert"
@@ -105,7 +105,7 @@ class Account:
         Raises:
             ApiError: they take too long; `what` names them.
         """
-        from provision.gce.errors import from_operation
+        from provision.gce.diagnosis import from_operation
 
         names = {one["name"] for one in operations}
         kinds = {one.get("operationType", "") for one in operations}

@@ -8,18 +8,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from provision.gce.account import Account, raise_told
-from provision.gce.api import ApiError, Json, answer_failures
-from provision.gce.batch import Call
-from provision.gce.catalog import describe
+from provision.gce.catalog.locations import is_ai_zone
+from provision.gce.catalog.machines import describe
+from provision.gce.catalog.networks import subnetwork_of
 from provision.gce.deletion import delete_instances
-from provision.gce.errors import Diagnosis, Failure, Scope, diagnose, from_operation
+from provision.gce.diagnosis import Diagnosis, Failure, Scope, diagnose, from_operation
 from provision.gce.expiry import stop_at
 from provision.gce.firewall import open_firewall
-from provision.gce.geography import is_ai_zone
-from provision.gce.networks import subnetwork_of
-from provision.gce.places import Region, Search, candidates, is_zone, region_of
-from provision.gce.reading import GUEST_ATTRIBUTE, host_key, our_name, zone_of, zones_tried
-from provision.gce.requests import bulk_insert, instance_name
+from provision.gce.rest.api import ApiError, Json, answer_failures
+from provision.gce.rest.batch import Call
+from provision.gce.rest.requests import bulk_insert, instance_name
+from provision.gce.rest.resources import GUEST_ATTRIBUTE, host_key, our_name, zone_of, zones_tried
+from provision.gce.zones import Region, Search, candidates, is_zone, region_of
 from provision.model import CloudSpec, FleetSpec
 from provision.provider import Progress, ProviderError
 from provision.quantities import counted

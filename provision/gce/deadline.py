@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from provision.gce.account import Account
-from provision.gce.api import ApiError, Json
-from provision.gce.batch import Call
 from provision.gce.creation import await_keys, start
-from provision.gce.errors import Failure
-from provision.gce.reading import our_name, zone_of
+from provision.gce.diagnosis import Failure
+from provision.gce.rest.api import ApiError, Json
+from provision.gce.rest.batch import Call
+from provision.gce.rest.resources import our_name, zone_of
 from provision.provider import Progress
 
 _BAD_REQUEST = 400

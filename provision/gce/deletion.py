@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.gce.account import Account
-from provision.gce.api import ApiError, Json, answer_failures
-from provision.gce.batch import Call
-from provision.gce.errors import Failure
-from provision.gce.prices import price
-from provision.gce.reading import cloud_of, last, our_name, seconds, zone_of
-from provision.gce.requests import marked
+from provision.gce.catalog.prices import price
+from provision.gce.diagnosis import Failure
+from provision.gce.rest.api import ApiError, Json, answer_failures
+from provision.gce.rest.batch import Call
+from provision.gce.rest.requests import marked
+from provision.gce.rest.resources import cloud_of, last, our_name, seconds, zone_of
 from provision.provider import Progress
 
 _PENDING = ("PENDING", "RUNNING")

@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Sequence
 
 from provision.gce.account import Account
-from provision.gce.api import Json
-from provision.gce.batch import Call
-from provision.gce.reading import zone_of
-from provision.gce.requests import STOP_AT
+from provision.gce.rest.api import Json
+from provision.gce.rest.batch import Call
+from provision.gce.rest.requests import STOP_AT
+from provision.gce.rest.resources import zone_of
 
 
 def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:

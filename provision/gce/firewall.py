@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provision.gce.account import Account
-from provision.gce.address import public_addresses
-from provision.gce.api import ApiError, Json, is_loopback
-from provision.gce.requests import IAP_RANGE, firewalls, stem
+from provision.gce.public_ip import public_addresses
+from provision.gce.rest.api import ApiError, Json, is_loopback
+from provision.gce.rest.requests import IAP_RANGE, firewalls, stem
 from provision.model import CloudSpec, FleetSpec, SshAccess
 from provision.provider import ProviderError
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from provision.gce.account import Account, raise_told
-from provision.gce.api import ApiError, Json, RefusedError
-from provision.gce.catalog import describe
+from provision.gce.catalog.machines import describe
+from provision.gce.catalog.networks import network_of
+from provision.gce.catalog.prices import PRICED_AT, price
 from provision.gce.creation import nowhere, offered
-from provision.gce.errors import Diagnosis, diagnose
+from provision.gce.diagnosis import Diagnosis, diagnose
 from provision.gce.firewall import ssh_sources
-from provision.gce.networks import network_of
-from provision.gce.places import Region, candidates, region_of
-from provision.gce.prices import PRICED_AT, price
 from provision.gce.quota import problems
-from provision.gce.reading import zone_of
+from provision.gce.rest.api import ApiError, Json, RefusedError
+from provision.gce.rest.resources import zone_of
+from provision.gce.zones import Region, candidates, region_of
 from provision.model import CloudSpec, Finding, FleetSpec, Offer, Quote
 from provision.provider import ProviderError
 from provision.quantities import counted

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from provision.gce import creation, deadline, deletion, expiry, firewall, preflight
 from provision.gce.account import Account
-from provision.gce.api import Api, Json, Timing, is_loopback
-from provision.gce.catalog import may_bring_gpus, refusal, resolved, with_accelerators
+from provision.gce.catalog.machines import may_bring_gpus, refusal, resolved, with_accelerators
 from provision.gce.deletion import Stray
-from provision.gce.fates import fates
-from provision.gce.reading import addresses, in_order, instance, our_name, zone_of
+from provision.gce.rest.api import Api, Json, Timing, is_loopback
+from provision.gce.rest.resources import addresses, in_order, instance, our_name, zone_of
+from provision.gce.termination import fates
 from provision.model import CloudSpec, Finding, FleetSpec, Host, Instance, InstanceState, Quote, SshAccess
 from provision.names import validate_fleet_name
 from provision.provider import Journal, Progress, ProviderError

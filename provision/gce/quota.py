@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from provision.gce.catalog import DEFAULT_MACHINE_TYPE, cpus, gpu_of
-from provision.gce.errors import Diagnosis, Scope, quota_hint
+from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of
+from provision.gce.diagnosis import Diagnosis, Scope, quota_hint
 from provision.model import CloudSpec
 
 SHORT_LIVED_S = 7 * 24 * 3600

@@ -15,10 +15,10 @@ from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Q
 from provision.names import index_of, instance_name, validate_fleet_name
 from provision.packages import install_openssh
 from provision.provider import Progress, ProviderError
-from provision.static.choice import Chosen, at_once, choose, way_of
-from provision.static.known import Known, known_keys
-from provision.static.records import Record, Records
-from provision.static.ways import Way, WayError
+from provision.ssh_config.known_hosts import Known, known_keys
+from provision.ssh_config.routes import Way, WayError
+from provision.static.registry import Record, Records
+from provision.static.selection import Chosen, at_once, choose, way_of
 
 FOLDER = ".fleet"
 """Of all fleets on a host, in the login folder."""

@@ -14,15 +14,15 @@ import pytest
 import requests
 
 from fleet.commands import down, gc, up
-from fleet.commands.wanted import UpRequest
 from fleet.config import caller
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Event
+from fleet.fleets.resolution import UpRequest
 from fleet.ports import Ports
 from fleet.settings import Settings
 from fleet.state import FleetFolder, Store
-from provision.gce.api import Timing
 from provision.gce.provider import GceProvider
+from provision.gce.rest.api import Timing
 from provision.model import CloudSpec, FleetSpec, Host, Instance
 from provision.provider import Provider
 from tests.emulator import Emulator

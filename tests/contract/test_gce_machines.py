@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from fleet.commands import up
-from fleet.commands.wanted import GPU_PACKAGES, UpRequest
 from fleet.errors import UsageError
+from fleet.fleets.resolution import GPU_PACKAGES, UpRequest
 from fleet.settings import Settings
 from fleet.state import Store
-from provision.gce.catalog import GPU_IMAGE, GPUS, has_gpus, refusal, resolved
+from provision.gce.catalog.machines import GPU_IMAGE, GPUS, has_gpus, refusal, resolved
 from provision.model import CloudSpec
 from tests.contract.histories import QuickPorts, Quiet, reached
 from tests.emulator import Emulator

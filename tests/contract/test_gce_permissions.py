@@ -10,7 +10,7 @@ import pytest
 
 from fleet.config import caller
 from fleet.state import Store
-from provision.gce.catalog import resolved
+from provision.gce.catalog.machines import resolved
 from provision.gce.preflight import permissions
 from provision.gce.provider import GceProvider
 from provision.model import CloudSpec, FleetSpec

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.replicators import Yard
-from train.agent.replica import Restored
-from train.agent.snapshot import named_checkpoints
+from train.agent.checkpoints.replicator import Restored
+from train.agent.checkpoints.snapshot import named_checkpoints
 
 pytestmark = [
     pytest.mark.e2e,

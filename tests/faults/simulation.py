@@ -1,4 +1,4 @@
-"""A gang in simulated time: real minds (train.agent.node), stand-in tasks, a network with faults, a seed.
+"""A gang in simulated time: real minds (train.agent.gang.election), stand-in tasks, a network with faults, a seed.
 
 What the edges of a supervisor do is modelled as they do it: a follower dials its leader again and again, a connection
 that breaks may come back within the link timeout, a supervisor that is killed or freezes is replaced by its warden,
@@ -14,14 +14,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from train.agent import node as minds
-from train.agent.gang import Terms
-from train.agent.gate import Facts
-from train.agent.node import Dial, Due, Heard, Knock, LinkDown, LinkUp, Node, Tell
-from train.agent.orders import Order, Source
-from train.agent.records import Exit, JobResult, Member, Outcome, Policy
-from train.agent.roles import is_coordinated, is_evaluator
-from train.agent.seat import (
+from train.agent.checkpoints.snapshot import Snapshot, newest
+from train.agent.gang import election as minds
+from train.agent.gang.assignment import is_coordinated, is_evaluator
+from train.agent.gang.election import Dial, Due, Heard, Knock, LinkDown, LinkUp, Node, Tell
+from train.agent.gang.gang import Terms
+from train.agent.gang.readiness import Facts
+from train.agent.gang.slot import (
     Closed,
     EndTask,
     Exited,
@@ -44,7 +43,8 @@ from train.agent.seat import (
     Spawn,
     Visit,
 )
-from train.agent.snapshot import Snapshot, newest
+from train.agent.gang.states import Order, Source
+from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Policy
 
 LINK_TIMEOUT_S = 10.0
 WARDEN_S = 0.6 * LINK_TIMEOUT_S  # a supervisor that is silent for so long is replaced

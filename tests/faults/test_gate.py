@@ -13,7 +13,7 @@ import pytest
 from tests.faults.conftest import Connect, Hosts
 from tests.faults.namespaces import Namespace
 from tests.unit.agent.hosts import Agent, Bundle, Story, commits, committed, fake_python, follow, prepared
-from train.agent.records import Follow, JobResult, Notice, Outcome, Prepared
+from train.agent.protocol.records import Follow, JobResult, Notice, Outcome, Prepared
 
 MARK = "from pathlib import Path\nPath('ran').touch()\n"
 OPEN = "open TCP port 2222 between the hosts (all TCP among the hosts of the fleet)"

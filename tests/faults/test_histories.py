@@ -7,8 +7,8 @@ import random
 import pytest
 
 from tests.faults.simulation import BrokenPropertyError, Host, World
-from train.agent.node import StopAsked
-from train.agent.records import Exit, OnHang, Outcome, Policy, RestartPolicy, SuccessPolicy
+from train.agent.gang.election import StopAsked
+from train.agent.protocol.records import Exit, OnHang, Outcome, Policy, RestartPolicy, SuccessPolicy
 
 HISTORIES = 600
 GROUP = 50

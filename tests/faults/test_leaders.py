@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from train.agent import node as minds
-from train.agent.gang import Terms
-from train.agent.node import Due, Heard, LinkDown, LinkUp, Mode, NodeAction, NodeEvent, Tell
-from train.agent.orders import Leads, Message, Order, Part, Report, Stage
-from train.agent.records import Member, Outcome, Policy
-from train.agent.seat import Finish, Seat
+from train.agent.gang import election as minds
+from train.agent.gang.election import Due, Heard, LinkDown, LinkUp, Mode, NodeAction, NodeEvent, Tell
+from train.agent.gang.gang import Terms
+from train.agent.gang.slot import Finish, Seat
+from train.agent.gang.states import Leads, Message, Order, Part, Report, Stage
+from train.agent.protocol.records import Member, Outcome, Policy
 
 SEATS = tuple(Member(f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
 TERMS = Terms("job", SEATS, ("worker-2",), Policy(restarts=3))

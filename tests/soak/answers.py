@@ -13,25 +13,25 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fleet.commands import follow as following
-from fleet.commands.follow import Followed
 from fleet.commands.pull import _Pull
-from fleet.commands.results import StoredJobs, StoredTask, survey_of
 from fleet.commands.status import _job as job_status
 from fleet.console.jsonl import JsonSink
 from fleet.console.lines import LinesSink
 from fleet.console.tables import render_status
 from fleet.errors import FleetError, UnreachableError
 from fleet.events import Event
+from fleet.jobs import follow as following
+from fleet.jobs.follow import Followed
+from fleet.jobs.results import StoredJobs, StoredTask, survey_of
 from fleet.remote import bootstrap, job, results
 from fleet.remote.channel import AgentChannel
 from fleet.remote.follower import Follower
+from fleet.results.target import Target
 from fleet.state import FleetFolder, FleetRecord
-from fleet.target import Target
 from provision.model import FleetSpec, Host
 from tests.soak.mangler import Mangler, sample_records
-from train.agent import records
-from train.agent.records import Area, AreaUse, EntryKind, FileEntry, Outcome, Phase, StoredJob, encode
+from train.agent.protocol import records
+from train.agent.protocol.records import Area, AreaUse, EntryKind, FileEntry, Outcome, Phase, StoredJob, encode
 
 CONTENT = b"hello"
 JOB = "20261122-094500-k3f9"

@@ -23,15 +23,23 @@ from tests.soak.answers import fuzz_answers, fuzz_follow, fuzz_listings, fuzz_re
 from tests.soak.mangler import Mangler, sample_records
 from tests.unit.agent.test_links import Net, joined
 from tests.unit.agent.test_reach import Site
-from train.agent import records
-from train.agent.errors import RefusedError
-from train.agent.gate import Facts
-from train.agent.link import ChiefGreeting, LinkError, PeerGreeting, port_owner, port_question
-from train.agent.orders import Leads, Message, Order, Part, Report, Source, Stage, from_wire, to_wire
-from train.agent.records import Entry, EntryKind, Exit, MalformedRecordError, Member, decode, encode
-from train.agent.snapshot import Item, Kind, Manifest, Snapshot, decode_manifest, digest_of, encode_manifest
-from train.agent.store import Receiver, check_entries
-from train.agent.strict_json import JsonError, parse_object
+from train.agent.checkpoints.snapshot import (
+    Item,
+    Kind,
+    Manifest,
+    Snapshot,
+    decode_manifest,
+    digest_of,
+    encode_manifest,
+)
+from train.agent.files.contents import Receiver, check_entries
+from train.agent.gang.readiness import Facts
+from train.agent.gang.states import Leads, Message, Order, Part, Report, Source, Stage, from_wire, to_wire
+from train.agent.protocol import records
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import Entry, EntryKind, Exit, MalformedRecordError, Member, decode, encode
+from train.agent.protocol.session import ChiefGreeting, LinkError, PeerGreeting, port_owner, port_question
+from train.agent.protocol.strict_json import JsonError, parse_object
 from train.rendezvous.meeting import Party
 from train.rendezvous.tcp import meet_at
 

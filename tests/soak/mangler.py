@@ -7,8 +7,8 @@ import json
 import random
 from typing import Any
 
-from train.agent import records
-from train.agent.records import Entry, EntryKind, Exit, Member
+from train.agent.protocol import records
+from train.agent.protocol.records import Entry, EntryKind, Exit, Member
 
 _ODD: list[Any] = [
     None, True, False, 0, -1, 1 << 62, 1 << 63, 10**30, 1e308, float("inf"), float("nan"), "", "\ud800", "\udc80",

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet import cli
+from fleet.cli import app as cli
+from fleet.cli import failures, runtime
 from fleet.commands import up
-from fleet.commands.wanted import UpRequest
 from fleet.errors import UsageError
+from fleet.fleets.resolution import UpRequest
 from fleet.settings import Settings
 from fleet.typed import Again
 from tests.unit.commands.clouds import Kept
@@ -46,7 +47,7 @@ def test_a_bug_is_a_sentence_and_a_file(
     ],
 )
 def test_json_is_seen_before_the_command_line_is_parsed(arguments: list[str], wanted: bool) -> None:
-    assert cli._wants_json(arguments) is wanted
+    assert failures.wants_json(arguments) is wanted
 
 
 def test_help_and_version_succeed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,7 +212,7 @@ def test_a_question_is_answered_by_a_line_and_not_by_the_end_of_the_input(
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     monkeypatch.setattr("sys.stderr", told := Terminal())
     sink = Kept()
-    ports = cli._ports(sink)
+    ports = runtime.make_ports(sink)
     assert (ports.attended, ports.confirm("Proceed?")) == (True, wanted)
     assert told.getvalue() == "Proceed? [Y/n] "
     assert sink.closed == 1  # the terminal is free for the question
@@ -219,6 +220,6 @@ def test_a_question_is_answered_by_a_line_and_not_by_the_end_of_the_input(
 
 def test_yes_answers_everything_and_without_a_terminal_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert cli._ports(yes=True).attended
-    assert cli._ports(yes=True).confirm("Proceed?")
-    assert not cli._ports().attended
+    assert runtime.make_ports(yes=True).attended
+    assert runtime.make_ports(yes=True).confirm("Proceed?")
+    assert not runtime.make_ports().attended

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from fleet.commands.evidence import MOST_ATTEMPTS, Evidence
-from train.agent.records import (
+from fleet.jobs.evidence import MOST_ATTEMPTS, Evidence
+from train.agent.protocol.records import (
     AttemptEnded,
     Exit,
     JobResult,

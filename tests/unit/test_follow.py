@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from fleet.commands import follow as verb
-from fleet.commands.agreement import agree
-from fleet.commands.follow import Ended, Followed, follow, until_running
 from fleet.events import ConnectionLost, ConnectionRestored, Event, JobDiagnosed, LogChunk, Note
+from fleet.fleets.agreement import agree
+from fleet.jobs import follow as verb
+from fleet.jobs.follow import Ended, Followed, follow, until_running
+from fleet.remote.cursor import Position
 from fleet.remote.follower import Item
-from fleet.remote.position import Position
 from fleet.state import FleetFolder, FleetRecord
 from provision.model import FleetSpec
-from train.agent.records import (
+from train.agent.protocol.records import (
     AttemptEnded,
     Exit,
     JobResult,

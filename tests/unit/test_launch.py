@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.allocation import NodelistError
-from provision.allocation.launch import Given, Launch, find_launch
+from provision.allocation.ranks import Given, Launch, find_launch
+from provision.inventory.nodelist import NodelistError
 
 # As srun of Slurm 22.05 sets it for `srun -N2 --ntasks-per-node=1`.
 SRUN = {

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.layout import Listed, lay_out, local_path, stays_inside
-from train.agent.records import Area, EntryKind, FileEntry
+from fleet.results.layout import Listed, lay_out, local_path, stays_inside
+from train.agent.protocol.records import Area, EntryKind, FileEntry
 
 
 def entry(path: str, content: str = "a", area: Area = Area.MODEL, **fields: object) -> FileEntry:

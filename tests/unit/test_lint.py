@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet import cli
+from fleet.cli import app as cli
 from fleet.commands.lint import LintRequest, run
 from fleet.errors import UsageError
 from fleet.events import Event, Note

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet import cli
+from fleet.cli import app as cli
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:

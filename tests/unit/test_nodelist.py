@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.allocation import Node, NodelistError, expand_nodelist, nodes_of, parse_nodefile, parse_tasks_per_node
+from provision.inventory.nodelist import Node, NodelistError
+from provision.inventory.pbs import parse_nodefile
+from provision.inventory.slurm import expand_nodelist, nodes_of, parse_tasks_per_node
 from provision.provider import ProviderError
 
 # What `scontrol show hostnames` of Slurm 22.05 says, recorded.

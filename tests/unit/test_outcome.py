@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.commands.follow import Ended, outcome_or_raise
 from fleet.console.errors import error_text
 from fleet.errors import JobFailedError, NotReadyError
-from train.agent.records import Exit, JobResult, Outcome
+from fleet.jobs.follow import Ended, outcome_or_raise
+from train.agent.protocol.records import Exit, JobResult, Outcome
 from train.diagnosis import TaskEvidence, Verdict, diagnose
 
 FAILED = JobResult("j-1", 1, Outcome.FAILED, 1.0, "worker-1", "worker-1 exited with code 3")

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import cli
+from fleet.cli import app as cli
 from fleet.commands import train
-from fleet.commands.policy import check_policy, most_attempts, on_fleet, replication
 from fleet.durations import seconds
 from fleet.errors import UsageError
+from fleet.jobs.policy import check_policy, most_attempts, on_fleet, replication
 from provision.model import CloudSpec
-from train.agent.records import OnHang, Policy, Replication, RestartPolicy, SuccessPolicy
+from train.agent.protocol.records import OnHang, Policy, Replication, RestartPolicy, SuccessPolicy
 
 
 @pytest.mark.parametrize(

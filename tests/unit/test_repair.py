@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from fleet.commands import follow as following
-from fleet.commands import repair
-from fleet.commands.follow import Followed, follow
-from fleet.commands.repair import Mender, Rented, mend, mending, repaired
 from fleet.errors import CapacityError, NotFoundError, NotReadyError
 from fleet.events import ConnectionLost, ConnectionRestored, Event, InstanceChanged, Note
+from fleet.fleets import repair
+from fleet.fleets.repair import Mender, Rented, mend, mending, repaired
+from fleet.jobs import follow as following
+from fleet.jobs.follow import Followed, follow
 from fleet.ports import Ports
 from fleet.remote.follower import Item
 from fleet.state import FleetFolder, FleetRecord, Store
 from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState, SshAccess
 from provision.provider import Progress, ProviderError
 from tests.program import wait_for
-from train.agent.records import AttemptEnded, JobResult, Outcome, Phase, TaskState
+from train.agent.protocol.records import AttemptEnded, JobResult, Outcome, Phase, TaskState
 
 SPOT = FleetSpec("demo", "gce", 3, cloud=CloudSpec(spot=True))
 

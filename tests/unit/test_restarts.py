@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fleet.commands.restarts import Restarts
 from fleet.events import Level, Note
-from train.agent.records import Phase, Progress, TaskState
-from train.agent.snapshot import Item, Kind, checkpoint_name
+from fleet.jobs.restarts import Restarts
+from train.agent.checkpoints.snapshot import Item, Kind, checkpoint_name
+from train.agent.protocol.records import Phase, Progress, TaskState
 
 Records = list[TaskState | Progress]
 

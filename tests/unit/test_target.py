@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import NotReadyError, UsageError
-from fleet.layout import Item
-from fleet.target import Target
-from train.agent.records import Area, EntryKind, FileEntry
+from fleet.results.layout import Item
+from fleet.results.target import Target
+from train.agent.protocol.records import Area, EntryKind, FileEntry
 
 
 def item(path: str, data: bytes, **fields: object) -> Item:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.commands.variables import environment, secrets
 from fleet.errors import UsageError
+from fleet.jobs.variables import environment, secrets
 
 
 def test_given_variables_win_over_files(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from provision.allocation import expand_nodelist
+from provision.inventory.slurm import expand_nodelist
 from tests.pbs import StandIn
 from tests.program import PROGRAM, Program, Ran, wait_for
 from tests.slurm import Slurm, obstacle, slurm
 from tests.wire import test_alone
 from tests.wire.machines import free_port
-from train.agent import control
-from train.agent.records import Usage
+from train.agent.host import control
+from train.agent.protocol.records import Usage
 
 pytestmark = pytest.mark.wire
 

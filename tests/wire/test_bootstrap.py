@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.commands.ready import install, ready
 from fleet.errors import NotReadyError, UnreachableError
 from fleet.events import BootstrapProgress, Event
+from fleet.fleets.install import install, ready
 from fleet.remote import bootstrap as bootstrap_module
 from fleet.remote import channel as channel_module
 from fleet.remote.bootstrap import bootstrap
@@ -27,7 +27,7 @@ from tests.program import wait_for
 from tests.unit.agent.wheels import wheel
 from tests.wire.hosts import Hosts
 from tests.wire.scripted import Scripted
-from train.agent.records import Bootstrap, BootstrapStep, Prepare
+from train.agent.protocol.records import Bootstrap, BootstrapStep, Prepare
 
 pytestmark = pytest.mark.wire
 

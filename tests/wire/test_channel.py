@@ -13,13 +13,13 @@ import pytest
 
 from fleet.errors import FleetError, NotReadyError, UnreachableError
 from fleet.remote import channel as channel_module
-from fleet.remote.bundle import scan
 from fleet.remote.channel import AgentChannel, open_agent
 from fleet.remote.job import RefusedError, commit, inspect, prepare, stop
+from fleet.remote.upload.bundle import scan
 from tests.wire.hosts import Hosts, Wire
 from tests.wire.scripted import COLLECT, Scripted
 from train import pack
-from train.agent.records import Chunk, Commit, Entry, EntryKind, Inspect, Log, Prepare, Refused, Stop
+from train.agent.protocol.records import Chunk, Commit, Entry, EntryKind, Inspect, Log, Prepare, Refused, Stop
 
 pytestmark = pytest.mark.wire
 
@@ -305,7 +305,7 @@ def test_an_answer_out_of_turn_is_named(hosts: Hosts, monkeypatch: pytest.Monkey
 def test_refusals_say_what_to_do() -> None:
     from fleet.remote.job import refusal
     from provision.model import Host
-    from train.agent.records import Refusal
+    from train.agent.protocol.records import Refusal
 
     host = Host("worker-0", "h", 22, "me", "", "", "h")
     for kind in Refusal:

@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from provision.gce.api import Timing
 from provision.gce.provider import GceProvider
+from provision.gce.rest.api import Timing
 from provision.model import CloudSpec, FleetSpec
 from tests.contract.histories import QUICK
 from tests.emulator import Emulator

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from fleet.errors import UnreachableError
-from fleet.remote.causes import WrongHostError
-from fleet.remote.connection import connect
 from fleet.remote.fanout import fan_out, raise_failures
+from fleet.remote.ssh.connection import connect
+from fleet.remote.ssh.errors import WrongHostError
 from provision.keys import generate_ed25519
 from tests.wire.hosts import Hosts, Wire
 
@@ -206,7 +206,7 @@ def test_no_configuration_of_the_user_is_read(hosts: Hosts, tmp_path: Path) -> N
     code = tmp_path / "elsewhere" / "code.py"
     code.write_text(
         "from pathlib import Path; from provision.model import Host\n"
-        "from fleet.remote.connection import connect\n"
+        "from fleet.remote.ssh.connection import connect\n"
         f"connection = connect({hosts.hosts[0]!r}, Path({str(hosts.key)!r})); connection.close(); print('fine')"
     )
     env = {**os.environ, "HOME": str(home), "FABRIC_PORT": "1", "SSH_AUTH_SOCK": str(tmp_path / "agent")}

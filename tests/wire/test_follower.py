@@ -14,15 +14,25 @@ import pytest
 from fleet.errors import FleetError, UnreachableError
 from fleet.events import ConnectionLost, ConnectionRestored, Level, Note
 from fleet.remote import channel as channel_module
-from fleet.remote.bundle import scan
-from fleet.remote.causes import WrongHostError
 from fleet.remote.channel import AgentChannel, open_agent
 from fleet.remote.follower import Follower, Item
 from fleet.remote.job import RefusedError, commit, follow, prepare
+from fleet.remote.ssh.errors import WrongHostError
+from fleet.remote.upload.bundle import scan
 from provision.model import Host
 from tests.wire.hosts import Hosts, Wire
 from tests.wire.scripted import FOLLOW, FOLLOW_ATTEMPTS, UNHEARD, Scripted
-from train.agent.records import AttemptEnded, Commit, Follow, JobResult, Log, Outcome, Phase, Prepare, TaskState
+from train.agent.protocol.records import (
+    AttemptEnded,
+    Commit,
+    Follow,
+    JobResult,
+    Log,
+    Outcome,
+    Phase,
+    Prepare,
+    TaskState,
+)
 
 pytestmark = pytest.mark.wire
 

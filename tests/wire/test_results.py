@@ -196,7 +196,7 @@ def test_a_host_that_does_not_answer_may_hold_results(program: Program) -> None:
 
 HOSTILE = """
 import hashlib
-from train.agent.records import (
+from train.agent.protocol.records import (
     Area, Chunk, DiskSpace, End, EntryKind, FileEnd, FileEntry, FilesListed, ListFiles, ListJobs, AreaUse, StoredJob
 )
 MODE = %r
@@ -256,7 +256,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 def test_a_hostile_host_reaches_nothing_outside_the_directory(
     hostile: Program, mode: str, code: int, words: str
 ) -> None:
-    (module,) = (hostile.state / "local").glob("*-worker-0/fleet/agent/*/train/agent/stored.py")
+    (module,) = (hostile.state / "local").glob("*-worker-0/fleet/agent/*/train/agent/requests/stored_jobs.py")
     for compiled in module.parent.glob("__pycache__/stored.*"):
         compiled.unlink()
     module.write_text(HOSTILE % (mode, hostile.env["JOB"]))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.program import Program, Ran, lines_of, wait_for
 from tests.wire.test_restart import kill_host
-from train.agent.cluster import TASK_TYPES
+from train.agent.protocol.cluster import TASK_TYPES
 
 pytestmark = pytest.mark.wire
 

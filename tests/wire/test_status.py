@@ -15,10 +15,10 @@ from fleet.state import FleetRecord, Store
 from fleet.status import FleetStatus, JobStatus
 from provision.model import FleetSpec
 from tests.wire.hosts import Hosts
-from train.agent import control
-from train.agent.journal import Journal, write_job, write_result
-from train.agent.paths import HostPaths, TaskPaths
-from train.agent.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, to_dict
+from train.agent.files.journal import Journal, write_job, write_result
+from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.host import control
+from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, to_dict
 from train.diagnosis import Kind
 
 pytestmark = pytest.mark.wire

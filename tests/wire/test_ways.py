@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import UnreachableError
-from fleet.remote.causes import WrongHostError
-from fleet.remote.connection import connect
-from fleet.remote.hostkey import fetch_host_key
-from fleet.remote.login import public_blob
+from fleet.remote.ssh.authentication import public_blob
+from fleet.remote.ssh.connection import connect
+from fleet.remote.ssh.errors import WrongHostError
+from fleet.remote.ssh.host_key import fetch_host_key
 from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host
 from provision.provider import ProviderError

@@ -6,8 +6,8 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 
-from train.agent.records import Outcome
-from train.agent.stall import doing, serves
+from train.agent.gang.hang import doing, serves
+from train.agent.protocol.records import Outcome
 from train.diagnosis.messages import (
     CLAUSES,
     CRASH_HINT,
@@ -42,7 +42,7 @@ from train.diagnosis.rules import (
 )
 from train.diagnosis.text import error_in, shortened
 from train.diagnosis.tracebacks import Raised
-from train.packages import advice
+from train.script.packages import advice
 
 # Clocks of hosts differ by less; within it the order in which the chief's agent heard of the ends decides.
 _CLOCKS_S = 1.0

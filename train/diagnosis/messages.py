@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from train.diagnosis.model import Kind
-from train.keras import KERAS_3_HINT
+from train.script.keras import KERAS_3_HINT
 
 # After the name of the task.
 CLAUSES = {

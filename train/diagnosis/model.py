@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from train.agent.records import Exit, Stalled
+from train.agent.protocol.records import Exit, Stalled
 
 LARGEST_TAIL = 256 * 1024
 LARGEST_HEAD = 16 * 1024

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from train.lint.names import TFDS, Kind, is_reader, kind_of, loaded_by
-from train.lint.values import Call, Const, Either, Element, Items, Made, Mark, Ref, Value, is_none, options, text
+from train.lint.interpreter.names import TFDS, Kind, is_reader, kind_of, loaded_by
+from train.lint.interpreter.values import (
+    Call,
+    Const,
+    Either,
+    Element,
+    Items,
+    Made,
+    Mark,
+    Ref,
+    Value,
+    is_none,
+    options,
+    text,
+)
 
 _MEMORY = ("from_tensor_slices", "from_tensors", "range")
 _ONE_FILE = ("mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "imdb_reviews", "iris", "titanic")

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from train.keras import FIRST_WITH_KERAS_3, Need
+from train.lint.interpreter.names import MULTI_WORKER, PARAMETER_SERVER, Kind, kind_of, kind_of_type
+from train.lint.interpreter.trace import Trace
+from train.lint.interpreter.values import Call, Either, Instance, Items, Made, Place, Table, Value, options
 from train.lint.model import Severity
-from train.lint.names import MULTI_WORKER, PARAMETER_SERVER, Kind, kind_of, kind_of_type
-from train.lint.trace import Trace
-from train.lint.values import Call, Either, Instance, Items, Made, Place, Table, Value, options
+from train.script.keras import FIRST_WITH_KERAS_3, Need
 
 _PARAMETERS: dict[str, tuple[str, ...]] = {
     "fit": (

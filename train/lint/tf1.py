@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from train.lint.values import Place
+from train.lint.interpreter.values import Place
 
 _NAMES = re.compile(
     r"^(?:contrib\b|app\.run|flags\.|logging\.|gfile\.|layers\.|losses\.\w+_\w+|placeholder\b|Session\b|InteractiveSession\b"

@@ -21,7 +21,7 @@ import stat
 import time
 from pathlib import Path
 
-from train.agent.disk import read_json, read_text, remove_file, remove_tree, write_atomic
+from train.agent.files.disk import read_json, read_text, remove_file, remove_tree, write_atomic
 from train.rendezvous.meeting import FAILED_CODE, SLACK_S, AbandonedError, MeetingError, Party, Value, other_size
 
 _FIRST_PAUSE_S = 0.01

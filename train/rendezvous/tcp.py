@@ -1,7 +1,7 @@
 """A meeting at the address of rank 0, for nodes without a folder in common.
 
-Each process connects to rank 0, and both prove to know a secret as in train.agent.link; what they tell is sealed, not
-hidden, and holds no secrets. The secret of the job is made from theirs and a number that rank 0 has drawn.
+Each process connects to rank 0, and both prove to know a secret as in train.agent.protocol.session; what they tell
+is sealed, not hidden, and holds no secrets. The secret of the job is made from theirs and a number that rank 0 has drawn.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from train.agent.link import LONGEST_GREETING, NONCE_BYTES, ChiefGreeting, LinkError, PeerGreeting, Session
-from train.agent.strangers import Acceptor, most_strangers
-from train.agent.wire import LineBuffer, LineTooLongError
+from train.agent.protocol.admission import Acceptor, most_strangers
+from train.agent.protocol.channel import LineBuffer, LineTooLongError
+from train.agent.protocol.session import (
+    LONGEST_GREETING,
+    NONCE_BYTES,
+    ChiefGreeting,
+    LinkError,
+    PeerGreeting,
+    Session,
+)
 from train.rendezvous.meeting import FAILED_CODE, SLACK_S, AbandonedError, MeetingError, Party, Value, other_size
 
 SECRET_VARIABLE = "FLEET_RENDEZVOUS_SECRET"  # noqa: S105 - the name of a variable

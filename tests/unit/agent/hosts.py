@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from train.agent.records import (
+from train.agent.protocol.records import (
     Chunk,
     Commit,
     Committed,

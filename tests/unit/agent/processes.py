@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from train.agent.hook import Hook, install
-from train.agent.loop import Loop
-from train.agent.records import Exit
-from train.agent.task import TaskProcess
+from train.agent.host.loop import Loop
+from train.agent.host.startup import Hook, install
+from train.agent.protocol.records import Exit
+from train.agent.supervisor.task import TaskProcess
 
 DEADLINE_S = 20.0
 

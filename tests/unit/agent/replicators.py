@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from train.agent.loop import Loop
-from train.agent.processes import MARK, identify
-from train.agent.replica import News, Replicator, Restored, Setup
-from train.agent.snapshot import Snapshot
+from train.agent.checkpoints.replicator import News, Replicator, Restored, Setup
+from train.agent.checkpoints.snapshot import Snapshot
+from train.agent.host.loop import Loop
+from train.agent.host.processes import MARK, identify
 
 SECRET = b"s" * 32
 DEADLINE_S = 20.0

@@ -15,7 +15,7 @@ import pytest
 from tests.program import wait_for
 from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Agent, Bundle, Story, committed, follow
-from train.agent.records import (
+from train.agent.protocol.records import (
     AttemptEnded,
     Chunk,
     Exit,

@@ -17,7 +17,7 @@ import pytest
 
 from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Agent, Bundle, commits, committed, follow
-from train.agent.records import Exit, Follow, Prepared
+from train.agent.protocol.records import Exit, Follow, Prepared
 from train.pack import bootstrap_command, build_agent
 
 AGENT = Path(__file__).parents[3] / "train" / "agent"

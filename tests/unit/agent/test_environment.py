@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from train.agent.environment import Fittings, Place, by_rank, task_environment
-from train.agent.paths import TaskPaths
-from train.agent.records import Member
+from train.agent.files.paths import TaskPaths
+from train.agent.protocol.cluster import by_rank
+from train.agent.protocol.records import Member
+from train.agent.supervisor.environment import Fittings, Place, task_environment
 
 MEMBERS = [
     Member("worker-1", "10.0.0.3", 2222, 1),

@@ -13,11 +13,11 @@ import pytest
 
 from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Bundle
-from train.agent.environment import Fittings
-from train.agent.fittings import fit, interface_of
-from train.agent.host import Probe
-from train.agent.modules import missing
-from train.agent.records import Prepared, Refusal, Refused
+from train.agent.host.imports import missing
+from train.agent.host.inventory import Probe
+from train.agent.protocol.records import Prepared, Refusal, Refused
+from train.agent.supervisor.environment import Fittings
+from train.agent.supervisor.host_environment import fit, interface_of
 
 SHOW = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.argv[1:]]))"
 
@@ -75,7 +75,7 @@ def test_modules_are_looked_for_and_not_executed(tmp_path: Path, monkeypatch: py
     names = ["json", "there", "nowhere_at_all", "tmp", "sys"]  # the probe runs in /, where tmp is a folder
     assert missing(probe, python, env, names) == ["nowhere_at_all", "tmp"]
     assert missing(probe, python, env, []) == []
-    monkeypatch.setattr("train.agent.modules.ran", None)  # it is kept
+    monkeypatch.setattr("train.agent.host.imports.ran", None)  # it is kept
     assert missing(probe, python, env, names) == ["nowhere_at_all", "tmp"]
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Agent, Bundle, committed, follow
-from train.agent.progress import ProgressParser
-from train.agent.progress_queue import MOST_BYTES, ProgressQueue
-from train.agent.records import Follow, Outcome, Progress
+from train.agent.protocol.records import Follow, Outcome, Progress
+from train.agent.supervisor.progress import ProgressParser
+from train.agent.supervisor.progress_queue import MOST_BYTES, ProgressQueue
 from train.pack import AgentArchive, build_agent
 
 LINES = 20_000

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from train.agent import control
-from train.agent.follow import Follower
-from train.agent.jobs import report
-from train.agent.journal import Journal, write_job, write_result
-from train.agent.paths import HostPaths, TaskPaths
-from train.agent.records import (
+from train.agent.files.journal import Journal, write_job, write_result
+from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.host import control
+from train.agent.host.jobs import report
+from train.agent.protocol.channel import Channel
+from train.agent.protocol.records import (
     AttemptEnded,
     Beat,
     End,
@@ -31,7 +31,7 @@ from train.agent.records import (
     decode,
     encode,
 )
-from train.agent.wire import Channel
+from train.agent.requests.follow import Follower
 
 ALL = Follow("j", "worker-0", attempt=1)
 RESULT = JobResult("j", 3, Outcome.SUCCEEDED, 9.0)
@@ -319,7 +319,7 @@ def test_a_silent_supervisor_is_reported_and_one_that_answers_is_not(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that answers the client is not the supervisor: only the latter can report the end of the job."""
-    monkeypatch.setattr("train.agent.follow.BEAT_S", 0.05)
+    monkeypatch.setattr("train.agent.requests.follow.BEAT_S", 0.05)
     host.supervise()
     host.ran(1, b"one", ended=False)
     reader = Reader(host, ALL)

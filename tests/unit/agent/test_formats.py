@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from train.agent.formats import is_unfinished
+from train.agent.checkpoints.formats import is_unfinished
 
 
 def zipped() -> bytes:

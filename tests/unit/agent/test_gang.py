@@ -6,12 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.agent import gang
-from train.agent.gang import CHECK_TIMEOUT_S, FAILURE_GRACE_S, NOT_READY, Gang, Terms
-from train.agent.gate import TIMED_OUT, Facts
-from train.agent.orders import Report, Source, Stage
-from train.agent.records import Exit, JobResult, Member, OnHang, Outcome, Policy, RestartPolicy, SuccessPolicy
-from train.agent.snapshot import Snapshot
+from train.agent.checkpoints.snapshot import Snapshot
+from train.agent.gang import gang
+from train.agent.gang.gang import CHECK_TIMEOUT_S, FAILURE_GRACE_S, NOT_READY, Gang, Terms
+from train.agent.gang.readiness import TIMED_OUT, Facts
+from train.agent.gang.states import Report, Source, Stage
+from train.agent.protocol.records import (
+    Exit,
+    JobResult,
+    Member,
+    OnHang,
+    Outcome,
+    Policy,
+    RestartPolicy,
+    SuccessPolicy,
+)
 
 DONE = Exit(code=0)
 KILLED = Exit(signal=9)

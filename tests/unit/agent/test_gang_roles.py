@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.agent.test_gang import AGAIN, DONE, HEALTHY, KILLED, OLD, ONCE, Play
-from train.agent import gang
-from train.agent.gang import EVALUATION_IDLE_S, EVALUATION_S, End
-from train.agent.gate import TIMED_OUT
-from train.agent.orders import Part, Source, Stage, from_line, to_line
-from train.agent.records import Exit, OnHang, Outcome, Policy, Stalled, SuccessPolicy
-from train.agent.snapshot import Snapshot
+from train.agent.checkpoints.snapshot import Snapshot
+from train.agent.gang import gang
+from train.agent.gang.gang import EVALUATION_IDLE_S, EVALUATION_S, End
+from train.agent.gang.readiness import TIMED_OUT
+from train.agent.gang.states import Part, Source, Stage, from_line, to_line
+from train.agent.protocol.records import Exit, OnHang, Outcome, Policy, Stalled, SuccessPolicy
 
 COORDINATED = ("chief-0", "worker-0", "worker-1", "ps-0")
 EVALUATED = ("chief-0", "worker-0", "evaluator-0")

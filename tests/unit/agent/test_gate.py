@@ -6,8 +6,18 @@ from itertools import permutations
 
 import pytest
 
-from train.agent.gate import REFUSED, SILENT, STRANGER, TIMED_OUT, UNKNOWN_NAME, Facts, Verdict, verdict, visible
-from train.agent.records import Member
+from train.agent.gang.readiness import (
+    REFUSED,
+    SILENT,
+    STRANGER,
+    TIMED_OUT,
+    UNKNOWN_NAME,
+    Facts,
+    Verdict,
+    verdict,
+    visible,
+)
+from train.agent.protocol.records import Member
 
 FACTS = Facts({"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": "2.21.0"}, [], 1 << 40)
 ALL_TCP = "(all TCP among the hosts of the fleet)"

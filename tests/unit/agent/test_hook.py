@@ -13,11 +13,11 @@ import pytest
 
 from tests.unit.agent.processes import Held, hook_in, process, script_in
 from tests.unit.agent.test_bootstrap import interpreter
-from train.agent import task as task_module
-from train.agent.errors import RefusedError
-from train.agent.hook import VARIABLE, Hook, Proof, hook_for, is_program
-from train.agent.host import Probe
-from train.agent.records import Exit, Stalled
+from train.agent.host.inventory import Probe
+from train.agent.host.startup import VARIABLE, Hook, Proof, hook_for, is_program
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import Exit, Stalled
+from train.agent.supervisor import task as task_module
 
 VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13"]
 TELL = """

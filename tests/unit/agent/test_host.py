@@ -15,8 +15,8 @@ import pytest
 
 from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Bundle, commits, committed, eventually, follow
-from train.agent.host import keras_backend
-from train.agent.records import (
+from train.agent.host.inventory import keras_backend
+from train.agent.protocol.records import (
     Chunk,
     Entry,
     EntryKind,

@@ -24,7 +24,7 @@ from tests.unit.agent.hosts import (
     listen,
     prepared,
 )
-from train.agent.records import (
+from train.agent.protocol.records import (
     Exit,
     Follow,
     GpuUse,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.processes import process
-from train.agent.kernel import Death, OomWatch, death_of
-from train.agent.spawn import open_gate, spawn
+from train.agent.host.spawn import open_gate, spawn
+from train.agent.supervisor.oom import Death, OomWatch, death_of
 
 MEMCG = (
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/job,task_memcg=/job,"

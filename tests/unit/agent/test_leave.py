@@ -9,12 +9,12 @@ import pytest
 
 from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Bundle, committed, eventually
-from train.agent import address
-from train.agent.address import own_address
-from train.agent.leave import leave
-from train.agent.paths import HostPaths
-from train.agent.processes import everybody
-from train.agent.records import Leave, Left, Prepared
+from train.agent.files.paths import HostPaths
+from train.agent.host import address
+from train.agent.host.address import own_address
+from train.agent.host.processes import everybody
+from train.agent.protocol.records import Leave, Left, Prepared
+from train.agent.requests.release import leave
 
 
 def test_an_agent_that_leaves_takes_all_with_it(connect: Connect, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.agent.link import ChiefGreeting, LinkError, PeerGreeting, Session
+from train.agent.protocol.session import ChiefGreeting, LinkError, PeerGreeting, Session
 
 SECRET = b"s" * 32
 NONCES = b"c" * 16, b"p" * 16

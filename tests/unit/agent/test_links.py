@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from train.agent.link import Message, PeerGreeting
-from train.agent.links import Bond, Events, Links
-from train.agent.loop import Loop
-from train.agent.records import Member
+from train.agent.host.loop import Loop
+from train.agent.peers.connections import Bond, Events, Links
+from train.agent.protocol.records import Member
+from train.agent.protocol.session import Message, PeerGreeting
 
 SECRET = b"s" * 32
 TIMEOUT_S = 1.0

@@ -12,8 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.replicators import Yard
-from train.agent.replica_store import Kept, refresh, restore
-from train.agent.snapshot import Item, Kind, Manifest, Snapshot, decode_manifest, digest_of, encode_manifest
+from train.agent.checkpoints.snapshot import (
+    Item,
+    Kind,
+    Manifest,
+    Snapshot,
+    decode_manifest,
+    digest_of,
+    encode_manifest,
+)
+from train.agent.checkpoints.store import Kept, refresh, restore
 
 WHEN = 10**18
 CONTENT = b"ssh-ed25519 EVIL"

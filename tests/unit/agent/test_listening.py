@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from train.agent.listening import PortWatch, listening_ports, loads_another, loads_tensorflow
-from train.agent.loop import Loop
+from train.agent.host.loop import Loop
+from train.agent.supervisor.listening import PortWatch, listening_ports, loads_another, loads_tensorflow
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode

@@ -16,7 +16,7 @@ from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Agent, Bundle
 from tests.unit.agent.test_packages import complete, done, refused, venvs
 from tests.unit.agent.wheels import pip_environment, wheel
-from train.agent.records import Bootstrapped, Prepared, Refusal
+from train.agent.protocol.records import Bootstrapped, Prepared, Refusal
 
 
 @pytest.fixture

@@ -21,9 +21,11 @@ from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Agent, Bundle, alive, eventually, gone
 from tests.unit.agent.test_bootstrap import interpreter
 from tests.unit.agent.wheels import pip_environment, wheel
-from train.agent.paths import VenvPaths
-from train.agent.program import OverdueError, Steps, run
-from train.agent.records import (
+from train.agent.files.paths import VenvPaths
+from train.agent.host.runner import OverdueError, Steps, run
+from train.agent.packages.venv import Base, Wish, bytes_estimated, name_of, superfluous, wanted
+from train.agent.protocol.channel import Channel
+from train.agent.protocol.records import (
     Bootstrap,
     Bootstrapped,
     BootstrapStep,
@@ -35,8 +37,6 @@ from train.agent.records import (
     Refusal,
     Refused,
 )
-from train.agent.venv import Base, Wish, bytes_estimated, name_of, superfluous, wanted
-from train.agent.wire import Channel
 from train.pip_wheel import read_pip_wheel
 
 BASE = Base(os.path.realpath(sys.executable), ".".join(map(str, sys.version_info[:3])))
@@ -626,11 +626,11 @@ def test_the_driver_is_waited_for(connect: Connect, tmp_path: Path, text: str, c
 def test_a_driver_that_does_not_come_is_told_in_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from train.agent import gpus as module
-    from train.agent.errors import RefusedError
-    from train.agent.host import Probe
-    from train.agent.program import Steps
-    from train.agent.wire import Channel
+    from train.agent.host import gpus as module
+    from train.agent.host.inventory import Probe
+    from train.agent.host.runner import Steps
+    from train.agent.protocol.channel import Channel
+    from train.agent.protocol.errors import RefusedError
 
     monkeypatch.setattr(module, "DRIVER_DEADLINE_S", 0.0)
     reads, writes = os.pipe()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from train.agent.pip import BUILDING, DOWNLOADING, INSTALLING, RESOLVING, Reading, trouble
-from train.agent.records import Exit, Refusal, Refused
+from train.agent.packages.pip import BUILDING, DOWNLOADING, INSTALLING, RESOLVING, Reading, trouble
+from train.agent.protocol.records import Exit, Refusal, Refused
 
 RECORDED = Path(__file__).parent / "pip"
 CLOUD_NAT = "let the host reach it; instances without an external address need Cloud NAT"

@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.test_gang import DONE, KILLED, Play
-from train.agent import gang, preemption, seat
-from train.agent.gang import PREEMPTION_GRACE_S
-from train.agent.loop import Loop
-from train.agent.orders import Order, Part, Source, Stage
-from train.agent.preemption import METADATA_ADDRESS, PreemptionWatch, metadata_server, read_answer, request
-from train.agent.records import Exit, Member, Outcome, Policy, RestartPolicy
-from train.agent.seat import EndTask, Fetch, Notify, Preempted, Seat, TellEnd
-from train.agent.snapshot import Snapshot
+from train.agent.checkpoints.snapshot import Snapshot
+from train.agent.gang import gang
+from train.agent.gang import slot as seat
+from train.agent.gang.gang import PREEMPTION_GRACE_S
+from train.agent.gang.slot import EndTask, Fetch, Notify, Preempted, Seat, TellEnd
+from train.agent.gang.states import Order, Part, Source, Stage
+from train.agent.host.loop import Loop
+from train.agent.protocol.records import Exit, Member, Outcome, Policy, RestartPolicy
+from train.agent.supervisor import preemption
+from train.agent.supervisor.preemption import METADATA_ADDRESS, PreemptionWatch, metadata_server, read_answer, request
 
 # --- the metadata server ------------------------------------------------------------------------------------------
 

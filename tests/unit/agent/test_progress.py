@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.agent.progress import Pace, ProgressParser
-from train.agent.records import Progress
+from train.agent.protocol.records import Progress
+from train.agent.supervisor.progress import Pace, ProgressParser
 
 KERAS_2 = (
     b"Epoch 1/2\n"

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from train.agent import gate, reach
-from train.agent.link import LinkError, port_answer, port_owner, port_question
-from train.agent.links import Bond
-from train.agent.loop import READ, Loop
-from train.agent.ports import reserve_task_port
-from train.agent.reach import Door, Visits
-from train.agent.records import Member
+from train.agent.gang import readiness as gate
+from train.agent.host.loop import READ, Loop
+from train.agent.host.ports import reserve_task_port
+from train.agent.peers import probes as reach
+from train.agent.peers.connections import Bond
+from train.agent.peers.probes import Door, Visits
+from train.agent.protocol.records import Member
+from train.agent.protocol.session import LinkError, port_answer, port_owner, port_question
 
 SECRET = b"s" * 32
 BOND = Bond("job", SECRET, 1.0, 1)

@@ -18,11 +18,12 @@ import pytest
 
 from tests.unit.agent.replicators import Host, Yard, step_in, tree
 from tests.unit.agent.test_formats import hdf5, zipped
-from train.agent import replica_store, replica_wire
-from train.agent.disk import DISK_RESERVE
-from train.agent.processes import identify, is_alive
-from train.agent.replica import News, Restored
-from train.agent.snapshot import MOST_ODD, Snapshot, decode_manifest, newer
+from train.agent.checkpoints import store as replica_store
+from train.agent.checkpoints import transfer as replica_wire
+from train.agent.checkpoints.replicator import News, Restored
+from train.agent.checkpoints.snapshot import MOST_ODD, Snapshot, decode_manifest, newer
+from train.agent.files.disk import DISK_RESERVE
+from train.agent.host.processes import identify, is_alive
 
 
 @pytest.fixture
@@ -674,8 +675,8 @@ def test_it_keeps_no_descriptor_of_the_supervisor_and_yields_to_others(yard: Yar
 def test_it_ends_with_the_supervisor(tmp_path: Path) -> None:
     code = """
 import os, sys, time
-from train.agent.loop import Loop
-from train.agent.replica import Replicator, Setup
+from train.agent.host.loop import Loop
+from train.agent.checkpoints.replicator import Replicator, Setup
 loop = Loop()
 setup = Setup("job", b"s", "worker-0", "127.0.0.1", sys.argv[1] + "/live", sys.argv[1] + "/replica", "m", 1.0)
 news = []

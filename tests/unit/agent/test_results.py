@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Agent, Bundle, committed, eventually, follow
-from train.agent.records import (
+from train.agent.protocol.records import (
     Area,
     Beat,
     Chunk,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.agent.orders import Part
-from train.agent.records import Member
-from train.agent.roles import first_cast, is_coordinated, is_evaluator, recast, trainers
+from train.agent.gang.assignment import first_cast, is_coordinated, is_evaluator, recast, trainers
+from train.agent.gang.states import Part
+from train.agent.protocol.records import Member
 
 ROLES = ["worker-0", "worker-1", "worker-2"]
 CAST = [Part(role, role) for role in ROLES]

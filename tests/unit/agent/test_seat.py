@@ -5,10 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.agent import seat as seats
-from train.agent.orders import Order, Part, Source, Stage
-from train.agent.records import Exit, JobResult, Member, Outcome
-from train.agent.seat import (
+from train.agent.checkpoints.snapshot import Snapshot
+from train.agent.gang import slot as seats
+from train.agent.gang.slot import (
     Closed,
     EndTask,
     Exited,
@@ -30,7 +29,8 @@ from train.agent.seat import (
     TellEnd,
     Visit,
 )
-from train.agent.snapshot import Snapshot
+from train.agent.gang.states import Order, Part, Source, Stage
+from train.agent.protocol.records import Exit, JobResult, Member, Outcome
 
 MEMBERS = [Member("worker-0", "10.0.0.2", 2222, 4000), Member("worker-1", "10.0.0.3", 2223, 4000)]
 CAST = [Part("worker-0", "worker-0"), Part("worker-1", "worker-1")]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.replicators import Yard, step_of
-from train.agent import replica_store
-from train.agent.snapshot import Item
+from train.agent.checkpoints import store as replica_store
+from train.agent.checkpoints.snapshot import Item
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.agent.snapshot import (
+from train.agent.checkpoints.snapshot import (
     CALM_S,
     FRESH_NS,
     MOST_ODD,

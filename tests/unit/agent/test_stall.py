@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.processes import Held, hook_in, process, script_in
-from train.agent.look import MOST_SOCKETS, connections
-from train.agent.records import Member, Stalled
-from train.agent.stall import MOST_STACK, Connection, main_first, read_connection, threads_of, who_waits
+from train.agent.gang.hang import MOST_STACK, Connection, main_first, read_connection, threads_of, who_waits
+from train.agent.protocol.records import Member, Stalled
+from train.agent.supervisor.inspection import MOST_SOCKETS, connections
 
 STALLS = Path(__file__).parent / "stalls"
 Gang = tuple[dict[str, Stalled], list[Member]]

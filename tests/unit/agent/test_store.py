@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.hosts import Bundle
-from train.agent.errors import RefusedError
-from train.agent.records import Entry, EntryKind, Refusal
-from train.agent.store import Receiver, bytes_needed, check_entries, materialise, missing, object_path, prune_objects
+from train.agent.files.contents import (
+    Receiver,
+    bytes_needed,
+    check_entries,
+    materialise,
+    missing,
+    object_path,
+    prune_objects,
+)
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import Entry, EntryKind, Refusal
 
 HASH = "a" * 64
 

@@ -18,9 +18,9 @@ from tests.program import wait_for
 from tests.unit.agent.replicators import Yard
 from tests.unit.agent.test_links import Net, joined
 from tests.unit.agent.test_reach import Site
-from train.agent.link import Message
-from train.agent.strangers import most_strangers
-from train.agent.strict_json import JsonError, parse_object
+from train.agent.protocol.admission import most_strangers
+from train.agent.protocol.session import Message
+from train.agent.protocol.strict_json import JsonError, parse_object
 from train.rendezvous.meeting import MeetingError, Party
 from train.rendezvous.tcp import meet_at
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Agent, Bundle, alive, eventually, gone
-from train.agent.records import BootstrapStep, Exit, Prepared, Refusal, Refused, Trial, Tried
+from train.agent.protocol.records import BootstrapStep, Exit, Prepared, Refusal, Refused, Trial, Tried
 
 STEPS = """
 import time

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from train.agent.host import parse_gpus
-from train.agent.processes import Stat, descendants, everybody, identify, is_alive, parse_stat
-from train.agent.records import Gpu, GpuUse
-from train.agent.usage import CpuMeter, GpuMeter, parse_gpu_use
+from train.agent.host.inventory import parse_gpus
+from train.agent.host.processes import Stat, descendants, everybody, identify, is_alive, parse_stat
+from train.agent.host.usage import CpuMeter, GpuMeter, parse_gpu_use
+from train.agent.protocol.records import Gpu, GpuUse
 
 # As nvidia-smi prints with --format=csv,noheader,nounits.
 LISTED = "0, Tesla T4, 15360, 535.183.01\n1, NVIDIA A100-SXM4-40GB, 40960, 535.183.01\n"

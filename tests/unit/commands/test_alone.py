@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.commands.alone import alone_warning
-from fleet.commands.evidence import Evidence
-from train.agent.records import Exit, JobResult, Member, Outcome, Phase, TaskState
+from fleet.jobs.alone import alone_warning
+from fleet.jobs.evidence import Evidence
+from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, TaskState
 
 SUCCEEDED = JobResult("j-1", 2, Outcome.SUCCEEDED, 9.0)
 

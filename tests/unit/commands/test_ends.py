@@ -9,7 +9,6 @@ import pytest
 from fleet.commands import down, extend, gc, status, up
 from fleet.commands.doctor import DoctorRequest
 from fleet.commands.doctor import run as doctor
-from fleet.commands.wanted import UpRequest
 from fleet.config import caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.events import (
@@ -22,9 +21,10 @@ from fleet.events import (
     StraysDeleted,
     StraysFound,
 )
+from fleet.fleets.resolution import UpRequest
 from fleet.settings import Settings
 from fleet.status import HostStatus
-from provision.gce.catalog import resolved
+from provision.gce.catalog.machines import resolved
 from provision.gce.deletion import Stray
 from provision.model import CloudSpec, Finding
 from provision.provider import ProviderError
@@ -36,7 +36,7 @@ ME, OTHER = caller(), "bob-desk"
 @pytest.fixture
 def fleet(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """A world with a fleet of two in it, on which nothing runs."""
-    monkeypatch.setattr("fleet.commands.agents.running_job", lambda *_: "")
+    monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
     monkeypatch.setattr(extend, "running_job", lambda *_: "")
     world.answers = [True]
     up.run(UpRequest("demo", Settings(provider="gce", project="p")), world.ports(), world.sink)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.commands.wanted import UpRequest, provider_of, wanted
 from fleet.errors import UsageError
+from fleet.fleets.resolution import UpRequest, provider_of, wanted
 from fleet.settings import Settings
 from fleet.state import FleetRecord
 from provision.model import FleetSpec, Instance, InstanceState

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from fleet import cli
+from fleet.cli import app as cli
 from fleet.commands import check, train
 from fleet.commands.check import CheckRequest, judged_alone
-from fleet.commands.program import Terms, described, find, keras_need, missing_imports, script_findings
 from fleet.commands.train import TrainRequest
 from fleet.errors import UsageError
+from fleet.jobs.program import Terms, described, find, keras_need, missing_imports, script_findings
 from tests.unit.train.test_script import write
-from train.agent.records import Exit, Member, Prepared, Tried
-from train.entry import find_entry
+from train.agent.protocol.records import Exit, Member, Prepared, Tried
+from train.script.entry import find_entry
 
 
 @pytest.fixture

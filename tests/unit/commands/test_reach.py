@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from fleet.commands import reach as module
-from fleet.commands.reach import progress_to, reach
 from fleet.errors import NotReadyError, UnreachableError
 from fleet.events import HostConnected, InstanceChanged, PlaceTried
+from fleet.fleets import connect as module
+from fleet.fleets.connect import progress_to, reach
 from fleet.remote.fanout import Outcome
 from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
 from provision.provider import ProviderError
 from tests.unit.commands.clouds import Cloud, CloudProvider, Kept, World
-from train.agent.records import Hello
+from train.agent.protocol.records import Hello
 
 RENTED = FleetSpec("demo", "gce", 2, cloud=CloudSpec())
 INSTANCES = [Instance(f"worker-{index}", "demo", str(index), InstanceState.RUNNING, "z") for index in range(2)]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.commands.results import script_of, survey_of
+from fleet.jobs.results import script_of, survey_of
 from fleet.remote.results import Store
 from fleet.state import FleetFolder
 from fleet.state import Store as StateStore
 from provision.model import Host
-from train.agent.records import Area, AreaUse, DiskSpace, JobReport, Phase, StoredJob
+from train.agent.protocol.records import Area, AreaUse, DiskSpace, JobReport, Phase, StoredJob
 
 LOGS, MODEL = AreaUse(Area.LOGS, "/h/j", 1, 10), AreaUse(Area.MODEL, "/h/j/model", 1, 100)
 

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.commands.roles import Names, Roles, assigned, check_roles, gpu_share, moved_share, names_of, success
 from fleet.errors import UsageError
+from fleet.fleets.gpu_shares import gpu_share, moved_share
+from fleet.jobs.tasks import Names, Roles, assigned, check_roles, names_of, success
 from fleet.state import slots
 from fleet.typed import Again, Change
 from provision.model import Host
-from train.agent.cluster import cluster_spec
-from train.agent.records import (
+from train.agent.protocol.cluster import cluster_spec
+from train.agent.protocol.records import (
     Gpu,
     JobReport,
     JobResult,

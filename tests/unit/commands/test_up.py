@@ -8,9 +8,9 @@ import pytest
 
 from fleet.commands import up
 from fleet.commands.up import next_train, run
-from fleet.commands.wanted import UpRequest
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, QuotaError, UsageError
 from fleet.events import FleetOpened, InstanceChanged, Note, PlaceTried, Quoted
+from fleet.fleets.resolution import UpRequest
 from fleet.settings import Settings
 from fleet.typed import Again
 from provision.provider import ProviderError

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.commands.wanted import GPU_PACKAGES, PACKAGES, UpRequest, wanted
 from fleet.errors import UsageError
+from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, wanted
 from fleet.settings import Settings
 from fleet.state import FleetRecord
-from provision.gce.catalog import CPU_IMAGE, GPU_IMAGE
+from provision.gce.catalog.machines import CPU_IMAGE, GPU_IMAGE
 from provision.model import CloudSpec, FleetSpec
 from tests.unit.commands.clouds import host
 

@@ -38,7 +38,7 @@ from fleet.events import (
     TriedAlone,
 )
 from provision.model import Offer
-from train.agent.records import (
+from train.agent.protocol.records import (
     AttemptEnded,
     Exit,
     GpuUse,

@@ -17,7 +17,7 @@ from fleet.events import (
     TaskPrepared,
 )
 from tests.unit.console.samples import ENDED, START, exited, names, opened, running, started
-from train.agent.records import Exit, GpuUse, JobResult, Outcome, Phase, Progress, TaskState, Usage
+from train.agent.protocol.records import Exit, GpuUse, JobResult, Outcome, Phase, Progress, TaskState, Usage
 
 
 def shown(events: Sequence[Event], width: int = 80, height: int = 24, **more: object) -> list[str]:

@@ -17,7 +17,7 @@ from fleet.console.jsonl import JsonSink, error_to_json, event_name, to_json
 from fleet.events import Event, LogChunk, Note
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from tests.unit.console.samples import ONE_OF_EACH, exited
-from train.agent.records import Progress, TaskState
+from train.agent.protocol.records import Progress, TaskState
 from train.diagnosis import Kind, Verdict
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "json.md"

@@ -11,7 +11,7 @@ from fleet.console.lines import LinesSink
 from fleet.console.reports import report_text
 from fleet.events import BootstrapProgress, Event, LogChunk, PushProgress, ResultsAtRisk, ResultsFound
 from tests.unit.console.samples import ONE_OF_EACH, STALLED, exited
-from train.agent.records import Phase, TaskState
+from train.agent.protocol.records import Phase, TaskState
 
 
 class Reader:

@@ -12,7 +12,7 @@ from rich.console import Console
 from fleet.console.live import LiveSink
 from fleet.events import Event, FleetDown, LogChunk, Note, PlaceTried, TaskPlanned
 from tests.unit.console.samples import QUOTED, START, exited, names, opened, running, started
-from train.agent.records import JobResult, Outcome
+from train.agent.protocol.records import JobResult, Outcome
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 

@@ -11,7 +11,7 @@ from fleet.console.tables import render_status
 from fleet.console.view import View, apply
 from fleet.events import ConnectionLost, Event, FleetOpened, JobStarted, LogChunk
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
-from train.agent.records import Exit, JobResult, Member, Outcome, Phase, TaskState
+from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, TaskState
 
 PLACES = ("worker-0", "worker-1", "worker-2", "worker-3")
 HOSTS = {"chief-0": "worker-0", "worker-0": "worker-1", "ps-0": "worker-2", "worker-3": "worker-3"}

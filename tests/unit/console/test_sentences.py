@@ -22,7 +22,7 @@ from fleet.events import (
     TaskPrepared,
 )
 from tests.unit.console.samples import ENDED, STALLED
-from train.agent.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
+from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
 
 MEMBERS = tuple(Member(f"worker-{index}", "127.0.0.1", 2222, 1) for index in range(3))
 

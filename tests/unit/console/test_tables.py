@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fleet.console.tables import print_status, render_status
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
-from train.agent.records import Exit, Outcome, Phase
+from train.agent.protocol.records import Exit, Outcome, Phase
 from train.diagnosis import Kind, Verdict
 
 NOW = 1_000_000.0

@@ -19,7 +19,7 @@ from fleet.events import (
     TaskPrepared,
 )
 from tests.unit.console.samples import ENDED, ONE_OF_EACH, START, exited, names, opened, running, started
-from train.agent.records import Exit, GpuUse, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
+from train.agent.protocol.records import Exit, GpuUse, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
 
 
 def after(*events: Event, now: float = START) -> View:

@@ -5,7 +5,7 @@ import sys
 
 SCRIPT = """
 import sys
-from provision.gce.clients import client_class, types
+from provision.gce.rest.clients import client_class, types
 assert client_class("RegionInstancesClient").__name__ == "RegionInstancesClient"
 assert types().Instance(name="a").name == "a"
 assert "google.cloud.compute_v1.services.target_grpc_proxies" not in sys.modules
@@ -24,7 +24,7 @@ def test_only_what_is_used_is_imported_and_the_package_stays_whole_for_others() 
 
 TOGETHER = """
 import builtins, threading
-from provision.gce.api import Api, Timing
+from provision.gce.rest.api import Api, Timing
 api = Api("proj-1", "http://127.0.0.1:1", Timing(contact_s=0))
 imported, real = [], builtins.__import__
 def watched(name, *args, **more):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.gce.errors import (
+from provision.gce.diagnosis import (
     Diagnosis,
     Failure,
     Scope,

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.gce import prices
-from provision.gce.catalog import resolved
-from provision.gce.errors import Scope
-from provision.gce.geography import region_of
-from provision.gce.places import Region, Search, candidates
+from provision.gce.catalog import prices
+from provision.gce.catalog.locations import region_of
+from provision.gce.catalog.machines import resolved
+from provision.gce.diagnosis import Scope
+from provision.gce.zones import Region, Search, candidates
 from provision.model import CloudSpec
 
 T4 = resolved(CloudSpec(gpu="t4"))

@@ -6,10 +6,10 @@ import datetime
 
 import pytest
 
-from provision.gce import prices
-from provision.gce.catalog import GPUS, resolved
-from provision.gce.geography import is_zone
-from provision.gce.prices import PRICED_AT, price, zones
+from provision.gce.catalog import prices
+from provision.gce.catalog.locations import is_zone
+from provision.gce.catalog.machines import GPUS, resolved
+from provision.gce.catalog.prices import PRICED_AT, price, zones
 from provision.model import CloudSpec
 
 T4 = resolved(CloudSpec(gpu="t4"))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.gce.catalog import resolved
-from provision.gce.errors import Diagnosis, Scope
+from provision.gce.catalog.machines import resolved
+from provision.gce.diagnosis import Diagnosis, Scope
 from provision.gce.quota import problems
 from provision.model import CloudSpec
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.gce.catalog import GPU_IMAGE, resolved
-from provision.gce.requests import (
+from provision.gce.catalog.machines import GPU_IMAGE, resolved
+from provision.gce.rest.requests import (
     IAP_RANGE,
     bulk_insert,
     firewalls,

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from provision.allocation.provider import AllocationProvider
+from provision.inventory.allocation import here, is_allocation, read_allocation
+from provision.inventory.ansible.entries import Entry
+from provision.inventory.errors import Place
 from provision.provider import ProviderError
-from provision.static.allocated import here, is_allocation, read_allocation
-from provision.static.batch import AllocationProvider
-from provision.static.choice import Chosen, selected
-from provision.static.entries import Entry
-from provision.static.errors import Place
-from provision.static.ways import way
+from provision.ssh_config.routes import way
+from provision.static.selection import Chosen, selected
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "gpu[01-03,7],login1"}
 

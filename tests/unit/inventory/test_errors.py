@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from provision.inventory import InventoryError, read_inventory
 from provision.provider import ProviderError
-from provision.static import InventoryError, read_inventory
 
 INI = {
     "section never closed": ("h1\n[web\nh2\n", r"hosts\.ini:2: '\[web' is no section"),

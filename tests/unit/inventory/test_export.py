@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.inventory import export, read_inventory
 from provision.model import Host
-from provision.static import export, read_inventory
 from tests.unit.inventory.record import ansible_hosts, ansible_list, ssh_options
 
 KEY = Path("/home/a user/.local/state/fleet/demo/100% key")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provision.static import Entry, Inventory, InventoryError, read_inventory
+from provision.inventory import Entry, Inventory, InventoryError, read_inventory
 from tests.unit.inventory.record import (
     FILES,
     INVENTORIES,

@@ -12,7 +12,7 @@ from tests.unit.lint.programs import FIT, GANG, MODEL, READY, READY_LOOP, TF, ch
 from train.lint.check import lint
 from train.lint.model import Severity
 from train.lint.rules import RULES, UNREADABLE
-from train.script import imports
+from train.script.source import imports
 
 ROOT = Path(__file__).parents[3]
 COUNTS = (

@@ -13,8 +13,8 @@ from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
 from provision.provider import ProviderError
-from provision.static import choice
-from provision.static.known import Known, known_keys
+from provision.ssh_config.known_hosts import Known, known_keys
+from provision.static import selection as choice
 from provision.static.provider import StaticProvider
 
 NAMES = {"gpu1": "10.0.0.1", "gpu2": "10.0.0.2", "gpu3": "10.0.0.3", "gpu3.lab.example": "10.0.0.3"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.static.ways import Way, WayError, agent_socket, parse, way
+from provision.ssh_config.routes import Way, WayError, agent_socket, parse, way
 
 FOLDER = Path(__file__).parent / "ssh"
 FILES = sorted(FOLDER.glob("*.conf"))

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import UsageError
-from fleet.remote import bundle as bundle_module
-from fleet.remote import hashes
-from fleet.remote.bundle import Bundle, DataSource, compress, parse_data, scan
-from fleet.target import Target
-from train.agent.records import Entry, EntryKind
-from train.agent.store import check_entries
+from fleet.remote.upload import bundle as bundle_module
+from fleet.remote.upload import hashes
+from fleet.remote.upload.bundle import Bundle, DataSource, compress, parse_data, scan
+from fleet.results.target import Target
+from train.agent.files.contents import check_entries
+from train.agent.protocol.records import Entry, EntryKind
 
 
 @pytest.fixture

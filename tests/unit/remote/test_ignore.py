@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet.remote.bundle import scan
-from fleet.remote.ignore import IgnoreRules, rules_above
-from train.agent.records import EntryKind
+from fleet.remote.upload.bundle import scan
+from fleet.remote.upload.ignore import IgnoreRules, rules_above
+from train.agent.protocol.records import EntryKind
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="compares with git")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fleet.commands import mend
+from fleet.fleets import rejoin as mend
 from fleet.remote.job import join
 from fleet.state import FleetRecord
 from provision.model import FleetSpec, Host
-from train.agent.records import (
+from train.agent.protocol.records import (
     Bootstrap,
     Bootstrapped,
     Commit,

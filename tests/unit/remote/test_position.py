@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.remote.position import Position
-from train.agent.records import (
+from fleet.remote.cursor import Position
+from train.agent.protocol.records import (
     AttemptEnded,
     Beat,
     Follow,

@@ -17,7 +17,7 @@ from fleet.events import Note
 from fleet.remote.job import refusal
 from fleet.remote.quoting import LONGEST, one_line
 from provision.model import Host
-from train.agent.records import JobResult, Outcome, Refusal, Refused
+from train.agent.protocol.records import JobResult, Outcome, Refusal, Refused
 
 HOST = Host("worker-1", "10.0.0.3", 22, "me", "ssh-ed25519 AAAA", "worker-1", "10.0.0.3")
 

@@ -11,7 +11,7 @@ import pytest
 from fleet.errors import FleetError
 from fleet.remote import results
 from provision.model import Host
-from train.agent.records import Area, Beat, DiskSpace, EntryKind, FileEntry, Record, StoredJob
+from train.agent.protocol.records import Area, Beat, DiskSpace, EntryKind, FileEntry, Record, StoredJob
 
 JOB = StoredJob("j", "worker-0", "", "/x", 1, "f", [])
 ENTRY = FileEntry(Area.MODEL, "a", EntryKind.FILE, 0o644, 1, 0, "0" * 64)

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from fleet.remote.follower import GIVE_UP_S, _Queue, _Terms
-from train.agent.records import JobResult, Outcome
+from train.agent.protocol.records import JobResult, Outcome
 
 
 def test_results_that_arrive_together_are_acted_on_once() -> None:

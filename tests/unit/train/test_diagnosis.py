@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from train.agent.records import Exit, Outcome, Stalled
+from train.agent.protocol.records import Exit, Outcome, Stalled
 from train.diagnosis import Kind, TaskEvidence, Verdict, diagnose
 
 FAILED, KILLED, DONE = Exit(1), Exit(None, 9), Exit(0)

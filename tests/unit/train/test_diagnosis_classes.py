@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.agent.records import Exit, Outcome, Stalled
+from train.agent.protocol.records import Exit, Outcome, Stalled
 from train.diagnosis import Kind, TaskEvidence, Verdict, diagnose
 
 FAILED, ABORTED = Exit(1), Exit(None, 6)

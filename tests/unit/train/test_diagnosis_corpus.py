@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from train.agent.records import Exit, Outcome, Stalled
+from train.agent.protocol.records import Exit, Outcome, Stalled
 from train.diagnosis import Kind, TaskEvidence, diagnose
 
 LOGS = Path(__file__).with_name("logs")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from train.agent.records import Exit, Outcome
+from train.agent.protocol.records import Exit, Outcome
 from train.diagnosis import Kind, TaskEvidence, diagnose
 
 FAILED, DONE, KILLED, TERMED, ABORTED = Exit(1), Exit(0), Exit(None, 9), Exit(None, 15), Exit(None, 6)

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from train.dotted import uses
+from train.script.dotted import uses
 
 
 def names(source: str) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.mnist.make_mnist import write_mnist
-from train.script import check_script
+from train.script.source import check_script
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "train" / "examples"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from train.keras import (
+from train.script.keras import (
     BACKEND,
     NEW_NAMES,
     OLD_NAMES,
@@ -23,7 +23,7 @@ from train.keras import (
     needs_legacy,
     with_adaptations,
 )
-from train.script import imports
+from train.script.source import imports
 
 TF = "import tensorflow as tf\n"
 GANG = TF + "strategy = tf.distribute.MultiWorkerMirroredStrategy()\n"

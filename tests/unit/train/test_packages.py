@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.train.test_script import write
-from train.entry import find_entry
-from train.packages import advice, needed
+from train.script.entry import find_entry
+from train.script.packages import advice, needed
 
 
 def test_what_a_script_imports_at_once(tmp_path: Path) -> None:

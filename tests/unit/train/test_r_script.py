@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from train.keras import Verdict
-from train.r_script import needs_of_r
+from train.script.keras import Verdict
+from train.script.r_script import needs_of_r
 
 FIT = """library(tensorflow)
 strategy <- tf$distribute$MultiWorkerMirroredStrategy()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from train.script import ScriptError, check_script, imports, parse
+from train.script.source import ScriptError, check_script, imports, parse
 
 
 def refused(script: Path) -> ScriptError:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from train.lint.datasets import Chain, chains, iterated
+from train.lint.interpreter.names import TFDS, Kind, keras_part, kind_of
+from train.lint.interpreter.values import Call, Const, Items, Made, Mark, Value, is_none, options
 from train.lint.model import Severity
-from train.lint.names import TFDS, Kind, keras_part, kind_of
 from train.lint.subject import Found, Subject, argument, inner, severity
-from train.lint.values import Call, Const, Items, Made, Mark, Value, is_none, options
 
 _STEPS = {"fit": "steps_per_epoch", "evaluate": "steps", "predict": "steps"}
 _DATA = "options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA"

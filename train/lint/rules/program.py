@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from train.lint.interpreter.values import Call, Const, Made, Value, text
 from train.lint.model import Severity
 from train.lint.subject import Found, Subject, severity, shown
-from train.lint.values import Call, Const, Made, Value, text
 
 _STDIN = ("sys.stdin.read", "sys.stdin.readline", "sys.stdin.readlines", "sys.stdin.buffer.read", "fileinput.input")
 _ASKS = ("builtins.input", "builtins.breakpoint", "pdb.set_trace", "ipdb.set_trace", "getpass.getpass")

@@ -5,11 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from train.lint.interpreter.names import Kind, keras_part, kind_of
+from train.lint.interpreter.values import (
+    DIFFERS,
+    Bound,
+    Call,
+    Const,
+    Either,
+    Items,
+    Made,
+    Mark,
+    Opaque,
+    Value,
+    options,
+    text,
+)
 from train.lint.model import Severity
-from train.lint.names import Kind, keras_part, kind_of
 from train.lint.rules.together import GROUPS, only_some, taking_part
 from train.lint.subject import Found, Subject, argument, inner, severity
-from train.lint.values import DIFFERS, Bound, Call, Const, Either, Items, Made, Mark, Opaque, Value, options, text
 
 _URL = re.compile(r"^[a-z][a-z0-9+]*://")
 _HOME = re.compile(r"^(?:/home/|/Users/|/root/|~|[A-Za-z]:[\\/])")

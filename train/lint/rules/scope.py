@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from train.lint.interpreter.names import Kind, keras_part, kind_of
+from train.lint.interpreter.trace import apart
+from train.lint.interpreter.values import Call, Made, Ref, Value, is_none, options, text
 from train.lint.model import Severity
-from train.lint.names import Kind, keras_part, kind_of
 from train.lint.subject import Found, Subject, inner, severity
-from train.lint.trace import apart
-from train.lint.values import Call, Made, Ref, Value, is_none, options, text
 
 
 def _model(subject: Subject) -> Iterator[Found]:

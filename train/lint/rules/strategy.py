@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from train.lint.interpreter.names import ONE_HOST, Kind, keras_part, kind_of, kind_of_type
+from train.lint.interpreter.trace import apart
+from train.lint.interpreter.values import Call, Items, Made, Mark, Ref, Table, Value, text
 from train.lint.model import Severity
-from train.lint.names import ONE_HOST, Kind, keras_part, kind_of, kind_of_type
 from train.lint.subject import TRAINING, Found, Subject, inner, severity, shown
-from train.lint.trace import apart
-from train.lint.values import Call, Items, Made, Mark, Ref, Table, Value, text
 
 _OPERATIONS = re.compile(
     r"^tensorflow\.(?:(?:random|math|nn|linalg|strings|image|signal|audio|sparse|ragged|bitwise)\.[a-z]\w*"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from train.lint.interpreter.names import Kind, kind_of
+from train.lint.interpreter.trace import Leave
+from train.lint.interpreter.values import Call, Const, Guard, Instance, Made, Mark, Value
 from train.lint.model import Severity
-from train.lint.names import Kind, kind_of
 from train.lint.subject import Found, Subject, inner, severity
-from train.lint.trace import Leave
-from train.lint.values import Call, Const, Guard, Instance, Made, Mark, Value
 
 GROUPS = {
     **dict.fromkeys(("fit", "fit_generator", "train_on_batch"), "fit"),

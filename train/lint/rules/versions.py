@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from train.keras import FIRST_WITH_KERAS_3, VARIABLE, KerasError, Verdict, choose
+from train.lint.interpreter.names import Kind
+from train.lint.interpreter.values import Call, Place, Table, text
 from train.lint.model import Severity
-from train.lint.names import Kind
 from train.lint.subject import Found, Subject, severity
-from train.lint.values import Call, Place, Table, text
+from train.script.keras import FIRST_WITH_KERAS_3, VARIABLE, KerasError, Verdict, choose
 
 _ESTIMATORS = ("tensorflow.estimator", "tensorflow_estimator")
 

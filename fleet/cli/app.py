@@ -1,0 +1,115 @@
+"""The command line: parse, wire, print errors, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperCommand
+from typer.exceptions import TyperException
+
+from fleet.cli import (
+    agent,
+    check,
+    demo,
+    doctor,
+    down,
+    extend,
+    gc,
+    inventory,
+    jobs,
+    lint,
+    logs,
+    pull,
+    status,
+    stop,
+    train,
+    up,
+)
+from fleet.cli.application import Grouped, app
+from fleet.cli.failures import keep_traceback, next_steps, report_failure, usage_error, wants_json
+from fleet.cli.options import Output
+from fleet.cli.program import WithProgram, WithTrial
+from fleet.cli.runtime import (
+    CommandFailed,
+    open_sink,
+)
+from fleet.config import DEFAULT_FLEET
+from fleet.errors import CancelledError, FleetError, InternalError
+
+if TYPE_CHECKING:
+    from fleet.events import Sink
+
+
+_COMMANDS: tuple[tuple[Callable[..., None], type[TyperCommand] | None], ...] = (
+    (up.up, Grouped),
+    (train.train, WithProgram),
+    (check.check, WithTrial),
+    (logs.logs, None),
+    (pull.pull, None),
+    (jobs.jobs, None),
+    (status.status, None),
+    (inventory.inventory, None),
+    (stop.stop, None),
+    (down.down, None),
+    (extend.extend, None),
+    (gc.gc, None),
+    (doctor.doctor, None),
+    (lint.lint, None),
+    (agent.agent, Grouped),
+    (demo.demo, None),
+)
+"""Commands in the order of the help, and the classes of those that are more than Typer's own."""
+
+for _command, _class in _COMMANDS:
+    app.command(cls=_class)(_command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fleet import __version__
+
+        print(f"fleet {__version__}")  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+_ABORTED = 130  # what Typer makes of a Ctrl-C
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command.
+
+    Returns:
+        The exit code, see fleet.errors.
+    """
+    sink: Sink | None = None
+    fleet = DEFAULT_FLEET
+    try:
+        code = app(args=arguments or ["--help"], prog_name="fleet", standalone_mode=False)
+        if code != _ABORTED:
+            return code if isinstance(code, int) else 0
+        failure: FleetError = CancelledError("interrupted")
+    except CommandFailed as failed:
+        failure, sink, fleet = failed.error, failed.sink, failed.fleet
+    except FleetError as error:
+        failure = error
+    except TyperException as error:
+        failure = usage_error(error, arguments)
+    except KeyboardInterrupt:
+        failure = CancelledError("interrupted")
+    except Exception as error:  # noqa: BLE001 - a bug: the traceback goes into a file, the user gets a sentence
+        failure = InternalError.of(error)
+    if isinstance(failure, InternalError):
+        keep_traceback(failure)
+    failure.next_step = next_steps(failure, arguments, fleet)
+    return report_failure(failure, sink or (open_sink(Output.JSON) if wants_json(arguments) else None))

@@ -1,0 +1,36 @@
+"""The Typer application, and the help of its commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+app = typer.Typer(
+    name="fleet",
+    help="Run a TensorFlow training script as a multi-worker job over plain SSH.",
+    rich_markup_mode=None,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start here: fleet demo. Exit codes: 0 success, 1 bug, 2 usage, 10 credentials, 11 quota, 12 capacity, "
+    "13 unreachable, 14 not ready, 100 job failed, 101 job not finished, 102 not found, 103 cancelled.",
+)
+
+
+class Grouped(TyperCommand):
+    """A command whose help shows its options in groups, each under the panel that the option names."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, options of no panel, then each panel."""
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                plain = "Arguments" if param.param_type_name == "argument" else "Options"
+                groups.setdefault(getattr(param, "rich_help_panel", None) or plain, []).append(record)
+        for title, records in groups.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)

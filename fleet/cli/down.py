@@ -1,0 +1,22 @@
+"""The command `fleet down`: its options, and the request that they make."""
+
+from __future__ import annotations
+
+from fleet.cli.options import Fleet, Output, OutputOption, Yes
+from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+
+
+def down(
+    fleet: Fleet = "",
+    yes: Yes = False,
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Delete the fleet and all its files.
+
+    Asks first if a job is running, or if results are not on this computer. Existing hosts are released without any
+    files of fleet.
+    """
+    from fleet.commands import down as verb
+
+    request = verb.DownRequest(fleet=resolve_fleet(fleet))
+    run_command(request.fleet, output, lambda sink: verb.run(request, make_ports(sink, yes=yes), sink))

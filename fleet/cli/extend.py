@@ -1,0 +1,31 @@
+"""The command `fleet extend`: its options, and the request that they make."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fleet.cli.options import Fleet, Output, OutputOption, Yes, parse_duration
+from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+
+
+def extend(
+    time: Annotated[
+        float,
+        typer.Argument(
+            metavar="TIME", parser=parse_duration, help="New lifetime from now, e.g. 4h.", show_default=False
+        ),
+    ],
+    yes: Yes = False,
+    fleet: Fleet = "",
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Change the lifetime of a cloud fleet.
+
+    Compute Engine deletes the instances TIME from now. They may have to be stopped and started for the change.
+    """
+    from fleet.commands import extend as verb
+
+    request = verb.ExtendRequest(fleet=resolve_fleet(fleet), seconds=time)
+    run_command(request.fleet, output, lambda sink: verb.run(request, make_ports(sink, yes=yes), sink))

@@ -1,0 +1,108 @@
+"""Failures of commands as errors with next steps, for the terminal and for JSON."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+import typer
+from typer.exceptions import TyperException
+
+from fleet.cli.application import app
+from fleet.config import state_root, with_fleet
+from fleet.errors import FleetError, InternalError, UsageError
+from fleet.events import Sink
+from fleet.interrupts import ignore_interrupts
+from fleet.typed import Typed
+
+
+def typed_command(arguments: list[str]) -> Typed | None:
+    """Return the command line as it was typed; None if it has no known command."""
+    from fleet.typed import Option, parse
+
+    commands = getattr(typer.main.get_command(app), "commands", {})
+    at = next((index for index, word in enumerate(arguments) if not word.startswith("-")), len(arguments))
+    if at == len(arguments) or arguments[at] not in commands:
+        return None
+    options = [
+        Option((*sorted(param.opts, key=lambda name: name[:2] != "--"), *param.secondary_opts), not param.is_flag)
+        for param in commands[arguments[at]].params
+        if param.param_type_name == "option"
+    ]
+    return parse(f"fleet {arguments[at]}", arguments[at + 1 :], options)
+
+
+def next_steps(error: FleetError, arguments: list[str], fleet: str) -> str:
+    """Return the commands to type next: the typed one with changes, then the others."""
+    from fleet.typed import command_line
+
+    lines = [line for line in error.next_step.split("\n") if line]
+    if error.again is not None and (typed := typed_command(arguments)) is not None:
+        change, command = error.again.change, f"fleet {error.again.command}"
+        if error.again.command and command != typed.command:
+            lines.insert(0, command_line(command, change))
+        elif typed.takes(change):
+            lines.insert(0, typed.changed(change).text())
+    return "\n".join(dict.fromkeys(with_fleet(line, fleet) for line in lines))
+
+
+def report_failure(error: FleetError, sink: Sink | None = None) -> int:
+    """Print an error and return its exit code."""
+    ignore_interrupts()
+    from fleet.console.colors import wants_color
+    from fleet.console.errors import print_error
+    from fleet.console.jsonl import JsonSink
+
+    json = sink if isinstance(sink, JsonSink) else None
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+    try:
+        print_error(error, sys.stderr, json=json, color=wants_color(sys.stderr, os.environ), width=width)
+    except BrokenPipeError:  # as with 2>&1 | head; the exit code still tells
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    return error.exit_code
+
+
+def wants_json(arguments: list[str]) -> bool:
+    """Return whether a command line asks for JSON lines."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return any(
+        word in ("-ojson", "--output=json", "-o=json") or (word == "json" and before in ("-o", "--output"))
+        for before, word in zip(["", *own], own, strict=False)
+    )
+
+
+def keep_traceback(failure: InternalError) -> None:
+    """Write the traceback of an internal error to a file, for a report."""
+    import traceback
+
+    from provision.private import make_directory
+
+    file = state_root() / "bug-report.txt"
+    text = "".join(traceback.format_exception(failure))
+    try:
+        make_directory(file.parent)
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        failure.cause = text
+    else:
+        failure.hint = f"report it, with the file {file}"
+
+
+def usage_error(error: TyperException, arguments: list[str]) -> UsageError:
+    """Return the error for a command line that cannot be parsed."""
+    from fleet.cli.mistakes import unknown_command, unknown_option
+
+    commands = getattr(typer.main.get_command(app), "commands", {})
+    context = getattr(error, "ctx", None)
+    command = context.info_name if context is not None and context.parent is not None else ""
+    typed = typed_command(arguments)
+    option = getattr(error, "option_name", "") if type(error).__name__ == "NoSuchOption" else ""
+    if option and typed is not None:
+        takers = {name: [opt for param in one.params for opt in param.opts] for name, one in commands.items()}
+        return unknown_option(option, typed, takers)
+    word = next((word for word in arguments if not word.startswith("-")), "")
+    if not command and word and word not in commands:
+        return unknown_command(word, commands)
+    sentence = getattr(error, "format_message", lambda: str(error))().replace("\n", " ")
+    return UsageError(sentence, next_step=f"fleet {command} --help" if command else "fleet --help")

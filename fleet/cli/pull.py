@@ -1,0 +1,30 @@
+"""The command `fleet pull`: its options, and the request that they make."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fleet.cli.options import Fleet, Output, OutputOption, Worker
+from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+
+
+def pull(
+    job: Annotated[str, typer.Argument(metavar="[JOB]", help="Job ID.  [default: the latest job]")] = "",
+    to: Annotated[
+        str, typer.Option("--to", metavar="DIR", help="Directory for the results.  [default: results/JOB]")
+    ] = "",
+    worker: Worker = "all",
+    fleet: Fleet = "",
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Copy the results of a job to this computer.
+
+    Copies model, checkpoints, logs, and the files that the job wrote or changed. Verifies their SHA-256, and skips
+    what is already there. An interrupted pull continues when it is repeated.
+    """
+    from fleet.commands import pull as verb
+
+    request = verb.PullRequest(fleet=resolve_fleet(fleet), job=job, directory=to, worker=worker)
+    run_command(request.fleet, output, lambda sink: verb.run(request, make_ports(sink), sink))

@@ -1,0 +1,135 @@
+"""Run a command: its terminal, its outside world, and its failures."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from fleet.cli.options import Output
+from fleet.config import DEFAULT_FLEET, state_root
+from fleet.errors import CancelledError, FleetError, UsageError
+from fleet.events import Sink
+from fleet.ports import Ports
+from fleet.settings import Settings
+
+
+def is_attended() -> bool:
+    """Return whether a user can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _confirm(question: str) -> bool:
+    if not is_attended():
+        return True
+    return _answer(f"{question} [Y/n] ") in ("\n", "y", "yes")  # the end of the input is no answer
+
+
+def _answer(question: str) -> str:
+    """What the user types, in lower case; a line break alone, and nothing at the end of the input."""
+    print(question, end="", file=sys.stderr, flush=True)  # noqa: T201
+    answer = sys.stdin.readline()
+    return answer.strip().lower() or answer[-1:]
+
+
+def make_ports(sink: Sink | None = None, *, yes: bool = False) -> Ports:
+    """Return the outside world of a command; `sink` gives the terminal back while a question is asked."""
+    from fleet.ports import Ports
+    from fleet.state import Store
+
+    def ask(question: str) -> bool:
+        if sink is not None:
+            sink.close()
+        return yes or _confirm(question)
+
+    def consent(question: str) -> bool:
+        if sink is not None:
+            sink.close()
+        return yes or (is_attended() and _answer(f"{question} [y/N] ") in ("y", "yes"))
+
+    def vouch(question: str) -> bool:
+        if sink is not None:
+            sink.close()
+        return _answer(f"{question} [y/N] ") in ("y", "yes")
+
+    attended = is_attended()
+    store = Store(state_root())
+    store.check()
+    return Ports(
+        store=store,
+        confirm=ask,
+        consent=consent,
+        attended=yes or attended,
+        vouch=vouch if attended else None,
+        unread=lambda: getattr(sink, "unread", False),
+    )
+
+
+def open_sink(output: Output, *, prefix: bool = True) -> Sink:
+    """Return the sink that prints the events of a command."""
+    from fleet.console import make_sink
+
+    return make_sink(
+        output.value,
+        stdout=sys.stdout,
+        stderr=sys.stderr,
+        prefix=prefix,
+        hint="Ctrl-C detaches; the job keeps running",
+    )
+
+
+def read_settings() -> Settings:
+    """Return the settings of the environment, completed by a fleet.toml in this directory or above."""
+    from fleet import settings
+
+    file = settings.find(Path.cwd())
+    return settings.from_environment(os.environ).over(settings.load(file) if file else settings.Settings())
+
+
+def resolve_fleet(given: str) -> str:
+    """Return the name of the fleet: the given one, that of fleet.toml, or the default."""
+    from provision.names import validate_fleet_name
+
+    name = given or read_settings().name or DEFAULT_FLEET
+    try:
+        return validate_fleet_name(name)
+    except ValueError as error:
+        raise UsageError(str(error), next_step="fleet up --fleet my-fleet") from None
+
+
+def run_command(
+    fleet: str, output: Output, verb: Callable[[Sink], object], *, prefix: bool = True, live: bool = True
+) -> None:
+    """Run a command with its sink; a failure is raised as `CommandFailed`."""
+    from fleet.unread import UnreadSink
+
+    inner = open_sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix)
+    sink = UnreadSink(inner)
+    try:
+        verb(sink)
+    except FleetError as error:
+        raise CommandFailed(error, inner, fleet) from None
+    except KeyboardInterrupt:
+        raise CommandFailed(CancelledError("interrupted"), inner, fleet) from None
+    finally:
+        sink.close()
+        if sink.unread:
+            discard_output()
+
+
+class CommandFailed(Exception):  # noqa: N818 - carries an error to where the typed command line is known
+    """Carries an error to where the typed command line is known."""
+
+    def __init__(self, error: FleetError, sink: Sink, fleet: str) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.sink = sink
+        self.fleet = fleet
+
+
+def discard_output() -> int:
+    # What reads our output has gone: nothing more may be written, at exit neither.
+    """Discard all further output, at exit too: its reader has gone."""
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    return 0

@@ -1,0 +1,18 @@
+"""The command `fleet stop`: its options, and the request that they make."""
+
+from __future__ import annotations
+
+from fleet.cli.options import GRACE, Fleet, Grace, Output, OutputOption
+from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+
+
+def stop(
+    grace: Grace = GRACE,
+    fleet: Fleet = "",
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Stop the running job; keep the fleet."""
+    from fleet.commands import stop as verb
+
+    request = verb.StopRequest(fleet=resolve_fleet(fleet), grace_s=grace)
+    run_command(request.fleet, output, lambda sink: verb.run(request, make_ports(sink), sink))

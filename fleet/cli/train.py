@@ -1,0 +1,241 @@
+"""The command `fleet train`: its options, and the request that they make."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Literal
+
+import typer
+
+from fleet.cli.options import (
+    BACKOFF,
+    CHECKPOINTS,
+    FAILURES,
+    GRACE,
+    LINK_TIMEOUT,
+    START_TIMEOUT,
+    TASKS,
+    TIMEOUTS,
+    Arguments,
+    CheckpointDir,
+    Data,
+    Fleet,
+    Grace,
+    HangTimeout,
+    Module,
+    NoAdapt,
+    NoRequirements,
+    Output,
+    OutputOption,
+    RequirementsFile,
+    Restarts,
+    RestartsAfter,
+    Script,
+    Secrets,
+    Timeout,
+    VariableFiles,
+    Variables,
+    Workdir,
+    parse_duration,
+)
+from fleet.cli.program import find_words
+from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+
+
+def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
+    ctx: typer.Context,
+    script: Script = "",
+    arguments: Arguments = None,
+    module: Module = "",
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the job is running.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the TF_CONFIG and the command of each task; start nothing.")
+    ] = False,
+    workdir: Workdir = "",
+    data: Data = None,
+    requirements: RequirementsFile = None,
+    no_requirements: NoRequirements = False,
+    no_adapt: NoAdapt = False,
+    env: Variables = None,
+    env_file: VariableFiles = None,
+    secret: Secrets = None,
+    grace: Grace = GRACE,
+    fleet: Fleet = "",
+    output: OutputOption = Output.AUTO,
+    chief: Annotated[bool, typer.Option("--chief", help="Use a chief task.", rich_help_panel=TASKS)] = False,
+    ps: Annotated[
+        int,
+        typer.Option(
+            "--ps",
+            metavar="N",
+            min=0,
+            help="Number of parameter servers.",
+            rich_help_panel=TASKS,
+        ),
+    ] = 0,
+    evaluator: Annotated[
+        bool,
+        typer.Option("--evaluator", help="Add an evaluator task.", rich_help_panel=TASKS),
+    ] = False,
+    tasks_per_host: Annotated[
+        int,
+        typer.Option(
+            "--tasks-per-host",
+            metavar="K",
+            min=1,
+            help="Tasks per host; GPUs are divided among them.",
+            rich_help_panel=TASKS,
+        ),
+    ] = 1,
+    restarts: Restarts = 0,
+    restart_policy: RestartsAfter = "on-failure",
+    backoff: Annotated[
+        float,
+        typer.Option(
+            "--backoff",
+            metavar="TIME",
+            parser=parse_duration,
+            help="Delay before the first restart; doubled each time.",
+            rich_help_panel=FAILURES,
+        ),
+    ] = BACKOFF,
+    success_policy: Annotated[
+        Literal["all-workers", "chief"] | None,
+        typer.Option(
+            "--success-policy",
+            help="Tasks that must succeed.  [default: all-workers; with --ps chief]",
+            rich_help_panel=FAILURES,
+        ),
+    ] = None,
+    spares: Annotated[
+        int,
+        typer.Option(
+            "--spares",
+            metavar="N",
+            min=0,
+            help="Keep N hosts as spares.",
+            rich_help_panel=FAILURES,
+        ),
+    ] = 0,
+    min_workers: Annotated[
+        int | None,
+        typer.Option(
+            "--min-workers",
+            metavar="M",
+            min=1,
+            help="Continue with as few as M workers if hosts are lost.  [default: all]",
+            show_default=False,
+            rich_help_panel=FAILURES,
+        ),
+    ] = None,
+    preemptions: Annotated[
+        int | None,
+        typer.Option(
+            "--preemptions",
+            metavar="N",
+            min=0,
+            help="Survive up to N lost hosts without using --restarts.  [default: 0; unlimited on Spot VMs]",
+            show_default=False,
+            rich_help_panel=FAILURES,
+        ),
+    ] = None,
+    host_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--host-timeout",
+            metavar="TIME",
+            parser=parse_duration,
+            show_default=False,
+            help="How long to wait for a lost host.  [default: 60s; 30m on Spot VMs]",
+            rich_help_panel=FAILURES,
+        ),
+    ] = None,
+    timeout: Timeout = 0.0,
+    start_timeout: Annotated[
+        float,
+        typer.Option(
+            "--start-timeout",
+            metavar="TIME",
+            parser=parse_duration,
+            help="Time until the first training step of an attempt; 0 disables it.",
+            rich_help_panel=TIMEOUTS,
+        ),
+    ] = START_TIMEOUT,
+    hang_timeout: HangTimeout = 0.0,
+    on_hang: Annotated[
+        Literal["report", "restart"],
+        typer.Option(
+            "--on-hang",
+            help="What to do if the job hangs: report stacks only, or restart as well.",
+            rich_help_panel=TIMEOUTS,
+        ),
+    ] = "report",
+    link_timeout: Annotated[
+        float,
+        typer.Option(
+            "--link-timeout",
+            metavar="TIME",
+            parser=parse_duration,
+            help="Declare a host lost after this time without a message.",
+            rich_help_panel=TIMEOUTS,
+        ),
+    ] = LINK_TIMEOUT,
+    checkpoint_dir: CheckpointDir = "",
+    checkpoint_bandwidth: Annotated[
+        float,
+        typer.Option(
+            "--checkpoint-bandwidth",
+            metavar="MIB_S",
+            min=0,
+            help="Replication bandwidth per host in MiB/s; 0 disables replication.",
+            rich_help_panel=CHECKPOINTS,
+        ),
+    ] = 100.0,
+) -> None:
+    """Run a training script on all workers.
+
+    Uploads the script's directory, starts every worker with its TF_CONFIG, and streams the logs. Ctrl-C detaches; the
+    job keeps running. Use -m MODULE for a module, or give any command after --.
+    """
+    from fleet.commands import train as verb
+    from fleet.jobs.policy import replication
+    from fleet.jobs.tasks import Roles, success
+    from fleet.jobs.variables import environment, secrets, withheld
+    from train.agent.protocol.records import OnHang, Policy, RestartPolicy
+
+    name = resolve_fleet(fleet)
+
+    def request() -> verb.TrainRequest:
+        return verb.TrainRequest(
+            fleet=name,
+            **find_words(ctx, script, arguments, module)._asdict(),
+            workdir=workdir,
+            data=tuple(data or ()),
+            requirements="" if no_requirements else requirements,
+            adapt=not no_adapt,
+            env=environment(env or (), env_file or (), os.environ),
+            secrets=secrets(secret or (), os.environ),
+            withheld=withheld(secret or (), env_file or ()),
+            detach=detach,
+            dry_run=dry_run,
+            grace_s=grace,
+            spares=spares,
+            link_timeout_s=link_timeout,
+            roles=Roles(chief, ps, evaluator, tasks_per_host),
+            replication=replication(checkpoint_dir, checkpoint_bandwidth),
+            preemptions=preemptions,
+            host_timeout_s=host_timeout,
+            policy=Policy(
+                restart=RestartPolicy(restart_policy),
+                restarts=restarts,
+                success=success(success_policy, ps),
+                min_workers=min_workers or 0,
+                backoff_s=backoff,
+                timeout_s=timeout,
+                start_timeout_s=start_timeout,
+                hang_timeout_s=hang_timeout,
+                on_hang=OnHang(on_hang),
+            ),
+        )
+
+    run_command(name, output, lambda sink: verb.run(request(), make_ports(sink), sink))

@@ -1,0 +1,1 @@
+"""Operations on fleets: resolve, connect, install, repair, and release."""

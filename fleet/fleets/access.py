@@ -1,0 +1,153 @@
+"""Let this computer through the firewall of a rented fleet if its hosts cannot be reached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from fleet.config import for_fleet
+from fleet.errors import FleetError, UnreachableError
+from fleet.events import Level, Note, Sink
+from fleet.ports import Ports
+from fleet.providers import translated
+from provision.model import FleetSpec, Host, SshAccess
+
+if TYPE_CHECKING:
+    from fleet.remote.fanout import Outcome
+
+T = TypeVar("T")
+
+PROPAGATION_S = 30.0
+"""Time that a changed rule of Compute Engine may take until it is in force everywhere."""
+
+_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Access:
+    """Repairs the way to the hosts of a fleet.
+
+    Attributes:
+        spec: The fleet.
+        ports: The outside world.
+        sink: Takes a note if a rule was changed; None: no note is emitted.
+    """
+
+    spec: FleetSpec
+    ports: Ports
+    sink: Sink | None = None
+
+    def retried(
+        self, outcomes: list[Outcome[T]], connect: Callable[[Sequence[Host]], list[Outcome[T]]]
+    ) -> list[Outcome[T]]:
+        """Return `outcomes` of connecting, after a second try if a firewall rule kept this computer out.
+
+        Args:
+            outcomes: How connecting to each host ended.
+            connect: Connects to some of the hosts again.
+        """
+        failed = [outcome.host for outcome in outcomes if _is_silent(outcome.error)]
+        if self.spec.cloud is None or not failed:
+            return outcomes
+        try:
+            access = self.let_in()
+        except FleetError as error:
+            return [_explained(outcome, error.sentence, error.next_step) for outcome in outcomes]
+        if not access.changed:
+            words, step = self._obstacle(access)
+            return [_explained(outcome, words, step) for outcome in outcomes]
+        return self._again(outcomes, connect)
+
+    def let_in(self) -> SshAccess:
+        """Update the firewall rule of the fleet if it does not admit this computer.
+
+        Raises:
+            FleetError: the rule cannot be read or changed.
+        """
+        if self.spec.cloud is None:
+            return SshAccess()
+        provider = self.ports.provider(self.spec.provider, self.spec.cloud)
+        with translated():
+            access = provider.open_ssh(self.spec)
+        self.report(access)
+        return access
+
+    def report(self, access: SshAccess) -> None:
+        """Emit a note if a rule was changed."""
+        if access.changed and access.before and self.sink is not None:
+            now, before = _listed(access.callers), _listed(access.before)
+            self.sink.emit(Note(f"SSH was open to {before} only; the firewall rule now admits this computer ({now})"))
+
+    def explained(self, error: FleetError) -> FleetError:
+        """Return `error` with what the firewall has to do with it."""
+        if self.spec.cloud is None or not _is_silent(error):
+            return error
+        try:
+            words, step = self._obstacle(self.let_in(), always=True)
+        except FleetError as second:
+            words, step = second.sentence, ""
+        return _with_cause(error, words, step)
+
+    def reconcile(self) -> None:
+        """Bring the firewall rules of a fleet to what its spec says; a failure is a warning: SSH may work anyhow."""
+        if self.spec.cloud is None:
+            return
+        try:
+            with translated():
+                access = self.ports.provider(self.spec.provider, self.spec.cloud).open_ssh(self.spec, make=True)
+        except FleetError as error:
+            if self.sink is not None:
+                self.sink.emit(Note(f"the firewall rules were not updated: {error.sentence}", Level.WARNING))
+        else:
+            self.report(access)
+
+    def _again(
+        self, outcomes: list[Outcome[T]], connect: Callable[[Sequence[Host]], list[Outcome[T]]]
+    ) -> list[Outcome[T]]:
+        found = {outcome.host.name: outcome for outcome in outcomes}
+        end = time.monotonic() + PROPAGATION_S
+        while silent := [outcome.host for outcome in found.values() if _is_silent(outcome.error)]:
+            found |= {outcome.host.name: outcome for outcome in connect(silent)}
+            if time.monotonic() > end:
+                break
+            self.ports.sleep(_PAUSE_S)
+        return [found[outcome.host.name] for outcome in outcomes]
+
+    def _obstacle(self, access: SshAccess, *, always: bool = False) -> tuple[str, str]:
+        """Return the cause and the command if the rule keeps this computer out; empty texts if it does not."""
+        if not access.open_to:
+            return access.note, ""
+        if not access.callers:
+            words = f"SSH is open to {_listed(access.open_to)} only; the address of this computer is not known"
+            return f"{words}: name it with 'fleet up --ssh-from'", ""
+        if access.admits_caller:
+            return (f"SSH is open to {_listed(access.open_to)}" if always else ""), ""
+        words = f"SSH is open to {_listed(access.open_to)} only; you call from {_listed(access.callers)}"
+        ranges = " ".join(f"--ssh-from {one}" for one in (*access.open_to, *access.callers))
+        return words, for_fleet(f"fleet up {ranges}", self.spec.name)
+
+
+def _is_silent(error: FleetError | None) -> bool:
+    """Return whether a host could not be connected to at all."""
+    from fleet.remote.ssh.errors import WrongHostError
+
+    return isinstance(error, UnreachableError) and not isinstance(error, WrongHostError)
+
+
+def _explained(outcome: Outcome[T], words: str, step: str) -> Outcome[T]:
+    if outcome.error is None or not _is_silent(outcome.error):
+        return outcome
+    return replace(outcome, error=_with_cause(outcome.error, words, step))
+
+
+def _with_cause(error: FleetError, words: str, step: str) -> FleetError:
+    cause = "; ".join(filter(None, (error.cause, words)))
+    return type(error)(
+        error.sentence, cause=cause, hint=error.hint, next_step=step or error.next_step, again=error.again
+    )
+
+
+def _listed(ranges: Sequence[str]) -> str:
+    return ", ".join(one.removesuffix("/32") for one in ranges)

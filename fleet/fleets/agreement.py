@@ -1,0 +1,130 @@
+"""Combine what the hosts of a fleet report about a job. Pure.
+
+A host may be broken, or controlled by somebody else: its report never replaces the reports of the other hosts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from fleet.remote.quoting import one_line
+from train.agent.protocol.records import JobReport, JobResult, Outcome
+
+_ENDS = {Outcome.SUCCEEDED: "succeeded", Outcome.FAILED: "failed", Outcome.CANCELLED: "was stopped"}
+_LONGEST_REASON = 200  # characters
+
+
+class Agreement(NamedTuple):
+    """How a job ended.
+
+    Attributes:
+        result: The result that counts; None if no host reports one.
+        disputes: Results of other hosts that contradict it, a sentence each.
+    """
+
+    result: JobResult | None
+    disputes: tuple[str, ...] = ()
+
+
+def agree(results: Mapping[str, JobResult], *, size: int = 0, attempts: int = 0) -> Agreement:
+    """Return how a job ended according to most of its hosts.
+
+    A result that is not `alone` means that its host was connected to more than half of the hosts when the job ended,
+    and that all of these report the same. If half of the hosts report something else, it counts no more than a
+    result that is `alone`. Among such results, one that other hosts report as well comes first, then one that is not
+    a success, then the result of the latest attempt that the job can have had, then the earliest: the order in which
+    hosts answer decides nothing.
+
+    Args:
+        results: The result of each host that reports one.
+        size: Number of hosts of the job; at least that of the results.
+        attempts: Largest number of attempts; 0: no limit.
+    """
+    if not results:
+        return Agreement(None)
+    known = {host: one for host, one in results.items() if one.outcome is not Outcome.LOST}
+    counts = Counter(_end(one) for one in known.values())
+    hosts = max(size, len(results))
+
+    def rank(one: JobResult) -> tuple[bool, bool, bool, int, bool, bool, int, float]:
+        count = counts[_end(one)]
+        return (
+            one.outcome is not Outcome.LOST,
+            not one.alone and 2 * (len(known) - count) < hosts,
+            not attempts or one.attempt <= attempts,
+            count,
+            one.alone or one.outcome is not Outcome.SUCCEEDED,
+            not one.alone,
+            one.attempt,
+            -one.at,
+        )
+
+    chosen = max(results.values(), key=rank)
+    return Agreement(chosen, tuple(_dispute(host, one) for host, one in known.items() if _differs(one, chosen)))
+
+
+def _end(result: JobResult) -> tuple[Outcome, int]:
+    return result.outcome, result.attempt
+
+
+def _differs(one: JobResult, chosen: JobResult) -> bool:
+    """Return whether a result contradicts the one that counts; a host that was alone may name another attempt."""
+    if one.alone or chosen.alone:
+        return one.outcome is not chosen.outcome
+    return _end(one) != _end(chosen)
+
+
+def _dispute(host: str, result: JobResult) -> str:
+    why = f": {one_line(result.reason, _LONGEST_REASON)}" if result.reason else ""
+    end = f"{_ENDS.get(result.outcome, result.outcome.value)} in attempt {result.attempt}"
+    return f"{host} reports a different result: the job {end}{why}"
+
+
+def newest_job(jobs: Sequence[str], known: str = "") -> str:
+    """Return the newest job that more than half of the hosts report.
+
+    If there is none, it is the job that is known here, if a host reports it, else the newest of all.
+
+    Args:
+        jobs: The newest job of each host that has one.
+        known: The newest job that was started from this computer.
+    """
+    common = [job for job, count in Counter(jobs).items() if 2 * count > len(jobs)]
+    return max(common or [job for job in jobs if job == known] or jobs, default="")
+
+
+def newer_jobs(jobs: Mapping[str, str], newest: str) -> list[str]:
+    """Return a sentence for each host that reports a newer job than the one that counts as the newest.
+
+    Args:
+        jobs: The newest job of each host.
+        newest: The job that counts.
+    """
+    return [f"{host} reports a newer job, {one_line(job, 100)}" for host, job in jobs.items() if job > newest]
+
+
+def description(reports: Sequence[JobReport]) -> JobReport:
+    """Return a report that describes the job as most hosts do: its members, roles, and limits.
+
+    Args:
+        reports: Of one job, at least one.
+    """
+
+    def terms(report: JobReport) -> tuple[object, ...]:
+        tasks = tuple(member.task for member in report.members)
+        return tasks, tuple(report.roles), tuple(report.spares), report.attempts
+
+    counts = Counter(map(terms, reports))
+    return max(reports, key=lambda report: (counts[terms(report)], report.attempt))
+
+
+def latest_attempt(reports: Sequence[JobReport], attempts: int) -> int:
+    """Return the latest attempt that the hosts report, at least 1.
+
+    Args:
+        reports: Of one job.
+        attempts: Largest number of attempts; 0: no limit.
+    """
+    return max([1, *(report.attempt for report in reports if not attempts or report.attempt <= attempts)])

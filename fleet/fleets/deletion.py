@@ -1,0 +1,28 @@
+"""Delete the instances of a fleet and verify that they are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fleet.events import Sink
+from fleet.fleets.connect import progress_to
+from fleet.providers import translated
+from fleet.state import FleetFolder
+from provision.model import Instance
+from provision.provider import Provider
+
+
+def delete_instances(instances: Sequence[Instance], folder: FleetFolder, provider: Provider, sink: Sink) -> list[str]:
+    """Delete `instances`, the intent written before; list again.
+
+    Returns:
+        Names of those that are still there.
+    """
+    if not instances:
+        return []
+    if folder.exists():
+        folder.intend("delete", instances=[[item.name, item.id] for item in instances])
+    gone = {item.id for item in instances}
+    with translated():
+        provider.delete(instances, progress_to(sink, "deleted"))
+        return [item.name for item in provider.list(instances[0].fleet) if item.id in gone]

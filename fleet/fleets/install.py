@@ -1,0 +1,95 @@
+"""Hosts that can run a job: the packages are installed, and TensorFlow can use the GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fleet.events import BootstrapProgress, Sink
+from fleet.fleets.agents import ask, open_agents
+from provision.model import FleetSpec, Host
+from train.agent.protocol.records import Bootstrap, Bootstrapped, BootstrapStep
+
+if TYPE_CHECKING:
+    from fleet.remote.channel import AgentChannel
+
+
+def ready(spec: FleetSpec, hosts: Sequence[Host], key: Path, sink: Sink) -> list[Host]:
+    """Install the packages of `spec` on all hosts, and see that their GPUs can be used; fast where all is done.
+
+    Args:
+        spec: Packages, and GPUs of each host.
+        hosts: As their provider tells them, each with the interpreter to make environments with.
+        key: The fleet's private key.
+        sink: Takes BootstrapProgress.
+
+    Returns:
+        The hosts, in their order, with the interpreter that finds the packages.
+
+    Raises:
+        FleetError: a host cannot be reached or made ready; all of these are named.
+    """
+    gpus = spec.cloud.gpus if spec.cloud else 0
+    if not spec.packages and not gpus:
+        return list(hosts)
+    with open_agents(hosts, key) as channels:
+        answers = install(channels, "\n".join(spec.packages), sink, gpus=gpus)
+    if not spec.packages:
+        return list(hosts)
+    return [dataclasses.replace(host, python=answer.python) for host, answer in zip(hosts, answers, strict=True)]
+
+
+def install(
+    channels: Sequence[AgentChannel],
+    requirements: str,
+    sink: Sink,
+    *,
+    gpus: int = 0,
+    constraints: str = "",
+    on_top: bool = False,
+) -> list[Bootstrapped]:
+    """Install requirements on the hosts of `channels`, once per content, and see that their GPUs can be used.
+
+    Args:
+        channels: The agents.
+        requirements: Text of a requirements file of pip's; empty: nothing is installed.
+        sink: Takes BootstrapProgress.
+        gpus: So many must be usable on each host; 0: nobody looks.
+        constraints: Text of a constraints file of pip's.
+        on_top: What each host's interpreter finds is not installed again.
+
+    Returns:
+        What each host has now, in their order.
+
+    Raises:
+        FleetError: a host cannot be made ready; all of these are named.
+    """
+    from fleet.remote.bootstrap import bootstrap
+
+    lock = threading.Lock()
+
+    def one(channel: AgentChannel) -> Bootstrapped:
+        host = channel.connection.host
+
+        def told(step: BootstrapStep) -> None:
+            with lock:
+                sink.emit(BootstrapProgress(host.name, step.step, step.detail, step.part, step.whole))
+
+        request = Bootstrap(requirements, host.python, gpus, constraints, on_top)
+        answer = bootstrap(channel, request, told)
+        with lock:
+            sink.emit(BootstrapProgress(host.name, "ready", summary(answer), done=True))
+        return answer
+
+    return ask(channels, one, "make the hosts ready")
+
+
+def summary(answer: Bootstrapped) -> str:
+    """``Python 3.12.3, tensorflow 2.21.0, 2 of Tesla T4``."""
+    parts = [f"{name.replace('python', 'Python')} {version}" for name, version in answer.versions.items()]
+    names = [gpu.name for gpu in answer.gpus]
+    parts += [f"{names.count(name)} of {name}" for name in dict.fromkeys(names)]
+    return ", ".join(parts)

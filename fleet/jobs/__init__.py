@@ -1,0 +1,1 @@
+"""Operations on jobs: what they run, follow, evidence, policy, and results."""

@@ -1,0 +1,431 @@
+"""Following a job: what the agents report becomes events, until the job ends or the user has seen enough."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fleet.config import for_fleet
+from fleet.errors import CancelledError, FleetError, JobFailedError, JobNotFinished, NotFoundError, NotReadyError
+from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, LogChunk, Note, Sink
+from fleet.fleets.agents import newest_reports, open_some
+from fleet.fleets.agreement import agree
+from fleet.jobs.evidence import Evidence
+from fleet.jobs.restarts import Restarts
+from fleet.jobs.tasks import Names
+from fleet.state import FleetFolder, FleetRecord
+from provision.model import Host
+from provision.quantities import counted
+from train.agent.protocol.records import (
+    AttemptEnded,
+    Follow,
+    JobResult,
+    Log,
+    Member,
+    Notice,
+    Outcome,
+    Phase,
+    Progress,
+    Record,
+    Stalled,
+    TaskState,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from fleet.fleets.repair import Mender
+    from fleet.remote.channel import AgentChannel
+    from fleet.remote.cursor import Position
+    from fleet.remote.follower import Follower, Item
+    from train.diagnosis import Verdict
+
+Told = Record | ConnectionLost | ConnectionRestored | Note
+
+_JUDGE_S = 10.0
+"""How long the cause of a failed attempt may wait for what is still to come of it."""
+
+# Of the log an error quotes no more than this, so that with sentence, hint and command it fits on 80 by 24.
+_QUOTED_ROWS = 8
+_QUOTED_COLUMNS = 73
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A job to follow.
+
+    Attributes:
+        folder: Files of its fleet.
+        record: Its fleet.
+        job: Its identifier.
+        channels: Open conversations with the hosts to follow.
+        members: All seats of the job.
+        spares: Those of them that have no task at first.
+        attempts: How often the job is started at most.
+        lines: Of the logs of the newest attempt only the last so many lines; None: all of all attempts.
+        follow: Go on until the job ends.
+        logs: Send the logs.
+        mender: Replaces the hosts that are lost; None: nobody does.
+        lost: Hosts to follow as soon as they are replaced.
+        names: How people know the tasks.
+        unread: Returns whether the reader of the output has gone.
+    """
+
+    folder: FleetFolder
+    record: FleetRecord
+    job: str
+    channels: tuple[AgentChannel, ...]
+    members: tuple[Member, ...] = ()
+    spares: tuple[str, ...] = ()
+    attempts: int = 1
+    lines: int | None = None
+    follow: bool = True
+    logs: bool = True
+    mender: Mender | None = None
+    lost: tuple[Host, ...] = ()
+    names: Names = field(default_factory=Names)
+    unread: Callable[[], bool] = lambda: False
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that the job's tasks wrote is seen."""
+        return self.logs and self.lines is None and len(self.channels) == len(self.members)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What following a job came to.
+
+    Attributes:
+        result: How the job ended; None where it goes on.
+        verdict: Its first cause, where it failed and all of its logs were followed.
+    """
+
+    result: JobResult | None
+    verdict: Verdict | None = None
+
+
+def _follower(followed: Followed) -> Follower:
+    from fleet.remote.channel import open_agent
+    from fleet.remote.follower import GIVE_UP_S, Follower
+
+    tail = -1 if followed.lines is None else followed.lines
+    channels = {channel.connection.host.name: channel for channel in followed.channels}
+    requests = [
+        (
+            host,
+            Follow(
+                followed.job,
+                host.name,
+                tail_lines=tail,
+                attempt=1 if followed.lines is None else 0,
+                logs=followed.logs,
+                follow=followed.follow,
+            ),
+        )
+        for host in (*(channel.connection.host for channel in followed.channels), *followed.lost)
+    ]
+    mender = followed.mender
+
+    def reopen(host: Host) -> AgentChannel:
+        return open_agent(mender.where(host) if mender else host, followed.folder.key)
+
+    def check() -> None:
+        if not followed.folder.exists():
+            name = followed.record.spec.name
+            raise NotFoundError(
+                f"fleet {name!r} was deleted while job {followed.job} was followed",
+                next_step="fleet status",
+            )
+
+    if mender is None:
+        return Follower(requests, reopen, channels=channels, check=check)
+    patience_s = mender.patience_s + GIVE_UP_S
+    return Follower(requests, reopen, channels=channels, give_up_s=patience_s, replaced=True, check=check)
+
+
+def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambda _: False) -> Ended:
+    """Emit what happens to a job.
+
+    Args:
+        followed: The job.
+        sink: Takes the events.
+        until: Ends the following early.
+
+    Returns:
+        How the job ended.
+
+    Raises:
+        JobNotFinished: Ctrl-C, or the reader of the output has gone, and the job goes on.
+        NotFoundError: the fleet was deleted meanwhile.
+        FleetError: a host did not come back, and no other reported how the job ended.
+    """
+    telling = _Telling(followed, followed.mender.sink if followed.mender else sink)
+    try:
+        with _follower(followed) as follower:
+            for item in follower:
+                telling.tell(item)
+                if until(item):
+                    break
+                if followed.unread():
+                    return _unread(followed)
+            telling.report_incomplete(follower.incomplete)
+    except KeyboardInterrupt:
+        raise detached(followed.job) from None
+    return telling.end()
+
+
+class _Telling:
+    """Emits what a follower delivers: once what every host tells, and the first cause of what failed.
+
+    Args:
+        followed: The job.
+        sink: Takes the events.
+    """
+
+    def __init__(self, followed: Followed, sink: Sink) -> None:
+        self._followed = followed
+        self._sink = sink
+        self._names = followed.names
+        self._evidence = Evidence(followed.members, followed.spares, self._names.hosts())
+        self._results: dict[str, JobResult] = {}  # by host
+        self._noticed: set[tuple[int, str]] = set()
+        self._restarts = Restarts()
+        self._ended: set[tuple[int, str, str]] = set()  # attempts that were reported to have failed, and why
+        self._open: dict[int, tuple[AttemptEnded, float]] = {}  # whose cause is to be told, and when at the latest
+        self._away: dict[str, object] = {}  # hosts of which nothing is to be expected, for the time being
+
+    def tell(self, item: Item) -> None:
+        """Take what happened next."""
+        record = item.record
+        if not isinstance(record, (ConnectionLost, ConnectionRestored, Note)):
+            record = self._names.renamed(item.host, record)
+            self._away.pop(item.host, None)
+        if isinstance(record, JobResult):
+            if item.host not in self._results or record.outcome is not Outcome.LOST:
+                self._results[item.host] = record
+            self._away[item.host] = record  # nothing comes after it
+        elif isinstance(record, Notice):
+            if (record.attempt, record.text) not in self._noticed:  # every host tells it
+                self._noticed.add((record.attempt, record.text))
+                self._sink.emit(Note(for_fleet(record.text, self._followed.record.spec.name), Level.WARNING))
+        elif isinstance(record, AttemptEnded):
+            self._attempt_ended(record)
+        else:
+            self._emit(item.host, record, item.payload)
+            self._evidence.add(record, item.payload)
+            if isinstance(record, (TaskState, Progress)):
+                for note in self._restarts.add(record):
+                    self._sink.emit(note)
+        if self._followed.mender is not None:
+            _hint(self._followed.mender, item.host, record, self._names)
+        self._judge_what_is_complete()
+
+    def _attempt_ended(self, record: AttemptEnded) -> None:
+        end = record.attempt, record.first_task, record.reason
+        if end in self._ended:  # every host reports it; one that reports something else hides nothing
+            return
+        self._ended.add(end)
+        record = record._replace(attempts=record.attempts or self._followed.attempts)
+        self._sink.emit(record)
+        if self._followed.whole:
+            self._open[record.attempt] = record, time.monotonic() + _JUDGE_S
+
+    def _emit(self, host: str, record: Told, payload: bytes) -> None:
+        if isinstance(record, Log):
+            self._sink.emit(LogChunk(record.task, record.attempt, record.offset, payload))
+        elif isinstance(record, (TaskState, Stalled, Progress, Usage, Note)):
+            self._sink.emit(record)
+        elif isinstance(record, ConnectionLost):
+            if record.retry_s == 0 or not isinstance(self._away.get(host), ConnectionLost):  # not at each try
+                self._sink.emit(record)
+            self._away[host] = record
+        elif isinstance(record, ConnectionRestored):
+            self._away.pop(host, None)
+            self._sink.emit(record)
+
+    def _judge_what_is_complete(self) -> None:
+        now = time.monotonic() if self._open else 0.0
+        for ended, late_at in list(self._open.values()):
+            if now >= late_at or self._evidence.complete(ended, [self._names.of(host) for host in self._away]):
+                self._judge(ended)
+
+    def _judge(self, ended: AttemptEnded) -> None:
+        del self._open[ended.attempt]
+        verdict = self._evidence.of_attempt(ended)
+        if verdict is not None:
+            self._sink.emit(_diagnosed(self._followed.job, ended.attempt, verdict, final=False))
+
+    def report_incomplete(self, positions: Mapping[str, Position]) -> None:
+        """Warn about the logs of hosts that were given up."""
+        if not self._followed.logs:
+            return
+        for host, position in positions.items():
+            task = self._names.of(host)
+            attempt, size = position.reached
+            shown = (
+                f"what was shown ends after {counted(size, 'byte')} of attempt {attempt}"
+                if attempt and size
+                else "nothing of it was shown"
+            )
+            command = f"fleet logs --worker {task} --job {self._followed.job}"
+            text = f"the log of {task} is incomplete: {shown}; `{command}` shows all of it once {host} answers"
+            self._sink.emit(Note(for_fleet(text, self._followed.record.spec.name), Level.WARNING))
+
+    def end(self) -> Ended:
+        """Tell how the job ended."""
+        for ended, _ in list(self._open.values()):
+            self._judge(ended)
+        attempts = self._followed.attempts
+        result, disputes = agree(self._results, size=len(self._followed.members), attempts=attempts)
+        if result is None:
+            return Ended(None)
+        self._sink.emit(result)
+        for text in disputes:
+            self._sink.emit(Note(text, Level.WARNING))
+        alone = self._evidence.alone(result)
+        if alone:
+            self._sink.emit(Note(alone, Level.WARNING))
+        verdict = self._evidence.verdict(result) if self._followed.whole and result.started else None
+        if verdict is not None:
+            self._sink.emit(_diagnosed(result.job, result.attempt, verdict, final=True))
+        return Ended(result, verdict)
+
+
+def _hint(mender: Mender, host: str, record: Told, names: Names) -> None:
+    """Let the mender know which hosts are lost, and which are not."""
+    if isinstance(record, ConnectionLost):
+        mender.lost(host)
+    elif isinstance(record, AttemptEnded) and record.preempted:
+        mender.lost(names.host_of(record.first_task))
+    elif isinstance(record, ConnectionRestored) or (isinstance(record, TaskState) and record.phase is Phase.WAITING):
+        mender.back(host)
+
+
+def _diagnosed(job: str, attempt: int, verdict: Verdict, *, final: bool) -> JobDiagnosed:
+    return JobDiagnosed(
+        job=job,
+        task=verdict.task,
+        kind=verdict.kind.value,
+        sentence=verdict.sentence,
+        lines=verdict.lines,
+        traceback=verdict.traceback,
+        consequences=verdict.consequences,
+        hint=verdict.hint,
+        next_step=verdict.next_step,
+        attempt=attempt,
+        final=final,
+    )
+
+
+def _unread(followed: Followed) -> Ended:
+    """Return how a job ended whose output is not read any more.
+
+    Raises:
+        JobNotFinished: it has not ended.
+    """
+    result = None
+    with contextlib.suppress(FleetError), open_some(followed.record.places, followed.folder.key) as (channels, _):
+        reports = newest_reports(channels, followed.job).by_host
+        results = {host: report.result for host, report in reports.items() if report.result is not None}
+        result = agree(results, size=len(followed.members), attempts=followed.attempts).result
+    if result is None:
+        raise detached(followed.job, "the output is not read any more; ")
+    return Ended(result)
+
+
+def detached(job: str, why: str = "") -> JobNotFinished:
+    """What a Ctrl-C comes to once a job runs."""
+    return JobNotFinished(f"{why}detached; job {job} goes on", next_step="fleet logs -f\nfleet stop")
+
+
+def until_running(followed: Followed, sink: Sink) -> Ended:
+    """Wait until every task runs user code, or the job has ended."""
+    waiting = {channel.connection.host.name for channel in followed.channels} - {*followed.spares}
+
+    def all_run(item: Item) -> bool:
+        if isinstance(item.record, TaskState) and item.record.phase in (Phase.RUNNING, Phase.EXITED):
+            waiting.discard(item.host)
+        if isinstance(item.record, ConnectionLost) and item.record.retry_s == 0:
+            waiting.discard(item.host)
+        return not waiting
+
+    return follow(followed, sink, until=all_run)
+
+
+def outcome_or_raise(ended: Ended) -> JobResult:
+    """The result of a job that succeeded.
+
+    Raises:
+        NotReadyError: it failed before any user code ran.
+        JobFailedError: it failed, or nobody can tell how it ended.
+        JobNotFinished: it goes on.
+        CancelledError: it was stopped.
+    """
+    result = ended.result
+    if result is None:
+        raise JobNotFinished("the job is still running", next_step="fleet logs -f")
+    if result.outcome is Outcome.CANCELLED:
+        raise CancelledError(f"job {result.job} was stopped", next_step="fleet logs -n 50")
+    if result.outcome is Outcome.FAILED and not result.started:
+        raise _not_started(result)
+    if result.outcome is not Outcome.SUCCEEDED:
+        raise _failure(result, ended.verdict)
+    return result
+
+
+def _not_started(result: JobResult) -> NotReadyError:
+    reasons = result.reason.splitlines()
+    if len(reasons) == 1:
+        return NotReadyError(f"job {result.job} was not started: {reasons[0]}", next_step="fleet status")
+    return NotReadyError(f"job {result.job} was not started", cause="\n".join(reasons), next_step="fleet status")
+
+
+def _failure(result: JobResult, verdict: Verdict | None) -> JobFailedError:
+    sentence = verdict.sentence if verdict else result.reason
+    task = (verdict.task if verdict else "") or result.first_task
+    logs = f"fleet logs -n 50 --worker {task}" if task else "fleet logs -n 50"
+    return JobFailedError(
+        f"job {result.job} failed: {sentence}" if sentence else f"job {result.job} failed",
+        cause=_quoted(verdict, task) if verdict else "",
+        hint=verdict.hint if verdict else "",
+        next_step=f"{verdict.next_step}\n{logs}" if verdict and verdict.next_step else logs,
+    )
+
+
+def _quoted(verdict: Verdict, task: str) -> str:
+    """Return what the log says beside the sentence, short enough for the whole error to fit on a screen.
+
+    The traceback of an exception is in the log above, and its last line in the sentence: its place is enough here.
+    """
+    from train.diagnosis import Kind
+
+    if verdict.traceback and verdict.kind is not Kind.HANG:
+        return "" if verdict.traceback in verdict.sentence else f"raised at {verdict.traceback}"
+    headings = {
+        Kind.UNKNOWN: f"unknown; the last words of {task or 'the log'}:",
+        Kind.KILLED: f"the last words of {task or 'the log'}:",
+    }
+    is_traceback = verdict.lines[:1] == (_TRACEBACK,)
+    said = [line for line in verdict.lines[is_traceback:] if not (is_traceback and line.startswith(" "))]
+    if is_traceback and said and said[0].partition(":")[0].rpartition(".")[2] in verdict.sentence:
+        return ""
+    lines = _fitting(said if is_traceback else said[::-1])
+    lines = lines if is_traceback else lines[::-1]
+    return "\n".join([headings[verdict.kind], *lines] if verdict.kind in headings and lines else lines)
+
+
+def _fitting(lines: Sequence[str]) -> list[str]:
+    """Return the first of the lines, as many as fit into a few rows of a small terminal."""
+    kept: list[str] = []
+    room = _QUOTED_ROWS
+    for line in lines:
+        short = line if len(line) <= _QUOTED_COLUMNS * 2 else line[: _QUOTED_COLUMNS * 2 - 1] + "…"
+        room -= -(-len(short) // _QUOTED_COLUMNS)
+        if room < 0:
+            break
+        kept.append(short)
+    return kept

@@ -1,0 +1,240 @@
+"""One node's part of a job that no client has sent: the agent on this node is told, and followed to the end."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import signal
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from fleet.errors import NotReadyError
+from fleet.events import Level, LogChunk, Note, Sink
+from fleet.jobs.evidence import Evidence
+from fleet.jobs.restarts import Restarts
+from train.agent.protocol.records import (
+    AttemptEnded,
+    Commit,
+    Committed,
+    End,
+    Follow,
+    JobResult,
+    Log,
+    Member,
+    Notice,
+    Prepare,
+    Prepared,
+    Record,
+    Refused,
+    Stalled,
+    Stop,
+    Stopped,
+    TaskState,
+    Want,
+    decode,
+    encode,
+    name_of,
+)
+from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
+from train.local import LocalAgent, LocalAgentError
+
+PREPARE_S = 120.0
+_SILENCE_S = 20.0
+_COMMIT_S = 30.0
+_STOP_S = 60.0  # beyond the grace period
+
+
+class Seat:
+    """The task of this node.
+
+    Args:
+        agent: Looks after it.
+        job: Name of the job.
+        task: ``worker-1``.
+        node: Name of this node, for messages.
+    """
+
+    def __init__(self, agent: LocalAgent, job: str, task: str, node: str) -> None:
+        self._agent = agent
+        self._job = job
+        self._task = task
+        self._node = node
+        self._grace_s = 0.0
+        self._runs = False
+        self._follows = False
+        self._signal = ""
+        self._stop_by = float("inf")
+        self._own = Own()
+        self._restarts = Restarts()
+
+    @property
+    def stopped_by(self) -> str:
+        """The signal that has ended the job, ``SIGTERM``; empty: none came."""
+        return self._signal
+
+    @property
+    def own(self) -> Own:
+        """What was seen of the task in its last attempt."""
+        return self._own
+
+    def prepare(self, request: Prepare) -> Prepared:
+        """Reserve what the task needs.
+
+        Raises:
+            NotReadyError: this node refuses.
+            LocalAgentError: the agent has ended.
+        """
+        self._agent.send(request)
+        answer = self._answer(PREPARE_S, "preparing the task", Want, Prepared)
+        if isinstance(answer, Want):
+            answer = self._answer(PREPARE_S, "preparing the task", Prepared)
+        assert isinstance(answer, Prepared)  # noqa: S101 - _answer returns nothing else
+        return answer
+
+    def commit(self, request: Commit) -> None:
+        """Start the task, together with the others. From now on, signals stop the whole job in order.
+
+        Raises:
+            NotReadyError: this node refuses.
+            LocalAgentError: the agent has ended.
+        """
+        self._grace_s = request.grace_s
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._signalled)
+        self._agent.send(request)
+        self._answer(_COMMIT_S, "starting the task", Committed)
+        self._runs = True
+
+    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+        first, self._signal = not self._signal, self._signal or signal.Signals(number).name
+        if first and self._follows:
+            self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        self._stop_by = time.monotonic() + self._grace_s + _STOP_S
+        self._agent.send(Stop(self._job, self._task, self._grace_s))
+
+    def give_up(self) -> None:
+        """End a task that was committed, and with it the job, as far as the agent still does what it is told."""
+        if not self._runs:
+            return
+        self._runs = False
+        with contextlib.suppress(LocalAgentError):
+            self._ask_to_stop()
+            while time.monotonic() < self._stop_by:
+                record, _ = self._agent.receive(self._grace_s + _STOP_S, "stopping the job")
+                if isinstance(record, (Stopped, Refused)):
+                    return
+
+    def follow(self, sink: Sink, *, leads: bool) -> JobResult:
+        """Tell what happens to the task, to the end of the job.
+
+        Args:
+            sink: Takes the task's output; and what is told on all nodes, where this one is to tell it.
+            leads: Whether it is.
+
+        Raises:
+            NotReadyError: this node refuses, or the job cannot be stopped.
+            LocalAgentError: the agent has ended.
+        """
+        self._agent.send(Follow(self._job, self._task, attempt=1))
+        self._follows = True
+        if self._signal and self._stop_by == float("inf"):  # it came before
+            self._ask_to_stop()
+        result: JobResult | None = None
+        while True:
+            record, payload = self._agent.receive(_SILENCE_S, "following the task")
+            if isinstance(record, End):
+                break
+            if isinstance(record, Refused):
+                raise self._refusal(record)
+            if isinstance(record, JobResult):
+                result = record
+            else:
+                self._tell(record, payload, sink, leads=leads)
+            if time.monotonic() > self._stop_by:
+                raise NotReadyError(f"the job did not end within {self._grace_s + _STOP_S:g} s of {self._signal}")
+        self._runs = self._follows = False
+        if result is None:
+            raise NotReadyError("the agent did not tell how the job ended")
+        return result
+
+    def _tell(self, record: Record, payload: bytes, sink: Sink, *, leads: bool) -> None:
+        self._own.add(record, payload)
+        for note in self._restarts.add(record) if leads else []:
+            sink.emit(note)
+        if isinstance(record, Log):
+            sink.emit(LogChunk(record.task, record.attempt, record.offset, payload))
+        elif isinstance(record, Stalled) or (leads and isinstance(record, AttemptEnded)):
+            sink.emit(record)
+        elif leads and isinstance(record, Notice):
+            sink.emit(Note(record.text, Level.WARNING))
+
+    def _answer(self, deadline_s: float, doing: str, *kinds: type[Record]) -> Record:
+        record, _ = self._agent.receive(deadline_s, doing)
+        if isinstance(record, kinds):
+            return record
+        if isinstance(record, Refused):
+            raise self._refusal(record)
+        raise NotReadyError(f"the agent on {self._node} answered {name_of(record)} out of turn")
+
+    def _refusal(self, refused: Refused) -> NotReadyError:
+        return NotReadyError(
+            f"{self._node}: {refused.reason}", cause=refused.cause, hint=refused.hint, next_step=refused.next_step
+        )
+
+
+class Own:
+    """What one node has seen of its task's last attempt: enough to find the first cause together."""
+
+    def __init__(self) -> None:
+        self._attempt = 0
+        self._task = ""
+        self._records: list[Record] = []
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def add(self, record: Record, payload: bytes) -> None:
+        """Take what came; of the middle of a long log nothing is kept."""
+        if not isinstance(record, (Log, TaskState, Stalled)):
+            return
+        if record.attempt > self._attempt:
+            self._attempt, self._task = record.attempt, record.task
+            self._records = []
+            self._head.clear()
+            self._tail.clear()
+        if isinstance(record, Log):
+            rest = LARGEST_HEAD - len(self._head)
+            self._head += payload[:rest]
+            self._tail += payload[rest:]
+            del self._tail[:-LARGEST_TAIL]
+        else:
+            self._records.append(record)
+
+    def value(self, *, log: bool) -> dict[str, Any]:
+        """Return all of it as plain JSON.
+
+        Args:
+            log: Include the log.
+        """
+        lines = [encode(record).decode("utf-8", "backslashreplace") for record in self._records]
+        text = base64.b64encode(bytes(self._head + self._tail)).decode() if log else ""
+        return {"task": self._task, "attempt": self._attempt, "records": lines, "log": text}
+
+
+def collected(members: Sequence[Member], values: Sequence[dict[str, Any]]) -> Evidence:
+    """Return the evidence of all nodes.
+
+    Args:
+        members: All tasks of the job.
+        values: What the nodes have seen, each from `Own.value`; some may be missing.
+    """
+    evidence = Evidence(members)
+    for value in values:
+        for line in value.get("records", []):
+            evidence.add(decode(line), b"")
+        log = base64.b64decode(value.get("log", ""))
+        evidence.add(Log(str(value.get("task", "")), int(value.get("attempt", 0)), 0, len(log)), log)
+    return evidence

@@ -1,0 +1,339 @@
+"""What a job runs and takes along: found on this computer, judged before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from fleet.errors import NotReadyError, UsageError
+from fleet.events import Level, Note, Sink
+from fleet.fleets.install import install
+from fleet.ports import Ports
+from fleet.typed import Again
+from train.agent.protocol.records import Prepared
+from train.lint.check import lint
+from train.lint.model import Finding, Severity
+from train.script.entry import EntryPoint, Kind, find_entry
+from train.script.keras import BACKEND, Choice, KerasError, Need, choose, needs_legacy, with_adaptations
+from train.script.packages import TENSORBOARD, Imports, advice, needed
+from train.script.r_script import needs_of_r
+from train.script.requirements import Requirements, read_requirements
+from train.script.source import ScriptError
+
+if TYPE_CHECKING:
+    from fleet.remote.channel import AgentChannel
+    from fleet.remote.upload.bundle import Bundle, DataSource
+
+REQUIREMENTS = "requirements.txt"
+
+_KERAS_RULE = "MW601"  # `choose_keras` decides this with the versions on all hosts
+_SERVERS_RULE = "MW108"
+_RESUME_RULES = ("MW403", "MW404", "MW405")  # hints that matter if a job is restarted
+_FEWEST_WITH_SERVERS = 3  # a chief, a worker, a parameter server
+_MOST_FINDINGS = 4  # shown before a job
+
+
+class Asked(Protocol):
+    """What the user typed of it."""
+
+    @property
+    def script(self) -> str:
+        """A script, or a folder with ``__main__.py``; empty: none."""
+
+    @property
+    def module(self) -> str:
+        """A module below the working folder; empty: none."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Any other program with its arguments; empty: none."""
+
+    @property
+    def workdir(self) -> str:
+        """The folder to push; empty: that of the script, else the current one."""
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """What else goes along."""
+
+    @property
+    def requirements(self) -> str | None:
+        """A requirements file; None: the one beside the script, if there is one; empty: none."""
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """Files that hold secrets, which are never pushed."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the user named, and what of it is there.
+
+    Attributes:
+        entry: What is started.
+        requirements: What is installed for it; None: nothing.
+        data: What else goes along.
+        withheld: Files that hold secrets, which are never pushed.
+    """
+
+    entry: EntryPoint
+    requirements: Requirements | None
+    data: tuple[DataSource, ...]
+    withheld: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a job runs and takes along.
+
+    Attributes:
+        entry: What it starts.
+        bundle: What is pushed.
+        requirements: What is installed for it; None: nothing.
+        python_path: PYTHONPATH of the job.
+    """
+
+    entry: EntryPoint
+    bundle: Bundle
+    requirements: Requirements | None = None
+
+    python_path: str = ""
+
+    @cached_property
+    def imports(self) -> Imports:
+        """The modules that it imports as soon as it runs."""
+        return needed(self.entry, [item.path for item in self.bundle.entries], self.python_path)
+
+
+def find(asked: Asked) -> Found:
+    """What is to be started, and what it wants.
+
+    Raises:
+        UsageError: something is not there, cannot be started, or means something on this computer alone.
+    """
+    from fleet.remote.upload.bundle import parse_data
+
+    try:
+        entry = find_entry(asked.script, asked.module, asked.command, asked.workdir)
+        requirements = _requirements(entry, asked.requirements)
+    except ScriptError as error:
+        again = None if error.again is None else Again(error.again)
+        raise UsageError(
+            error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
+        ) from error
+    data = tuple(parse_data(item) for item in asked.data)
+    return Found(entry, requirements, data, tuple(Path(path).resolve() for path in asked.withheld))
+
+
+def collect(found: Found, ports: Ports, python_path: str = "") -> Program:
+    """All that goes along.
+
+    Raises:
+        UsageError: a file cannot be read, or it is too much.
+    """
+    from fleet.remote.upload.bundle import scan
+
+    entry = found.entry
+    bundle = scan(
+        entry.workdir,
+        entry.file,
+        data=found.data,
+        cache=ports.store.hashes,
+        state=ports.store.root,
+        withheld=found.withheld,
+    )
+    return Program(entry, bundle, found.requirements, python_path)
+
+
+def _requirements(entry: EntryPoint, given: str | None) -> Requirements | None:
+    if given is not None:
+        found: Path | None = Path(given).expanduser() if given else None
+    else:
+        beside = entry.file.parent if entry.file is not None and entry.kind is not Kind.MODULE else entry.workdir
+        places = (folder / REQUIREMENTS for folder in dict.fromkeys((beside, entry.workdir)))
+        found = next((path for path in places if path.is_file()), None)
+    read = read_requirements(found) if found is not None else None
+    return read if read is not None and read.text.strip() else None
+
+
+def install_for(program: Program, channels: Sequence[AgentChannel], sink: Sink) -> list[str]:
+    """The interpreter of each host that finds what the job needs, in their order; what is not there is installed.
+
+    Raises:
+        FleetError: a host cannot be made ready; all of these are named.
+    """
+    wanted = program.requirements
+    if wanted is None:
+        return [channel.connection.host.python for channel in channels]
+    answers = install(channels, wanted.text, sink, constraints=wanted.constraints, on_top=True)
+    return [answer.python for answer in answers]
+
+
+# --- what it asks of the hosts --------------------------------------------------------------------------------------
+
+
+def sources(entry: EntryPoint) -> dict[str, bytes]:
+    """Python files that a job runs, by their paths below its folder, the first one first."""
+    return {path.relative_to(entry.workdir).as_posix(): path.read_bytes() for path in entry.sources()}
+
+
+def keras_need(entry: EntryPoint) -> Need:
+    """What a job asks of Keras."""
+    if entry.kind is Kind.R and entry.file is not None:
+        return needs_of_r(entry.file.read_bytes().decode("utf-8", "replace"), entry.name)
+    need = needs_legacy(sources(entry))
+    return need if need.backends else replace(need, backends=tuple(entry.settings_of(BACKEND)))
+
+
+def choose_keras(
+    need: Need,
+    workers: Mapping[str, Mapping[str, str]],
+    spares: Mapping[str, Mapping[str, str]],
+    env: Mapping[str, str],
+    *,
+    adapt: bool,
+) -> Choice:
+    """Return the Keras of a job, which any spare must be able to take over, and its adaptations.
+
+    Args:
+        need: What it asks.
+        workers: Versions on the hosts that get a task at once, by the task.
+        spares: Versions on the others.
+        env: What the user gives the tasks.
+        adapt: Interpreters may be adapted to scripts for older TensorFlow.
+
+    Raises:
+        NotReadyError: the hosts do not have what it needs, or have different versions.
+    """
+    try:
+        choice = choose(need, workers, env, adapt=adapt)
+        if spares and (choice.env or len(workers) > 1):
+            choose(need, {**workers, **spares}, env, adapt=adapt)
+    except KerasError as error:
+        raise NotReadyError(error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step) from error
+    return with_adaptations(choice, need, len(workers), adapt=adapt)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a job is run, as far as warnings about its script depend on it.
+
+    Attributes:
+        adapt: Interpreters are adapted to scripts for older TensorFlow.
+        servers: It has a chief and parameter servers; None: unknown.
+        restarts: It is started again after a failure.
+        keeps: `fleet` keeps the script's checkpoint folder the same on all hosts.
+    """
+
+    adapt: bool = True
+    servers: bool | None = None
+    restarts: bool = False
+    keeps: bool = False
+
+
+_TERMS = Terms()
+
+
+def warnings(program: Program, prepared: Sequence[Prepared], terms: Terms) -> Iterator[Note]:
+    """Yield what is likely to go wrong with a job on these hosts, before it starts."""
+    found = script_findings(program.entry, prepared, terms)
+    for finding in found[:_MOST_FINDINGS]:
+        yield Note(described(finding), Level.WARNING)
+    if len(found) > _MOST_FINDINGS:
+        yield Note(f"{len(found) - _MOST_FINDINGS} more: fleet lint {shown(program.entry)}", Level.WARNING)
+    missing = {item.task: item.missing for item in prepared}
+    for text in missing_imports(program.imports.places, missing, program.entry.workdir):
+        yield Note(text, Level.WARNING)
+    if program.imports.note:
+        yield Note(program.imports.note)
+
+
+def script_findings(
+    entry: EntryPoint, prepared: Sequence[Prepared], terms: Terms = _TERMS, *, versions_known: bool = True
+) -> list[Finding]:
+    """Return the errors and warnings that `fleet lint` reports for a job's sources on these hosts.
+
+    Hints are left out, but for those on checkpoints if the job is restarted after failures.
+
+    Args:
+        entry: What the job starts.
+        prepared: Its hosts, one for each worker.
+        terms: How the job is run.
+        versions_known: No other TensorFlow is to be installed first.
+    """
+    texts = _texts(entry)
+    if not texts:
+        return []
+    found = lint(
+        texts,
+        next(iter(texts)),
+        workers=len(prepared),
+        gpus=max(len(item.gpus) for item in prepared),
+        versions=prepared[0].versions if versions_known else None,
+        adapt=terms.adapt,
+        servers=terms.servers,
+    )
+    resumes = [rule for rule in _RESUME_RULES if terms.restarts and not (terms.keeps and rule == "MW404")]
+    return [
+        one for one in found if one.rule != _KERAS_RULE and (one.severity is not Severity.HINT or one.rule in resumes)
+    ]
+
+
+def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:
+    """Refuse a script that can only run with a chief and parameter servers, for a job that has none.
+
+    Args:
+        entry: What the job starts.
+        hosts: Number of hosts in the fleet.
+
+    Raises:
+        UsageError: Every task would wait for a chief, without end.
+    """
+    texts = _texts(entry)
+    found = lint(texts, next(iter(texts)), workers=hosts, servers=False) if texts else []
+    for finding in found:
+        if finding.rule == _SERVERS_RULE and finding.severity is Severity.ERROR:
+            slots = -(-_FEWEST_WITH_SERVERS // hosts)
+            change: dict[str, str | bool | None] = {"--chief": True, "--ps": "1"}
+            raise UsageError(
+                f"{finding.place}: {finding.sentence}",
+                cause=finding.reason,
+                again=Again({**change, **({"--tasks-per-host": str(slots)} if slots > 1 else {})}),
+            )
+
+
+def _texts(entry: EntryPoint) -> dict[str, str]:
+    return {name: content.decode("utf-8", "replace") for name, content in sources(entry).items()}
+
+
+def described(finding: Finding) -> str:
+    """Return a finding as one sentence."""
+    return f"{finding.place}: {finding.sentence}; {finding.reason} ({finding.rule})"
+
+
+def missing_imports(
+    places: Mapping[str, str], missing: Mapping[str, Sequence[str]], workdir: Path | None = None
+) -> Iterator[str]:
+    """Yield a sentence for each module that hosts do not find: ``task.py:3 imports pandas, which worker-[0-1] lack``.
+
+    Args:
+        places: Where each module is imported.
+        missing: Modules that are not found, by host.
+        workdir: The folder that is pushed; None: unknown.
+    """
+    from fleet.remote.fanout import fold
+
+    for module, place in places.items():
+        hosts = [host for host, names in missing.items() if module in names]
+        if hosts:
+            lack = f"{fold(hosts)} lack{'s' if len(hosts) == 1 else ''}"
+            verb = "requires" if module == TENSORBOARD else "imports"
+            yield f"{place} {verb} {module}, which {lack}; {advice(module, workdir)}"
+
+
+def shown(entry: EntryPoint) -> str:
+    """What a job starts, as one word of a list or a few."""
+    return entry.name if len(entry.name) <= 60 else entry.name[:59] + "…"

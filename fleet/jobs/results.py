@@ -1,0 +1,317 @@
+"""What the hosts of a fleet store: jobs, their results, and whether these are on this computer."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from fleet.config import with_fleet
+from fleet.errors import FleetError
+from fleet.events import DiskUse, ResultPlace, ResultsFound, Sink, StoredResults
+from fleet.fleets.agents import ask_each, opened
+from fleet.fleets.agreement import Agreement, agree, description
+from fleet.jobs.tasks import Names, names_of
+from fleet.results.target import is_present
+from fleet.state import FleetFolder, FleetRecord, OnThisComputer
+from provision.model import Host
+from provision.names import instance_name
+from train.agent.gang.assignment import role_rank
+from train.agent.protocol.cluster import parse_task
+from train.agent.protocol.records import Area, JobReport, JobResult, Outcome, StoredJob
+
+if TYPE_CHECKING:
+    from fleet.fleets.access import Access
+    from fleet.remote.channel import AgentChannel
+    from fleet.remote.results import Store
+
+
+@dataclass(frozen=True)
+class StoredTask:
+    """The results of one task of a job.
+
+    Attributes:
+        host: Where they are.
+        stored: What the host says of them.
+        name: How people know the task.
+        copied: They were pulled, and neither copy has changed or vanished.
+        safe: Deleting them on the host loses nothing: they were copied, or are a log that was shown.
+    """
+
+    host: Host
+    stored: StoredJob
+    name: str
+    copied: bool
+    safe: bool
+
+    @property
+    def key(self) -> str:
+        """Identifies the task within its job, in the fleet's state."""
+        return task_key(self.host.name, self.stored)
+
+
+@dataclass(frozen=True)
+class StoredJobs:
+    """One job on all hosts that answered.
+
+    Attributes:
+        job: Its identifier.
+        tasks: By rank, the chief first.
+        known: Which results are on this computer.
+    """
+
+    job: str
+    tasks: tuple[StoredTask, ...]
+    known: OnThisComputer
+
+    @property
+    def reports(self) -> list[JobReport]:
+        """What the hosts know of the job."""
+        return [task.stored.report for task in self.tasks if task.stored.report is not None]
+
+    @property
+    def started_at(self) -> float:
+        """When it was committed on most hosts, in seconds since the epoch; 0: unknown."""
+        times = [report.started_at for report in self.reports]
+        return statistics.median_low(times) if times else 0.0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a supervisor looks after it."""
+        return any(report.alive and report.result is None for report in self.reports)
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether deleting it on the hosts loses nothing."""
+        return not self.is_running and all(task.safe for task in self.tasks)
+
+    @property
+    def state(self) -> str:
+        """``running``, how it ended, or nothing if that is unknown."""
+        if self.is_running:
+            return "running"
+        result = result_of(self.reports)
+        return result.outcome.value if result else ""
+
+    def summary(self, *, rented: bool = True) -> StoredResults:
+        """The job as an event tells it.
+
+        Args:
+            rented: Results outside the fleet's directory go with the host, and count.
+        """
+        first = description(self.reports) if self.reports else None
+        return StoredResults(
+            job=self.job,
+            script=script_of(first) if first else "",
+            state=self.state,
+            started_at=self.started_at,
+            size=sum(task.stored.size for task in self.tasks),
+            pulled=self._pulled(),
+            directory=self.known.directory,
+            paths=tuple(f"{task.host.name}:{task.stored.path}" for task in self.tasks),
+            results=tuple(place for task in self.tasks for place in places(task, rented=rented)),
+        )
+
+    def _pulled(self) -> str:
+        holding = [task for task in self.tasks if task.stored.fingerprint]
+        if not holding:
+            return ""
+        if all(task.safe for task in holding):
+            return "yes"
+        return "partly" if any(task.copied for task in holding) else "no"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the hosts of a fleet store.
+
+    Attributes:
+        jobs: Newest first.
+        disks: Of the hosts that answered.
+        silent: Why the other hosts do not answer, by name.
+    """
+
+    jobs: tuple[StoredJobs, ...]
+    disks: tuple[DiskUse, ...]
+    silent: Mapping[str, FleetError]
+
+    def find(self, job: str) -> StoredJobs | None:
+        """Return the job of that name; without a name the newest one that at least half of the hosts store."""
+        hosts = {one.job: {task.host.name for task in one.tasks} for one in self.jobs}
+        everywhere = len(set().union(*hosts.values()))
+        common = (one for one in self.jobs if not job and 2 * len(hosts[one.job]) >= everywhere)
+        return next(common, None) or next((one for one in self.jobs if job in ("", one.job)), None)
+
+
+def task_key(host: str, stored: StoredJob) -> str:
+    """Identify a task within its job, in the fleet's state."""
+    return "/".join(filter(None, (host, stored.slot, stored.task)))
+
+
+def survey(
+    record: FleetRecord, folder: FleetFolder, access: Access | None = None, jobs: Sequence[str] = ()
+) -> Survey:
+    """Ask all hosts of a fleet what they store of `jobs`; of all jobs if there are none."""
+    with opened(record.hosts, folder.key, access) as opening:
+        silent = {one.host.name: one.error for one in opening if one.error is not None}
+        found = ask_stores([one.value for one in opening if one.value is not None], jobs, silent)
+    return survey_of(found, folder, silent)
+
+
+def ask_stores(
+    channels: Sequence[AgentChannel], jobs: Sequence[str], silent: dict[str, FleetError]
+) -> list[tuple[Host, Store]]:
+    """Ask agents what their hosts store; add to `silent` why one does not answer."""
+    from fleet.remote.results import list_jobs
+
+    outcomes = ask_each(channels, lambda channel: list_jobs(channel, jobs))
+    silent.update({one.host.name: one.error for one in outcomes if one.error is not None})
+    return [(one.host, one.value) for one in outcomes if one.value is not None]
+
+
+def survey_of(stores: Sequence[tuple[Host, Store]], folder: FleetFolder, silent: Mapping[str, FleetError]) -> Survey:
+    """Put together what the hosts answered."""
+    by_job: dict[str, list[tuple[Host, StoredJob]]] = {}
+    for host, store in stores:
+        for stored in store.jobs:
+            by_job.setdefault(stored.job, []).append((host, stored))
+    disks = [
+        DiskUse(host.name, store.disk.free, store.disk.total, sum(stored.size for stored in store.jobs))
+        for host, store in stores
+    ]
+    jobs = [_job(job, found, folder.on_this_computer(job)) for job, found in by_job.items()]
+    jobs.sort(key=lambda one: (one.started_at, one.job), reverse=True)
+    return Survey(tuple(jobs), tuple(disks), silent)
+
+
+def _job(job: str, found: Sequence[tuple[Host, StoredJob]], known: OnThisComputer) -> StoredJobs:
+    names = _task_names([stored for _, stored in found])
+    present = bool(known.directory) and is_present(known.directory)
+    tasks = []
+    for (host, stored), name in zip(found, names, strict=True):
+        copied = present and known.tasks.get(task_key(host.name, stored)) == stored.fingerprint
+        tasks.append(StoredTask(host, stored, name, copied, copied or is_safe(stored, known)))
+    return StoredJobs(job, tuple(sorted(tasks, key=lambda task: role_rank(task.name))), known)
+
+
+def is_safe(stored: StoredJob, known: OnThisComputer) -> bool:
+    """Return whether deleting results that were not copied loses nothing.
+
+    This is so if there are none, or if there is only a log that was shown here from its beginning to its end.
+
+    Args:
+        stored: The results of a task, as the host reports them.
+        known: The results of the job that are on this computer.
+    """
+    return not stored.fingerprint or (known.log_shown and all(use.area is Area.LOGS for use in stored.areas))
+
+
+def _task_names(stored: Sequence[StoredJob]) -> list[str]:
+    """How people know the tasks of a job; each name once."""
+    reports = {one.task: one.report for one in stored if one.report is not None}
+    names = Names()
+    if reports:
+        first = description(list(reports.values()))
+        names = names_of(first.members, first.roles, reports)
+    found = [names.of(one.task) for one in stored]
+    return [
+        name if found.count(name) == 1 and _is_task(name) else _plain(one.task, at)
+        for at, (name, one) in enumerate(zip(found, stored, strict=True))
+    ]
+
+
+def _plain(task: str, at: int) -> str:
+    return task if _is_task(task) else instance_name(at)
+
+
+def _is_task(name: str) -> bool:
+    try:
+        parse_task(name)
+    except ValueError:
+        return False
+    return True
+
+
+def places(task: StoredTask, *, rented: bool = True) -> Iterable[ResultPlace]:
+    """Where the results of a task are."""
+    for use in task.stored.areas:
+        if rented or not use.outside:
+            yield ResultPlace(task.name, task.host.name, use.area.value, use.path, use.files, use.size)
+
+
+def report_results(
+    record: FleetRecord, folder: FleetFolder, job: str, channels: Sequence[AgentChannel], sink: Sink
+) -> None:
+    """Tell where the results of a job that has ended are, and how to get them; nothing if it only has a log.
+
+    Args:
+        record: The fleet.
+        folder: Its files.
+        job: The job.
+        channels: Conversations with its hosts or slots; one that is broken is left out.
+        sink: Takes the event.
+    """
+    with contextlib.suppress(FleetError, KeyboardInterrupt):  # the job has ended, and its own end is still to be told
+        found = survey_of(ask_stores(channels, [job], {}), folder, {}).find(job)
+        if found is None:
+            return
+        hosts = {place.name: record.hosts[at // record.tasks_per_host].name for at, place in enumerate(record.places)}
+        results = tuple(
+            replace(place, host=hosts.get(place.host, place.host)) for task in found.tasks for place in places(task)
+        )
+        if any(place.kind != Area.LOGS.value for place in results):
+            sink.emit(
+                ResultsFound(
+                    fleet=record.spec.name,
+                    job=job,
+                    files=sum(place.files for place in results),
+                    size=sum(place.size for place in results),
+                    results=results,
+                    next_step=with_fleet(f"fleet pull {job}", record.spec.name),
+                )
+            )
+
+
+def result_of(reports: Sequence[JobReport]) -> JobResult | None:
+    """Return how a job ended; None if it has not ended, or if no host reports its end."""
+    return agreement_of(reports).result
+
+
+def agreement_of(reports: Sequence[JobReport]) -> Agreement:
+    """Return how a job ended as most of its hosts report; no result if it has not ended, or if no host reports one.
+
+    A host with a running supervisor knows better than one that lost its peers, and than one host in a fleet of two.
+    """
+    results: dict[str, JobResult] = {}
+    for report in reports:
+        if report.result is not None:
+            taken = report.task in results
+            results[f"another host with {report.task}" if taken else report.task] = report.result
+    if not results:
+        return Agreement(None)
+    terms = description(reports)
+    found = agree(results, size=len(terms.members), attempts=terms.attempts)
+    result = found.result
+    running = sum(report.alive and report.result is None for report in reports)
+    if result is not None and running:
+        lone = result.alone or result.outcome is Outcome.LOST
+        if lone or 2 * running >= max(len(terms.members), len(reports)):
+            return Agreement(None, tuple(found.disputes))
+    return found
+
+
+_INTERPRETER = re.compile(r"python[0-9.]*|Rscript", re.ASCII)
+
+
+def script_of(report: JobReport) -> str:
+    """Return what a job runs, without interpreter and arguments: ``task.py``, ``-m pkg.task``, ``bash run.sh``."""
+    first, *words = report.command or [""]
+    if not _INTERPRETER.fullmatch(PurePath(first).name):
+        return " ".join([first, *(words[:1] if words and not words[0].startswith("-") else [])])
+    while len(words) > 1 and words[0].startswith("-") and words[0] not in ("-m", "-c"):
+        words = words[2 if words[0] in ("-X", "-W") else 1 :]
+    return " ".join(words[: 2 if words[:1] == ["-m"] else 1])

@@ -1,0 +1,125 @@
+"""How far a task has been followed, so that the next connection goes on where the last one broke."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from train.agent.protocol.records import (
+    AttemptEnded,
+    Beat,
+    Follow,
+    JobResult,
+    Log,
+    Notice,
+    Progress,
+    Record,
+    Stalled,
+    TaskState,
+    Usage,
+)
+
+MOST_RECORDS = 100_000
+"""Number of records of one host that are remembered; a job writes fewer than ten for an attempt."""
+
+MOST_BYTES = 64 << 20
+"""Size of these records, about; a stack of each task in each of a thousand attempts is less."""
+
+_KEPT = (TaskState, AttemptEnded, Stalled, Notice, JobResult)
+
+
+class TooManyRecordsError(Exception):
+    """A host reports more than a job can cause."""
+
+
+class Position:
+    """Lets each thing through once, whatever a repeated conversation repeats.
+
+    Bytes of the log are told apart by their attempt and offset. What else is written down is little and carries its
+    time: it is remembered. Progress and usage are only of interest when they are newer than what is known.
+
+    An agent sends one attempt after the other, each whole before the next begins. Only progress and usage come out
+    of this order, from the supervisor directly.
+
+    Args:
+        request: What the first conversation asks for.
+    """
+
+    def __init__(self, request: Follow) -> None:
+        self._request = request
+        self._attempt = request.attempt  # to which the offsets belong; 0: not known yet
+        self._record_offset = request.record_offset
+        # Not known before the first piece of a log that is tailed.
+        self._log_end = -1 if request.tail_lines >= 0 else request.log_offset
+        self._seen: set[bytes] = set()
+        self._seen_bytes = 0
+        self._latest: dict[type, float] = {}
+
+    def request(self) -> Follow:
+        """What the next conversation asks for."""
+        request = self._request._replace(attempt=self._attempt, record_offset=self._record_offset)
+        if self._log_end < 0:
+            return request
+        return request._replace(log_offset=self._log_end, tail_lines=-1)
+
+    @property
+    def reached(self) -> tuple[int, int]:
+        """The attempt that was delivered last, and how many bytes of its log; 0, 0: nothing yet."""
+        return self._attempt, max(0, self._log_end)
+
+    def passed(self, record: Record, payload: bytes) -> tuple[Record, bytes] | None:
+        """Return what is new in a record and its payload; None if nothing is.
+
+        Raises:
+            TooManyRecordsError: more records came than a job can cause.
+        """
+        if isinstance(record, (Log, TaskState, Beat)):
+            self._reach(record.attempt)
+        if isinstance(record, Log):
+            return self._log(record, payload)
+        if isinstance(record, Beat):
+            self._beat(record)
+            return None
+        if isinstance(record, _KEPT):
+            text = repr(record).encode("utf-8", "surrogateescape")
+            key = blake2b(text, digest_size=16).digest()
+            if key in self._seen:
+                return None
+            self._seen.add(key)
+            self._seen_bytes += len(text)
+            if len(self._seen) > MOST_RECORDS or self._seen_bytes > MOST_BYTES:
+                raise TooManyRecordsError
+        elif isinstance(record, (Progress, Usage)):
+            if record.at <= self._latest.get(type(record), -1.0):
+                return None
+            self._latest[type(record)] = record.at
+        return record, payload
+
+    def _reach(self, attempt: int) -> None:
+        """Something of `attempt` came: of those before it all has come."""
+        if attempt <= self._attempt:
+            return
+        if self._attempt:  # of the one that is asked for first, the offsets are in the request
+            self._record_offset = 0
+            self._log_end = 0
+        self._attempt = attempt
+
+    def _beat(self, beat: Beat) -> None:
+        if beat.attempt != self._attempt:  # an agent that repeats, or that has no attempt yet
+            return
+        self._record_offset = beat.record_offset
+        if self._request.logs:
+            self._log_end = max(self._log_end, beat.log_offset)
+
+    def _log(self, record: Log, payload: bytes) -> tuple[Record, bytes] | None:
+        if record.attempt < self._attempt:
+            return None
+        end = record.offset + len(payload)
+        known = self._log_end - record.offset if self._log_end >= 0 else 0
+        if known <= 0:
+            self._log_end = end
+            return record, payload
+        if end <= self._log_end:
+            return None
+        self._log_end = end
+        rest = payload[known:]
+        return record._replace(offset=record.offset + known, payload=len(rest)), rest

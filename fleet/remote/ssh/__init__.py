@@ -1,0 +1,1 @@
+"""SSH connections: authentication, host keys, proxies, and errors."""

@@ -1,0 +1,160 @@
+"""Logging in with the user's own keys: those of the agent, and those on disk, in OpenSSH's order."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import shlex
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import paramiko
+from cryptography.exceptions import UnsupportedAlgorithm
+from paramiko.agent import AgentKey, AgentSSH
+from paramiko.auth_strategy import AuthSource, AuthStrategy, InMemoryPrivateKey
+from paramiko.config import SSHConfig
+
+from fleet.errors import UnreachableError
+from fleet.remote.fanout import where
+from fleet.remote.ssh.errors import WrongHostError
+from provision.model import Host
+from provision.ssh_config.routes import agent_socket
+
+_AGENT_S = 20.0
+_USABLE = ("ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
+_MAGIC = b"openssh-key-v1\0"
+
+
+class _Agent(AgentSSH):
+    """The user's SSH agent; empty where it is not there."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        if not path:
+            return
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(_AGENT_S)
+        try:
+            connection.connect(path)
+            self._connect(connection)  # type: ignore[attr-defined]
+        except (OSError, paramiko.SSHException):
+            connection.close()
+            self._conn = None
+
+    def close(self) -> None:
+        """End the conversation with it."""
+        self._close()  # type: ignore[attr-defined]
+
+
+class _Key(InMemoryPrivateKey):
+    """One key to log in with."""
+
+    def authenticate(self, transport: paramiko.Transport) -> list[str]:
+        """Log in.
+
+        Raises:
+            AuthenticationException: the key is not taken, or is not enough.
+        """
+        wanted = transport.auth_publickey(self.username, self.pkey)
+        if wanted:
+            raise paramiko.AuthenticationException(f"it wants {', '.join(wanted)}, too")
+        return wanted
+
+
+class UserKeys(AuthStrategy):
+    """The user's keys for a host, in the order of sshconnect2.c: the agent's that are named, the agent's, files.
+
+    Args:
+        host: Names them.
+    """
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(SSHConfig())
+        self._host = host
+        self._agent = _Agent(agent_socket(host.agent))
+        self._locked: list[str] = []
+        self._offered = 0
+
+    def get_sources(self) -> Iterator[AuthSource]:
+        """Each key in its turn."""
+        named = [blob for path in self._host.identities if (blob := public_blob(Path(path)))]
+        held: Sequence[AgentKey] = self._agent.get_keys()
+        for blob in named:
+            yield from (self._source(key) for key in held if key.asbytes() == blob)
+        if not self._host.identities_only:
+            yield from (self._source(key) for key in held if key.asbytes() not in named)
+        have = {key.asbytes() for key in held}
+        for path in self._host.identities:
+            blob = public_blob(Path(path))
+            if blob not in have and (not blob or paramiko.Message(blob).get_text() in _USABLE):
+                yield from (self._source(key) for key in self._loaded(path))
+
+    def refused(self) -> UnreachableError:
+        """The error of a host that takes none of them."""
+        host = self._host
+        login = shlex.join(
+            ["ssh", *(["-p", str(host.port)] if host.port != 22 else []), f"{host.user}@{host.address}"]
+        )
+        if self._locked:
+            return WrongHostError(
+                f"{where(host)} does not let {host.user} in",
+                cause=f"{', '.join(self._locked)} is locked by a passphrase, and your SSH agent does not have it",
+                next_step=f"ssh-add {shlex.quote(self._locked[0])}",
+            )
+        tried = f"it takes none of your {self._offered} keys" if self._offered else "you have no key for it"
+        return WrongHostError(
+            f"{where(host)} does not let {host.user} in",
+            cause=tried,
+            hint="this command must log in without a password",
+            next_step=login,
+        )
+
+    def close(self) -> None:
+        """Let the agent go; repeated calls do nothing."""
+        self._agent.close()
+
+    def _source(self, key: paramiko.PKey) -> AuthSource:
+        self._offered += 1
+        return _Key(self._host.user, key)
+
+    def _loaded(self, path: str) -> Iterator[paramiko.PKey]:
+        """The key of a file, once for each certificate and then alone; nothing where it cannot be used."""
+        try:
+            key = paramiko.PKey.from_path(path)
+        except (TypeError, paramiko.PasswordRequiredException):  # TypeError, of cryptography: it wants a passphrase
+            self._locked.append(path)
+            return
+        except (OSError, ValueError, UnsupportedAlgorithm, paramiko.SSHException, paramiko.pkey.UnknownKeyType):
+            return
+        for certificate in self._host.certificates:
+            certified = paramiko.PKey.from_path(path)
+            with contextlib.suppress(ValueError, OSError, paramiko.SSHException):  # one of another key
+                certified.load_certificate(certificate)
+                yield certified
+        yield key
+        if key.public_blob is not None:  # of KEY-cert.pub, which lies beside it
+            key.public_blob = None
+            yield key
+
+
+def public_blob(path: Path) -> bytes:
+    """The public half of the key in a file, as SSH sends it; empty where it cannot be told without a passphrase."""
+    for file in (Path(f"{path}.pub"), path):
+        with contextlib.suppress(OSError, ValueError, IndexError, binascii.Error):
+            text = file.read_text(encoding="utf-8")
+            if text.startswith("-----BEGIN OPENSSH PRIVATE KEY-----"):
+                return _blob_of_private(base64.b64decode("".join(text.split("-----")[2].split())))
+            return base64.b64decode(text.split()[1], validate=True)
+    return b""
+
+
+def _blob_of_private(data: bytes) -> bytes:
+    """The public half out of a private key, which stands there unlocked; format: PROTOCOL.key of OpenSSH."""
+    if not data.startswith(_MAGIC):
+        return b""
+    message = paramiko.Message(data[len(_MAGIC) :])
+    for _ in ("cipher", "kdf", "options of the kdf"):
+        message.get_binary()
+    return message.get_binary() if message.get_int() == 1 else b""

@@ -1,0 +1,69 @@
+"""The key that a host shows, asked for on the same way as it is reached, before anything is entrusted to it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import paramiko
+
+from fleet.remote.ssh.connection import carried_nowhere, started_proxy
+from fleet.remote.ssh.errors import no_answer, translated
+from fleet.remote.ssh.watchdog import Watchdog
+from provision.model import Host
+
+# As they are preferred when a connection is made.
+_KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
+
+
+def fetch_host_key(host: Host, *, timeout_s: float = 20.0) -> str:
+    """The key that `host` shows, ``ssh-ed25519 AAAA…``; nobody vouches for it.
+
+    Args:
+        host: How SSH reaches it.
+        timeout_s: Longest time until the host has shown it, in seconds.
+
+    Raises:
+        UnreachableError: it does not answer in time, or does not speak SSH.
+    """
+    proxy = started_proxy(host) if host.proxy else None
+    try:
+        with translated(host):
+            near = proxy.socket if proxy else socket.create_connection((host.address, host.port), timeout_s)
+        try:
+            return _shown(host, near, timeout_s)
+        except Exception as error:
+            if proxy is not None and proxy.words():
+                raise carried_nowhere(host, proxy.words()) from error
+            raise
+    finally:
+        if proxy is not None:
+            proxy.close()
+
+
+def _shown(host: Host, near: socket.socket, timeout_s: float) -> str:
+    doing = "showing its host key"
+    with translated(host):
+        transport = paramiko.Transport(near)
+
+    def sever() -> None:
+        with contextlib.suppress(OSError):
+            near.shutdown(socket.SHUT_RDWR)
+
+    try:
+        security = transport.get_security_options()
+        security.key_types = (*_KINDS, *(kind for kind in security.key_types if kind not in _KINDS))
+        with Watchdog(sever, timeout_s) as watchdog, translated(host, doing):
+            try:
+                transport.start_client(timeout=timeout_s)
+                key = transport.get_remote_server_key()
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                if watchdog.fired:
+                    raise no_answer(host, timeout_s, doing) from error
+                raise
+        return f"{key.get_name()} {key.get_base64()}"
+    finally:
+        sever()
+        transport.close()
+        transport.join(timeout_s)
+        near.close()

@@ -1,0 +1,1 @@
+"""The files that a job takes to its hosts."""

@@ -1,0 +1,464 @@
+"""What a job takes along: the script's folder without what is ignored, and data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from fleet.errors import UsageError
+from fleet.remote.upload.hashes import HashCache
+from fleet.remote.upload.ignore import ENVIRONMENTS, IgnoreRules, rules_above
+from fleet.remote.upload.stream import Content, Stream
+from fleet.results.target import MARK as RESULTS_MARK
+from fleet.typed import Again
+from train.agent.files.disk import readable_size
+from train.agent.protocol.records import Entry, EntryKind
+
+MAX_FILES = 20_000
+MAX_BYTES = 2 * 1024**3
+
+_LARGE = 100 * 1024**2  # bytes from which on an upload is announced
+_SHOWN = 3  # paths in a note
+_KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}
+
+_LESS = "name another --workdir, or list in .fleetignore what the job does not need; send data with --data"
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A file or folder that goes along as it is, whatever the ignore files say.
+
+    Attributes:
+        source: Where it is on this computer.
+        destination: Where it goes, relative to the task's working folder, with forward slashes.
+    """
+
+    source: Path
+    destination: str
+
+
+class _Streams:
+    """The compressed streams of a bundle, one for each list of wanted contents."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._streams: dict[tuple[str, ...], Stream] = {}
+
+    def of(self, wanted: tuple[str, ...], contents: Sequence[Content]) -> Stream:
+        with self._lock:
+            if wanted not in self._streams:
+                self._streams[wanted] = Stream(contents)
+            return self._streams[wanted]
+
+    def close(self) -> None:
+        with self._lock:
+            for stream in self._streams.values():
+                stream.close()
+            self._streams.clear()
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What a job takes along.
+
+    Attributes:
+        entries: All paths, ordered.
+        sources: Where the content of each hash is on this computer.
+        total_bytes: Size of all contents, each counted once.
+        digest: Hash of all of it: equal if and only if the entries are.
+        notes: Sentences for the user: what was left out, and what makes it large.
+    """
+
+    entries: list[Entry]
+    sources: dict[str, Path]
+    total_bytes: int
+    digest: str
+    notes: tuple[str, ...] = ()
+    _streams: _Streams = field(default_factory=_Streams, repr=False, compare=False)
+
+    def __enter__(self) -> Bundle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the compressed copies."""
+        self._streams.close()
+
+
+def compress(bundle: Bundle, wanted: Sequence[str]) -> Stream:
+    """The contents `wanted`, in that order, as one zlib stream; built once for all hosts that want the same.
+
+    Args:
+        bundle: Where they are from.
+        wanted: Their hashes.
+
+    Raises:
+        KeyError: a hash is not of this bundle.
+    """
+    sizes = {entry.sha256: entry.size for entry in bundle.entries}
+    contents = [Content(bundle.sources[sha], sha, sizes[sha]) for sha in wanted]
+    return bundle._streams.of(tuple(wanted), contents)
+
+
+def parse_data(text: str) -> DataSource:
+    """The source and destination of ``SRC[:DEST]``; a destination that ends in ``/`` is the folder to put it in.
+
+    Raises:
+        UsageError: the source is missing, or the destination leaves the working folder.
+    """
+    source_text, separator, destination = text.rpartition(":")
+    if not separator or Path(text).expanduser().exists():
+        source_text, destination = text, ""
+    if "://" in text:
+        raise UsageError(
+            f"--data takes a file or directory of this computer, not {text}", hint="read it in the script"
+        )
+    source = Path(source_text).expanduser()
+    if not source_text or not source.exists():
+        raise UsageError(f"--data: there is no {source_text or text}", hint="check the path: --data SRC[:DEST]")
+    source = source.resolve()
+    path = PurePosixPath(destination)
+    if path.is_absolute() or ".." in path.parts:
+        raise UsageError(
+            f"--data: the destination {destination} is not within the task's working folder",
+            hint=f"name a path in it: --data {source_text}:{source.name}",
+        )
+    if not destination or destination.endswith("/") or (str(path) == "." and source.is_file()):
+        path = path / source.name
+    return DataSource(source, "" if str(path) == "." else str(path))
+
+
+def scan(
+    workdir: Path,
+    script: Path | None,
+    data: Sequence[DataSource],
+    cache: Path,
+    *,
+    state: Path | None = None,
+    withheld: Collection[Path] = (),
+) -> Bundle:
+    """Everything in `workdir` that is not ignored, the script in any case, and the data.
+
+    Left out are what ``.gitignore`` files name (as git reads them, negations included), what ``.fleetignore``
+    files name (they override the others), the folders of version control, of Python's caches and of virtual
+    environments, and the temporary files of editors. Broken links, sockets, and FIFOs are left out with a note.
+    A link to a file outside takes its content along.
+
+    Args:
+        workdir: The folder that becomes the task's working folder.
+        script: The script in it, where there is one.
+        data: What else goes along.
+        cache: File that remembers hashes from one scan to the next.
+        state: Folder with the keys of fleets; never goes along, wherever it is.
+        withheld: Files that must not leave this computer; links to them are left out, too.
+
+    Raises:
+        UsageError: too much, a file that cannot be read, or a script elsewhere.
+    """
+    root = _checked(workdir)
+    tree = _Tree(root, data, state, withheld)
+    tree.walk(root, "", rules_above(root))
+    tree.check_size()
+    if script is not None:
+        tree.add_script(_relative(script, root, workdir))
+    tree.resolve_links(root, "", EntryKind.FILE)
+    for source in data:
+        tree.add_data(source)
+    return _bundle(tree, HashCache(cache))
+
+
+def _checked(workdir: Path) -> Path:
+    root = workdir.resolve()
+    if not root.is_dir():
+        raise UsageError(f"the working folder {workdir} is not a folder")
+    if root in (Path(root.anchor), Path.home().resolve()):
+        what = "the root folder" if root == Path(root.anchor) else "your home folder"
+        raise UsageError(
+            f"the working folder is {what}, and all of it would be sent",
+            hint="put the script into a directory of its own, or name one with --workdir",
+        )
+    return root
+
+
+def _relative(script: Path, root: Path, workdir: Path) -> str:
+    path = script.parent.resolve() / script.name
+    if not path.is_relative_to(root):
+        raise UsageError(
+            f"{script} is not within the working folder {workdir}", again=Again({"--workdir": str(script.parent)})
+        )
+    return path.relative_to(root).as_posix()
+
+
+# --- the walk ---------------------------------------------------------------------------------------------------
+
+
+_WITHHELD = "it holds values of --secret or --env-file"
+
+
+class _Found(NamedTuple):
+    """A path of the bundle before its content was looked at."""
+
+    kind: EntryKind
+    source: Path
+    mode: int = 0o644
+    target: str = ""
+
+
+class _Tree:
+    """Paths of the bundle, collected.
+
+    Attributes:
+        found: What was found, by path relative to the bundle.
+        skipped: Why a path cannot be uploaded, by path relative to the bundle.
+        results: Directories with results of earlier jobs, relative to the bundle; they stay on this computer.
+    """
+
+    def __init__(
+        self, root: Path, data: Sequence[DataSource], state: Path | None, withheld: Collection[Path]
+    ) -> None:
+        self.found: dict[str, _Found] = {}
+        self.skipped: dict[str, str] = {}
+        self.results: list[str] = []
+        self._root = root
+        self._state = state.resolve() if state is not None else None
+        self._withheld = {os.path.realpath(path) for path in withheld}
+        self._data_sources = {str(source.source) for source in data}
+        self._data_destinations = {source.destination for source in data}
+        self._links: dict[str, Path] = {}
+        self._folders: set[str] = set()
+        self._files = 0
+        self._bytes = 0
+        self._files_by_top: dict[str, int] = {}
+        self._bytes_by_top: dict[str, int] = {}
+
+    def walk(self, top: Path, base: str, rules: IgnoreRules | None) -> None:
+        """Collect what is below the folder `top` as below `base`; without rules, all of it."""
+        waiting = [(top, base, rules)]
+        while waiting:
+            folder, path, above = waiting.pop()
+            if folder == self._state:
+                continue
+            children = _listed(folder)
+            names = {child.name for child in children}
+            if path and above is not None and not names.isdisjoint(ENVIRONMENTS):
+                continue
+            self._folders.add(path)
+            here = above.entering(folder, names, path) if above is not None else None
+            empty = True
+            for child in children:
+                below = f"{path}/{child.name}" if path else child.name
+                is_folder = child.is_dir(follow_symlinks=False)
+                if here is not None and self._left_out(child, below, here, is_folder):
+                    continue
+                if child.path in self._withheld:
+                    self.skipped[below] = _WITHHELD
+                    continue
+                if is_folder:
+                    waiting.append((folder / child.name, below, here))
+                elif not self._add(child, below, EntryKind.FILE if here is not None else EntryKind.DATA):
+                    continue
+                empty = False
+            if empty and path:
+                self.found[path] = _Found(EntryKind.FOLDER, folder, 0o755)
+
+    def _left_out(self, child: os.DirEntry[str], path: str, rules: IgnoreRules, is_folder: bool) -> bool:
+        if path in self._data_destinations or child.path in self._data_sources:
+            return True
+        if is_folder and (Path(child.path) / RESULTS_MARK).is_dir():
+            self.results.append(path)
+            return True
+        return rules.ignores(path, child.name, is_folder)
+
+    def _add(self, child: os.DirEntry[str], path: str, kind: EntryKind) -> bool:
+        """Add a file or link; False for what is neither, such as a socket."""
+        if child.is_symlink():
+            self._links[path] = Path(child.path)
+            return True
+        status = child.stat(follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            self.skipped[path] = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
+            return False
+        self.found[path] = _Found(kind, Path(child.path), stat.S_IMODE(status.st_mode) & 0o777)
+        if kind is EntryKind.FILE:
+            self._count(path, status.st_size)
+        return True
+
+    def _count(self, path: str, size: int) -> None:
+        top = path.split("/", 1)[0] if "/" in path else ""
+        self._files += 1
+        self._bytes += size
+        self._files_by_top[top] = self._files_by_top.get(top, 0) + 1
+        self._bytes_by_top[top] = self._bytes_by_top.get(top, 0) + size
+        if self._files > MAX_FILES:
+            raise UsageError(
+                f"the working folder {self._root} holds more than {MAX_FILES:,} files",
+                cause=_most(self._files_by_top, "{} of the first {:,} lie in {}", self._files),
+                hint=_LESS,
+            )
+
+    @property
+    def size(self) -> int:
+        """Bytes of the working directory that are uploaded, without ``--data``."""
+        return self._bytes
+
+    def largest(self, count: int) -> list[tuple[str, int]]:
+        """Return the largest directories of the working directory and their sizes in bytes, largest first."""
+        sizes = sorted(self._bytes_by_top.items(), key=lambda item: (-item[1], item[0]))
+        return [(name, size) for name, size in sizes if name][:count]
+
+    def check_size(self) -> None:
+        """Raise UsageError if the working folder is too large to be sent."""
+        if self._bytes > MAX_BYTES:
+            raise UsageError(
+                f"the working folder {self._root} holds {self._bytes / 1024**3:.1f} GiB, "
+                f"and {MAX_BYTES / 1024**3:g} GiB can be sent",
+                cause=_most(self._bytes_by_top, "{} of {:,} bytes lie in {}", self._bytes),
+                hint=_LESS,
+            )
+
+    def add_script(self, path: str) -> None:
+        """Add the script, ignored or not; its content where it is a link."""
+        source = self._root / path
+        if not source.is_file():
+            raise UsageError(f"there is no file {printable(str(source))}")
+        self._links.pop(path, None)
+        self.found[path] = _Found(EntryKind.FILE, source, stat.S_IMODE(source.stat().st_mode) & 0o777)
+
+    def resolve_links(self, top: Path, base: str, kind: EntryKind) -> None:
+        """Decide what becomes of the links found so far: a link within `top`, or the content of a file elsewhere."""
+        for path, source in self._links.items():
+            target = Path(os.path.realpath(source))  # Path.resolve raises on a circle of links
+            try:
+                mode = target.stat().st_mode
+            except OSError:
+                self.skipped[path] = "a broken link"
+                continue
+            if str(target) in self._withheld:
+                self.skipped[path] = _WITHHELD
+            elif stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+                self.found[path] = self._resolved(path, source, target, (top, base), kind)
+            else:
+                self.skipped[path] = f"a link to {_KINDS.get(stat.S_IFMT(mode), 'a device')}"
+        self._links.clear()
+
+    def _resolved(self, path: str, source: Path, target: Path, roots: tuple[Path, str], kind: EntryKind) -> _Found:
+        top, base = roots
+        if target.is_relative_to(top):
+            inside = target.relative_to(top).as_posix()
+            inside = "" if inside == "." else inside
+            full = f"{base}/{inside}".rstrip("/") if base else inside
+            if full in self._folders or full in self.found:
+                here = PurePosixPath(path).parent
+                return _Found(EntryKind.LINK, source, target=os.path.relpath(full or ".", here))
+        if target.is_dir():
+            raise UsageError(
+                f"{printable(path)} is a link to a folder that does not go along",
+                cause=f"it points to {printable(str(target))}",
+                hint=f"give --data {printable(str(target))}:{printable(path)}, or list the link in .fleetignore",
+            )
+        return _Found(kind, target, stat.S_IMODE(target.stat().st_mode) & 0o777)
+
+    def add_data(self, source: DataSource) -> None:
+        """Add a file or folder of data; it takes the place of what was there."""
+        if source.source.is_dir():
+            self._folders.clear()
+            self.walk(source.source, source.destination, None)
+            self.resolve_links(source.source, source.destination, EntryKind.DATA)
+        else:
+            mode = stat.S_IMODE(source.source.stat().st_mode) & 0o777
+            self.found[source.destination] = _Found(EntryKind.DATA, source.source, mode)
+        for above in PurePosixPath(source.destination).parents:
+            there = self.found.get(str(above))
+            if there is not None and there.kind is not EntryKind.FOLDER:
+                raise UsageError(f"--data: {source.destination} would lie below the file {above}")
+            self.found.pop(str(above), None)
+
+
+def _notes(tree: _Tree) -> tuple[str, ...]:
+    """What the user should know before the upload starts."""
+    notes = []
+    if tree.skipped:
+        shown = [f"{printable(path)} ({why})" for path, why in sorted(tree.skipped.items())[:_SHOWN]]
+        more = f" and {len(tree.skipped) - _SHOWN} more" if len(tree.skipped) > _SHOWN else ""
+        notes.append(f"not uploaded: {', '.join(shown)}{more}")
+    if tree.results:
+        shown = [f"{printable(path)}/" for path in sorted(tree.results)[:_SHOWN]]
+        more = f" and {len(tree.results) - _SHOWN} more" if len(tree.results) > _SHOWN else ""
+        notes.append(f"not uploaded: {', '.join(shown)}{more} (results that fleet pull copied; --data uploads them)")
+    if tree.size > _LARGE:
+        shown = [f"{printable(name)} {readable_size(size)}" for name, size in tree.largest(_SHOWN)]
+        notes.append(
+            f"{readable_size(tree.size)} are uploaded to each host that does not have them yet"
+            + (f", most of them in {', '.join(shown)}" if shown else "")
+            + "; list in .fleetignore what the job does not need"
+        )
+    return tuple(notes)
+
+
+def _listed(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as children:
+            return sorted(children, key=lambda child: child.name)
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _most(by_top: dict[str, int], text: str, total: int) -> str:
+    top = max(by_top, key=lambda name: by_top[name])
+    return text.format(f"{by_top[top]:,}", total, f"its folder {printable(top)}" if top else "the folder itself")
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"{printable(str(path))} cannot be read",
+        cause=error.strerror or "",
+        hint="change its permissions, or list it in .fleetignore",
+    )
+
+
+def printable(path: str) -> str:
+    """A path as it can be shown, whatever bytes it consists of."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+# --- contents ---------------------------------------------------------------------------------------------------
+
+
+def _bundle(tree: _Tree, hashes: HashCache) -> Bundle:
+    found = tree.found
+    entries: list[Entry] = []
+    sources: dict[str, Path] = {}
+    sizes: dict[str, int] = {}
+    for path in sorted(found):
+        item = found[path]
+        if item.kind in (EntryKind.LINK, EntryKind.FOLDER):
+            entries.append(Entry(path, item.kind, item.mode, target=item.target))
+            continue
+        try:
+            sha, size = hashes.sha256(str(item.source))
+        except FileNotFoundError:
+            tree.skipped[path] = "it vanished"
+            continue
+        except OSError as error:
+            raise _unreadable(item.source, error) from error
+        entries.append(Entry(path, item.kind, item.mode, size, sha))
+        sources.setdefault(sha, item.source)
+        sizes[sha] = size
+    hashes.save()
+    return Bundle(entries, sources, sum(sizes.values()), _digest(entries), _notes(tree))
+
+
+def _digest(entries: Sequence[Entry]) -> str:
+    digest = hashlib.sha256()
+    for entry in entries:
+        digest.update(json.dumps(entry).encode() + b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Results of jobs on the computer of the user."""

@@ -1,0 +1,358 @@
+"""A directory on this computer that takes the results of one job.
+
+    DIR/model/ …                    see fleet.layout
+    DIR/.fleet-results/manifest     what was written here, a line of JSON each, before it appears under its name
+    DIR/.fleet-results/SHA256.part  a file on its way
+
+The directory above it has an empty .fleet-results if it was created together with it.
+
+Nothing is followed out of the directory: every step on the way to a file is opened without following links.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fleet.errors import NotReadyError, UsageError
+from fleet.results.layout import Item
+from train.agent.files.disk import readable_size
+
+MARK = ".fleet-results"
+"""Directory by which a directory with pulled results is known; `fleet train` does not upload one."""
+
+_PIECE = 1 << 20
+_RESERVE = 64 << 20  # bytes that stay free
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class _Known(NamedTuple):
+    sha256: str
+    size: int
+    mtime_ns: int
+
+
+class Target:
+    """The directory; a context manager that holds its lock.
+
+    Args:
+        path: Where it is, or is to be made.
+        job: Whose results it takes.
+
+    Raises:
+        UsageError: it cannot be written, or holds something else.
+        NotReadyError: another command is writing to it.
+    """
+
+    def __init__(self, path: Path, job: str) -> None:
+        self.path = path
+        self._job = job
+        self._known: dict[str, _Known] = {}
+        self._written: set[tuple[str, str]] = set()  # paths and hashes of all that was ever written here
+        try:
+            self._check()
+            if not path.parent.exists():  # made for results, and for nothing else
+                (path.parent / MARK).mkdir(parents=True)
+            (path / MARK).mkdir(parents=True, exist_ok=True)
+            self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._own = os.open(MARK, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=self._root)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _FLAGS
+            self._manifest = os.open("manifest", flags, 0o666, dir_fd=self._own)
+        except OSError as error:
+            cause = error.strerror or str(error)
+            raise UsageError(
+                f"{str(path)!r} cannot be written", cause=cause, hint="choose another directory with --to"
+            ) from error
+        self._lock()
+        self._read()
+
+    def __enter__(self) -> Target:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in (self._manifest, self._own, self._root):
+            os.close(descriptor)
+
+    def _check(self) -> None:
+        """See that nothing of anybody else's is there."""
+        manifest = self.path / MARK / "manifest"
+        if manifest.exists():
+            job = next(iter(_lines(manifest.read_bytes())), {}).get("job", self._job)
+            if job == self._job:
+                return
+            reason = f"holds the results of job {job}"
+        elif self.path.exists() and not self.path.is_dir():
+            reason = "is not a directory"
+        elif self.path.exists() and any(child.name != MARK for child in self.path.iterdir()):
+            reason = "is not empty, and was not made by fleet pull"
+        else:
+            return
+        raise UsageError(
+            f"{str(self.path)!r} {reason}",
+            next_step=f"fleet pull {self._job} --to {shlex.quote(str(self.path / self._job))}",
+        )
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.__exit__()
+            raise NotReadyError(
+                f"another fleet pull is writing to {str(self.path)!r}", hint="wait until it has ended"
+            ) from None
+
+    def _read(self) -> None:
+        data = os.pread(self._manifest, os.fstat(self._manifest).st_size, 0)
+        if not data:
+            self._write({"job": self._job})
+        elif not data.endswith(b"\n"):
+            os.write(self._manifest, b"\n")
+        for line in _lines(data):
+            with contextlib.suppress(KeyError):
+                self._known[line["path"]] = _Known(line["sha256"], line["size"], line["mtime_ns"])
+                self._written.add((line["path"], line["sha256"]))
+
+    def _write(self, line: dict[str, Any]) -> None:
+        os.write(self._manifest, json.dumps(line).encode() + b"\n")
+
+    # --- what is there ------------------------------------------------------------------------------------------
+
+    def missing(self, items: Sequence[Item]) -> list[Item]:
+        """Return the files that are not there yet, or have other contents on their host.
+
+        Raises:
+            UsageError: a file would be replaced that was changed on this computer.
+        """
+        found, changed = [], []
+        for item in items:
+            state = self._state(item)
+            if state == "other":
+                changed.append(item.path)
+            if state != "equal":
+                found.append(item)
+        if changed:
+            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+            raise UsageError(
+                f"{str(self.path / changed[0])!r}{more} was changed on this computer, and would be replaced",
+                next_step=f"fleet pull {self._job} --to {shlex.quote(f'{self.path}-new')}",
+            )
+        return found
+
+    def _state(self, item: Item) -> str:
+        """``equal``, ``old`` (absent, or as it was pulled before), ``other``."""
+        with self._opened(item.path) as descriptor:
+            if descriptor is None:
+                return "old"
+            status = os.fstat(descriptor)
+            known = self._known.get(item.path)
+            as_pulled = known is not None and (status.st_size, status.st_mtime_ns) == (known.size, known.mtime_ns)
+            digest = known.sha256 if known is not None and as_pulled else _digest(descriptor)
+            if digest == item.entry.sha256:
+                if not as_pulled:
+                    self._note(item, status.st_mtime_ns)
+                return "equal"
+            return "old" if (item.path, digest) in self._written else "other"
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[int | None]:
+        """A regular file, opened without following links; None if there is none."""
+        descriptor: int | None = None
+        try:
+            with self._parent(path, make=False) as (folder, name):
+                descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=folder)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                descriptor = None
+        except OSError:
+            descriptor = None
+        try:
+            yield descriptor
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _parent(self, path: str, *, make: bool) -> Iterator[tuple[int, str]]:
+        """The directory of `path`, step by step without following links, and the last name."""
+        *folders, name = path.split("/")
+        descriptor = os.dup(self._root)
+        try:
+            for folder in folders:
+                if make:
+                    self._make_folder(folder, descriptor)
+                deeper = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = deeper
+            yield descriptor, name
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def _make_folder(name: str, parent: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISLNK(os.lstat(name, dir_fd=parent).st_mode):
+                os.unlink(name, dir_fd=parent)  # a link of an earlier pull became a directory
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=parent)
+
+    # --- what comes ---------------------------------------------------------------------------------------------
+
+    def need_space(self, items: Sequence[Item]) -> None:
+        """See that there is room for `items`.
+
+        Raises:
+            NotReadyError: there is not.
+        """
+        needed = sum(item.entry.size for item in items)
+        free = shutil.disk_usage(self.path).free
+        if needed + _RESERVE > free:
+            raise NotReadyError(
+                f"the results take {readable_size(needed)}, and {str(self.path)!r} has {readable_size(free)} free",
+                hint="free some space, or choose a directory on another disk with --to",
+            )
+
+    def part(self, item: Item) -> Part:
+        """Return the file on its way, with what an interrupted pull has left of it."""
+        return Part(self._own, item)
+
+    def place(self, part: Part, items: Sequence[Item]) -> None:
+        """Give a complete file its name; further items with the same contents get copies.
+
+        Raises:
+            UsageError: a directory or file of somebody else's is in the way.
+        """
+        try:
+            for item in items[1:]:
+                copy = f"{part.name}.copy"
+                self._copy(part.name, copy)
+                self._rename(copy, item)
+            self._rename(part.name, items[0])
+        except OSError as error:
+            raise UsageError(
+                f"{str(self.path / items[0].path)!r} cannot be written", cause=error.strerror or str(error)
+            ) from error
+
+    def _copy(self, source: str, target: str) -> None:
+        read = os.open(source, os.O_RDONLY | _FLAGS, dir_fd=self._own)
+        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS, 0o666, dir_fd=self._own)
+        with os.fdopen(read, "rb") as reader, os.fdopen(write, "wb") as writer:
+            shutil.copyfileobj(reader, writer, _PIECE)
+
+    def _rename(self, name: str, item: Item) -> None:
+        mtime_ns = item.entry.mtime_ns
+        os.utime(name, ns=(mtime_ns, mtime_ns), dir_fd=self._own, follow_symlinks=False)
+        if item.entry.mode & 0o100:
+            mode = stat.S_IMODE(os.stat(name, dir_fd=self._own).st_mode)
+            os.chmod(name, mode | (mode & 0o444) >> 2, dir_fd=self._own)
+        with self._parent(item.path, make=True) as (folder, last):
+            self._note(item, mtime_ns)
+            os.rename(name, last, src_dir_fd=self._own, dst_dir_fd=folder)
+
+    def _note(self, item: Item, mtime_ns: int) -> None:
+        self._known[item.path] = _Known(item.entry.sha256, item.entry.size, mtime_ns)
+        self._written.add((item.path, item.entry.sha256))
+        self._write({"path": item.path, **self._known[item.path]._asdict()})
+
+    def link(self, item: Item) -> None:
+        """Make a link, or leave it as it is; one that cannot be made is left out."""
+        with contextlib.suppress(OSError), self._parent(item.path, make=True) as (folder, name):
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode):
+                    return
+                os.unlink(name, dir_fd=folder)
+            os.symlink(item.entry.target, name, dir_fd=folder)
+
+    def folder(self, item: Item) -> None:
+        """Make an empty directory."""
+        with contextlib.suppress(OSError), self._parent(item.path + "/x", make=True):
+            pass
+
+    def finish(self) -> None:
+        """Remove what is not needed, and see that the rest is on the disk before anybody relies on it."""
+        for path in (self.path / MARK).iterdir():
+            if path.suffix in (".part", ".copy"):
+                path.unlink()
+        os.sync()
+
+
+class Part:
+    """A file on its way, named by the hash that it must have.
+
+    Attributes:
+        name: Its name while it is on its way.
+        offset: Bytes that are there.
+    """
+
+    def __init__(self, folder: int, item: Item) -> None:
+        self.name = f"{item.entry.sha256}.part"
+        self._folder = folder
+        self._entry = item.entry
+        self._file = os.open(self.name, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666, dir_fd=folder)
+        self._hash = hashlib.sha256()
+        self.offset = 0
+        self.resumed = False
+        if os.fstat(self._file).st_size > self._entry.size:
+            os.ftruncate(self._file, 0)
+        while data := os.pread(self._file, _PIECE, self.offset):
+            self._hash.update(data)
+            self.offset += len(data)
+        self.resumed = self.offset > 0
+
+    def write(self, data: bytes) -> None:
+        """Add bytes.
+
+        Raises:
+            NotReadyError: they cannot be written.
+        """
+        try:
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(self._file, view, self.offset)
+                self.offset += written
+                view = view[written:]
+        except OSError as error:
+            raise NotReadyError(
+                f"the results cannot be written: {error.strerror}", hint="free some space and repeat the command"
+            ) from error
+        self._hash.update(data)
+
+    def close(self) -> bool:
+        """Whether it is complete and has the hash that was listed; if not, but it is long enough, it is removed."""
+        os.close(self._file)
+        if self.offset < self._entry.size:
+            return False
+        if self._hash.hexdigest() == self._entry.sha256:
+            return True
+        os.unlink(self.name, dir_fd=self._folder)
+        return False
+
+
+def is_present(directory: str) -> bool:
+    """Whether results that were pulled to `directory` are still there."""
+    return (Path(directory) / MARK / "manifest").is_file()
+
+
+def _digest(descriptor: int) -> str:
+    hashed = hashlib.sha256()
+    offset = 0
+    while data := os.pread(descriptor, _PIECE, offset):
+        hashed.update(data)
+        offset += len(data)
+    return hashed.hexdigest()
+
+
+def _lines(data: bytes) -> Iterator[dict[str, Any]]:
+    for line in data.splitlines():
+        with contextlib.suppress(ValueError):
+            value = json.loads(line)
+            if isinstance(value, dict):
+                yield value

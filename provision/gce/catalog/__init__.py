@@ -1,0 +1,1 @@
+"""Machine types, prices, locations, and networks of Compute Engine."""

@@ -1,0 +1,430 @@
+"""Which GPUs and machine types Compute Engine has, what goes together, and what a user's words mean.
+
+Counts, machine types and vCPU limits are those of https://cloud.google.com/compute/docs/gpus; a type that is not
+listed here can still be rented where a machine type brings it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+from provision.gce.catalog.locations import is_region, is_zone
+from provision.gce.catalog.networks import network_of, subnetwork_of
+from provision.model import CloudSpec
+
+GPU_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
+CPU_IMAGE = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64"
+DEFAULT_IMAGE = MappingProxyType({True: GPU_IMAGE, False: CPU_IMAGE})
+"""Boot image with and without GPUs: the first has NVIDIA's driver 580."""
+
+DEFAULT_MACHINE_TYPE = "n1-standard-4"
+
+MAX_DURATION_MIN_S = 30
+MAX_DURATION_MAX_S = 120 * 24 * 3600
+"""What Compute Engine takes as maxRunDuration."""
+
+_MACHINE_TYPE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+", re.ASCII)
+_CUSTOM = re.compile(r"(?:[a-z][a-z0-9]*-)?custom(?:-[a-z]+)?-([1-9][0-9]*)-([1-9][0-9]*)(?:-ext)?", re.ASCII)
+_SIZE = re.compile(r"-([1-9][0-9]*)(?:-[a-z]+)*\Z", re.ASCII)
+_TPU = re.compile(r"ct[0-9]|tpu[0-9]", re.ASCII)
+_CLOSED_DRIVER = frozenset({"p4", "p100", "v100"})
+"""GPUs older than Turing, which NVIDIA's open kernel modules do not support."""
+_OPEN_DRIVER = re.compile(r"projects/deeplearning-platform-release/.*-nvidia-(?:5[7-9]|[6-9][0-9])[0-9]\b", re.ASCII)
+"""Images with NVIDIA's open kernel modules: those of Google with driver 570 or a later one."""
+_SPOT_ONLY = re.compile(r"a3-highgpu-[124]g")
+"""Sold as Spot or Flex-start VMs: https://cloud.google.com/compute/docs/accelerator-optimized-machines."""
+_HYPERDISK_ONLY = re.compile(r"a4x?-|g4-|a3-ultragpu-")
+_PERSISTENT_DISK, _HYPERDISK = "pd-balanced", "hyperdisk-balanced"
+_ACCELERATED = re.compile(r"[ag][0-9]+x?-", re.ASCII)
+"""The families of Compute Engine's machine types that come with GPUs, those to come included."""
+_GPU_FAMILIES = frozenset({"a2", "a3", "a4", "a4x", "g2", "g4"})
+_SHARED_CORE = MappingProxyType({"f1-micro": 1, "g1-small": 1, "e2-micro": 2, "e2-small": 2, "e2-medium": 2})
+_NOT_A_NAME = re.compile(r"[^A-Za-z0-9._:/-]")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A type of GPU.
+
+    Attributes:
+        short: What people call it, ``t4``.
+        accelerator: Compute Engine's name of it, ``nvidia-tesla-t4``.
+        counts: How many one instance may have.
+        machine_types: For each of these counts, the machine type unless another is asked for.
+        built_in: It comes with its machine types, and with no others; else it is attached to N1.
+        quota: Name of the regional quota for it.
+        spot_quota: Name of the regional quota for it on spot instances.
+        cpus: For each count, the most vCPUs that the instance may have; empty: the machine type says.
+    """
+
+    short: str
+    accelerator: str
+    counts: tuple[int, ...]
+    machine_types: Mapping[int, str]
+    built_in: bool
+    quota: str
+    spot_quota: str
+    cpus: Mapping[int, int] = field(default_factory=dict)
+
+
+def _attached(short: str, machine_sizes: Mapping[int, int], cpus: Mapping[int, int]) -> Gpu:
+    """A type that is attached to N1."""
+    metric = f"NVIDIA_{short.upper()}_GPUS"
+    return Gpu(
+        short=short,
+        accelerator=f"nvidia-tesla-{short}",
+        counts=tuple(machine_sizes),
+        machine_types=MappingProxyType({count: f"n1-standard-{size}" for count, size in machine_sizes.items()}),
+        built_in=False,
+        quota=metric,
+        spot_quota=f"PREEMPTIBLE_{metric}",
+        cpus=MappingProxyType(dict(cpus)),
+    )
+
+
+def _built_in(short: str, accelerator: str, machine_types: Mapping[int, str]) -> Gpu:
+    """A type that comes with its machine types."""
+    metric = f"NVIDIA_{short.upper().replace('-', '_')}_GPUS"
+    return Gpu(
+        short=short,
+        accelerator=accelerator,
+        counts=tuple(machine_types),
+        machine_types=MappingProxyType(dict(machine_types)),
+        built_in=True,
+        quota=metric,
+        spot_quota=f"PREEMPTIBLE_{metric}",
+    )
+
+
+GPUS: Mapping[str, Gpu] = MappingProxyType(
+    {
+        gpu.short: gpu
+        for gpu in (
+            _attached("t4", {1: 4, 2: 8, 4: 16}, {1: 48, 2: 48, 4: 96}),
+            _built_in(
+                "l4", "nvidia-l4", {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
+            ),
+            _attached("p4", {1: 4, 2: 8, 4: 16}, {1: 24, 2: 48, 4: 96}),
+            _attached("p100", {1: 4, 2: 8, 4: 16}, {1: 16, 2: 32, 4: 96}),
+            _attached("v100", {1: 4, 2: 8, 4: 16, 8: 32}, {1: 12, 2: 24, 4: 48, 8: 96}),
+            _built_in(
+                "a100",
+                "nvidia-tesla-a100",
+                {**{count: f"a2-highgpu-{count}g" for count in (1, 2, 4, 8)}, 16: "a2-megagpu-16g"},
+            ),
+            _built_in("a100-80gb", "nvidia-a100-80gb", {count: f"a2-ultragpu-{count}g" for count in (1, 2, 4, 8)}),
+            _built_in("h100", "nvidia-h100-80gb", {count: f"a3-highgpu-{count}g" for count in (1, 2, 4, 8)}),
+            _built_in("h100-mega", "nvidia-h100-mega-80gb", {8: "a3-megagpu-8g"}),
+            _built_in("h200", "nvidia-h200-141gb", {8: "a3-ultragpu-8g"}),
+            _built_in("b200", "nvidia-b200", {8: "a4-highgpu-8g"}),
+            _built_in(
+                "rtx-pro-6000", "nvidia-rtx-pro-6000", {count: f"g4-standard-{48 * count}" for count in (1, 2, 4, 8)}
+            ),
+        )
+    }
+)
+
+_G2_GPUS = MappingProxyType({4: 1, 8: 1, 12: 1, 16: 1, 32: 1, 24: 2, 48: 4, 96: 8})
+"""L4s by the vCPUs of a g2-standard machine type."""
+
+
+def find_gpu(text: str) -> tuple[Gpu, int]:
+    """The type and number of GPUs that a user means by ``t4``, ``t4:2`` or ``nvidia-tesla-t4:4``.
+
+    Raises:
+        ValueError: there is no such type, or an instance cannot have so many; a sentence for the user.
+    """
+    name, colon, number = text.strip().lower().partition(":")
+    gpu = next((one for one in GPUS.values() if name in {one.short, one.accelerator}), None)
+    if gpu is None:
+        near = get_close_matches(name.removeprefix("nvidia-").removeprefix("tesla-"), GPUS, n=1, cutoff=0.5)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"{name or text!r} is not a known GPU type; {meant}known are {', '.join(GPUS)}")
+    if not colon:
+        return gpu, gpu.counts[0]
+    if not number.isascii() or not number.isdigit() or int(number) not in gpu.counts:
+        raise ValueError(
+            f"An instance cannot have {number or 'no'} {gpu.short} GPUs; it can have {_listed(gpu.counts)}"
+        )
+    return gpu, int(number)
+
+
+def gpu_of(cloud: CloudSpec) -> Gpu | None:
+    """The type of the GPUs of `cloud`; None where it has none, or one that is not listed here."""
+    return next((one for one in GPUS.values() if cloud.gpu in {one.short, one.accelerator}), None)
+
+
+def resolved(cloud: CloudSpec) -> CloudSpec:
+    """`cloud` with the defaults that Compute Engine does not have: GPUs by their full name, machine type, image.
+
+    A spec that is resolved stays as it is.
+
+    Raises:
+        ValueError: it asks for what does not exist or does not go together; a sentence for the user.
+    """
+    _check_words(cloud)
+    _check_numbers(cloud)
+    cloud = replace(cloud, ssh_from=tuple(_network(text) for text in cloud.ssh_from))
+    if cloud.machine_type and not _MACHINE_TYPE.fullmatch(cloud.machine_type):
+        raise ValueError(f"{cloud.machine_type!r} is not a machine type; they are called like {DEFAULT_MACHINE_TYPE}")
+    cloud = _with_gpus(cloud)
+    machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
+    cloud = replace(cloud, machine_type=machine_type)
+    if not cloud.disk_type:
+        cloud = replace(cloud, disk_type=_HYPERDISK if _HYPERDISK_ONLY.match(machine_type) else _PERSISTENT_DISK)
+    return replace(cloud, image=cloud.image or DEFAULT_IMAGE[has_gpus(cloud)])
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why something that exists cannot be rented as it is asked for.
+
+    Attributes:
+        sentence: What is wrong.
+        hint: What to change.
+        next_step: Commands that help, one a line.
+        again: Options of ``fleet up`` to change; None: no repetition helps.
+    """
+
+    sentence: str
+    hint: str
+    next_step: str = ""
+    again: Mapping[str, str | bool | None] | None = None
+
+
+def refusal(cloud: CloudSpec) -> Refusal | None:
+    """Return why instances like `cloud`, which is resolved, are not sold or cannot work; None if they can."""
+    gpu = gpu_of(cloud)
+    if _TPU.match(cloud.machine_type):
+        return Refusal(
+            f"{cloud.machine_type} is a machine type with TPUs, which fleet does not support",
+            hint="choose a machine type with GPUs, --gpu, or without accelerators",
+        )
+    if gpu is not None and gpu.short in _CLOSED_DRIVER and _OPEN_DRIVER.search(cloud.image):
+        image = "the default image" if cloud.image == GPU_IMAGE else f"the image {cloud.image.rpartition('/')[2]!r}"
+        return Refusal(
+            f"{image} does not support the {gpu.short.upper()}: it has NVIDIA's open kernel modules, "
+            "which need a Turing GPU (T4) or a newer one",
+            hint=f"choose a newer GPU, or name an image with the proprietary driver for the {gpu.short.upper()}: "
+            "--image projects/PROJECT/global/images/IMAGE",
+            next_step="gcloud compute images list --project deeplearning-platform-release --no-standard-images "
+            "--show-deprecated",
+            again={"--gpu": "t4"},
+        )
+    if _SPOT_ONLY.fullmatch(cloud.machine_type) and not cloud.spot:
+        return Refusal(
+            f"{cloud.machine_type} is not sold on demand; Compute Engine sells it as a spot instance only",
+            hint="rent it as a spot instance, or take all 8 GPUs of a machine: --gpu h100:8",
+            again={"--spot": True},
+        )
+    if _HYPERDISK_ONLY.match(cloud.machine_type) and not cloud.disk_type.startswith("hyperdisk-"):
+        return Refusal(
+            f"{cloud.machine_type} cannot boot from a disk of type {cloud.disk_type!r}: it supports only Hyperdisk",
+            hint=f'remove disk-type from fleet.toml, or set disk-type = "{_HYPERDISK}"',
+        )
+    return None
+
+
+def may_bring_gpus(cloud: CloudSpec) -> bool:
+    """Return whether only Compute Engine knows if the machine type of `cloud` comes with GPUs."""
+    return not cloud.gpus and _ACCELERATED.match(cloud.machine_type) is not None
+
+
+def with_accelerators(cloud: CloudSpec, accelerators: Sequence[Mapping[str, Any]]) -> CloudSpec:
+    """Return `cloud` with the GPUs that Compute Engine says its machine type comes with.
+
+    Args:
+        cloud: Resolved.
+        accelerators: ``accelerators`` of the machine type in REST's JSON.
+    """
+    if not accelerators:
+        return cloud
+    kind = str(accelerators[0].get("guestAcceleratorType", ""))
+    count = int(accelerators[0].get("guestAcceleratorCount", 0))
+    image = GPU_IMAGE if cloud.image == CPU_IMAGE else cloud.image
+    return replace(cloud, gpu=kind, gpus=count, image=image)
+
+
+def has_gpus(cloud: CloudSpec) -> bool:
+    """Whether the instances have GPUs, by the spec or by their machine type, listed here or not."""
+    return cloud.gpus > 0 or _family(cloud.machine_type) in _GPU_FAMILIES
+
+
+def cpus(machine_type: str) -> int | None:
+    """Number of vCPUs of a machine type by its name; None where the name does not tell.
+
+    A custom one names them first (``n2-custom-4-8192``); one with GPUs built in may be named by these,
+    ``a2-highgpu-1g``.
+    """
+    if machine_type in _SHARED_CORE:
+        return _SHARED_CORE[machine_type]
+    custom = _CUSTOM.fullmatch(machine_type)
+    if custom is not None:
+        return int(custom[1])
+    gpus = _accelerator_size(machine_type)
+    if gpus is not None:
+        return gpus
+    size = _SIZE.search(machine_type)
+    return int(size[1]) if size is not None else None
+
+
+def describe(cloud: CloudSpec) -> str:
+    """What an instance is in Compute Engine's own words, ``n1-standard-4 + 1 nvidia-tesla-t4``."""
+    machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
+    return f"{machine_type} + {cloud.gpus} {cloud.gpu}" if cloud.gpus else machine_type
+
+
+def _with_gpus(cloud: CloudSpec) -> CloudSpec:
+    """`cloud` with its GPUs by their full name, and a machine type that goes with them."""
+    if not cloud.gpu:
+        if cloud.gpus:
+            raise ValueError(f"{cloud.gpus} GPUs are asked for, but not of which type; known are {', '.join(GPUS)}")
+        return _with_built_in(cloud)
+    if cloud.gpus and cloud.machine_type and gpu_of(cloud) is None and _ACCELERATED.match(cloud.machine_type):
+        return cloud  # as Compute Engine said
+    gpu, count = find_gpu(f"{cloud.gpu}:{cloud.gpus}" if cloud.gpus else cloud.gpu)
+    brought = _brought(cloud.machine_type)
+    if not cloud.gpus and brought is not None and brought[0] is gpu:
+        count = brought[1]
+    cloud = replace(
+        cloud, gpu=gpu.accelerator, gpus=count, machine_type=cloud.machine_type or gpu.machine_types[count]
+    )
+    if gpu.built_in:
+        _check_built_in(cloud, gpu, brought)
+    else:
+        _check_attached(cloud, gpu)
+    return cloud
+
+
+def _with_built_in(cloud: CloudSpec) -> CloudSpec:
+    """`cloud` with the GPUs that its machine type brings."""
+    brought = _brought(cloud.machine_type)
+    if brought is None:
+        return cloud
+    return replace(cloud, gpu=brought[0].accelerator, gpus=brought[1])
+
+
+def _brought(machine_type: str) -> tuple[Gpu, int] | None:
+    """Type and number of the GPUs that come with `machine_type`, where it is listed here."""
+    if machine_type.startswith("g2-standard-"):
+        count = _G2_GPUS.get(cpus(machine_type) or 0)
+        return (GPUS["l4"], count) if count else None
+    for gpu in GPUS.values():
+        for count, name in gpu.machine_types.items():
+            if gpu.built_in and name == machine_type:
+                return gpu, count
+    return None
+
+
+def _check_built_in(cloud: CloudSpec, gpu: Gpu, brought: tuple[Gpu, int] | None) -> None:
+    if not cloud.machine_type or cloud.machine_type == gpu.machine_types[cloud.gpus]:
+        return
+    if brought is None or brought[0] is not gpu:
+        raise ValueError(
+            f"{gpu.accelerator} comes only with machine types of its own, {_listed(gpu.machine_types.values())}; "
+            f"{cloud.machine_type} does not have it"
+        )
+    if brought[1] != cloud.gpus:
+        raise ValueError(
+            f"{cloud.machine_type} comes with {brought[1]} {gpu.accelerator}, not {cloud.gpus}; "
+            f"{gpu.machine_types[cloud.gpus]} has {cloud.gpus}"
+        )
+
+
+def _check_attached(cloud: CloudSpec, gpu: Gpu) -> None:
+    family = _family(cloud.machine_type)
+    if family not in {"n1", "custom"}:
+        raise ValueError(
+            f"{gpu.accelerator} can be attached to N1 machine types only, such as {gpu.machine_types[cloud.gpus]}; "
+            f"{cloud.machine_type} is none"
+        )
+    wanted = cpus(cloud.machine_type)
+    most = gpu.cpus[cloud.gpus]
+    if wanted is not None and wanted > most:
+        raise ValueError(
+            f"With {cloud.gpus} {gpu.accelerator} an instance has at most {most} vCPUs; "
+            f"{cloud.machine_type} has {wanted}"
+        )
+
+
+def _check_words(cloud: CloudSpec) -> None:
+    """Names that are sent as parts of URLs and requests."""
+    for place in cloud.zones:
+        if not is_zone(place) and not is_region(place):
+            raise ValueError(
+                f"{place!r} is neither a zone nor a region; "
+                "zones are called like us-central1-a, regions like us-central1"
+            )
+    for what, text in (
+        ("image", cloud.image),
+        ("disk type", cloud.disk_type),
+        ("network", cloud.network),
+        ("subnetwork", cloud.subnetwork),
+        ("project", cloud.project),
+    ):
+        if _NOT_A_NAME.search(text):
+            raise ValueError(f"{text!r} is no usable name of the {what}")
+    _check_network(cloud)
+    if cloud.image and "/" not in cloud.image:
+        raise ValueError(
+            f"{cloud.image!r} does not say whose image it is; "
+            f"write projects/PROJECT/global/images/family/{cloud.image}"
+        )
+
+
+def _check_network(cloud: CloudSpec) -> None:
+    network, subnetwork = network_of(cloud.network), subnetwork_of(cloud.subnetwork)
+    if subnetwork.project and subnetwork.project != (network.project or cloud.project or subnetwork.project):
+        raise ValueError(
+            f"{cloud.subnetwork!r} is not of the network {cloud.network!r}: "
+            f"name its network, --network projects/{subnetwork.project}/global/networks/NAME"
+        )
+
+
+def _check_numbers(cloud: CloudSpec) -> None:
+    duration_s = cloud.max_duration_s
+    if duration_s and not MAX_DURATION_MIN_S <= duration_s <= MAX_DURATION_MAX_S:
+        raise ValueError(
+            f"Compute Engine deletes instances after {MAX_DURATION_MIN_S} seconds to 120 days, "
+            f"not after {duration_s} seconds; 0 is never"
+        )
+    if not 10 <= cloud.disk_gb <= 65536:
+        raise ValueError(f"A boot disk has 10 to 65536 GB, not {cloud.disk_gb}")
+    if cloud.gpus < 0:
+        raise ValueError(f"An instance cannot have {cloud.gpus} GPUs")
+
+
+def _network(text: str) -> str:
+    """`text` in CIDR notation as Compute Engine writes it, ``203.0.113.7/32``."""
+    try:
+        return str(ipaddress.IPv4Network(text))
+    except ValueError as error:
+        raise ValueError(
+            f"{text!r} is not a range of IPv4 addresses ({error}); write 203.0.113.7/32 or 198.51.100.0/24"
+        ) from None
+
+
+def _accelerator_size(machine_type: str) -> int | None:
+    """Number of vCPUs of a machine type that is named by its GPUs, where that is known."""
+    known = {"a2-highgpu": 12, "a2-ultragpu": 12, "a2-megagpu": 6, "a3-highgpu": 26, "a3-megagpu": 26}
+    known |= {"a3-ultragpu": 28, "a4-highgpu": 28}
+    series, _, size = machine_type.rpartition("-")
+    if series not in known or not size.endswith("g") or not size[:-1].isdigit():
+        return None
+    return known[series] * int(size[:-1])
+
+
+def _family(machine_type: str) -> str:
+    return machine_type.partition("-")[0]
+
+
+def _listed(items: Iterable[object]) -> str:
+    """``1, 2 or 4``."""
+    words = [str(item) for item in items]
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

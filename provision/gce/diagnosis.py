@@ -1,0 +1,949 @@
+"""What Compute Engine's errors mean: what goes wrong, how far it goes, and what the user can do; pure.
+
+Every error is looked up in one table, `_RULES`, most decisive first. Of all failures of a call the first rule that
+fits any of them decides, for Compute Engine often puts the least telling one first (VM_MIN_COUNT_NOT_REACHED).
+
+The forms of errors are those of https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation and
+https://cloud.google.com/apis/design/errors.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+from urllib.parse import quote
+
+from provision.gce.catalog.locations import is_zone, region_of
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One thing that an answer says went wrong.
+
+    Attributes:
+        code: Of an operation its code, ``ZONE_RESOURCE_POOL_EXHAUSTED``; of an HTTP error its reason,
+            ``quotaExceeded``; of this program ``UNREACHABLE``, ``DEADLINE`` or ``MISSING``.
+        message: What it says.
+        http: HTTP status that came with it; 0: none did. Of an operation it is that of all its failures together.
+        domain: Who says so, ``usageLimits``.
+        details: What else it says, each as it came.
+        of_operation: An operation ended with it; else a call was refused.
+    """
+
+    code: str = ""
+    message: str = ""
+    http: int = 0
+    domain: str = ""
+    details: tuple[Mapping[str, Any], ...] = ()
+    of_operation: bool = False
+
+
+class Scope(Enum):
+    """How far a failure goes: where it makes no sense to try again."""
+
+    RETRY = "retry"
+    ZONE = "zone"
+    REGION = "region"
+    EVERYTHING = "everything"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a failure means.
+
+    Attributes:
+        kind: That of ProviderError: ``missing``, ``capacity``, ``quota``, ``credentials``, ``unreachable`` or
+            ``usage``.
+        scope: Where it makes no sense to try again.
+        sentence: What happened, for the user.
+        cause: Why, in Compute Engine's words where it has any.
+        hint: What to change, one sentence.
+        next_step: Commands that can be pasted into a shell, one a line.
+        again: Options of ``fleet up`` to change before it is repeated; None: no repetition helps.
+        zones: Zones that Compute Engine says have what is asked for.
+    """
+
+    kind: str
+    scope: Scope
+    sentence: str
+    cause: str = ""
+    hint: str = ""
+    next_step: str = ""
+    again: Mapping[str, str | bool | None] | None = None
+    zones: tuple[str, ...] = ()
+
+
+# --- what comes from Compute Engine -------------------------------------------------------------------------------
+
+
+def from_http(status: int, body: Mapping[str, Any] | None) -> list[Failure]:
+    """All that an HTTP error says went wrong; one failure at least.
+
+    Args:
+        status: HTTP status, 400 or more.
+        body: The answer's JSON; None where it is none.
+    """
+    error = _mapping(_mapping(body).get("error"))
+    message = str(error.get("message", ""))
+    details = _mappings(error.get("details"))
+    found = [
+        Failure(
+            code=str(one.get("reason", "")),
+            message=str(one.get("message", "")) or message,
+            http=status,
+            domain=str(one.get("domain", "")),
+            details=details,
+        )
+        for one in _mappings(error.get("errors"))
+    ]
+    return found or [Failure(code=str(error.get("status", "")), message=message, http=status, details=details)]
+
+
+def from_operation(operation: Mapping[str, Any]) -> list[Failure]:
+    """All that an operation says went wrong; empty where nothing did.
+
+    Args:
+        operation: The operation in REST's JSON.
+    """
+    status = int(operation.get("httpErrorStatusCode") or 0)
+    found = [
+        Failure(
+            code=str(one.get("code", "")),
+            message=str(one.get("message", "")),
+            http=status,
+            details=_mappings(one.get("errorDetails")),
+            of_operation=True,
+        )
+        for one in _mappings(_mapping(operation.get("error")).get("errors"))
+    ]
+    if not found and status >= 400:
+        message = str(operation.get("httpErrorMessage", ""))
+        return [Failure(code=message.replace(" ", "_"), message=message, http=status)]
+    return found
+
+
+def _mapping(thing: object) -> Mapping[str, Any]:
+    return thing if isinstance(thing, Mapping) else {}
+
+
+def _mappings(thing: object) -> tuple[Mapping[str, Any], ...]:
+    return tuple(one for one in thing if isinstance(one, Mapping)) if isinstance(thing, Sequence) else ()
+
+
+# --- what the rules look at ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A failure, and what was being done where."""
+
+    failure: Failure
+    project: str
+    place: str
+    doing: str
+    code: str = field(init=False)
+    text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code", " ".join(self.failure.code.split()))
+        object.__setattr__(self, "text", " ".join(self.failure.message.split()))
+
+    @property
+    def status(self) -> int:
+        """HTTP status of a refused call; 0: an operation failed, or there was no answer."""
+        return 0 if self.failure.of_operation else self.failure.http
+
+    @property
+    def could_not(self) -> str:
+        """``Could not make 2 instances in us-central1-a``."""
+        return f"Could not {self.doing}" + (f" in {self.place}" if self.place else "")
+
+    @property
+    def here(self) -> str:
+        return self.place or f"Project {self.project}"
+
+    @property
+    def reasons(self) -> frozenset[str]:
+        """Reasons and codes by all of its names."""
+        return frozenset({self.code, *(str(info.get("reason", "")) for info in self._infos())} - {""})
+
+    def metadata(self, *names: str) -> str:
+        """The first of the named data that the failure's details have; empty: none."""
+        for info in self._infos():
+            data = _mapping(info.get("metadatas")) or _mapping(info.get("metadata"))
+            for name in names:
+                if data.get(name):
+                    return str(data[name])
+        return ""
+
+    @property
+    def zones_available(self) -> list[str]:
+        """Zones that have what this one lacks."""
+        return [zone for zone in re.split(r"[\s,;]+", self.metadata("zonesAvailable")) if zone]
+
+    @property
+    def localized(self) -> str:
+        """What the details say in sentences; else the message."""
+        for detail in self.failure.details:
+            message = _mapping(detail.get("localizedMessage")).get("message")
+            if message:
+                return " ".join(str(message).split())
+        return self.text
+
+    def quota(self, name: str) -> str:
+        """An entry of the details about a quota: ``limitName``, ``limit``."""
+        for detail in self.failure.details:
+            info = _mapping(detail.get("quotaInfo"))
+            if info.get(name) is not None:
+                return str(info[name])
+        return self.metadata(name)
+
+    def _infos(self) -> Iterator[Mapping[str, Any]]:
+        for detail in self.failure.details:
+            if "errorInfo" in detail:
+                yield _mapping(detail["errorInfo"])
+            elif str(detail.get("@type", "")).endswith("ErrorInfo"):
+                yield detail
+
+
+_Rule = Callable[[_Case], "Diagnosis | None"]
+
+
+def diagnose(failures: Sequence[Failure], *, project: str, place: str, doing: str) -> Diagnosis:
+    """What `failures` of one call mean together: the most telling of them decides.
+
+    Args:
+        failures: All that its answer says, one or more.
+        project: Project of the call.
+        place: Zone or region of the call; empty: it has none.
+        doing: What was to be done, ``make 2 instances``.
+    """
+    cases = [_Case(failure, project, place, doing) for failure in failures or (Failure(),)]
+    zones = tuple(dict.fromkeys(zone for case in cases for zone in case.zones_available))
+    for rule in _RULES:
+        for case in cases:
+            found = rule(case)
+            if found is not None:
+                return replace(found, zones=zones)
+    return _unknown(cases[0])
+
+
+# --- who calls ----------------------------------------------------------------------------------------------------
+
+_LOGIN = "gcloud auth application-default login"
+
+
+def _gcloud(*words: str) -> str:
+    """Return a command line of gcloud; what Compute Engine names is quoted."""
+    return shlex.join(["gcloud", *words])
+
+
+def no_credentials(reason: str = "") -> Diagnosis:
+    """There are no Application Default Credentials."""
+    return Diagnosis(
+        "credentials",
+        Scope.EVERYTHING,
+        "Google Cloud does not know who is calling: this computer has no credentials",
+        cause=_sentence(reason) or "neither GOOGLE_APPLICATION_CREDENTIALS nor a login of gcloud is there",
+        next_step=_LOGIN,
+    )
+
+
+def expired_credentials(reason: str = "") -> Diagnosis:
+    """There are credentials, but Google does not take them any more."""
+    return Diagnosis(
+        "credentials",
+        Scope.EVERYTHING,
+        "Google Cloud does not accept the credentials of this computer any more",
+        cause=_sentence(reason) or "they have expired or were revoked",
+        next_step=_LOGIN,
+    )
+
+
+def no_project() -> Diagnosis:
+    """Nothing says which project pays."""
+    return Diagnosis(
+        "usage",
+        Scope.EVERYTHING,
+        "It is not said in which project of Google Cloud the instances are to be made",
+        cause="neither --project nor the credentials name one",
+        hint="name the project: --project ID",
+        next_step="gcloud projects list",
+    )
+
+
+def wrong_project(project: str, reason: str = "") -> Diagnosis:
+    """There is no such project, or the caller may not see it."""
+    return Diagnosis(
+        "usage",
+        Scope.EVERYTHING,
+        f"There is no project {project!r}, or these credentials do not see it",
+        cause=_sentence(reason),
+        hint="name one of your projects: --project ID",
+        next_step="gcloud projects list",
+    )
+
+
+def _login(case: _Case) -> Diagnosis | None:
+    if case.status == 401 or case.reasons & {"authError", "UNAUTHENTICATED", "ACCESS_TOKEN_EXPIRED"}:
+        return expired_credentials(case.text)
+    return None
+
+
+_BILLING = frozenset(
+    {"BILLING_DISABLED", "billingNotEnabled", "billingDisabled", "UREQ_PROJECT_BILLING_NOT_FOUND", "accountDisabled"}
+)
+_BILLING_TEXT = re.compile(
+    r"requires billing to be enabled|has billing disabled|billing (?:is|has been) (?:disabled|not enabled)"
+    r"|billing account .*\b(?:disabled|absent|closed|not found)\b",
+    re.IGNORECASE,
+)
+_SERVICE = re.compile(r"\b([a-z]+\.googleapis\.com)\b")
+
+
+def _billing(case: _Case) -> Diagnosis | None:
+    if not case.reasons & _BILLING and not _BILLING_TEXT.search(case.text):
+        return None
+    return Diagnosis(
+        "missing",
+        Scope.EVERYTHING,
+        f"Project {case.project} has no billing account, and Compute Engine needs one",
+        cause=case.text,
+        hint=f"link one of your accounts to it: gcloud billing projects link {case.project} --billing-account ID",
+        next_step="gcloud billing accounts list",
+    )
+
+
+def _disabled(case: _Case) -> Diagnosis | None:
+    if not case.reasons & {"accessNotConfigured", "SERVICE_DISABLED"}:
+        return None
+    named = _SERVICE.search(case.text)
+    service = case.metadata("service") or (named[1] if named else "compute.googleapis.com")
+    return Diagnosis(
+        "missing",
+        Scope.EVERYTHING,
+        f"The API {service} is not enabled in project {case.project}",
+        cause=case.text,
+        hint="it takes effect after a few minutes",
+        next_step=_gcloud("services", "enable", service, "--project", case.project),
+    )
+
+
+_NO_PROJECT = re.compile(
+    r"The resource 'projects/[^/']+' was not found|Failed to find project|Unknown project"
+    r"|Project \S+ not found or deleted|Invalid value for project\b",
+    re.IGNORECASE,
+)
+
+
+def _project(case: _Case) -> Diagnosis | None:
+    if case.reasons & {"CONSUMER_INVALID", "RESOURCE_PROJECT_INVALID"} or (
+        case.status in {400, 403, 404} and _NO_PROJECT.search(case.text)
+    ):
+        return wrong_project(case.project, case.text)
+    return None
+
+
+_PERMISSION = re.compile(
+    r"Required '([a-zA-Z0-9.]+)' permission|[Pp]ermission '?([a-z][a-zA-Z0-9]*\.[a-zA-Z0-9.]+)'?"
+)
+_ROLES = (
+    ("iam.serviceAccounts.", "roles/iam.serviceAccountUser"),
+    ("serviceusage.", "roles/serviceusage.serviceUsageConsumer"),
+    ("iap.", "roles/iap.tunnelResourceAccessor"),
+    ("resourcemanager.", "roles/browser"),
+    ("compute.firewalls.", "roles/compute.securityAdmin"),
+    ("compute.networks.updatePolicy", "roles/compute.securityAdmin"),
+    *(
+        (f"compute.{noun}.{verb}", "roles/compute.networkAdmin")
+        for noun in ("networks", "subnetworks")
+        for verb in ("create", "delete", "update", "patch", "expandIpCidrRange")
+    ),
+    ("compute.networks.", "roles/compute.networkUser"),
+    ("compute.subnetworks.", "roles/compute.networkUser"),
+    ("compute.images.", "roles/compute.imageUser"),
+    ("compute.instances.", "roles/compute.instanceAdmin.v1"),
+    ("compute.disks.", "roles/compute.instanceAdmin.v1"),
+    ("compute.projects.get", "roles/compute.viewer"),
+    ("compute.regions.", "roles/compute.viewer"),
+    ("compute.zones.", "roles/compute.viewer"),
+)
+
+
+def role_for(permission: str) -> str:
+    """A predefined role that has `permission`, the narrowest that a user of this program is likely to get.
+
+    https://cloud.google.com/compute/docs/access/iam
+    """
+    lower = permission.lower()
+    return next((role for prefix, role in _ROLES if lower.startswith(prefix.lower())), "roles/compute.admin")
+
+
+def missing_permission(permission: str, project: str, *, doing: str, cause: str = "") -> Diagnosis:
+    """The caller lacks a permission.
+
+    Args:
+        permission: ``compute.instances.create``.
+        project: Project of the call.
+        doing: What was to be done, ``make 2 instances``.
+        cause: What the answer says.
+    """
+    return Diagnosis(
+        "credentials",
+        Scope.EVERYTHING,
+        f"Could not {doing}: these credentials lack the permission {permission} in project {project}",
+        cause=cause,
+        hint="ask an administrator of the project for it, or add it if you may",
+        next_step=_gcloud("projects", "add-iam-policy-binding", project, "--role", role_for(permission))
+        + ' --member="user:$(gcloud config get account)"',
+    )
+
+
+_SCOPES = frozenset({"insufficientPermissions", "ACCESS_TOKEN_SCOPE_INSUFFICIENT"})
+
+
+def _token_scopes(case: _Case) -> Diagnosis | None:
+    """The access token is valid, but not for Compute Engine; the caller's roles are not the reason."""
+    if not case.reasons & _SCOPES and "insufficient authentication scopes" not in case.text:
+        return None
+    return Diagnosis(
+        "credentials",
+        Scope.EVERYTHING,
+        f"Could not {case.doing}: the scopes of these credentials do not allow calls to Compute Engine",
+        cause=case.text,
+        hint="on a Compute Engine instance, stop it and give it the scope cloud-platform with "
+        "'gcloud compute instances set-service-account', or log in as yourself",
+        next_step=_LOGIN,
+    )
+
+
+_SERVICE_ACCOUNT = re.compile(
+    r"service account \S+ (?:does not exist|was not found|is disabled|not found)"
+    r"|of type 'serviceAccount' was not found",
+    re.IGNORECASE,
+)
+
+
+def _service_account(case: _Case) -> Diagnosis | None:
+    """The service account that the instances are to have does not exist."""
+    if not _SERVICE_ACCOUNT.search(case.text):
+        return None
+    return Diagnosis(
+        "usage",
+        Scope.EVERYTHING,
+        f"{case.could_not}: the service account for the instances does not exist in project {case.project}",
+        cause=case.text,
+        hint="name an existing one with --service-account, or leave --scopes out: then the instances have none",
+        next_step=_gcloud("iam", "service-accounts", "list", "--project", case.project),
+    )
+
+
+def _permission(case: _Case) -> Diagnosis | None:
+    named = _PERMISSION.search(case.text)
+    permission = case.metadata("permission") or (named and (named[1] or named[2])) or ""
+    if "iam.serviceAccountUser" in case.text or "does not have access to service account" in case.text:
+        permission = "iam.serviceAccounts.actAs"
+    denied = case.reasons & {"IAM_PERMISSION_DENIED", "PERMISSIONS_ERROR", "USER_PROJECT_DENIED"}
+    denied |= case.reasons & {"forbidden", "PERMISSION_DENIED", "SERVICE_ACCOUNT_ACCESS_DENIED"}
+    if permission and (case.status == 403 or denied or named):
+        return missing_permission(permission.rstrip("."), case.project, doing=case.doing, cause=case.text)
+    if "USER_PROJECT_DENIED" in denied:
+        return missing_permission("serviceusage.services.use", case.project, doing=case.doing, cause=case.text)
+    if not denied:
+        return None
+    return Diagnosis(
+        "credentials",
+        Scope.EVERYTHING,
+        f"Could not {case.doing}: project {case.project} does not allow it to these credentials",
+        cause=case.text,
+        hint="fleet doctor lists the missing permissions",
+        next_step=f"fleet doctor --provider gce --project {shlex.quote(case.project)}",
+    )
+
+
+# --- rules of the organisation ------------------------------------------------------------------------------------
+
+_CONSTRAINT = re.compile(r"constraints/([a-z]+(?:\.[a-z0-9_]+)+)", re.IGNORECASE)  # customConstraints/… as well
+_POLICY = re.compile(r"\bpolic(?:y|ies)\b|\bconstraints?\b", re.IGNORECASE)
+
+
+def _policy(case: _Case) -> Diagnosis | None:
+    found = _CONSTRAINT.search(case.text)
+    if found is None:
+        return _unnamed_policy(case)
+    # A managed constraint forbids the same as the legacy one: compute.managed.vmExternalIpAccess.
+    legacy = found[1].replace(".managed.", ".")
+    sentence, advice, scope = _CONSTRAINTS.get(legacy, _ANY_CONSTRAINT)
+    names = {"constraint": found[1], "project": case.project}
+    return Diagnosis(
+        "usage",
+        scope,
+        f"{case.could_not}: {sentence.format(**names)}",
+        cause=case.text,
+        hint=advice.format(**names),
+        next_step=""
+        if legacy in _CONSTRAINTS
+        else _gcloud("org-policies", "describe", found[1], "--project", case.project, "--effective"),
+        again={"--iap": True} if legacy == "compute.vmExternalIpAccess" else None,
+    )
+
+
+def _unnamed_policy(case: _Case) -> Diagnosis | None:
+    """A policy of the organization that the answer does not name: it applies to the whole project."""
+    unmet = case.status == 412 or case.reasons & {"conditionNotMet", "CONDITION_NOT_MET"}
+    if not unmet or not _POLICY.search(case.text):
+        return None
+    return Diagnosis(
+        "usage",
+        Scope.EVERYTHING,
+        f"{case.could_not}: a policy of the organization forbids it in project {case.project}",
+        cause=case.text,
+        hint="ask an administrator of the organization for an exception",
+        next_step=_gcloud("org-policies", "list", "--project", case.project),
+    )
+
+
+_ANY_CONSTRAINT = (
+    "the organization policy {constraint} forbids it in project {project}",
+    "ask an administrator of the organization for an exception",
+    Scope.EVERYTHING,
+)
+_ALLOW = (
+    "administrators can lift it: "
+    "gcloud resource-manager org-policies disable-enforce {constraint} --project {project}"
+)
+_CONSTRAINTS: Mapping[str, tuple[str, str, Scope]] = {
+    "compute.vmExternalIpAccess": (
+        "the policy {constraint} forbids external addresses in project {project}",
+        "--iap reaches the instances through Identity-Aware Proxy, without external addresses",
+        Scope.EVERYTHING,
+    ),
+    "compute.requireOsLogin": (
+        "the policy {constraint} makes OS Login mandatory, and then the fleet's own SSH key is not accepted",
+        _ALLOW,
+        Scope.EVERYTHING,
+    ),
+    "compute.disableGuestAttributesAccess": (
+        "the policy {constraint} hides guest attributes, and then nobody can tell the instances' SSH host keys",
+        _ALLOW,
+        Scope.EVERYTHING,
+    ),
+    "compute.trustedImageProjects": (
+        "the policy {constraint} does not allow images of that project",
+        "choose an image that is allowed: --image projects/PROJECT/global/images/family/FAMILY",
+        Scope.EVERYTHING,
+    ),
+    "compute.requireShieldedVm": (
+        "the policy {constraint} asks for an image that supports Shielded VM",
+        "choose such an image: --image projects/PROJECT/global/images/family/FAMILY",
+        Scope.EVERYTHING,
+    ),
+    "gcp.resourceLocations": (
+        "the policy {constraint} allows nothing there",
+        "choose a region that is allowed: --zone REGION",
+        Scope.REGION,
+    ),
+}
+
+
+# --- quotas -------------------------------------------------------------------------------------------------------
+
+_QUOTA = re.compile(r"Quota '([A-Z0-9_a-z-]+)' exceeded\.?(?:\s+Limit:\s*([0-9.]+))?")
+_GLOBAL_QUOTAS = frozenset({"GPUS_ALL_REGIONS", "GPUS-ALL-REGIONS-per-project", "CPUS_ALL_REGIONS"})
+
+
+def quota_page(project: str) -> str:
+    """Where more of a quota is asked for."""
+    return f"https://console.cloud.google.com/iam-admin/quotas?project={quote(project)}"
+
+
+def quota_hint(metric: str, project: str, region: str = "") -> str:
+    """Say where a larger quota is requested."""
+    where = f" in {region}" if region else ""
+    return f"request more {metric}{where} at {quota_page(project)}"
+
+
+_OVER_QUOTA = re.compile(r"exceed\w* (?:the )?quota limit", re.IGNORECASE)
+
+
+def _quota(case: _Case) -> Diagnosis | None:
+    exhausted = "RESOURCE_EXHAUSTED" in case.reasons and _OVER_QUOTA.search(case.text)
+    if not case.reasons & {"QUOTA_EXCEEDED", "quotaExceeded"} and (not exhausted or "per minute" in case.text):
+        return None
+    named = _QUOTA.search(case.text)
+    metric = (named[1] if named else "") or case.quota("limitName") or case.quota("metricName").rpartition("/")[2]
+    limit = (named[2] if named and named[2] else "") or case.quota("limit")
+    allows = f" allows {_plain_number(limit)}" if limit else " is used up"
+    everywhere = metric.replace("-per-project", "").upper().replace("-", "_") in _GLOBAL_QUOTAS or (
+        "globally" in case.text
+    )
+    where = " in all regions together" if everywhere else f" in {_region_name(case.place)}" if case.place else ""
+    return Diagnosis(
+        "quota",
+        Scope.EVERYTHING if everywhere else Scope.REGION,
+        f"{case.could_not}: the quota {metric or '(unnamed)'} of project {case.project}{allows}{where}",
+        cause=case.text,
+        hint=quota_hint(metric or "of it", case.project, "" if everywhere else _region_name(case.place))
+        + ("" if everywhere else ", or choose another region: --zone REGION"),
+    )
+
+
+def _is_global_quota(case: _Case) -> Diagnosis | None:
+    """A quota for all regions decides before one of a region."""
+    found = _quota(case)
+    return found if found is not None and found.scope is Scope.EVERYTHING else None
+
+
+def _region_name(place: str) -> str:
+    """The region of a zone, a region as it is."""
+    return region_of(place) if is_zone(place) else place
+
+
+def _plain_number(text: str) -> str:
+    try:
+        return f"{float(text):g}"
+    except ValueError:
+        return text
+
+
+# --- things that are not there ------------------------------------------------------------------------------------
+
+_RESOURCE = re.compile(
+    r"'?(?:https?://\S+/)?projects/([^/']+)/((?:global|zones/[^/']+|regions/[^/']+)/\S+?)/?'?(?=[\s.,')]|\Z)"
+)
+_UNAUTHORIZED = "is not found or access is unauthorized"
+_NOT_FOUND = re.compile(r"was not found|cannot be found|is not found|does not exist|not found in zone|not found for")
+_FIELD = re.compile(r"Invalid value for field '([^']+)'(?:: '([^']*)')?")
+
+
+def _not_found(case: _Case) -> Diagnosis | None:
+    missing = case.reasons & {"notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND"} or case.status == 404
+    if (not missing and not _NOT_FOUND.search(case.text)) or _UNAUTHORIZED in case.text:
+        return None
+    path, named = _RESOURCE.search(case.text), _FIELD.search(case.text)
+    what = f"{path[2] if path else ''} {named[1] if named else ''}"
+    name = (path[2] if path else (named[2] or "") if named else "").rpartition("/")[2]
+    words = {"name": name or "of that name", "here": case.here, "project": case.project}
+    for part, (sentence, advice, listing, scope) in _THINGS:
+        if part in what:
+            return Diagnosis(
+                "usage",
+                scope,
+                sentence.format(**words),
+                cause=case.text,
+                hint=advice,
+                next_step=_gcloud("compute", *listing.split(), "list", "--project", case.project),
+            )
+    return None
+
+
+_NO_NETWORK = (
+    "Project {project} has no network {name}",
+    "name a network that exists: --network NAME",
+    "networks",
+    Scope.EVERYTHING,
+)
+_THINGS: tuple[tuple[str, tuple[str, str, str, Scope]], ...] = (
+    (
+        "ubnetwork",
+        (
+            "{here} has no subnetwork {name}",
+            "name a subnetwork that exists: --subnet NAME",
+            "networks subnets",
+            Scope.REGION,
+        ),
+    ),
+    ("networks/", _NO_NETWORK),
+    ("].network", _NO_NETWORK),
+    (
+        "machineType",
+        (
+            "{here} has no machine type {name}",
+            "choose another --zone or --machine-type",
+            "machine-types",
+            Scope.ZONE,
+        ),
+    ),
+    (
+        "cceleratorType",
+        (
+            "{here} has no GPUs of type {name}",
+            "choose another --zone or --gpu",
+            "accelerator-types",
+            Scope.ZONE,
+        ),
+    ),
+    (
+        "diskType",
+        (
+            "{here} has no disks of type {name}",
+            'choose another disk-type in fleet.toml, such as disk-type = "pd-balanced"',
+            "disk-types",
+            Scope.ZONE,
+        ),
+    ),
+    (
+        "mage",
+        (
+            "There is no boot image {name}, or these credentials do not see it",
+            "name an image that exists: --image projects/PROJECT/global/images/family/FAMILY",
+            "images",
+            Scope.EVERYTHING,
+        ),
+    ),
+)
+
+
+# --- what is not to be had now ------------------------------------------------------------------------------------
+
+_STOCKOUT = frozenset(
+    {
+        "ZONE_RESOURCE_POOL_EXHAUSTED",
+        "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+        "RESOURCE_POOL_EXHAUSTED",
+        "insufficientCapacity",
+        "resource_availability",
+        "stockout",
+    }
+)
+_STOCKOUT_TEXT = re.compile(r"does not have enough resources available|STOCKOUT|is currently unavailable in the")
+_WAIT = "--retry-until-up repeats the request until there is room; or allow other zones (--zone), or another --gpu"
+_RETRY = {"--retry-until-up": True}
+
+
+def _stockout(case: _Case) -> Diagnosis | None:
+    if not case.reasons & _STOCKOUT and not _STOCKOUT_TEXT.search(case.text):
+        return None
+    machine, gpus = case.metadata("vmType"), case.metadata("attachment", "attachments")
+    wanted = " with ".join(filter(None, (machine, gpus)))
+    return Diagnosis(
+        "capacity",
+        Scope.ZONE,
+        f"{case.here} has no {wanted} left now" if wanted else f"{case.here} has no capacity left to {case.doing}",
+        cause=case.localized,
+        hint=_WAIT,
+        again=_RETRY,
+    )
+
+
+_OF_THE_ZONE: Mapping[str, str] = {
+    "UNSUPPORTED_OPERATION": "instances were taken back while they were being made",
+    "IP_SPACE_EXHAUSTED": "the subnetwork has no internal addresses left",
+    "IP_SPACE_EXHAUSTED_WITH_DETAILS": "the subnetwork has no internal addresses left",
+    "RESOURCE_NOT_READY": "something of that name is still being stopped or deleted",
+    "RESOURCE_OPERATION_RATE_EXCEEDED": "Compute Engine takes no more changes there for the moment",
+    "RESOURCE_NOT_FOUND": "something that is needed is not there",
+    "CONDITION_NOT_MET": "a condition of Compute Engine is not met there",
+}
+
+
+def _zone_trouble(case: _Case) -> Diagnosis | None:
+    code = next((reason for reason in sorted(case.reasons) if reason in _OF_THE_ZONE), "")
+    if not code and _UNAUTHORIZED not in case.text:
+        return None
+    if code == "RESOURCE_OPERATION_RATE_EXCEEDED" and "/global/" in case.text:
+        return _rate_of(case)
+    why = _OF_THE_ZONE[code or "RESOURCE_NOT_FOUND"]
+    full = "name a subnetwork that has room, --subnet NAME, or another region, --zone REGION"
+    return Diagnosis(
+        "capacity",
+        Scope.ZONE,
+        f"{case.could_not}: {why}",
+        cause=case.text,
+        hint=full if code.startswith("IP_SPACE") else _WAIT,
+        again=None if code.startswith("IP_SPACE") else _RETRY,
+    )
+
+
+def _gone(case: _Case) -> Diagnosis | None:
+    if case.status != 404 and not case.reasons & {"notFound", "NOT_FOUND"}:
+        return None
+    return Diagnosis(
+        "missing",
+        Scope.EVERYTHING,
+        f"{case.could_not}: what it is about is not there",
+        cause=case.text,
+        next_step="fleet status",
+    )
+
+
+_RATE = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED"})
+
+
+def _rate(case: _Case) -> Diagnosis | None:
+    if not case.reasons & _RATE and case.status != 429:
+        return None
+    return _rate_of(case)
+
+
+def _rate_of(case: _Case) -> Diagnosis:
+    return Diagnosis(
+        "unreachable",
+        Scope.RETRY,
+        f"{case.could_not}: project {case.project} makes too many calls to Compute Engine at the moment",
+        cause=case.text,
+        hint="repeat it in a minute",
+    )
+
+
+_INTERNAL = frozenset(
+    {"backendError", "internalError", "INTERNAL_ERROR", "INTERNAL", "UNAVAILABLE", "SERVICE_UNAVAILABLE"}
+)
+
+
+def _internal(case: _Case) -> Diagnosis | None:
+    if not case.reasons & _INTERNAL and not 500 <= case.status < 600:
+        return None
+    status = f" (HTTP {case.status})" if case.status else ""
+    return Diagnosis(
+        "unreachable",
+        Scope.RETRY,
+        f"{case.could_not}: Compute Engine has trouble of its own{status}",
+        cause=case.text,
+        hint="repeat it in a minute; see https://status.cloud.google.com for outages",
+    )
+
+
+def _changed_meanwhile(case: _Case) -> Diagnosis | None:
+    if case.reasons & {"resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "resourceNotReady"}:
+        why = "something that is still being made or deleted uses it"
+    elif case.status == 412 or case.reasons & {"conditionNotMet"}:
+        why = "somebody else changed it meanwhile"
+    else:
+        return None
+    return Diagnosis("unreachable", Scope.RETRY, f"{case.could_not}: {why}", cause=case.text, hint="repeat it")
+
+
+def _unreachable(case: _Case) -> Diagnosis | None:
+    if case.code == "UNREACHABLE":
+        return Diagnosis(
+            "unreachable",
+            Scope.EVERYTHING,
+            f"{case.could_not}: Compute Engine does not answer",
+            cause=case.text,
+            hint="check the connection to the Internet, then repeat it",
+        )
+    if case.code == "DEADLINE":
+        return Diagnosis(
+            "unreachable",
+            Scope.ZONE,
+            f"{case.could_not}: it takes too long",
+            cause=case.text,
+            next_step=_gcloud("compute", "operations", "list", "--project", case.project),
+        )
+    return None
+
+
+def _exists(case: _Case) -> Diagnosis | None:
+    if case.status != 409 and not case.reasons & {"alreadyExists", "RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"}:
+        return None
+    return Diagnosis(
+        "usage",
+        Scope.EVERYTHING,
+        f"{case.could_not}: something of that name is already there",
+        cause=case.text,
+        hint="fleet up takes over what belongs to the fleet, fleet down deletes it",
+        next_step="fleet up\nfleet down",
+    )
+
+
+# --- requests that cannot be met ----------------------------------------------------------------------------------
+
+_DISK_SIZE = re.compile(r"disk size.*cannot be smaller than the image size \((\d+)\s*GB\)", re.IGNORECASE)
+_CUSTOM_NETWORK = re.compile(
+    r"custom (subnet ?)?mode.*subnetwork|subnetwork.*(custom (subnet ?)?mode|must be (specified|provided))",
+    re.IGNORECASE,
+)
+_INCOMPATIBLE = re.compile(
+    r"not compatible|incompatible|not supported|not available for|cannot be used with", re.IGNORECASE
+)
+_INVALID = frozenset(
+    {"invalid", "badRequest", "required", "INVALID_ARGUMENT", "INVALID_USAGE", "INVALID_FIELD_VALUE"}
+)
+
+
+def _unusable(case: _Case) -> Diagnosis | None:
+    hint, again = "", None
+    size = _DISK_SIZE.search(case.text)
+    if size is not None:
+        again = {"--disk-size": size[1]}
+    elif _CUSTOM_NETWORK.search(case.text):
+        hint = "that network needs a subnetwork: --subnet NAME"
+    elif not case.reasons & _INVALID:
+        return None
+    elif _INCOMPATIBLE.search(case.text):
+        hint = "choose another --machine-type or --gpu, or another disk-type in fleet.toml"
+    else:
+        hint = "change the request as the message says"
+    sentence = f"{case.could_not}: Compute Engine does not accept what is asked for"
+    return Diagnosis("usage", Scope.EVERYTHING, sentence, cause=case.text, hint=hint, again=again)
+
+
+# --- what says little ---------------------------------------------------------------------------------------------
+
+_TOO_FEW = frozenset({"VM_MIN_COUNT_NOT_REACHED", "MISSING"})
+
+
+def _unlisted(case: _Case) -> Diagnosis | None:
+    return _unknown(case) if case.code not in _TOO_FEW else None
+
+
+def _too_few(case: _Case) -> Diagnosis | None:
+    if case.code not in _TOO_FEW:
+        return None
+    return Diagnosis(
+        "capacity",
+        Scope.ZONE,
+        f"{case.could_not}: fewer were made than asked for, so none was kept",
+        cause=case.text,
+        hint=_WAIT,
+        again=_RETRY,
+    )
+
+
+def _unknown(case: _Case) -> Diagnosis:
+    """An error that no rule knows, in its own words."""
+    said = case.text or "without saying why"
+    label = case.code or (f"HTTP {case.status}" if case.status else "")
+    return Diagnosis(
+        "missing",
+        Scope.EVERYTHING,
+        f"{case.could_not}: Compute Engine refused it ({label or 'unknown error'})",
+        cause=said,
+        next_step=_gcloud("compute", "operations", "list", "--project", case.project),
+    )
+
+
+def _sentence(text: str) -> str:
+    """The first sentence of a text of several lines."""
+    return " ".join(text.split()).partition(". ")[0].rstrip(".")
+
+
+_RULES: tuple[_Rule, ...] = (
+    _login,
+    _billing,
+    _disabled,
+    _project,
+    _policy,
+    _service_account,
+    _token_scopes,
+    _is_global_quota,
+    _quota,
+    _stockout,
+    _not_found,
+    _permission,
+    _zone_trouble,
+    _gone,
+    _unusable,
+    _rate,
+    _exists,
+    _changed_meanwhile,
+    _unreachable,
+    _internal,
+    _unlisted,
+    _too_few,
+)

@@ -1,0 +1,1 @@
+"""Compute Engine's REST API: client, requests, and resources."""

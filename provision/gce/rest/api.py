@@ -1,0 +1,561 @@
+"""The edge to Compute Engine: the only module that knows Google's client. What comes and goes is REST's own JSON.
+
+Source: https://cloud.google.com/compute/docs/reference/rest/v1 and the discovery document of that API.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from ipaddress import ip_address
+from typing import Any, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+from provision.gce.catalog.networks import network_of
+from provision.gce.diagnosis import (
+    Diagnosis,
+    Failure,
+    expired_credentials,
+    from_http,
+    from_operation,
+    no_credentials,
+    no_project,
+)
+from provision.gce.rest.batch import CALLS_MAX, Answer, Call, decode, encode
+from provision.gce.rest.clients import client_class, types
+from provision.gce.rest.resources import last
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+PUBLIC_ENDPOINT = "https://compute.googleapis.com"
+RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
+CALL_TIMEOUT_S = 60.0
+# The server holds a call to `wait` for up to two minutes.
+WAIT_TIMEOUT_S = 150.0
+_RETRIED = (429, 500, 502, 503, 504)
+_PAGE = 500
+_PROJECT = re.compile(r"/projects/([^/]+)/")
+
+
+class ApiError(Exception):
+    """A call failed for good.
+
+    Attributes:
+        failures: All that the answer says about it.
+    """
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        super().__init__("; ".join(failure.message for failure in failures) or "no answer")
+        self.failures = tuple(failures)
+
+    @property
+    def status(self) -> int:
+        """HTTP status; 0 where there was no answer."""
+        return max((failure.http for failure in self.failures), default=0)
+
+
+class RefusedError(Exception):
+    """No call can be made: credentials or project are missing.
+
+    Attributes:
+        diagnosis: What the user reads.
+    """
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        super().__init__(diagnosis.sentence)
+        self.diagnosis = diagnosis
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long to wait for what, in seconds.
+
+    Attributes:
+        first_poll_s: Before the second look at something; each further pause is half as long again.
+        longest_poll_s: Between two looks.
+        retry_s: Calls that fail for the moment are repeated for so long.
+        contact_s: As long as no call was ever answered, calls are repeated for so long only.
+        operation_s: An operation may take so long.
+        boot_s: From the start of an instance until it has published its host key.
+        settle_s: So long after a call it is still possible that Compute Engine does not know it.
+        confirm_s: From a change of an instance's metadata until the instance has confirmed it.
+        again_s: What is still there so long after its deletion was asked for is asked for again.
+    """
+
+    first_poll_s: float = 0.25
+    longest_poll_s: float = 5.0
+    retry_s: float = 60.0
+    contact_s: float = 8.0
+    operation_s: float = 600.0
+    boot_s: float = 300.0
+    settle_s: float = 5.0
+    again_s: float = 20.0
+    confirm_s: float = 45.0
+
+    def pauses(self) -> Iterator[float]:
+        """The pauses between looks, without end."""
+        pause = self.first_poll_s
+        while True:
+            yield pause
+            pause = min(self.longest_poll_s, pause * 1.5)
+
+
+def is_loopback(endpoint: str) -> bool:
+    """Whether the API at this URL is on this computer."""
+    name = urlsplit(endpoint).hostname or ""
+    if name == "localhost":
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class Api:
+    """Calls to Compute Engine in one project; constructing it makes none.
+
+    Calls that fail for the moment (429, 5xx, a connection that breaks) are repeated. Each call that changes something
+    carries a request id, so that its repetition is the same request.
+
+    Args:
+        project: The project; empty: the one of the credentials.
+        endpoint: URL of a private API, without a path; empty: the public one.
+        timing: How long to wait for what.
+    """
+
+    def __init__(self, project: str, endpoint: str, timing: Timing) -> None:
+        self._project = project
+        self.endpoint = endpoint.rstrip("/") or PUBLIC_ENDPOINT
+        self._private = bool(endpoint)
+        self.timing = timing
+        self._answered = False
+        self._loading = threading.Lock()
+
+    # --- who calls --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _credentials(self) -> tuple[Any, str]:
+        """Credentials, fresh so that expired ones show before anything is made, and their project."""
+        from google.auth import default
+        from google.auth.credentials import AnonymousCredentials
+        from google.auth.exceptions import DefaultCredentialsError
+
+        if is_loopback(self.endpoint) and not os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+            return AnonymousCredentials(), ""  # type: ignore[no-untyped-call]
+        try:
+            credentials, project = default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+        except DefaultCredentialsError as error:
+            raise RefusedError(no_credentials(str(error))) from error
+        with _translated():
+            from google.auth.transport.requests import Request
+
+            credentials.refresh(Request())  # type: ignore[no-untyped-call]
+        return credentials, project or ""
+
+    def authenticate(self) -> None:
+        """Obtain credentials, if that was not done before.
+
+        Raises:
+            RefusedError: there are none, or they are not accepted.
+            ApiError: nobody answers.
+        """
+        _ = self._credentials
+
+    @cached_property
+    def project(self) -> str:
+        """The project of all calls.
+
+        Raises:
+            RefusedError: there are no credentials, or neither they nor the settings name a project.
+        """
+        found = self._project or self._credentials[1]
+        if not found:
+            raise RefusedError(no_project())
+        return found
+
+    def _client(self, name: str) -> Any:
+        # Threads that import modules of one package at the same time can block each other.
+        with self._loading:
+            clients = self.__dict__.setdefault("_clients", {})
+            if name not in clients:
+                from google.api_core.client_options import ClientOptions
+
+                options = ClientOptions(api_endpoint=self.endpoint) if self._private else None
+                clients[name] = client_class(name)(credentials=self._credentials[0], client_options=options)
+            return clients[name]
+
+    @cached_property
+    def _session(self) -> Any:
+        from google.auth.transport.requests import AuthorizedSession
+
+        return AuthorizedSession(self._credentials[0])  # type: ignore[no-untyped-call]
+
+    # --- how a call is made -----------------------------------------------------------------------------------
+
+    def _call(self, action: Callable[[], T]) -> T:
+        """What `action` returns, repeated while it fails for the moment.
+
+        Raises:
+            ApiError: it failed for good, or for too long.
+            RefusedError: the credentials are of no use.
+        """
+        begun = time.monotonic()
+        for pause in self.timing.pauses():
+            try:
+                with _translated():
+                    found = action()
+            except ApiError as error:
+                self._answered = self._answered or error.status > 0
+                limit_s = self.timing.retry_s if self._answered else self.timing.contact_s
+                if error.status not in (0, *_RETRIED) or time.monotonic() > begun + limit_s:
+                    raise
+            else:
+                self._answered = True
+                return found
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
+        raise AssertionError("pauses have no end")
+
+    def _get(self, client: str, method: str, **fields: Any) -> Json:
+        found = self._call(
+            lambda: getattr(self._client(client), method)(
+                request={"project": self.project, **fields}, retry=None, timeout=CALL_TIMEOUT_S
+            )
+        )
+        return to_json(found)
+
+    def _list(self, client: str, **fields: Any) -> list[Json]:
+        """All resources of one list, all pages of it."""
+
+        def action() -> list[Json]:
+            request = {"project": self.project, "max_results": _PAGE, **fields}
+            pages = self._client(client).list(request=request, retry=None, timeout=CALL_TIMEOUT_S)
+            return [to_json(item) for item in pages]
+
+        return self._call(action)
+
+    def _aggregated(self, client: str, field: str, **fields: Any) -> list[Json]:
+        """All resources of all zones and regions, one call a page."""
+
+        def action() -> list[Json]:
+            request = {"project": self.project, "max_results": _PAGE, **fields}
+            pages = self._client(client).aggregated_list(request=request, retry=None, timeout=CALL_TIMEOUT_S)
+            return [to_json(item) for _, scoped in pages for item in getattr(scoped, field)]
+
+        return self._call(action)
+
+    def together(self, *calls: Callable[[], Any]) -> list[Any]:
+        """What several calls return, made at the same time; of their errors the first one is raised.
+
+        Raises:
+            ApiError: one failed.
+            RefusedError: the credentials are of no use.
+        """
+        with _translated():
+            self._prepare()
+        ended: dict[int, tuple[Any, BaseException | None]] = {}
+
+        def one(number: int) -> None:
+            try:
+                ended[number] = (calls[number](), None)
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                ended[number] = (None, error)
+
+        # Not a pool: at Ctrl-C nobody waits for its threads.
+        threads = [threading.Thread(target=one, args=(number,), daemon=True) for number in range(len(calls))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for number in range(len(calls)):
+            error = ended[number][1]
+            if error is not None:
+                raise error
+        return [ended[number][0] for number in range(len(calls))]
+
+    def _prepare(self) -> None:
+        """Find out and import on one thread what every call needs."""
+        import encodings.idna  # noqa: F401 - of getaddrinfo
+
+        _ = self.project, self._credentials
+        types()
+
+    # --- what is there ----------------------------------------------------------------------------------------
+
+    def get_project(self) -> Json:
+        """The project, with its quotas."""
+        return self._call(
+            lambda: to_json(
+                self._client("ProjectsClient").get(project=self.project, retry=None, timeout=CALL_TIMEOUT_S)
+            )
+        )
+
+    def regions(self) -> list[Json]:
+        """All regions, with their quotas and zones."""
+        return self._list("RegionsClient")
+
+    def accelerator_zones(self, name: str) -> list[str]:
+        """Zones that have accelerators of this type."""
+        found = self._aggregated("AcceleratorTypesClient", "accelerator_types", filter=f"name={name}")
+        return [last(item["zone"]) for item in found if item.get("zone")]
+
+    def machine_types(self, name: str) -> list[Json]:
+        """The machine type of this name, once for each zone that has it."""
+        return self._aggregated("MachineTypesClient", "machine_types", filter=f"name={name}")
+
+    def machine_zones(self, name: str) -> list[str]:
+        """Zones that have machines of this type."""
+        return [last(item["zone"]) for item in self.machine_types(name) if item.get("zone")]
+
+    def image(self, path: str) -> Json:
+        """The image that ``projects/P/global/images/family/F`` or ``projects/P/global/images/I`` names."""
+        words = path.removeprefix("https://www.googleapis.com/compute/v1/").split("/")
+        client, project = self._client("ImagesClient"), words[1]
+        if words[-2] == "family":
+            return self._call(
+                lambda: to_json(
+                    client.get_from_family(project=project, family=words[-1], retry=None, timeout=CALL_TIMEOUT_S)
+                )
+            )
+        return self._call(
+            lambda: to_json(client.get(project=project, image=words[-1], retry=None, timeout=CALL_TIMEOUT_S))
+        )
+
+    def network(self, path: str) -> Json:
+        """A VPC network, of this project or of a host project."""
+        project, name = network_of(path)
+        return self._get("NetworksClient", "get", project=project or self.project, network=name)
+
+    def instances(self, query: str) -> list[Json]:
+        """Instances of all zones, in one call a page."""
+        return self._aggregated("InstancesClient", "instances", filter=query)
+
+    def disks(self, query: str) -> list[Json]:
+        """Disks of all zones."""
+        return self._aggregated("DisksClient", "disks", filter=query)
+
+    def addresses(self, query: str) -> list[Json]:
+        """Reserved addresses of all regions."""
+        return self._aggregated("AddressesClient", "addresses", filter=query)
+
+    def firewalls(self, project: str = "") -> list[Json]:
+        """All firewall rules of the project, or of another one."""
+        return self._list("FirewallsClient", project=project or self.project)
+
+    def operations(self, query: str = "", project: str = "") -> list[Json]:
+        """Operations of the last days, of all zones and regions."""
+        return self._aggregated("GlobalOperationsClient", "operations", filter=query, project=project or self.project)
+
+    # --- what changes something -------------------------------------------------------------------------------
+
+    def bulk_insert(self, place: str, body: Json, request_id: str, *, regional: bool) -> Json:
+        """Make instances in one zone, or in one zone of a region; the operation, not yet done.
+
+        Source: instances.bulkInsert and regionInstances.bulkInsert.
+        """
+        messages = types()
+        resource = messages.BulkInsertInstanceResource.from_json(json.dumps(body))
+        fields = {
+            "project": self.project,
+            "request_id": request_id,
+            "region" if regional else "zone": place,
+            "bulk_insert_instance_resource_resource": resource,
+        }
+        kind = messages.BulkInsertRegionInstanceRequest if regional else messages.BulkInsertInstanceRequest
+        client = self._client("RegionInstancesClient" if regional else "InstancesClient")
+        return self._call(
+            lambda: to_json(client.bulk_insert_unary(request=kind(fields), retry=None, timeout=CALL_TIMEOUT_S))
+        )
+
+    def insert_firewall(self, body: Json, request_id: str, project: str = "") -> Json:
+        """Make a firewall rule; the operation."""
+        messages = types()
+        request = messages.InsertFirewallRequest(
+            project=project or self.project,
+            request_id=request_id,
+            firewall_resource=messages.Firewall.from_json(json.dumps(body)),
+        )
+        client = self._client("FirewallsClient")
+        return self._call(lambda: to_json(client.insert_unary(request=request, retry=None, timeout=CALL_TIMEOUT_S)))
+
+    def patch_firewall(self, body: Json, request_id: str, project: str = "") -> Json:
+        """Change a firewall rule to `body`; the operation."""
+        messages = types()
+        request = messages.PatchFirewallRequest(
+            project=project or self.project,
+            request_id=request_id,
+            firewall=body["name"],
+            firewall_resource=messages.Firewall.from_json(json.dumps(body)),
+        )
+        client = self._client("FirewallsClient")
+        return self._call(lambda: to_json(client.patch_unary(request=request, retry=None, timeout=CALL_TIMEOUT_S)))
+
+    # --- operations -------------------------------------------------------------------------------------------
+
+    def wait(self, operation: Json, what: str) -> Json:
+        """The operation once it is done, whether it failed or not.
+
+        Raises:
+            ApiError: it takes longer than `timing.operation_s`; `what` names it.
+        """
+        deadline = time.monotonic() + self.timing.operation_s
+        pauses = self.timing.pauses()
+        while operation.get("status") != "DONE":
+            if time.monotonic() > deadline:
+                message = f"{what} is not done after {self.timing.operation_s:g} s (operation {operation['name']})"
+                raise ApiError([Failure(code="DEADLINE", message=message)])
+            before = time.monotonic()
+            operation = self._wait_once(operation)
+            if operation.get("status") != "DONE" and time.monotonic() - before < self.timing.first_poll_s:
+                time.sleep(next(pauses))  # the server may answer early
+        return operation
+
+    def _wait_once(self, operation: Json) -> Json:
+        if operation.get("zone"):
+            client, place = "ZoneOperationsClient", {"zone": last(operation["zone"])}
+        elif operation.get("region"):
+            client, place = "RegionOperationsClient", {"region": last(operation["region"])}
+        else:
+            client, place = "GlobalOperationsClient", {}
+        found = _PROJECT.search(operation.get("selfLink", ""))
+        project = found[1] if found else self.project
+        request = {"project": project, "operation": operation["name"], **place}
+        return self._call(
+            lambda: to_json(self._client(client).wait(request=request, retry=None, timeout=WAIT_TIMEOUT_S))
+        )
+
+    def done(self, operation: Json, what: str) -> None:
+        """Wait for an operation that must succeed.
+
+        Raises:
+            ApiError: it failed, or takes too long.
+        """
+        failures = from_operation(self.wait(operation, what))
+        if failures:
+            raise ApiError(failures)
+
+    # --- many calls in one request ----------------------------------------------------------------------------
+
+    def path(self, *words: str, project: str = "", **query: str) -> str:
+        """Path of a resource in the project, or in another one, for a call in a batch."""
+        asked = f"?{urlencode(query)}" if query else ""
+        return f"/compute/v1/projects/{project or self.project}/{'/'.join(words)}{asked}"
+
+    def batch(self, calls: Sequence[Call]) -> list[Answer]:
+        """The answers to many calls, in their order, those that failed for the moment repeated.
+
+        Source: https://cloud.google.com/compute/docs/api/how-tos/batch
+
+        Raises:
+            ApiError: the request as a whole failed.
+        """
+        answers: dict[int, Answer] = {}
+        deadline = time.monotonic() + self.timing.retry_s
+        for pause in self.timing.pauses():
+            left = [n for n in range(len(calls)) if n not in answers or answers[n].status in _RETRIED]
+            if not left or (answers and time.monotonic() > deadline):
+                break
+            if answers:
+                time.sleep(pause)
+            for part in _slices(left, CALLS_MAX):
+                found = self._call(lambda part=part: self._post_batch([calls[n] for n in part]))  # type: ignore[misc]
+                answers.update(zip(part, found, strict=True))
+        return [answers[n] for n in range(len(calls))]
+
+    def _post_batch(self, calls: Sequence[Call]) -> list[Answer]:
+        content_type, body = encode(calls)
+        answer = self._session.post(
+            f"{self.endpoint}/batch/compute/v1",
+            data=body,
+            headers={"Content-Type": content_type},
+            timeout=CALL_TIMEOUT_S,
+        )
+        if answer.status_code != 200:
+            raise ApiError(from_http(answer.status_code, _body(answer)))
+        return decode(answer.headers["Content-Type"], answer.content)
+
+    # --- who may do what --------------------------------------------------------------------------------------
+
+    def permitted(self, permissions: Sequence[str]) -> set[str]:
+        """Those of `permissions` that the caller has in the project.
+
+        Source: cloudresourcemanager.projects.testIamPermissions.
+
+        Raises:
+            ApiError: nobody can tell, as where that API is disabled.
+        """
+        base = self.endpoint if is_loopback(self.endpoint) else RESOURCE_MANAGER
+
+        def action() -> set[str]:
+            answer = self._session.post(
+                f"{base}/v1/projects/{self.project}:testIamPermissions",
+                json={"permissions": list(permissions)},
+                timeout=CALL_TIMEOUT_S,
+            )
+            if answer.status_code != 200:
+                raise ApiError(from_http(answer.status_code, _body(answer)))
+            return set(answer.json().get("permissions", ()))
+
+        return self._call(action)
+
+
+def to_json(message: Any) -> Json:
+    """A message of the client as REST's JSON, without fields that are not set."""
+    text = type(message).to_json(
+        message,
+        use_integers_for_enums=False,
+        preserving_proto_field_name=False,
+        always_print_fields_with_no_presence=False,
+        indent=None,
+    )
+    found: Json = json.loads(text)
+    return found
+
+
+def answer_failures(answer: Answer) -> list[Failure]:
+    """What a call in a batch says went wrong; empty where nothing did."""
+    return [] if answer.status < 400 else from_http(answer.status, answer.body)
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Raise what Google's client and its transport raise as ApiError or RefusedError."""
+    import requests
+    from google.api_core.exceptions import GoogleAPICallError
+    from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
+
+    try:
+        yield
+    except GoogleAPICallError as error:
+        raise ApiError(from_http(int(error.code or 0), _body(error.response))) from error
+    except (requests.exceptions.RequestException, TransportError) as error:
+        raise ApiError([Failure(code="UNREACHABLE", message=_plain(error))]) from error
+    except RefreshError as error:
+        raise RefusedError(expired_credentials(_plain(error))) from error
+    except GoogleAuthError as error:
+        raise RefusedError(no_credentials(_plain(error))) from error
+
+
+def _body(answer: Any) -> Mapping[str, Any] | None:
+    try:
+        found = answer.json()
+    except (ValueError, AttributeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _plain(error: Exception) -> str:
+    cause = error.args[0] if error.args else error
+    return str(getattr(cause, "reason", cause))
+
+
+def _slices(numbers: Sequence[int], size: int) -> Iterable[Sequence[int]]:
+    return (numbers[start : start + size] for start in range(0, len(numbers), size))

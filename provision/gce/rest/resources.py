@@ -1,0 +1,131 @@
+"""What Compute Engine tells of its instances, in the words of provisioning; pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from provision.gce.catalog.prices import price
+from provision.gce.rest.requests import stem
+from provision.model import CloudSpec, Instance, InstanceState
+from provision.names import index_of
+
+Json = dict[str, Any]
+
+_STATES = {
+    "PROVISIONING": InstanceState.STARTING,
+    "STAGING": InstanceState.STARTING,
+    "RUNNING": InstanceState.RUNNING,
+    "REPAIRING": InstanceState.STARTING,
+    "PENDING_STOP": InstanceState.STOPPING,
+    "STOPPING": InstanceState.STOPPING,
+}
+GUEST_ATTRIBUTE = "Guest Attribute"
+HOST_KEY = "ssh-ed25519"
+
+
+def last(url: str) -> str:
+    """The last part of a URL or path: the resource's name."""
+    return url.rsplit("/", 1)[-1]
+
+
+def zone_of(resource: Mapping[str, Any]) -> str:
+    """Name of the zone that a resource is in."""
+    return last(str(resource.get("zone", "")))
+
+
+def seconds(text: str) -> float:
+    """Seconds since the epoch of a time in RFC 3339, as the API writes it; 0 where there is none."""
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
+    except ValueError:
+        return 0.0
+
+
+def owned(resources: Iterable[Json], owner: str) -> list[Json]:
+    """Those of `resources` that this owner made."""
+    return [one for one in resources if one.get("labels", {}).get("fleet-owner") == owner]
+
+
+def our_name(resource: Mapping[str, Any]) -> str:
+    """Name of an instance within its fleet, ``worker-0``; all of its own where it is none of ours."""
+    labels = resource.get("labels", {})
+    base = stem(str(labels.get("fleet", "")), str(labels.get("fleet-owner", "")))
+    return str(resource.get("name", "")).removeprefix(f"{base}-")
+
+
+def zones_tried(operation: Mapping[str, Any]) -> frozenset[str]:
+    """Return the zones in which a bulkInsert reports to have tried to make instances.
+
+    Source: ``instancesBulkInsertOperationMetadata`` of Operation in the discovery document of the Compute Engine API.
+    """
+    found = operation.get("instancesBulkInsertOperationMetadata", {}).get("perLocationStatus", {})
+    return frozenset(last(str(location)) for location in found)
+
+
+def cloud_of(resource: Mapping[str, Any]) -> CloudSpec:
+    """What an instance is, as far as its price asks."""
+    gpus: Sequence[Json] = resource.get("guestAccelerators") or ({},)
+    return CloudSpec(
+        machine_type=last(str(resource.get("machineType", ""))),
+        gpu=last(str(gpus[0].get("acceleratorType", ""))),
+        gpus=int(gpus[0].get("acceleratorCount", 0)),
+        spot=resource.get("scheduling", {}).get("provisioningModel") == "SPOT",
+    )
+
+
+def instance(resource: Mapping[str, Any]) -> Instance:
+    """An instance of the API as one of ours."""
+    zone = zone_of(resource)
+    scheduling = resource.get("resourceStatus", {}).get("scheduling", {})
+    return Instance(
+        name=our_name(resource),
+        fleet=str(resource.get("labels", {}).get("fleet", "")),
+        id=str(resource.get("id", "")),
+        state=_STATES.get(str(resource.get("status", "")), InstanceState.STOPPED),
+        zone=zone,
+        price_usd_h=price(cloud_of(resource), zone) or 0.0,
+        created_at=seconds(str(resource.get("creationTimestamp", ""))),
+        delete_at=seconds(str(scheduling.get("terminationTimestamp", ""))),
+    )
+
+
+def in_order(instances: Iterable[Instance]) -> list[Instance]:
+    """By fleet and index; one whose name has no index comes last."""
+
+    def place(one: Instance) -> tuple[str, int, str]:
+        try:
+            return (one.fleet, index_of(one.name), one.id)
+        except ValueError:
+            return (one.fleet, 1 << 30, one.name)
+
+    return sorted(instances, key=place)
+
+
+def addresses(resource: Mapping[str, Any]) -> tuple[str, str]:
+    """Internal and external address of an instance; empty where it has none."""
+    card = (resource.get("networkInterfaces") or [{}])[0]
+    outside = [config.get("natIP", "") for config in card.get("accessConfigs", ())]
+    return str(card.get("networkIP", "")), str(next(filter(None, outside), ""))
+
+
+def host_key(answer: Mapping[str, Any]) -> str:
+    """The host key among guest attributes of the name space ``hostkeys``, as OpenSSH writes it; empty: none yet.
+
+    The guest agent of Google's images puts it there: https://cloud.google.com/compute/docs/metadata/manage-guest-attributes
+    """
+    for item in answer.get("queryValue", {}).get("items", ()):
+        words = str(item.get("value", "")).split()
+        if item.get("key") == HOST_KEY and words and _is_base64(words[0]):
+            return f"{HOST_KEY} {words[0]}"
+    return ""
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        return base64.b64decode(text, validate=True)[4:].startswith(HOST_KEY.encode())
+    except (ValueError, binascii.Error):
+        return False

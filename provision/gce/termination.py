@@ -1,0 +1,54 @@
+"""What became of instances that are gone or stopped, from Compute Engine's own operations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from provision.gce.account import Account
+from provision.gce.rest.api import Json
+from provision.gce.rest.requests import instance_name
+from provision.gce.rest.resources import last, our_name, seconds
+
+PREEMPTED = "compute.instances.preempted"
+_ENDS = (PREEMPTED, "delete", "stop")
+_SYSTEM = "system"
+
+
+def fates(account: Account, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
+    """Why the instances `names` of a fleet are gone or stopped, each as a clause; those of which it is known.
+
+    Raises:
+        ApiError: a call failed.
+    """
+    there = {our_name(one): one for one in account.resources(fleet)}
+    lost = [name for name in names if name not in there or there[name].get("status") != "RUNNING"]
+    if not lost:
+        return {}
+    ends = [one for kind in _ENDS for one in account.api.operations(f'operationType="{kind}"')]
+    found = {}
+    for name in lost:
+        own = instance_name(fleet, account.owner, name)
+        mine = [one for one in ends if last(one.get("targetLink", "")) == own]
+        if mine:
+            found[name] = clause(max(mine, key=_at))
+        elif name in there:
+            found[name] = f"is {there[name].get('status', 'unknown').lower()}"
+    return found
+
+
+def _at(operation: Json) -> float:
+    return seconds(operation.get("insertTime") or operation.get("startTime") or "")
+
+
+def clause(operation: Json) -> str:
+    """What an operation did to its instance: ``was preempted at 12:03:10``."""
+    at = time.strftime("%H:%M:%S", time.localtime(_at(operation)))
+    user = operation.get("user", "")
+    kind = operation.get("operationType", "")
+    if kind == PREEMPTED:
+        return f"was preempted at {at}"
+    verb = "deleted" if kind == "delete" else "stopped"
+    if user == _SYSTEM:
+        return f"was {verb} by Compute Engine at {at}"
+    return f"was {verb} at {at}" + (f" by {user}" if user else "")

@@ -1,0 +1,9 @@
+"""Hosts that exist already: inventories, and the fleet's hosts written down for other programs."""
+
+from provision.inventory.ansible.entries import Entry
+from provision.inventory.errors import InventoryError, Place
+from provision.inventory.export import Form, export
+from provision.inventory.reader import Inventory, read_inventory
+from provision.ssh_config.options import SshArgs
+
+__all__ = ["Entry", "Form", "Inventory", "InventoryError", "Place", "SshArgs", "export", "read_inventory"]

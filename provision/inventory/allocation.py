@@ -1,0 +1,90 @@
+"""The allocation of a batch system as an inventory: its nodes are the hosts, in their order.
+
+In place of a file's path it is called ``slurm:12`` or ``pbs:12.server``, after its job, so that a fleet is not taken
+for one of another allocation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from provision.inventory.errors import InventoryError
+from provision.inventory.nodelist import Node
+from provision.inventory.pbs import parse_nodefile
+from provision.inventory.plain import read_plain
+from provision.inventory.reader import Inventory
+from provision.inventory.slurm import nodes_of
+from provision.provider import ProviderError
+
+_JOBS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID"}
+_CALLED = {"slurm": "Slurm", "pbs": "PBS"}
+_ENTER = {
+    "slurm": "run salloc -N 2, then fleet up --provider slurm, or both in a script for sbatch",
+    "pbs": "run qsub -I -l select=2, then fleet up --provider pbs, or both in a script for qsub",
+}
+
+BATCH_SYSTEMS = tuple(_JOBS)
+"""Names of their providers."""
+
+
+def here(batch: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The allocation of a batch system in which this program runs, as the inventory that it is.
+
+    Raises:
+        ProviderError: it runs in none.
+    """
+    job = environ.get(_JOBS[batch], "")
+    if not job:
+        raise ProviderError(
+            "usage",
+            f"This is not inside an allocation of {_CALLED[batch]}",
+            cause=f"{_JOBS[batch]} is not set",
+            hint=_ENTER[batch],
+        )
+    return f"{batch}:{job}"
+
+
+def is_allocation(inventory: str) -> bool:
+    """Whether an inventory is the allocation of a batch system; paths of files are absolute."""
+    return inventory.partition(":")[0] in _JOBS
+
+
+def read_allocation(inventory: str, environ: Mapping[str, str] = os.environ) -> Inventory:
+    """The nodes of an allocation, each counted once.
+
+    Args:
+        inventory: From `here`.
+        environ: Of this program, which must run in it.
+
+    Raises:
+        ProviderError: it does not, or what the batch system says cannot be read.
+    """
+    batch, _, job = inventory.partition(":")
+    if here(batch, environ) != inventory:
+        raise ProviderError(
+            "usage",
+            f"This is not inside job {job} of {_CALLED[batch]}, whose nodes are wanted",
+            cause=f"it is inside job {environ[_JOBS[batch]]}",
+            hint="delete the fleet and start it again here, or give another name: --fleet NAME",
+            next_step="fleet down",
+        )
+    path, nodes = _slurm(environ) if batch == "slurm" else _pbs(environ)
+    return Inventory(path, "plain", read_plain("\n".join(node.name for node in nodes), path))
+
+
+def _slurm(environ: Mapping[str, str]) -> tuple[Path, tuple[Node, ...]]:
+    return Path("/$SLURM_JOB_NODELIST"), nodes_of(environ.get("SLURM_JOB_NODELIST", ""))
+
+
+def _pbs(environ: Mapping[str, str]) -> tuple[Path, tuple[Node, ...]]:
+    path = Path(environ.get("PBS_NODEFILE", ""))
+    try:
+        return path, parse_nodefile(path.read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InventoryError(
+            f"The node file of PBS cannot be read: {path}" if path.name else "PBS_NODEFILE is not set",
+            cause=error.strerror or "" if isinstance(error, OSError) else "it is no text",
+            hint="use it where PBS starts the job's script: on the first of its nodes",
+        ) from error

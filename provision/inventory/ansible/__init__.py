@@ -1,0 +1,1 @@
+"""Ansible's inventory formats: INI, YAML, ranges, groups, and variables."""

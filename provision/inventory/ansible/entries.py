@@ -1,0 +1,327 @@
+"""A host as the inventory says it, from its variables.
+
+Variables that decide how a host is reached are honoured or refused; those of Ansible that only tune how it works are
+left out, and any other is the user's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from provision.inventory.ansible.groups import Settings
+from provision.inventory.ansible.ranges import is_host_name
+from provision.inventory.ansible.yaml_text import VAULT
+from provision.inventory.errors import InventoryError, Place
+from provision.ssh_config.options import SshArgs, SshOptions, quoted_path, ssh_path
+
+_SSH = ("ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh", "ansible.builtin.paramiko_ssh")
+_PASSWORDS = frozenset(
+    {
+        "ansible_password",
+        "ansible_ssh_pass",
+        "ansible_ssh_password",
+        "ansible_private_key_passphrase",
+        "ansible_ssh_private_key",
+        "ansible_ssh_private_key_passphrase",
+    }
+)
+_HONOURED = frozenset(
+    {
+        "ansible_ssh_args",
+        "ansible_ssh_common_args",
+        "ansible_ssh_extra_args",
+        "ansible_ssh_host",
+        "ansible_ssh_host_key_checking",
+        "ansible_ssh_port",
+        "ansible_ssh_private_key_file",
+        "ansible_ssh_user",
+    }
+)
+_TUNING = frozenset(
+    {
+        "ansible_ssh_control_path",
+        "ansible_ssh_control_path_dir",
+        "ansible_ssh_pipelining",
+        "ansible_ssh_reconnection_retries",
+        "ansible_ssh_retries",
+        "ansible_ssh_timeout",
+        "ansible_ssh_transfer_method",
+        "ansible_ssh_use_tty",
+        "ansible_ssh_verbosity",
+    }
+)
+_DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
+_USER = re.compile(r"[\w][\w.@+\\$-]*")
+_TRUE = ("true", "yes", "on", "y", "t", "1")
+_FALSE = ("false", "no", "off", "n", "f", "0")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A host as the inventory says it.
+
+    Attributes:
+        name: Its name in the inventory.
+        address: What SSH connects to: an address, or a name that DNS or the user's SSH configuration knows.
+        port: TCP port of SSH; 0: nothing is said.
+        user: Login name; empty: nothing is said.
+        key_file: Private key, as written: it may begin with ``~``, and is relative to where the user stands; empty:
+            nothing is said.
+        ssh_args: Other options for ssh.
+        python: Interpreter for the user's script; empty: found on the host.
+        groups: Groups that contain it, directly or not, by name; without ``all``.
+        variables: All its variables, of which those that fleet does not know are the user's own. Templates are text,
+            and a sealed value is a mapping with the key ``__ansible_vault``.
+    """
+
+    name: str
+    address: str
+    port: int = 0
+    user: str = ""
+    key_file: str = ""
+    ssh_args: SshArgs = dataclasses.field(default_factory=SshArgs)
+    python: str = ""
+    groups: tuple[str, ...] = ()
+    variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def options(self) -> tuple[str, ...]:
+        """What the inventory tells ssh, as options of ssh(1); address and ``ssh_args.config`` go elsewhere."""
+        args = self.ssh_args
+        said = [
+            ("Port", str(self.port or "")),
+            ("User", self.user),
+            *(("IdentityFile", quoted_path(key)) for key in (self.key_file, *args.more_keys) if key),
+            *(("CertificateFile", quoted_path(path)) for path in args.certificates),
+            ("IdentityAgent", quoted_path(args.agent) if args.agent else ""),
+            ("IdentitiesOnly", "yes" if args.identities_only else ""),
+            ("ProxyJump", args.proxy_jump),
+            ("ProxyCommand", "none" if args.no_proxy else args.proxy_command),
+            ("StrictHostKeyChecking", args.host_key_checking),
+            ("UserKnownHostsFile", quoted_path(args.known_hosts) if args.known_hosts else ""),
+            ("HostKeyAlias", args.key_alias),
+        ]
+        return tuple(word for name, value in said if value for word in ("-o", f"{name}={value}"))
+
+
+def entry(name: str, settings: Settings, groups: tuple[str, ...]) -> Entry:
+    """The host `name` with these variables.
+
+    Raises:
+        InventoryError: a variable cannot be honoured, or is malformed.
+    """
+    reading = _Reading(name, settings)
+    reading.refuse()
+    options = reading.options()
+    address, place = reading.text("ansible_host", "ansible_ssh_host")
+    if address and not is_host_name(address):
+        hint = f"write ansible_user={address.partition('@')[0]} beside it" if "@" in address else ""
+        raise InventoryError(f"{address!r} cannot be the address of the host {name!r}", place=place, hint=hint)
+    return Entry(
+        name=name,
+        address=address or name,
+        port=int(options.values.get("port", "0")),
+        user=options.values.get("user", ""),
+        key_file=options.keys[0] if options.keys else "",
+        ssh_args=options.args(),
+        python=reading.python(),
+        groups=groups,
+        variables={variable: setting.value for variable, setting in settings.items()},
+    )
+
+
+class _Reading:
+    """Reads the variables of one host."""
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self._name = name
+        self._settings = settings
+
+    def place(self, *variables: str) -> Place | None:
+        """Where the first of `variables` that is set was set."""
+        return next((self._settings[one].place for one in variables if one in self._settings), None)
+
+    def text(self, *variables: str) -> tuple[str, Place | None]:
+        """The value of a variable that has several names, and where it was set; empty where it is not.
+
+        Raises:
+            InventoryError: it is no text, or two of its names have different values.
+        """
+        found: dict[str, str] = {}
+        for variable in variables:
+            value = self._text(variable)
+            if value:
+                found[variable] = value
+        if len(set(found.values())) > 1:
+            said = " and ".join(
+                f"{variable}={value} ({self._settings[variable].place})" for variable, value in found.items()
+            )
+            raise InventoryError(
+                f"the host {self._name!r} has {said}, which mean the same",
+                place=self.place(*found),
+                hint=f"keep {next(iter(found))}",
+            )
+        return next(iter(found.values()), ""), self.place(*found)
+
+    def options(self) -> SshOptions:
+        """What ssh would be told, in the order in which Ansible tells it.
+
+        Raises:
+            InventoryError: some of it cannot be honoured.
+        """
+        options = SshOptions()
+        self._read(options, "ansible_ssh_args")
+        checking, _ = self.text("ansible_ssh_host_key_checking", "ansible_host_key_checking")
+        if checking and self._flag("ansible_ssh_host_key_checking", checking) is False:
+            options.give("stricthostkeychecking", "no")
+        self._give_port(options)
+        key, place = self.text("ansible_private_key_file", "ansible_ssh_private_key_file")
+        if key:
+            try:
+                options.keys.append(ssh_path(key))
+            except ValueError as error:
+                raise InventoryError(str(error), place=place) from None
+        user, place = self.text("ansible_user", "ansible_ssh_user")
+        if user:
+            options.values.setdefault("user", user)
+        self._read(options, "ansible_ssh_common_args")
+        self._read(options, "ansible_ssh_extra_args")
+        self._check(options)
+        return options
+
+    def python(self) -> str:
+        """The interpreter for the user's script; empty: found on the host.
+
+        Raises:
+            InventoryError: it is a command, not a path.
+        """
+        python, place = self.text("ansible_python_interpreter")
+        words = python.split()
+        if len(words) > 1 and (not python.startswith(("/", "~")) or words[0].endswith("/env")):
+            raise InventoryError(
+                f"ansible_python_interpreter of the host {self._name!r} is more than one word",
+                place=place,
+                hint="write the path of the interpreter, as /usr/bin/python3",
+            )
+        return "" if python in _DISCOVERED else python
+
+    def refuse(self) -> None:
+        """Raise InventoryError for the first variable that cannot be honoured."""
+        connection, place = self.text("ansible_connection")
+        if connection and connection not in _SSH:
+            step = "leave the host out, with --limit '!" + self._name + "'"
+            if connection in ("local", "ansible.builtin.local"):
+                step = "for workers on this computer: fleet up --provider local"
+            raise InventoryError(
+                f"the host {self._name!r} has ansible_connection={connection}, and fleet reaches hosts by SSH alone",
+                place=place,
+                hint=step,
+            )
+        shell, place = self.text("ansible_shell_type")
+        if shell not in ("", "sh"):
+            raise InventoryError(
+                f"the host {self._name!r} has ansible_shell_type={shell}, and fleet needs a POSIX shell there",
+                place=place,
+            )
+        for variable, setting in self._settings.items():
+            if setting.value not in (None, ""):
+                self._refuse(variable, setting.place)
+        self._refuse_become()
+
+    def _refuse(self, variable: str, place: Place) -> None:
+        if variable in _PASSWORDS:
+            raise InventoryError(
+                f"the host {self._name!r} has {variable}, and fleet logs in with key files and the SSH agent alone",
+                place=place,
+                hint=f"install a key once, ssh-copy-id {self._name}, and take {variable} out",
+            )
+        if variable.startswith(("ansible_ssh_", "ansible_paramiko_")) and variable not in _HONOURED | _TUNING:
+            raise InventoryError(f"{variable} of the host {self._name!r} cannot be honoured", place=place)
+
+    def _refuse_become(self) -> None:
+        """Tasks run as the user who logs in: to become root is not needed, to become somebody else not possible."""
+        become, _ = self.text("ansible_become")
+        user, place = self.text("ansible_become_user")
+        if become and self._flag("ansible_become", become) and user not in ("", "root"):
+            login, _ = self.text("ansible_user", "ansible_ssh_user")
+            if user != login:
+                raise InventoryError(
+                    f"tasks on the host {self._name!r} are to run as {user} (ansible_become_user), "
+                    "and fleet runs them as the user who logs in",
+                    place=place,
+                    hint=f"log in as {user}: ansible_user={user}",
+                )
+
+    def _read(self, options: SshOptions, variable: str) -> None:
+        text, place = self.text(variable)
+        try:
+            options.read(text)
+        except ValueError as error:
+            raise InventoryError(
+                f"{variable} of the host {self._name!r}: {error}",
+                place=place,
+                hint="take it out, or set it in ~/.ssh/config for this host",
+            ) from None
+
+    def _give_port(self, options: SshOptions) -> None:
+        port, place = self.text("ansible_port", "ansible_ssh_port")
+        if port:
+            options.values.setdefault("port", port)
+            _number(port, self._name, place)
+
+    def _check(self, options: SshOptions) -> None:
+        """Raise InventoryError where port or user cannot be one."""
+        place = self.place("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
+        if "port" in options.values:
+            _number(options.values["port"], self._name, self.place("ansible_port", "ansible_ssh_port") or place)
+        user = options.values.get("user", "")
+        if user and not _USER.fullmatch(user):
+            raise InventoryError(
+                f"{user!r} cannot be the login name on the host {self._name!r}",
+                place=self.place("ansible_user", "ansible_ssh_user") or place,
+            )
+
+    def _flag(self, variable: str, text: str) -> bool:
+        if text.lower() in _TRUE:
+            return True
+        if text.lower() in _FALSE:
+            return False
+        raise InventoryError(f"{variable}={text} is neither yes nor no", place=self.place(variable))
+
+    def _text(self, variable: str) -> str:
+        """The value of one variable, as text; empty where it is not set.
+
+        Raises:
+            InventoryError: it is a template, sealed, or no text.
+        """
+        setting = self._settings.get(variable)
+        if setting is None or setting.value is None:
+            return ""
+        value, owner = setting.value, f"{variable} of the host {self._name!r}"
+        if isinstance(value, dict) and VAULT in value:
+            raise InventoryError(
+                f"{owner} is sealed by ansible-vault, and only Ansible can open it", place=setting.place
+            )
+        if isinstance(value, str) and ("{{" in value or "{%" in value):
+            raise InventoryError(
+                f"{owner} is a template, {value}, which only Ansible can fill in",
+                place=setting.place,
+                hint="write the value itself",
+            )
+        if not isinstance(value, (str, int)):
+            raise InventoryError(
+                f"{owner} is read as {value!r}, which is neither text nor a whole number",
+                place=setting.place,
+                hint="put quotes around it, in INI two kinds of them: \"'1.10'\"",
+            )
+        return str(value).strip()
+
+
+def _number(text: str, name: str, place: Place | None) -> None:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
+        raise InventoryError(
+            f"{text!r} cannot be the SSH port of the host {name!r}: ports are numbers from 1 to 65535", place=place
+        )

@@ -1,0 +1,204 @@
+"""What an inventory says before variables are put together: hosts, groups, and who contains whom.
+
+Every inventory has two groups besides its own: ``all`` contains every group that no other one contains, and
+``ungrouped`` the hosts that no other group has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from provision.inventory.ansible.ranges import HOSTS_MAX
+from provision.inventory.errors import InventoryError, Place
+
+CONNECTION = frozenset(
+    {
+        "ansible_connection",
+        "ansible_host",
+        "ansible_port",
+        "ansible_private_key_file",
+        "ansible_python_interpreter",
+        "ansible_ssh_args",
+        "ansible_ssh_common_args",
+        "ansible_ssh_extra_args",
+        "ansible_ssh_host",
+        "ansible_ssh_port",
+        "ansible_ssh_private_key_file",
+        "ansible_ssh_user",
+        "ansible_user",
+    }
+)
+"""Variables that decide how a host is reached: said twice in one place, they must say the same."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The value of a variable, and where it was set."""
+
+    value: Any
+    place: Place
+
+
+Settings = dict[str, Setting]
+
+
+@dataclass
+class Group:
+    """A group as the file says it.
+
+    Attributes:
+        name: Its name.
+        place: Where it was first named.
+        hosts: Hosts named in it directly, as keys in their order.
+        children: Groups named in it directly, as keys in their order.
+        settings: Its variables.
+        priority: Decides between groups of equal depth, the higher one last.
+    """
+
+    name: str
+    place: Place
+    hosts: dict[str, None] = field(default_factory=dict)
+    children: dict[str, None] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
+    priority: int = 1
+
+
+class Groups:
+    """The hosts and groups of one inventory, in the order of the file.
+
+    Args:
+        place: The file.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.hosts: dict[str, Settings] = {}
+        self.places: dict[str, Place] = {}
+        self.groups: dict[str, Group] = {name: Group(name, place) for name in ("all", "ungrouped")}
+        self.groups["all"].children["ungrouped"] = None
+
+    def group(self, name: str, place: Place) -> Group:
+        """The group `name`, made where it is new."""
+        return self.groups.setdefault(name, Group(name, place))
+
+    def add_host(self, name: str, group: str, place: Place) -> None:
+        """Put the host `name` into `group`, which exists.
+
+        Raises:
+            InventoryError: these are too many hosts.
+        """
+        if name not in self.hosts and len(self.hosts) == HOSTS_MAX:
+            raise InventoryError(f"these are more than {HOSTS_MAX} hosts", place=place)
+        self.hosts.setdefault(name, {})
+        self.places.setdefault(name, place)
+        self.groups[group].hosts[name] = None
+
+    def add_child(self, parent: str, child: str, place: Place) -> None:
+        """Put the group `child` into the group `parent`; both exist.
+
+        Raises:
+            InventoryError: `child` contains `parent`, or is one of the two groups that no other contains.
+        """
+        if child in ("all", "ungrouped") and (parent, child) != ("all", "ungrouped"):
+            raise InventoryError(
+                f"the group {child!r} cannot be in the group {parent!r}",
+                place=place,
+                cause="It is made of what other groups leave",
+                hint="name a group of your own instead",
+            )
+        if parent in self.descendants(child):
+            sentence = (
+                f"the group {child!r} contains itself"
+                if parent == child
+                else f"the groups {parent!r} and {child!r} contain each other"
+            )
+            raise InventoryError(sentence, place=place, hint="take one of them out of the other's children")
+        self.groups[parent].children[child] = None
+
+    def set_host(self, name: str, variable: str, setting: Setting) -> None:
+        """Set a variable of a host.
+
+        Raises:
+            InventoryError: it decides how the host is reached, and was set to something else before.
+        """
+        self._set(self.hosts[name], f"the host {name!r}", variable, setting)
+
+    def set_group(self, name: str, variable: str, setting: Setting) -> None:
+        """Set a variable of a group.
+
+        Raises:
+            InventoryError: it decides how hosts are reached, and was set to something else before.
+        """
+        group = self.groups[name]
+        if variable != "ansible_group_priority":
+            self._set(group.settings, f"the group {name!r}", variable, setting)
+            return
+        try:
+            group.priority = int(setting.value)
+        except (TypeError, ValueError):
+            raise InventoryError(
+                f"ansible_group_priority of the group {name!r} is no whole number", place=setting.place
+            ) from None
+
+    def close(self) -> None:
+        """Give groups without a parent to ``all``, and hosts without a group to ``ungrouped``."""
+        contained = {child for group in self.groups.values() for child in group.children}
+        for group in self.groups.values():
+            if group.name != "all" and group.name not in contained:
+                self.groups["all"].children[group.name] = None
+        ungrouped = self.groups["ungrouped"].hosts
+        grouped = {
+            host for name, group in self.groups.items() if name not in ("all", "ungrouped") for host in group.hosts
+        }
+        for host in self.hosts:
+            if host in grouped:
+                ungrouped.pop(host, None)
+            else:
+                ungrouped[host] = None
+
+    def descendants(self, name: str) -> list[str]:
+        """The group `name` and all groups in it: those named directly in it first, then those in these, and so on."""
+        found = {name: None}
+        level = [name]
+        while level:
+            inner = [child for parent in level for child in self.groups[parent].children]
+            level = [child for child in dict.fromkeys(inner) if child not in found]
+            found.update(dict.fromkeys(level))
+        return list(found)
+
+    def members(self, name: str) -> list[str]:
+        """The hosts of the group `name` and of all groups in it, in their order."""
+        return list(dict.fromkeys(host for group in self.descendants(name) for host in self.groups[group].hosts))
+
+    def by_precedence(self) -> Iterator[Group]:
+        """All groups in the order in which their variables apply: a later one overrides an earlier one.
+
+        The deeper a group lies in others, the later; at equal depth ``ansible_group_priority`` decides, then the
+        name.
+        """
+        depths = dict.fromkeys(self.groups, 0)
+        waiting = dict.fromkeys(self.groups, 0)
+        for group in self.groups.values():
+            for child in group.children:
+                waiting[child] += 1
+        ready = [name for name, count in waiting.items() if not count]
+        while ready:
+            name = ready.pop()
+            for child in self.groups[name].children:
+                depths[child] = max(depths[child], depths[name] + 1)
+                waiting[child] -= 1
+                if not waiting[child]:
+                    ready.append(child)
+        yield from sorted(self.groups.values(), key=lambda one: (depths[one.name], one.priority, one.name))
+
+    def _set(self, settings: Settings, owner: str, variable: str, setting: Setting) -> None:
+        before = settings.get(variable)
+        if before and variable in CONNECTION and str(before.value) != str(setting.value):
+            raise InventoryError(
+                f"{owner} has {variable}={setting.value} here and {variable}={before.value} at {before.place}",
+                place=setting.place,
+                cause="Which of them counts decides how a host is reached",
+                hint="take one of them out",
+            )
+        settings[variable] = setting

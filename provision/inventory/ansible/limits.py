@@ -1,0 +1,133 @@
+"""Which hosts of an inventory a limit names.
+
+Patterns are separated by commas or colons: a group, a host, a wildcard, ``~`` and a regular expression; ``group[0]``,
+``group[-1]`` and ``group[0:2]`` are hosts by their position, both ends included. ``&`` keeps what a pattern names,
+``!`` takes it away, wherever they stand.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import ipaddress
+import re
+
+from provision.inventory.ansible.groups import Groups
+from provision.inventory.errors import InventoryError
+
+_SEPARATOR = re.compile(r"[:\s](?![^\[]*\])")
+_POSITION = re.compile(r"(.+)\[(?:(-?\d+)|(\d+)[:-](\d*))\]", re.ASCII)
+
+
+def select(groups: Groups, limit: str) -> list[str]:
+    """The hosts that `limit` names, in the order of the inventory; all of them where it is empty.
+
+    Raises:
+        InventoryError: a pattern is malformed or names nothing, or no host is left.
+    """
+    patterns = split(limit)
+    plain = [pattern for pattern in patterns if pattern[0] not in "&!"]
+    chosen: set[str] = set()
+    for pattern in plain or ["all"]:
+        chosen |= set(_named(groups, pattern))
+    for pattern in patterns:
+        if pattern[0] == "&":
+            chosen &= set(_named(groups, pattern[1:]))
+    for pattern in patterns:
+        if pattern[0] == "!":
+            chosen -= set(_named(groups, pattern[1:]))
+    if not chosen:
+        raise _nothing(groups, patterns)
+    return [host for host in groups.members("all") if host in chosen]
+
+
+def split(limit: str) -> list[str]:
+    """The patterns of a limit, none of them empty.
+
+    Raises:
+        InventoryError: one is malformed.
+    """
+    words: list[str] = []
+    for word in limit.split(","):
+        stripped = word.strip()
+        words += [stripped] if _is_address(stripped.lstrip("&!")) else _SEPARATOR.split(stripped)
+    patterns = [word for word in words if word]
+    for pattern in patterns:
+        if pattern.startswith("@"):
+            raise InventoryError(
+                f"The limit {pattern!r} asks for a file of names, which is not read",
+                hint="name hosts and groups, with commas between",
+            )
+        if pattern in ("&", "!", "~", "&~", "!~"):
+            raise InventoryError(f"In the limit {limit!r}, a {pattern!r} stands without a name behind it")
+    return patterns
+
+
+def _named(groups: Groups, pattern: str) -> list[str]:
+    """The hosts that one pattern names, as often as it does."""
+    found = None if pattern.startswith("~") else _POSITION.fullmatch(pattern)
+    if found is None:
+        return _matching(groups, pattern)
+    hosts = _matching(groups, found[1])
+    if found[2] is None:
+        chosen = hosts[int(found[3]) : int(found[4]) + 1 if found[4] else None]
+    else:
+        index = int(found[2])
+        chosen = hosts[index:][:1] if -len(hosts) <= index < len(hosts) else []
+    if not chosen:
+        raise InventoryError(
+            f"The limit {pattern!r} names no host: {found[1]!r} has {len(hosts)} of them, counted from 0"
+        )
+    return chosen
+
+
+def _matching(groups: Groups, pattern: str) -> list[str]:
+    expression = _expression(pattern)
+    named = [name for name in groups.groups if expression.match(name)]
+    hosts = [host for name in named for host in groups.members(name)]
+    if pattern.startswith("~") or any(sign in pattern for sign in ".?*["):
+        hosts += [host for host in groups.hosts if expression.match(host)]
+    elif not named:
+        hosts = [host for host in groups.hosts if expression.match(host)]
+    if not named and not hosts:
+        raise _unknown(groups, pattern)
+    return hosts
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    expression = pattern[1:] if pattern.startswith("~") else fnmatch.translate(pattern)
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        raise InventoryError(f"The limit {pattern!r} is no regular expression: {error}") from None
+
+
+def _unknown(groups: Groups, pattern: str) -> InventoryError:
+    if pattern in ("localhost", "127.0.0.1", "::1"):
+        return InventoryError(
+            f"The limit {pattern!r} is not in the inventory",
+            cause="This computer is only there where the inventory names it",
+            hint="for workers on this computer: --provider local",
+        )
+    known = [*groups.groups, *groups.hosts]
+    close = difflib.get_close_matches(pattern, known[:1000], n=1)
+    return InventoryError(
+        f"The limit {pattern!r} names neither a group nor a host of the inventory",
+        hint=f"did you mean {close[0]!r}?" if close else "",
+    )
+
+
+def _nothing(groups: Groups, patterns: list[str]) -> InventoryError:
+    if not patterns:
+        return InventoryError("The inventory names no host")
+    if len(patterns) == 1 and patterns[0] in groups.groups:
+        return InventoryError(f"The group {patterns[0]!r} has no hosts")
+    return InventoryError(f"No host is left by the limit {':'.join(patterns)!r}")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""YAML as plain values, with the line of every key; what YAML leaves open is refused.
+
+A key that stands twice in one mapping is an error, and so are tags that would make anything but plain values. Of
+Ansible's own, ``!unsafe`` is text, and ``!vault`` stays the sealed value that it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from provision.inventory.errors import InventoryError, Place
+
+if TYPE_CHECKING:
+    import yaml
+
+VAULT = "__ansible_vault"
+"""The one key of what stands for a sealed value."""
+
+_TAG = "tag:yaml.org,2002:"
+
+
+class Table(dict[Any, Any]):
+    """A mapping of a YAML file.
+
+    Attributes:
+        lines: The line of each key, from 1.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[Any, int] = {}
+
+
+def parse_yaml(text: str, place: Place) -> Any:
+    """The one document of a YAML or JSON file; None where it is empty.
+
+    Args:
+        text: Content of the file.
+        place: The file.
+
+    Raises:
+        InventoryError: it is malformed.
+    """
+    import yaml
+
+    if text.lstrip().startswith(("{", "[")):
+        text = text.replace("\t", " ")  # JSON is indented with tabs at times, which YAML forbids
+    try:
+        loader = _loader()(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 0
+        raise InventoryError(
+            f"this is not usable YAML: {error.problem}",
+            place=Place(place.path, line),
+            cause=error.context or "",
+            hint="indent with spaces, and put quotes around names with special characters",
+        ) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InventoryError(
+            "a character that YAML does not allow stands here", place=Place(place.path, line)
+        ) from None
+    except RecursionError:
+        raise InventoryError("this is nested too deeply, or contains itself", place=place) from None
+
+
+@functools.cache
+def _loader() -> type[yaml.SafeLoader]:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Only plain values."""
+
+    Loader.yaml_constructors = {
+        _TAG + kind: yaml.SafeLoader.yaml_constructors[_TAG + kind]
+        for kind in ("null", "bool", "int", "float", "str")
+    }
+    Loader.yaml_constructors |= {
+        _TAG + "timestamp": _text,
+        "!unsafe": _text,
+        "!vault": _sealed,
+        "!vault-encrypted": _sealed,
+        _TAG + "seq": _list,
+        _TAG + "map": _table,
+        None: yaml.SafeLoader.construct_undefined,
+    }
+    return Loader
+
+
+def _text(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
+def _sealed(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> dict[str, str]:
+    return {VAULT: _text(loader, node)}
+
+
+def _list(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> list[Any]:
+    return list(loader.construct_sequence(node, deep=True))
+
+
+def _table(loader: yaml.SafeLoader, node: yaml.MappingNode) -> Table:
+    _refuse_twice(loader, node)
+    loader.flatten_mapping(node)
+    table = Table()
+    for key_node, value_node in node.value:
+        key = _construct(loader, key_node)
+        table[key] = _construct(loader, value_node)
+        table.lines[key] = key_node.start_mark.line + 1
+    return table
+
+
+def _refuse_twice(loader: yaml.SafeLoader, node: yaml.MappingNode) -> None:
+    """Raise where a mapping has a key twice, or one that cannot be a key."""
+    from yaml.constructor import ConstructorError
+
+    seen: dict[Any, int] = {}
+    for key_node, _ in node.value:
+        key = _construct(loader, key_node)
+        if isinstance(key, (list, dict)):
+            raise ConstructorError(None, None, "only text can stand before a colon", key_node.start_mark)
+        if key in seen and key_node.tag != _TAG + "merge":
+            problem = f"{key!r} stands twice, here and in line {seen[key]}"
+            raise ConstructorError(None, None, problem, key_node.start_mark)
+        seen[key] = key_node.start_mark.line + 1
+
+
+def _construct(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+    from yaml.constructor import ConstructorError
+
+    if node.tag == _TAG + "merge":
+        return "<<"
+    try:
+        return loader.construct_object(node, deep=True)
+    except ValueError:
+        raise ConstructorError(None, None, "this is not the value that it looks like", node.start_mark) from None

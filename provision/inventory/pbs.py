@@ -1,0 +1,40 @@
+"""The node file of PBS: one line for each task that PBS would start, the name of its node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from provision.inventory.nodelist import NODES_MAX, Node, NodelistError, is_node_name
+
+
+def parse_nodefile(text: str, path: Path) -> tuple[Node, ...]:
+    """The nodes of the file that PBS_NODEFILE names, in the order in which they first stand there.
+
+    Args:
+        text: Content of the file.
+        path: The file, for messages.
+
+    Raises:
+        NodelistError: it names no node, or a line is no name of a node.
+    """
+    lines = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
+    slots: Counter[str] = Counter()
+    for number, name in lines:
+        if not name:
+            continue
+        if not is_node_name(name):
+            raise NodelistError(
+                f"{path}:{number}: {name!r} cannot be the name of a node",
+                hint="PBS_NODEFILE must name the file that PBS wrote",
+            )
+        slots[name] += 1
+        if len(slots) > NODES_MAX:
+            raise NodelistError(f"{path}:{number}: these are more than {NODES_MAX} nodes")
+    if not slots:
+        raise NodelistError(
+            f"{path} names no node",
+            cause="PBS writes it when the job starts",
+            hint="run fleet inside a job of PBS",
+        )
+    return tuple(Node(name, count) for name, count in slots.items())

@@ -1,0 +1,63 @@
+"""The plainest inventory: a list of hosts, one a line, ``[user@]host[:port]``.
+
+Ranges and comments are those of the INI form. A host that stands in it twice counts once, as in the list that a batch
+system writes.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from provision.inventory.ansible.groups import Groups, Setting
+from provision.inventory.ansible.ranges import expand_host
+from provision.inventory.errors import InventoryError, Place
+
+_BRACKETED = re.compile(r"\[[^\]]*\].+")
+
+
+def is_plain(text: str) -> bool:
+    """Whether `text` is a plain list: nothing in it sets a variable or begins a section."""
+    return all("=" not in word and (word[0] != "[" or _BRACKETED.fullmatch(word)) for _, word in _hosts(text))
+
+
+def read_plain(text: str, path: Path) -> Groups:
+    """The hosts of a plain list.
+
+    Args:
+        text: Content of the file.
+        path: The file, for messages.
+
+    Raises:
+        InventoryError: it is malformed.
+    """
+    groups = Groups(Place(path))
+    for number, word in _hosts(text):
+        place = Place(path, number)
+        if len(word.split()) > 1 or "," in word:
+            raise InventoryError(
+                f"{word!r} is more than one host",
+                place=place,
+                hint="write one host a line: NAME, NAME:PORT or USER@NAME",
+            )
+        user, at, host = word.rpartition("@")
+        try:
+            names, port = expand_host(host)
+        except ValueError as error:
+            raise InventoryError(str(error), place=place) from None
+        if at and not user:
+            raise InventoryError(f"the user is missing before the @ of {word!r}", place=place)
+        for name in names:
+            groups.add_host(name, "ungrouped", place)
+            if port:
+                groups.set_host(name, "ansible_port", Setting(port, place))
+            if user:
+                groups.set_host(name, "ansible_user", Setting(user, place))
+    groups.close()
+    return groups
+
+
+def _hosts(text: str) -> list[tuple[int, str]]:
+    """Number and content of each line that is neither empty nor a comment, comments taken off."""
+    stripped = [(number, line.partition("#")[0].strip()) for number, line in enumerate(text.split("\n"), 1)]
+    return [(number, word) for number, word in stripped if word and not word.startswith(";")]

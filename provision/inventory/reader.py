@@ -1,0 +1,144 @@
+"""Inventories: which hosts are there, in which order, and how each is reached."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from provision.inventory.ansible.entries import Entry, entry
+from provision.inventory.ansible.files import read_text
+from provision.inventory.ansible.groups import Groups
+from provision.inventory.ansible.ini import read_ini
+from provision.inventory.ansible.limits import select
+from provision.inventory.ansible.variables import Variables
+from provision.inventory.ansible.yaml_form import read_yaml
+from provision.inventory.errors import InventoryError, Place
+from provision.inventory.plain import is_plain, read_plain
+
+Kind = Literal["ini", "yaml", "plain"]
+
+_YAML_SUFFIXES = (".yml", ".yaml", ".json")
+_YAML_START = re.compile(r"""---|\{|["']?[\w.-]+["']?:(\s|$)""")
+
+
+class Inventory:
+    """The hosts of an inventory.
+
+    Names and groups are known at once. What a host's variables say is looked at when the host is asked for, so that
+    one that cannot be honoured disturbs only those who want it.
+
+    Args:
+        path: The file.
+        kind: The form that it has.
+        content: What it says.
+
+    Attributes:
+        names: Names of all hosts; their order is the order of indices.
+        groups: Names of the hosts of each group, in their order.
+    """
+
+    def __init__(self, path: Path, kind: Kind, content: Groups) -> None:
+        self.path = path
+        self.kind: Kind = kind
+        self.names: tuple[str, ...] = tuple(content.members("all"))
+        self.groups: Mapping[str, tuple[str, ...]] = {name: tuple(content.members(name)) for name in content.groups}
+        self._content = content
+        self._variables = Variables(content, path.parent)
+
+    def place(self, name: str) -> Place:
+        """Where the host `name` is first named."""
+        return self._content.places[name]
+
+    @property
+    def hosts(self) -> tuple[Entry, ...]:
+        """All hosts, in their order.
+
+        Raises:
+            InventoryError: there is none, one cannot be reached as it wants to be, or two are the same.
+        """
+        return self.select("")
+
+    def select(self, limit: str) -> tuple[Entry, ...]:
+        """The hosts that a limit names, in the order of the inventory.
+
+        Args:
+            limit: Patterns as Ansible's ``--limit`` has them, ``gpu:!gpu3`` or ``lab[0:3]``; empty: all hosts.
+
+        Raises:
+            InventoryError: it names none, one cannot be reached as it wants to be, or two are the same.
+        """
+        entries = tuple(
+            entry(name, self._variables.of(name), self._variables.groups_of(name))
+            for name in select(self._content, limit)
+        )
+        _refuse_twins(entries, self._content.places)
+        return entries
+
+
+def read_inventory(path: Path) -> Inventory:
+    """Read an inventory: Ansible's INI or YAML form, or a plain list of hosts.
+
+    The form is told by the file's suffix and content. Variables in ``group_vars`` and ``host_vars`` beside it count.
+
+    Raises:
+        InventoryError: it cannot be read, is malformed, or is something that only Ansible can run.
+    """
+    if path.is_dir():
+        raise InventoryError(
+            f"{path} is a folder, and an inventory is one file",
+            hint="write all of it into one, and name that file: --inventory hosts.yml",
+            next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
+        )
+    text = read_text(path)
+    if text.startswith("#!") and os.access(path, os.X_OK):
+        raise InventoryError(
+            f"{path} is a program, and inventories are read, not run",
+            hint="write what it yields, and name that file: --inventory hosts.yml",
+            next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
+        )
+    kind = _kind(text, path)
+    if kind == "yaml":
+        content = read_yaml(text, path)
+    elif kind == "plain":
+        content = read_plain(text, path)
+    else:
+        content = read_ini(text, path)
+    return Inventory(path, kind, content)
+
+
+def _kind(text: str, path: Path) -> Kind:
+    if path.suffix.lower() == ".toml":
+        raise InventoryError(
+            f"{path} is TOML, a form of inventory that is not read",
+            hint="write it in YAML, and name that file: --inventory hosts.yml",
+            next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
+        )
+    if path.suffix.lower() in _YAML_SUFFIXES or (not path.suffix and _looks_like_yaml(text)):
+        return "yaml"
+    return "plain" if is_plain(text) else "ini"
+
+
+def _looks_like_yaml(text: str) -> bool:
+    """Whether the first line that says something begins a mapping."""
+    lines = (line.strip() for line in text.split("\n"))
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    return _YAML_START.match(first) is not None
+
+
+def _refuse_twins(entries: tuple[Entry, ...], places: Mapping[str, Place]) -> None:
+    """Raise where two names lead to one host by the same way."""
+    seen: dict[object, str] = {}
+    for one in entries:
+        way = (one.address, one.port, one.ssh_args.proxy_jump, one.ssh_args.proxy_command)
+        if way in seen:
+            port = f" on port {one.port}" if one.port else ""
+            raise InventoryError(
+                f"the hosts {seen[way]!r} and {one.name!r} are one: both are {one.address}{port}",
+                place=places[one.name],
+                hint="leave one of them out",
+            )
+        seen[way] = one.name

@@ -1,0 +1,168 @@
+"""Slurm's node expressions, ``gpu[01-03,7],login1``, and its counts of tasks, ``2(x3),1``.
+
+What Slurm writes is read as ``scontrol show hostnames`` reads it: the order is that of the expression, numbers padded
+with zeros keep their width, and of several brackets the last one varies fastest, the others from the left. Words
+behind a bracket and steps, ``n[1-9/2]-ib``, are those of other tools for clusters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import product
+
+from provision.inventory.nodelist import NODES_MAX, Node, NodelistError, is_node_name
+from provision.quantities import counted
+
+_RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*(?:/\s*(\d+)\s*)?)?", re.ASCII)
+_BRACKET = re.compile(r"\[([^\[\]]*)\]")
+_COMMA_OR_BRACKET = re.compile(r"\[[^\]]*\]|,")
+_TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
+_DIGITS_MAX = 18
+
+
+def expand_nodelist(expression: str) -> tuple[str, ...]:
+    """The names that an expression of SLURM_JOB_NODELIST stands for, in its order; one named twice counts once.
+
+    Args:
+        expression: ``gpu[01-03,7],login1``; brackets may follow each other, and words may stand between and behind
+            them.
+
+    Raises:
+        NodelistError: it is malformed, or names no node.
+    """
+    if not expression.strip():
+        raise NodelistError(
+            "The list of nodes is empty",
+            cause="Slurm sets SLURM_JOB_NODELIST in the job",
+            hint="run fleet inside an allocation, which salloc or sbatch makes",
+        )
+    names: dict[str, None] = {}
+    for word in _split(expression.strip()):
+        for name in _expand(word.strip(), expression):
+            if not is_node_name(name):
+                raise _malformed(expression, f"{_short(name)} cannot be the name of a node")
+            names[name] = None
+        if len(names) > NODES_MAX:
+            raise _malformed(expression, f"these are more than {NODES_MAX} nodes")
+    return tuple(names)
+
+
+def parse_tasks_per_node(text: str, nodes: int) -> tuple[int, ...]:
+    """The number of tasks on each node, from SLURM_TASKS_PER_NODE: ``2(x3),1`` is two on three nodes, then one.
+
+    Args:
+        text: The value of the variable.
+        nodes: How many nodes there are.
+
+    Raises:
+        NodelistError: it is malformed, or speaks of another number of nodes.
+    """
+    counts: list[int] = []
+    for part in text.split(","):
+        found = _TASKS.fullmatch(part.strip())
+        if found is None or int(found[1]) == 0 or found[2] == "0":
+            raise NodelistError(
+                f"SLURM_TASKS_PER_NODE is {_short(text)}, and {part.strip()!r} in it is no count such as 2 or 2(x3)"
+            )
+        repeat = int(found[2] or "1")
+        if len(counts) + repeat > nodes:
+            raise _other_number(text, nodes)
+        counts += [int(found[1])] * repeat
+    if len(counts) != nodes:
+        raise _other_number(text, nodes)
+    return tuple(counts)
+
+
+def nodes_of(expression: str, tasks_per_node: str = "") -> tuple[Node, ...]:
+    """The nodes of an allocation of Slurm, in their order.
+
+    Args:
+        expression: SLURM_JOB_NODELIST.
+        tasks_per_node: SLURM_TASKS_PER_NODE; empty: one task on each node.
+
+    Raises:
+        NodelistError: one of them is malformed, or they contradict each other.
+    """
+    names = expand_nodelist(expression)
+    if not tasks_per_node:
+        return tuple(Node(name) for name in names)
+    counts = parse_tasks_per_node(tasks_per_node, len(names))
+    return tuple(Node(name, count) for name, count in zip(names, counts, strict=True))
+
+
+def _split(expression: str) -> list[str]:
+    """The parts of an expression between the commas that stand outside brackets."""
+    parts, start = [], 0
+    for found in _COMMA_OR_BRACKET.finditer(expression):
+        if found[0] == ",":
+            parts.append(expression[start : found.start()])
+            start = found.end()
+    return [*parts, expression[start:]]
+
+
+def _expand(word: str, expression: str) -> list[str]:
+    """The names that a part between commas stands for."""
+    if not word:
+        raise _malformed(expression, "a name is missing beside a comma")
+    pieces = _BRACKET.split(word)
+    if any("[" in piece or "]" in piece for piece in pieces):
+        raise _malformed(expression, f"a bracket of {_short(word)} has no partner")
+    words, brackets = pieces[::2], pieces[1::2]
+    choices: list[list[str]] = []
+    count = 1
+    for bracket in brackets:
+        choices.append(_numbers(bracket, expression, NODES_MAX // count))
+        count *= len(choices[-1])
+    return [_joined(words, chosen) for chosen in _in_order(choices)]
+
+
+def _in_order(choices: Sequence[list[str]]) -> list[tuple[str, ...]]:
+    """Every choice of one number for each bracket, in Slurm's order."""
+    *outer, last = choices or [[""]]
+    before = [tuple(reversed(chosen)) for chosen in product(*reversed(outer))]
+    return [(*chosen, number) for chosen in before for number in last]
+
+
+def _joined(words: Sequence[str], numbers: Sequence[str]) -> str:
+    """Words with a number behind each of them but the last."""
+    return "".join(part for pair in zip(words, [*numbers, ""], strict=False) for part in pair)
+
+
+def _numbers(bracket: str, expression: str, limit: int) -> list[str]:
+    """The numbers that the inside of a bracket stands for, no more than `limit`."""
+    numbers: list[str] = []
+    for part in bracket.split(","):
+        found = _RANGE.fullmatch(part)
+        if found is None or any(len(number or "") > _DIGITS_MAX for number in found.groups()):
+            hint = (
+                f"[{part.replace(':', '/')}]" if re.fullmatch(r"[\d-]{,40}:\d{,9}", part) else "[1-9] or [01,07-10]"
+            )
+            raise _malformed(
+                expression, f"{_short(part)} in {_short(f'[{bracket}]')} is no range", f"Ranges are written {hint}"
+            )
+        first, last, step = found[1], found[2] or found[1], int(found[3] or "1")
+        if step == 0 or int(last) < int(first):
+            raise _malformed(expression, f"the range {part.strip()} in {_short(f'[{bracket}]')} is empty")
+        wanted = range(int(first), int(last) + 1, step)
+        if len(numbers) + len(wanted) > limit:
+            raise _malformed(expression, f"these are more than {NODES_MAX} nodes")
+        width = len(first) if first.startswith("0") else 0
+        numbers += [str(number).zfill(width) for number in wanted]
+    return numbers
+
+
+def _malformed(expression: str, why: str, hint: str = "") -> NodelistError:
+    return NodelistError(f"The list of nodes {_short(expression)} cannot be read: {why}", hint=hint)
+
+
+def _other_number(text: str, nodes: int) -> NodelistError:
+    return NodelistError(
+        f"SLURM_TASKS_PER_NODE is {_short(text)}, and SLURM_JOB_NODELIST names {counted(nodes, 'node')}",
+        cause="The two variables speak of different allocations",
+    )
+
+
+def _short(text: str) -> str:
+    """Text for a message, in quotes."""
+    return repr(text if len(text) <= 60 else text[:57] + "…")

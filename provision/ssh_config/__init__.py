@@ -1,0 +1,1 @@
+"""The user's OpenSSH configuration: routes to hosts, options, and known hosts."""

@@ -1,0 +1,83 @@
+"""Host keys from the user's own known_hosts files, as OpenSSH reads them (hashed names included)."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.packages import install_openssh
+from provision.ssh_config.routes import ASK_TIMEOUT_S, WayError
+
+# The first type that is known is pinned; a host shows that one when it is asked for it.
+_PREFERRED = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What known_hosts files say of a host.
+
+    Attributes:
+        keys: Its keys, ``ssh-ed25519 AAAA…``, the one to pin first; empty: it is not known.
+        authority: File that names a certificate authority for it; empty: none does.
+        revoked: Keys that are not to be taken for it, whatever else is said.
+    """
+
+    keys: tuple[str, ...] = ()
+    authority: str = ""
+    revoked: tuple[str, ...] = ()
+
+
+def known_keys(name: str, files: Sequence[str]) -> Known:
+    """What `files` say of `name`; its keys are those of the first file that has any.
+
+    Raises:
+        WayError: ssh-keygen is missing, or does not read a file.
+    """
+    lines = [(file, *found) for file in files if Path(file).is_file() for found in _found(name, file)]
+    revoked = tuple(key for _, marker, key in lines if marker == "@revoked")
+    usable = [
+        (file, key)
+        for file, marker, key in lines
+        if not marker and key not in revoked and key.split()[0] in _PREFERRED
+    ]
+    keys = [key for file, key in usable if file == usable[0][0]]
+    return Known(
+        keys=tuple(sorted(keys, key=lambda key: _PREFERRED.index(key.split()[0]))),
+        authority=next((file for file, marker, _ in lines if marker == "@cert-authority"), ""),
+        revoked=revoked,
+    )
+
+
+def _found(name: str, file: str) -> Iterator[tuple[str, str]]:
+    """Marker and key of each line of `file` that is about `name`."""
+    for line in _printed(name, file).splitlines():
+        words = line.split()
+        if not words or words[0] == "#":
+            continue
+        marker = words.pop(0) if words[0].startswith("@") else ""
+        if len(words) >= 3:
+            yield marker, f"{words[1]} {words[2]}"
+
+
+def _printed(name: str, file: str) -> str:
+    """What ``ssh-keygen -F`` prints."""
+    try:
+        done = subprocess.run(
+            ["ssh-keygen", "-F", name, "-f", file],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=ASK_TIMEOUT_S,
+        )
+    except FileNotFoundError:
+        raise WayError(
+            "ssh-keygen is not installed on this computer",
+            hint="install the OpenSSH client",
+            next_step=install_openssh("client"),
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise WayError(f"ssh-keygen did not read {file} within {ASK_TIMEOUT_S:g} s") from None
+    return done.stdout

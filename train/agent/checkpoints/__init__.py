@@ -1,0 +1,1 @@
+"""Checkpoint directories: complete snapshots, and their replicas on the other hosts."""

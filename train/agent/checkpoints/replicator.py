@@ -1,0 +1,656 @@
+"""The replicator: a process beside the supervisor that keeps the checkpoints of the job on every host.
+
+It watches the checkpoint folder where the chief's task writes, keeps a copy of its newest complete state, gives that
+to the replicators of the other hosts, and makes the checkpoint folder equal to one snapshot before an attempt begins.
+The supervisor orders and is told over a socket, in lines of JSON, and never waits for any of it.
+"""
+
+import collections
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from typing import Any, Callable, Deque, Dict, FrozenSet, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
+
+from train.agent.checkpoints.snapshot import (
+    Keys,
+    Manifest,
+    Observer,
+    Snapshot,
+    State,
+    checkpoint_name,
+    complete_state,
+    known_keys,
+    newer,
+    read_snapshot,
+    unfit,
+)
+from train.agent.checkpoints.store import (
+    ChangedError,
+    FolderEvents,
+    ReplicaError,
+    Shot,
+    Store,
+    TaskWatch,
+    UnfinishedError,
+    folder_identity,
+    list_folder,
+    look_at,
+    refresh,
+    restore,
+    take,
+    wait_for,
+)
+from train.agent.checkpoints.transfer import Bucket, CancelledFetchError, Credentials, Fetch, Giver, Source
+from train.agent.host.loop import READ, WRITE, Loop
+from train.agent.host.ports import listen_for_links
+from train.agent.host.spawn import end_with
+from train.agent.protocol.channel import LineBuffer
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.session import LONGEST_LINE
+
+_NICE = 10
+_AT_ONCE = 1 << 16
+_STACK = 512 << 10  # bytes, of a thread
+_GAP_S = 0.2  # between two looks at the folder
+_IDLE_S = 5.0  # between two looks when nothing is said to have happened
+_POLL_S = 0.5  # … where the kernel does not tell what happens
+_REST_S = 5.0  # after a snapshot that there is no room for
+_LAST_TRIES = 3
+_FOREVER_S = 3600.0
+
+
+class Restored(NamedTuple):
+    """The answer to `Replicator.restore`."""
+
+    snapshot: Optional[Snapshot]
+    error: str = ""  # a sentence; empty: the checkpoint folder is equal to the snapshot
+
+
+class News(NamedTuple):
+    """What the replicator tells; `held` and `port` always hold, the rest is what just happened."""
+
+    held: Optional[Snapshot]  # what this host can give
+    port: int  # where it gives it; 0: nowhere
+    settled: Optional[int] = None  # the attempt whose last look is done
+    fetched: Optional[Snapshot] = (
+        None  # wanted, and done; not `held` where the folder is shared, or where that is newer
+    )
+    restored: Optional[Restored] = None
+    checkpoint: str = ""  # the name of the restored checkpoint, if its files are known here
+    error: str = ""  # why a fetch failed, or that the replicator ended
+    note: str = ""  # a sentence for the user
+    ended: bool = False  # it is gone; a new one goes on from disk
+
+
+class Setup(NamedTuple):
+    """What a replicator works with."""
+
+    job: str
+    secret: bytes  # the job's
+    seat: str
+    address: str  # private address of this host
+    live: str  # the checkpoint folder, absolute, or a URL
+    store: str  # where snapshots are kept, TASK/replica
+    mark_folder: str  # what marks the processes of our task
+    mib_s: float  # at most so many MiB a second leave this host; more than 0
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the hosts of the job know of each other."""
+        return Credentials(self.job, self.secret, self.seat)
+
+    @property
+    def is_url(self) -> bool:
+        """Whether the checkpoints are nothing of ours."""
+        return "://" in self.live
+
+    def check(self) -> None:
+        """See that the checkpoint folder may be changed.
+
+        Raises:
+            ReplicaError: it holds other things as well.
+        """
+        reason = unfit(os.path.realpath(self.live), os.path.realpath(self.store), os.path.expanduser("~"))
+        if reason:
+            raise ReplicaError(reason)
+
+    def shares(self, manifest: Manifest) -> bool:
+        """Whether another host's task wrote its checkpoints to the very folder that is ours."""
+        return manifest.seat != self.seat and manifest.origin == folder_identity(self.live)
+
+
+class Replicator:
+    """The supervisor's end: starts the process, orders, and hands on its news.
+
+    Args:
+        loop: In which its news are served.
+        setup: What it works with.
+        on_news: Called with what it tells.
+
+    Raises:
+        OSError: no process can be made.
+    """
+
+    def __init__(self, loop: Loop, setup: Setup, *, on_news: Callable[[News], None]) -> None:
+        self._loop = loop
+        self._on_news = on_news
+        self._seat = setup.seat
+        self._buffer = LineBuffer(LONGEST_LINE)
+        self._outgoing = bytearray()
+        self._held: Optional[Snapshot] = None
+        self._open = True
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self.pid = _fork(setup, theirs, os.getpid())
+        self._socket.setblocking(False)
+        self._loop.watch(self._socket.fileno(), READ, self._serve)
+
+    def watch(self, attempt: int, task: int = 0) -> None:
+        """From now on, take a snapshot of each complete state of the checkpoint folder.
+
+        Args:
+            attempt: The attempt that writes it.
+            task: Process of the task, by whose life one tells whether it closed its files or was killed.
+        """
+        self._order({"watch": attempt, "task": task})
+
+    def settle(self, *, orderly: bool = False) -> None:
+        """Look for the last time, and stop watching; to be called when no process of the task is left.
+
+        Without a watch before, it takes what is there as a state of before the first attempt.
+
+        Args:
+            orderly: The task ended by itself, so that no file can be half written.
+        """
+        self._order({"settle": orderly})
+
+    def fetch(self, snapshot: Snapshot, sources: Sequence[Source]) -> None:
+        """Bring a snapshot here, from the first source that has it; done after one that is on its way."""
+        self._order({"fetch": snapshot, "sources": sources})
+
+    def restore(self, snapshot: Optional[Snapshot], sources: Sequence[Source]) -> None:
+        """Make the checkpoint folder equal to a snapshot, fetched where it is not held; None: empty.
+
+        Replaces every order to fetch or to restore that is not done yet.
+        """
+        self._order({"restore": snapshot, "sources": sources})
+
+    def show(self, *, on: bool) -> None:
+        """From now on, let the checkpoint folder follow each snapshot that is fetched, for a task that reads it."""
+        self._order({"show": on})
+
+    def hurry(self) -> None:
+        """Give from now on as fast as the network takes it: this host will be gone soon."""
+        self._order({"hurry": True})
+
+    def close(self) -> None:
+        """End it, whatever it does; it is our child to wait for."""
+        if self._open:
+            self._open = False
+            self._loop.unwatch(self._socket.fileno())
+            self._socket.close()
+
+    def _order(self, order: Dict[str, Any]) -> None:
+        if self._open:
+            self._outgoing += json.dumps(order).encode() + b"\n"
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._outgoing:
+                del self._outgoing[: self._socket.send(self._outgoing)]
+        except BlockingIOError:
+            pass
+        except OSError:  # its end is read as well
+            self._outgoing.clear()
+        self._loop.watch(self._socket.fileno(), READ | (WRITE if self._outgoing else 0), self._serve)
+
+    def _serve(self, events: int) -> None:
+        if events & WRITE:
+            self._flush()
+        if events & READ:
+            self._receive()
+
+    def _receive(self) -> None:
+        try:
+            data = self._socket.recv(_AT_ONCE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            why = f"the replicator of {self._seat} ended: see agent.log in the job's folder on its host"
+            self._on_news(News(self._held, 0, error=why, ended=True))
+            return
+        self._buffer.feed(data)
+        line = self._buffer.line()
+        while line is not None and self._open:
+            news = _read_news(json.loads(line))
+            self._held = news.held
+            self._on_news(news)
+            line = self._buffer.line()
+
+
+def _read_news(values: Dict[str, Any]) -> News:
+    restored = values.get("restored")
+    if restored is not None:
+        values["restored"] = Restored(read_snapshot(restored[0]), restored[1])
+    for name in ("held", "fetched"):
+        values[name] = read_snapshot(values.get(name))
+    return News(**values)
+
+
+# --- the process ------------------------------------------------------------------------------------------------
+
+
+def _fork(setup: Setup, control: socket.socket, supervisor: int) -> int:
+    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(setup, control, supervisor)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    return pid
+
+
+def _become(setup: Setup, control: socket.socket, supervisor: int) -> NoReturn:
+    code = 1
+    try:
+        gc.freeze()  # sockets of the supervisor must never be closed by their number, which may be another's here
+        os.setsid()
+        if not end_with(supervisor):
+            os._exit(0)
+        _own_signals()
+        _keep_descriptors(control.fileno())
+        os.nice(_NICE)
+        threading.stack_size(_STACK)
+        _Process(setup, control, supervisor).run()
+        code = 0
+    except BaseException:  # noqa: BLE001 - told in agent.log, and by our end
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _own_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _keep_descriptors(control: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):
+        os.dup2(nothing, fd)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in (0, 1, 2, control):
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+class _Process:
+    """All that runs in it; the main thread takes orders."""
+
+    def __init__(self, setup: Setup, control: socket.socket, supervisor: int) -> None:
+        self._control = control
+        self._speaking = threading.Lock()
+        self._setup = setup
+        self._port = 0
+        self._bucket = Bucket(setup.mib_s)
+        self._store = Store(setup.store)
+        self._watcher = _Watcher(setup, supervisor, self._store, self._say)
+        self._mover = _Mover(setup, self._store, self._say)
+
+    def run(self) -> None:
+        note = self._listen()
+        _thread(self._watcher.run)
+        _thread(self._mover.run)
+        self._say(note=note)
+        buffer = LineBuffer(LONGEST_LINE)
+        while True:
+            data = self._control.recv(_AT_ONCE)
+            if not data:
+                return
+            buffer.feed(data)
+            line = buffer.line()
+            while line is not None:
+                self._obey(json.loads(line))
+                line = buffer.line()
+
+    def _listen(self) -> str:
+        setup = self._setup
+        try:
+            listener = listen_for_links(setup.address)
+        except RefusedError as error:
+            return f"{setup.seat} cannot give its checkpoints to other hosts: {error}"
+        self._port = listener.getsockname()[1]
+        _thread(Giver(self._store, listener, setup.credentials, self._bucket).run)
+        return ""
+
+    def _obey(self, order: Dict[str, Any]) -> None:
+        if "watch" in order or "settle" in order:
+            self._watcher.order(order)
+            return
+        if "hurry" in order:
+            self._bucket.lift()
+            return
+        if "show" in order:
+            self._mover.shows = order["show"]
+            return
+        sources = [(str(address), int(port)) for address, port in order["sources"]]
+        if "restore" in order:
+            self._mover.restore(read_snapshot(order["restore"]), sources)
+        else:
+            snapshot = read_snapshot(order["fetch"])
+            if snapshot is not None:
+                self._mover.fetch(snapshot, sources)
+
+    def _say(self, **happened: Any) -> None:
+        news = {"held": self._store.held, "port": self._port, **happened}
+        with self._speaking, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._control.sendall(json.dumps(news).encode() + b"\n")
+
+
+def _thread(run: Callable[[], None]) -> None:
+    def body() -> None:
+        try:
+            run()
+        except BaseException:  # noqa: BLE001 - told in agent.log, and by our end
+            traceback.print_exc()
+            os._exit(1)
+
+    threading.Thread(target=body, daemon=True).start()
+
+
+class _Watcher:
+    """Takes snapshots of what the task writes."""
+
+    def __init__(self, setup: Setup, supervisor: int, store: Store, say: Callable[..., None]) -> None:
+        self._setup = setup
+        self._supervisor = supervisor
+        self._store = store
+        self._say = say
+        self._orders: Deque[Dict[str, Any]] = collections.deque()
+        self._woken, self._wake = os.pipe()
+        self._attempt = 0
+        self._observer: Optional[Observer] = None
+        self._task = TaskWatch(supervisor, setup.mark_folder, 0)
+        self._events: Optional[FolderEvents] = None
+        self._events_of: Optional[Tuple[int, int]] = None
+        self._happened = False
+        self._unproven = False  # something is new, and nobody knows whether it was closed or killed
+        self._looked_at = 0.0
+        self._rest_until = 0.0
+        self._refused = False
+
+    def order(self, order: Dict[str, Any]) -> None:
+        """Take an order, from another thread."""
+        self._orders.append(order)
+        os.write(self._wake, b"o")
+
+    def run(self) -> None:
+        """Obey orders and watch, for ever."""
+        while True:
+            fds = [self._woken, *([self._events.fileno()] if self._events is not None else [])]
+            wait_for(fds, self._wait_s())
+            while self._orders:
+                os.read(self._woken, 1)
+                self._obey(self._orders.popleft())
+            self._read_events()
+            if self._observer is not None and self._wait_s() <= 0:
+                self._guarded(self._look)
+
+    @property
+    def _live(self) -> str:
+        return os.path.realpath(self._setup.live)
+
+    def _wait_s(self) -> float:
+        if self._observer is None:
+            return _FOREVER_S
+        now = time.monotonic()
+        due = self._observer.wait_s(now)
+        pause = 0.0 if self._happened else _POLL_S if self._unproven or self._events is None else _IDLE_S
+        until = max(self._looked_at + _GAP_S, self._rest_until)
+        return max(until - now, min(self._looked_at + pause - now, _FOREVER_S if due is None else due))
+
+    def _obey(self, order: Dict[str, Any]) -> None:
+        if self._setup.is_url:
+            if "settle" in order:
+                self._say(settled=self._attempt)
+            return
+        if "watch" in order:
+            self._attempt = order["watch"]
+            self._task = TaskWatch(self._supervisor, self._setup.mark_folder, order["task"])
+            self._refused = False
+            self._guarded(self._begin)
+        else:
+            self._guarded(lambda: self._look_last(orderly=order["settle"]))
+            self._stop_events()
+            self._observer = None
+            self._say(settled=self._attempt)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Do it; what cannot be done is said once."""
+        try:
+            act()
+        except ReplicaError as error:
+            self._refuse(str(error))
+        except OSError as error:
+            where = f" ({error.filename})" if isinstance(error.filename, str) else ""
+            self._refuse(f"{self._setup.seat}'s checkpoint cannot be copied: {error.strerror}{where}")
+
+    def _refuse(self, reason: str) -> None:
+        self._rest_until = time.monotonic() + _REST_S
+        if not self._refused:
+            self._refused = True
+            self._say(note=reason)
+
+    def _begin(self) -> None:
+        self._observer = None
+        self._setup.check()
+        self._observer = Observer(self._known())
+        self._happened = True
+
+    def _known(self) -> Keys:
+        """What is there as the newest snapshot has it, and what only that has."""
+        with self._store.reading() as kept:
+            return known_keys(kept.manifest.items, list_folder(self._live)) if kept is not None else {}
+
+    def _read_events(self) -> None:
+        if self._events is not None:
+            self._happened = self._events.read() or self._happened
+
+    def _follow_folder(self) -> None:
+        """Be told what happens in the folder, which may have been removed and made anew."""
+        try:
+            status = os.stat(self._live)
+        except FileNotFoundError:
+            self._stop_events()
+            return
+        if self._events_of != (status.st_dev, status.st_ino):
+            self._stop_events()
+            self._events_of = (status.st_dev, status.st_ino)
+            with contextlib.suppress(OSError):
+                self._events = FolderEvents(self._live)
+
+    def _stop_events(self) -> None:
+        if self._events is not None:
+            self._events.close()
+        self._events = self._events_of = None
+
+    def _state(self, observer: Observer) -> Optional[State]:
+        # Listed first, then asked who writes: what was closed by then, and is not changed later, is whole.
+        look = look_at(self._live, frozenset())
+        state = complete_state(look, observer.known)
+        if state is None or state.keys == observer.known:
+            return state
+        return complete_state(look._replace(writing=self._task.writing(self._live)), observer.known)
+
+    def _look(self) -> None:
+        observer = self._observer
+        if observer is None:
+            return
+        self._follow_folder()
+        self._read_events()
+        self._happened = False
+        self._looked_at = time.monotonic()
+        moved = self._events.moved if self._events is not None else frozenset()
+        state = self._state(observer)
+        is_new = state is not None and state.keys != observer.known
+        self._unproven = is_new and not self._task.alive()
+        if self._unproven:
+            state = None
+        threads = self._task.threads() if is_new else {}
+        if observer.wants(state, moved, time.monotonic(), threads) and state is not None:
+            try:
+                self._take(observer, state, observer.to_check(state, moved))
+            except ChangedError:
+                self._happened = True
+            except UnfinishedError as error:
+                observer.unfinished(state, str(error))
+                self._happened = True
+
+    def _look_last(self, *, orderly: bool) -> None:
+        if self._observer is None:
+            self._begin()
+        observer = self._observer
+        for _ in range(_LAST_TRIES):
+            self._read_events()
+            moved = self._events.moved if self._events is not None else frozenset()
+            state = self._state(observer) if observer is not None else None
+            last = observer.last(state, moved, orderly=orderly) if observer is not None else None
+            if observer is None or last is None:
+                return
+            with contextlib.suppress(ChangedError):
+                with contextlib.suppress(UnfinishedError):
+                    self._take(observer, last, frozenset() if orderly else observer.to_check(last, moved))
+                return
+
+    def _take(self, observer: Observer, state: State, checked: FrozenSet[str]) -> None:
+        shot = Shot(self._live, self._setup.seat, folder_identity(self._live), self._attempt)
+        is_new = take(self._store, shot, state, checked)
+        observer.took(state)
+        self._refused = False
+        if is_new:
+            self._say()
+
+
+class _Mover:
+    """Fetches and restores, one after the other."""
+
+    def __init__(self, setup: Setup, store: Store, say: Callable[..., None]) -> None:
+        self._setup = setup
+        self._store = store
+        self._say = say
+        self._change = threading.Condition()
+        self._wanted: Optional[Tuple[Snapshot, List[Source]]] = None
+        self._restore: Optional[Tuple[Optional[Snapshot], List[Source]]] = None
+        self._fetching: Optional[Fetch] = None
+        self.shows = False  # fetched snapshots go to the checkpoint folder at once
+
+    def fetch(self, snapshot: Snapshot, sources: List[Source]) -> None:
+        """Fetch it next, in place of any other that has not begun."""
+        with self._change:
+            self._wanted = (snapshot, sources)
+            self._change.notify()
+
+    def restore(self, snapshot: Optional[Snapshot], sources: List[Source]) -> None:
+        """Restore it next, in place of everything else."""
+        with self._change:
+            self._wanted = None
+            self._restore = (snapshot, sources)
+            if self._fetching is not None and self._fetching.snapshot != snapshot:
+                self._fetching.cancel()
+            self._change.notify()
+
+    def run(self) -> None:
+        """Do what is wanted, for ever."""
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._wanted is not None or self._restore is not None)
+                restoring, self._restore = self._restore, None
+                wanted = None
+                if restoring is None:
+                    wanted, self._wanted = self._wanted, None
+            with contextlib.suppress(CancelledFetchError):
+                if restoring is not None:
+                    self._do_restore(*restoring)
+                elif wanted is not None:
+                    self._do_fetch(*wanted)
+
+    def _do_fetch(self, snapshot: Snapshot, sources: List[Source]) -> None:
+        try:
+            if not self._setup.is_url and newer(snapshot, self._store.held):
+                with self._store.reading() as kept:
+                    before = kept.manifest if kept is not None else None
+                if self._bring(snapshot, sources) and self.shows:
+                    self._show(snapshot, before)
+        except (ReplicaError, OSError) as error:
+            self._say(error=_sentence(error))
+        else:
+            self._say(fetched=snapshot)
+
+    def _do_restore(self, snapshot: Optional[Snapshot], sources: List[Source]) -> None:
+        reason = name = ""
+        try:
+            if not self._setup.is_url:
+                self._setup.check()
+                name = self._put_back(snapshot, sources)
+        except (ReplicaError, OSError) as error:
+            reason = _sentence(error)
+        self._say(restored=Restored(snapshot, reason), checkpoint=name)
+
+    def _put_back(self, snapshot: Optional[Snapshot], sources: List[Source]) -> str:
+        """Make the checkpoint directory equal to `snapshot`; return the name of its checkpoint, if known."""
+        if snapshot is None:
+            restore(self._setup.live, None)
+            return ""
+        with self._store.reading(snapshot) as kept:
+            sound = kept is not None and kept.is_sound()
+        if not sound:
+            if kept is not None:
+                self._store.drop()
+            if not self._bring(snapshot, sources):
+                return ""
+        with self._store.reading(snapshot) as kept:
+            if kept is None:
+                raise ReplicaError(f"the checkpoint that {self._setup.seat} had fetched is gone: see its agent.log")
+            if not self._setup.shares(kept.manifest):
+                restore(self._setup.live, kept)
+            return checkpoint_name(kept.manifest.items)
+
+    def _show(self, snapshot: Snapshot, before: Optional[Manifest]) -> None:
+        self._setup.check()
+        with self._store.reading(snapshot) as kept:
+            if kept is not None and not self._setup.shares(kept.manifest):
+                refresh(self._setup.live, kept, before)
+
+    def _bring(self, snapshot: Snapshot, sources: List[Source]) -> bool:
+        fetch = Fetch(self._store, self._setup.credentials, snapshot, self._setup.shares)
+        with self._change:
+            if self._restore is not None and self._restore[0] != snapshot:
+                raise CancelledFetchError
+            self._fetching = fetch
+        try:
+            return fetch.run(sources)
+        finally:
+            with self._change:
+                self._fetching = None
+
+
+def _sentence(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

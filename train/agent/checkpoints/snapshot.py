@@ -1,0 +1,625 @@
+"""What a checkpoint folder holds, when that is complete, and what a snapshot of it is; no input or output here.
+
+A *state* is what a checkpoint folder holds at one moment, less what is only in the making; it is complete when a
+script could go on from it. A *snapshot* is a copy of a complete state, numbered within its attempt; what it consists
+of stands in its *manifest*, and snapshots with one digest hold the same.
+
+TensorFlow saves ``ckpt-4`` as ``ckpt-4.index`` and ``ckpt-4.data-00000-of-00001`` …: it writes data under another
+name and renames it, but writes an index in place, and last replaces the file ``checkpoint``, which names the newest.
+Source: tensorflow/core/util/tensor_bundle, tensorflow/python/checkpoint/checkpoint_management.py.
+"""
+
+import hashlib
+import json
+import os
+import re
+from enum import Enum
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from train.agent.files.containment import is_inner_link, is_inner_path
+from train.agent.protocol.strict_json import check_number, check_text, parse_json
+
+STATE_FILE = "checkpoint"
+MOST_ENTRIES = 100_000
+MODES = 0o777  # what is kept of a file's mode
+FRESH_NS = 5_000_000_000  # a temporary name that nobody touched for so long is a leftover
+QUIET_S = 0.4  # between the two looks that must be alike
+QUIET_PROVEN_S = 0.2  # … where each file is whole by itself
+STARVING_S = 3.0  # after so long without a snapshot of what is new, less must do …
+CALM_S = 1.0  # … until something stands for so long
+UNLIKELY_QUIET_S = 30.0  # for a state that is hardly meant to last: an emptied folder, a file cut short
+MOST_ODD = 3  # a file that does not fit the format of its name in this many states has another format
+RAN_TICKS = 2  # of CPU time: enough to get from the end of one file to the beginning of the next
+
+_ASLEEP = ("S", "I", "Z", "X")  # states of threads that wait for something else than a CPU or a disk; proc(5)
+_DATA = re.compile(r"^(?P<prefix>.+)\.data-(?P<shard>\d{5})-of-(?P<count>\d{5})$")
+_INDEX = ".index"
+_FIELD = re.compile(r'^\s*(model_checkpoint_path|all_model_checkpoint_paths)\s*:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+_ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
+_LEFT_OUT = re.compile(r"(?:^|/)(?:workertemp_\d+|lost\+found|\.nfs[0-9a-f]{8,}|\.fleet-[^/]*)(?:/|$)")
+_TENSORFLOW_TEMPORARY = re.compile(r"(?:^|/)(?:[^/]*_temp|[^/]*\.tempstate\d+|checkpoint\.tmp[^/]*)(?:/|$)")
+_TEMPORARY = re.compile(
+    r"(?:^|/)(?:tmp[a-z0-9_]{8}|[^/]*\.orbax-checkpoint-tmp[^/]*"
+    r"|(?P<base>[^/]+?)(?:\.tmp(?:[._-][^/]*|[0-9a-fA-F]*)|\.temp|\.part|\.partial|\.swp|~))(?:/|$)"
+)
+# Where the source of a mount names the same thing on every computer that mounts it.
+_NETWORK = (
+    *("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "fuse.ceph-fuse", "fuse.glusterfs", "glusterfs"),
+    *("beegfs", "beegfs_nodev", "fuse.gcsfuse", "fuse.sshfs", "fuse.juicefs"),
+)
+_HERE = ("127.", "localhost:", "[::1]")  # a mount through a proxy on this computer
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------
+
+
+class Snapshot(NamedTuple):
+    """Names a copy of a complete state."""
+
+    attempt: int
+    number: int  # counts up within the attempt
+    digest: str  # of what is in it
+
+
+def newer(one: Snapshot, other: Optional[Snapshot]) -> bool:
+    """Whether `one` was taken after `other`."""
+    return other is None or (one.attempt, one.number) > (other.attempt, other.number)
+
+
+def newest(*held: Optional[Snapshot]) -> Optional[Snapshot]:
+    """The newest of several snapshots; None where there is none."""
+    known = [one for one in held if one is not None]
+    return max(known, key=lambda one: (one.attempt, one.number), default=None)
+
+
+def read_snapshot(value: Any) -> Optional[Snapshot]:
+    """The snapshot that a JSON list names; None for null.
+
+    Raises:
+        ValueError: it names none.
+    """
+    if value is None:
+        return None
+    shape = [type(item) for item in value] if isinstance(value, (list, tuple)) else []
+    if shape != [int, int, str]:
+        raise ValueError(f"no snapshot: {value!r}")
+    return Snapshot(*value)
+
+
+class Kind(str, Enum):
+    """What a path is."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"
+    OTHER = "other"  # a socket, a pipe, a device: no part of a checkpoint
+
+
+class Item(NamedTuple):
+    """One path of a snapshot, relative to the checkpoint folder, with forward slashes."""
+
+    path: str
+    kind: Kind
+    mode: int
+    size: int = 0
+    mtime_ns: int = 0
+    content: str = ""  # SHA-256 of a file, target of a link
+
+
+class Manifest(NamedTuple):
+    """What a snapshot consists of."""
+
+    snapshot: Snapshot
+    seat: str  # whose checkpoint folder it was taken from
+    origin: str  # identity of that folder
+    items: Tuple[Item, ...]
+
+    @property
+    def files(self) -> List[Tuple[int, Item]]:
+        """Its files, each with its place among the items."""
+        return [(number, item) for number, item in enumerate(self.items) if item.kind is Kind.FILE]
+
+
+def digest_of(items: Sequence[Item]) -> str:
+    """Identifies what is in a snapshot, whenever it was taken."""
+    text = json.dumps([[one.path, one.kind.value, one.mode, one.size, one.content] for one in items])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """A manifest as JSON."""
+    items = [[one.path, one.kind.value, *one[2:]] for one in manifest.items]
+    return json.dumps([manifest.snapshot, manifest.seat, manifest.origin, items], separators=(",", ":")).encode()
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """The manifest that `encode_manifest` made.
+
+    Raises:
+        ValueError: it is none, or one that would write elsewhere than in the folder it is for.
+    """
+    parts = parse_json(data)
+    if not isinstance(parts, list) or len(parts) != 4:
+        raise ValueError("not a manifest")
+    named, seat, origin, rows = parts
+    if not isinstance(seat, str) or not isinstance(origin, str) or not isinstance(rows, list):
+        raise ValueError("not a manifest")
+    if len(rows) > MOST_ENTRIES:
+        raise ValueError(f"a manifest of more than {MOST_ENTRIES} paths")
+    items = tuple(map(_item, rows))
+    snapshot = read_snapshot(named)
+    if snapshot is None or digest_of(items) != snapshot.digest:
+        raise ValueError("a manifest that does not fit its digest")
+    _check_places(items)
+    return Manifest(snapshot, seat, origin, items)
+
+
+def _check_places(items: Sequence[Item]) -> None:
+    folders = {item.path for item in items if item.kind is Kind.FOLDER} | {""}
+    for item in items:
+        if not is_inner_path(item.path) or os.path.dirname(item.path) not in folders or item.kind is Kind.OTHER:
+            raise ValueError(f"a manifest with a path that leads elsewhere: {item.path!r}")
+        if item.kind is Kind.LINK and not is_inner_link(item.path, item.content):
+            raise ValueError(f"a manifest with a link that leads elsewhere: {item.path!r}")
+    if len({item.path for item in items}) != len(items):
+        raise ValueError("a manifest that names a path twice")
+
+
+_ROW = [str, str, int, int, int, str]
+
+
+def _item(row: Any) -> Item:
+    if not isinstance(row, list) or [type(value) for value in row] != _ROW:
+        raise ValueError("a manifest with a row of another shape")
+    path, kind, mode, size, mtime_ns, content = row
+    for text in (path, content):
+        check_text(text)
+    for number in (size, mtime_ns):
+        check_number(number)
+    if not 0 <= mode <= MODES or size < 0:
+        raise ValueError(f"a manifest with an impossible mode or size: {path!r}")
+    return Item(path, Kind(kind), mode, size, mtime_ns, content)
+
+
+def is_data(path: str) -> bool:
+    """Whether TensorFlow never writes to this file again, under whatever name it may save anew."""
+    return _DATA.match(path) is not None
+
+
+# --- complete states --------------------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """One path of a listing."""
+
+    path: str
+    kind: Kind
+    mode: int
+    size: int = 0
+    mtime_ns: int = 0
+    inode: int = 0
+    target: str = ""
+
+    @property
+    def key(self) -> Tuple[Any, ...]:
+        """Changes whenever what is there does; a folder is what is in it."""
+        return (self.kind,) if self.kind is Kind.FOLDER else (self.kind, *self[2:])
+
+
+Keys = Mapping[str, Tuple[Any, ...]]
+
+
+class Thread(NamedTuple):
+    """A thread of the task at one moment."""
+
+    state: str  # as in /proc/PID/stat
+    ticks: int  # of CPU time since it started
+
+
+Threads = Mapping[int, Thread]  # by thread ID
+
+
+class Look(NamedTuple):
+    """What one look at a checkpoint folder shows."""
+
+    folder: str
+    found: Sequence[Found]
+    texts: Mapping[str, str]  # of each file that is called `checkpoint`
+    writing: FrozenSet[str]  # paths that are open for writing
+    now_ns: int
+
+
+class State(NamedTuple):
+    """A complete state."""
+
+    entries: Tuple[Found, ...]
+    sure: FrozenSet[str]  # paths that TensorFlow itself declares complete
+    ruled: FrozenSet[str]  # folders in which it does so
+
+    @property
+    def keys(self) -> Keys:
+        """What changes when the state does, by path."""
+        return {one.path: one.key for one in self.entries}
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no file in it."""
+        return all(one.kind is Kind.FOLDER for one in self.entries)
+
+
+def named_checkpoints(text: str) -> List[str]:
+    """The prefixes that a file `checkpoint` names, the newest first; none where it is no such file."""
+    newest: List[str] = []
+    others: List[str] = []
+    for field, value in _FIELD.findall(text):
+        (newest if field == "model_checkpoint_path" else others).append(_unescape(value))
+    return list(dict.fromkeys([*newest[-1:], *others])) if newest else []
+
+
+def _unescape(value: str) -> str:
+    def one(found: "re.Match[bytes]") -> bytes:
+        code = found[1]
+        if code.isdigit():
+            return bytes([int(code, 8) & 0xFF])
+        return {b"n": b"\n", b"t": b"\t", b"r": b"\r"}.get(code, code)
+
+    return os.fsdecode(_ESCAPE.sub(one, os.fsencode(value)))
+
+
+class _Checkpoint:
+    """The files of one prefix."""
+
+    def __init__(self) -> None:
+        self.index = False
+        self.writing = False
+        self.shards: Set[str] = set()
+        self.counts: Set[str] = set()
+
+    @property
+    def whole(self) -> bool:
+        return self.index and not self.writing and {len(self.shards)} == {int(count) for count in self.counts}
+
+
+def _prefix_of(path: str) -> str:
+    data = _DATA.match(path)
+    if data:
+        return data["prefix"]
+    return path[: -len(_INDEX)] if path.endswith(_INDEX) else ""
+
+
+def checkpoint_name(items: Sequence[Item]) -> str:
+    """Return the name of the newest checkpoint among `items`: the TensorFlow prefix, or else the path of the file.
+
+    Returns an empty string if there is no file.
+    """
+    files = [item for item in items if item.kind is Kind.FILE]
+    # TensorFlow's index file `checkpoint` is written after the checkpoint that it names.
+    named = [item for item in files if os.path.basename(item.path) != "checkpoint"] or files
+    last = max(named, key=lambda item: (item.mtime_ns, item.path), default=None)
+    return (_prefix_of(last.path) or last.path) if last is not None else ""
+
+
+def _checkpoints(look: Look, paths: Sequence[str]) -> Dict[str, _Checkpoint]:
+    found: Dict[str, _Checkpoint] = {}
+    for path in paths:
+        data = _DATA.match(path)
+        if data is None and not path.endswith(_INDEX):
+            continue
+        one = found.setdefault(_prefix_of(path), _Checkpoint())
+        one.writing = one.writing or path in look.writing
+        if data is None:
+            one.index = True
+        else:
+            one.shards.add(data["shard"])
+            one.counts.add(data["count"])
+    for entry in look.found:
+        if entry.kind is Kind.FOLDER and entry.path.endswith("_temp") and entry.path[: -len("_temp")] in found:
+            found[entry.path[: -len("_temp")]].writing = True
+    return found
+
+
+def _named_in(look: Look, path: str) -> List[str]:
+    """The prefixes that one file `checkpoint` names within the folder, the newest first."""
+    found = []
+    for name in named_checkpoints(look.texts[path]):
+        full = os.path.normpath(os.path.join(look.folder, os.path.dirname(path), name))
+        if full.startswith(look.folder.rstrip("/") + "/"):
+            found.append(os.path.relpath(full, look.folder))
+    return found
+
+
+def _is_temporary(path: str) -> bool:
+    return bool(_TEMPORARY.search(path) or _TENSORFLOW_TEMPORARY.search(path))
+
+
+def complete_state(look: Look, known: Keys) -> Optional[State]:
+    """The complete state that a look shows; None while something is in the making.
+
+    Args:
+        look: What was seen.
+        known: Keys of what the newest snapshot was taken from.
+    """
+    kept = [one for one in look.found if not _LEFT_OUT.search(one.path) and one.kind is not Kind.OTHER]
+    temporary = [one for one in kept if _is_temporary(one.path)]
+    kept = [one for one in kept if not _is_temporary(one.path)]
+    checkpoints = _checkpoints(look, [one.path for one in kept if one.kind is Kind.FILE])
+    sure: Set[str] = set()
+    ruled: Set[str] = set()
+    for path in [one.path for one in kept if one.path in look.texts]:
+        names = _named_in(look, path)
+        if names:
+            if names[0] not in checkpoints or not checkpoints[names[0]].whole:
+                return None
+            sure.update(names, [path])
+            ruled.add(os.path.dirname(path))
+    # An index alone may be one of something else than a checkpoint.
+    halves = {at for at, one in checkpoints.items() if not one.whole and (one.shards or os.path.dirname(at) in ruled)}
+    if any(os.path.dirname(prefix) not in ruled and prefix not in sure for prefix in halves):
+        return None
+    kept = [one for one in kept if one.kind is not Kind.FILE or _prefix_of(one.path) not in halves]
+    if any(one.path in look.writing for one in kept) or _pending(look, temporary, kept, known):
+        return None
+    declared = frozenset(one.path for one in kept if one.path in sure or _prefix_of(one.path) in sure)
+    return State(tuple(sorted(kept)), declared, frozenset(ruled))
+
+
+def _pending(look: Look, temporary: Sequence[Found], kept: Sequence[Found], known: Keys) -> bool:
+    """Whether a temporary name announces a part of the state that is not there yet.
+
+    One for a file that is new already belongs to what comes after this state.
+    """
+    files = {one.path: one for one in kept if one.kind is not Kind.FOLDER}
+    for entry in temporary:
+        found = _TEMPORARY.search(entry.path)
+        if found is None or entry.kind is Kind.FOLDER or _TENSORFLOW_TEMPORARY.search(entry.path):
+            continue
+        if entry.path not in look.writing and abs(look.now_ns - entry.mtime_ns) > FRESH_NS:
+            continue
+        base = entry.path[: found.end("base")] if found["base"] else ""
+        if base in files and known.get(base) != files[base].key:
+            continue
+        if base in files or len(files) != 1:
+            return True
+    return False
+
+
+class Observer:
+    """Decides, from one look to the next, when there is a snapshot to take.
+
+    While the task lives, a state counts once it has stood unchanged for a moment. On a loaded computer time alone
+    proves nothing: the task may wait for a CPU or a disk between two files of one checkpoint. So a thread that could
+    continue must also have run since the state was first seen, unless each file is whole by itself. A task that was
+    killed may have left any file half written, and closed: then only such a state counts, what was renamed into its
+    place, and what TensorFlow declares complete.
+
+    Args:
+        known: Keys of what the newest snapshot was taken from.
+    """
+
+    def __init__(self, known: Keys) -> None:
+        self.known = known
+        self._seen: Optional[State] = None
+        self._since = 0.0
+        self._threads: Threads = {}  # when `_seen` was first seen
+        self._meant: Optional[State] = None  # the newest state that the task left as it is though it could go on
+        self._unfinished: Keys = {}  # of the newest state with a file that was not written to its end
+        self._odd: Dict[str, int] = {}  # how often each file was not
+        self._starving: Optional[float] = None  # since when
+        self._hungry = False
+        self._due: Optional[float] = None
+
+    def wants(self, state: Optional[State], moved: FrozenSet[str], now: float, threads: Threads) -> bool:
+        """Whether to take a snapshot of `state`, complete and seen at `now` while the task was alive.
+
+        Args:
+            state: None where it was not complete, or the task had ended.
+            moved: Paths that were renamed into their place, and not written to afterwards.
+            now: In seconds.
+            threads: Of the task, later than `state`.
+        """
+        self._due = None
+        if state is None:
+            return False
+        keys = state.keys
+        if self._seen is None or self._seen.keys != keys:
+            self._hungry = self._hungry and now - self._since <= CALM_S
+            self._seen, self._since, self._threads = state, now, threads
+        if keys == self.known:
+            self._starving = None
+            return False
+        if self._starving is None:
+            self._starving = now
+        self._hungry = self._hungry or now - self._starving >= STARVING_S
+        could_continue = _could_continue(self._threads, threads)
+        if could_continue and keys != self._unfinished:
+            self._meant = state
+        proven = self._proven(state, moved, {})
+        self._due = self._since + self._quiet_s(state, proven=proven)
+        return now >= self._due and (proven or could_continue)
+
+    def to_check(self, state: State, moved: FrozenSet[str]) -> FrozenSet[str]:
+        """Return the files of `state` whose format must show that they were written to their end."""
+        if state.keys == self._unfinished:  # it has stood for a long time
+            return frozenset()
+        files = {one.path for one in state.entries if one.kind is Kind.FILE and not _is_under(one.path, moved)}
+        return frozenset(files - state.sure - {path for path, times in self._odd.items() if times >= MOST_ODD})
+
+    def unfinished(self, state: State, path: str) -> None:
+        """Record that a file of `state` was not written to its end."""
+        self._unfinished = state.keys
+        self._odd[path] = self._odd.get(path, 0) + 1
+        if self._meant is not None and self._meant.keys == state.keys:
+            self._meant = None
+
+    def _quiet_s(self, state: State, *, proven: bool) -> float:
+        if state.empty or state.keys == self._unfinished:
+            return UNLIKELY_QUIET_S
+        if self._hungry:
+            return 0.0 if proven else QUIET_PROVEN_S
+        return QUIET_PROVEN_S if proven else QUIET_S
+
+    def wait_s(self, now: float) -> Optional[float]:
+        """In how many seconds to look again, though nothing happens; None: when something does."""
+        return None if self._due is None else max(0.0, self._due - now)
+
+    def last(self, state: Optional[State], moved: FrozenSet[str], *, orderly: bool) -> Optional[State]:
+        """What to take a snapshot of, of what a task left behind; None: of nothing.
+
+        Args:
+            state: What is there; None where it is not complete.
+            moved: Paths that were renamed into their place, and not written to afterwards.
+            orderly: The task ended by itself, so that every file is as it meant it to be.
+        """
+        if state is None or state.keys == self.known or (state.keys == self._unfinished and not orderly):
+            return None
+        seen = self._meant.keys if self._meant is not None else {}
+        if orderly or (seen == state.keys and not state.empty):
+            return state
+        state = self._without_unnamed(state, {**self.known, **seen})
+        return state if state.keys != self.known and not state.empty and self._proven(state, moved, seen) else None
+
+    @staticmethod
+    def _without_unnamed(state: State, before: Keys) -> State:
+        """Leave out the checkpoint that was being saved, of which no file `checkpoint` tells yet."""
+        old = {_prefix_of(path) for path in before}
+        entries = [
+            one
+            for one in state.entries
+            if one.path in state.sure
+            or not _prefix_of(one.path)
+            or _prefix_of(one.path) in old
+            or os.path.dirname(one.path) not in state.ruled
+        ]
+        return state._replace(entries=tuple(entries))
+
+    def took(self, state: State) -> None:
+        """A snapshot of `state` was taken."""
+        self.known = state.keys
+        self._starving = self._due = None
+
+    def _proven(self, state: State, moved: FrozenSet[str], seen: Keys) -> bool:
+        keys = state.keys
+        for entry in state.entries:
+            proven = entry.kind is not Kind.FILE or entry.path in state.sure or _is_under(entry.path, moved)
+            if not proven and entry.key not in (self.known.get(entry.path), seen.get(entry.path)):
+                return False
+        before = {**self.known, **seen}
+        missing = [path for path in before if path not in keys]
+        ruled = [path for path in missing if _prefix_of(path) and os.path.dirname(path) in state.ruled]
+        # Who keeps the newest few removes at most as many as it added.
+        return len(missing) - len(ruled) <= len([path for path in keys if path not in before])
+
+
+def _could_continue(before: Threads, now: Threads) -> bool:
+    """Return whether each thread has run since `before`, or waits for something else than a CPU or a disk."""
+    none = Thread("", 0)
+    return all(
+        one.state in _ASLEEP or one.ticks - before.get(tid, none).ticks >= RAN_TICKS for tid, one in now.items()
+    )
+
+
+def _is_under(path: str, moved: FrozenSet[str]) -> bool:
+    while path:
+        if path in moved:
+            return True
+        path = os.path.dirname(path)
+    return False
+
+
+# --- making a folder equal to a snapshot ------------------------------------------------------------------------
+
+
+def is_equal(found: Optional[Found], item: Item) -> bool:
+    """Whether what was found is what a snapshot has there, as far as can be told without reading it."""
+    if found is None or found.kind is not item.kind:
+        return False
+    if item.kind is Kind.FILE:
+        return found[2:5] == item[2:5]
+    return item.kind is Kind.FOLDER or found.target == item.content
+
+
+def known_keys(items: Sequence[Item], found: Sequence[Found]) -> Keys:
+    """The keys that a folder would have if it held just `items`, as far as it does."""
+    there = {one.path: one for one in found}
+    return {item.path: there[item.path].key if is_equal(there.get(item.path), item) else item for item in items}
+
+
+def surplus(found: Sequence[Found], items: Sequence[Item]) -> List[Found]:
+    """What has to go before the folder can be made equal to `items`; what is in a folder before the folder."""
+    wanted = {item.path: item.kind for item in items}
+    gone = [one for one in found if wanted.get(one.path) is not one.kind]
+    return sorted((one for one in gone if one.path != "lost+found"), key=lambda one: one.path, reverse=True)
+
+
+def unfit(live: str, store: str, home: str) -> str:
+    """Why a folder cannot be kept equal on all hosts, since that would remove other things; empty where it can.
+
+    Args:
+        live: The checkpoint folder, absolute, with links resolved.
+        store: Where the task's snapshots are.
+        home: The user's home folder.
+    """
+    task = os.path.dirname(store)
+    for what, path in (("job's own", store), ("task's", os.path.join(task, "src")), ("user's", home)):
+        if _contains(live, path):
+            return f"the checkpoint folder {live} holds the {what} files: give checkpoints a folder of their own"
+    if _contains(store, live):
+        return f"the checkpoint folder {live} lies within the job's own files"
+    return ""
+
+
+def _contains(folder: str, path: str) -> bool:
+    return (path + "/").startswith(folder.rstrip("/") + "/")
+
+
+# --- which folder it is -----------------------------------------------------------------------------------------
+
+
+class _Mount(NamedTuple):
+    root: str
+    point: str
+    kind: str
+    source: str
+    options: str
+
+
+def _mount_of(mountinfo: str, path: str) -> Optional[_Mount]:
+    best: Optional[_Mount] = None
+    for line in mountinfo.splitlines():
+        head, found, tail = line.partition(" - ")
+        fields, more = head.split(" "), tail.split(" ")
+        if not found or len(fields) < 6 or len(more) < 3:
+            continue
+        mount = _Mount(_unescape(fields[3]), _unescape(fields[4]), more[0], _unescape(more[1]), more[2])
+        if _contains(mount.point, path) and (best is None or len(mount.point) >= len(best.point)):
+            best = mount  # a later one at the same place covers the earlier one
+    return best
+
+
+def identity(mountinfo: str, path: str, boot: str, device: int, inode: int, rest: str) -> str:
+    """Tells one folder from every other on any computer; equal where two hosts see the same one.
+
+    Args:
+        mountinfo: Text of /proc/self/mountinfo; format: proc(5).
+        path: The nearest folder that exists, absolute, with links resolved.
+        boot: Identifies this start of this computer.
+        device: Number of the device that holds `path`.
+        inode: Number of `path` on it.
+        rest: What is missing from `path` to the folder.
+    """
+    mount = _mount_of(mountinfo, path)
+    if mount is not None and _is_network(mount):
+        within = os.path.normpath(mount.root + "/" + os.path.relpath(path, mount.point) + "/" + rest)
+        return f"{mount.source.rstrip('/')}:{within}" if ":" not in mount.source else _joined(mount.source, within)
+    return f"{boot}:{device}:{inode}:{rest}"
+
+
+def _is_network(mount: _Mount) -> bool:
+    if mount.kind == "9p":  # elsewhere its source is a tag that anybody may use
+        return "trans=tcp" in mount.options.split(",")
+    return mount.kind in _NETWORK and not mount.source.startswith(_HERE)
+
+
+def _joined(source: str, within: str) -> str:
+    host, _, path = source.rpartition(":")
+    return f"{host}:{os.path.normpath(path + '/' + within)}"

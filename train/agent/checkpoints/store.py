@@ -1,0 +1,805 @@
+"""Checkpoint folders and snapshots on this host's disk: looked at, copied, kept, put back.
+
+TASK/replica/
+    2-5-3f2a…/         the newest complete snapshot, attempt 2, number 5
+        0  1  2 …      its files, by their place in the manifest
+        manifest       written last
+    making-1/          one in the making
+
+Files that TensorFlow never writes to again are hard links into the checkpoint folder, where that is on the same disk.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import select
+import stat
+import struct
+import threading
+import time
+from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
+
+from train.agent.checkpoints.formats import is_unfinished
+from train.agent.checkpoints.snapshot import (
+    MODES,
+    MOST_ENTRIES,
+    STATE_FILE,
+    Found,
+    Item,
+    Kind,
+    Look,
+    Manifest,
+    Snapshot,
+    State,
+    Thread,
+    Threads,
+    decode_manifest,
+    digest_of,
+    encode_manifest,
+    identity,
+    is_data,
+    is_equal,
+    newer,
+    surplus,
+)
+from train.agent.files.containment import inner_target
+from train.agent.files.disk import (
+    DISK_RESERVE,
+    free_space,
+    make_folder,
+    readable_size,
+    remove_file,
+    remove_tree,
+    write_all,
+    write_atomic,
+)
+from train.agent.host.processes import boot_id, descendants, everybody, is_marked, stat_of
+
+MANIFEST = "manifest"
+_MAKING = "making-"
+_PIECE = 1 << 20
+_LONGEST_STATE_FILE = 1 << 20
+_LASTING_S = 1.0
+_RESTORE_TRIES = 3
+
+try:
+    import ctypes
+
+    _libc = ctypes.CDLL(None, use_errno=True)
+    _libc.inotify_init1  # noqa: B018 - whether it is there
+except (ImportError, OSError, AttributeError):  # a Python built without libffi
+    _libc = None  # type: ignore[assignment]
+
+
+class ReplicaError(Exception):
+    """Something that is not done, in one sentence for the user."""
+
+
+class ChangedError(Exception):
+    """What was being copied changed meanwhile."""
+
+
+class UnfinishedError(Exception):
+    """The file that is named was copied, and was not written to its end."""
+
+
+# --- looking ----------------------------------------------------------------------------------------------------
+
+
+def list_folder(folder: str) -> List[Found]:
+    """All that is in `folder`, itself left out and no link followed; empty where it is missing.
+
+    Raises:
+        ReplicaError: it holds more than can be a checkpoint.
+        OSError: it cannot be read.
+    """
+    found: List[Found] = []
+    ahead = [""]
+    while ahead:
+        base = ahead.pop()
+        try:
+            entries = os.scandir(os.path.join(folder, base))
+        except FileNotFoundError:
+            continue
+        with entries:
+            for entry in entries:
+                one = _found(base, entry)
+                if one is not None:
+                    found.append(one)
+                    if one.kind is Kind.FOLDER:
+                        ahead.append(one.path)
+        if len(found) > MOST_ENTRIES:
+            raise ReplicaError(
+                f"the checkpoint folder {folder} holds more than {MOST_ENTRIES} files, and is not replicated:"
+                " give checkpoints a folder of their own"
+            )
+    return found
+
+
+def _found(base: str, entry: "os.DirEntry[str]") -> Optional[Found]:
+    try:
+        status = entry.stat(follow_symlinks=False)
+        target = os.readlink(entry.path) if stat.S_ISLNK(status.st_mode) else ""
+    except FileNotFoundError:
+        return None
+    path = f"{base}/{entry.name}" if base else entry.name
+    mode = status.st_mode & MODES
+    if stat.S_ISREG(status.st_mode):
+        return Found(path, Kind.FILE, mode, status.st_size, status.st_mtime_ns, status.st_ino)
+    if stat.S_ISDIR(status.st_mode):
+        return Found(path, Kind.FOLDER, mode)
+    if target:
+        return Found(path, Kind.LINK, 0o777, inode=status.st_ino, target=target)
+    return Found(path, Kind.OTHER, mode)
+
+
+def look_at(folder: str, writing: FrozenSet[str]) -> Look:
+    """One look at a checkpoint folder; `writing`: the paths in it that are open for writing.
+
+    Raises:
+        ReplicaError: it holds more than can be a checkpoint.
+        OSError: it cannot be read.
+    """
+    found = list_folder(folder)
+    texts = {
+        one.path: _text(os.path.join(folder, one.path))
+        for one in found
+        if one.kind is Kind.FILE and os.path.basename(one.path) == STATE_FILE and one.size <= _LONGEST_STATE_FILE
+    }
+    return Look(folder, found, texts, writing, time.time_ns())
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read(_LONGEST_STATE_FILE)
+    except OSError:
+        return ""
+
+
+def folder_identity(folder: str) -> str:
+    """Tells a folder, which need not exist, from every other on any computer; nothing is written to find out."""
+    nearest, rest = os.path.realpath(folder), ""
+    while not os.path.isdir(nearest):
+        nearest, name = os.path.split(nearest)
+        rest = os.path.join(name, rest)
+    status = os.stat(nearest)
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        return identity(file.read(), nearest, boot_id(), status.st_dev, status.st_ino, rest.rstrip("/"))
+
+
+class TaskWatch:
+    """The processes of the task, as a process beside it sees them.
+
+    Args:
+        supervisor: From which they descend.
+        mark_folder: What marks those that do not.
+        leader: The task's own process; 0 where it is not known.
+    """
+
+    def __init__(self, supervisor: int, mark_folder: str, leader: int) -> None:
+        self._supervisor = supervisor
+        self._mark_folder = mark_folder
+        self._leader = leader
+        self._marked: Dict[int, int] = {}  # when which process started, of those that are not the task's
+        self._since: Dict[int, float] = {}
+
+    def writing(self, folder: str) -> FrozenSet[str]:
+        """Paths in `folder` that a process of the task has open for writing."""
+        now = time.monotonic()
+        before = self._since
+        pids = self._pids()
+        gone = {pid: since for pid, since in before.items() if pid not in pids and now - since > _LASTING_S}
+        self._since = {**gone, **{pid: before.get(pid, now) for pid in pids}}
+        found: Set[str] = set()
+        for pid in pids:
+            found.update(_writing(pid, folder))
+        return frozenset(found)
+
+    def alive(self) -> bool:
+        """Whether all that wrote before `writing` was asked lives, so that what it has closed is as it was meant."""
+        ending = [pid for pid in self._since if _is_ending(pid)]
+        lost = [pid for pid in ending if pid == self._leader or time.monotonic() - self._since[pid] > _LASTING_S]
+        for pid in ending:
+            del self._since[pid]
+        if self._leader and _is_ending(self._leader):
+            return False
+        return bool(self._since) and not lost
+
+    def threads(self) -> Threads:
+        """Return the threads of the processes that `writing` found."""
+        found = {}
+        for pid in self._since:
+            with contextlib.suppress(OSError):
+                for name in os.listdir(f"/proc/{pid}/task"):
+                    one = stat_of(pid, int(name))
+                    if one is not None:
+                        found[int(name)] = Thread(one.state, one.ticks)
+        return found
+
+    def _pids(self) -> Set[int]:
+        table = everybody()
+        own = descendants(self._supervisor, table) - {os.getpid()}
+        strangers = {}
+        for pid, one in table.items():
+            if pid not in own and pid not in (os.getpid(), self._supervisor):
+                if self._marked.get(pid) != one.started and is_marked(pid, self._mark_folder):
+                    own.add(pid)
+                else:
+                    strangers[pid] = one.started
+        self._marked = strangers
+        return own
+
+
+def _is_ending(pid: int) -> bool:
+    found = stat_of(pid)
+    return found is None or found.ending
+
+
+def _writing(pid: int, folder: str) -> Iterator[str]:
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for name in names:
+        try:
+            path = os.readlink(f"/proc/{pid}/fd/{name}")
+            if path.startswith(folder + "/") and _opened_for_writing(f"/proc/{pid}/fdinfo/{name}"):
+                yield path[len(folder) + 1 :]
+        except OSError:
+            continue
+
+
+def _opened_for_writing(path: str) -> bool:
+    with open(path, encoding="ascii") as file:
+        for line in file:
+            if line.startswith("flags:"):
+                return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return False
+
+
+# --- what the kernel tells of a folder ------------------------------------------------------------------------------
+
+_CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x8, 0x40, 0x80, 0x100, 0x200  # inotify(7)
+_MOVE_SELF, _OVERFLOW, _IS_FOLDER, _ONLY_FOLDER = 0x800, 0x4000, 0x40000000, 0x01000000
+_EVENT = struct.Struct("iIII")
+
+
+class FolderEvents:
+    """What happens in a folder and in those below it.
+
+    Args:
+        folder: Which one; it exists.
+
+    Raises:
+        OSError: the kernel cannot tell, or watches too many folders already.
+    """
+
+    def __init__(self, folder: str) -> None:
+        if _libc is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        self._folder = folder
+        self._fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        self._watched: Dict[int, str] = {}
+        self._moved: Set[str] = set()
+        try:
+            self._watch_all()
+        except OSError:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        """File descriptor that can be read when something has happened."""
+        return self._fd
+
+    @property
+    def moved(self) -> FrozenSet[str]:
+        """Paths that were renamed into their place and not written to since."""
+        return frozenset(self._moved)
+
+    def read(self) -> bool:
+        """Take in what has happened; True if anything has."""
+        happened = anew = False
+        while True:
+            try:
+                data = os.read(self._fd, 1 << 16)
+            except BlockingIOError:
+                break
+            happened = True
+            anew = self._take(data) or anew
+        if anew:
+            with contextlib.suppress(OSError):  # what is not watched is looked at all the same, later
+                self._watch_all()
+        return happened
+
+    def close(self) -> None:
+        """Give the kernel's watches back."""
+        os.close(self._fd)
+
+    def _take(self, data: bytes) -> bool:
+        anew, at = False, 0
+        while at < len(data):
+            watch, mask, _, length = _EVENT.unpack_from(data, at)
+            name = os.fsdecode(data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0"))
+            at += _EVENT.size + length
+            anew = anew or bool(mask & (_IS_FOLDER | _OVERFLOW | _MOVE_SELF))
+            if mask & _OVERFLOW:
+                self._moved.clear()
+            elif watch in self._watched and name:
+                base = self._watched[watch]
+                self._note(f"{base}/{name}" if base else name, moved=bool(mask & _MOVED_TO))
+        return anew
+
+    def _note(self, path: str, *, moved: bool) -> None:
+        if moved:
+            self._moved.add(path)
+            return
+        while path:
+            self._moved.discard(path)
+            path = os.path.dirname(path)
+
+    def _watch_all(self) -> None:
+        self._watched.clear()
+        paths = [one.path for one in list_folder(self._folder) if one.kind is Kind.FOLDER]
+        mask = _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _MOVE_SELF | _ONLY_FOLDER
+        for path in ["", *paths]:
+            name = os.fsencode(os.path.join(self._folder, path))
+            watch = _libc.inotify_add_watch(self._fd, name, mask)
+            if watch >= 0:
+                self._watched[watch] = path
+            elif ctypes.get_errno() not in (errno.ENOENT, errno.ENOTDIR):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def wait_for(fds: Sequence[int], timeout_s: float) -> None:
+    """Wait until one of `fds` can be read, or the time is over."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    poll.poll(max(0.0, timeout_s) * 1000)
+
+
+# --- keeping ----------------------------------------------------------------------------------------------------
+
+
+class Kept:
+    """One complete snapshot on this disk.
+
+    Args:
+        folder: Where it is.
+        manifest: What it consists of.
+    """
+
+    def __init__(self, folder: str, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.readers = 0
+        self.cut = False  # readers have to stop: its place is wanted
+
+    def path(self, number: int) -> str:
+        """Where the file is that stands at `number` in the manifest."""
+        return os.path.join(self.folder, str(number))
+
+    def is_sound(self) -> bool:
+        """Whether its files are as they were, as far as can be told without reading them."""
+        for number, item in self.manifest.files:
+            try:
+                status = os.stat(self.path(number))
+            except OSError:
+                return False
+            if (status.st_size, status.st_mtime_ns) != (item.size, item.mtime_ns):
+                return False
+        return True
+
+
+class Store:
+    """The newest complete snapshot; beside it, while somebody still reads it, the one before.
+
+    Args:
+        folder: Where they are; what was left there by a process that was killed is removed.
+
+    Raises:
+        OSError: the folder cannot be used.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._count = 0
+        self._retired: Optional[Kept] = None
+        self._newest: Optional[Kept] = None
+        make_folder(folder)
+        self._load()
+
+    @property
+    def held(self) -> Optional[Snapshot]:
+        """The newest complete snapshot."""
+        newest = self._newest
+        return newest.manifest.snapshot if newest is not None else None
+
+    @contextlib.contextmanager
+    def reading(self, snapshot: Optional[Snapshot] = None) -> Iterator[Optional[Kept]]:
+        """The newest one, or just that one, kept as long as it is read; None where it is not held."""
+        with self._lock:
+            kept = self._newest
+            if kept is not None and snapshot not in (None, kept.manifest.snapshot):
+                kept = None
+            if kept is not None:
+                kept.readers += 1
+        try:
+            yield kept
+        finally:
+            if kept is not None:
+                self._read(kept)
+
+    def make(self) -> str:
+        """An empty folder for a snapshot in the making."""
+        with self._lock:
+            self._count += 1
+            folder = os.path.join(self.folder, f"{_MAKING}{self._count}")
+        make_folder(folder)
+        return folder
+
+    def keep(self, making: str, manifest: Manifest) -> None:
+        """Let what is in `making` be the newest snapshot.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        snapshot = manifest.snapshot
+        write_atomic(os.path.join(making, MANIFEST), encode_manifest(manifest))
+        folder = os.path.join(self.folder, f"{snapshot.attempt}-{snapshot.number}-{snapshot.digest[:16]}")
+        with self._lock:
+            before = self._newest
+            while os.path.lexists(folder):  # the same one, which somebody still reads
+                folder += "+"
+            os.rename(making, folder)
+            self._newest = Kept(folder, manifest)
+        if before is not None:
+            self._retire(before)
+
+    def drop(self) -> None:
+        """Keep none; to be called where what is kept turned out to be damaged."""
+        with self._lock:
+            before, self._newest = self._newest, None
+        if before is not None:
+            self._retire(before)
+
+    def _retire(self, kept: Kept) -> None:
+        with self._lock:
+            kept.cut = kept.readers == 0
+            if not kept.cut:
+                if self._retired is not None:
+                    self._retired.cut = True
+                self._retired = kept
+        if kept.cut:
+            remove_tree(kept.folder)
+
+    def _read(self, kept: Kept) -> None:
+        with self._lock:
+            kept.readers -= 1
+            over = kept.readers == 0 and kept is not self._newest
+            if over and self._retired is kept:
+                self._retired = None
+        if over:
+            remove_tree(kept.folder)
+
+    def _load(self) -> None:
+        found = []
+        for name in os.listdir(self.folder):
+            folder = os.path.join(self.folder, name)
+            kept = None if name.startswith(_MAKING) else _read_kept(folder)
+            if kept is None or not kept.is_sound():
+                remove_tree(folder)
+            else:
+                found.append(kept)
+        for kept in found:
+            if self._newest is None or newer(kept.manifest.snapshot, self._newest.manifest.snapshot):
+                self._newest = kept
+        for kept in found:
+            if kept is not self._newest:
+                remove_tree(kept.folder)
+
+
+def _read_kept(folder: str) -> Optional[Kept]:
+    try:
+        with open(os.path.join(folder, MANIFEST), "rb") as file:
+            return Kept(folder, decode_manifest(file.read()))
+    except (OSError, ValueError):
+        return None
+
+
+def need_space(folder: str, needed: int, what: str) -> None:
+    """See that `needed` bytes can be written to the disk of `folder`.
+
+    Raises:
+        ReplicaError: they would take what is reserved for logs.
+    """
+    free, _ = free_space(folder)
+    if free - needed < DISK_RESERVE:
+        raise ReplicaError(
+            f"{what} needs {readable_size(needed)}, but of the {readable_size(free)} that are free on its disk"
+            f" {readable_size(DISK_RESERVE)} stay reserved for logs: make room there"
+        )
+
+
+# --- copying ----------------------------------------------------------------------------------------------------
+
+
+def copy_file(source: str, target: str, item: Item) -> None:
+    """Copy a file to `target`, which does not exist, with the mode and time of `item`.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    reads = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        writes = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            piece = os.read(reads, _PIECE)
+            while piece:
+                write_all(writes, piece)
+                piece = os.read(reads, _PIECE)
+            finish_file(writes, item)
+        finally:
+            os.close(writes)
+    finally:
+        os.close(reads)
+
+
+def finish_file(fd: int, item: Item) -> None:
+    """Give a file that is written its mode and time."""
+    os.fchmod(fd, item.mode)
+    os.utime(fd, ns=(item.mtime_ns, item.mtime_ns))
+
+
+def _place(source: str, target: str, item: Item) -> None:
+    """Let `target`, which does not exist, be a file that no later writing to `source` changes."""
+    if is_data(item.path):
+        try:
+            os.link(source, target)
+        except FileNotFoundError:
+            raise
+        except OSError:  # another disk, or one without hard links
+            pass
+        else:
+            return
+    copy_file(source, target, item)
+
+
+class Shot(NamedTuple):
+    """Whose state is copied."""
+
+    live: str
+    seat: str
+    origin: str
+    attempt: int
+
+
+def take(store: Store, shot: Shot, state: State, checked: FrozenSet[str]) -> bool:
+    """Let a copy of `state` be the newest snapshot; False if that holds the same already.
+
+    Args:
+        store: Where the copy is kept.
+        shot: Whose state it is.
+        state: What to copy.
+        checked: Files whose copies must have been written to their end, as far as their format shows that.
+
+    Raises:
+        ChangedError: the folder changed meanwhile.
+        UnfinishedError: one of `checked` was not written to its end.
+        ReplicaError: there is no room.
+        OSError: something cannot be read or written.
+    """
+    making = store.make()
+    try:
+        with store.reading() as before:
+            items = _copy_state(shot, state, making, before)
+        for number, one in enumerate(state.entries):
+            if one.path in checked and is_unfinished(os.path.join(making, str(number)), one.path):
+                raise UnfinishedError(one.path)
+        held = store.held
+        attempt = max(shot.attempt, held.attempt) if held else shot.attempt
+        number = held.number + 1 if held and held.attempt == attempt else 1
+        digest = digest_of(items)
+        if held is not None and held.digest == digest:
+            return False
+        store.keep(making, Manifest(Snapshot(attempt, number, digest), shot.seat, shot.origin, tuple(items)))
+        return True
+    except FileNotFoundError as error:
+        raise ChangedError(str(error)) from error
+    finally:
+        remove_tree(making)
+
+
+def _copy_state(shot: Shot, state: State, making: str, before: Optional[Kept]) -> List[Item]:
+    known = {item.path: (number, item) for number, item in before.manifest.files} if before is not None else {}
+    same_disk = os.stat(shot.live).st_dev == os.stat(making).st_dev
+    fresh = {one.path: one for one in state.entries if one.kind is Kind.FILE and not _is_known(one, known)}
+    need_space(
+        making,
+        sum(one.size for one in fresh.values() if not (same_disk and is_data(one.path))),
+        f"a copy of {shot.seat}'s checkpoint",
+    )
+    for number, one in enumerate(state.entries):
+        target = os.path.join(making, str(number))
+        if one.path in fresh:
+            _place(os.path.join(shot.live, one.path), target, Item(*one[:5]))
+            if same_disk and os.stat(target).st_ino == one.inode:
+                del fresh[one.path]  # the very file: whatever becomes of its name
+        elif one.kind is Kind.FILE and before is not None:
+            os.link(before.path(known[one.path][0]), target)
+    _still(shot.live, fresh.values())
+    return [_item(shot, one, os.path.join(making, str(number)), known) for number, one in enumerate(state.entries)]
+
+
+def _is_known(one: Found, known: Dict[str, "tuple[int, Item]"]) -> bool:
+    return one.path in known and is_equal(one, known[one.path][1])
+
+
+def _still(live: str, entries: Iterable[Found]) -> None:
+    for one in entries:
+        status = os.stat(os.path.join(live, one.path), follow_symlinks=False)
+        if (status.st_ino, status.st_size, status.st_mtime_ns) != (one.inode, one.size, one.mtime_ns):
+            raise ChangedError(f"{one.path} changed while it was copied")
+
+
+def _item(shot: Shot, one: Found, copy: str, known: Dict[str, "tuple[int, Item]"]) -> Item:
+    if one.kind is Kind.LINK:
+        target = inner_target(shot.live, one.path, one.target)
+        if not target:
+            raise ReplicaError(
+                f"{shot.seat}'s checkpoints are not copied to other hosts: the link {one.path} leads out of the"
+                f" checkpoint folder, to {one.target}"
+            )
+        return Item(one.path, one.kind, one.mode, content=target)
+    if one.kind is not Kind.FILE:
+        return Item(one.path, one.kind, one.mode)
+    content = known[one.path][1].content if _is_known(one, known) else hash_file(copy)
+    return Item(*one[:5], content=content)
+
+
+def hash_file(path: str) -> str:
+    """SHA-256 of what is in a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while True:
+            piece = file.read(_PIECE)
+            if not piece:
+                return digest.hexdigest()
+            digest.update(piece)
+
+
+# --- putting back -----------------------------------------------------------------------------------------------
+
+
+def restore(live: str, kept: Optional[Kept]) -> None:
+    """Make the checkpoint folder equal to a snapshot, deletions included; None: empty.
+
+    Killed in the middle, it is done again.
+
+    Raises:
+        ReplicaError: it cannot be.
+    """
+    live = os.path.realpath(live)
+    for tried in range(_RESTORE_TRIES):
+        try:
+            _restore(live, kept)
+        except FileNotFoundError as error:  # somebody else works in this folder
+            if tried + 1 == _RESTORE_TRIES:
+                raise ReplicaError(_cannot(live, error)) from error
+        except OSError as error:
+            raise ReplicaError(_cannot(live, error)) from error
+        else:
+            return
+
+
+def refresh(live: str, kept: Kept, before: Optional[Manifest]) -> None:
+    """Bring a checkpoint folder that is being read up to a snapshot: what the snapshot before had is replaced.
+
+    What refers to other files comes after these, and what is not needed any more goes last; files of others' stay.
+
+    Args:
+        live: The checkpoint folder.
+        kept: The snapshot.
+        before: What was shown before; None: nothing.
+
+    Raises:
+        ReplicaError: it cannot be.
+    """
+    live = os.path.realpath(live)
+    items = kept.manifest.items
+    kinds = {item.path: item.kind for item in items}
+    gone = {item.path for item in before.items} - set(kinds) if before is not None else set()
+    try:
+        os.makedirs(live, exist_ok=True)
+        for path in sorted(gone, reverse=True):
+            if any(kinds.get(above, Kind.FOLDER) is not Kind.FOLDER for above in _above(path)):
+                _remove(live, path)  # something else takes the place of a folder above it
+        there = {one.path: one for one in list_folder(live)}
+        numbered = sorted(enumerate(items), key=lambda one: (os.path.basename(one[1].path) == STATE_FILE, one[0]))
+        for number, item in numbered:
+            if not is_equal(there.get(item.path), item):
+                _put(live, item, kept.path(number))
+        for path in sorted(gone, reverse=True):
+            _remove(live, path)
+    except OSError as error:
+        raise ReplicaError(_cannot(live, error)) from error
+
+
+def _above(path: str) -> List[str]:
+    """Return the folders above a path, the outermost first."""
+    steps = path.split("/")
+    return ["/".join(steps[:count]) for count in range(1, len(steps))]
+
+
+def _remove(live: str, path: str) -> None:
+    if not all(_is_folder(os.path.join(live, above)) for above in _above(path)):
+        return  # it is gone already, or behind a link
+    path = os.path.join(live, path)
+    if _is_folder(path):
+        with contextlib.suppress(OSError):  # a folder that others put something into stays
+            os.rmdir(path)
+    else:
+        remove_file(path)
+
+
+def _is_folder(path: str) -> bool:
+    """Whether there is a folder at `path`, not a link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _cannot(live: str, error: OSError) -> str:
+    where = f" ({error.filename})" if isinstance(error.filename, str) and error.filename != live else ""
+    return f"the checkpoint folder {live} cannot be restored: {error.strerror}{where}"
+
+
+def _restore(live: str, kept: Optional[Kept]) -> None:
+    items: Sequence[Item] = kept.manifest.items if kept is not None else ()
+    if kept is not None:
+        os.makedirs(live, exist_ok=True)
+    found = list_folder(live)
+    for one in surplus(found, items):
+        path = os.path.join(live, one.path)
+        if one.kind is Kind.FOLDER:
+            os.rmdir(path)
+        else:
+            remove_file(path)
+    there = {one.path: one for one in found}
+    for number, item in enumerate(items):
+        if kept is not None and not is_equal(there.get(item.path), item):
+            _put(live, item, kept.path(number))
+
+
+def _put(live: str, item: Item, source: str) -> None:
+    """Let the path of `item` be what it says; no link is followed, and none written through."""
+    for above in _above(item.path):
+        _make_folder(os.path.join(live, above), 0o700)
+    path = os.path.join(live, item.path)
+    if item.kind is Kind.FOLDER:
+        _make_folder(path, item.mode | 0o700)
+        return
+    temporary = os.path.join(live, f".fleet-{os.getpid()}")
+    remove_file(temporary)
+    try:
+        if item.kind is Kind.LINK:
+            os.symlink(item.content, temporary)
+        else:
+            _place(source, temporary, item)
+        if _is_folder(path):
+            os.rmdir(path)
+        os.replace(temporary, path)
+    finally:
+        remove_file(temporary)  # two names of one file are left alone by rename(2)
+
+
+def _make_folder(path: str, mode: int) -> None:
+    if not _is_folder(path):
+        remove_file(path)
+        os.mkdir(path, mode)

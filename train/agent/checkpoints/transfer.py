@@ -1,0 +1,404 @@
+"""How snapshots travel from host to host; blocking, in threads of a process of its own.
+
+    who fetches → {"snapshot": [attempt, number, digest]}
+    who holds   → {"size": …, "content": SHA-256}, and so many bytes, the manifest  |  {"gone": 1}
+    who fetches → {"file": place in the manifest}      as often as needed
+    who holds   → {"size": …}, and so many bytes
+
+Lines are sealed as agents do among themselves; raw bytes are checked by the SHA-256 that a sealed line, or the
+manifest that it vouches for, gives for them.
+"""
+
+import contextlib
+import hashlib
+import os
+import socket
+import threading
+import time
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from train.agent.checkpoints.snapshot import Item, Manifest, Snapshot, decode_manifest, read_snapshot
+from train.agent.checkpoints.store import MANIFEST, Kept, ReplicaError, Store, copy_file, finish_file, need_space
+from train.agent.files.disk import remove_tree, write_all
+from train.agent.protocol.admission import descriptor_limit
+from train.agent.protocol.channel import LineBuffer, LineTooLongError
+from train.agent.protocol.session import (
+    LONGEST_GREETING,
+    LONGEST_LINE,
+    NONCE_BYTES,
+    ChiefGreeting,
+    LinkError,
+    Message,
+    PeerGreeting,
+    Session,
+)
+
+SILENCE_S = 30.0  # without a byte
+CONNECT_S = 5.0
+GREETING_S = 5.0
+LONGEST_MANIFEST = 64 << 20  # bytes
+_ATTEMPT = 0  # snapshots outlive attempts
+_MOST_STRANGERS = 256  # as many as hosts that fetch at the same moment
+_FEWEST_STRANGERS = 8
+_PIECE = 1 << 18
+_BURST_S = 0.1
+_BROKEN = (OSError, LinkError, LineTooLongError)
+
+Source = Tuple[str, int]  # address and port
+
+
+class Credentials(NamedTuple):
+    """What hosts of one job know of each other."""
+
+    job: str
+    secret: bytes
+    seat: str
+
+
+class Bucket:
+    """Bounds what leaves this host, over all who fetch together.
+
+    Args:
+        mib_s: MiB a second, more than 0.
+    """
+
+    def __init__(self, mib_s: float) -> None:
+        self._rate = mib_s * (1 << 20)
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+        self.piece = max(1 << 12, min(_PIECE, int(self._rate * _BURST_S)))  # bytes to send at a time
+
+    def lift(self) -> None:
+        """Bound nothing from now on."""
+        with self._lock:
+            self._rate = float("inf")
+            self._free_at = 0.0
+
+    def wait(self, count: int) -> None:
+        """Wait until `count` bytes may leave."""
+        now = time.monotonic()
+        with self._lock:
+            self._free_at = max(self._free_at, now - _BURST_S) + count / self._rate
+            ahead = self._free_at - now
+        if ahead > 0:
+            time.sleep(ahead)
+
+
+class _Wire:
+    """A blocking connection of lines and raw bytes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._buffer = LineBuffer(LONGEST_LINE)
+        self.session: Optional[Session] = None
+        connection.settimeout(SILENCE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, data: bytes) -> None:
+        self._connection.sendall(data)
+
+    def greeting(self, until: float) -> bytes:
+        """A line of somebody who has proven nothing."""
+        while True:
+            line = self._buffer.line()
+            if line is not None:
+                self._connection.settimeout(SILENCE_S)
+                return line
+            if self._buffer.size > LONGEST_GREETING or time.monotonic() > until:
+                raise LinkError("no greeting")
+            self._connection.settimeout(max(0.01, until - time.monotonic()))
+            self._fill()
+
+    def tell(self, message: Message) -> None:
+        if self.session is not None:
+            self.send(self.session.seal(message))
+
+    def hear(self) -> Message:
+        while True:
+            line = self._buffer.line()
+            if line is not None and self.session is not None:
+                return self.session.open(line)
+            self._fill()
+
+    def raw(self, size: int) -> Iterator[bytes]:
+        while size:
+            piece = self._buffer.take(min(size, _PIECE))
+            if piece:
+                size -= len(piece)
+                yield piece
+            else:
+                self._fill()
+
+    def _fill(self) -> None:
+        data = self._connection.recv(_PIECE)
+        if not data:
+            raise ConnectionError("the connection ended")
+        self._buffer.feed(data)
+
+
+# --- who holds --------------------------------------------------------------------------------------------------
+
+
+class Giver:
+    """Gives the newest snapshot to those who know the job's secret.
+
+    Connections that have not proven to know it are bounded in number and time. One more than that closes the oldest,
+    so that nobody can keep hosts of the job out by holding connections open.
+
+    Args:
+        store: What is held.
+        listener: Where they connect.
+        credentials: What they have in common with us.
+        bucket: What may leave this host.
+    """
+
+    def __init__(self, store: Store, listener: socket.socket, credentials: Credentials, bucket: Bucket) -> None:
+        self._store = store
+        self._listener = listener
+        self._credentials = credentials
+        self._bucket = bucket
+        self._lock = threading.Lock()
+        self._strangers: Dict[socket.socket, None] = {}  # the oldest first
+        self._most_strangers = min(_MOST_STRANGERS, max(_FEWEST_STRANGERS, descriptor_limit() // 4))
+
+    def run(self) -> None:
+        """Serve them, each in a thread, for ever."""
+        self._listener.setblocking(True)
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # it was gone before we came, or there are too many files
+                time.sleep(_BURST_S)
+                continue
+            self._take_in(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _take_in(self, connection: socket.socket) -> None:
+        """Add a connection to the strangers; one too many ends the oldest, whose thread then closes it."""
+        with self._lock:
+            self._strangers[connection] = None
+            if len(self._strangers) > self._most_strangers:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with contextlib.suppress(Exception):  # nothing that a stranger sends may end more than this
+                wire = _Wire(connection)
+                self._greet(wire)
+                self._let_go(connection)
+                self._give(wire)
+        finally:
+            self._let_go(connection)
+            connection.close()
+
+    def _let_go(self, connection: socket.socket) -> None:
+        with self._lock:  # never closed while it is among the strangers: its number could be another connection's
+            self._strangers.pop(connection, None)
+
+    def _greet(self, wire: _Wire) -> None:
+        until = time.monotonic() + GREETING_S
+        greeting = ChiefGreeting(self._credentials.secret, self._credentials.job, _ATTEMPT, os.urandom(NONCE_BYTES))
+        answer, _ = greeting.take(wire.greeting(until))
+        wire.send(answer)
+        _, wire.session = greeting.take(wire.greeting(until))
+
+    def _give(self, wire: _Wire) -> None:
+        wanted = read_snapshot(wire.hear()["snapshot"])
+        with self._store.reading(wanted) as kept:
+            if kept is None or wanted is None:
+                wire.tell({"gone": 1})
+                return
+            with open(os.path.join(kept.folder, MANIFEST), "rb") as file:
+                data = file.read()
+            wire.tell({"size": len(data), "content": hashlib.sha256(data).hexdigest()})
+            wire.send(data)
+            while not kept.cut:
+                self._send_file(wire, kept, int(wire.hear()["file"]))
+
+    def _send_file(self, wire: _Wire, kept: Kept, number: int) -> None:
+        size = kept.manifest.items[number].size
+        wire.tell({"size": size})
+        with open(kept.path(number), "rb", buffering=0) as file:
+            while size and not kept.cut:
+                piece = file.read(min(size, self._bucket.piece))
+                if not piece:
+                    raise ConnectionError("a file that is shorter than its manifest says")
+                self._bucket.wait(len(piece))
+                wire.send(piece)
+                size -= len(piece)
+        if size:
+            raise ConnectionError("something newer takes the place of this snapshot")
+
+
+# --- who fetches ------------------------------------------------------------------------------------------------
+
+
+class CancelledFetchError(Exception):
+    """Nobody wants it any more."""
+
+
+class Fetch:
+    """Brings one snapshot from whichever source has it.
+
+    Args:
+        store: Where it is to be held.
+        credentials: What the sources have in common with us.
+        snapshot: Which one.
+        is_shared: Tells from a manifest whether the folder it was taken from is our own checkpoint folder.
+    """
+
+    def __init__(
+        self, store: Store, credentials: Credentials, snapshot: Snapshot, is_shared: Callable[[Manifest], bool]
+    ) -> None:
+        self._store = store
+        self._credentials = credentials
+        self.snapshot = snapshot
+        self._is_shared = is_shared
+        self._connection: Optional[socket.socket] = None
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Let `run` raise CancelledFetchError soon; may be called from another thread."""
+        self._cancelled = True
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def run(self, sources: List[Source]) -> bool:
+        """Bring it; False where there is nothing to bring, since its folder is ours too.
+
+        Raises:
+            ReplicaError: no source has it, or there is no room; the reason names each.
+            CancelledFetchError: `cancel` was called.
+        """
+        making = self._store.make()
+        reasons = []
+        try:
+            for address, port in sources:
+                try:
+                    return self._from(address, port, making)
+                except ReplicaError:
+                    raise
+                except _DiskError as error:
+                    raise ReplicaError(f"a copy of the checkpoint cannot be written: {error}") from error
+                except _BROKEN as error:
+                    reasons.append(f"{address} port {port}: {_reason(error)}")
+                except ValueError as error:
+                    reasons.append(f"{address} port {port}: {error}")
+                if self._cancelled:
+                    raise CancelledFetchError
+        finally:
+            remove_tree(making)
+        name = f"snapshot {self.snapshot.number} of attempt {self.snapshot.attempt}"
+        raise ReplicaError(f"no host gave {name} of the checkpoint: {'; '.join(reasons) or 'none has it'}")
+
+    def _from(self, address: str, port: int, making: str) -> bool:
+        with socket.create_connection((address, port), CONNECT_S) as connection:
+            self._connection = connection
+            if self._cancelled:
+                raise CancelledFetchError
+            try:
+                wire = _Wire(connection)
+                self._greet(wire)
+                return self._bring(wire, making)
+            finally:
+                self._connection = None
+
+    def _greet(self, wire: _Wire) -> None:
+        known = self._credentials
+        greeting = PeerGreeting(known.secret, known.job, _ATTEMPT, known.seat, os.urandom(NONCE_BYTES))
+        wire.send(greeting.first())
+        answer, wire.session = greeting.take(wire.greeting(time.monotonic() + GREETING_S))
+        wire.send(answer)
+
+    def _bring(self, wire: _Wire, making: str) -> bool:
+        manifest = self._manifest(wire)
+        if self._is_shared(manifest):
+            return False
+        with self._store.reading() as before:
+            files = before.manifest.files if before is not None and before.is_sound() else []
+            here = {item.content: (before.path(at), item) for at, item in files} if before is not None else {}
+            missing = sum(item.size for _, item in manifest.files if item.content not in here)
+            need_space(making, missing, f"a copy of {manifest.seat}'s checkpoint on {self._credentials.seat}")
+            for number, item in manifest.files:
+                if self._cancelled:
+                    raise CancelledFetchError
+                target = os.path.join(making, str(number))
+                if not self._is_here(item, target, here):
+                    self._receive(wire, number, item, target)
+        with _on_disk():
+            self._store.keep(making, manifest)
+        return True
+
+    def _manifest(self, wire: _Wire) -> Manifest:
+        wire.tell({"snapshot": list(self.snapshot)})
+        answer = wire.hear()
+        if "gone" in answer:
+            raise LinkError("it does not hold it")
+        size = answer.get("size")
+        if not isinstance(size, int) or not 0 <= size <= LONGEST_MANIFEST:
+            raise LinkError("a manifest of an impossible size")
+        data = b"".join(wire.raw(size))
+        if hashlib.sha256(data).hexdigest() != answer.get("content"):
+            raise LinkError("the manifest was damaged on its way")
+        manifest = decode_manifest(data)
+        if manifest.snapshot != self.snapshot:
+            raise LinkError("the manifest of another snapshot")
+        return manifest
+
+    def _is_here(self, item: Item, target: str, here: "Dict[str, Tuple[str, Item]]") -> bool:
+        """Whether `target` is there, from an earlier source or from what is held already."""
+        if os.path.exists(target):
+            return True
+        if item.content not in here:
+            return False
+        path, known = here[item.content]
+        with _on_disk():
+            if (known.mode, known.mtime_ns) == (item.mode, item.mtime_ns):
+                os.link(path, target)
+            else:
+                copy_file(path, target, item)
+        return True
+
+    def _receive(self, wire: _Wire, number: int, item: Item, target: str) -> None:
+        wire.tell({"file": number})
+        if wire.hear().get("size") != item.size:
+            raise LinkError("a file of another size than its manifest says")
+        digest = hashlib.sha256()
+        partial = f"{target}.part"
+        with _on_disk():
+            fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            for piece in wire.raw(item.size):
+                digest.update(piece)
+                with _on_disk():
+                    write_all(fd, piece)
+            if digest.hexdigest() != item.content:
+                raise LinkError(f"{item.path} was damaged on its way")
+            with _on_disk():
+                finish_file(fd, item)
+                os.rename(partial, target)
+        finally:
+            os.close(fd)
+
+
+class _DiskError(Exception):
+    """Our own disk, not the network."""
+
+
+@contextlib.contextmanager
+def _on_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _DiskError(error.strerror or str(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, socket.timeout):
+        return f"it was silent for {SILENCE_S:.0f} s"
+    return getattr(error, "strerror", None) or str(error)

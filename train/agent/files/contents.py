@@ -1,0 +1,272 @@
+"""Contents by their hash, how they arrive, and how a task's folder is made of them."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import zlib
+from typing import Dict, List, Sequence, Set, Tuple
+
+from train.agent.files.containment import is_inner_link, is_inner_path
+from train.agent.files.disk import make_folder, remove_file, remove_tree
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import Entry, EntryKind, Refusal, Want
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_AT_ONCE = 1 << 20  # bytes
+STAMP_NS = 315_532_800 * 10**9
+"""The time of change of every object: one that a task wrote to has another."""
+
+_NO_LINKS = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP)
+
+
+def _fault(reason: str) -> RefusedError:
+    return RefusedError(Refusal.REQUEST, f"the bundle makes no sense: {reason}")
+
+
+def _check_path(path: str) -> None:
+    if not is_inner_path(path):
+        raise _fault(f"{path!r} is no path below the working folder")
+
+
+def _check_link(entry: Entry) -> None:
+    if not is_inner_link(entry.path, entry.target):
+        raise _fault(f"the link {entry.path!r} leads out of the working folder, to {entry.target!r}")
+
+
+def check_entries(entries: Sequence[Entry]) -> None:
+    """See that all entries stay inside the working folder and do not contradict each other.
+
+    Raises:
+        RefusedError: one of them does not.
+    """
+    kinds: Dict[str, EntryKind] = {}
+    sizes: Dict[str, int] = {}
+    for entry in entries:
+        _check_path(entry.path)
+        if entry.path in kinds:
+            raise _fault(f"{entry.path!r} stands in it twice")
+        kinds[entry.path] = entry.kind
+        if entry.kind is EntryKind.LINK:
+            _check_link(entry)
+        elif entry.kind is not EntryKind.FOLDER:
+            if not _SHA256.fullmatch(entry.sha256) or entry.size < 0:
+                raise _fault(f"{entry.path!r} has no proper hash or size")
+            if sizes.setdefault(entry.sha256, entry.size) != entry.size:
+                raise _fault(f"{entry.path!r} has the hash of contents of another size")
+    for path in kinds:
+        above = path.rpartition("/")[0]
+        while above:
+            if kinds.get(above, EntryKind.FOLDER) is not EntryKind.FOLDER:
+                raise _fault(f"{path!r} lies below {above!r}, which is no folder")
+            above = above.rpartition("/")[0]
+
+
+def object_path(store: str, digest: str) -> str:
+    """Where the contents with this hash are kept."""
+    return os.path.join(store, digest[:2], digest)
+
+
+def _is_kept(store: str, digest: str, size: int) -> bool:
+    try:
+        found = os.stat(object_path(store, digest))
+    except FileNotFoundError:
+        return False
+    return found.st_size == size and found.st_mtime_ns == STAMP_NS
+
+
+def missing(store: str, entries: Sequence[Entry]) -> Want:
+    """Contents that `entries` need and the store does not have, each once, in the order of the entries."""
+    wanted: Dict[str, int] = {}
+    seen: Set[str] = set()
+    for entry in entries:
+        if entry.sha256 and entry.kind in (EntryKind.FILE, EntryKind.DATA) and entry.sha256 not in seen:
+            seen.add(entry.sha256)
+            if not _is_kept(store, entry.sha256, entry.size):
+                wanted[entry.sha256] = entry.size
+    return Want(list(wanted), sum(wanted.values()))
+
+
+class Receiver:
+    """Takes one zlib stream of contents and puts each into the store once its hash is proven.
+
+    Args:
+        store: Folder of the store.
+        expected: Hash and size of each, in the order in which they come.
+    """
+
+    def __init__(self, store: str, expected: Sequence[Tuple[str, int]]) -> None:
+        self._store = store
+        self._ahead = list(reversed(expected))
+        self._stream = zlib.decompressobj()
+        self._fd = -1
+        self._digest = ""
+        self._left = 0
+        self._hash = hashlib.sha256()
+        self._begun = False
+        self._next()
+
+    def feed(self, data: bytes) -> None:
+        """Take a piece of the stream.
+
+        Raises:
+            RefusedError: it is damaged, or not what was announced.
+            OSError: it cannot be written.
+        """
+        self._begun = self._begun or bool(data)
+        while data:
+            try:
+                plain = self._stream.decompress(data, _AT_ONCE)
+            except zlib.error as error:
+                raise RefusedError(Refusal.BUNDLE, f"the contents arrived damaged: {error}") from error
+            if not plain and self._stream.eof and self._stream.unused_data:
+                raise RefusedError(Refusal.BUNDLE, "more contents came than were asked for")
+            self._keep(plain)
+            data = self._stream.unconsumed_tail
+
+    def finish(self) -> None:
+        """The stream has ended.
+
+        Raises:
+            RefusedError: it is not complete.
+        """
+        if self._fd >= 0 or (self._begun and not self._stream.eof):
+            raise RefusedError(Refusal.BUNDLE, "the contents ended before all of them had come")
+
+    def close(self) -> None:
+        """Remove what is half written."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            remove_file(self._temporary())
+
+    def _temporary(self) -> str:
+        return os.path.join(self._store, f"{self._digest}.{os.getpid()}.new")
+
+    def _next(self) -> None:
+        while self._ahead and self._fd < 0:
+            self._digest, self._left = self._ahead.pop()
+            self._hash = hashlib.sha256()
+            make_folder(self._store)
+            self._fd = os.open(self._temporary(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            if self._left == 0:
+                self._complete()
+
+    def _keep(self, plain: bytes) -> None:
+        view = memoryview(plain)
+        while view:
+            if self._fd < 0:
+                raise RefusedError(Refusal.BUNDLE, "more contents came than were asked for")
+            piece = view[: self._left]
+            view = view[len(piece) :]
+            self._left -= len(piece)
+            self._hash.update(piece)
+            while piece:
+                piece = piece[os.write(self._fd, piece) :]
+            if self._left == 0:
+                self._complete()
+                self._next()
+
+    def _complete(self) -> None:
+        if self._hash.hexdigest() != self._digest:
+            raise RefusedError(Refusal.BUNDLE, f"contents do not have the hash {self._digest[:12]}… they came under")
+        os.fchmod(self._fd, 0o444)
+        os.close(self._fd)
+        self._fd = -1
+        os.utime(self._temporary(), ns=(STAMP_NS, STAMP_NS))
+        path = object_path(self._store, self._digest)
+        make_folder(os.path.dirname(path))
+        os.replace(self._temporary(), path)
+
+
+def _copy(source: str, target: str, mode: int) -> None:
+    read = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            left = os.fstat(read).st_size
+            while left > 0:
+                left -= os.sendfile(write, read, None, min(left, 1 << 30)) or left
+            os.fchmod(write, mode & 0o777)
+        finally:
+            os.close(write)
+    finally:
+        os.close(read)
+
+
+def _place(store: str, entry: Entry, target: str) -> None:
+    if entry.kind is EntryKind.LINK:
+        os.symlink(entry.target, target)
+    elif entry.kind is EntryKind.FILE:
+        _copy(object_path(store, entry.sha256), target, entry.mode)
+    elif entry.kind is EntryKind.DATA:
+        try:
+            os.link(object_path(store, entry.sha256), target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            _copy(object_path(store, entry.sha256), target, 0o444)
+
+
+def materialise(store: str, entries: Sequence[Entry], folder: str) -> None:
+    """Make `folder` hold exactly `entries`; what it held before is gone.
+
+    Raises:
+        OSError: the disk is full, or the store was removed under our feet.
+    """
+    remove_tree(folder)
+    make_folder(folder)
+    made = {folder}
+    folders: List[Tuple[str, int]] = []
+    for entry in entries:
+        target = os.path.join(folder, *entry.path.split("/"))
+        above = target if entry.kind is EntryKind.FOLDER else os.path.dirname(target)
+        if above not in made:
+            make_folder(above)
+            made.add(above)
+        if entry.kind is EntryKind.FOLDER:
+            folders.append((target, entry.mode))
+        else:
+            _place(store, entry, target)
+    for target, mode in reversed(folders):
+        os.chmod(target, mode & 0o777 | 0o700)
+
+
+def bytes_needed(entries: Sequence[Entry], wanted: Want) -> int:
+    """Bytes of disk that a bundle takes: what must come, and the copies that its task may change."""
+    return wanted.size + sum(entry.size for entry in entries if entry.kind is EntryKind.FILE)
+
+
+def objects_of(entries: Sequence[Entry]) -> Set[str]:
+    """Hashes that a bundle names."""
+    return {entry.sha256 for entry in entries if entry.kind in (EntryKind.FILE, EntryKind.DATA)}
+
+
+def prune_objects(store: str, keep: Set[str]) -> int:
+    """Remove all contents but those in `keep`, and what broken transfers left.
+
+    Returns:
+        The bytes that this frees: a content that a job's directory links to takes the same room as before.
+    """
+    freed = 0
+    for above in _listed(store):
+        folder = os.path.join(store, above)
+        if above.endswith(".new"):
+            remove_file(folder)
+            continue
+        for digest in _listed(folder):
+            if digest not in keep:
+                path = os.path.join(folder, digest)
+                with contextlib.suppress(OSError):
+                    status = os.stat(path)
+                    freed += status.st_blocks * 512 if status.st_nlink == 1 else 0
+                remove_file(path)
+    return freed
+
+
+def _listed(folder: str) -> List[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

@@ -1,0 +1,1 @@
+"""Gang scheduling as pure state machines: start together, stop together."""

@@ -1,0 +1,304 @@
+"""What must hold of the hosts of a gang before any user code runs. Pure.
+
+Left to itself TensorFlow waits an hour in silence for a port that it cannot reach, and ends with an obscure error, or
+with none, where versions or GPUs differ.
+"""
+
+from collections import Counter
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from train.agent.files.disk import DISK_LOW, DISK_RESERVE, readable_size
+from train.agent.protocol.cluster import endpoint, parse_task
+from train.agent.protocol.records import Member
+
+CLOCKS_APART_S = 5.0
+_NAMED = 4  # names in a sentence, before the rest is counted
+
+TIMED_OUT = "timed out"
+REFUSED = "connection refused"
+UNKNOWN_NAME = "its name is not known there"
+SILENT = "something takes the connection, and this job's agent does not answer on it"
+STRANGER = "something else answers there"
+ANOTHER = "answers there"  # behind the name of a task
+
+_ALL_TCP = "(all TCP among the hosts of the fleet)"
+# Releases of one packet that may differ between hosts no further than in their third number.
+_PACKAGES = {"tensorflow": "TensorFlow", "keras": "Keras", "tf_keras": "tf-keras"}
+# Only these take part in collective operations.
+_TRAINING = ("chief", "worker")
+
+
+class Facts(NamedTuple):
+    """What an agent tells of its host when it joins."""
+
+    versions: Dict[str, str]  # python, tensorflow, keras, tf_keras: those that are installed
+    gpus: List[str]  # names of those that the task will see
+    disk_free: int  # bytes, below the task's folder
+    ahead_s: float = 0.0  # of its clock, before the chief's
+    machine: str = ""  # x86_64, aarch64; empty: it did not tell
+
+
+class Verdict(NamedTuple):
+    """Why the gang cannot start, and what is worth knowing where it can; a sentence each."""
+
+    problems: Tuple[str, ...]
+    warnings: Tuple[str, ...]
+    first_task: str  # with which all problems have to do; empty where that is not clear
+
+
+class _Problem(NamedTuple):
+    text: str
+    task: str = ""
+
+
+Pairs = Mapping[Tuple[str, str], str]
+"""By the names of two tasks: why the first does not reach the second; empty where it does."""
+
+
+def read_facts(values: Mapping[str, Any], ahead_s: float) -> Facts:
+    """Facts as they came over a link; what is missing counts as not there."""
+    return Facts(
+        dict(values.get("versions", {})),
+        list(values.get("gpus", [])),
+        int(values.get("disk_free", 0)),
+        ahead_s,
+        str(values.get("machine", "")),
+    )
+
+
+def visible(gpus: Sequence[str], wanted: Optional[str]) -> List[str]:
+    """Those of a host's GPUs that CUDA shows a process whose CUDA_VISIBLE_DEVICES is `wanted`; None: it is not set.
+
+    Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars
+    """
+    if wanted is None:
+        return list(gpus)
+    found = []
+    for item in (item.strip() for item in wanted.split(",")):
+        if item.isdigit() and int(item) < len(gpus):
+            found.append(gpus[int(item)])
+        elif item.startswith(("GPU-", "MIG-")):
+            found.append(gpus[0] if gpus else "GPU")
+        else:  # an invalid one hides all that follow
+            break
+    return found
+
+
+def verdict(members: Sequence[Member], facts: Mapping[str, Facts], pairs: Pairs) -> Verdict:
+    """Whether the gang of `members` may start; every pair and every fact must be known for that."""
+    known = {member.task: facts[member.task] for member in members if member.task in facts}
+    problems = [
+        *_unreached(members, pairs),
+        *_disks(members, known),
+        *_machines(members, known),
+        *_differences(members, known),
+        *_gpu_counts(members, known),
+    ]
+    problems += [_Problem(f"{_called(one)} did not join", one.task) for one in members if one.task not in known]
+    blamed = {problem.task for problem in problems}
+    first = next(iter(blamed)) if len(blamed) == 1 else ""
+    return Verdict(tuple(problem.text for problem in problems), tuple(_warnings(members, known)), first)
+
+
+def _called(member: Member) -> str:
+    return f"{member.task} ({member.address})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b, c and 9 more``."""
+    shown = list(names) if len(names) <= _NAMED else [*names[: _NAMED - 1], f"{len(names) - _NAMED + 1} more"]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
+
+
+# --- who reaches whom -----------------------------------------------------------------------------------------------
+
+
+def _unreached(members: Sequence[Member], pairs: Pairs) -> List[_Problem]:
+    silent = [
+        one for one in members if any((one.task, other.task) not in pairs for other in members if other is not one)
+    ]
+    problems = [
+        _Problem(
+            f"{_called(one)} did not say in time which of the others it reaches; try again when its host is idle",
+            one.task,
+        )
+        for one in silent
+    ]
+    broken: Dict[str, Set[Tuple[str, str]]] = {}
+    tasks = {member.task for member in members}
+    for pair, clause in pairs.items():
+        if clause and pair[0] != pair[1] and tasks.issuperset(pair):
+            broken.setdefault(clause, set()).add(pair)
+    blamed = _blamed({pair for group in broken.values() for pair in group})
+    texts = [text for clause, group in sorted(broken.items()) for text in _folded(members, clause, group)]
+    return [*problems, *[_Problem(text, blamed) for text in texts]]
+
+
+def _blamed(broken: Set[Tuple[str, str]]) -> str:
+    """The task that all broken pairs lead to; else the one that stands in all of them."""
+    targets = {target for _, target in broken}
+    if len(targets) == 1:
+        return next(iter(targets))
+    common = set.intersection(*(set(pair) for pair in broken)) if broken else set()
+    return next(iter(common)) if len(common) == 1 else ""
+
+
+def _folded(members: Sequence[Member], clause: str, broken: Set[Tuple[str, str]]) -> Iterator[str]:
+    """A sentence for each pair that is broken in the same way; one for several that share an end."""
+    others = len(members) - 1
+    places = {member.task: endpoint(member.address, member.port) for member in members}
+    if others > 1 and len(broken) == others * len(members):
+        ends = _listed([f"{member.task} at {places[member.task]}" for member in members])
+        yield f"no host can reach another ({ends}): {clause}; {_advice(clause, members)}"
+        return
+    left = set(broken)
+    reached_by_none = {task for task, count in Counter(target for _, target in broken).items() if count == others}
+    for source in members:
+        targets = [one for one in members if (source.task, one.task) in broken]
+        if 1 < others == len(targets) and any(one.task not in reached_by_none for one in targets):
+            left -= {(source.task, one.task) for one in targets}
+            ends = _listed([f"{one.task} at {places[one.task]}" for one in targets])
+            yield f"{_called(source)} can reach none of the others ({ends}): {clause}; {_advice(clause, targets)}"
+    for target in members:
+        sources = [one for one in members if (one.task, target.task) in left]
+        if sources:
+            who = _listed([_called(one) for one in sources])
+            if 1 < others == len(sources):
+                who = f"none of the others ({who}) can"
+            else:
+                who += " cannot"
+            yield f"{who} reach {target.task} at {places[target.task]}: {clause}; {_advice(clause, [target])}"
+
+
+def _advice(clause: str, targets: Sequence[Member]) -> str:
+    ports = sorted({one.port for one in targets})
+    open_ports = f"TCP port{'s' if len(ports) > 1 else ''} {_listed([str(port) for port in ports])}"
+    hosts = _listed([f"{one.address} is the address of the host of {one.task}" for one in targets])
+    if clause == UNKNOWN_NAME:
+        return f"name {_listed([one.task for one in targets])} by an address that all hosts know"
+    if clause in (STRANGER, SILENT) or clause.endswith(ANOTHER):
+        return f"check that {hosts}, and of no other"
+    if clause == REFUSED:
+        return f"check that {hosts}, and that no firewall rejects {open_ports} between the hosts {_ALL_TCP}"
+    return f"open {open_ports} between the hosts {_ALL_TCP}"
+
+
+# --- what the hosts have --------------------------------------------------------------------------------------------
+
+
+def _disks(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+    for member in members:
+        found = facts.get(member.task)
+        if found is not None and found.disk_free < DISK_RESERVE:
+            yield _Problem(
+                f"{_called(member)} has {readable_size(found.disk_free)} of disk left for the job, less than "
+                f"{readable_size(DISK_RESERVE)}; free some space on the host",
+                member.task,
+            )
+
+
+def _low_disks(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[str]:
+    def free(one: Facts) -> str:
+        return readable_size(one.disk_free) if DISK_RESERVE <= one.disk_free < DISK_LOW else ""
+
+    groups = _grouped(members, facts, free)
+    groups.pop("", None)
+    if groups:
+        yield (
+            f"little disk space is left: {_sides(groups)}; `fleet jobs` shows what uses it, and `fleet jobs --prune` "
+            "deletes ended jobs"
+        )
+
+
+Groups = Dict[str, List[Member]]
+
+
+def _grouped(members: Sequence[Member], facts: Mapping[str, Facts], key: Callable[[Facts], str]) -> Groups:
+    groups: Groups = {}
+    for member in members:
+        if member.task in facts:
+            groups.setdefault(key(facts[member.task]), []).append(member)
+    return groups
+
+
+def _sides(groups: Groups) -> str:
+    """``2.21 on worker-0 (10.0.0.2), 2.19 on worker-1 (10.0.0.3)``."""
+    return ", ".join(f"{value} on {_listed([_called(one) for one in tasks])}" for value, tasks in groups.items())
+
+
+def _odd(groups: Groups) -> str:
+    """The one task that differs from all others, where there are at least two of these."""
+    sizes = sorted((len(tasks), tasks[0].task) for tasks in groups.values())
+    return sizes[0][1] if len(sizes) == 2 and sizes[0][0] == 1 < sizes[1][0] else ""
+
+
+def _release_of(package: str) -> Callable[[Facts], str]:
+    def release(one: Facts) -> str:
+        return ".".join(one.versions.get(package, "none").split(".")[:2])
+
+    return release
+
+
+def _differences(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+    for name, spoken in _PACKAGES.items():
+        groups = _grouped(members, facts, _release_of(name))
+        if name != "tensorflow":  # who lacks the others may well do without
+            groups.pop("none", None)
+        if len(groups) > 1:
+            yield _Problem(
+                f"{spoken} differs: {_sides(groups)}; install the same release on all hosts, "
+                "or name an interpreter that has it",
+                _odd(groups),
+            )
+
+
+def _machines(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+    training = [member for member in members if parse_task(member.task)[0] in _TRAINING]
+    groups = _grouped(training, facts, lambda one: one.machine)
+    groups.pop("", None)
+    if len(groups) > 1:
+        yield _Problem(
+            f"the hosts are of different architectures: {_sides(groups)}; take hosts of one architecture",
+            _odd(groups),
+        )
+
+
+def _gpu_counts(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+    kinds = {parse_task(member.task)[0] for member in members}
+    computing = ("worker",) if "ps" in kinds else _TRAINING  # a coordinator does not compute
+    training = [member for member in members if parse_task(member.task)[0] in computing]
+    groups = _grouped(training, facts, lambda one: _gpus(one.gpus))
+    if len({len(facts[tasks[0].task].gpus) for tasks in groups.values()}) > 1:
+        yield _Problem(
+            f"GPUs differ: {_sides(groups)}; TensorFlow wants as many on each worker: set CUDA_VISIBLE_DEVICES, "
+            "or mend the driver where nvidia-smi shows none",
+            _odd(groups),
+        )
+
+
+def _gpus(names: Sequence[str]) -> str:
+    kinds = dict.fromkeys(names)
+    return ", ".join(f"{list(names).count(kind)} x {kind}" for kind in kinds) if names else "none"
+
+
+def _warnings(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[str]:
+    yield from _low_disks(members, facts)
+    pythons = _grouped(members, facts, _release_of("python"))
+    if len(pythons) > 1:
+        yield f"Python differs: {_sides(pythons)}; scripts may behave differently"
+    for name in ("keras", "tf_keras"):
+        groups = _grouped(members, facts, _release_of(name))
+        if "none" in groups and len(groups) > 1:
+            yield f"{_PACKAGES[name]} is not on all hosts: {_sides(groups)}; a script that imports it fails"
+    kinds = _grouped(members, facts, lambda one: _gpus(one.gpus))
+    if len(kinds) > 1 and len({len(facts[tasks[0].task].gpus) for tasks in kinds.values()}) == 1:
+        yield f"GPUs are of different kinds: {_sides(kinds)}; the slowest sets the pace"
+    by_clock = sorted((one for one in members if one.task in facts), key=lambda one: facts[one.task].ahead_s)
+    if by_clock:
+        slow, fast = by_clock[0], by_clock[-1]
+        apart_s = facts[fast.task].ahead_s - facts[slow.task].ahead_s
+        if apart_s > CLOCKS_APART_S:
+            yield (
+                f"the clock of {_called(fast)} is {apart_s:.0f} s ahead of that of {_called(slow)}; "
+                "let NTP set them: times in logs do not fit together"
+            )

@@ -1,0 +1,1 @@
+"""The host that the agent runs on: interpreters, GPUs, ports, processes, and the jobs stored there."""

@@ -1,0 +1,196 @@
+"""The supervisor's socket on its own host: who is connected is told of news, asks, or orders a stop.
+
+Messages are records of train.agent.protocol.records, one to a packet. To the supervisor: Follow (tell me of news),
+Stop, Inspect (tell me what you know now, up to End). From it: Beat (something was written), Progress, Usage, Stopped.
+What a slow reader does not take is dropped, never waited for: a packet that is there already wakes him just as well.
+"""
+
+import os
+import select
+import socket
+import time
+from typing import Callable, Iterator, List, Optional, Set, Tuple
+
+from train.agent.host.loop import READ, Loop
+from train.agent.protocol.records import Beat, End, Inspect, Record, decode, encode
+
+_LONGEST = 1 << 18  # bytes of a packet
+_WAKE = encode(Beat(0.0))
+
+
+def _through_folder(path: str) -> Tuple[int, str]:
+    # A socket's path has room for 107 bytes; the folder's number needs few.
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return folder, f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+
+
+def listen(path: str) -> socket.socket:
+    """The supervisor's listening socket at `path`.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    folder, short = _through_folder(path)
+    try:
+        listener.bind(short)
+        listener.listen(64)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.close(folder)
+    listener.setblocking(False)
+    return listener
+
+
+def connect(path: str) -> Optional[socket.socket]:
+    """A connection to the supervisor whose socket is at `path`; None where nobody listens."""
+    try:
+        folder, short = _through_folder(path)
+    except OSError:
+        return None
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(short)
+    except OSError:
+        connection.close()
+        return None
+    finally:
+        os.close(folder)
+    return connection
+
+
+def tell(connection: socket.socket, record: Record) -> bool:
+    """Send a message; False if the supervisor has gone."""
+    try:
+        connection.send(encode(record))
+    except OSError:
+        return False
+    return True
+
+
+def hear(connection: socket.socket, deadline_s: float) -> Optional[Record]:
+    """The next message; None when the supervisor has gone.
+
+    Raises:
+        TimeoutError: nothing came for `deadline_s` seconds.
+    """
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    if not poll.poll(max(0.0, deadline_s) * 1000):
+        raise TimeoutError(f"waited {deadline_s:.0f} s for the supervisor")
+    try:
+        packet = connection.recv(_LONGEST)
+    except OSError:
+        return None
+    return decode(packet) if packet else None
+
+
+def ask(path: str, deadline_s: float) -> Optional[List[Record]]:
+    """What the supervisor knows now; None where there is none, or none that answers in time."""
+    connection = connect(path)
+    if connection is None:
+        return None
+    with connection:
+        tell(connection, Inspect())
+        return list(_until_end(connection, time.monotonic() + deadline_s))
+
+
+def _until_end(connection: socket.socket, end: float) -> Iterator[Record]:
+    while True:
+        try:
+            record = hear(connection, end - time.monotonic())
+        except TimeoutError:
+            return
+        if record is None or isinstance(record, End):
+            return
+        yield record
+
+
+Answer = Callable[[Record, Callable[[Record], None]], bool]
+"""Called with a request and a way to answer it; True if its sender wants news from now on."""
+
+
+class ControlServer:
+    """The supervisor's side.
+
+    Args:
+        loop: In which it is served.
+        listener: From `listen`.
+        answer: Is called with every request.
+    """
+
+    def __init__(self, loop: Loop, listener: socket.socket, answer: Answer) -> None:
+        self._loop = loop
+        self._listener = listener
+        self._answer = answer
+        self._connections: Set[socket.socket] = set()
+        self._subscribers: Set[socket.socket] = set()
+        loop.watch(listener.fileno(), READ, lambda _: self._accept())
+
+    def wake(self) -> None:
+        """Tell subscribers that something was written to log or records."""
+        self._publish(_WAKE)
+
+    def publish(self, record: Record) -> None:
+        """Tell subscribers something that is written nowhere."""
+        if self._subscribers:
+            self._publish(encode(record))
+
+    def close(self, last: Optional[Record] = None, to: Optional[List[socket.socket]] = None) -> None:
+        """Say a last word to some, and end all connections."""
+        for connection in to or []:
+            if last is not None and connection in self._connections:
+                self._send(connection, encode(last))
+        for connection in list(self._connections):
+            self._drop(connection)
+        self._loop.unwatch(self._listener.fileno())
+        self._listener.close()
+
+    def _publish(self, packet: bytes) -> None:
+        for connection in list(self._subscribers):
+            self._send(connection, packet)
+
+    def _send(self, connection: socket.socket, packet: bytes) -> None:
+        try:
+            connection.send(packet)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(connection)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        self._connections.add(connection)
+        self._loop.watch(connection.fileno(), READ, lambda _: self._read(connection))
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            packet = connection.recv(_LONGEST)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self._drop(connection)
+            return
+        try:
+            request = decode(packet)
+        except ValueError:
+            self._drop(connection)
+            return
+        if self._answer(request, lambda record: self._send(connection, encode(record))):
+            self._subscribers.add(connection)
+            self._send(connection, _WAKE)  # for what was written since he looked
+
+    def _drop(self, connection: socket.socket) -> None:
+        if connection in self._connections:
+            self._connections.discard(connection)
+            self._subscribers.discard(connection)
+            self._loop.unwatch(connection.fileno())
+            connection.close()

@@ -1,0 +1,128 @@
+"""Whether the GPUs of this host can be used: by its driver, and by TensorFlow."""
+
+import re
+import time
+from typing import Dict, List, Sequence
+
+from train.agent.host.inventory import Interpreter, Probe
+from train.agent.host.processes import boot_id
+from train.agent.host.runner import OverdueError, Steps, run
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import Gpu, Refusal
+
+DRIVER_DEADLINE_S = 600.0  # images install it at their first start
+TENSORFLOW_DEADLINE_S = 180.0  # the first import from a cold disk takes a minute
+_AGAIN_S = 2.0
+_MARK = "fleet-gpus "
+_LIST = f"""
+import tensorflow
+print("\\n{_MARK}%d" % len(tensorflow.config.list_physical_devices("GPU")), flush=True)
+"""
+# Of TensorFlow's own log, the time and place before each sentence; both forms are in use.
+_PREFIX = re.compile(r"^(?:\d{4}-\d\d-\d\d [\d:.]+: [IWEF] |[IWEF]\d{4} [\d:.]+\s+\d+ )\S+\] ")
+_REASON = re.compile(
+    r"Could not load dynamic library|Cannot dlopen some GPU libraries|Could not find cuda drivers|"
+    r"failed call to cuInit|does not match DSO version|driver version is insufficient|"
+    r"Ignoring visible gpu device|not compatible with|no CUDA-capable device|No module named",
+    re.IGNORECASE,
+)
+_MOST_REASONS = 3
+
+
+def await_driver(probe: Probe, expected: int, steps: Steps) -> List[Gpu]:
+    """The GPUs that nvidia-smi lists, as soon as it does.
+
+    Raises:
+        RefusedError: fewer than `expected`, or none within ten minutes.
+        ClientGoneError: the client is gone.
+    """
+    end = time.monotonic() + DRIVER_DEADLINE_S
+    found = probe.gpus()
+    if 0 < len(found) < expected:
+        probe.forget("gpus")  # one may have come since
+        found = probe.gpus()
+    while not found:
+        if time.monotonic() > end:
+            raise RefusedError(
+                Refusal.GPU,
+                f"the NVIDIA driver on this host did not come up within {DRIVER_DEADLINE_S / 60:.0f} min",
+                "use an image with the NVIDIA driver, or install it: "
+                "https://cloud.google.com/compute/docs/gpus/install-drivers-gpu",
+                cause=probe.no_gpus,
+            )
+        steps.tell("waiting for the NVIDIA driver", probe.no_gpus)
+        steps.pause(_AGAIN_S)
+        found = probe.gpus()
+    if len(found) < expected:
+        names = ", ".join(f"{gpu.number}: {gpu.name}" for gpu in found)
+        raise RefusedError(
+            Refusal.GPU,
+            f"this host has {len(found)} of {expected} GPUs",
+            "see nvidia-smi on the host, or start the fleet again: fleet down, then fleet up",
+            cause=f"nvidia-smi lists {names}",
+        )
+    return found
+
+
+def seen_by_tensorflow(
+    probe: Probe,
+    interpreter: Interpreter,
+    gpus: Sequence[Gpu],
+    expected: int,
+    environment: Dict[str, str],
+    steps: Steps,
+) -> int:
+    """How many GPUs TensorFlow lists; kept until a package or the driver changes, or the host starts anew.
+
+    Raises:
+        RefusedError: fewer than `expected`.
+        ClientGoneError: the client is gone.
+    """
+    name = f"seen by {interpreter.path}"
+    key = [probe.stamps(interpreter.path), [list(gpu) for gpu in gpus], boot_id()]
+    known = probe.recall(name, key)
+    if isinstance(known, int) and known >= expected:
+        return known
+    steps.tell("asking TensorFlow for its GPUs")
+    lines: List[str] = []
+
+    def look(new: List[str]) -> bool:
+        lines.extend(new)
+        return False
+
+    env = {**environment, "TF_CPP_MIN_LOG_LEVEL": "0", "PYTHONUNBUFFERED": "1"}
+    try:
+        run([interpreter.path, "-c", _LIST], env, "/", steps, deadline_s=TENSORFLOW_DEADLINE_S, look=look)
+    except OverdueError:
+        lines.append(f"it did not answer within {TENSORFLOW_DEADLINE_S:.0f} s")
+    seen = max((int(line[len(_MARK) :]) for line in lines if line.startswith(_MARK)), default=0)
+    if seen < expected:
+        raise _unseen(interpreter, seen, expected, lines)
+    probe.keep(name, key, seen)
+    return seen
+
+
+def _unseen(interpreter: Interpreter, seen: int, expected: int, lines: Sequence[str]) -> RefusedError:
+    version = interpreter.versions.get("tensorflow", "")
+    if not version:
+        return RefusedError(
+            Refusal.GPU,
+            f"{interpreter.path} on this host has no TensorFlow that could use the GPUs",
+            "install tensorflow[and-cuda] there",
+            cause=reasons(lines),
+        )
+    return RefusedError(
+        Refusal.GPU,
+        f"TensorFlow {version} on this host sees {seen} of {expected} GPUs",
+        "install tensorflow[and-cuda] into its environment",
+        cause=reasons(lines),
+    )
+
+
+def reasons(lines: Sequence[str]) -> str:
+    """Why TensorFlow takes no GPU, in its own words: the sentences that tell, else its last one."""
+    sentences = [_PREFIX.sub("", line).strip() for line in lines if line.strip() and not line.startswith(_MARK)]
+    told = [sentence.partition(". ")[0].rstrip(".") for sentence in sentences if _REASON.search(sentence)]
+    if told:
+        return "; ".join(list(dict.fromkeys(told))[:_MOST_REASONS])
+    return sentences[-1] if sentences else ""

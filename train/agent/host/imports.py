@@ -1,0 +1,49 @@
+"""Which modules an interpreter does not find; nothing of them is executed."""
+
+import json
+import subprocess
+from typing import Dict, List, Sequence
+
+from train.agent.host.inventory import PROBE_DEADLINE_S, Probe, ran
+
+_FIND = """
+import json, sys
+from importlib.util import find_spec
+names, folders = json.loads(sys.argv[1])
+sys.path[:] = [path for path in sys.path if path] + folders
+def found(name):
+    try:
+        return find_spec(name) is not None
+    except Exception:
+        return True
+print(json.dumps([name for name in names if not found(name)]))
+"""
+
+
+def missing(
+    probe: Probe, python: str, environment: Dict[str, str], names: Sequence[str], folders: Sequence[str] = ()
+) -> List[str]:
+    """Return those of the top-level modules `names` that `python` does not find; none if it does not answer.
+
+    Args:
+        probe: Of the interpreter; what is found is kept there until a package is installed or removed.
+        python: The interpreter.
+        environment: In which it runs.
+        names: Without dots.
+        folders: Absolute; searched after its own.
+    """
+    if not names:
+        return []
+    key = [probe.stamps(python), sorted(names)]
+    name = f"modules of {python}"
+    known = probe.recall(name, key) if not folders else None
+    if known is None:
+        asked = json.dumps([sorted(names), list(folders)])
+        code, words = ran([python, "-c", _FIND, asked], environment, PROBE_DEADLINE_S, subprocess.DEVNULL)
+        try:
+            known = json.loads(words.splitlines()[-1]) if code == 0 else []
+        except (ValueError, IndexError):
+            return []
+        if not folders:
+            probe.keep(name, key, known)
+    return [str(one) for one in known]

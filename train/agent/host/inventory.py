@@ -1,0 +1,260 @@
+"""What a host has: interpreters with their versions, GPUs, memory.
+
+Looking costs a process each, so what was found is kept beside what would change with it.
+"""
+
+import json
+import os
+import subprocess
+import zlib
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from train.agent.files.disk import read_json, read_text, write_atomic
+from train.agent.host.processes import boot_id
+from train.agent.host.startup import PROVEN, SOURCE, install, proving
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import Gpu, Refusal
+
+PROBE_DEADLINE_S = 60.0
+GPU_DEADLINE_S = 30.0
+_WORDS = 300  # characters of what a program says
+_GPU_QUERY = ("--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
+TENSORFLOWS = (
+    "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tensorflow-rocm", "tensorflow-cpu-aws",
+    "tensorflow-aarch64", "intel-tensorflow", "tf-nightly", "tf-nightly-cpu", "tf-nightly-gpu",
+)  # fmt: skip
+"""Names under which TensorFlow is installed."""
+
+_PROBE = """
+import json, os, sys
+found = {"python": "%d.%d.%d" % sys.version_info[:3]}
+try:
+    from importlib.metadata import version
+except ImportError:
+    version = None
+def look(name, packages):
+    for package in packages:
+        try:
+            found[name] = version(package)
+            return
+        except Exception:
+            pass
+if version:
+    look("tensorflow", TENSORFLOWS)
+    look("keras", ("keras", "keras-nightly"))
+    look("tf_keras", ("tf-keras", "tf_keras", "tf-keras-nightly"))
+print(json.dumps({"versions": found, "folders": [p for p in sys.path if p], "hook": os.environ.get("FLEET_HOOK")}))
+""".replace("TENSORFLOWS", repr(TENSORFLOWS))
+_PROBE_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBASE")
+
+
+class Interpreter(NamedTuple):
+    """A Python for the user's script."""
+
+    path: str
+    versions: Dict[str, str]
+    hooked: bool = False  # it has proven that it runs the hook
+
+
+def which(program: str, search: str) -> Iterator[str]:
+    """Every executable file called `program` on the path `search`, first ones first."""
+    for folder in search.split(os.pathsep):
+        path = os.path.join(folder, program)
+        if folder and os.path.isfile(path) and os.access(path, os.X_OK):
+            yield path
+
+
+def _stamp(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+class Probe:
+    """Finds out what the host has, and remembers it in a file.
+
+    Args:
+        cache: The file.
+        environment: In which the user's script will find its interpreter.
+        hook: Folder of the hook that interpreters are to prove; empty: nothing is proven.
+    """
+
+    def __init__(self, cache: str, environment: Dict[str, str], hook: str = "") -> None:
+        self._hook = hook
+        self._asked = zlib.crc32(SOURCE.encode()) if hook else 0
+        self._cache = cache
+        self._environment = environment
+        self._known: Dict[str, Any] = read_json(cache) or {}
+        self._changed = False
+        self.no_gpus = ""  # why the last look found no GPU
+
+    def recall(self, name: str, key: Any) -> Any:
+        """What was kept under `name`; None where that was found under another `key`, or never."""
+        known = self._known.get(name)
+        return known["found"] if known and known["key"] == key else None
+
+    def keep(self, name: str, key: Any, found: Any) -> None:
+        """Remember what was found, and with `key` what would change with it; all of it plain JSON."""
+        self._known[name] = {"key": key, "found": found}
+        self._changed = True
+
+    def forget(self, name: str) -> None:
+        """Look again the next time."""
+        self._changed = self._known.pop(name, None) is not None or self._changed
+
+    def stamps(self, python: str) -> Dict[str, int]:
+        """What changes when something is installed for the interpreter `python`, of which `interpreter` told."""
+        known = self._known.get("interpreters", {}).get(self._key(python))
+        return dict(known["stamps"]) if known else {}
+
+    def save(self) -> None:
+        """Keep what was found; a disk that is full only makes the next look slower."""
+        if self._changed:
+            try:
+                write_atomic(self._cache, json.dumps(self._known).encode())
+            except OSError:
+                return
+            self._changed = False
+
+    def interpreter(self, asked: str) -> Interpreter:
+        """The interpreter `asked` for; where that is empty, the first python3 with TensorFlow, else the first.
+
+        Raises:
+            RefusedError: there is none, or it does not run.
+            OSError: the hook cannot be written.
+        """
+        search = self._environment.get("PATH", os.defpath)
+        if asked:
+            path = os.path.expanduser(asked)
+            found = [path] if "/" in path else list(which(path, search))[:1]
+            reason = f"there is no interpreter {asked} on this host"
+        else:
+            found = list(which("python3", search))
+            reason = f"there is no python3 on the PATH of this host ({search})"
+        if self._hook:
+            install(self._hook)
+        usable: List[Interpreter] = []
+        for path in found:
+            one = self._look(path)
+            if one and (asked or "tensorflow" in one.versions):
+                return one
+            if one:
+                usable.append(one)
+            elif asked:
+                reason = f"{asked} on this host does not run as a Python interpreter"
+        if not usable:
+            raise RefusedError(Refusal.PYTHON, reason, "install Python on the host, or name its interpreter")
+        return usable[0]
+
+    def _look(self, path: str) -> Optional[Interpreter]:
+        key = self._key(path)
+        known = self._known.setdefault("interpreters", {}).get(key)
+        if known and self._holds(known):
+            return Interpreter(path, dict(known["versions"]), known.get("hooked", False))
+        environment = proving(self._hook, self._environment) if self._hook else self._environment
+        printed = _printed([path, "-c", _PROBE], environment, PROBE_DEADLINE_S)
+        try:
+            answer = json.loads(printed.splitlines()[-1])
+            versions: Dict[str, str] = dict(answer["versions"])
+            watched = [path, os.path.realpath(path), *answer["folders"]]
+        except (ValueError, LookupError, TypeError):
+            return None
+        hooked = self._hook != "" and answer.get("hook") == PROVEN
+        stamps = {one: _stamp(one) for one in watched}
+        found = {"versions": versions, "stamps": stamps, "asked": self._asked, "hooked": hooked}
+        self._known["interpreters"][key] = found
+        self._changed = True
+        return Interpreter(path, versions, hooked) if versions else None
+
+    def _key(self, path: str) -> str:
+        return "\n".join([path] + [self._environment.get(name, "") for name in _PROBE_VARIABLES])
+
+    def _holds(self, known: Dict[str, Any]) -> bool:
+        same = all(_stamp(one) == stamp for one, stamp in known["stamps"].items())
+        return same and self._asked in (0, known.get("asked"))
+
+    def gpus(self) -> List[Gpu]:
+        """The GPUs that nvidia-smi lists; none where it is missing or does not answer."""
+        program = next(which("nvidia-smi", self._environment.get("PATH", os.defpath)), "")
+        if not program:
+            self.no_gpus = "there is no nvidia-smi"
+            return []
+        key = [program, _stamp(program), boot_id()]
+        known = self.recall("gpus", key)
+        if known:
+            return [Gpu(*one) for one in known]
+        code, words = ran([program, *_GPU_QUERY], self._environment, GPU_DEADLINE_S, subprocess.STDOUT)
+        found = parse_gpus(words) if code == 0 else []
+        self.no_gpus = " ".join(words.split())[:_WORDS]
+        if found:
+            self.keep("gpus", key, [list(one) for one in found])
+        return found
+
+
+def _printed(command: Sequence[str], environment: Dict[str, str], deadline_s: float) -> str:
+    code, words = ran(command, environment, deadline_s, subprocess.DEVNULL)
+    return words if code == 0 else ""
+
+
+def ran(command: Sequence[str], environment: Dict[str, str], deadline_s: float, errors: int) -> Tuple[int, str]:
+    """Exit code of a program and what it printed; -1 and why where it could not run to its end.
+
+    Args:
+        command: The program.
+        environment: All of its environment.
+        deadline_s: How long it may take.
+        errors: Where its standard error goes, as subprocess has it.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            cwd="/",
+            timeout=deadline_s,
+            check=False,
+        )
+    except OSError as error:
+        return -1, f"{command[0]} cannot be run: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return -1, f"{command[0]} did not end within {deadline_s:.0f} s"
+    return done.returncode, done.stdout.decode("utf-8", "replace")
+
+
+def parse_gpus(text: str) -> List[Gpu]:
+    """GPUs of ``nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader,nounits``."""
+    found = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) >= 4 and fields[0].isdigit():
+            memory = int(fields[-2]) if fields[-2].isdigit() else 0
+            found.append(Gpu(int(fields[0]), ", ".join(fields[1:-2]), memory, fields[-1]))
+    return found
+
+
+def keras_backend(session: Mapping[str, str]) -> str:
+    """Return the backend of Keras 3 that a host's environment or keras.json sets; empty if neither does.
+
+    Source: keras/src/backend/config.py of Keras 3.
+    """
+    given = session.get("KERAS_BACKEND")
+    if given:
+        return given
+    home = session.get("KERAS_HOME") or os.path.join(session.get("HOME") or os.path.expanduser("~"), ".keras")
+    return str((read_json(os.path.join(home, "keras.json")) or {}).get("backend", ""))
+
+
+def memory_total() -> int:
+    """Memory of this host in bytes; 0 if it does not tell."""
+    for line in read_text("/proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def login_environment() -> Dict[str, str]:
+    """The environment of this session, without what ends with its connection."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SSH_")}

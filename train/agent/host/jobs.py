@@ -1,0 +1,130 @@
+"""What this host knows of its jobs: found by name, listed, reported."""
+
+import os
+from typing import Any, Dict, List, Optional
+
+from train.agent.files.disk import read_text, size_of
+from train.agent.files.journal import last_attempt, read_job, read_result, states
+from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.host import control
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import (
+    JobReport,
+    JobResult,
+    Member,
+    Outcome,
+    Phase,
+    Progress,
+    Record,
+    Refusal,
+    RestartPolicy,
+    Usage,
+)
+
+_ANSWER_DEADLINE_S = 2.0
+
+
+def known_task(host: HostPaths, job: str, task: str) -> TaskPaths:
+    """Paths of a task that was committed on this host.
+
+    Raises:
+        RefusedError: there is none of that name.
+    """
+    paths = host.task(job, task)
+    plain = all(name and "/" not in name and name not in (".", "..") for name in (job, task))
+    if not plain or read_job(paths) is None:
+        raise RefusedError(Refusal.REQUEST, f"{task} of job {job} is not on this host", next_step="fleet status")
+    return paths
+
+
+def lost(paths: TaskPaths, job: str, attempt: int) -> JobResult:
+    """What is said of a job whose supervisor is gone without having written a result."""
+    task = os.path.basename(paths.folder)
+    attempt = max(1, attempt)
+    words = read_text(paths.agent_log).strip().splitlines()
+    reason = f"the agent that looked after {task} is gone without a word"
+    if words:
+        reason = f"the agent that looked after {task} broke off: {words[-1]}"
+    at = max((_changed(path) for path in (paths.records(attempt), paths.log(attempt))), default=0.0)
+    return JobResult(job, attempt, Outcome.LOST, at, task, reason)
+
+
+def _changed(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def newest_tasks(host: HostPaths, limit: int) -> List[TaskPaths]:
+    """Tasks that were committed on this host, newest first."""
+    found = []
+    for job in _listed(host.jobs):
+        for task in _listed(os.path.join(host.jobs, job)):
+            paths = host.task(job, task)
+            committed = _changed(paths.job)
+            if committed:
+                found.append((committed, paths))
+    found.sort(reverse=True)
+    return [paths for _, paths in found[: max(0, limit)]]
+
+
+def _listed(folder: str) -> List[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def report(paths: TaskPaths) -> Optional[JobReport]:
+    """What is known of a task; None if what was committed cannot be read."""
+    job = read_job(paths)
+    if job is None:
+        return None
+    attempt = last_attempt(paths)
+    live = control.ask(paths.control, _ANSWER_DEADLINE_S)
+    result = read_result(paths)
+    if result is None and live is None:
+        result = lost(paths, str(job.get("job", "")), attempt)
+    history = states(paths, attempt)
+    return JobReport(
+        job=str(job.get("job", "")),
+        fleet=str(job.get("fleet", "")),
+        task=str(job.get("task", "")),
+        attempt=attempt,
+        phase=history[-1].phase if history else Phase.WAITING,
+        alive=live is not None,
+        started_at=float(job.get("started_at", 0.0)),
+        command=[str(word) for word in job.get("command", [])],
+        members=_members(job),
+        log_size=size_of(paths.log(attempt)),
+        exit=history[-1].exit if history else None,
+        result=result,
+        progress=_newest_progress(live or []),
+        usage=_newest_usage(live or []),
+        role=history[-1].role if history else "",
+        spares=[str(name) for name in job.get("spares", [])],
+        attempts=_most_attempts(job.get("policy") or {}),
+        roles=[str(role) for role in job.get("roles", [])],
+        listened=history[-1].listened if history else None,
+    )
+
+
+def _most_attempts(policy: Dict[str, Any]) -> int:
+    """How often a job is started at most; 0: no limit."""
+    preemptions = int(policy.get("preemptions", 0))
+    restarts = 0 if policy.get("restart") == RestartPolicy.NEVER.value else int(policy.get("restarts", 0))
+    return 0 if preemptions < 0 else 1 + restarts + preemptions
+
+
+def _members(job: Dict[str, Any]) -> List[Member]:
+    given = job.get("members", [])
+    return [Member(*(member.get(field) for field in Member._fields)) for member in given]
+
+
+def _newest_progress(records: List[Record]) -> Optional[Progress]:
+    return next((record for record in reversed(records) if isinstance(record, Progress)), None)
+
+
+def _newest_usage(records: List[Record]) -> Optional[Usage]:
+    return next((record for record in reversed(records) if isinstance(record, Usage)), None)

@@ -1,0 +1,223 @@
+"""Processes of this host, as /proc shows them; format: proc(5)."""
+
+import os
+import select
+import signal
+import time
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
+
+from train.agent.files.disk import read_json, read_text, remove_file
+from train.agent.files.paths import TaskPaths
+from train.agent.protocol.records import Exit
+
+MARK = "FLEET_TASK_FOLDER"  # in the environment of every process of a task
+_END_DEADLINE_S = 10.0
+_LOOK_AGAIN_S = 0.02
+_DEAD = ("Z", "X", "x")
+_PF_EXITING = 0x4  # include/linux/sched.h
+
+
+class Stat(NamedTuple):
+    """What /proc/PID/stat tells."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    ticks: int  # of CPU time, user and system
+    started: int  # ticks after the start of the computer
+    resident: int  # pages
+    flags: int = 0  # of the kernel, PF_…
+
+    @property
+    def ending(self) -> bool:
+        """Whether it has begun to end, by itself or killed; only after this does it close its files."""
+        return bool(self.flags & _PF_EXITING) or self.state in _DEAD
+
+
+class ProcessId(NamedTuple):
+    """A process that no later one can be mistaken for."""
+
+    pid: int
+    started: int
+    boot: str
+
+
+def boot_id() -> str:
+    """Identifies this start of the computer."""
+    return read_text("/proc/sys/kernel/random/boot_id").strip()
+
+
+def parse_stat(line: str) -> Stat:
+    """Read a line of /proc/PID/stat; the command in it may hold blanks and parentheses.
+
+    Raises:
+        ValueError: it is no such line.
+    """
+    head, found, tail = line.rpartition(") ")
+    fields = tail.split()
+    if not found or len(fields) < 22:
+        raise ValueError(f"no line of /proc/PID/stat: {line[:80]!r}")
+    return Stat(
+        pid=int(head.split(" ", 1)[0]),
+        state=fields[0],
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        ticks=int(fields[11]) + int(fields[12]),
+        started=int(fields[19]),
+        resident=int(fields[21]),
+        flags=int(fields[6]),
+    )
+
+
+def stat_of(pid: int, thread: int = 0) -> Optional[Stat]:
+    """Return what /proc reports about a process, or about one of its threads; None if it is gone."""
+    try:
+        return parse_stat(read_text(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat"))
+    except ValueError:
+        return None
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; False when it is gone."""
+    for line in read_text(f"/proc/{pid}/status").splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def everybody() -> Dict[int, Stat]:
+    """All processes of this host that are alive."""
+    found = (stat_of(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {one.pid: one for one in found if one is not None and one.state not in _DEAD}
+
+
+def descendants(ancestor: int, table: Dict[int, Stat]) -> Set[int]:
+    """Processes of `table` that descend from `ancestor`, itself left out."""
+    children: Dict[int, List[int]] = {}
+    for one in table.values():
+        children.setdefault(one.parent, []).append(one.pid)
+    found: Set[int] = set()
+    ahead = [ancestor]
+    while ahead:
+        for child in children.get(ahead.pop(), ()):
+            if child not in found:
+                found.add(child)
+                ahead.append(child)
+    return found
+
+
+def identify(pid: int) -> ProcessId:
+    """What tells the living process `pid` from any later one."""
+    found = stat_of(pid)
+    return ProcessId(pid, found.started if found else 0, boot_id())
+
+
+def is_alive(known: ProcessId) -> bool:
+    """Whether this very process runs; one that has only not been waited for does not."""
+    found = stat_of(known.pid)
+    if found is None or found.state in _DEAD:
+        return False
+    return found.started == known.started and boot_id() == known.boot
+
+
+def signal_all(pids: Iterable[int], number: int) -> bool:
+    """Send a signal to each process; True if there was one to take it."""
+    sent = False
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+            sent = True
+        except OSError:
+            continue
+    return sent
+
+
+def signal_group(group: int, number: int) -> bool:
+    """Send a signal to a process group; False if none of it is left."""
+    try:
+        os.killpg(group, number)
+    except OSError:
+        return False
+    return True
+
+
+def is_marked(pid: int, folder: str) -> bool:
+    """Whether a process is one of the task in `folder`, by its environment."""
+    mark = f"{MARK}={folder}".encode("utf-8", "surrogateescape")
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return mark in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def _known(value: Any) -> Optional[ProcessId]:
+    return ProcessId(*value) if isinstance(value, list) and len(value) == 3 else None
+
+
+def _left_over(paths: TaskPaths, leader: Optional[ProcessId]) -> List[int]:
+    table = everybody()
+    group = leader.pid if leader and leader.boot == boot_id() else 0
+    if leader and group in table and table[group].started != leader.started:
+        group = 0
+    return [
+        one.pid
+        for one in table.values()
+        if one.pid != os.getpid() and ((group and one.group == group) or is_marked(one.pid, paths.folder))
+    ]
+
+
+def end_leftovers(paths: TaskPaths) -> bool:
+    """SIGKILL what is left of a task whose supervisor is gone; True if anything was there.
+
+    Raises:
+        TimeoutError: processes are still there after ten seconds.
+    """
+    recorded = read_json(paths.processes)
+    if recorded is None:
+        return False
+    leader = _known(recorded.get("task"))
+    found = False
+    end = time.monotonic() + _END_DEADLINE_S
+    while True:
+        left = _left_over(paths, leader)
+        if not left:
+            remove_file(paths.processes)
+            return found
+        if time.monotonic() > end:
+            raise TimeoutError(f"processes {left} are still there {_END_DEADLINE_S:.0f} s after SIGKILL")
+        found = signal_all(left, signal.SIGKILL) or found
+        time.sleep(_LOOK_AGAIN_S)  # nobody tells of the end of somebody else's child
+
+
+def supervisor_of(paths: TaskPaths) -> Optional[ProcessId]:
+    """The supervisor that is recorded for a task; None once it has ended in order."""
+    recorded = read_json(paths.processes)
+    return _known(recorded.get("supervisor")) if recorded else None
+
+
+def await_exit(process: ProcessId, deadline_s: float) -> bool:
+    """Wait for the end of a process that need not be our child; False if it has not come in time."""
+    end = time.monotonic() + deadline_s
+    try:
+        fd = os.pidfd_open(process.pid)
+    except (OSError, AttributeError):  # gone; or Linux before 5.3, where nobody tells
+        while is_alive(process) and time.monotonic() < end:
+            time.sleep(_LOOK_AGAIN_S)
+        return not is_alive(process)
+    try:
+        if is_alive(process):
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            poll.poll(max(0.0, deadline_s) * 1000)
+        return not is_alive(process)
+    finally:
+        os.close(fd)
+
+
+def exit_of(status: int) -> Exit:
+    """How a process ended, from what waitpid(2) tells."""
+    if os.WIFSIGNALED(status):
+        return Exit(signal=os.WTERMSIG(status))
+    return Exit(code=os.WEXITSTATUS(status))

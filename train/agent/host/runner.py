@@ -1,0 +1,192 @@
+"""A program that a request runs: its lines as they come, its progress to the client, its end with the client's."""
+
+import os
+import select
+import signal
+import time
+from typing import Callable, Dict, List, Optional, Sequence
+
+from train.agent.host.processes import exit_of, signal_group
+from train.agent.host.spawn import Spawned, spawn
+from train.agent.protocol.channel import Channel
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import BootstrapStep, Exit, Refusal
+
+BEAT_S = 5.0  # the client hears of us at least so often
+_SPACING_S = 0.2  # between two steps that differ in numbers alone
+_TICK_S = 0.2
+_AT_ONCE = 1 << 16
+_LONGEST = 1 << 16  # bytes of a line; what follows is another one
+
+
+class OverdueError(Exception):
+    """A program did not get on in time."""
+
+
+class Steps:
+    """Tells the client how far a request has come.
+
+    Args:
+        channel: To the client.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.step = ""
+        self._newest = BootstrapStep("")
+        self._told = self._newest
+        self._told_at = 0.0
+
+    def tell(self, step: str, detail: str = "", part: int = 0, whole: int = 0) -> None:
+        """What is being done; at once where `step` is another one, else within a few ticks.
+
+        Raises:
+            ClientGoneError: nobody listens.
+        """
+        self.step = step
+        self._newest = BootstrapStep(step, detail, part, whole)
+        if step != self._told.step:
+            self._send()
+        else:
+            self.tick()
+
+    def tick(self) -> None:
+        """Tell what is new, and in any case that we are here; to be called often.
+
+        Raises:
+            ClientGoneError: nobody listens.
+        """
+        since = time.monotonic() - self._told_at
+        if since >= (BEAT_S if self._newest == self._told else _SPACING_S):
+            self._send()
+
+    def pause(self, seconds: float) -> None:
+        """Let time go by.
+
+        Raises:
+            ClientGoneError: nobody listens.
+            RefusedError: the client wants something else.
+        """
+        poll = select.poll()
+        poll.register(self.channel.fileno(), select.POLLIN)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if poll.poll(min(_TICK_S, seconds) * 1000):
+                self.interrupted()
+            self.tick()
+
+    def interrupted(self) -> None:
+        """Take what the client sends while it should only listen.
+
+        Raises:
+            ClientGoneError: it is gone.
+            RefusedError: it wants something else.
+        """
+        if self.channel.received() is not None:
+            raise RefusedError(Refusal.REQUEST, f"something else came while {self.step}")
+
+    def _send(self) -> None:
+        self.channel.send(self._newest)
+        self._told, self._told_at = self._newest, time.monotonic()
+
+
+def run(
+    command: Sequence[str],
+    env: Dict[str, str],
+    folder: str,
+    steps: Steps,
+    *,
+    deadline_s: float,
+    look: Callable[[List[str]], bool],
+) -> Exit:
+    """Run `command` in `folder` to its end, in a process group of its own that ends with this call.
+
+    Args:
+        command: What to run.
+        env: All of its environment.
+        folder: Its working folder.
+        steps: Told of in between.
+        deadline_s: Longest time without `look` finding that it got on.
+        look: Called at least every 0.2 s, with the lines that it has printed since, standard error among them.
+
+    Raises:
+        OverdueError: the deadline has passed.
+        ClientGoneError: the client is gone.
+        RefusedError: the client wants something else.
+        OSError: it cannot be started.
+    """
+    spawned = spawn(command, env, folder, umask=0o077, gated=False)
+    running = _Running(spawned, steps)
+    try:
+        end = time.monotonic() + deadline_s
+        while True:
+            lines = running.turn()
+            if look(lines):
+                end = time.monotonic() + deadline_s
+            if running.exit is not None:
+                return running.exit
+            if time.monotonic() > end:
+                raise OverdueError
+            steps.tick()
+    finally:
+        running.end()
+
+
+class _Running:
+    """A process whose output is read in turns."""
+
+    def __init__(self, spawned: Spawned, steps: Steps) -> None:
+        self._spawned = spawned
+        self._steps = steps
+        self._rest = b""
+        self._open = True
+        self._ended = False
+        self.exit: Optional[Exit] = None  # known when all of its output was handed out
+        self._status = 0
+        self._poll = select.poll()
+        self._poll.register(spawned.output, select.POLLIN)
+        self._client = steps.channel.fileno()
+        self._poll.register(self._client, select.POLLIN)
+
+    def turn(self) -> List[str]:
+        """Wait a little, and hand out the lines that have come."""
+        wait_s = _TICK_S if self._open and not self._ended else _TICK_S / 20
+        ready = dict(self._poll.poll(wait_s * 1000))
+        if self._client in ready:
+            self._steps.interrupted()
+        data = self._read() if self._spawned.output in ready else None
+        if data is None and (self._ended or not self._open) and self._reaped():
+            self.exit = exit_of(self._status)
+        self._reaped()
+        return self._lines(data or b"")
+
+    def _read(self) -> Optional[bytes]:
+        try:
+            data = os.read(self._spawned.output, _AT_ONCE)
+        except BlockingIOError:
+            return None
+        if not data:
+            self._open = False
+            self._poll.unregister(self._spawned.output)
+        return data or None
+
+    def _reaped(self) -> bool:
+        if not self._ended:
+            pid, self._status = os.waitpid(self._spawned.pid, os.WNOHANG)
+            self._ended = pid != 0
+        return self._ended
+
+    def _lines(self, data: bytes) -> List[str]:
+        *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
+        if self._rest and (self.exit is not None or len(self._rest) > _LONGEST):
+            lines.append(self._rest)
+            self._rest = b""
+        return [line.decode("utf-8", "replace") for line in lines]
+
+    def end(self) -> None:
+        """Whatever is left of it is gone afterwards."""
+        signal_group(self._spawned.pid, signal.SIGKILL)
+        if not self._ended:
+            os.waitpid(self._spawned.pid, 0)
+            self._ended = True
+        os.close(self._spawned.output)

@@ -1,0 +1,185 @@
+"""Starts a process that cannot outlive us, held at a gate until it may run."""
+
+import os
+import signal
+from typing import Dict, NamedTuple, NoReturn, Optional, Sequence
+
+from train.agent.host.startup import Hook, hooked
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_PR_SET_CHILD_SUBREAPER = 36
+_OPEN = b"g"
+_NOT_RELEASED = 125
+_NOT_RUN = 127
+_FIRST_LINE = 256  # bytes of a script's first line, which names its interpreter
+# Where the ends of a hook's pipes are in its process: out of the way of all that a script opens or counts on.
+_HIGHEST = 1023
+
+try:
+    import ctypes
+
+    _prctl = ctypes.CDLL(None, use_errno=True).prctl
+except (ImportError, OSError, AttributeError):  # a Python built without libffi
+    _prctl = None  # type: ignore[assignment]
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    if _prctl is not None:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with(parent: int) -> bool:
+    """Be killed when `parent`, of which we were forked, ends; False if it has already."""
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    return os.getppid() == parent
+
+
+class Spawned(NamedTuple):
+    """A process that waits, or not, at its gate."""
+
+    pid: int
+    output: int  # read end of the pipe that takes its stdout and stderr
+    gate: int  # write end; -1 where there is none
+    line: int = -1  # read end of the pipe on which the hook tells; -1 where there is none
+    line_end: int = -1  # its other end, by its number in the process
+
+
+class _Ends(NamedTuple):
+    """The child's ends of all pipes; -1 where there is none."""
+
+    output: int
+    gate: int
+    line: int
+
+
+def spawn(
+    command: Sequence[str],
+    env: Dict[str, str],
+    folder: str,
+    *,
+    umask: int,
+    gated: bool,
+    hook: Optional[Hook] = None,
+) -> Spawned:
+    """Fork a process that becomes `command` in `folder`, with a session and a process group of its own.
+
+    It gets SIGKILL when we end. A gated one waits for `open_gate`, and ends when the gate is closed instead: before
+    its exec, or in the hook where that is a warm one.
+
+    Raises:
+        OSError: no process or pipe can be made.
+    """
+    output, output_end = os.pipe()
+    gate_end, gate = os.pipe() if gated else (-1, -1)
+    line, line_end = os.pipe() if hook else (-1, -1)
+    ends = _Ends(output_end, gate_end, line_end)
+    if hook:
+        os.set_blocking(line, False)
+        os.set_blocking(line_end, False)  # stacks that nobody reads are lost; they never stop the task
+    parent = os.getpid()
+    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(command, env, folder, umask, parent, ends, hook)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    for end in ends:
+        if end >= 0:
+            os.close(end)
+    os.set_blocking(output, False)
+    return Spawned(pid, output, gate, line, _high(0) if hook else -1)
+
+
+def open_gate(spawned: Spawned) -> bool:
+    """Let a gated process run; False if it has ended already."""
+    try:
+        os.write(spawned.gate, _OPEN)
+    except OSError:
+        return False
+    finally:
+        os.close(spawned.gate)
+    return True
+
+
+def _default_signals() -> None:
+    # Python ignores SIGPIPE and SIGXFSZ, and what is ignored stays so through exec.
+    for number in signal.valid_signals():
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            try:
+                signal.signal(number, signal.SIG_DFL)
+            except (OSError, ValueError):
+                continue
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _high(place: int) -> int:
+    """The highest descriptor but `place` that a process may have, within reason: the kernel's table grows with it."""
+    most = os.sysconf("SC_OPEN_MAX")
+    return (min(most - 1, _HIGHEST) if most > 0 else _HIGHEST) - place
+
+
+def _keep_descriptors(ends: _Ends) -> _Ends:
+    """Leave the process its standard descriptors and those of its gate and line, whose new numbers are returned."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    high = [os.dup(fd) for fd in (nothing, ends.output)]
+    os.dup2(high[0], 0)
+    os.dup2(high[1], 1)
+    os.dup2(high[1], 2)
+    line = os.dup2(ends.line, _high(0)) if ends.line >= 0 else -1
+    gate = os.dup2(ends.gate, _high(1)) if ends.gate >= 0 else -1
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in (0, 1, 2, gate, line):
+            try:
+                os.close(int(name))
+            except OSError:
+                continue
+    return _Ends(1, gate, line)
+
+
+def _why_not_run(program: str, error: OSError) -> str:
+    """Return why a program could not be run; of a script that is there, what is wrong with its interpreter."""
+    if isinstance(error, FileNotFoundError) and os.path.isfile(program):
+        with open(program, "rb") as file:
+            first = file.readline(_FIRST_LINE)
+        if first.startswith(b"#!") and first.rstrip(b"\n").endswith(b"\r"):
+            return "its lines end with CR LF, as on Windows; Linux needs LF"
+        words = first[2:].split() if first.startswith(b"#!") else []
+        if words:
+            return f"its interpreter {words[0].decode('utf-8', 'replace')} is not on this host"
+    return str(error.strerror)
+
+
+def _become(
+    command: Sequence[str],
+    env: Dict[str, str],
+    folder: str,
+    umask: int,
+    parent: int,
+    ends: _Ends,
+    hook: Optional[Hook],
+) -> NoReturn:
+    try:
+        os.setsid()
+        if not end_with(parent):
+            os._exit(_NOT_RELEASED)
+        signal.set_wakeup_fd(-1)
+        _, gate, line = _keep_descriptors(ends)
+        _default_signals()
+        os.umask(umask)
+        if gate >= 0 and not (hook and hook.warm):
+            if os.read(gate, 1) != _OPEN:
+                os._exit(_NOT_RELEASED)
+            os.close(gate)
+            gate = -1
+        os.chdir(folder)
+        if hook:
+            env = hooked(hook, env, os.getpid(), gate, line)
+        os.execvpe(command[0], list(command), env)  # noqa: S606 - no shell is meant
+    except OSError as error:
+        why = _why_not_run(command[0], error)
+        os.write(2, f"fleet: cannot run {command[0]}: {why}\n".encode("utf-8", "surrogateescape"))
+    finally:
+        os._exit(_NOT_RUN)

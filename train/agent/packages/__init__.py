@@ -1,0 +1,1 @@
+"""Virtual environments and what pip installs into them."""

@@ -1,0 +1,117 @@
+"""Puts pip into a new virtual environment: from the wheel of the host's Python, or else from one of the client.
+
+Debian and Ubuntu keep ensurepip and pip in packages of their own, which cloud images lack; elsewhere ensurepip takes
+seconds. A wheel of pure Python is installed when it is unpacked:
+https://packaging.python.org/en/latest/specifications/binary-distribution-format/.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+import zipfile
+from typing import Dict, List, Tuple
+
+from train.agent.files.disk import make_folder, write_atomic
+from train.agent.files.paths import HostPaths, VenvPaths
+from train.agent.host.inventory import PROBE_DEADLINE_S, ran
+from train.agent.host.runner import Steps
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import NeedPip, PipWheel, Refusal
+
+SUFFIX = ".whl"
+LARGEST_WHEEL = 32 << 20  # bytes; pip's has about 2 MB
+_RECEIVE_DEADLINE_S = 300.0  # without a byte
+_LIBRARY = "import os; print(os.path.dirname(os.__file__))"
+_BUNDLED = re.compile(r"pip-(\d+(?:\.\d+)*)[^/]*-none-any\.whl")
+
+
+def find_wheel(host: HostPaths, python: str, version: str, session: Dict[str, str], steps: Steps) -> str:
+    """Return the path of a pip wheel for an interpreter; the client is asked for one if Python has none.
+
+    Args:
+        host: Paths of the fleet on this host.
+        python: The interpreter.
+        version: Its version, ``3.12.3``.
+        session: Environment of the login.
+        steps: Told that pip is awaited, and the way to the client.
+
+    Raises:
+        RefusedError: what the client sends is not a pip wheel.
+        ClientGoneError: the client is gone.
+        OSError: the wheel cannot be written.
+    """
+    return _bundled(python, session) or _received(host, version, steps)
+
+
+def unpack_wheel(wheel: str, paths: VenvPaths, site: str) -> None:
+    """Install a pip wheel into a virtual environment.
+
+    Args:
+        wheel: Path of the wheel.
+        paths: Of the environment.
+        site: Its folder of packages.
+
+    Raises:
+        OSError: the environment cannot be written.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    script = f'#!/bin/sh\nexec {shlex.quote(paths.python)} -I -m pip "$@"\n'.encode("utf-8", "surrogateescape")
+    for name in ("pip", "pip3"):
+        write_atomic(os.path.join(os.path.dirname(paths.python), name), script, 0o700)
+
+
+def _bundled(python: str, session: Dict[str, str]) -> str:
+    """Return the newest pip wheel that ensurepip of `python` would install; empty if there is none."""
+    code, printed = ran([python, "-I", "-S", "-c", _LIBRARY], session, PROBE_DEADLINE_S, subprocess.DEVNULL)
+    folder = os.path.join(printed.strip(), "ensurepip", "_bundled")
+    found: List[Tuple[List[int], str]] = []
+    for name in _names(folder) if code == 0 else ():
+        match = _BUNDLED.fullmatch(name)
+        path = os.path.join(folder, name)
+        if match and _is_pip(path):
+            found.append(([int(part) for part in match[1].split(".")], path))
+    return max(found)[1] if found else ""
+
+
+def _received(host: HostPaths, version: str, steps: Steps) -> str:
+    """Return the wheel that the client names, which is sent unless it is on this host."""
+    have = [name[: -len(SUFFIX)] for name in _names(host.pip) if _is_whole(host.pip_wheel(name[: -len(SUFFIX)]))]
+    steps.tell("receiving pip")
+    steps.channel.send(NeedPip(".".join(version.split(".")[:2]), have))
+    answer = steps.channel.receive(_RECEIVE_DEADLINE_S)
+    if not isinstance(answer, PipWheel) or answer.payload > LARGEST_WHEEL:
+        raise RefusedError(Refusal.REQUEST, f"something else than pip came while {steps.step}")
+    path = host.pip_wheel(answer.sha256)
+    if answer.sha256 not in have:
+        data = b"".join(steps.channel.payload(answer.payload, _RECEIVE_DEADLINE_S))
+        if hashlib.sha256(data).hexdigest() != answer.sha256:
+            raise RefusedError(Refusal.BUNDLE, "pip arrived damaged", "run the command again")
+        make_folder(host.pip)
+        write_atomic(path, data)
+    if not _is_pip(path):
+        raise RefusedError(Refusal.BUNDLE, "the file that came as pip is not a wheel of pip")
+    return path
+
+
+def _names(folder: str) -> List[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))
+    except OSError:
+        return []
+
+
+def _is_whole(path: str) -> bool:
+    """Return whether the content of a wheel has the hash that it is named by."""
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest() == os.path.basename(path)[: -len(SUFFIX)]
+
+
+def _is_pip(path: str) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "pip/__main__.py" in archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False

@@ -1,0 +1,97 @@
+"""The cluster spec of a job and the TF_CONFIG of each of its tasks.
+
+Format: tf.distribute.cluster_resolver.TFConfigClusterResolver,
+https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver/TFConfigClusterResolver
+"""
+
+import json
+from typing import Dict, List, Sequence, Tuple
+
+from train.agent.protocol.records import Member
+
+TASK_TYPES = ("chief", "worker", "ps", "evaluator")
+
+
+def parse_task(name: str) -> Tuple[str, int]:
+    """Type and index of a task: ``("worker", 1)`` for ``worker-1``.
+
+    Raises:
+        ValueError: `name` is not a task type of TensorFlow with an index.
+    """
+    kind, separator, index = name.rpartition("-")
+    if not separator or kind not in TASK_TYPES or not (index.isascii() and index.isdigit()):
+        raise ValueError(f"{name!r} is not a task such as worker-0")
+    return kind, int(index)
+
+
+def endpoint(address: str, port: int) -> str:
+    """``address:port``, with an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def cluster_spec(members: Sequence[Member]) -> Dict[str, List[str]]:
+    """Endpoints of all tasks, by type, in the order of their index; types without members are left out.
+
+    Raises:
+        ValueError: indices of a type do not count up from 0, or two tasks share an endpoint.
+    """
+    by_type: Dict[str, Dict[int, str]] = {}
+    for member in members:
+        kind, index = parse_task(member.task)
+        if index in by_type.setdefault(kind, {}):
+            raise ValueError(f"{member.task} stands twice in the cluster spec")
+        by_type[kind][index] = endpoint(member.address, member.port)
+    spec = {}
+    for kind in TASK_TYPES:
+        indices = by_type.get(kind, {})
+        if sorted(indices) != list(range(len(indices))):
+            raise ValueError(f"the indices of {kind} are {sorted(indices)}, not 0 to {len(indices) - 1}")
+        if indices:
+            spec[kind] = [indices[i] for i in range(len(indices))]
+    endpoints = [item for items in spec.values() for item in items]
+    if len(set(endpoints)) != len(endpoints):
+        raise ValueError("two tasks of the cluster spec share an address and port")
+    return spec
+
+
+def chief_of(members: Sequence[Member]) -> Member:
+    """The chief: the task of that type, else worker 0.
+
+    Raises:
+        ValueError: there is neither.
+    """
+    by_task = {member.task: member for member in members}
+    for task in ("chief-0", "worker-0"):
+        if task in by_task:
+            return by_task[task]
+    raise ValueError("a job has a chief or a worker 0")
+
+
+def called(members: Sequence[Member], task: str) -> str:
+    """``worker-1 (10.0.0.3)``."""
+    address = next((member.address for member in members if member.task == task), "")
+    return f"{task} ({address})" if address else task
+
+
+def tf_config(members: Sequence[Member], task: str) -> str:
+    """TF_CONFIG of `task`: JSON, the cluster in the same order on every task.
+
+    An evaluator is in a cluster of its own: the coordinator of ParameterServerStrategy would wait for one in its
+    cluster, and a MultiWorkerMirroredStrategy in the evaluator wants to find itself, and ends what it does when it
+    does not find others that it knows of (multi_worker_util.worker_count and CollectiveAllReduceStrategy's health
+    check in TensorFlow 2.21).
+    """
+    kind, index = parse_task(task)
+    alone = kind == "evaluator"
+    seen = [member for member in members if (parse_task(member.task)[0] == "evaluator") is alone]
+    return json.dumps({"cluster": cluster_spec(seen), "task": {"type": kind, "index": index}})
+
+
+def by_rank(members: Sequence[Member]) -> List[Member]:
+    """Tasks in the order of their rank: by type as TensorFlow lists them, then by index."""
+
+    def key(member: Member) -> Tuple[int, int]:
+        kind, index = parse_task(member.task)
+        return TASK_TYPES.index(kind), index
+
+    return sorted(members, key=key)

@@ -1,0 +1,871 @@
+"""Everything that client and agent say to each other, and what the agent writes on its host.
+
+A message is one line of JSON, ``{"record": "task_state", "task": "worker-0", …}``; where it has a field ``payload``
+greater than zero, that many raw bytes follow the line. Unknown fields are ignored and missing ones take their
+default, so that a client follows a job which an older agent supervises.
+
+One exec of the agent on a host is one conversation:
+
+    agent   → Hello
+    client  → Prepare            agent → Want            (which contents are not yet on the host)
+    client  → Chunk* Chunk(0)                            (one zlib stream of the wanted contents, in that order;
+                                                          nothing where nothing is wanted)
+                                 agent → Prepared | Refused
+    client  → Commit             agent → Committed       (the task now waits for its peers, without this connection)
+    client  → Follow             agent → TaskState | AttemptEnded | Stalled | Notice | Progress | Usage | Log |
+                                         JobResult | Beat …, then End
+    client  → Invite             agent → Invitation      (what another host needs to take a lost one's place)
+    client  → Give               agent → Chunk* Chunk(0)
+    client  → Stop               agent → Stopped
+    client  → Inspect            agent → JobReport*, End
+    client  → Bootstrap          agent → BootstrapStep*, then NeedPip | Bootstrapped | Refused
+    client  → PipWheel           agent → BootstrapStep*, then Bootstrapped | Refused         (after NeedPip)
+    client  → Trial              agent → BootstrapStep*, then Tried | Refused    (after Prepared, in place of Commit)
+    client  → ListJobs           agent → (StoredJob | Beat)*, DiskSpace, End
+    client  → ListFiles          agent → (FileEntry | Beat)*, FilesListed
+    client  → ReadFiles          agent → (Chunk* FileEnd)* for each file, in that order
+    client  → PruneJobs          agent → Beat*, JobsPruned
+
+An empty Want is followed by Prepared at once; a stream that comes nevertheless is passed over, as is the rest of one
+after Refused. End of input before Commit gives everything back that Prepare reserved. During Follow the client may
+send Stop, answered with Stopped before End. After every answer but a broken connection the next request may come.
+"""
+
+import functools
+import json
+from enum import Enum
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Type,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from train.agent.protocol.strict_json import JsonError, check_number, check_text, parse_json
+
+
+class Phase(str, Enum):
+    """Where a task is within its attempt."""
+
+    WAITING = "waiting"  # its process exists and is held before the first byte of user code
+    RUNNING = "running"
+    STOPPING = "stopping"
+    EXITED = "exited"
+
+
+class Outcome(str, Enum):
+    """How a job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"  # nobody is left who could tell
+
+
+class RestartPolicy(str, Enum):
+    """After which failures a job is started again; names of Kubeflow's TFJob."""
+
+    NEVER = "never"
+    ON_FAILURE = "on-failure"
+    EXIT_CODE = "exit-code"  # after signals and exit codes 42 and from 128 on, which need not happen again
+
+
+class SuccessPolicy(str, Enum):
+    """Whose success is that of the job; names of Kubeflow's TFJob."""
+
+    CHIEF = "chief"
+    ALL_WORKERS = "all-workers"
+
+
+class OnHang(str, Enum):
+    """What becomes of a job that hangs."""
+
+    REPORT = "report"
+    RESTART = "restart"
+
+
+class EntryKind(str, Enum):
+    """What a path of the bundle is."""
+
+    FILE = "file"  # the task may change its copy
+    DATA = "data"  # shared with the store, read only
+    LINK = "link"
+    FOLDER = "folder"
+
+
+class Entry(NamedTuple):
+    """One path of the bundle, relative to the task's working folder, with forward slashes."""
+
+    path: str
+    kind: EntryKind
+    mode: int = 0o644
+    size: int = 0  # bytes
+    sha256: str = ""
+    target: str = ""  # of a link
+
+
+class Area(str, Enum):
+    """Kind of results."""
+
+    MODEL = "model"  # FLEET_MODEL_DIR
+    CHECKPOINTS = "checkpoints"  # FLEET_CHECKPOINT_DIR
+    TENSORBOARD = "tensorboard"  # FLEET_LOG_DIR
+    FILES = "files"  # new or changed in the working directory, compared to what was pushed
+    LOGS = "logs"  # the task's output, a file for each attempt
+
+
+class AreaUse(NamedTuple):
+    """Results of one kind that a task left on its host."""
+
+    area: Area
+    path: str  # absolute
+    files: int
+    size: int  # bytes
+    outside: bool = False  # not below the fleet's directory, and not deleted with it
+
+
+class FilePart(NamedTuple):
+    """A part of a file of a task."""
+
+    area: Area
+    path: str  # relative to the area's directory
+    offset: int  # bytes
+    end: int  # bytes
+
+
+class Gpu(NamedTuple):
+    """A GPU as nvidia-smi lists it."""
+
+    number: int
+    name: str
+    memory_mib: int
+    driver: str
+
+
+class GpuUse(NamedTuple):
+    """What a GPU is doing now."""
+
+    number: int
+    percent: float
+    memory_mib: int
+
+
+class Member(NamedTuple):
+    """A task of the job as its host prepared it."""
+
+    task: str  # worker-0
+    address: str  # by which the other hosts reach it
+    port: int  # of the task's TensorFlow server
+    link_port: int  # of its agent
+
+
+class Exit(NamedTuple):
+    """How a process ended: one of both is set."""
+
+    code: Optional[int] = None
+    signal: Optional[int] = None
+
+
+class Policy(NamedTuple):
+    """What becomes of a job when something goes wrong."""
+
+    restart: RestartPolicy = RestartPolicy.ON_FAILURE
+    restarts: int = 0  # at most so many
+    success: SuccessPolicy = SuccessPolicy.ALL_WORKERS
+    min_workers: int = 0  # fewer than these do not go on; 0: all that the job began with
+    backoff_s: float = 0.5  # before the first restart; twice as long before each further one
+    host_timeout_s: float = 60.0  # how long a lost host may take to come back, or to be replaced
+    timeout_s: float = 0.0  # for the whole job; 0: none
+    start_timeout_s: float = 600.0  # to the first step of an attempt; 0: none
+    hang_timeout_s: float = 0.0  # without progress; 0: nobody looks
+    on_hang: OnHang = OnHang.REPORT
+    preemptions: int = 0  # so many losses of a host are no failures of the job; -1: all
+
+
+class Replication(NamedTuple):
+    """How checkpoints are kept on all hosts."""
+
+    folder: str = ""  # where the script writes them; relative to its working folder; empty: the job's own
+    mib_s: float = 100.0  # at most so many MiB a second leave a host; 0: nothing is replicated
+
+
+# --- requests ---------------------------------------------------------------------------------------------------
+
+
+class Prepare(NamedTuple):
+    """Make everything ready for `task`, and reserve what it needs."""
+
+    job: str
+    fleet: str
+    task: str
+    entries: List[Entry]
+    address: str
+    python: str = ""  # empty: find one
+    first_port: int = 2222
+    dry_run: bool = False  # reserve and report; nothing is wanted or unpacked
+    join: bool = False  # the job runs already; what this host still has of it is kept
+    folder: str = ""  # absolute: the task runs in this folder as it is, and there are no entries
+    program: str = ""  # that must be there beside the interpreter, Rscript; empty: none
+    imports: List[str] = []  # noqa: RUF012 - never changed; top-level modules that the interpreter ought to find
+    import_folders: List[str] = []  # noqa: RUF012 - never changed; where it looks for them, too
+
+
+class Chunk(NamedTuple):
+    """A piece of the stream of wanted contents; payload 0 ends it."""
+
+    payload: int
+
+
+class Commit(NamedTuple):
+    """Start `task` together with its peers, and supervise it whether or not anybody is connected."""
+
+    job: str
+    task: str
+    members: List[Member]
+    secret: str  # hexadecimal, of this job
+    command: List[str]
+    env: Dict[str, str]
+    secret_env: Dict[str, str]  # never written anywhere
+    attempt: int = 1
+    grace_s: float = 10.0
+    join_timeout_s: float = 60.0
+    link_timeout_s: float = 10.0
+    policy: Policy = Policy()
+    replication: Replication = Replication()
+    spares: List[str] = []  # noqa: RUF012 - never changed; members without a task until one is lost
+    join: bool = False  # the job runs already; the task begins with its next attempt
+    requirements: str = ""  # that were installed for it, for a host that takes a lost one's place
+    constraints: str = ""  # of these
+    # The task of TensorFlow that each member is at first, empty for a spare; none at all: that of its own name.
+    roles: List[str] = []  # noqa: RUF012 - never changed
+
+
+class Follow(NamedTuple):
+    """Send what happened and what happens to `task` of `job`."""
+
+    job: str
+    task: str
+    log_offset: int = 0  # bytes
+    record_offset: int = 0  # bytes of the file of records
+    tail_lines: int = -1  # 0 or more: of the log only the last so many lines, from log_offset on
+    attempt: int = 0  # from this one on, to which both offsets belong; 0: the newest
+    logs: bool = True
+    follow: bool = True  # False: what is there now, then End
+    head_bytes: int = -1  # 0 or more: of the log only the first so many, and the last `tail_bytes`; no Progress
+    tail_bytes: int = 0
+
+
+class Invite(NamedTuple):
+    """Tell what a host needs to join `job`, of which this host supervises `task`."""
+
+    job: str
+    task: str
+
+
+class Give(NamedTuple):
+    """Send contents of the store: their hashes, in the order in which they come."""
+
+    objects: List[str]
+
+
+class Stop(NamedTuple):
+    """End the whole job: TERM, `grace_s` seconds, KILL."""
+
+    job: str
+    task: str
+    grace_s: float = 10.0
+
+
+class Inspect(NamedTuple):
+    """Report the newest `limit` jobs of this host."""
+
+    limit: int = 1
+
+
+class Leave(NamedTuple):
+    """End what runs for the fleet on this host, and remove all of the fleet's files, the agent among them."""
+
+    grace_s: float = 10.0
+
+
+class Bootstrap(NamedTuple):
+    """Make a virtual environment with packages, once per content, and see whether the GPUs can be used."""
+
+    requirements: str = ""  # lines as in a requirements file of pip's; empty: nothing is installed
+    python: str = ""  # with which it is made; empty: the one that runs the agent
+    gpus: int = 0  # so many must be usable; 0: nobody looks
+    constraints: str = ""  # lines as in a constraints file of pip's
+    on_top: bool = False  # what that interpreter finds, the environment's finds, too, and is not installed again
+
+
+class PipWheel(NamedTuple):
+    """The pip wheel for NeedPip; its bytes follow unless the host has it."""
+
+    sha256: str
+    payload: int = 0  # bytes that follow
+
+
+class Trial(NamedTuple):
+    """Run what was prepared by itself, a cluster of one, until its first step; leave nothing of it."""
+
+    command: List[str]
+    env: Dict[str, str]
+    secret_env: Dict[str, str]  # never written anywhere
+    seconds: float  # at most so long
+
+
+class ListJobs(NamedTuple):
+    """Report the jobs that this host stores, newest first, with their results and what they take on the disk."""
+
+    jobs: List[str] = []  # noqa: RUF012 - never changed; only these; empty: all
+
+
+class ListFiles(NamedTuple):
+    """List the results of a task with their hashes."""
+
+    job: str
+    task: str
+    slot: str = ""  # as in StoredJob
+
+
+class ReadFiles(NamedTuple):
+    """Send parts of files of a task."""
+
+    job: str
+    task: str
+    slot: str
+    parts: List[FilePart]
+
+
+class PruneJobs(NamedTuple):
+    """Delete ended jobs with all that they left on this host."""
+
+    jobs: List[str]
+
+
+# --- answers ----------------------------------------------------------------------------------------------------
+
+
+class Hello(NamedTuple):
+    """First words of the agent."""
+
+    agent: str  # hash of its zipapp
+    python: str  # version that runs it
+    pid: int
+    address: str = ""  # of the host, as other hosts reach it most likely
+
+
+class Want(NamedTuple):
+    """Contents that are not on the host: their hashes, in the order in which they must come."""
+
+    objects: List[str]
+    size: int  # bytes, uncompressed
+
+
+class Prepared(NamedTuple):
+    """The host is ready for the task, and holds what it reserved until Commit or the end of input."""
+
+    task: str
+    member: Member
+    python: str  # path of the interpreter for the script
+    versions: Dict[str, str]  # python, tensorflow, keras, tf_keras: those that are installed
+    gpus: List[Gpu]
+    disk_free: int  # bytes
+    memory_total: int  # bytes
+    hostname: str
+    workdir: str  # absolute, where the bundle was unpacked
+    machine: str = ""  # x86_64, aarch64; empty: it did not tell
+    missing: List[str] = []  # noqa: RUF012 - never changed; of the imports that were asked for
+    keras_backend: str = ""  # that Keras 3 uses on this host unless the job sets another; empty: not set
+
+
+class Refusal(str, Enum):
+    """Why a host does not take a task."""
+
+    BUSY = "busy"  # a job is running on it
+    DISK = "disk"
+    PYTHON = "python"  # no usable interpreter
+    PORT = "port"
+    BUNDLE = "bundle"  # contents did not arrive as announced
+    REQUEST = "request"  # what was asked makes no sense here
+    PACKAGES = "packages"  # they cannot be installed
+    GPU = "gpu"  # missing, or not usable
+    PROGRAM = "program"  # it is not there
+    FAULT = "fault"  # a bug of the agent
+
+
+class Refused(NamedTuple):
+    """The request cannot be met; nothing is left of it on the host."""
+
+    kind: Refusal
+    reason: str
+    hint: str = ""  # what to change, one sentence
+    job: str = ""  # the running one, if BUSY
+    cause: str = ""  # in the words of a program that was asked
+    next_step: str = ""  # commands for a shell on the user's computer, one a line
+
+
+class BootstrapStep(NamedTuple):
+    """How far a Bootstrap has come; said again when nothing is new."""
+
+    step: str  # downloading packages
+    detail: str = ""  # which one
+    part: int = 0  # of `whole`: bytes of a download, packages while they are installed
+    whole: int = 0  # 0: not known
+
+
+class NeedPip(NamedTuple):
+    """The host waits for PipWheel: its Python brings no pip."""
+
+    python: str  # 3.12
+    have: List[str] = []  # noqa: RUF012 - never changed; SHA-256 of the wheels that are on the host
+
+
+class Bootstrapped(NamedTuple):
+    """The packages are installed, and the GPUs can be used."""
+
+    python: str  # path of the interpreter that finds the packages
+    versions: Dict[str, str]  # as in Prepared
+    gpus: List[Gpu]
+    seen: int  # GPUs that TensorFlow lists; 0 where nobody asked it
+    made: bool  # whether anything was installed
+    seconds: float
+
+
+class Tried(NamedTuple):
+    """How a task did by itself."""
+
+    seconds: float  # that it ran
+    stepped: bool  # it made a step
+    exit: Optional[Exit]  # None: it was still running, and was ended
+    lines: List[str]  # the last of its output
+
+
+class Committed(NamedTuple):
+    """The supervisor of the task runs by itself now."""
+
+    pid: int
+
+
+class Invitation(NamedTuple):
+    """How to join a job: what to prepare, and what to commit, secrets included, but for the place."""
+
+    fleet: str
+    entries: List[Entry]
+    commit: Commit
+    python: str = ""  # the interpreter of the host that tells, where the commit's command names it
+
+
+class Stopped(NamedTuple):
+    """No process of the job is left on this host."""
+
+    killed: bool  # SIGKILL was needed
+    running: bool  # there was something to stop
+
+
+class Left(NamedTuple):
+    """Nothing of the fleet is left on this host but this conversation."""
+
+    running: bool  # there was something to end
+
+
+class JobReport(NamedTuple):
+    """What this host knows of a job."""
+
+    job: str
+    fleet: str
+    task: str
+    attempt: int
+    phase: Phase
+    alive: bool  # a supervisor looks after it
+    started_at: float
+    command: List[str]
+    members: List[Member]
+    log_size: int  # bytes
+    exit: Optional[Exit] = None
+    result: "Optional[JobResult]" = None
+    progress: "Optional[Progress]" = None
+    usage: "Optional[Usage]" = None
+    role: str = ""  # as in TaskState
+    spares: List[str] = []  # noqa: RUF012 - never changed; as they were committed
+    attempts: int = 1  # at most so many; 0: no limit
+    roles: List[str] = []  # noqa: RUF012 - never changed; as they were committed
+    listened: Optional[bool] = None  # as in TaskState
+
+
+class StoredJob(NamedTuple):
+    """A job that this host stores, with the results of its task."""
+
+    job: str
+    task: str
+    slot: str  # directory of the slot, below that of the fleet; empty: none
+    path: str  # of the task's directory, absolute
+    size: int  # bytes on the disk
+    fingerprint: str  # changes when a result is added, changed or removed; empty: there are none
+    areas: List[AreaUse]  # that are not empty
+    report: Optional[JobReport] = None  # None: its records cannot be read
+
+
+class DiskSpace(NamedTuple):
+    """The file system of the fleet's directory."""
+
+    path: str
+    free: int  # bytes
+    total: int  # bytes
+
+
+class FileEntry(NamedTuple):
+    """A file or link among the results of a task."""
+
+    area: Area
+    path: str  # relative to the area's directory, with forward slashes
+    kind: EntryKind
+    mode: int = 0o644
+    size: int = 0  # bytes
+    mtime_ns: int = 0
+    sha256: str = ""  # of the first `size` bytes; empty: it cannot be read
+    target: str = ""  # of a link
+
+
+class FilesListed(NamedTuple):
+    """All results of the task were listed."""
+
+    fingerprint: str  # as in StoredJob
+    notes: List[str] = []  # noqa: RUF012 - never changed; what was left out, a sentence each
+
+
+class FileEnd(NamedTuple):
+    """The end of a part of a file."""
+
+    problem: str = ""  # why it is not complete
+
+
+class JobsPruned(NamedTuple):
+    """The jobs were deleted."""
+
+    jobs: List[str]  # that are gone now
+    freed: int  # bytes
+    kept: Dict[str, str] = {}  # noqa: RUF012 - never changed; why a job was not deleted
+
+
+# --- what happens to a job --------------------------------------------------------------------------------------
+
+
+class TaskState(NamedTuple):
+    """A task went over into another phase."""
+
+    task: str
+    attempt: int
+    phase: Phase
+    at: float  # seconds since the epoch, by the host's clock
+    pid: int = 0
+    exit: Optional[Exit] = None
+    reason: str = ""
+    role: str = ""  # the task as the cluster spec of this attempt has it, where that is another
+    host: str = ""  # on which it is, where `task` is not its name; agents leave it empty
+    started: bool = True  # False in the phase `exited`: it was ended before any of the user's code ran
+    listened: Optional[bool] = None  # in the phase `exited`: on its port; None: unknown, or no need to
+    # The newest file of the checkpoint that this attempt starts from; empty: the job has saved no checkpoint;
+    # None: the first attempt, or the agents do not copy checkpoints.
+    checkpoint: Optional[str] = None
+
+
+class AttemptEnded(NamedTuple):
+    """An attempt failed, and there will be another; the same on every host of the job but for `task`."""
+
+    task: str  # that tells it
+    attempt: int
+    at: float
+    first_task: str  # that failed
+    reason: str
+    exits: Dict[str, Exit]
+    retry_s: float  # until the next attempt, at the earliest
+    attempts: int = 0  # at most so many; 0: no limit, or not told
+    preempted: bool = False  # the host of that task was taken, or is gone, which is no failure of the job
+
+
+class Stalled(NamedTuple):
+    """What a task does that makes no progress."""
+
+    task: str
+    attempt: int
+    at: float
+    state: str  # of its process, proc(5): R, S, D, T, …
+    stack: str  # of every Python thread, the most recent call first; empty: not known
+    sockets: List[str]  # one connection each: both ends, state, bytes in its queues
+    kernel: str = ""  # its CPU time, and where in the kernel its main thread waits
+
+
+class Notice(NamedTuple):
+    """Something about the hosts that the user ought to know; the same on every host of the job."""
+
+    task: str  # that tells it
+    attempt: int
+    at: float
+    text: str
+
+
+class Progress(NamedTuple):
+    """What the task's output tells of its training; -1 where it does not."""
+
+    task: str
+    attempt: int
+    at: float
+    epoch: int = -1
+    epochs: int = -1
+    step: int = -1
+    steps: int = -1
+    metrics: Dict[str, float] = {}  # noqa: RUF012 - never changed
+    steps_per_s: float = -1.0
+
+
+class Usage(NamedTuple):
+    """What the task's processes take of the host."""
+
+    task: str
+    at: float
+    cpu_percent: float  # of one core
+    memory_bytes: int
+    gpus: List[GpuUse] = []  # noqa: RUF012 - never changed
+
+
+class Log(NamedTuple):
+    """Bytes of the task's output, as it wrote them."""
+
+    task: str
+    attempt: int
+    offset: int
+    payload: int
+
+
+class JobResult(NamedTuple):
+    """How the whole job ended; the same on every host that could be told."""
+
+    job: str
+    attempt: int
+    outcome: Outcome
+    at: float
+    first_task: str = ""  # that failed
+    reason: str = ""
+    exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed
+    started: bool = True  # whether any user code ran
+    alone: bool = False  # told by a host that had lost sight of the others
+
+
+class Beat(NamedTuple):
+    """Nothing happened; the connection and the process that answers are alive.
+
+    Attributes:
+        at: Time of the host.
+        record_offset: Bytes of records sent so far, of `attempt`.
+        log_offset: Bytes of log sent so far, of `attempt`.
+        attempt: Attempt that both offsets belong to; 0: none yet.
+        unheard_s: Seconds since the supervisor of the task last answered.
+    """
+
+    at: float
+    record_offset: int = 0
+    log_offset: int = 0
+    attempt: int = 0
+    unheard_s: float = 0.0
+
+
+class End(NamedTuple):
+    """The answer is complete."""
+
+
+Record = Union[
+    Prepare, Chunk, Commit, Follow, Invite, Give, Stop, Inspect, Leave, Bootstrap, PipWheel, Trial,
+    ListJobs, ListFiles, ReadFiles, PruneJobs, StoredJob, DiskSpace, FileEntry, FilesListed, FileEnd, JobsPruned,
+    Hello, Want, Prepared, Refused, Committed, Invitation, Stopped, Left, JobReport,
+    BootstrapStep, NeedPip, Bootstrapped, Tried,
+    TaskState, AttemptEnded, Stalled, Notice, Progress, Usage, Log, JobResult, Beat, End,
+]  # fmt: skip
+
+_NAMES: Dict[str, Type[Any]] = {
+    "prepare": Prepare, "chunk": Chunk, "commit": Commit, "follow": Follow, "invite": Invite, "give": Give,
+    "stop": Stop, "inspect": Inspect, "leave": Leave, "left": Left, "invitation": Invitation,
+    "hello": Hello, "want": Want, "prepared": Prepared, "refused": Refused, "committed": Committed,
+    "stopped": Stopped, "job_report": JobReport, "task_state": TaskState,
+    "attempt_ended": AttemptEnded, "stalled": Stalled, "notice": Notice, "progress": Progress,
+    "usage": Usage, "log": Log, "job_result": JobResult, "beat": Beat, "end": End,
+    "bootstrap": Bootstrap, "bootstrap_step": BootstrapStep, "bootstrapped": Bootstrapped,
+    "need_pip": NeedPip, "pip_wheel": PipWheel,
+    "trial": Trial, "tried": Tried,
+    "list_jobs": ListJobs, "list_files": ListFiles, "read_files": ReadFiles, "prune_jobs": PruneJobs,
+    "stored_job": StoredJob, "disk_space": DiskSpace, "file_entry": FileEntry, "files_listed": FilesListed,
+    "file_end": FileEnd, "jobs_pruned": JobsPruned,
+}  # fmt: skip
+_NAME_OF = {kind: name for name, kind in _NAMES.items()}
+
+
+class MalformedRecordError(ValueError):
+    """A line that is not one of the records above."""
+
+
+def name_of(record: Record) -> str:
+    """Name of a record on the wire: ``task_state`` for TaskState."""
+    return _NAME_OF[type(record)]
+
+
+def to_dict(value: Any) -> Any:
+    """A record, or what is in one, as plain JSON values: dicts, lists, strings and numbers."""
+    if isinstance(value, Enum):
+        return value.value
+    if hasattr(value, "_fields"):
+        return {key: to_dict(getattr(value, key)) for key in value._fields}
+    if isinstance(value, dict):
+        return {key: to_dict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_dict(item) for item in value]
+    return value
+
+
+def encode(record: Record) -> bytes:
+    """A record as one line of JSON, newline included."""
+    line = {"record": name_of(record), **to_dict(record)}
+    return json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+
+
+def build(kind: Type[Any], values: Any) -> Any:
+    """Return a named tuple of `kind` from plain JSON values, each checked against the annotation of its field.
+
+    Unknown fields are ignored.
+
+    Raises:
+        MalformedRecordError: the values do not fit.
+    """
+    if not isinstance(values, dict):
+        raise MalformedRecordError(f"{kind.__name__} is not an object")
+    readers = _readers(kind)
+    fields = {}
+    for key, value in values.items():
+        if key in readers:
+            try:
+                fields[key] = readers[key](value)
+            except ValueError as error:
+                raise MalformedRecordError(f"{kind.__name__}, {key}: {error}") from error
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise MalformedRecordError(f"{kind.__name__} lacks a field") from error
+
+
+_READERS: Dict[Type[Any], Dict[str, Callable[[Any], Any]]] = {}
+
+
+def _readers(kind: Type[Any]) -> Dict[str, Callable[[Any], Any]]:
+    if kind not in _READERS:
+        hints = get_type_hints(kind)
+        _READERS[kind] = {name: _reader(hints[name]) for name in kind._fields}
+    return _READERS[kind]
+
+
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """Return a function that gives back a JSON value as `kind`, or raises ValueError."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Union:  # Optional
+        return _optional(_reader(parts[0]))
+    if origin is list:
+        return _list(_reader(parts[0]))
+    if origin is dict:  # of metrics, which may well be NaN
+        return _dict(_float if parts[1] is float else _reader(parts[1]))
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if issubclass(kind, Enum):
+        return _member(kind)
+    return functools.partial(build, kind)
+
+
+def _str(value: Any) -> Any:
+    if type(value) is not str:
+        raise ValueError(f"{type(value).__name__} instead of str")
+    if not value.isascii():
+        check_text(value)
+    return value
+
+
+def _bool(value: Any) -> Any:
+    if type(value) is not bool:
+        raise ValueError(f"{type(value).__name__} instead of bool")
+    return value
+
+
+def _int(value: Any) -> Any:
+    if type(value) is not int:
+        raise ValueError(f"{type(value).__name__} instead of int")
+    check_number(value)
+    return value
+
+
+def _float(value: Any) -> Any:
+    if type(value) is not float:
+        return _int(value)
+    return value
+
+
+def _finite(value: Any) -> Any:
+    check_number(_float(value))
+    return value
+
+
+_PLAIN: Dict[Any, Callable[[Any], Any]] = {str: _str, bool: _bool, int: _int, float: _finite}
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _list(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read_list(value: Any) -> List[Any]:
+        if not isinstance(value, list):
+            raise ValueError(f"{type(value).__name__} instead of a list")
+        return [read(item) for item in value]
+
+    return read_list
+
+
+def _dict(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read_dict(value: Any) -> Dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValueError(f"{type(value).__name__} instead of an object")
+        for key in value:
+            check_text(key)
+        return {key: read(item) for key, item in value.items()}
+
+    return read_dict
+
+
+def _member(kind: Type[Enum]) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(f"{type(value).__name__} instead of str")
+        return kind(value)
+
+    return read
+
+
+def decode(line: Union[bytes, str]) -> Record:
+    """Return the record of one line of JSON.
+
+    Raises:
+        MalformedRecordError: the line is not JSON, of no known record, lacks a field without a default, or has a
+            field of another type.
+    """
+    try:
+        values = parse_json(line)
+    except JsonError as error:
+        raise MalformedRecordError(f"not a line of JSON: {line[:80]!r}") from error
+    name = values.pop("record", "") if isinstance(values, dict) else None
+    kind = _NAMES.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise MalformedRecordError(f"of no known record: {line[:80]!r}")
+    record: Record = build(kind, values)
+    return record

@@ -1,0 +1,235 @@
+"""How two agents prove to each other that they know the job's secret, and how their messages are sealed.
+
+    peer  → {"hello": [job, attempt, task], "nonce": …}
+    chief → {"nonce": …, "proof": HMAC(secret, "chief", hello, both nonces)}
+    peer  → {"proof": HMAC(secret, "peer", hello, both nonces)}
+
+From then on each line is ``HMAC JSON``, under a key for this connection and this direction, over the message and its
+number in the direction: nothing can be replayed, reflected, reordered, left out or moved to another connection.
+Nothing here does any input or output.
+"""
+
+import hmac
+import json
+from typing import Any, Dict, Optional, Tuple
+
+from train.agent.protocol.strict_json import JsonError, parse_object
+
+NONCE_BYTES = 16
+LONGEST_LINE = 1 << 20  # bytes
+LONGEST_MESSAGE = 16 << 20  # bytes, of who has proven to know the secret; readers may set a lower limit
+LONGEST_GREETING = 1 << 12  # bytes, of somebody who has proven nothing
+_HEX = 64
+
+Message = Dict[str, Any]
+
+
+class LinkError(Exception):
+    """The other end is not who it ought to be, or what it sent was tampered with."""
+
+
+def _digest(key: bytes, *parts: bytes) -> bytes:
+    # Each part with its length, so that no two lists of parts are the same bytes.
+    return hmac.digest(key, b"".join(b"%d:%s" % (len(part), part) for part in parts), "sha256")
+
+
+def _greeting(job: str, attempt: int, task: str) -> bytes:
+    return json.dumps([job, attempt, task]).encode()
+
+
+def _read(line: bytes, limit_bytes: int) -> Message:
+    try:
+        return parse_object(line, limit_bytes)
+    except JsonError as error:
+        raise LinkError(f"a line that is not a message: {error}") from error
+
+
+def _proves(given: object, expected: str) -> bool:
+    # As bytes: compare_digest refuses text that is not ASCII.
+    return isinstance(given, str) and hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise LinkError("a name that is not text")
+    return value
+
+
+def _nonce(message: Message) -> bytes:
+    try:
+        nonce = bytes.fromhex(message["nonce"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise LinkError("no nonce") from error
+    if len(nonce) != NONCE_BYTES:
+        raise LinkError("a nonce of the wrong length")
+    return nonce
+
+
+def _line(message: Message) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+class Session:
+    """Seals what is sent and opens what is received on one proven connection.
+
+    Args:
+        send_key: Key of this direction.
+        receive_key: Key of the other one.
+    """
+
+    def __init__(self, send_key: bytes, receive_key: bytes) -> None:
+        self._send_key = send_key
+        self._receive_key = receive_key
+        self._sent = 0
+        self._received = 0
+
+    def seal(self, message: Message) -> bytes:
+        """The line that carries `message`, newline included."""
+        text = _line(message)[:-1]
+        mac = _digest(self._send_key, b"%d" % self._sent, text)
+        self._sent += 1
+        return mac.hex().encode() + b" " + text + b"\n"
+
+    def open(self, line: bytes) -> Message:
+        """The message that a line carries.
+
+        Raises:
+            LinkError: it is not the next one that the other end sealed for us.
+        """
+        mac, text = line[:_HEX], line[_HEX + 1 :]
+        expected = _digest(self._receive_key, b"%d" % self._received, text).hex().encode()
+        if not hmac.compare_digest(mac, expected):
+            raise LinkError("a message that the other end did not seal")
+        self._received += 1
+        return _read(text, LONGEST_MESSAGE)
+
+
+class _Transcript:
+    def __init__(self, secret: bytes, greeting: bytes, peer_nonce: bytes, chief_nonce: bytes) -> None:
+        self._secret = secret
+        self._parts = (greeting, peer_nonce, chief_nonce)
+
+    def proof(self, of: bytes) -> str:
+        return _digest(self._secret, b"proof", of, *self._parts).hex()
+
+    def check(self, of: bytes, message: Message) -> None:
+        if not _proves(message.get("proof"), self.proof(of)):
+            raise LinkError("the other end does not know the job's secret")
+
+    def key(self, of: bytes) -> bytes:
+        return _digest(self._secret, b"key", of, *self._parts)
+
+
+class ChiefGreeting:
+    """The chief's side of the proof, for one connection.
+
+    Args:
+        secret: The job's secret.
+        job: Name of the job.
+        attempt: Number of the attempt.
+        nonce: Random bytes, never used before.
+    """
+
+    def __init__(self, secret: bytes, job: str, attempt: int, nonce: bytes) -> None:
+        self._secret = secret
+        self._job = job
+        self._attempt = attempt
+        self._nonce = nonce
+        self._transcript: Optional[_Transcript] = None
+        self.task = ""
+
+    def take(self, line: bytes) -> Tuple[bytes, Optional[Session]]:
+        """Take the next line of the peer: what to answer, and the session once it has proven itself.
+
+        Raises:
+            LinkError: it cannot.
+        """
+        message = _read(line, LONGEST_GREETING)
+        if self._transcript is None:
+            return self._answer(message), None
+        self._transcript.check(b"peer", message)
+        return b"", Session(self._transcript.key(b"chief"), self._transcript.key(b"peer"))
+
+    def _answer(self, message: Message) -> bytes:
+        hello = message.get("hello")
+        if not isinstance(hello, list) or len(hello) != 3 or hello[:2] != [self._job, self._attempt]:
+            raise LinkError("a greeting of another job or attempt")
+        self.task = _text(hello[2])
+        greeting = _greeting(self._job, self._attempt, self.task)
+        self._transcript = _Transcript(self._secret, greeting, _nonce(message), self._nonce)
+        return _line({"nonce": self._nonce.hex(), "proof": self._transcript.proof(b"chief")})
+
+
+class PeerGreeting:
+    """The other tasks' side of the proof, for one connection.
+
+    Args:
+        secret: The job's secret.
+        job: Name of the job.
+        attempt: Number of the attempt.
+        task: Our task.
+        nonce: Random bytes, never used before.
+    """
+
+    def __init__(self, secret: bytes, job: str, attempt: int, task: str, nonce: bytes) -> None:
+        self._secret = secret
+        self._hello = [job, attempt, task]
+        self._greeting = _greeting(job, attempt, task)
+        self._nonce = nonce
+
+    def first(self) -> bytes:
+        """The line to begin with."""
+        return _line({"hello": self._hello, "nonce": self._nonce.hex()})
+
+    def take(self, line: bytes) -> Tuple[bytes, Session]:
+        """Take the chief's answer: what to send, and the session.
+
+        Raises:
+            LinkError: the other end is not the chief of our job.
+        """
+        message = _read(line, LONGEST_GREETING)
+        transcript = _Transcript(self._secret, self._greeting, self._nonce, _nonce(message))
+        transcript.check(b"chief", message)
+        return _line({"proof": transcript.proof(b"peer")}), Session(transcript.key(b"peer"), transcript.key(b"chief"))
+
+
+# --- who listens on a task's port -------------------------------------------------------------------------------
+#
+#     anybody → {"port": [job, attempt, asker], "nonce": …}
+#     agent   → {"task": …, "proof": HMAC(secret, "port", task, greeting of the asker, nonce)}
+
+
+def _port_proof(secret: bytes, task: str, greeting: bytes, nonce: bytes) -> str:
+    return _digest(secret, b"port", task.encode("utf-8", "surrogatepass"), greeting, nonce).hex()
+
+
+def port_question(job: str, attempt: int, asker: str, nonce: bytes) -> bytes:
+    """The line that asks whether an agent of this job listens here; `nonce`: random bytes, never used before."""
+    return _line({"port": [job, attempt, asker], "nonce": nonce.hex()})
+
+
+def port_answer(secret: bytes, job: str, attempt: int, task: str, line: bytes) -> bytes:
+    """The line that answers it for the agent of `task`.
+
+    Raises:
+        LinkError: it is no such question, or one of another job or attempt.
+    """
+    message = _read(line, LONGEST_GREETING)
+    asked = message.get("port")
+    if not isinstance(asked, list) or len(asked) != 3 or asked[:2] != [job, attempt]:
+        raise LinkError("a question of another job or attempt")
+    greeting = _greeting(job, attempt, _text(asked[2]))
+    return _line({"task": task, "proof": _port_proof(secret, task, greeting, _nonce(message))})
+
+
+def port_owner(secret: bytes, job: str, attempt: int, asker: str, nonce: bytes, line: bytes) -> str:
+    """The task whose agent gave the answer `line` to our question.
+
+    Raises:
+        LinkError: it is not of this job.
+    """
+    message = _read(line, LONGEST_GREETING)
+    task = _text(message.get("task"))
+    if not _proves(message.get("proof"), _port_proof(secret, task, _greeting(job, attempt, asker), nonce)):
+        raise LinkError("the other end does not know the job's secret")
+    return task

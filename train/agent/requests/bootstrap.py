@@ -1,0 +1,68 @@
+"""The request Bootstrap: packages into a virtual environment of their own, and GPUs that can be used."""
+
+import os
+import sys
+import time
+
+from train.agent.files.disk import make_folder
+from train.agent.files.paths import HostPaths
+from train.agent.host.gpus import await_driver, seen_by_tensorflow
+from train.agent.host.inventory import Probe, login_environment
+from train.agent.host.runner import Steps
+from train.agent.packages.base import on_top
+from train.agent.packages.venv import OLDEST_PYTHON, Base, Venvs, Wish, wanted
+from train.agent.protocol.channel import Channel
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import Bootstrap, Bootstrapped, Refusal
+
+
+def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> None:
+    """Answer Bootstrap: steps, then Bootstrapped.
+
+    Raises:
+        RefusedError: the packages cannot be installed, or the GPUs cannot be used.
+        ClientGoneError: the client went; of what was half installed nothing is left.
+        OSError: the disk is full, most likely; likewise.
+    """
+    began = time.monotonic()
+    make_folder(host.root)
+    session = login_environment()
+    probe = Probe(host.probe, session, host.hook)
+    steps = Steps(channel)
+    python, made = request.python, False
+    if wanted(request.requirements):
+        wish, base = Wish(request.requirements, request.constraints), _base(probe, request)
+        if request.on_top:
+            wish, base = on_top(host, probe, session, wish, base)
+        python, made = Venvs(host, session, steps).need(wish, base)
+    steps.tell("looking at Python")
+    interpreter = probe.interpreter(python)
+    gpus, seen = [], 0
+    try:
+        if request.gpus > 0:
+            steps.tell("looking at the GPUs")
+            gpus = await_driver(probe, request.gpus, steps)
+            seen = seen_by_tensorflow(probe, interpreter, gpus, request.gpus, session, steps)
+    finally:
+        probe.save()
+    seconds = round(time.monotonic() - began, 3)
+    channel.send(Bootstrapped(interpreter.path, interpreter.versions, gpus, seen, made, seconds))
+
+
+def _base(probe: Probe, request: Bootstrap) -> Base:
+    """The interpreter to make environments with: the one that was named; else ours, or that which a task would get.
+
+    Raises:
+        RefusedError: there is none, or it is too old.
+    """
+    found = probe.interpreter(request.python or ("" if request.on_top else sys.executable))
+    version = found.versions.get("python", "")
+    numbers = tuple(int(number) for number in version.split(".")[:2] if number.isdigit())
+    if numbers < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        raise RefusedError(
+            Refusal.PYTHON,
+            f"{found.path} on this host is Python {version}, and virtual environments need {oldest}",
+            f"install Python {oldest} or later there, or name its interpreter",
+        )
+    return Base(found.path if request.on_top else os.path.realpath(found.path), version)

@@ -1,0 +1,170 @@
+"""The request Commit: the supervisor is forked off, with all that was reserved."""
+
+import os
+import select
+import time
+import traceback
+from typing import Callable, NoReturn, Optional, Set
+
+from train.agent.files.disk import free_space, read_text, remove_file
+from train.agent.files.journal import write_job
+from train.agent.gang.assignment import first_cast
+from train.agent.gang.readiness import Facts, visible
+from train.agent.gang.states import Order
+from train.agent.host import control
+from train.agent.protocol.cluster import chief_of, cluster_spec
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import Commit, Refusal, to_dict
+from train.agent.requests.prepare import Reservation
+from train.agent.supervisor.attempt import Start
+from train.agent.supervisor.host_environment import fit
+from train.agent.supervisor.supervisor import Resumed, Supervisor
+from train.agent.supervisor.watchdog import Warden, watch
+
+_STARTED = b"s"
+_START_DEADLINE_S = 20.0
+# Of the link timeout: a supervisor that is stopped for longer is replaced before the others give it up.
+_STOPPED_PART = 0.5
+
+
+def commit(reservation: Reservation, request: Commit, umask: int) -> int:
+    """Start the supervisor; its process id, once the task waits at its gate.
+
+    Raises:
+        RefusedError: the request does not fit what was prepared, or the supervisor did not start.
+        OSError: the disk is full, most likely.
+    """
+    _check(reservation, request)
+    start = _lay_out(reservation, request, umask)
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _supervise(start, reservation.lock, writes)
+    os.close(writes)
+    start.control.close()
+    try:
+        _await_start(reservation, request, pid, reads)
+    finally:
+        os.close(reads)
+    reservation.hand_over()
+    return pid
+
+
+def _check(reservation: Reservation, request: Commit) -> None:
+    asked = reservation.request
+    if asked.dry_run or (asked.job, asked.task) != (request.job, request.task):
+        raise RefusedError(Refusal.REQUEST, f"{request.task} of job {request.job} is not prepared on this host")
+    if reservation.member() not in request.members:
+        raise RefusedError(Refusal.REQUEST, f"the job's members do not have {request.task} as it was prepared")
+    if not request.command or request.attempt < 1:
+        raise RefusedError(Refusal.REQUEST, "a job has a command, and attempts from 1 on")
+    if len(request.roles) not in (0, len(request.members)):
+        raise RefusedError(Refusal.REQUEST, f"{len(request.roles)} roles for {len(request.members)} members")
+    try:
+        seats = {member.task: member for member in request.members}
+        cast = first_cast(request.members, request.spares, request.roles)
+        playing = [seats[part.seat]._replace(task=part.role) for part in cast]
+        if request.join:  # where others are lost too, their ports may be ours by now; the next attempt has new ones
+            playing = [member._replace(port=number) for number, member in enumerate(playing, 1)]
+        cluster_spec(playing)
+        chief_of(playing)
+        bytes.fromhex(request.secret)
+    except ValueError as error:
+        raise RefusedError(Refusal.REQUEST, str(error)) from error
+
+
+def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
+    """Write down what was committed, secrets left out, and open what the supervisor needs."""
+    paths = reservation.paths
+    values = to_dict(request._replace(secret="", secret_env={}))
+    del values["secret"], values["secret_env"]
+    values.update(fleet=reservation.request.fleet, started_at=time.time(), python=reservation.interpreter.path)
+    remove_file(paths.control)  # of a supervisor that died with its host
+    if request.join:
+        remove_file(paths.result)
+    listener = control.listen(paths.control)
+    write_job(paths, values)
+    if reservation.port is None or reservation.listener is None:
+        raise RefusedError(Refusal.FAULT, "the reservation holds no ports")
+    facts = _facts(reservation, request)
+    python, address = reservation.interpreter.path, reservation.request.address
+    return Start(
+        commit=request,
+        fleet=reservation.request.fleet,
+        paths=paths,
+        session=reservation.session,
+        umask=umask,
+        facts=facts,
+        port=reservation.port,
+        listener=reservation.listener,
+        control=listener,
+        proof=reservation.proof(),
+        fittings=fit(paths.programs, python, address, len(facts.gpus)),
+    )
+
+
+def _facts(reservation: Reservation, request: Commit) -> Facts:
+    env = {**reservation.session, **request.env, **request.secret_env}
+    gpus = visible([gpu.name for gpu in reservation.gpus], env.get("CUDA_VISIBLE_DEVICES"))
+    free, _ = free_space(reservation.paths.folder)
+    return Facts(reservation.interpreter.versions, gpus, free, machine=os.uname().machine)
+
+
+def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
+    try:
+        os.setsid()
+        os.chdir("/")
+        keep = {lock, writes, start.control.fileno(), start.listener.fileno(), *start.port.descriptors()}
+        _close_others(keep, start.paths.agent_log)
+
+        def supervise(warden: Warden, last: Optional[Order], why: str) -> None:
+            resumed = Resumed(last, why) if last is not None else None
+            Supervisor(start, warden, resumed).run(_tell(writes) if resumed is None else _nobody)
+
+        stopped_s = _STOPPED_PART * start.commit.link_timeout_s
+        watch(start.paths, start.commit.task, stopped_s, supervise, start.port.release)
+    except BaseException:  # noqa: BLE001 - the last words of a process without anybody above it
+        os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(0)
+
+
+def _nobody() -> None:
+    """Nobody waits for the start of a supervisor after the first."""
+
+
+def _tell(writes: int) -> Callable[[], None]:
+    def tell() -> None:
+        os.write(writes, _STARTED)
+        os.close(writes)
+
+    return tell
+
+
+def _close_others(keep: Set[int], log: str) -> None:
+    """Leave the connection: whoever started us may go."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    words = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(nothing, 0)
+    os.dup2(words, 1)
+    os.dup2(words, 2)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in keep | {0, 1, 2}:
+            try:
+                os.close(int(name))
+            except OSError:
+                continue
+
+
+def _await_start(reservation: Reservation, request: Commit, pid: int, reads: int) -> None:
+    poll = select.poll()
+    poll.register(reads, select.POLLIN)
+    came = poll.poll(_START_DEADLINE_S * 1000)
+    if came and os.read(reads, 1) == _STARTED:
+        return
+    if not came:
+        os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    words = read_text(reservation.paths.agent_log).strip().splitlines()
+    why = words[-1] if words else f"nothing was heard of it for {_START_DEADLINE_S:.0f} s"
+    raise RefusedError(Refusal.FAULT, f"the supervisor of {request.task} did not start: {why}")

@@ -1,0 +1,285 @@
+"""The request Follow: what happened to a task and what happens to it, in order, from an offset, without a gap.
+
+One attempt after the other, those that this host had no part in left out.
+"""
+
+import os
+import select
+import socket
+import time
+from typing import List, Optional, Tuple
+
+from train.agent.files.disk import size_of
+from train.agent.files.journal import attempts, log_at, read_result, states
+from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.host import control
+from train.agent.host.jobs import known_task, lost
+from train.agent.protocol.channel import Channel
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import (
+    Beat,
+    End,
+    Follow,
+    JobResult,
+    Log,
+    Phase,
+    Progress,
+    Refusal,
+    Stop,
+    Stopped,
+    Usage,
+)
+
+BEAT_S = 5.0
+SLICE = 1 << 18  # bytes of log in one record
+_BLOCK = 1 << 16
+_PROGRESS = b'{"record":"progress"'
+
+
+def tail_offset(path: str, lines: int) -> int:
+    """Where the last `lines` lines of a file begin; the last may lack its newline."""
+    position = end = size_of(path)
+    if lines <= 0:
+        return end
+    with open(path, "rb") as file:
+        while position > 0:
+            begin = max(0, position - _BLOCK)
+            file.seek(begin)
+            block = file.read(position - begin)
+            cut = len(block)
+            if position == end and block.endswith(b"\n"):
+                cut -= 1
+            while True:
+                cut = block.rfind(b"\n", 0, cut)
+                if cut < 0:
+                    break
+                lines -= 1
+                if lines == 0:
+                    return begin + cut + 1
+            position = begin
+    return 0
+
+
+def _middle(size: int, request: Follow) -> Tuple[int, int]:
+    """Where what is not wanted of a log of `size` bytes begins and ends; nowhere: both are 0."""
+    if request.head_bytes < 0 or size <= request.head_bytes + request.tail_bytes:
+        return 0, 0
+    return request.head_bytes, size - request.tail_bytes
+
+
+class _Stream:
+    """Sends log and records of one attempt, each record after the output that came before it."""
+
+    def __init__(self, channel: Channel, paths: TaskPaths, attempt: int, request: Follow) -> None:
+        self._channel = channel
+        self._task = request.task
+        self._logs = request.logs
+        self._log = paths.log(attempt)
+        self._records = paths.records(attempt)
+        self._left_out = _middle(size_of(self._log), request)
+        self._brief = request.head_bytes >= 0
+        self.attempt = attempt
+        self.record_offset = request.record_offset
+        self.log_offset = request.log_offset
+        if request.tail_lines >= 0:
+            self.log_offset = max(self.log_offset, tail_offset(self._log, request.tail_lines))
+
+    def send_news(self) -> None:
+        """Send everything that is on disk now."""
+        lines = self._new_records()
+        for line in lines:
+            self._send_log(log_at(line))
+            if not (self._brief and line.startswith(_PROGRESS)):
+                self._channel.send_raw(line)
+            self.record_offset += len(line)
+        self._send_log(size_of(self._log))
+        if lines:
+            self._channel.send(self.beat())
+
+    def beat(self) -> Beat:
+        """How far we are."""
+        return Beat(time.time(), self.record_offset, self.log_offset, self.attempt)
+
+    def _new_records(self) -> List[bytes]:
+        if size_of(self._records) <= self.record_offset:
+            return []
+        with open(self._records, "rb") as file:
+            file.seek(self.record_offset)
+            data = file.read()
+        return data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+
+    def _send_log(self, until: int) -> None:
+        if not self._logs or until <= self.log_offset:
+            return
+        fd = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            begin, end = self._left_out
+            while self.log_offset < until:
+                if begin <= self.log_offset < end:
+                    self.log_offset = end
+                    continue
+                most = begin if self.log_offset < begin else until
+                data = os.pread(fd, min(SLICE, min(most, until) - self.log_offset), self.log_offset)
+                if not data:
+                    return
+                self._channel.send(Log(self._task, self.attempt, self.log_offset, len(data)), data)
+                self.log_offset += len(data)
+        finally:
+            os.close(fd)
+
+
+class Follower:
+    """One Follow.
+
+    Args:
+        channel: To the client.
+        host: Paths of the fleet on this host.
+        request: What was asked.
+    """
+
+    def __init__(self, channel: Channel, host: HostPaths, request: Follow) -> None:
+        self._channel = channel
+        self._request = request
+        self._paths = known_task(host, request.job, request.task)
+        self._stream: Optional[_Stream] = None
+        self._passed = max(0, request.attempt - 1)  # of this attempt and those before it nothing is to be sent
+        self._begin_first()
+        self._supervisor: Optional[socket.socket] = None
+        self._is_asked = False  # a sign of life that has not come yet
+        self._heard_at = time.monotonic()
+        self._stop: Optional[Stop] = None
+        self._killed = False
+
+    def _begin_first(self) -> None:
+        """Begin with the attempt that was asked for; where this host had no part in it, with the next."""
+        request = self._request
+        found = [number for number in attempts(self._paths) if number > self._passed]
+        if not found:
+            return
+        first = found[0] if request.attempt else found[-1]
+        if first == request.attempt or not request.attempt:
+            self._passed = first
+            self._stream = _Stream(self._channel, self._paths, first, request)
+        else:
+            self._begin(first)
+
+    def _begin(self, attempt: int) -> None:
+        again = self._request._replace(log_offset=0, record_offset=0, tail_lines=-1)
+        self._passed = attempt
+        self._stream = _Stream(self._channel, self._paths, attempt, again)
+
+    def _following(self, over: bool) -> int:
+        """The attempt to go on with, once all of the present one is written; 0: none yet.
+
+        Args:
+            over: Whether nothing more will be written at all.
+        """
+        number = next((one for one in attempts(self._paths) if one > self._passed), 0)
+        if not number or over or self._stream is None:
+            return number
+        history = states(self._paths, self._passed)
+        ended = not history or any(state.phase is Phase.EXITED for state in history)
+        return number if ended or states(self._paths, number) else 0
+
+    def run(self) -> None:
+        """Send all of it, up to End.
+
+        Raises:
+            ClientGoneError: the client went.
+        """
+        self._meet_supervisor()
+        try:
+            result = self._until_result() if self._request.follow else self._what_is_there()
+        finally:
+            if self._supervisor is not None:
+                self._supervisor.close()
+        if result is not None:
+            self._channel.send(result)
+        if self._stop is not None:
+            self._channel.send(Stopped(self._killed, running=True))
+        self._channel.send(End())
+
+    def _meet_supervisor(self) -> None:
+        """Subscribe to news; a supervisor that was killed has a successor, who listens in the same place."""
+        if self._supervisor is not None:
+            self._supervisor.close()
+        self._supervisor = control.connect(self._paths.control)
+        if self._supervisor is not None:
+            self._heard_at = time.monotonic()
+            self._ask_for_life()
+            if self._stop is not None:
+                control.tell(self._supervisor, self._stop)
+
+    def _ask_for_life(self) -> None:
+        """Subscribe, which the supervisor answers each time; one request at a time, so that sending never blocks."""
+        if self._supervisor is not None and not self._is_asked:
+            self._is_asked = control.tell(self._supervisor, Follow(self._request.job, self._request.task))
+
+    def _what_is_there(self) -> Optional[JobResult]:
+        result = read_result(self._paths)
+        self._send_news()
+        while number := self._following(over=True):
+            self._begin(number)
+            self._send_news()
+        if result is None and self._supervisor is None:
+            return lost(self._paths, self._request.job, self._passed)
+        return result
+
+    def _until_result(self) -> JobResult:
+        while True:
+            # Looked for before the last bytes are: what comes after the result is written is nothing.
+            alive = self._supervisor is not None
+            result = read_result(self._paths)
+            number = self._following(over=result is not None or not alive)
+            self._send_news()
+            if number:
+                self._begin(number)
+            elif result is not None and self._stop is None:
+                return result
+            elif not alive:
+                return result or lost(self._paths, self._request.job, self._passed)
+            else:
+                self._wait()
+
+    def _send_news(self) -> None:
+        if self._stream is not None:
+            self._stream.send_news()
+
+    def _wait(self) -> None:
+        """Wait for news from the supervisor, a request of the client, or the time to say that we live."""
+        if self._supervisor is None:
+            return
+        poll = select.poll()
+        poll.register(self._supervisor, select.POLLIN)
+        poll.register(self._channel, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(BEAT_S * 1000)]
+        if not ready:
+            beat = self._stream.beat() if self._stream is not None else Beat(time.time())
+            self._channel.send(beat._replace(unheard_s=round(time.monotonic() - self._heard_at, 1)))
+            self._ask_for_life()
+        if self._channel.fileno() in ready:
+            self._take_request()
+        if self._supervisor.fileno() in ready:
+            self._take_news()
+
+    def _take_request(self) -> None:
+        request = self._channel.received()
+        while request is not None:
+            if not isinstance(request, Stop):
+                raise RefusedError(Refusal.REQUEST, "while a job is followed, it can only be stopped")
+            self._stop = request
+            if self._supervisor is not None:
+                control.tell(self._supervisor, request)
+            request = self._channel.buffered()
+
+    def _take_news(self) -> None:
+        if self._supervisor is None:
+            return
+        record = control.hear(self._supervisor, 0)
+        self._heard_at, self._is_asked = time.monotonic(), False
+        if record is None:
+            self._meet_supervisor()
+        elif isinstance(record, Stopped):
+            self._killed = record.killed
+        elif isinstance(record, (Progress, Usage)):
+            self._channel.send(record)

@@ -1,0 +1,66 @@
+"""The requests Invite and Give: a host of a running job tells another what it needs to take a lost one's place."""
+
+import os
+import time
+import zlib
+
+from train.agent.files.contents import object_path
+from train.agent.files.disk import read_json
+from train.agent.files.journal import read_job
+from train.agent.files.paths import HostPaths
+from train.agent.host import control
+from train.agent.host.jobs import known_task
+from train.agent.protocol.channel import Channel
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import Chunk, Commit, Entry, Give, Invitation, Invite, Refusal, build
+
+_ANSWER_DEADLINE_S = 5.0
+_PIECE = 1 << 18
+
+
+def invitation(host: HostPaths, request: Invite) -> Invitation:
+    """Answer Invite.
+
+    Raises:
+        RefusedError: the job does not run here.
+    """
+    paths = known_task(host, request.job, request.task)
+    job, bundle = read_job(paths) or {}, read_json(paths.bundle)
+    connection = control.connect(paths.control)
+    if connection is None or bundle is None:
+        raise RefusedError(
+            Refusal.REQUEST, f"job {request.job} does not run on this host any more", next_step="fleet status"
+        )
+    with connection:
+        control.tell(connection, request)
+        end = time.monotonic() + _ANSWER_DEADLINE_S
+        record = control.hear(connection, _ANSWER_DEADLINE_S)
+        while record is not None and not isinstance(record, Commit):
+            record = control.hear(connection, end - time.monotonic())
+    if record is None:
+        raise RefusedError(Refusal.REQUEST, f"job {request.job} has just ended", next_step="fleet status")
+    python = str(job.get("python", ""))
+    return Invitation(str(job.get("fleet", "")), [build(Entry, one) for one in bundle["entries"]], record, python)
+
+
+def give(channel: Channel, host: HostPaths, request: Give) -> None:
+    """Answer Give.
+
+    Raises:
+        RefusedError: the store does not have one of the contents.
+    """
+    files = [object_path(host.store, digest) for digest in request.objects]
+    if not all(os.path.isfile(path) for path in files):
+        raise RefusedError(Refusal.BUNDLE, "this host does not hold all contents of the job any more")
+    packer = zlib.compressobj(1)
+    for path in files:
+        with open(path, "rb") as file:
+            while data := file.read(_PIECE):
+                _send(channel, packer.compress(data))
+    _send(channel, packer.flush())
+    channel.send(Chunk(0))
+
+
+def _send(channel: Channel, data: bytes) -> None:
+    if data:
+        channel.send(Chunk(len(data)), data)

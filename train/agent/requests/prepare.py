@@ -1,0 +1,378 @@
+"""The request Prepare: what a task needs on its host is reserved, brought there and unpacked."""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import socket
+import time
+from typing import Dict, List, Optional, Set, Tuple
+
+from train.agent.files.contents import (
+    Receiver,
+    bytes_needed,
+    check_entries,
+    materialise,
+    missing,
+    objects_of,
+    prune_objects,
+)
+from train.agent.files.disk import (
+    DISK_RESERVE,
+    free_space,
+    make_folder,
+    read_text,
+    readable_size,
+    remove_tree,
+    write_atomic,
+)
+from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.host.imports import missing as missing_modules
+from train.agent.host.inventory import Interpreter, Probe, keras_backend, login_environment, memory_total, which
+from train.agent.host.ports import TaskPort, listen_for_links, reserve_task_port
+from train.agent.host.processes import await_exit, end_leftovers, supervisor_of
+from train.agent.host.startup import Proof, is_program
+from train.agent.protocol.channel import Channel
+from train.agent.protocol.cluster import parse_task
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import Chunk, Gpu, Member, Prepare, Prepared, Refusal, to_dict
+from train.agent.supervisor.host_environment import beside
+
+CACHED_JOBS = 5
+"""Pushed contents of this many newest jobs stay in the store, so that a repeat sends nothing again."""
+
+STREAM_DEADLINE_S = 300.0  # without a byte
+_ENDING_S = 20.0  # a chief whose peers do not hang up waits for their link timeout
+_PREPARING_S = 3.0
+_PACKAGES = {"Rscript": "r-base-core", "R": "r-base-core"}  # of Debian and Ubuntu
+JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Reservation:
+    """What a host holds for a task between Prepare and Commit.
+
+    Args:
+        request: What was asked.
+        host: Paths of the fleet on this host.
+    """
+
+    def __init__(self, request: Prepare, host: HostPaths) -> None:
+        self.request = request
+        self.host = host
+        self.paths: TaskPaths = host.task(request.job, request.task)
+        self.session = login_environment()
+        self.interpreter = Interpreter("", {})
+        self.gpus: List[Gpu] = []
+        self.missing: List[str] = []  # of the modules that were asked for
+        self.port: Optional[TaskPort] = None
+        self.listener: Optional[socket.socket] = None
+        self.lock = -1
+        self._locked = False
+        self._made = False
+
+    def take_host(self) -> None:
+        """Name this task in the locked file, which from now on is ours to empty."""
+        self._locked = True
+        os.ftruncate(self.lock, 0)
+        os.pwrite(self.lock, f"{self.request.job}/{self.request.task}".encode(), 0)
+
+    def own_folder(self) -> None:
+        """From now on the task's folder is ours to remove."""
+        self._made = True
+
+    def member(self) -> Member:
+        """The task as the others will see it."""
+        port = self.port.port if self.port else 0
+        link = self.listener.getsockname()[1] if self.listener else 0
+        return Member(self.request.task, self.request.address, port, link)
+
+    def proof(self) -> Optional[Proof]:
+        """That the interpreter runs the hook; None where it has not proven it."""
+        one = self.interpreter
+        return Proof(one.path, self.host.hook, is_program(one.path)) if one.hooked else None
+
+    def hand_over(self) -> None:
+        """A supervisor has all of it now."""
+        self._made = False
+        self._close()
+
+    def release(self) -> None:
+        """Give everything back, and leave nothing of it on disk."""
+        if self._made:
+            self._made = False
+            remove_tree(self.paths.folder)
+            with contextlib.suppress(OSError):  # holds another task
+                os.rmdir(os.path.dirname(self.paths.folder))
+        if self._locked:
+            os.ftruncate(self.lock, 0)
+        self._close()
+
+    def _close(self) -> None:
+        if self.port is not None:
+            self.port.release()
+            self.port = None
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
+            self._locked = False
+
+
+def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
+    """Answer Prepare up to and with Prepared.
+
+    Raises:
+        RefusedError: the host does not take the task; nothing is left of it.
+        ClientGoneError: the client went; nothing is left of it.
+        OSError: the disk is full, most likely; nothing is left of it.
+    """
+    _check(request)
+    reservation = Reservation(request, host)
+    try:
+        if not request.dry_run:
+            _lock(reservation)
+        _reserve(reservation)
+        if not request.dry_run:
+            _bring(channel, reservation)
+        channel.send(_prepared(reservation))
+    except BaseException:
+        reservation.release()
+        raise
+    return reservation
+
+
+def _check(request: Prepare) -> None:
+    for name in (request.job, request.task):
+        if not JOB_NAME.fullmatch(name):
+            raise RefusedError(Refusal.REQUEST, f"{name!r} cannot be the name of a folder")
+    try:
+        parse_task(request.task)
+    except ValueError as error:
+        raise RefusedError(Refusal.REQUEST, str(error)) from error
+    check_entries(request.entries)
+
+
+def _lock(reservation: Reservation) -> None:
+    """Take the host for this job, or say whose it is; end what a dead supervisor left behind."""
+    host = reservation.host
+    make_folder(host.root)
+    lock = reservation.lock = os.open(host.active, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    since = time.monotonic()
+    while not _try_lock(lock):
+        _await_holder(host, time.monotonic() - since)
+    job, paths = _holder(host)
+    if job:
+        end_leftovers(paths)
+    reservation.take_host()
+
+
+def _try_lock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(host: HostPaths) -> Tuple[str, TaskPaths]:
+    """The job that has the lock, or had it last; an empty name where there is none."""
+    job, _, task = read_text(host.active).partition("/")
+    known = JOB_NAME.fullmatch(job) and JOB_NAME.fullmatch(task)
+    return (job if known else ""), host.task(job, task)
+
+
+def _await_holder(host: HostPaths, waited_s: float) -> None:
+    """Wait a little for a job that is over but for its supervisor, or was prepared by a client that may have gone."""
+    job, paths = _holder(host)
+    doing, patience_s = "running", 0.0
+    if os.path.exists(paths.result):
+        doing, patience_s = "ending", _ENDING_S
+    elif not os.path.exists(paths.job):
+        doing, patience_s = "being prepared", _PREPARING_S
+    if waited_s >= patience_s:
+        reason = f"job {job} is {doing} on this host" if job else "another job is being prepared on this host"
+        raise RefusedError(Refusal.BUSY, reason, job=job, next_step="fleet logs -f\nfleet stop")
+    supervisor = supervisor_of(paths)
+    if supervisor is None or not await_exit(supervisor, patience_s - waited_s):
+        time.sleep(0.01)  # nobody tells when a lock is free, and who waits for it in the kernel has no deadline
+
+
+def _reserve(reservation: Reservation) -> None:
+    request = reservation.request
+    hook = "" if request.dry_run else reservation.host.hook
+    probe = Probe(reservation.host.probe, reservation.session, hook)
+    reservation.interpreter = probe.interpreter(request.python)
+    python = reservation.interpreter.path
+    _check_program(request.program, python, reservation.session)
+    reservation.missing = missing_modules(probe, python, reservation.session, request.imports, request.import_folders)
+    reservation.gpus = probe.gpus()
+    probe.save()
+    reservation.port = reserve_task_port(request.first_port)
+    reservation.listener = listen_for_links(request.address)
+
+
+def _check_program(program: str, python: str, session: Dict[str, str]) -> None:
+    """See that the program of a job is there; one that comes with the bundle is."""
+    if not program or ("/" in program and not os.path.isabs(program)):
+        return
+    search = os.pathsep.join([*beside(python), session.get("PATH") or os.defpath])
+    if os.path.isabs(program):
+        found = os.access(program, os.X_OK) and os.path.isfile(program)
+    else:
+        found = any(which(program, search))
+    if not found:
+        package = _PACKAGES.get(program, "")
+        hint = f"install it on the host: sudo apt-get install -y {package}" if package else "install it on the host"
+        raise RefusedError(Refusal.PROGRAM, f"there is no {program} on this host", hint)
+
+
+def _bring(channel: Channel, reservation: Reservation) -> None:
+    """Get the bundle's missing contents from the client, and unpack the bundle."""
+    host, paths, entries = reservation.host, reservation.paths, reservation.request.entries
+    joins = reservation.request.join
+    if os.path.exists(paths.job) and not joins:
+        raise RefusedError(Refusal.REQUEST, f"job {reservation.request.job} has run on this host already")
+    kept = joins and os.path.exists(paths.job) and os.path.isdir(paths.source)
+    if not kept:
+        remove_tree(paths.source if joins else paths.folder)
+    discard_unused(host, objects_of(entries))
+    want = missing(host.store, entries)
+    _check_disk(host, bytes_needed(entries, want))
+    make_folder(host.store)
+    if not os.path.exists(paths.job):
+        reservation.own_folder()
+    make_folder(paths.folder)
+    write_atomic(paths.objects, "\n".join(sorted(objects_of(entries))).encode())
+    channel.send(want)
+    if want.objects:
+        sizes = {entry.sha256: entry.size for entry in entries}
+        _receive(channel, Receiver(host.store, [(one, sizes[one]) for one in want.objects]))
+    if not kept:
+        _lay_out_source(reservation)
+    for folder in (paths.checkpoints, paths.logs, paths.model):
+        make_folder(folder)
+
+
+def _receive(channel: Channel, receiver: Receiver) -> None:
+    try:
+        while True:
+            chunk = channel.receive(STREAM_DEADLINE_S)
+            if not isinstance(chunk, Chunk):
+                raise RefusedError(Refusal.REQUEST, "something else came in the middle of the contents")
+            if chunk.payload == 0:
+                receiver.finish()
+                return
+            for piece in channel.payload(chunk.payload, STREAM_DEADLINE_S):
+                receiver.feed(piece)
+    finally:
+        receiver.close()
+
+
+def _check_disk(host: HostPaths, needed: int) -> None:
+    free, _ = free_space(host.root)
+    if needed + DISK_RESERVE > free:
+        raise RefusedError(
+            Refusal.DISK,
+            f"no space left on this host: {host.root} has {readable_size(free)} free, "
+            f"and the job needs {readable_size(needed + DISK_RESERVE)}",
+            "delete ended jobs, or leave files out with .fleetignore",
+            next_step="fleet jobs --prune",
+        )
+
+
+def _lay_out_source(reservation: Reservation) -> None:
+    """Make the task's working directory, and record what was pushed into it.
+
+    The record is written last: a file that changed after it was changed by the task.
+    """
+    request, paths = reservation.request, reservation.paths
+    if request.folder:
+        os.symlink(request.folder, paths.source)
+    else:
+        materialise(reservation.host.store, request.entries, paths.source)
+    values = {"entries": to_dict(request.entries)}
+    write_atomic(paths.bundle, json.dumps(values).encode("utf-8", "surrogateescape"))
+
+
+def _committed_jobs(host: HostPaths) -> List[str]:
+    """Return the directories of committed jobs, newest first; remove reservations that were never committed."""
+    changed: Dict[str, float] = {}
+    try:
+        names = os.listdir(host.jobs)
+    except FileNotFoundError:
+        return []
+    for name in names:
+        path = os.path.join(host.jobs, name)
+        if any(os.path.exists(host.task(name, task).job) for task in os.listdir(path)):
+            changed[path] = os.stat(path).st_mtime
+        else:
+            remove_tree(path)
+    return sorted(changed, key=lambda path: changed[path], reverse=True)
+
+
+def discard_unused(host: HostPaths, needed: Set[str], *, thorough: bool = False) -> int:
+    """Remove what can be made again: uncommitted reservations, and pushed contents that only older jobs name.
+
+    Jobs stay, whatever their age and number. An old job's working directory keeps its own copies and hard links, so
+    it does not need the store. The caller must hold the host's lock.
+
+    Args:
+        host: Paths of the fleet on this host.
+        needed: Hashes of contents that stay in any case.
+        thorough: Look for contents that no job names even if there are few jobs.
+
+    Returns:
+        The bytes that this frees.
+    """
+    jobs = _committed_jobs(host)
+    if len(jobs) <= CACHED_JOBS and not thorough:
+        return 0
+    keep = set(needed)
+    for path in jobs[:CACHED_JOBS]:
+        for task in os.listdir(path):
+            keep.update(read_text(TaskPaths(os.path.join(path, task)).objects).split())
+    return prune_objects(host.store, keep)
+
+
+class HostLock:
+    """The lock of the fleet's directory on this host, taken if no job holds it; a context manager.
+
+    Args:
+        host: Paths of the fleet on this host.
+
+    Attributes:
+        held: Whether it was taken.
+        busy_with: The job that holds it; empty if it was taken.
+    """
+
+    def __init__(self, host: HostPaths) -> None:
+        self._lock = os.open(host.active, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.held = _try_lock(self._lock)
+        self.busy_with = "" if self.held else _holder(host)[0]
+
+    def __enter__(self) -> "HostLock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+
+def _prepared(reservation: Reservation) -> Prepared:
+    free, _ = free_space(reservation.host.root)
+    return Prepared(
+        task=reservation.request.task,
+        member=reservation.member(),
+        python=reservation.interpreter.path,
+        versions=reservation.interpreter.versions,
+        gpus=reservation.gpus,
+        disk_free=free,
+        memory_total=memory_total(),
+        hostname=os.uname().nodename,
+        workdir=reservation.paths.source,
+        machine=os.uname().machine,
+        missing=reservation.missing,
+        keras_backend=keras_backend(reservation.session),
+    )

@@ -1,0 +1,278 @@
+"""What a task leaves behind: results on disk, found, counted, and told from later states by a fingerprint."""
+
+import hashlib
+import os
+import stat
+from typing import Callable, Collection, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from train.agent.checkpoints.snapshot import unfit
+from train.agent.files.contents import STAMP_NS
+from train.agent.files.disk import read_json
+from train.agent.files.journal import attempts, read_job
+from train.agent.files.paths import TaskPaths
+from train.agent.protocol.records import Area, AreaUse, Entry, EntryKind, FileEntry, build
+
+_PIECE = 1 << 20
+_MOST_NOTES = 20
+_REGENERABLE = "__pycache__"
+
+
+class Root(NamedTuple):
+    """A directory with results of one kind."""
+
+    area: Area
+    path: str
+    outside: bool = False  # not below the fleet's directory
+
+
+class Found(NamedTuple):
+    """A file, a link or an empty directory among the results."""
+
+    area: Area
+    path: str  # relative to its root
+    full: str
+    kind: EntryKind
+    status: os.stat_result
+    target: str = ""  # of a link
+
+
+class Results:
+    """The results of one task.
+
+    Args:
+        paths: Of the task.
+        fleet: The fleet's directory on this host.
+        tick: Called now and then during work that takes long.
+
+    Attributes:
+        notes: What was left out, a sentence each.
+    """
+
+    def __init__(self, paths: TaskPaths, fleet: str, tick: Callable[[], None] = lambda: None) -> None:
+        self._paths = paths
+        self._fleet = os.path.realpath(fleet)
+        self._tick = tick
+        self.notes: List[str] = []
+
+    def roots(self) -> List[Root]:
+        """Return the directories with results that exist; one that is a link is left out, with a note."""
+        paths = self._paths
+        given = [Root(Area.MODEL, paths.model), self._checkpoints(), Root(Area.TENSORBOARD, paths.logs)]
+        if not os.path.islink(paths.source):  # a task that runs in place leaves its files where they are
+            given.append(Root(Area.FILES, paths.source))
+        found = []
+        for root in given:
+            if root is None:
+                continue
+            if os.path.islink(root.path) and not root.outside:
+                self._note(f"{root.path} is a link to {os.readlink(root.path)}")
+            elif os.path.isdir(root.path):
+                found.append(root)
+        return found
+
+    def _checkpoints(self) -> Optional[Root]:
+        """Return where the script keeps checkpoints; None if that is a URL, or holds other things as well."""
+        replication = (read_job(self._paths) or {}).get("replication") or {}
+        folder = str(replication.get("folder") or "")
+        if not folder:
+            return Root(Area.CHECKPOINTS, self._paths.checkpoints)
+        if "://" in folder:
+            return None
+        path = os.path.normpath(os.path.join(self._paths.source, os.path.expanduser(folder)))
+        real = os.path.realpath(path)
+        reason = unfit(real, os.path.realpath(self._paths.replica), os.path.expanduser("~"))
+        if reason:
+            self._note(reason)
+            return None
+        return Root(Area.CHECKPOINTS, path, outside=not (real + "/").startswith(self._fleet + "/"))
+
+    def find(self, *, empty: bool = False) -> Iterator[Found]:
+        """Yield all results, in an order that stays the same.
+
+        Args:
+            empty: Yield empty directories, too.
+        """
+        roots = self.roots()
+        others = {os.path.realpath(root.path) for root in roots if root.area is not Area.FILES}
+        for root in roots:
+            if root.area is Area.FILES:
+                pushed = _Pushed(self._paths, self._tick)
+                yield from (one for one in self._below(root, others, empty=empty) if not pushed.has(one))
+            else:
+                yield from self._below(root, (), empty=empty)
+        yield from self._logs()
+
+    def _logs(self) -> Iterator[Found]:
+        for number in attempts(self._paths):
+            try:
+                status = os.lstat(self._paths.log(number))
+            except OSError:
+                continue
+            if stat.S_ISREG(status.st_mode) and status.st_size:
+                path = f"attempt-{number}.log"
+                yield Found(Area.LOGS, path, self._paths.log(number), EntryKind.FILE, status)
+
+    def _below(self, root: Root, left_out: Collection[str], *, empty: bool) -> Iterator[Found]:
+        top = os.path.realpath(root.path)
+        ahead = [""]
+        while ahead:
+            below = ahead.pop()
+            self._tick()
+            try:
+                with os.scandir(os.path.join(top, below)) as listing:
+                    entries = sorted(listing, key=lambda entry: entry.name)
+                status = os.lstat(os.path.join(top, below))
+            except OSError as error:
+                self._note(f"{os.path.join(top, below)} cannot be read: {error.strerror}")
+                continue
+            if empty and below and not entries:
+                yield Found(root.area, below, os.path.join(top, below), EntryKind.FOLDER, status)
+            for entry in entries:
+                path = f"{below}/{entry.name}" if below else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.path not in left_out and not (root.area is Area.FILES and entry.name == _REGENERABLE):
+                        ahead.append(path)
+                else:
+                    one = _found(root.area, path, entry)
+                    if one is not None:
+                        yield one
+
+    def use(self) -> Tuple[List[AreaUse], str]:
+        """Return what there is of each kind, and a fingerprint of all of it; empty if there is nothing."""
+        hashed = hashlib.sha256()
+        counts: Dict[Area, Tuple[int, int]] = {}
+        for one in self.find():
+            _add(hashed, one)
+            files, size = counts.get(one.area, (0, 0))
+            counts[one.area] = files + 1, size + _size(one)
+        places = {root.area: root for root in [*self.roots(), Root(Area.LOGS, self._paths.folder)]}
+        del self.notes[_MOST_NOTES:]
+        uses = [AreaUse(area, places[area].path, *counts[area], places[area].outside) for area in counts]
+        return uses, hashed.hexdigest() if counts else ""
+
+    def entries(self, fingerprint: "hashlib._Hash") -> Iterator[FileEntry]:
+        """Yield all results with the hashes of their contents, and add them to the fingerprint."""
+        for one in self.find(empty=True):
+            self._tick()
+            entry = FileEntry(one.area, one.path, one.kind, one.status.st_mode & 0o777)
+            if one.kind is EntryKind.FOLDER:
+                yield entry
+                continue
+            _add(fingerprint, one)
+            if one.kind is EntryKind.LINK:
+                yield entry._replace(target=one.target)
+                continue
+            size = one.status.st_size
+            digest = hash_start(one.full, size, self._tick)
+            yield entry._replace(size=size, mtime_ns=one.status.st_mtime_ns, sha256=digest)
+
+    def path_of(self, area: Area, path: str) -> str:
+        """Return where a file lies that was listed; empty if there is no such directory."""
+        if area is Area.LOGS:
+            number = path[len("attempt-") : -len(".log")]
+            return self._paths.log(int(number)) if number.isdigit() else ""
+        parts = path.split("/")
+        if any(part in ("", ".", "..") for part in parts) or "\0" in path:
+            return ""
+        return next((os.path.join(os.path.realpath(one.path), path) for one in self.roots() if one.area is area), "")
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+class _Pushed:
+    """What was in the working directory before the task began."""
+
+    def __init__(self, paths: TaskPaths, tick: Callable[[], None]) -> None:
+        values = read_json(paths.bundle) or {}
+        entries = [build(Entry, one) for one in values.get("entries", [])]
+        self._entries: Dict[str, Entry] = {entry.path: entry for entry in entries}
+        self._tick = tick
+        try:
+            self._since_ns = os.stat(paths.bundle).st_mtime_ns
+        except OSError:
+            self._since_ns = 0
+
+    def has(self, found: Found) -> bool:
+        """Whether a file is as it was pushed."""
+        entry = self._entries.get(found.path)
+        if entry is None or (entry.kind is EntryKind.LINK) != (found.kind is EntryKind.LINK):
+            return False
+        if found.kind is not EntryKind.FILE:
+            return entry.target == found.target
+        if entry.size != found.status.st_size:
+            return False
+        if entry.kind is EntryKind.DATA and found.status.st_mtime_ns == STAMP_NS:
+            return True
+        # Nothing but a change of the file moves this time forward, and no program can set it.
+        if found.status.st_ctime_ns <= self._since_ns:
+            return True
+        return hash_start(found.full, entry.size, self._tick) == entry.sha256
+
+
+def _found(area: Area, path: str, entry: "os.DirEntry[str]") -> Optional[Found]:
+    """Return a file or link; None for sockets, pipes and devices, and for what has just been removed."""
+    try:
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            return Found(area, path, entry.path, EntryKind.LINK, status, os.readlink(entry.path))
+    except OSError:
+        return None
+    return Found(area, path, entry.path, EntryKind.FILE, status) if stat.S_ISREG(status.st_mode) else None
+
+
+def _size(found: Found) -> int:
+    return found.status.st_size if found.kind is EntryKind.FILE else 0
+
+
+def _add(hashed: "hashlib._Hash", found: Found) -> None:
+    mtime_ns = found.status.st_mtime_ns if found.kind is EntryKind.FILE else 0
+    words = (found.area.value, found.path, found.kind.value, str(_size(found)), str(mtime_ns), found.target)
+    hashed.update("\0".join(words).encode("utf-8", "surrogateescape") + b"\n")
+
+
+def hash_start(path: str, size: int, tick: Callable[[], None]) -> str:
+    """Return the SHA-256 of the first `size` bytes of a file; empty if they cannot be read."""
+    hashed = hashlib.sha256()
+    left = size
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        while left > 0:
+            data = os.read(fd, min(left, _PIECE))
+            if not data:
+                return ""
+            hashed.update(data)
+            left -= len(data)
+            tick()
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+    return hashed.hexdigest()
+
+
+def disk_usage(folder: str, tick: Callable[[], None] = lambda: None) -> int:
+    """Return the bytes that deleting a directory frees: files that the store shares with it do not count."""
+    seen = set()
+    total = 0
+    ahead = [folder]
+    while ahead:
+        tick()
+        try:
+            with os.scandir(ahead.pop()) as listing:
+                for entry in listing:
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode):
+                        ahead.append(entry.path)
+                    if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
+                        if status.st_mtime_ns == STAMP_NS or status.st_ino in seen:
+                            continue
+                        seen.add(status.st_ino)
+                    total += status.st_blocks * 512
+        except OSError:
+            continue
+    return total

@@ -1,0 +1,213 @@
+"""One conversation of the agent: requests on stdin, answers on stdout; see train.agent.protocol.records.
+
+What a request needs is imported when it comes, so that the first word is out early.
+"""
+
+import errno
+import os
+import sys
+from typing import TYPE_CHECKING, Optional, Union
+
+from train.agent.files.paths import HostPaths
+from train.agent.host.address import own_address
+from train.agent.protocol.channel import Channel
+from train.agent.protocol.errors import ClientGoneError, RefusedError
+from train.agent.protocol.records import (
+    Bootstrap,
+    Chunk,
+    Commit,
+    Committed,
+    End,
+    Follow,
+    Give,
+    Hello,
+    Inspect,
+    Invite,
+    Leave,
+    ListFiles,
+    ListJobs,
+    MalformedRecordError,
+    Prepare,
+    PruneJobs,
+    ReadFiles,
+    Record,
+    Refusal,
+    Refused,
+    Stop,
+    Trial,
+)
+
+if TYPE_CHECKING:
+    from train.agent.requests.prepare import Reservation
+
+IDLE_S = 3600.0  # for the next request
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Conversation:
+    """Requests and answers over one connection.
+
+    Args:
+        channel: The connection.
+        host: Paths of the fleet on this host.
+        umask: With which the user's script is started.
+    """
+
+    def __init__(self, channel: Channel, host: HostPaths, umask: int) -> None:
+        self._channel = channel
+        self._host = host
+        self._umask = umask
+        self._reservation: "Optional[Reservation]" = None
+
+    def run(self) -> None:
+        """Answer requests until the client goes."""
+        try:
+            while True:
+                try:
+                    self._answer(self._channel.receive(IDLE_S))
+                except (RefusedError, MalformedRecordError, OSError) as error:
+                    self._channel.send(self._refused(error))
+                except ClientGoneError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a sentence
+                    self._channel.send(self._refused(error))
+        except ClientGoneError:
+            return
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
+
+    def _answer(self, request: Record) -> None:
+        if isinstance(request, Prepare):
+            self._prepare(request)
+        elif isinstance(request, Chunk):
+            # Of a stream that was refused, or that nobody asked for: read and forgotten before the next request.
+            self._channel.pass_over(request.payload)
+        elif isinstance(request, Commit):
+            self._commit(request)
+        elif isinstance(request, Follow):
+            from train.agent.requests.follow import Follower
+
+            Follower(self._channel, self._host, request).run()
+        elif isinstance(request, (Invite, Give)):
+            self._share(request)
+        elif isinstance(request, Stop):
+            from train.agent.requests.stop import stop
+
+            self._channel.send(stop(self._host, request))
+        elif isinstance(request, Inspect):
+            self._inspect(request)
+        elif isinstance(request, Leave):
+            from train.agent.requests.release import leave
+
+            self._channel.send(leave(self._host, request))
+        elif isinstance(request, (Bootstrap, Trial)):
+            self._work(request)
+        else:
+            self._answer_about_results(request)
+
+    def _answer_about_results(self, request: Record) -> None:
+        if not isinstance(request, (ListJobs, ListFiles, ReadFiles, PruneJobs)):
+            raise RefusedError(Refusal.REQUEST, f"{type(request).__name__} is no request")
+        from train.agent.requests.stored_jobs import answer
+
+        answer(self._channel, self._host, request)
+
+    def _prepare(self, request: Prepare) -> None:
+        from train.agent.requests.prepare import prepare
+
+        self._give_back()
+        self._reservation = prepare(self._channel, self._host, request)
+        import train.agent.requests.commit  # noqa: F401 - while the client waits for the other hosts
+
+    def _commit(self, request: Commit) -> None:
+        from train.agent.requests.commit import commit
+
+        if self._reservation is None:
+            raise RefusedError(Refusal.REQUEST, f"{request.task} of job {request.job} is not prepared on this host")
+        try:
+            pid = commit(self._reservation, request, self._umask)
+        except BaseException:
+            self._give_back()
+            raise
+        self._reservation = None
+        self._channel.send(Committed(pid))
+
+    def _work(self, request: Union[Bootstrap, Trial]) -> None:
+        if isinstance(request, Bootstrap):
+            from train.agent.requests.bootstrap import bootstrap
+
+            bootstrap(self._channel, self._host, request)
+            return
+        from train.agent.requests.smoke_test import trial
+
+        if self._reservation is None:
+            raise RefusedError(Refusal.REQUEST, "nothing is prepared on this host")
+        try:
+            tried = trial(self._channel, self._reservation, request)
+        finally:
+            self._give_back()
+        self._channel.send(tried)
+
+    def _inspect(self, request: Inspect) -> None:
+        from train.agent.host.jobs import newest_tasks, report
+
+        for paths in newest_tasks(self._host, request.limit):
+            found = report(paths)
+            if found is not None:
+                self._channel.send(found)
+        self._channel.send(End())
+
+    def _share(self, request: Union[Invite, Give]) -> None:
+        from train.agent.requests.join import give, invitation
+
+        if isinstance(request, Invite):
+            self._channel.send(invitation(self._host, request))
+        else:
+            give(self._channel, self._host, request)
+
+    def _refused(self, error: Exception) -> Refused:
+        if isinstance(error, RefusedError):
+            return error.record
+        if isinstance(error, MalformedRecordError):
+            return Refused(Refusal.REQUEST, f"the request cannot be read: {error}")
+        if isinstance(error, OSError) and error.errno in _FULL:
+            from train.agent.files.disk import free_space, readable_size
+
+            free, total = (readable_size(count) for count in free_space(self._host.root))
+            reason = f"no space left on this host: {self._host.root} has {free} free of {total} ({error.strerror})"
+            return Refused(Refusal.DISK, reason, "free some space on the host")
+        return Refused(Refusal.FAULT, f"{type(error).__name__}: {error} ({_where(error)})")
+
+
+def _where(error: Exception) -> str:
+    trace = error.__traceback__
+    if trace is None:
+        return "nowhere"
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.join(os.path.expanduser("~"), os.path.expanduser(path)))
+
+
+def main() -> None:
+    """Hold one conversation on stdin and stdout.
+
+    The arguments are the root directory, the hash of the agent, and, for a slot, the directory of its host.
+    """
+    root, digest, *shared = sys.argv[1:4]
+    umask = os.umask(0o077)
+    channel = Channel(0, 1)
+    version = "{}.{}.{}".format(*sys.version_info[:3])
+    try:
+        channel.send(Hello(digest, version, os.getpid(), own_address(os.environ.get("SSH_CONNECTION", ""))))
+    except ClientGoneError:
+        return
+    Conversation(channel, HostPaths(_absolute(root), *map(_absolute, shared)), umask).run()

@@ -1,0 +1,98 @@
+"""The request Trial: what was prepared runs by itself, a cluster of one, until its first step."""
+
+import time
+from collections import deque
+from typing import Deque, List, Optional
+
+from train.agent.files.disk import write_atomic
+from train.agent.gang.readiness import visible
+from train.agent.host.processes import end_leftovers
+from train.agent.host.runner import OverdueError, Steps, run
+from train.agent.protocol.channel import Channel
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import Exit, Refusal, Trial, Tried
+from train.agent.requests.prepare import Reservation
+from train.agent.supervisor.environment import Place, task_environment
+from train.agent.supervisor.host_environment import fit
+from train.agent.supervisor.progress import ProgressParser
+
+LONGEST_S = 3600.0
+_ROLE = "worker-0"
+_LINES = 20  # that are told
+_LONGEST_LINE = 500  # characters
+_PATIENCE_S = 2 * LONGEST_S  # the trial's own time is over before
+
+
+class SteppedError(Exception):
+    """The task has done what it was started for."""
+
+
+def trial(channel: Channel, reservation: Reservation, request: Trial) -> Tried:
+    """The answer to Trial, after some steps; no process is left of it, and what was reserved can be given back.
+
+    Raises:
+        RefusedError: nothing was prepared that could be run.
+        ClientGoneError: the client went, and the task with it.
+        OSError: it cannot be started.
+    """
+    asked = reservation.request
+    if asked.dry_run or reservation.port is None or not request.command:
+        raise RefusedError(Refusal.REQUEST, f"{asked.task} of job {asked.job} is not prepared on this host")
+    user = {**request.env, **request.secret_env}
+    gpus = visible([gpu.name for gpu in reservation.gpus], user.get("CUDA_VISIBLE_DEVICES"))
+    paths = reservation.paths
+    env = task_environment(
+        reservation.session,
+        user,
+        place=Place(asked.fleet, asked.job, _ROLE, 1, [reservation.member()._replace(task=_ROLE)]),
+        paths=paths,
+        fittings=fit(paths.programs, reservation.interpreter.path, asked.address, len(gpus)),
+    )
+    write_atomic(paths.processes, b"{}")  # who comes next ends what we leave, if we are killed
+    reservation.port.yield_to_task()
+    watched = _Watched(Steps(channel), min(request.seconds, LONGEST_S))
+    ended: Optional[Exit] = None
+    try:
+        ended = run(request.command, env, paths.source, watched.steps, deadline_s=_PATIENCE_S, look=watched.look)
+    except (SteppedError, OverdueError):
+        pass
+    finally:
+        end_leftovers(paths)
+    return watched.tried(ended)
+
+
+class _Watched:
+    """Follows the task's output to its first step, or to the end of its time."""
+
+    def __init__(self, steps: Steps, seconds: float) -> None:
+        self.steps = steps
+        self._seconds = seconds
+        self._began = time.monotonic()
+        self._parser = ProgressParser(_ROLE, 1)
+        self._lines: Deque[str] = deque(maxlen=_LINES)
+        self._stepped = False
+        steps.tell("running the script by itself")
+
+    def look(self, lines: List[str]) -> bool:
+        """Whether it got on.
+
+        Raises:
+            SteppedError: it has made a step.
+            OverdueError: its time is over.
+        """
+        for line in lines:
+            if line.strip():
+                self._lines.append(line.rstrip()[:_LONGEST_LINE])
+            self._parser.feed(line.encode("utf-8", "replace") + b"\n", time.time())
+        seen = self._parser.latest
+        if seen is not None and (seen.step > 0 or seen.metrics):
+            self._stepped = True
+            raise SteppedError
+        seconds = time.monotonic() - self._began
+        if seconds > self._seconds:
+            raise OverdueError
+        self.steps.tell("running the script by itself", f"{seconds:.0f} s")
+        return bool(lines)
+
+    def tried(self, ended: Optional[Exit]) -> Tried:
+        return Tried(round(time.monotonic() - self._began, 1), self._stepped, ended, list(self._lines))

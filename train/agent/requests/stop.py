@@ -1,0 +1,60 @@
+"""The request Stop: the whole job ends, and this host answers when nothing of it is left here."""
+
+import os
+import signal
+import socket
+import time
+from typing import Optional
+
+from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.host import control
+from train.agent.host.jobs import known_task
+from train.agent.host.processes import ProcessId, await_exit, end_leftovers, is_alive, supervisor_of
+from train.agent.protocol.records import Stop, Stopped
+
+# Beyond the grace period: SIGKILL, the news to the chief and back, and a peer that does not answer.
+MARGIN_S = 35.0
+_EXIT_S = 5.0
+
+
+def stop(host: HostPaths, request: Stop) -> Stopped:
+    """End a job; returns when no process of it is left on this host.
+
+    Raises:
+        RefusedError: there is no such job here.
+        TimeoutError: processes survive SIGKILL.
+    """
+    paths = known_task(host, request.job, request.task)
+    supervisor = supervisor_of(paths)
+    connection = control.connect(paths.control)
+    if connection is None:
+        found = end_leftovers(paths)
+        return Stopped(killed=found, running=found)
+    with connection:
+        control.tell(connection, request)
+        try:
+            killed = _await_end(connection, request.grace_s + MARGIN_S)
+        except TimeoutError:
+            return _end_by_force(paths, supervisor)
+    if supervisor is not None and not await_exit(supervisor, _EXIT_S):
+        return _end_by_force(paths, supervisor)
+    return Stopped(killed, running=True)
+
+
+def _await_end(connection: socket.socket, deadline_s: float) -> bool:
+    end = time.monotonic() + deadline_s
+    killed = False
+    while True:
+        record = control.hear(connection, end - time.monotonic())
+        if record is None:
+            return killed
+        if isinstance(record, Stopped):
+            killed = record.killed
+
+
+def _end_by_force(paths: TaskPaths, supervisor: Optional[ProcessId]) -> Stopped:
+    if supervisor is not None and is_alive(supervisor):
+        os.kill(supervisor.pid, signal.SIGKILL)
+        await_exit(supervisor, _EXIT_S)
+    end_leftovers(paths)
+    return Stopped(killed=True, running=True)

@@ -1,0 +1,169 @@
+"""The requests ListJobs, ListFiles, ReadFiles and PruneJobs: results are listed, sent and deleted."""
+
+import contextlib
+import hashlib
+import os
+import re
+import time
+from typing import List, Optional, Tuple, Union
+
+from train.agent.files.disk import free_space, remove_tree
+from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.host.jobs import known_task, newest_tasks, report
+from train.agent.host.processes import end_leftovers
+from train.agent.protocol.channel import Channel
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import (
+    Beat,
+    Chunk,
+    DiskSpace,
+    End,
+    FileEnd,
+    FilePart,
+    FilesListed,
+    JobsPruned,
+    ListFiles,
+    ListJobs,
+    PruneJobs,
+    ReadFiles,
+    Refusal,
+    StoredJob,
+)
+from train.agent.requests.prepare import JOB_NAME, HostLock, discard_unused
+from train.agent.requests.results import Results, disk_usage
+
+_SLOT = re.compile(r"slot-(0|[1-9][0-9]{0,5})")
+_MOST = 1_000_000
+_BEAT_S = 2.0
+_PIECE = 1 << 18
+
+Request = Union[ListJobs, ListFiles, ReadFiles, PruneJobs]
+
+
+class _Pulse:
+    """Keeps the client from giving this host up while it is at work."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        if time.monotonic() - self._last >= _BEAT_S:
+            self._channel.send(Beat(time.time()))
+            self._last = time.monotonic()
+
+
+def answer(channel: Channel, host: HostPaths, request: Request) -> None:
+    """Answer one of the requests.
+
+    Raises:
+        RefusedError: there is no such task, or what was asked makes no sense.
+        ClientGoneError: the client went.
+    """
+    if isinstance(request, ListJobs):
+        _list_jobs(channel, host, request)
+    elif isinstance(request, ListFiles):
+        _list_files(channel, host, request)
+    elif isinstance(request, ReadFiles):
+        _read_files(channel, host, request)
+    else:
+        channel.send(_prune_jobs(_Pulse(channel), host, request))
+
+
+def _places(host: HostPaths) -> List[Tuple[str, HostPaths]]:
+    """Return the fleet's directory and those of its slots, by name; several tasks on a host have a slot each."""
+    try:
+        names = sorted(name for name in os.listdir(host.root) if _SLOT.fullmatch(name))
+    except OSError:
+        names = []
+    return [("", host), *((name, HostPaths(os.path.join(host.root, name))) for name in names)]
+
+
+def _list_jobs(channel: Channel, host: HostPaths, request: ListJobs) -> None:
+    pulse = _Pulse(channel)
+    found = []
+    for slot, place in _places(host):
+        for paths in newest_tasks(place, _MOST):
+            if not request.jobs or _job_of(paths) in request.jobs:
+                found.append((os.stat(paths.job).st_mtime, slot, paths))
+    for _, slot, paths in sorted(found, key=lambda one: one[0], reverse=True):
+        pulse()
+        areas, fingerprint = Results(paths, host.root, pulse).use()
+        size = disk_usage(paths.folder, pulse)
+        task = os.path.basename(paths.folder)
+        channel.send(StoredJob(_job_of(paths), task, slot, paths.folder, size, fingerprint, areas, report(paths)))
+    channel.send(DiskSpace(host.root, *free_space(host.root)))
+    channel.send(End())
+
+
+def _job_of(paths: TaskPaths) -> str:
+    return os.path.basename(os.path.dirname(paths.folder))
+
+
+def _task(host: HostPaths, request: Union[ListFiles, ReadFiles]) -> TaskPaths:
+    if request.slot and not _SLOT.fullmatch(request.slot):
+        raise RefusedError(Refusal.REQUEST, f"{request.slot!r} is not a slot")
+    place = HostPaths(os.path.join(host.root, request.slot)) if request.slot else host
+    return known_task(place, request.job, request.task)
+
+
+def _list_files(channel: Channel, host: HostPaths, request: ListFiles) -> None:
+    results = Results(_task(host, request), host.root, _Pulse(channel))
+    fingerprint = hashlib.sha256()
+    count = 0
+    for entry in results.entries(fingerprint):
+        channel.send(entry)
+        count += 1
+    channel.send(FilesListed(fingerprint.hexdigest() if count else "", results.notes))
+
+
+def _read_files(channel: Channel, host: HostPaths, request: ReadFiles) -> None:
+    results = Results(_task(host, request), host.root)
+    for part in request.parts:
+        channel.send(FileEnd(_send_part(channel, results.path_of(part.area, part.path), part)))
+
+
+def _send_part(channel: Channel, path: str, part: FilePart) -> str:
+    """Send a part of a file; why it is not complete, empty if it is."""
+    fd: Optional[int] = None
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        offset = part.offset
+        while offset < part.end:
+            data = os.pread(fd, min(_PIECE, part.end - offset), offset)
+            if not data:
+                return "it became shorter"
+            channel.send(Chunk(len(data)), data)
+            offset += len(data)
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        if fd is not None:
+            os.close(fd)
+    return ""
+
+
+def _prune_jobs(pulse: _Pulse, host: HostPaths, request: PruneJobs) -> JobsPruned:
+    gone, freed = set(), 0
+    with contextlib.ExitStack() as stack:
+        places = [place for _, place in _places(host) if os.path.isdir(place.jobs)]
+        locks = [(place, stack.enter_context(HostLock(place))) for place in places]
+        busy = {lock.busy_with for _, lock in locks}
+        for place, lock in locks:
+            for job in request.jobs:
+                folder = os.path.join(place.jobs, job)
+                if JOB_NAME.fullmatch(job) and job not in busy and os.path.isdir(folder):
+                    freed += _remove(folder, pulse)
+                    gone.add(job)
+            if lock.held:
+                freed += discard_unused(place, set(), thorough=True)
+    return JobsPruned(sorted(gone), freed, {job: "it is running" for job in request.jobs if job in busy})
+
+
+def _remove(folder: str, pulse: _Pulse) -> int:
+    """Delete a job; return the bytes that this frees."""
+    for task in os.listdir(folder):
+        end_leftovers(TaskPaths(os.path.join(folder, task)))
+    size = disk_usage(folder, pulse)
+    remove_tree(folder)
+    return size

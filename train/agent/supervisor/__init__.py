@@ -1,0 +1,1 @@
+"""The process that supervises the task of a slot through all attempts."""

@@ -1,0 +1,380 @@
+"""One start of a host's task: its port, its process, its output, and what it was seen to do."""
+
+import json
+import os
+import signal
+import socket
+import time
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set
+
+from train.agent.files.disk import write_atomic
+from train.agent.files.journal import Journal
+from train.agent.files.paths import TaskPaths
+from train.agent.gang.assignment import is_evaluator
+from train.agent.gang.readiness import Facts
+from train.agent.gang.slot import (
+    Closed,
+    Exited,
+    Failed,
+    Held,
+    Looked,
+    Pulse,
+    Reached,
+    SeatEvent,
+    Spawn,
+)
+from train.agent.host.control import ControlServer
+from train.agent.host.loop import READ, Loop
+from train.agent.host.ports import TaskPort, reserve_task_port
+from train.agent.host.processes import Stat, descendants, everybody, identify
+from train.agent.host.spawn import spawn
+from train.agent.host.startup import Proof, hook_for
+from train.agent.host.usage import GPU_COMMAND, PERIOD_S, CpuMeter, GpuMeter
+from train.agent.peers.connections import Bond
+from train.agent.peers.probes import Door, Visits
+from train.agent.protocol.records import Commit, Exit, Member, Phase, Progress, Record, Stalled, TaskState, Usage
+from train.agent.supervisor.environment import Fittings, Place, task_environment
+from train.agent.supervisor.listening import PortWatch
+from train.agent.supervisor.progress import ProgressParser
+from train.agent.supervisor.progress_queue import SHARE, ProgressQueue
+from train.agent.supervisor.task import TaskProcess
+
+_PROGRESS_S = 0.2
+_WAKE_S = 0.01
+_FEW_EPOCHS = 1000  # after so many, ends of epochs are kept at most once a second
+_FIRST_SAMPLE_S = 0.5  # the processor is the tasks' that have just been let go
+_IDLE_PERCENT = 5.0  # of one core; TensorFlow's heartbeats take less, and all training takes more
+
+
+class Start(NamedTuple):
+    """All that a supervisor is given."""
+
+    commit: Commit
+    fleet: str
+    paths: TaskPaths
+    session: Dict[str, str]
+    umask: int
+    facts: Facts
+    port: TaskPort
+    listener: socket.socket
+    control: socket.socket
+    proof: Optional[Proof] = None  # that the interpreter runs the hook
+    fittings: Fittings = Fittings()
+
+    @property
+    def checkpoints(self) -> str:
+        """Where the script keeps checkpoints: a folder, or the URL of one."""
+        folder = self.commit.replication.folder
+        if "://" in folder:
+            return folder
+        return os.path.join(self.paths.source, os.path.expanduser(folder)) if folder else self.paths.checkpoints
+
+
+class Attempt:
+    """One attempt on this host.
+
+    Args:
+        loop: In which it is served.
+        start: Of the supervisor.
+        number: Of the attempt.
+        port: Reserved for it; None: one after `after` is to be reserved.
+        after: Port of the attempt before.
+        control: Who follows is told through it.
+        tell: Called with what happens.
+
+    Raises:
+        OSError: the disk is full.
+        RefusedError: no port is free.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        start: Start,
+        number: int,
+        *,
+        port: Optional[TaskPort],
+        after: int,
+        control: ControlServer,
+        tell: Callable[[SeatEvent], None],
+    ) -> None:
+        self.number = number
+        self._loop = loop
+        self._start = start
+        self._commit = start.commit
+        self._control = control
+        self._tell = tell
+        self._role = ""
+        self._checkpoint: Optional[str] = None
+        self._port = port or reserve_task_port(after + 1)
+        try:
+            self.journal = Journal(start.paths, number)
+            bond = Bond(self._commit.job, bytes.fromhex(self._commit.secret), attempt=number)
+            visitors = len(self._commit.members)
+            self._door = Door(loop, self._port.listener, bond, self._commit.task, visitors)
+        except OSError:
+            self._port.release()
+            raise
+        self._bond = bond
+        self._visits: Optional[Visits] = None
+        self._read_progress(visitors)
+        self.task = TaskProcess(
+            loop, on_output=self._output, on_exit=self._exited, on_closed=self._closed, on_held=self._held
+        )
+        self._port_watch: Optional[PortWatch] = None
+        self._cpu = CpuMeter()
+        self._gpu = GpuMeter()
+        self._gpu_pid = 0
+        self._usage: Optional[Usage] = None
+        self._kept: Optional[Progress] = None
+        self._kept_count = 0
+        self._fault = ""
+        self._stopping = False
+        self._spoke_at = self._moved_at = time.monotonic()
+
+    @property
+    def _name(self) -> str:
+        """How people know the task."""
+        return (self._role if self._commit.roles else "") or self._commit.task
+
+    @property
+    def port(self) -> int:
+        """The reserved port."""
+        return self._port.port
+
+    @property
+    def known(self) -> List[Record]:
+        """What is known of the task now and written nowhere."""
+        return [record for record in (self._parser.latest, self._usage) if record is not None]
+
+    # --- what the gang wants --------------------------------------------------------------------------------------
+
+    def spawn(self, action: Spawn, supervisor: int) -> None:
+        """Start the process, held at its gate.
+
+        Args:
+            action: The role, and all roles.
+            supervisor: Process id to be written down as that which looks after the task.
+
+        Raises:
+            OSError: no process can be made, or the disk is full.
+        """
+        commit, paths = self._commit, self._start.paths
+        self._role, self._checkpoint = action.role, action.checkpoint
+        self._read_progress(len(action.members))
+        env = task_environment(
+            self._start.session,
+            {**commit.env, **commit.secret_env},
+            place=Place(self._start.fleet, commit.job, action.role, self.number, action.members),
+            paths=paths,
+            checkpoints=self._start.checkpoints,
+            fittings=self._start.fittings,
+        )
+        hook = hook_for(commit.command, env, self._start.session, self._start.proof)
+        self.task.start(commit.command, env, paths.source, self._start.umask, hook)
+        known = {"supervisor": list(identify(supervisor)), "task": list(identify(self.task.pid))}
+        write_atomic(paths.processes, json.dumps(known).encode())
+        if len(action.members) > 1 and not is_evaluator(action.role):
+            self._port_watch = PortWatch(self._loop, self.port, lambda: self._processes(everybody()))
+        self._record_phase(Phase.WAITING)
+
+    def _read_progress(self, workers: int) -> None:
+        self._parser = ProgressParser(self._commit.task, self.number, workers)
+        self._unparsed = ProgressQueue(self._parser)
+
+    def visit(self, others: Sequence[Member]) -> None:
+        """Find out which ports of the others can be reached."""
+        self._visits = Visits(
+            self._loop,
+            self._bond,
+            self._commit.task,
+            others,
+            lambda found: self._tell(Reached(self.number, found)),
+        )
+        self._visits.begin()
+
+    def open(self) -> None:
+        """Open the gate."""
+        if self._stopping or not self.task.held:
+            return
+        self._door.close()
+        self._port.yield_to_task()
+        self.task.release()
+        self._spoke_at = self._moved_at = time.monotonic()
+        self._record_phase(Phase.RUNNING)
+        if self._start.facts.gpus:
+            self._start_gpu_meter()
+        if self._port_watch is not None:
+            self._port_watch.begin(self.task.pid)
+        self._loop.after("usage", _FIRST_SAMPLE_S, self._sample)
+
+    def end(self, reason: str, grace_s: float) -> None:
+        """End the task: TERM, `grace_s` seconds, KILL."""
+        first, self._stopping = not self._stopping, True
+        self._close_doors()
+        if first and self.task.exit is None:
+            self._record_phase(Phase.STOPPING, reason)
+        self.task.stop(grace_s)
+
+    def look(self, number: int) -> None:
+        """Find out what the task does, and tell the gang and those who follow."""
+
+        def seen(stalled: Stalled) -> None:
+            self.record(stalled)
+            self._control.wake()
+            self._tell(Looked(self.number, number, stalled))
+
+        self.task.look(self._commit.task, self.number, seen)
+
+    def give_up(self, reason: str) -> None:
+        """End the task because this host cannot go on."""
+        if not self._fault:
+            self._fault = reason
+            self.journal.use_spare()
+            if self.task.pid:
+                self.task.stop(self._commit.grace_s)
+            else:
+                self._tell(Failed(self.number, reason))
+
+    def reaped(self, pid: int, status: int) -> None:
+        """A child process ended."""
+        if pid == self.task.pid:
+            self.task.reaped(status)
+        elif pid == self._gpu_pid:
+            self._gpu_pid = 0
+
+    def record(self, record: Record) -> None:
+        """Write down what happened."""
+        try:
+            self.journal.write_record(record)
+        except OSError as error:
+            self.give_up(f"{self._name}'s records cannot be written: {error.strerror}")
+
+    def bury(self) -> None:
+        """Give everything back."""
+        self._close_doors()
+        for name in ("usage", "wake", "progress", "parse"):
+            self._loop.cancel(name)
+        if self._port_watch is not None:
+            self._port_watch.end()
+        if self._gpu_pid:
+            os.kill(self._gpu_pid, signal.SIGKILL)
+        self._port.release()
+        self.journal.close()
+
+    def _close_doors(self) -> None:
+        self._door.close()
+        if self._visits is not None:
+            self._visits.close()
+
+    # --- what the task does ---------------------------------------------------------------------------------------
+
+    def _held(self) -> None:
+        self._tell(Held(self.number))
+
+    def _output(self, data: bytes) -> None:
+        if self._fault:
+            return
+        try:
+            self.journal.write_log(data)
+        except OSError as error:
+            self.give_up(f"{self._name}'s log cannot be written: {error.strerror}")
+            return
+        self._spoke_at = time.monotonic()
+        self._wake_soon()
+        self._unparsed.put(data, time.time())
+        if not self._loop.waits_for("parse"):
+            self._loop.after("parse", 0.0, self._parse)
+
+    def _parse(self) -> None:
+        """Parse some of the output; heartbeats, orders, and the log itself come first."""
+        before, began = self._parser.latest, time.monotonic()
+        for progress in self._unparsed.parse():
+            self._keep(progress)
+        if self._parser.latest is not before and not self._loop.waits_for("progress"):
+            self._loop.after("progress", _PROGRESS_S, self._publish_progress)
+        if self._unparsed.size:
+            self._loop.after("parse", (1 / SHARE - 1) * (time.monotonic() - began), self._parse)
+
+    def _wake_soon(self) -> None:
+        if not self._loop.waits_for("wake"):
+            self._loop.after("wake", _WAKE_S, self._control.wake)
+
+    def _publish_progress(self) -> None:
+        if self._parser.latest is not None:
+            self._control.publish(self._parser.latest)
+
+    def _keep(self, progress: Progress) -> None:
+        often = self._kept_count > _FEW_EPOCHS and self._kept is not None and progress.at - self._kept.at < 1.0
+        if not often:
+            self._kept = progress
+            self._kept_count += 1
+            self.record(progress)
+
+    def _record_phase(self, phase: Phase, reason: str = "", ended: Optional[Exit] = None) -> None:
+        task = self._commit.task
+        role = self._role if self._role != task else ""
+        state = TaskState(task, self.number, phase, time.time(), self.task.pid, ended, reason, role)
+        state = state._replace(checkpoint=self._checkpoint)
+        if phase is Phase.EXITED:
+            listened = self._port_watch.listened if self._port_watch is not None else None
+            state = state._replace(started=not self.task.never_ran, listened=listened)
+        self.record(state)
+        self._control.wake()
+
+    def _exited(self, ended: Exit) -> None:
+        self._loop.cancel("kill")
+        self._tell(Exited(self.number, ended, self._fault or self._reason))
+
+    @property
+    def _reason(self) -> str:
+        return f"{self._name} was {self.task.reason}" if self.task.reason else ""
+
+    def _closed(self) -> None:
+        self._loop.cancel("usage")
+        self._loop.cancel("parse")
+        if self._port_watch is not None:
+            self._port_watch.end()
+        for progress in self._unparsed.finish():
+            self._keep(progress)
+        if self._parser.latest is not None and self._parser.latest is not self._kept:
+            self.record(self._parser.latest)
+        # How a process ended that was never let go says nothing about the user's code.
+        ended = None if self.task.never_ran else self.task.exit
+        self._record_phase(Phase.EXITED, self._fault or self._reason, ended)
+        self._tell(Closed(self.number))
+
+    # --- what it takes of the host --------------------------------------------------------------------------------
+
+    def _sample(self) -> None:
+        table = everybody()
+        pids = self._processes(table)
+        if self._port_watch is not None:
+            self._port_watch.examine(pids)
+        now = time.monotonic()
+        percent, resident = self._cpu.read(table, pids, now)
+        if percent >= _IDLE_PERCENT:
+            self._moved_at = now
+        if percent >= 0:
+            self._usage = Usage(self._commit.task, time.time(), round(percent, 1), resident, self._gpu.read())
+            self._control.publish(self._usage)
+        self._loop.after("usage", PERIOD_S, self._sample)
+        stepped = self._parser.latest is not None
+        self._tell(Pulse(self.number, round(now - self._spoke_at, 1), round(now - self._moved_at, 1), stepped))
+
+    def _processes(self, table: Dict[int, Stat]) -> Set[int]:
+        """Return the processes of `table` that belong to the task."""
+        return {pid for pid in descendants(os.getpid(), table) if pid not in self.task.strays}
+
+    def _start_gpu_meter(self) -> None:
+        meter = spawn(GPU_COMMAND, self._start.session, "/", umask=self._start.umask, gated=False)
+        self._gpu_pid = meter.pid
+        self.task.spare(meter.pid)
+
+        def read(_: int) -> None:
+            data = os.read(meter.output, 1 << 14)
+            self._gpu.feed(data)
+            if not data:
+                self._loop.unwatch(meter.output)
+
+        self._loop.watch(meter.output, READ, read)

@@ -1,0 +1,133 @@
+"""The environment of a task, from what is known before it starts. Pure: the client shows the same."""
+
+import os
+from typing import Dict, Mapping, NamedTuple, Sequence, Tuple
+
+from train.agent.files.paths import TaskPaths
+from train.agent.host.processes import MARK
+from train.agent.protocol.cluster import by_rank, endpoint, parse_task, tf_config
+from train.agent.protocol.records import Member
+
+_PROXIES = ("all_proxy", "ftp_proxy", "grpc_proxy", "http_proxy", "https_proxy")
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+def _without_proxy(variables: Mapping[str, str], members: Sequence[Member]) -> Dict[str, str]:
+    """Keep a proxy out of the way between tasks: gRPC honours these variables and hangs in silence behind one.
+
+    Nothing is set if there is no proxy: JAX warns of these variables.
+
+    Source: https://github.com/grpc/grpc/blob/master/doc/environment_variables.md
+    """
+    if not any(value and name.lower() in _PROXIES for name, value in variables.items()):
+        return {}
+    hosts = [*(member.address for member in members), *_LOCAL]
+    both = [variables.get("no_proxy", ""), variables.get("NO_PROXY", "")]
+    found = {"no_proxy": both, "NO_PROXY": both}
+    if "no_grpc_proxy" in variables:
+        found["no_grpc_proxy"] = [variables["no_grpc_proxy"]]
+    merged = {}
+    for name, values in found.items():
+        given = [item.strip() for value in values for item in value.split(",")]
+        merged[name] = ",".join(dict.fromkeys(item for item in [*given, *hosts] if item))
+    return merged
+
+
+def _of_python(session: Mapping[str, str], fittings: "Fittings") -> Dict[str, str]:
+    """Lets programs that are called by name find the interpreter; RETICULATE_PYTHON is that of R's reticulate.
+
+    Source: https://rstudio.github.io/reticulate/articles/versions.html
+    """
+    found = {}
+    if fittings.python:
+        found["RETICULATE_PYTHON"] = fittings.python
+    if fittings.folders:
+        found["PATH"] = os.pathsep.join([*fittings.folders, session.get("PATH") or os.defpath])
+    return found
+
+
+def _nccl(fittings: "Fittings") -> Dict[str, str]:
+    """Settings of NCCL for hosts with GPUs: the interface that the hosts share, by its exact name, and its warnings.
+
+    Where the interface is not known NCCL chooses by itself.
+    Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    """
+    if not fittings.gpus:
+        return {}
+    found = {"NCCL_DEBUG": "WARN"}
+    if fittings.interface:
+        found["NCCL_SOCKET_IFNAME"] = f"={fittings.interface}"
+    return found
+
+
+class Place(NamedTuple):
+    """Which task of which attempt it is."""
+
+    fleet: str
+    job: str
+    task: str  # as the cluster spec has it: worker-1
+    attempt: int  # from 1
+    members: Sequence[Member]  # all tasks of the job
+
+
+class Fittings(NamedTuple):
+    """What the host adds."""
+
+    python: str = ""  # the interpreter
+    folders: Tuple[str, ...] = ()  # of programs that come first on the PATH
+    interface: str = ""  # network interface with the private address; empty: not known, or not looked for
+    gpus: int = 0  # that the task will see
+
+
+_NOTHING = Fittings()
+
+
+def task_environment(
+    session: Mapping[str, str],
+    user: Mapping[str, str],
+    *,
+    place: Place,
+    paths: TaskPaths,
+    checkpoints: str = "",
+    fittings: Fittings = _NOTHING,
+) -> Dict[str, str]:
+    """Every variable that the process of `task` starts with.
+
+    Args:
+        session: The host's own environment.
+        user: What the user set; it wins over everything but TF_CONFIG and what keeps a proxy away.
+        place: Of the task.
+        paths: The task's paths on its host.
+        checkpoints: Folder or URL where the script keeps checkpoints; empty: the job's own.
+        fittings: What the host adds.
+    """
+    checkpoints = checkpoints or paths.checkpoints
+    fleet, job, task, attempt, members = place
+    kind, index = parse_task(task)
+    ranked = by_rank(members)
+    variables = {**_nccl(fittings), **session}
+    variables.update(_of_python(session, fittings))
+    variables.update(
+        PYTHONUNBUFFERED="1",
+        PWD=paths.source,
+        FLEET_NAME=fleet,
+        FLEET_JOB_ID=job,
+        FLEET_ATTEMPT=str(attempt),
+        FLEET_TASK_TYPE=kind,
+        FLEET_TASK_INDEX=str(index),
+        FLEET_RANK=str([member.task for member in ranked].index(task)),
+        FLEET_NUM_TASKS=str(len(ranked)),
+        FLEET_ADDRESSES=",".join(endpoint(member.address, member.port) for member in ranked),
+        FLEET_CHECKPOINT_DIR=checkpoints,
+        FLEET_LOG_DIR=paths.logs,
+        FLEET_MODEL_DIR=paths.model,
+        # Names of Vertex AI, https://cloud.google.com/vertex-ai/docs/training/code-requirements
+        AIP_CHECKPOINT_DIR=checkpoints,
+        AIP_TENSORBOARD_LOG_DIR=paths.logs,
+        AIP_MODEL_DIR=paths.model,
+    )
+    variables.update(user)
+    variables.update(_without_proxy(variables, members))
+    variables["TF_CONFIG"] = tf_config(members, task)
+    variables[MARK] = paths.folder
+    return variables

@@ -1,0 +1,89 @@
+"""What a host adds to the environment of its task: programs that come first on its PATH, and a network interface."""
+
+import fcntl
+import os
+import socket
+import struct
+from typing import Iterator, List, Tuple
+
+from train.agent.files.disk import make_folder, read_text
+from train.agent.supervisor.environment import Fittings
+
+_NAMES = ("python", "python3")
+_SIOCGIFCONF = 0x8912  # netdevice(7)
+_IFREQ = struct.calcsize("16s16s") + (8 if struct.calcsize("P") == 8 else 0)
+_MOST = 256  # addresses
+
+
+def fit(programs: str, python: str, address: str, gpus: int) -> Fittings:
+    """What is added for a task, whose programs are written now.
+
+    Args:
+        programs: Folder for them.
+        python: The interpreter of the task.
+        address: By which the other hosts reach this one.
+        gpus: That the task will see.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    write_programs(programs, python)
+    folders = (programs, *beside(python))
+    return Fittings(python, folders, interface_of(address) if gpus else "", gpus)
+
+
+def beside(python: str) -> List[str]:
+    """Folder with the programs of an interpreter's virtual environment, such as its pip; none of any other."""
+    folder = os.path.dirname(python)
+    return [folder] if os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg")) else []
+
+
+def write_programs(folder: str, python: str) -> None:
+    """Let the names python and python3 stand for one interpreter.
+
+    A link would not do: of a virtual environment Python is told by the folder that it is called in.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    quoted = "'" + python.replace("'", "'\\''") + "'"
+    make_folder(folder)
+    for name in _NAMES:
+        path = os.path.join(folder, name)
+        with open(path, "wb") as file:
+            file.write(f'#!/bin/sh\nexec {quoted} "$@"\n'.encode("utf-8", "surrogateescape"))
+        os.chmod(path, 0o700)
+
+
+def interface_of(address: str) -> str:
+    """Name of the network interface that has an address; empty where that is not known, as behind NAT."""
+    if address == "::1" or address.startswith("127."):
+        return "lo"
+    for family, pairs in ((socket.AF_INET, _ipv4), (socket.AF_INET6, _ipv6)):
+        try:
+            wanted = socket.inet_pton(family, address)
+        except OSError:
+            continue
+        return next((name for name, found in pairs() if found == wanted), "")
+    return ""
+
+
+def _ipv4() -> Iterator[Tuple[str, bytes]]:
+    import array
+
+    names = array.array("B", bytes(_IFREQ * _MOST))
+    begin, size = names.buffer_info()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        try:
+            answer = fcntl.ioctl(one.fileno(), _SIOCGIFCONF, struct.pack("iL", size, begin))
+        except OSError:
+            return
+    data = names.tobytes()[: struct.unpack("iL", answer)[0]]
+    for start in range(0, len(data), _IFREQ):
+        name = data[start : start + 16].split(b"\0", 1)[0].decode("utf-8", "replace")
+        yield name.partition(":")[0], data[start + 20 : start + 24]
+
+
+def _ipv6() -> List[Tuple[str, bytes]]:
+    lines = (line.split() for line in read_text("/proc/net/if_inet6").splitlines())
+    return [(fields[5], bytes.fromhex(fields[0])) for fields in lines if len(fields) > 5]

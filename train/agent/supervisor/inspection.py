@@ -1,0 +1,135 @@
+"""Looks at what a task does: its stacks, its state in the kernel, its connections.
+
+Formats: proc(5); Documentation/networking/proc_net_tcp.rst of Linux.
+"""
+
+import os
+import socket
+import struct
+import time
+from typing import Callable, Iterable, Iterator, List
+
+from train.agent.files.disk import read_text
+from train.agent.gang.hang import Connection, main_first
+from train.agent.host.processes import descendants, everybody, stat_of
+from train.agent.protocol.cluster import endpoint
+from train.agent.protocol.records import Stalled
+
+MOST_SOCKETS = 64
+_STATES = {
+    1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2", 6: "TIME_WAIT", 7: "CLOSE",
+    8: "CLOSE_WAIT", 9: "LAST_ACK", 10: "LISTEN", 11: "CLOSING", 12: "NEW_SYN_RECV",
+}  # fmt: skip
+_LISTEN = "LISTEN"
+_MAPPED = b"\0" * 10 + b"\xff\xff"  # an IPv4 address in IPv6
+_BRIEF_S = 0.05  # too short to tell from it what share of a core is used
+
+Dump = Callable[[Callable[[str], None]], None]
+"""Asks for the stacks of a process, and calls back once with what came: what faulthandler wrote, or nothing."""
+
+
+def connections(pids: Iterable[int], net: str) -> List[Connection]:
+    """All TCP connections of processes; those that do not get on come first.
+
+    Args:
+        pids: Of one network namespace.
+        net: Folder in which this namespace tells of itself, ``/proc/PID/net``.
+    """
+    wanted = set(sockets_of(pids))
+    found = []
+    for name in ("tcp", "tcp6") if wanted else ():
+        for line in read_text(os.path.join(net, name)).splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 9 and fields[9] in wanted:
+                found.append(_connection(fields))
+    found = [one for one in found if one.state != _LISTEN]
+    return sorted(found, key=lambda one: (one.state == "ESTABLISHED", -one.unsent, -one.unread, one))
+
+
+def sockets_of(pids: Iterable[int]) -> Iterator[str]:
+    """Return the inodes of the sockets that processes have open."""
+    for pid in pids:
+        folder = f"/proc/{pid}/fd"
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            try:
+                target = os.readlink(f"{folder}/{name}")
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                yield target[8:-1]
+
+
+def _connection(fields: List[str]) -> Connection:
+    unsent, _, unread = fields[4].partition(":")
+    state = _STATES.get(int(fields[3], 16), fields[3])
+    return Connection(_end(fields[1]), _end(fields[2]), state, int(unsent, 16), int(unread, 16))
+
+
+def _end(text: str) -> str:
+    """Address and port from ``0100007F:1F90``: words of 32 bits in the order of this computer's bytes."""
+    address, _, port = text.partition(":")
+    words = [int(address[start : start + 8], 16) for start in range(0, len(address), 8)]
+    data = struct.pack(f"={len(words)}I", *words)
+    if data.startswith(_MAPPED):
+        data = data[len(_MAPPED) :]
+    family = socket.AF_INET if len(data) == 4 else socket.AF_INET6
+    return endpoint(socket.inet_ntop(family, data), int(port, 16))
+
+
+class Look:
+    """Finds out what a task does without ever waiting; its answer comes when that of `dump` has come.
+
+    Args:
+        pid: The task's process.
+        dump: Tells its stacks.
+        task: Name of the task.
+        attempt: Number of the attempt.
+        on_done: Called once with what was found; without a state where the process has ended.
+    """
+
+    def __init__(self, pid: int, dump: Dump, task: str, attempt: int, on_done: Callable[[Stalled], None]) -> None:
+        self._pid = pid
+        self._task = task
+        self._attempt = attempt
+        self._on_done = on_done
+        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+        found = stat_of(pid)
+        self._begun, self._ticks = time.monotonic(), found.ticks if found else 0
+        dump(self._dumped)
+
+    def _dumped(self, stacks: str) -> None:
+        pid = self._pid
+        table = everybody()
+        found = table.get(pid)
+        connected: List[Connection] = []
+        if found is not None:
+            connected = connections({pid} | descendants(pid, table), f"/proc/{pid}/net")
+        self._on_done(
+            Stalled(
+                task=self._task,
+                attempt=self._attempt,
+                at=time.time(),
+                state=found.state if found else "",
+                stack=main_first(stacks),
+                sockets=[str(one) for one in connected[:MOST_SOCKETS]],
+                kernel=self._kernel(found.ticks) if found else "",
+            )
+        )
+
+    def _kernel(self, ticks: int) -> str:
+        """Its CPU time, and where in the kernel its main thread waits; what of it may be known."""
+        seconds = time.monotonic() - self._begun
+        parts = [f"CPU {ticks / self._ticks_per_s:.1f} s"]
+        if seconds > _BRIEF_S:
+            parts.append(f"now {100 * (ticks - self._ticks) / self._ticks_per_s / seconds:.0f} % of a core")
+        waits = read_text(f"/proc/{self._pid}/wchan").strip()
+        if waits not in ("", "0"):
+            parts.append(f"waits in {waits}")
+        call = read_text(f"/proc/{self._pid}/syscall").split()
+        if call and call[0].isdigit():
+            parts.append(f"system call {call[0]}")
+        return ", ".join(parts)

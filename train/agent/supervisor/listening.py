@@ -1,0 +1,108 @@
+"""Find out whether a task that uses TensorFlow listens on its port of TF_CONFIG.
+
+Each task of a strategy for several workers starts a server on that port. A script that creates no such strategy
+trains in each task alone, and nothing fails: only the port shows it.
+
+Formats: proc(5); Documentation/networking/proc_net_tcp.rst of Linux.
+"""
+
+import os
+import re
+from typing import Callable, Collection, Dict, Optional, Set
+
+from train.agent.files.disk import read_text
+from train.agent.host.loop import Loop
+from train.agent.supervisor.inspection import sockets_of
+
+PERIOD_S = 1.0
+_LISTEN = "0A"
+_TENSORFLOW = re.compile(r"/libtensorflow(?:_cc|_framework)?\.so")
+# These have other ways to find their peers. Keras with another backend, and TensorBoard, load TensorFlow as well.
+_OTHERS = re.compile(r"/(?:jaxlib|torch|horovod)/[^\n]*\.so")
+
+
+def listening_ports(text: str) -> Dict[str, int]:
+    """Return the port of each listening socket of ``/proc/net/tcp`` or ``tcp6``, by its inode."""
+    rows = (line.split() for line in text.splitlines()[1:])
+    found = {row[9]: row[1].rpartition(":")[2] for row in rows if len(row) > 9 and row[3] == _LISTEN}
+    return {inode: int(port, 16) for inode, port in found.items()}
+
+
+def loads_tensorflow(maps: str) -> bool:
+    """Return whether a process with these ``/proc/PID/maps`` has loaded TensorFlow."""
+    return _TENSORFLOW.search(maps) is not None
+
+
+def loads_another(maps: str) -> bool:
+    """Return whether a process with these ``/proc/PID/maps`` has loaded another library that finds its own peers."""
+    return _OTHERS.search(maps) is not None
+
+
+class PortWatch:
+    """Looks at the port of one task until the task listens on it.
+
+    Args:
+        loop: In which it is served.
+        port: Of the task in TF_CONFIG.
+        pids: Returns the processes of the task.
+    """
+
+    def __init__(self, loop: Loop, port: int, pids: Callable[[], Set[int]]) -> None:
+        self._loop = loop
+        self._port = port
+        self._pids = pids
+        self._net = ""
+        self._opened = False
+        self._tensorflow = False
+        self._another = False
+
+    @property
+    def listened(self) -> Optional[bool]:
+        """Whether the task listened on its port; None: unknown, or a task that need not listen there."""
+        if self._opened:
+            return True
+        return False if self._tensorflow and not self._another else None
+
+    def begin(self, pid: int) -> None:
+        """Look from now on.
+
+        Args:
+            pid: The task's process, which is in the same network namespace as the rest of the task.
+        """
+        self._net = f"/proc/{pid}/net"
+        self._look()
+
+    def examine(self, pids: Collection[int]) -> None:
+        """Look at what the processes of the task have loaded; this takes longer than the look at the port."""
+        if not self._net or self._opened:
+            return
+        self._look_at_sockets(self._listeners(), pids)
+        for pid in pids:
+            maps = read_text(f"/proc/{pid}/maps")
+            self._tensorflow = self._tensorflow or loads_tensorflow(maps)
+            self._another = self._another or loads_another(maps)
+
+    def end(self) -> None:
+        """Look no longer."""
+        self._loop.cancel("port")
+
+    def _look(self) -> None:
+        found = self._listeners()
+        if self._port in found.values():
+            self._look_at_sockets(found, self._pids())
+        if not self._opened:
+            self._loop.after("port", PERIOD_S, self._look)
+
+    def _listeners(self) -> Dict[str, int]:
+        found: Dict[str, int] = {}
+        for name in ("tcp", "tcp6"):
+            found.update(listening_ports(read_text(os.path.join(self._net, name))))
+        return found
+
+    def _look_at_sockets(self, found: Dict[str, int], pids: Collection[int]) -> None:
+        own = {found[inode] for inode in sockets_of(pids) if inode in found}
+        if self._port in own:
+            self._opened = True
+            self.end()
+        elif own:  # a script may set a TF_CONFIG of its own
+            self._another = True

@@ -1,0 +1,192 @@
+"""Whether it was the kernel that killed a task for want of memory: from what the kernel counts and what it logs.
+
+Both are read from the start of the task on. A count of the task's own cgroup is kept for processes killed in it,
+whatever ran out, the cgroup or the host; /proc/vmstat has that of the whole host. The log names process ids, those of
+the computer, which are ours only outside of containers; often only root may read it.
+
+Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events), cgroup-v1/memory.html
+(memory.oom_control), https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg, mm/oom_kill.c.
+"""
+
+import os
+import re
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from train.agent.files.disk import read_text, readable_size
+
+_COUNTED = {1: "memory.oom_control", 2: "memory.events"}  # by the version of cgroups
+_LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
+_KIND = {1: "cgroup", 2: "cgroup2"}
+_COMPUTERS_PROCESSES = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/uapi/linux/nsfs.h
+_LINES = 1 << 16  # at most; the log of a kernel that never stops talking has an end for us
+_LONGEST_LINE = 1 << 13
+_KILLED = re.compile(r"Killed process (\d+) \(")
+_CHOSEN = re.compile(r"oom-kill:constraint=(\w+),.*,pid=(\d+),uid=")
+_RESIDENT = re.compile(r"(?:anon|shmem)-rss:(\d+)kB")  # files in memory could have been dropped
+_IN_CGROUP = "CONSTRAINT_MEMCG"
+_NO_LIMIT = 1 << 60  # bytes; cgroup v1 has a number for none
+
+
+class Death(NamedTuple):
+    """What the kernel logged of a process that it killed for want of memory."""
+
+    used: int  # bytes; 0: not known
+    in_cgroup: bool  # a limit was reached; else the host had nothing left
+
+
+class _Counts(NamedTuple):
+    """How many processes were killed for want of memory since the computer, or the cgroup, began; -1: not known."""
+
+    host: int
+    cgroup: int
+
+
+def death_of(pid: int, log: str) -> Optional[Death]:
+    """What the lines of the kernel's log tell of the end of `pid`; None where it was not killed by that."""
+    used, found, in_cgroup = 0, False, False
+    for line in log.splitlines():
+        chosen = _CHOSEN.search(line)
+        if chosen and int(chosen.group(2)) == pid:
+            found, in_cgroup = True, chosen.group(1) == _IN_CGROUP
+        killed = _KILLED.search(line)
+        if killed and int(killed.group(1)) == pid:
+            found, in_cgroup = True, in_cgroup or "Memory cgroup" in line
+            used = sum(int(count) for count in _RESIDENT.findall(line)) * 1024
+    return Death(used, in_cgroup) if found else None
+
+
+class OomWatch:
+    """The kernel's word on one task, from now on.
+
+    Args:
+        pid: The task's process.
+        root: In which /proc, /sys and /dev are found.
+    """
+
+    def __init__(self, pid: int, root: str = "/") -> None:
+        self._root = root
+        self._cgroup = self._find_cgroup(pid)
+        self._before = self._count()
+        self._log = -1
+        try:
+            if os.readlink(self._path("proc/self/ns/pid")) == _COMPUTERS_PROCESSES:
+                self._log = os.open(self._path("dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                os.lseek(self._log, 0, os.SEEK_END)
+        except OSError:  # not for us, or not there
+            self.close()
+
+    def close(self) -> None:
+        """Look no longer."""
+        if self._log >= 0:
+            os.close(self._log)
+            self._log = -1
+
+    def verdict(self, pid: int) -> str:
+        """Why `pid`, which SIGKILL ended, was killed: a clause that says how sure it is; empty where nothing tells.
+
+        The clause is certain where the log names the process, or its own cgroup counted it; a count of the whole host
+        alone makes it likely.
+        """
+        now, before = self._count(), self._before
+        if now.host >= 0 and before.host >= 0 and now.host <= before.host:
+            return ""
+        log, whole = self._read_log()
+        death = death_of(pid, log)
+        if death is not None:
+            return f"killed by the kernel's OOM killer{self._measured(death)}"
+        if whole:  # it names everybody whom the kernel kills
+            return ""
+        if now.cgroup > before.cgroup >= 0:
+            return f"killed by the kernel's OOM killer, as the count of its cgroup tells{self._measured(None)}"
+        if now.host > before.host >= 0 and now.cgroup < 0:
+            return (
+                "most likely killed by the kernel's OOM killer, which killed "
+                f"{now.host - before.host} of this host's processes since the task began"
+            )
+        return ""
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self._root, path.lstrip("/"))
+
+    def _measured(self, death: Optional[Death]) -> str:
+        limit = self._limit()
+        total = _field(read_text(self._path("proc/meminfo")), "MemTotal:") * 1024
+        if death is None:
+            return f" (limit {readable_size(limit)})" if limit else ""
+        whose = "the limit of its cgroup" if death.in_cgroup else "the memory of its host"
+        most = limit if death.in_cgroup else total
+        return f" (it used {readable_size(death.used)} of {readable_size(most)}, {whose})" if most else f" ({whose})"
+
+    # --- counts -----------------------------------------------------------------------------------------------------
+
+    def _find_cgroup(self, pid: int) -> Tuple[str, int]:
+        """Folder of the memory cgroup of `pid`, and its version; an empty one where there is none."""
+        own: Dict[int, str] = {}
+        for line in read_text(self._path(f"proc/{pid}/cgroup")).splitlines():
+            number, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            if "memory" in controllers.split(","):
+                own[1] = path
+            elif number == "0":
+                own[2] = path
+        for version in sorted(own):
+            for mounted, inside in self._mounts(version):
+                below = own[version]
+                below = below[len(inside) :] if inside != "/" and below.startswith(inside) else below
+                for path in (mounted.rstrip("/") + below, mounted):
+                    folder = self._path(path).rstrip("/")
+                    if os.path.exists(os.path.join(folder, _COUNTED[version])):
+                        return folder, version
+        return "", 0
+
+    def _mounts(self, version: int) -> List[Tuple[str, str]]:
+        found = []
+        for line in read_text(self._path("proc/self/mountinfo")).splitlines():
+            here, _, kind = line.partition(" - ")
+            fields, words = here.split(), kind.split()
+            if len(fields) < 5 or len(words) < 3 or words[0] != _KIND[version]:
+                continue
+            if version == 2 or "memory" in words[2].split(","):
+                found.append((fields[4], fields[3]))
+        return found
+
+    def _count(self) -> _Counts:
+        host = _field(read_text(self._path("proc/vmstat")), "oom_kill", -1)
+        folder, version = self._cgroup
+        cgroup = _field(read_text(os.path.join(folder, _COUNTED[version])), "oom_kill", -1) if folder else -1
+        return _Counts(host, cgroup)
+
+    def _limit(self) -> int:
+        """Bytes that the task's cgroup may have; 0: as much as the host."""
+        folder, version = self._cgroup
+        text = read_text(os.path.join(folder, _LIMIT[version])).strip() if folder else ""
+        return int(text) if text.isdigit() and int(text) < _NO_LIMIT else 0
+
+    # --- log --------------------------------------------------------------------------------------------------------
+
+    def _read_log(self) -> Tuple[str, bool]:
+        """What the kernel logged of killed processes since the start, one message a line; whether that is all."""
+        found: List[str] = []
+        whole = self._log >= 0
+        for _ in range(_LINES if whole else 0):
+            try:
+                data = os.read(self._log, _LONGEST_LINE)
+            except BrokenPipeError:  # some of it was overwritten, and the next read goes on after that
+                whole = False
+                continue
+            except OSError:
+                break
+            if not data:
+                break
+            message = data.partition(b";")[2].split(b"\n", 1)[0]
+            if b"Killed process" in message or b"oom-kill" in message:
+                found.append(message.decode("utf-8", "replace"))
+        return "\n".join(found), whole
+
+
+def _field(text: str, name: str, default: int = 0) -> int:
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == name and words[1].isdigit():
+            return int(words[1])
+    return default

@@ -1,0 +1,217 @@
+r"""Finds a training's progress in what it prints: Keras' bars and lines, and what custom loops print.
+
+Formats, as printed where stdout is no terminal (``\b`` and colours are taken out first):
+
+    Epoch 1/2                                                                  Keras, before each epoch
+    1/6 [====>.........................] - ETA: 7s - loss: 1.1554              Keras 2, after a carriage return
+    1/6 ━━━━━━━━━━━━━━━━━━━━ 5s 1s/step - accuracy: 0.3125 - loss: 1.5019      Keras 3, after a carriage return
+    6/6 - 3s - loss: 1.1485 - accuracy: 0.3333 - 3s/epoch - 451ms/step         Keras, verbose=2
+    Epoch: 0, accuracy: 0.83, train_loss: 0.5                                  a custom loop
+    step 120 loss 0.31                                                         a custom loop
+
+Bytes go in, readings come out; memory is bounded whatever comes. Nothing here reads a clock.
+"""
+
+import re
+from collections import deque
+from typing import Deque, Dict, List, Optional, Tuple
+
+from train.agent.protocol.records import Progress
+
+_SLICE = 1 << 16
+_LONGEST_LINE = 1 << 12  # bytes; of a longer one nothing is read
+_MOST_METRICS = 24
+_PACE_WINDOW_S = 20.0
+_PACE_LEAST_S = 0.5
+
+_NUMBER = rb"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)"
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+_SPLIT = re.compile(rb"[\r\n]+")
+_WORDS = (b"epoch", b"step", b"iter", b"batch")
+_HEADER = re.compile(rb"Epoch (\d+)/(\d+)\s*$")
+_BAR = re.compile(rb"\s*(\d+)/(\d+|Unknown)\s+(?:\[|\xe2\x94|-\s|\d+(?:\.\d+)?m?s\b)")
+_BAR_METRIC = re.compile(rb" - ([A-Za-z_][\w./()@ -]{0,60}?): (" + _NUMBER + rb")(?=\s|$)")
+_COUNTER = re.compile(
+    rb"\b(epoch|step|iteration|iter|batch)s?[ \t]*[:=#]?[ \t]*[\[(]?[ \t]*(\d+)(?:[ \t]*(?:/|of)[ \t]*(\d+))?",
+    re.IGNORECASE,
+)
+_PAIR = re.compile(rb"([A-Za-z_][\w./@-]{0,60})[ \t]*([:=]?)[ \t]*(" + _NUMBER + rb")(?![\w/%.]|\d)")
+_FIGURE = re.compile(rb"loss|acc|error|mae|mse|auc|perplexity|reward|precision|recall|f1", re.IGNORECASE)
+_COUNTERS = (b"epoch", b"epochs", b"step", b"steps", b"iteration", b"iter", b"batch", b"of")
+_NO_METRIC = (b"ETA",)
+_WITHIN_EPOCH = b" - ETA: "  # of Keras 2
+
+
+class ProgressParser:
+    """Reads the output of one task.
+
+    Args:
+        task: Name of the task, for what it reports.
+        attempt: Number of the attempt, for what it reports.
+        workers: Number of workers. Within an epoch Keras 2 prints sums over all of them, so that a loss is as many
+            times too large (seen on TensorFlow 2.15 and 2.21 with tf-keras); of several workers these are left out.
+    """
+
+    def __init__(self, task: str, attempt: int, workers: int = 1) -> None:
+        self._sums = workers > 1
+        self._rest = b""
+        self._overlong = False
+        self._in_epoch = False
+        self._bar: Optional[bytes] = None
+        self._kept: List[Progress] = []
+        self._pace = Pace()
+        self._at = 0.0
+        self._now = Progress(task, attempt, 0.0)
+        self._last_epoch = -1
+        self.latest: Optional[Progress] = None
+
+    def feed(self, data: bytes, at: float) -> List[Progress]:
+        """Take output that was read at `at`, in seconds since the epoch.
+
+        Returns the ends of epochs in it; what is known at the end of it is in `latest`.
+        """
+        self._at = at
+        self._kept = []
+        for start in range(0, len(data), _SLICE):
+            self._feed_slice(data[start : start + _SLICE])
+        self._read_bar(ends_epoch=False)
+        return self._kept
+
+    def skip(self) -> None:
+        """Expect that output is missing before what is fed next: ignore the rest of its first line."""
+        self._rest, self._overlong = b"", True
+
+    def _feed_slice(self, data: bytes) -> None:
+        begin = 0
+        for found in _SPLIT.finditer(data):
+            piece, begin = data[begin : found.start()], found.end()
+            if self._overlong:
+                self._overlong = False
+            elif self._rest or piece:
+                self._line(self._rest + piece, newline=b"\n" in found.group())
+            self._rest = b""
+        if not self._overlong:
+            self._rest += data[begin:]
+        if len(self._rest) > _LONGEST_LINE:
+            self._rest, self._overlong = b"", True
+
+    def _line(self, line: bytes, *, newline: bool) -> None:
+        if len(line) > _LONGEST_LINE:
+            return
+        lower = line.lower()
+        tells = any(word in lower for word in _WORDS)
+        if not tells and b"/" not in line:
+            return
+        if b"\b" in line:
+            line = line.replace(b"\b", b"")
+        if b"\x1b" in line:
+            line = _COLOUR.sub(b"", line)
+        bar = _BAR.match(line)
+        if bar:
+            self._bar = line
+            if newline and bar.group(1) == bar.group(2):
+                self._read_bar(ends_epoch=True)
+            return
+        self._read_bar(ends_epoch=False)
+        if not tells:
+            return
+        header = _HEADER.match(line)
+        if header:
+            self._begin_epoch(int(header.group(1)), int(header.group(2)))
+        else:
+            self._read_loose(line)
+
+    def _begin_epoch(self, epoch: int, epochs: int) -> None:
+        self._in_epoch = True
+        steps = self._now.steps
+        self._report(self._now._replace(epoch=epoch, epochs=epochs, step=0 if steps > 0 else -1))
+
+    def _read_bar(self, *, ends_epoch: bool) -> None:
+        line, self._bar = self._bar, None
+        found = _BAR.match(line) if line is not None else None
+        if line is None or found is None:
+            return
+        if self._now.epochs > 0 and not self._in_epoch:
+            return  # of evaluate() or predict(), after the training
+        step = int(found.group(1))
+        steps = -1 if found.group(2) == b"Unknown" else int(found.group(2))
+        metrics = self._now.metrics if self._sums and _WITHIN_EPOCH in line else _bar_metrics(line)
+        self._report(self._now._replace(step=step, steps=steps, metrics=metrics), ends_epoch=ends_epoch)
+        if ends_epoch:
+            self._in_epoch = False
+
+    def _read_loose(self, line: bytes) -> None:
+        counts: Dict[bytes, Tuple[int, int]] = {}
+        first = len(line)
+        for found in _COUNTER.finditer(line):
+            name = b"epoch" if found.group(1).lower() == b"epoch" else b"step"
+            counts.setdefault(name, (int(found.group(2)), int(found.group(3) or -1)))
+            first = min(first, found.start())
+        if not counts:
+            return
+        metrics = _loose_metrics(line)
+        at_start = not line[:first].strip(b" \t[(<>=#*-")
+        if at_start or any(_FIGURE.search(name.encode()) for name in metrics):
+            self._report_loose(counts, metrics)
+
+    def _report_loose(self, counts: Dict[bytes, Tuple[int, int]], metrics: Dict[str, float]) -> None:
+        now = self._now
+        if b"epoch" in counts:
+            epoch, epochs = counts[b"epoch"]
+            now = now._replace(epoch=epoch, epochs=epochs if epochs > 0 else now.epochs)
+        if b"step" in counts:
+            step, steps = counts[b"step"]
+            now = now._replace(step=step, steps=steps if steps > 0 else now.steps)
+        ends_epoch = bool(metrics) and b"step" not in counts and now.epoch != self._last_epoch
+        self._report(now._replace(metrics=metrics or now.metrics), ends_epoch=ends_epoch)
+
+    def _report(self, now: Progress, *, ends_epoch: bool = False) -> None:
+        pace = self._pace.feed(now, self._at)
+        self._now = now._replace(at=self._at, steps_per_s=pace)
+        self.latest = self._now
+        if ends_epoch:
+            self._last_epoch = now.epoch
+            self._kept.append(self._now)
+
+
+def _bar_metrics(line: bytes) -> Dict[str, float]:
+    found = _BAR_METRIC.findall(line)[:_MOST_METRICS]
+    return {name.decode("ascii", "replace"): float(value) for name, value in found if name not in _NO_METRIC}
+
+
+def _loose_metrics(line: bytes) -> Dict[str, float]:
+    metrics: Dict[str, float] = {}
+    for name, separator, value in _PAIR.findall(line):
+        known = bool(_FIGURE.search(name))
+        if name.lower() in _COUNTERS or not (separator or known) or len(metrics) >= _MOST_METRICS:
+            continue
+        metrics[name.decode("ascii", "replace")] = float(value)
+    return metrics
+
+
+class Pace:
+    """Steps a second over the last twenty seconds, through ends of epochs."""
+
+    def __init__(self) -> None:
+        self._points: Deque[Tuple[float, int]] = deque(maxlen=512)
+        self._done = 0
+        self._epoch = -1
+        self._step = -1
+        self._value = -1.0
+
+    def feed(self, now: Progress, at: float) -> float:
+        """Take the next reading; -1 while nothing can be said."""
+        if now.step < 0:
+            return self._value
+        same = now.epoch == self._epoch and now.step >= self._step
+        self._done += now.step - self._step if same else now.step
+        first = self._step < 0
+        self._epoch, self._step = now.epoch, now.step
+        if first or not self._points or at > self._points[-1][0]:
+            self._points.append((at, self._done))
+        while len(self._points) > 2 and at - self._points[0][0] > _PACE_WINDOW_S:
+            self._points.popleft()
+        seconds = at - self._points[0][0]
+        if seconds >= _PACE_LEAST_S:
+            self._value = round((self._done - self._points[0][1]) / seconds, 3)
+        return self._value

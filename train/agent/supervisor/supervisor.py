@@ -1,0 +1,550 @@
+"""Looks after one seat from Commit to the end of its job, through all attempts, whether or not anybody is connected.
+
+What is to be done is decided by train.agent.gang.election; here it is done.
+"""
+
+import os
+import signal
+import time
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional
+
+from train.agent.checkpoints.replicator import News, Replicator, Setup
+from train.agent.checkpoints.snapshot import Snapshot
+from train.agent.files.disk import remove_file
+from train.agent.files.journal import last_attempt, states, write_result
+from train.agent.gang import election as minds
+from train.agent.gang.assignment import is_evaluator
+from train.agent.gang.election import (
+    Dial,
+    Due,
+    Heard,
+    Knock,
+    LinkDown,
+    LinkUp,
+    Node,
+    NodeAction,
+    NodeEvent,
+    StopAsked,
+    Tell,
+)
+from train.agent.gang.gang import Terms, most_attempts
+from train.agent.gang.slot import (
+    Closed,
+    EndTask,
+    Failed,
+    Fetch,
+    Finish,
+    Holds,
+    Look,
+    Notify,
+    Open,
+    Preempted,
+    Reserve,
+    Reserved,
+    Restore,
+    Restored,
+    Seat,
+    SeatEvent,
+    Spawn,
+    TellEnd,
+    Visit,
+)
+from train.agent.gang.states import Message, Order, Report, Source, from_wire, to_wire
+from train.agent.host.control import ControlServer
+from train.agent.host.loop import READ, Loop
+from train.agent.host.spawn import adopt_orphans
+from train.agent.peers.connections import Bond, Events, Links
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import (
+    AttemptEnded,
+    Commit,
+    End,
+    Exit,
+    Follow,
+    Inspect,
+    Invite,
+    JobResult,
+    MalformedRecordError,
+    Notice,
+    Phase,
+    Record,
+    Stop,
+    Stopped,
+    TaskState,
+)
+from train.agent.protocol.session import LinkError
+from train.agent.supervisor.attempt import Attempt, Start
+from train.agent.supervisor.preemption import PreemptionWatch, metadata_server
+from train.agent.supervisor.watchdog import Warden
+
+_CLOSE_S = 5.0
+_SETTLE_S = 8.0
+_REPLICATORS = 5
+_NOTICE_S = 2.0  # a host that is taken may be told to end before its metadata server says why
+
+
+class Resumed(NamedTuple):
+    """What is left of the supervisor before."""
+
+    last: Order
+    reason: str
+
+
+class Supervisor:
+    """One seat of a job.
+
+    Args:
+        start: What was prepared and committed.
+        warden: Who starts another in our place if we are killed.
+        resumed: Of the supervisor before; None: we are the first.
+    """
+
+    def __init__(self, start: Start, warden: Warden, resumed: Optional[Resumed] = None) -> None:
+        self._start = start
+        self._commit = start.commit
+        self._warden = warden
+        self._resumed = resumed
+        self._loop = Loop()
+        self._control = ControlServer(self._loop, start.control, self._asked)
+        self._attempt: Optional[Attempt] = None
+        self._replicator: Optional[Replicator] = None
+        self._settled: Optional[Closed] = None
+        self._on_settled: Callable[[], None] = self._closed
+        self._restoring: Optional[Restore] = None
+        self._watching = 0  # attempt whose checkpoints are copied
+        self._shows = False  # our task reads checkpoints as they come
+        self._replicator_lives = _REPLICATORS
+        self._preemption: Optional[PreemptionWatch] = None
+        self._node: Node
+        self._begun = False  # what happens before comes after
+        self._events: Deque[NodeEvent] = deque()
+        self._actions: Dict[type, Callable[[Any], None]] = {
+            Tell: self._tell,
+            Dial: lambda action: self._links.dial(action.seat),
+            Knock: lambda action: self._links.knock(action.seat, to_wire(action.message)),
+            Reserve: self._reserve,
+            Restore: self._restore,
+            Fetch: self._fetch,
+            Spawn: self._spawn,
+            Visit: lambda action: self._mine(action.attempt).visit(action.others),
+            Open: lambda action: self._mine(action.attempt).open(),
+            Notify: self._notify,
+            Look: lambda action: self._mine(action.attempt).look(action.look),
+            EndTask: lambda action: self._mine(action.attempt).end(action.reason, action.grace_s),
+            TellEnd: self._tell_end,
+            Finish: lambda action: self._finish(action.result),
+        }
+        self._result: Optional[JobResult] = None
+        self._ended_at = 0.0
+        self._over = False
+        self._killed = False
+        self._stoppers: List[Callable[[Record], None]] = []
+
+    def run(self, started: Callable[[], None]) -> None:
+        """Look after the seat until the job is over; calls `started` when all is set up.
+
+        Raises:
+            OSError: the disk is full before anything was started.
+        """
+        self._take_signals()
+        adopt_orphans()
+        self._replicator = self._replicate() if self._replicates else None
+        self._look_at_checkpoints()
+        self._meet_the_others()
+        self._begin()
+        self._watch_for_preemption()
+        started()
+        while not self._over:
+            self._loop.turn()
+        self._end()
+
+    def _take_signals(self) -> None:
+        reads, writes = os.pipe()
+        os.set_blocking(reads, False)
+        os.set_blocking(writes, False)
+        signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)  # their numbers come through the pipe
+        for number in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        self._loop.watch(reads, READ, lambda _: self._signalled(os.read(reads, 4096)))
+
+    def _meet_the_others(self) -> None:
+        commit = self._commit
+        others = {member.task: member for member in commit.members if member.task != commit.task}
+        self._links = Links(
+            self._loop,
+            self._start.listener,
+            Bond(commit.job, bytes.fromhex(commit.secret), commit.link_timeout_s),
+            commit.task,
+            others,
+            events=Events(
+                lambda seat: self._feed(LinkUp(seat)),
+                lambda seat, reason: self._feed(LinkDown(seat, reason)),
+                self._hear,
+                self._look_if_told,
+            ),
+        )
+
+    @property
+    def _replicates(self) -> bool:
+        commit = self._commit
+        return len(commit.members) > 1 and commit.replication.mib_s > 0 and "://" not in self._start.checkpoints
+
+    def _look_at_checkpoints(self) -> None:
+        """What the task had written when the supervisor before was killed counts, where it is complete."""
+        order = self._resumed.last if self._resumed is not None else None
+        if self._replicator is None or order is None or not order.cast or order.cast[0].seat != self._commit.task:
+            return
+        waits = [True]
+        self._loop.after("settle", _SETTLE_S, waits.clear)
+        self._on_settled = waits.clear
+        self._replicator.watch(order.attempt)
+        self._replicator.settle()
+        while waits:
+            self._loop.turn()
+        self._loop.cancel("settle")
+        self._on_settled = self._closed
+
+    def _watch_for_preemption(self) -> None:
+        place = metadata_server(self._start.session)
+        if place:
+            self._preemption = PreemptionWatch(self._loop, place, self._preempted)
+
+    def _preempted(self) -> None:
+        self._loop.cancel("told to end")
+        if self._replicator is not None:
+            self._replicator.hurry()
+        self._feed(Preempted())
+
+    @property
+    def _is_preempted(self) -> bool:
+        return self._preemption is not None and self._preemption.preempted
+
+    def _replicate(self) -> Replicator:
+        commit, paths = self._commit, self._start.paths
+        setup = Setup(
+            commit.job,
+            bytes.fromhex(commit.secret),
+            commit.task,
+            self._address,
+            self._start.checkpoints,
+            paths.replica,
+            paths.folder,
+            commit.replication.mib_s,
+        )
+        replicator = Replicator(self._loop, setup, on_news=self._replica_news)
+        if self._attempt is not None:
+            self._attempt.task.spare(replicator.pid)
+        if self._is_preempted:
+            replicator.hurry()
+        return replicator
+
+    @property
+    def _address(self) -> str:
+        return next(member.address for member in self._commit.members if member.task == self._commit.task)
+
+    def _begin(self) -> None:
+        commit, start = self._commit, self._start
+        terms = Terms(
+            commit.job,
+            tuple(commit.members),
+            tuple(commit.spares),
+            commit.policy,
+            commit.grace_s,
+            commit.join_timeout_s,
+            commit.link_timeout_s,
+            tuple(commit.roles),
+        )
+        now = time.monotonic()
+        if self._resumed is not None:
+            self._take_up(self._resumed)
+            seat = self._seat(0)
+            node, actions = minds.resume(terms, commit.task, seat, self._resumed.last, self._resumed.reason, now)
+        elif commit.join:
+            seat = self._seat(last_attempt(start.paths))
+            node, actions = minds.join(terms, commit.task, seat, now)
+        else:
+            if commit.task not in commit.spares:
+                self._attempt = self._new_attempt(commit.attempt)
+            seat = self._seat(commit.attempt)._replace(port=start.port.port, restored=True)
+            node, actions = minds.begin(terms, commit.task, seat, now)
+        self._turn(node, actions)
+        self._begun = True
+        self._serve()
+
+    def _seat(self, attempt: int) -> Seat:
+        link_port = self._start.listener.getsockname()[1]
+        return Seat(
+            self._commit.task, attempt=attempt, facts=self._start.facts, address=self._address, link_port=link_port
+        )
+
+    def _take_up(self, resumed: Resumed) -> None:
+        """Write down the end of what ran when the supervisor before was killed."""
+        commit, paths, number = self._commit, self._start.paths, resumed.last.attempt
+        history = states(paths, number)
+        if history and history[-1].phase is not Phase.EXITED:
+            state = TaskState(commit.task, number, Phase.EXITED, time.time(), 0, None, resumed.reason)
+            self._record(state._replace(role=history[-1].role))
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def _feed(self, event: NodeEvent) -> None:
+        # An action may itself lead to an event, as when a link breaks under a message: one after the other.
+        self._events.append(event)
+        if self._begun and len(self._events) == 1:
+            self._serve()
+
+    def _serve(self) -> None:
+        while self._events:
+            event = self._events[0]
+            self._turn(*minds.step(self._node, event, time.monotonic()))
+            self._events.popleft()
+        self._look_if_told()
+
+    def _turn(self, node: Node, actions: List[NodeAction]) -> None:
+        self._node = node
+        if node.seat.order is not None:
+            self._links.learn(node.seat.order.members)
+            self._warden.remember(node.seat.order)
+        now = time.monotonic()
+        due = minds.deadline(node, now)
+        if due is None:
+            self._loop.cancel("node")
+        else:
+            self._loop.after("node", max(0.0, due - now), lambda: self._feed(Due()))
+        for action in actions:
+            self._actions[type(action)](action)
+
+    def _hear(self, seat: str, values: Dict[str, Any]) -> None:
+        try:
+            message = from_wire(values)
+        except MalformedRecordError as error:
+            raise LinkError(f"its agent sent a message that cannot be read: {error}") from error
+        if isinstance(message, Report) and message.facts is not None:
+            ahead_s = message.clock - time.time()
+            message = message._replace(facts=message.facts._replace(ahead_s=ahead_s))
+        if message is not None:
+            self._feed(Heard(seat, message))
+
+    def _task_told(self, event: SeatEvent) -> None:
+        if isinstance(event, Closed):
+            self._killed = self._killed or (self._attempt is not None and self._attempt.task.killed)
+            if self._replicator is not None and self._watching:
+                # The last checkpoint counts, too.
+                self._watching = 0
+                self._settled = event
+                self._loop.after("settle", _SETTLE_S, self._closed)
+                orderly = self._attempt is not None and self._attempt.task.exit == Exit(code=0)
+                self._replicator.settle(orderly=orderly)
+                return
+        self._feed(event)
+
+    def _closed(self) -> None:
+        event, self._settled = self._settled, None
+        self._loop.cancel("settle")
+        if event is not None:
+            self._feed(event)
+
+    def _replica_news(self, news: News) -> None:
+        for text in filter(None, (news.note, news.error)):
+            self._notify(Notify(0, text))
+        source = Source(self._address, news.port) if news.held is not None and news.port else None
+        self._feed(Holds(news.held, source))
+        if news.settled is not None or news.ended:
+            self._on_settled()
+        wanted = self._restoring
+        if wanted is not None and news.restored is not None and news.restored.snapshot == wanted.snapshot:
+            self._restoring = None
+            self._feed(Restored(wanted.attempt, news.restored.error, _checkpoint_name(wanted.snapshot, news)))
+        if news.ended:
+            self._replicate_again()
+
+    def _replicate_again(self) -> None:
+        self._replicator = None
+        self._replicator_lives -= 1
+        if self._replicator_lives <= 0:
+            if self._restoring is not None:
+                self._feed(Restored(self._restoring.attempt, f"the replicator of {self._commit.task} ends each time"))
+            return
+        self._replicator = self._replicate()
+        self._replicator.show(on=self._shows)
+        if self._watching:
+            self._replicator.watch(self._watching, self._attempt.task.pid if self._attempt is not None else 0)
+        if self._restoring is not None:
+            self._restore(self._restoring)
+
+    # --- what is to be done -----------------------------------------------------------------------------------------
+
+    def _tell(self, action: Tell) -> None:
+        message: Message = action.message
+        if isinstance(message, Report):
+            message = message._replace(clock=time.time())
+        if isinstance(message, Order) and message.result is not None:
+            message = message._replace(result=self._dated(message.result))
+        self._links.send(action.seat, to_wire(message))
+
+    def _new_attempt(self, number: int) -> Attempt:
+        before = self._attempt
+        first = number == self._commit.attempt and self._resumed is None
+        attempt = Attempt(
+            self._loop,
+            self._start,
+            number,
+            port=self._start.port if first else None,
+            after=before.port if before is not None else self._start.port.port,
+            control=self._control,
+            tell=self._task_told,
+        )
+        if before is not None:
+            before.bury()
+        if self._replicator is not None:
+            attempt.task.spare(self._replicator.pid)
+        self._attempt = attempt
+        return attempt
+
+    def _mine(self, number: int) -> Attempt:
+        if self._attempt is None or self._attempt.number != number:
+            return self._new_attempt(number)
+        return self._attempt
+
+    def _reserve(self, action: Reserve) -> None:
+        try:
+            port = self._new_attempt(action.attempt).port
+        except OSError as error:
+            self._feed(Failed(action.attempt, f"attempt {action.attempt} cannot be prepared: {error.strerror}"))
+        except RefusedError as error:
+            self._feed(Failed(action.attempt, error.record.reason))
+        else:
+            self._feed(Reserved(action.attempt, port))
+
+    def _restore(self, action: Restore) -> None:
+        users_own = bool(self._commit.replication.folder)
+        if self._replicator is None or (users_own and action.snapshot is None):
+            # Files that were in the user's own directory before the job are kept.
+            self._feed(Restored(action.attempt, checkpoint=None if self._replicator is None else ""))
+            return
+        self._restoring = action
+        self._replicator.restore(action.snapshot, [(source.address, source.port) for source in action.sources])
+
+    def _fetch(self, action: Fetch) -> None:
+        if self._replicator is not None:
+            self._replicator.fetch(action.snapshot, [(source.address, source.port) for source in action.sources])
+
+    def _spawn(self, action: Spawn) -> None:
+        attempt = self._mine(action.attempt)
+        try:
+            attempt.spawn(action, self._warden.pid)
+        except OSError as error:
+            self._feed(Closed(action.attempt))
+            self._feed(Failed(action.attempt, f"{self._commit.task} cannot be started: {error.strerror}"))
+            return
+        self._warden.keep(attempt.task.output, self._start.paths.log(action.attempt))
+        if self._replicator is None:
+            return
+        self._shows = is_evaluator(action.role)
+        self._replicator.show(on=self._shows)
+        if action.members[0].task == action.role:
+            self._watching = action.attempt
+            self._replicator.watch(action.attempt, attempt.task.pid)
+
+    def _notify(self, action: Notify) -> None:
+        attempt = self._attempt
+        if attempt is not None:
+            self._record(Notice(self._commit.task, attempt.number, time.time(), action.text))
+
+    def _record(self, record: Record) -> None:
+        number = getattr(record, "attempt", 0)
+        if self._attempt is None and isinstance(record, (AttemptEnded, TaskState)):
+            self._new_attempt(number)
+        if self._attempt is not None:
+            self._attempt.record(record)
+            self._control.wake()
+
+    def _tell_end(self, action: TellEnd) -> None:
+        self._record(action.ended._replace(at=time.time(), attempts=most_attempts(self._commit.policy)))
+
+    def _finish(self, result: JobResult) -> None:
+        self._result = self._dated(result)
+        try:
+            write_result(self._start.paths, self._result)
+        except OSError as error:
+            os.write(2, f"the result cannot be written: {error.strerror}\n{self._result}\n".encode())
+        self._control.wake()
+        self._loop.after("told", self._commit.link_timeout_s + _CLOSE_S, self._told)
+
+    def _dated(self, result: JobResult) -> JobResult:
+        """The same on all hosts: dated by who leads."""
+        self._ended_at = self._ended_at or time.time()
+        return result if result.at else result._replace(at=self._ended_at)
+
+    def _look_if_told(self) -> None:
+        """Who leads waits until the others, who hang up when they have the result, are gone."""
+        if self._result is not None and (self._node.leader != self._commit.task or not self._links.connected):
+            self._told()
+
+    def _told(self) -> None:
+        self._over = True
+
+    # --- what the host and its users do ---------------------------------------------------------------------------
+
+    def _signalled(self, numbers: bytes) -> None:
+        if signal.SIGTERM in numbers and not self._is_preempted:
+            pause_s = _NOTICE_S if self._preemption is not None else 0.0
+            self._loop.after("told to end", pause_s, self._told_to_end)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if self._attempt is not None:
+                self._attempt.reaped(pid, status)
+
+    def _told_to_end(self) -> None:
+        if self._attempt is not None:
+            self._attempt.give_up(f"the agent of {self._commit.task} was told to end (SIGTERM)")
+
+    def _asked(self, request: Record, answer: Callable[[Record], None]) -> bool:
+        if isinstance(request, Stop):
+            self._stoppers.append(answer)
+            self._feed(StopAsked(request.grace_s))
+            return True
+        if isinstance(request, Invite) and self._begun:
+            answer(self._invitation())
+        if isinstance(request, (Follow, Inspect)):
+            for known in self._attempt.known if self._attempt is not None else []:
+                answer(known)
+            if isinstance(request, Inspect):
+                answer(End())
+        return isinstance(request, Follow)
+
+    def _invitation(self) -> Commit:
+        """What was committed, with every seat where it is now."""
+        order = self._node.seat.order
+        now = {member.task: member for member in order.members} if order is not None else {}
+        members = [now.get(member.task, member) for member in self._commit.members]
+        return self._commit._replace(members=members, join=True)
+
+    def _end(self) -> None:
+        self._links.close()
+        if self._preemption is not None:
+            self._preemption.close()
+        if self._replicator is not None:
+            self._replicator.close()
+        if self._attempt is not None:
+            self._attempt.bury()
+        remove_file(self._start.paths.processes)
+        remove_file(self._start.paths.control)
+        for answer in self._stoppers:
+            answer(Stopped(killed=self._killed, running=True))
+        self._control.close()
+
+
+def _checkpoint_name(snapshot: Optional[Snapshot], news: News) -> str:
+    """Return the name of a restored checkpoint as users know it, or an empty string if there is none."""
+    if snapshot is None:
+        return ""
+    return news.checkpoint or f"{snapshot.number} of attempt {snapshot.attempt}"

@@ -1,0 +1,318 @@
+"""The task's process as its supervisor holds it: started, read, stopped, buried with all its descendants."""
+
+import os
+import signal
+from typing import Callable, Dict, List, Optional, Sequence, Set
+
+from train.agent.host.loop import READ, Loop
+from train.agent.host.processes import catches, descendants, everybody, exit_of, signal_all, signal_group, stat_of
+from train.agent.host.spawn import open_gate, spawn
+from train.agent.host.startup import STACKS_SIGNAL, Hook
+from train.agent.protocol.records import Exit, Stalled
+from train.agent.supervisor.inspection import Look
+from train.agent.supervisor.oom import OomWatch
+
+# How long what is left of a task may go on writing after the task itself has ended.
+LINGER_S = 2.0
+# From the start of the process until its interpreter has come to the hook; a cold disk takes seconds.
+ARRIVE_S = 60.0
+# From the signal until all stacks are there, and after the last byte of them.
+STACKS_S = 2.0
+_QUIET_S = 0.1
+_MOST_STACKS = 1 << 18  # bytes
+_AGAIN_S = 0.02  # nobody tells of the end of a grandchild
+_BURY_S = 5.0
+_AT_ONCE = 1 << 18
+_PIPE_SIZE = 1 << 20
+_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, fcntl(2)
+
+
+class TaskProcess:
+    """One process of one task.
+
+    Args:
+        loop: In which it is served.
+        on_output: Called with its output as it comes.
+        on_exit: Called once when it has ended.
+        on_closed: Called once when it has ended, all of its output was read, and nothing descends from it any more.
+        on_held: Called once when it has arrived at its gate.
+
+    Attributes:
+        reason: What happened to it, where more is known than its exit tells, as in "it was …"; known when `on_exit`
+            is called.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        on_output: Callable[[bytes], None],
+        on_exit: Callable[[Exit], None],
+        on_closed: Callable[[], None],
+        on_held: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._loop = loop
+        self._on_output = on_output
+        self._on_exit = on_exit
+        self._on_closed = on_closed
+        self._on_held = on_held
+        self._strays: Set[int] = set()
+        self._output = -1
+        self._gate = -1
+        self._line = -1
+        self._arrived = False
+        self._heard = False
+        self._below = False
+        self._asked: List[Callable[[str], None]] = []
+        self._stacks = bytearray()
+        self._oom: Optional[OomWatch] = None
+        self._burials = 0
+        self.pid = 0
+        self.exit: Optional[Exit] = None
+        self.closed = False
+        self.killed = False
+        self.released = False
+        self.reason = ""
+
+    def start(
+        self, command: Sequence[str], env: Dict[str, str], folder: str, umask: int, hook: Optional[Hook] = None
+    ) -> None:
+        """Start it, held at its gate: before its exec, or where `hook` is a warm one in its interpreter.
+
+        Raises:
+            OSError: no process can be made.
+        """
+        self._spawned = spawn(command, env, folder, umask=umask, gated=True, hook=hook)
+        self.pid, self._output, self._gate, self._line = self._spawned[:4]
+        self._oom = OomWatch(self.pid)
+        _widen(self._output)
+        self._loop.watch(self._output, READ, lambda _: self._read())
+        self._below = self._heard = hook is not None and hook.below  # nothing but stacks comes of these
+        if hook:
+            self._loop.watch(self._line, READ, lambda _: self._hear())
+        if hook and hook.warm:
+            self._loop.after("arrive", ARRIVE_S, self._never_arrived)
+        else:
+            self._loop.after("arrive", 0.0, self._arrive)
+
+    def _arrive(self) -> None:
+        if not self._arrived and self.exit is None:
+            self._arrived = True
+            self._loop.cancel("arrive")
+            self._on_held()
+
+    def _never_arrived(self) -> None:
+        self.reason = f"killed because its interpreter did not come to the script within {ARRIVE_S:.0f} s"
+        self.kill()
+
+    def release(self) -> None:
+        """Open the gate."""
+        if self._gate >= 0 and self.exit is None:
+            self._gate = -1
+            self.released = True
+            open_gate(self._spawned)
+
+    @property
+    def output(self) -> int:
+        """Read end of the pipe that takes its output; negative once that is at its end."""
+        return self._output
+
+    @property
+    def strays(self) -> Set[int]:
+        """Children of ours that are no part of the task."""
+        return self._strays
+
+    @property
+    def held(self) -> bool:
+        """Whether it still waits at its gate."""
+        return self._gate >= 0
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether it was ended by us before it was let go: no code of the user's ran."""
+        return self.killed and not self.released
+
+    def look(self, task: str, attempt: int, on_done: Callable[[Stalled], None]) -> None:
+        """Find out what it does; `on_done` is called once, a little over two seconds from now at the latest.
+
+        Args:
+            task: Its name.
+            attempt: Number of the attempt.
+            on_done: Takes what was found.
+        """
+        Look(self._speaker(), self.dump, task, attempt, on_done)
+
+    def dump(self, on_done: Callable[[str], None]) -> None:
+        """Ask for the stacks of all its Python threads; what comes within two seconds goes to `on_done`, once.
+
+        The text is faulthandler's, and empty where the process cannot tell: it has no hook, it is stopped, or it is
+        stuck in the kernel.
+        """
+        self._asked.append(on_done)
+        if len(self._asked) > 1:
+            return
+        self._stacks.clear()
+        speaker = self._speaker()
+        if self._can_tell(speaker) and signal_all([speaker], STACKS_SIGNAL):
+            self._loop.after("stacks", STACKS_S, self._told)
+        else:
+            self._loop.after("stacks", 0.0, self._told)
+
+    def _speaker(self) -> int:
+        """The process whose stacks tell what the task does: its own, or the busiest interpreter below it."""
+        if not self._below or self._can_tell(self.pid):
+            return self.pid
+        table = everybody()
+        able = [pid for pid in descendants(self.pid, table) if self._can_tell(pid)]
+        return max(able, key=lambda pid: table[pid].ticks, default=self.pid)
+
+    def _can_tell(self, pid: int) -> bool:
+        """Whether our handler takes the signal, which would end any other process, and still has our pipe."""
+        if self._line < 0 or self.exit is not None:
+            return False
+        found = stat_of(pid)
+        if found is None or found.state not in "RSD" or not catches(pid, STACKS_SIGNAL):
+            return False
+        try:
+            theirs = os.readlink(f"/proc/{pid}/fd/{self._spawned.line_end}")
+            return theirs == os.readlink(f"/proc/self/fd/{self._line}")
+        except OSError:
+            return False
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(self._line, _AT_ONCE)
+        except BlockingIOError:
+            return
+        if not data:
+            self._hang_up()
+        elif not self._heard:  # the hook writes nothing else before anybody can ask it
+            self._heard = True
+            self._arrive()
+        elif self._asked and len(self._stacks) < _MOST_STACKS:
+            self._stacks += data
+            self._loop.after("stacks", _QUIET_S, self._told)
+
+    def _told(self) -> None:
+        self._loop.cancel("stacks")
+        text = self._stacks.decode("utf-8", "replace")
+        asked, self._asked = self._asked, []
+        for on_done in asked:
+            on_done(text)
+
+    def _hang_up(self) -> None:
+        if self._line >= 0:
+            self._loop.unwatch(self._line)
+            os.close(self._line)
+            self._line = -1
+
+    def stop(self, grace_s: float) -> None:
+        """TERM to its whole group, and KILL to all that descends from it in `grace_s` seconds."""
+        if self.closed:
+            return
+        if self.held or grace_s <= 0:
+            self.kill()
+            return
+        signal_group(self.pid, signal.SIGTERM)
+        signal_group(self.pid, signal.SIGCONT)
+        self._loop.after("kill", grace_s, self.kill)
+
+    def kill(self) -> None:
+        """KILL to its whole group and to all that descends from it, until nothing does."""
+        if self.closed:
+            return
+        self.killed = True
+        if self.exit is None:
+            signal_group(self.pid, signal.SIGKILL)
+        signal_all(self._descendants(), signal.SIGKILL)
+        self._loop.after("kill", _AGAIN_S, self.kill)
+
+    def reaped(self, status: int) -> None:
+        """It has ended, with what waitpid(2) tells."""
+        self.exit = exit_of(status)
+        if self._gate >= 0:
+            os.close(self._gate)
+            self._gate = -1
+        self._drain()
+        self._loop.cancel("arrive")
+        if self.exit.signal == signal.SIGKILL and not self.killed and self._oom is not None:
+            self.reason = self._oom.verdict(self.pid)
+        if self._oom is not None:
+            self._oom.close()
+        if self._asked:
+            self._told()
+        self._hang_up()
+        self._on_exit(self.exit)
+        if self._output >= 0 and self._descendants():
+            self._loop.after("bury", LINGER_S, self._bury)
+        else:
+            self._bury()
+
+    def give_up(self) -> None:
+        """Wait no longer for its end or its output."""
+        if not self.closed:
+            self._close()
+
+    def _descendants(self) -> Set[int]:
+        return {pid for pid in descendants(os.getpid(), everybody()) if pid not in self._strays}
+
+    def spare(self, pid: int) -> None:
+        """Never kill this child of ours: it is no part of the task."""
+        self._strays.add(pid)
+
+    def _bury(self) -> None:
+        left = self._descendants()
+        if left and self._burials * _AGAIN_S < _BURY_S:
+            self._burials += 1
+            self.killed = signal_all(left, signal.SIGKILL) or self.killed
+            self._loop.after("bury", _AGAIN_S, self._bury)
+            return
+        self._close()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._output, _AT_ONCE)
+        except BlockingIOError:
+            return
+        if data:
+            self._on_output(data)
+            return
+        self._end_output()
+        if self.exit is not None and not self.closed:
+            self._bury()
+
+    def _drain(self) -> None:
+        for _ in range(2 * _PIPE_SIZE // _AT_ONCE):  # more only comes from somebody who goes on writing
+            if self._output < 0:
+                return
+            try:
+                data = os.read(self._output, _AT_ONCE)
+            except BlockingIOError:
+                return
+            if not data:
+                self._end_output()
+                return
+            self._on_output(data)
+
+    def _end_output(self) -> None:
+        self._loop.unwatch(self._output)
+        os.close(self._output)
+        self._output = -1
+
+    def _close(self) -> None:
+        self._drain()
+        if self._output >= 0:
+            self._end_output()
+        self._loop.cancel("kill")
+        self._loop.cancel("bury")
+        self.closed = True
+        self._on_closed()
+
+
+def _widen(pipe: int) -> None:
+    import fcntl
+
+    try:
+        fcntl.fcntl(pipe, _SET_PIPE_SIZE, _PIPE_SIZE)
+    except OSError:  # over the user's limit for pipes
+        return

@@ -1,0 +1,204 @@
+"""Stands behind the supervisor of a seat: where it is killed or stopped, its processes are ended and another begins.
+
+The warden does nothing else, so that nothing else can end it; it dies last.
+"""
+
+import os
+import select
+import signal
+import socket
+import time
+import traceback
+from typing import Callable, List, NoReturn, Optional, Tuple
+
+from train.agent.files.paths import TaskPaths
+from train.agent.gang.states import Order, from_line, to_line
+from train.agent.host.processes import end_leftovers, stat_of
+from train.agent.host.spawn import adopt_orphans, end_with
+
+_LONGEST = 1 << 20
+_LOOK_S = 1.0
+_MOST_LIVES = 20
+_AT_ONCE = 1 << 16
+
+
+class Warden:
+    """The supervisor's line to its warden.
+
+    Args:
+        pid: Of the warden.
+        line: To it.
+    """
+
+    def __init__(self, pid: int, line: socket.socket) -> None:
+        self.pid = pid
+        self._line = line
+        self._last: Optional[Order] = None
+
+    def remember(self, order: Order) -> None:
+        """Where the gang is, for the supervisor after us."""
+        if order != self._last:
+            self._last = order
+            self._send(b"order " + to_line(order), [])
+
+    def keep(self, output: int, log: str) -> None:
+        """The pipe of a task's output, and where what is left in it belongs."""
+        self._send(b"output " + os.fsencode(log), [output])
+
+    def _send(self, data: bytes, descriptors: List[int]) -> None:
+        try:
+            socket.send_fds(self._line, [data], descriptors)
+        except OSError:
+            return
+
+
+class _Kept:
+    """What a warden knows of the supervisor."""
+
+    def __init__(self) -> None:
+        self._order = b""
+        self.output = -1
+        self.log = ""
+
+    def take(self, data: bytes, descriptors: List[int]) -> None:
+        """A message of the supervisor."""
+        kind, _, rest = data.partition(b" ")
+        if kind == b"order":
+            self._order = rest
+        elif kind == b"output" and descriptors:
+            self.close()
+            self.output, self.log = descriptors[0], os.fsdecode(rest)
+
+    @property
+    def order(self) -> Optional[Order]:
+        """The last order that it had."""
+        return from_line(self._order) if self._order else None
+
+    def save(self) -> None:
+        """Put what the task wrote last, and nobody has read, where it belongs."""
+        if self.output < 0:
+            return
+        os.set_blocking(self.output, False)
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            while True:
+                try:
+                    data = os.read(self.output, _AT_ONCE)
+                except BlockingIOError:
+                    break
+                if not data:
+                    break
+                os.write(log, data)
+        finally:
+            os.close(log)
+            self.close()
+
+    def close(self) -> None:
+        """Forget the pipe."""
+        if self.output >= 0:
+            os.close(self.output)
+            self.output = -1
+
+
+Supervise = Callable[[Warden, Optional[Order], str], None]
+
+
+def watch(paths: TaskPaths, seat: str, stopped_s: float, supervise: Supervise, forked: Callable[[], None]) -> None:
+    """Run a supervisor until it ends by itself; one that is killed, or stopped for too long, is followed by another.
+
+    Args:
+        paths: Of the seat.
+        seat: Its name.
+        stopped_s: For how long a supervisor may be stopped, as by SIGSTOP.
+        supervise: Called in a process of its own with its line to us, the last order that the one before had, and why
+            it is gone.
+        forked: Called here when the first supervisor exists.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    adopt_orphans()
+    kept = _Kept()
+    why = ""
+    for life in range(_MOST_LIVES):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        warden = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            kept.close()
+            _be_supervisor(Warden(warden, theirs), kept.order, why, supervise)
+        theirs.close()
+        _hand_on(signal.SIGTERM, pid)
+        if life == 0:
+            forked()
+        with ours:
+            status = _await_end(pid, ours, kept, stopped_s)
+        if status == 0 or kept.order is None:
+            return
+        end_leftovers(paths)
+        _reap()
+        kept.save()
+        why = f"the agent of {seat} {'was killed' if os.WIFSIGNALED(status) else 'broke off'}"
+        os.write(2, f"{why}, with status {status}\n".encode())
+
+
+def _reap() -> None:
+    """Wait for what the supervisor left to us."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+    except ChildProcessError:
+        return
+
+
+def _hand_on(number: int, pid: int) -> None:
+    def kill(*_: object) -> None:
+        os.kill(pid, number)
+
+    signal.signal(number, kill)
+
+
+def _be_supervisor(warden: Warden, last: Optional[Order], why: str, supervise: Supervise) -> NoReturn:
+    code = 1
+    try:
+        if end_with(warden.pid):
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            supervise(warden, last, why)
+            code = 0
+    except BaseException:  # noqa: BLE001 - the last words of a process without anybody above it
+        os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(code)
+
+
+def _await_end(pid: int, line: socket.socket, kept: _Kept, stopped_s: float) -> int:
+    poll = select.poll()
+    poll.register(line, select.POLLIN)
+    stopped_at: Optional[float] = None
+    while True:
+        if poll.poll(_LOOK_S * 1000) and not _take(line, kept):
+            return os.waitpid(pid, 0)[1]
+        found = stat_of(pid)
+        if found is None or found.state != "T":
+            stopped_at = None
+        elif stopped_at is None:
+            stopped_at = time.monotonic()
+        elif time.monotonic() - stopped_at > stopped_s:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _take(line: socket.socket, kept: _Kept) -> bool:
+    data, descriptors = _receive(line)
+    if not data:
+        return False
+    kept.take(data, descriptors)
+    return True
+
+
+def _receive(line: socket.socket) -> Tuple[bytes, List[int]]:
+    try:
+        data, descriptors, _, _ = socket.recv_fds(line, _LONGEST, 1)
+    except OSError:
+        return b"", []
+    return data, list(descriptors)

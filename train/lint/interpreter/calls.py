@@ -1,0 +1,450 @@
+"""Calls: of functions and classes in the sources, which are followed, and of all others, which are written down."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from train.lint.interpreter import conditions
+from train.lint.interpreter.evaluate import ENVIRON, Evaluator, element
+from train.lint.interpreter.names import Kind, canonical, keras_part, kind_of, type_of
+from train.lint.interpreter.state import DEEPEST_CALLS
+from train.lint.interpreter.values import (
+    DIFFERS,
+    Bound,
+    Call,
+    Class,
+    Const,
+    Either,
+    Element,
+    Frame,
+    Function,
+    Instance,
+    Items,
+    Made,
+    Mark,
+    Opaque,
+    Ref,
+    Table,
+    Value,
+    is_none,
+    join,
+    options,
+    text,
+    union,
+    unknown,
+)
+
+EXITS = ("sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort")
+CALLBACK_METHODS = (
+    "on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_batch_begin",
+    "on_batch_end", "on_train_batch_end", "on_epoch_end", "on_train_end",
+)  # fmt: skip
+_TRAINING = ("fit", "evaluate", "predict", "fit_generator")
+_RUNS_ITS_ARGUMENT = ("absl.app.run", "tensorflow.app.run", "fire.Fire", "typer.run")
+_NEVER_RUNS_ITS_ARGUMENT = re.compile(
+    r"^(?:tensorflow|keras|tf_keras|functools|builtins|signal|numpy|unittest|logging)\.|^atexit\."
+)
+# Results are as known as their arguments are.
+_PURE = re.compile(
+    r"^(?:builtins\.(?:str|int|float|bool|len|abs|round|min|max|sum|repr|format|list|tuple|sorted|range|divmod|set)"
+    r"|(?:os\.path|posixpath|math)\.\w+|os\.fspath|pathlib\.\w+|json\.dumps|copy\.(?:deep)?copy|shlex\.\w+"
+    r"|tensorflow\.io\.gfile\.join)$"
+)
+_SAME_EVERYWHERE = re.compile(r"\.parse_(?:known_)?args$|^argparse\.|\.parse_args_into_dataclasses$")
+_CLOCK = re.compile(
+    r"^time\.(?:time|time_ns|monotonic|perf_counter|process_time|monotonic_ns|perf_counter_ns|strftime|localtime|ctime)$"
+    r"|^datetime\.(?:datetime|date)\.(?:now|utcnow|today)$|^tensorflow\.timestamp$"
+)
+_CHANCE = re.compile(r"^(?:random|numpy\.random)\.(?!seed|default_rng|Random|RandomState|SystemRandom)\w+$")
+_CHANCE_ALWAYS = re.compile(r"^(?:uuid\.uuid[14]|secrets\.\w+|os\.urandom)$")
+_SEEDS = ("random.seed", "numpy.random.seed", "tensorflow.keras.utils.set_random_seed", "keras.utils.set_random_seed")
+_HOST = re.compile(r"^(?:socket\.(?:gethostname|getfqdn)|os\.(?:getpid|uname)|platform\.(?:node|uname))$")
+_TEMPORARY = re.compile(
+    r"^tempfile\.(?:mkdtemp|TemporaryDirectory|mkstemp|NamedTemporaryFile)$|^multiprocessing\.util\.get_temp_dir$"
+)
+_SOURCES = (
+    (_CLOCK, Mark.TIME),
+    (_CHANCE_ALWAYS, Mark.RANDOM),
+    (_HOST, Mark.HOST),
+    (_TEMPORARY, Mark.TEMPORARY),
+)
+_AS_RECEIVER = ("strftime", "isoformat", "timestamp", "numpy", "item", "name", "__enter__", "total_seconds")
+_SCOPED = re.compile(r"\.scope$")
+_REDUCES = re.compile(r"\.(?:reduce|gather|all_reduce|all_gather)$")
+
+
+class Caller(Evaluator):
+    """The calls of one script."""
+
+    def call(self, node: ast.Call) -> Value:
+        """Value of a call, once its arguments and what it calls have happened."""
+        func = self.evaluate(node.func)
+        args: list[Value] = []
+        keywords: dict[str, Value] = {}
+        starred = False
+        for item in node.args:
+            value = self.evaluate(item)
+            if not isinstance(item, ast.Starred):
+                args.append(value)
+            elif isinstance(value, Items) and value.exact:
+                args += value.items
+            else:
+                starred = True
+        for keyword in node.keywords:
+            value = self.evaluate(keyword.value)
+            if keyword.arg is not None:
+                keywords[keyword.arg] = value
+            elif isinstance(value, Table):
+                keywords.update(value.items)
+                starred = starred or not value.exact
+            else:
+                starred = True
+        return self.called(func, node, args, keywords, starred=starred)
+
+    def called(
+        self,
+        func: Value,
+        node: ast.AST,
+        args: list[Value],
+        keywords: dict[str, Value],
+        *,
+        starred: bool = False,
+    ) -> Value:
+        """`func(*args, **keywords)`."""
+        if isinstance(func, Either):
+            return self._any_of(func, node, args, keywords, starred)
+        own = func.cls.find("__call__") if isinstance(func, Instance) else func
+        if isinstance(own, Function):
+            owned = self._own(own, func) if isinstance(func, Instance) else own
+            return self.enter(owned, args, keywords, starred=starred)
+        if isinstance(func, Class):
+            return self._instance(func, node, args, keywords, starred)
+        if isinstance(func, Bound):
+            return self._method(func, node, args, keywords, starred)
+        if isinstance(func, Ref | Made | Element | Instance):
+            name, receiver = (func.name, None) if isinstance(func, Ref) else (f"{type_of(func)}.__call__", func)
+            return self._outside(name, receiver, node, args, keywords, starred)
+        self._run_arguments("?", args, keywords, node)
+        return unknown(union(args) & DIFFERS)
+
+    def _any_of(
+        self, func: Either, node: ast.AST, args: list[Value], keywords: dict[str, Value], starred: bool
+    ) -> Value:
+        if all(isinstance(option, Bound) for option in func.options):
+            return self._method_of_either(func, node, args, keywords, starred)
+        found = []
+        for option in func.options:
+            with self.under(self.guard("if", node, func.marks)):
+                found.append(self.called(option, node, args, keywords, starred=starred))
+        return join(found, func.marks)
+
+    def _own(self, function: Function, owner: Value) -> Function:
+        return Function(node=function.node, frame=function.frame, owner=owner, defaults=function.defaults)
+
+    # --- functions and classes of the sources -----------------------------------------------------------------------
+
+    def _instance(
+        self, cls: Class, node: ast.AST, args: list[Value], keywords: dict[str, Value], starred: bool
+    ) -> Value:
+        outside = canonical(cls.outside())
+        call = None
+        if outside not in ("", "?", "builtins.object"):
+            call = self.call_seen(outside, node, tuple(args), keywords, starred)
+        made = Instance(cls=cls, call=call)
+        begin = cls.find("__init__")
+        if isinstance(begin, Function):
+            self.enter(self._own(begin, made), args, keywords, starred=starred)
+        else:
+            made.attrs.update(keywords)
+        return made
+
+    def bind(
+        self, function: Function, args: Sequence[Value], keywords: Mapping[str, Value], *, starred: bool
+    ) -> dict[str, Value]:
+        """What the parameters of a function are when it is called."""
+        wanted = function.node.args
+        plain = [argument.arg for argument in (*wanted.posonlyargs, *wanted.args)]
+        given = [function.owner, *args] if function.owner is not None else list(args)
+        found: dict[str, Value] = dict(zip(plain, given, strict=False))
+        if wanted.vararg is not None:
+            found[wanted.vararg.arg] = Items(union(given), given[len(plain) :], exact=not starred)
+        named = {*plain, *(argument.arg for argument in wanted.kwonlyargs)}
+        found.update({name: value for name, value in keywords.items() if name in named})
+        if wanted.kwarg is not None:
+            rest = {name: value for name, value in keywords.items() if name not in named}
+            found[wanted.kwarg.arg] = Table(union(iter(rest.values())), rest, exact=not starred)
+        for name in named - set(found):
+            default = function.defaults.get(name)
+            found[name] = default if default is not None and not starred else unknown()
+        return found
+
+    # --- everything else --------------------------------------------------------------------------------------------
+
+    def _method(
+        self, bound: Bound, node: ast.AST, args: list[Value], keywords: dict[str, Value], starred: bool
+    ) -> Value:
+        receiver = bound.receiver
+        if bound.name == "get" and conditions.what_of(receiver) in ("tf_config", "task", "cluster"):
+            return self.part(receiver, args[0] if args else unknown(), args[1] if len(args) > 1 else None)
+        if isinstance(receiver, Table):
+            return self._of_table(receiver, bound.name, args, keywords)
+        if isinstance(receiver, Items):
+            return self._of_items(receiver, bound.name, args)
+        if isinstance(receiver, Const):
+            marks = union([receiver, *args, *keywords.values()])
+            return Opaque(marks, "path" if isinstance(receiver.value, str) and receiver.value[:1] == "/" else "")
+        if isinstance(receiver, Opaque):
+            return self._of_opaque(receiver, bound, node, args, keywords, starred)
+        name = f"{type_of(receiver)}.{bound.name}"
+        return self._outside(name, receiver, node, args, keywords, starred)
+
+    def _of_opaque(
+        self,
+        receiver: Opaque,
+        bound: Bound,
+        node: ast.AST,
+        args: list[Value],
+        keywords: dict[str, Value],
+        starred: bool,
+    ) -> Value:
+        if receiver.what == "resolver" and bound.name == "cluster_spec":
+            return Opaque(Mark.REPLICAS, "cluster")
+        if receiver.what == "cluster":
+            return Opaque(Mark.REPLICAS, "cluster")
+        if receiver.what == "input_context":
+            return Opaque(Mark.REPLICAS)
+        if receiver.marks & Mark.UNKNOWN:
+            return self._outside(f"?.{bound.name}", receiver, node, args, keywords, starred)
+        return Opaque(union([receiver, *args, *keywords.values()]))
+
+    def _method_of_either(
+        self, func: Either, node: ast.AST, args: list[Value], keywords: dict[str, Value], starred: bool
+    ) -> Value:
+        """A method of one of several objects: one call where they are of one kind, else one of each."""
+        bounds = [option for option in func.options if isinstance(option, Bound)]
+        receivers = [bound.receiver for bound in bounds]
+        types = {type_of(receiver) for receiver in receivers}
+        if len(types) == 1 and "?" not in types and len({bound.name for bound in bounds}) == 1:
+            name = f"{types.pop()}.{bounds[0].name}"
+            return self._outside(name, join(receivers), node, args, keywords, starred)
+        found = []
+        for bound in bounds:
+            with self.under(self.guard("if", node, func.marks)):
+                found.append(self._method(bound, node, args, keywords, starred))
+        return join(found, func.marks)
+
+    def _of_table(self, table: Table, name: str, args: list[Value], keywords: dict[str, Value]) -> Value:
+        if name in ("get", "pop", "setdefault") and args:
+            default = args[1] if len(args) > 1 else Const() if name == "get" else None
+            return self.part(table, args[0], default)
+        if name == "update":
+            table.items.update(keywords)
+            table.exact = table.exact and not args
+        if name in ("items", "values", "keys"):
+            return unknown(table.marks)
+        return unknown(table.marks)
+
+    def _of_items(self, items: Items, name: str, args: list[Value]) -> Value:
+        if name in ("append", "add", "insert") and args:
+            items.items.append(args[-1])
+            items.marks |= args[-1].marks
+        elif name == "extend" and args and isinstance(args[0], Items):
+            items.items += args[0].items
+            items.exact = items.exact and args[0].exact
+        else:
+            items.exact = False
+        if self.conditional():
+            items.exact = False
+        return unknown(items.marks)
+
+    def _outside(
+        self,
+        name: str,
+        receiver: Value | None,
+        node: ast.AST,
+        args: list[Value],
+        keywords: dict[str, Value],
+        starred: bool,
+    ) -> Value:
+        """A call of something that is not in the sources."""
+        known = self._plain(name, args, keywords)
+        if known is not None:
+            return known
+        call = self.call_seen(name, node, tuple(args), keywords, starred, receiver)
+        made = self.trace.made(call)
+        made.marks = _result_marks(call, seeded=self.seeded)
+        self.seeded = self.seeded or name in _SEEDS
+        if name in EXITS:
+            self.exited = True
+            self.leave_seen(self.loops())
+        if any(_is_scope(value) for value in call.everything()):
+            self.scopes.insert(0, None)  # whoever got it may enter it
+        if name.endswith(".__enter__") and _is_scope(receiver):
+            self.scopes.append(receiver.call.receiver if isinstance(receiver, Made) else None)
+        if name == "tensorflow.distribute.experimental_set_strategy":
+            self.scopes.append(args[0] if args else None)
+        self._run_what_it_runs(call, node)
+        if _SAME_EVERYWHERE.search(name) and not name.endswith("ArgumentParser"):
+            return Opaque(Mark.GIVEN, "args")
+        if _PURE.match(name):
+            return Opaque(made.marks)
+        return made
+
+    def _plain(self, name: str, args: list[Value], keywords: dict[str, Value]) -> Value | None:
+        """Value of a call that does nothing but tell; None: it is none of these."""
+        if name in ("os.environ.get", "os.getenv"):
+            default = args[1] if len(args) > 1 else keywords.get("default")
+            return self.part(Ref(name=ENVIRON), args[0] if args else unknown(), default)
+        if name == "builtins.super":
+            return Opaque(Mark.UNKNOWN, "super")
+        if name == "tensorflow.function" and not args:
+            return Ref(name=name)
+        tells = _TELLS.get(name)
+        return tells(args) if tells is not None and args else None
+
+    # --- functions that are run by what is called -------------------------------------------------------------------
+
+    def _run_what_it_runs(self, call: Call, node: ast.AST) -> None:
+        kind = kind_of(call.receiver)
+        args, keywords = list(call.args), call.keywords
+        first = args[0] if args else keywords.get("fn") or keywords.get("dataset_fn")
+        if kind is Kind.STRATEGY and call.method in ("run", "experimental_run_v2"):
+            given = call.argument("args", 1)
+            named = call.argument("kwargs", 2)
+            self._run_replica(first, call, given, named)
+        elif kind is Kind.STRATEGY and "distribute_datasets_from_function" in call.method:
+            if isinstance(first, Function):
+                call.returned = self.enter(first, [Opaque(what="input_context")], {})
+        elif kind is Kind.MODEL and call.method in _TRAINING:
+            self._run_callbacks(call, node)
+        elif call.name in _RUNS_ITS_ARGUMENT:
+            self._run_main(first)
+        else:
+            self._run_arguments(call.name, args, keywords, node)
+
+    def _run_replica(self, function: Value | None, call: Call, given: Value | None, named: Value | None) -> None:
+        if not isinstance(function, Function):
+            return
+        outer, self.replica = self.replica, True
+        known = isinstance(given, Items) and given.exact
+        args = list(given.items) if known and isinstance(given, Items) else []
+        keywords = named.items if isinstance(named, Table) else {}
+        starred = not (known or is_none(given)) or not (is_none(named) or isinstance(named, Table))
+        call.returned = self.enter(function, args, keywords, starred=starred)
+        self.replica = outer
+
+    def _run_main(self, main: Value | None) -> None:
+        if main is None:
+            main = self.frame.find("main")
+        if isinstance(main, Function):
+            self.enter(main, [], {}, starred=True)
+
+    def _run_callbacks(self, call: Call, node: ast.AST) -> None:
+        """Let the callbacks of a training do what they do, on every worker."""
+        given = call.argument("callbacks", 5 if call.method == "fit" else -1)
+        with self.under(self.guard("loop", node)):
+            for callback in given.items if isinstance(given, Items) else []:
+                if isinstance(callback, Instance):
+                    if call.receiver is not None:
+                        callback.attrs.setdefault("model", call.receiver)
+                    methods = [callback.cls.find(name) for name in CALLBACK_METHODS]
+                    functions = [self._own(item, callback) for item in methods if isinstance(item, Function)]
+                elif isinstance(callback, Made) and keras_part(callback.call.name) == "callbacks.LambdaCallback":
+                    functions = [item for item in callback.call.everything() if isinstance(item, Function)]
+                else:
+                    functions = []
+                for function in functions:
+                    self.enter(function, [], {}, starred=True)
+
+    def _run_arguments(self, name: str, args: list[Value], keywords: Mapping[str, Value], node: ast.AST) -> None:
+        """Functions that are given to somebody unknown may be called."""
+        if _NEVER_RUNS_ITS_ARGUMENT.match(name):
+            return
+        for value in (*args, *keywords.values()):
+            if isinstance(value, Function):
+                with self.under(self.guard("called", node)):
+                    self.enter(value, [], {}, starred=True)
+
+    def deep(self, node: ast.AST) -> bool:
+        """Whether a function is being called by itself, or too many by each other."""
+        return len(self.stack) >= DEEPEST_CALLS or any(node is item for item in self.stack)
+
+    def new_frame(self, function: Function, names: dict[str, Value]) -> Frame:
+        """Where a call of `function` has its names."""
+        outer = function.frame
+        shared = frozenset(_shared(function.node))
+        return Frame(outer.module, names, outer, shared)
+
+
+def _tf_config(args: Sequence[Value]) -> Value | None:
+    """JSON of TF_CONFIG is TF_CONFIG, both ways."""
+    return next((item for item in options(args[0]) if conditions.what_of(item) == "tf_config"), None)
+
+
+def _same(args: Sequence[Value]) -> Value | None:
+    return args[0] if len(args) == 1 and isinstance(args[0], Const | Opaque) else None
+
+
+def _iterated(args: Sequence[Value]) -> Value | None:
+    return Element(args[0].marks, of=args[0]) if isinstance(args[0], Made | Element) else None
+
+
+def _length(args: Sequence[Value]) -> Value | None:
+    first = args[0]
+    return Const(first.marks, len(first.items)) if isinstance(first, Items) and first.exact else None
+
+
+def _function(args: Sequence[Value]) -> Value | None:
+    return args[0] if isinstance(args[0], Function) else None
+
+
+def _shared(node: ast.AST) -> list[str]:
+    found: list[str] = []
+    for child in ast.walk(node):
+        if isinstance(child, ast.Global | ast.Nonlocal):
+            found += child.names
+    return found
+
+
+def _is_scope(value: Value | None) -> bool:
+    return isinstance(value, Made) and _SCOPED.search(value.call.name) is not None
+
+
+def _joined(parts: Sequence[Value]) -> Value:
+    texts = [text(part) for part in parts]
+    if all(item is not None for item in texts):
+        return Const(union(parts), "/".join((item or "").rstrip("/") or "/" for item in texts).replace("//", "/", 1))
+    head = texts[0] or ""
+    return Opaque(union(parts), f"path:{head}" if head else "")
+
+
+_TELLS: dict[str, Callable[[Sequence[Value]], Value | None]] = {
+    **dict.fromkeys(("json.loads", "json.dumps", "ast.literal_eval", "builtins.eval"), _tf_config),
+    **dict.fromkeys(("builtins.int", "builtins.str", "os.fspath", "pathlib.Path", "os.path.abspath"), _same),
+    **dict.fromkeys(("builtins.iter", "builtins.enumerate", "builtins.list", "tqdm.tqdm"), _iterated),
+    **dict.fromkeys(("os.path.join", "posixpath.join", "tensorflow.io.gfile.join"), _joined),
+    "builtins.len": _length,
+    "builtins.next": lambda args: element(args[0]),
+    "tensorflow.function": _function,
+}
+
+
+def _result_marks(call: Call, *, seeded: bool) -> Mark:
+    """What the result of a call depends on."""
+    name = call.name
+    own = next((mark for pattern, mark in _SOURCES if pattern.match(name)), None)
+    if own is not None:
+        return own
+    given = union(call.everything())
+    if _PURE.match(name):
+        return given
+    if call.method in _AS_RECEIVER and call.receiver is not None:
+        return given | call.receiver.marks
+    if _CHANCE.match(name) and not seeded:
+        return Mark.RANDOM
+    if kind_of(call.receiver) is Kind.STRATEGY and call.method in ("run", "experimental_local_results"):
+        return Mark.LOCAL | Mark.UNKNOWN
+    inside = name.startswith("tensorflow.") and not _REDUCES.search(name)
+    return Mark.UNKNOWN | (given & (Mark.REPLICAS | Mark.LOCAL if inside else Mark.REPLICAS))

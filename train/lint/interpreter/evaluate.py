@@ -1,0 +1,539 @@
+"""Expressions: what they are worth, as far as that can be told."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import operator
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from train.lint.interpreter import conditions
+from train.lint.interpreter.names import Kind, canonical, kind_of, kind_of_type, type_of
+from train.lint.interpreter.state import State
+from train.lint.interpreter.values import (
+    Bound,
+    Class,
+    Const,
+    Either,
+    Element,
+    Frame,
+    Function,
+    Instance,
+    Items,
+    Made,
+    Mark,
+    Module,
+    Opaque,
+    Ref,
+    Table,
+    Value,
+    join,
+    options,
+    text,
+    union,
+    unknown,
+)
+
+ENVIRON = "os.environ"
+_INDEX_VARIABLES = {
+    "FLEET_RANK", "FLEET_TASK_INDEX", "RANK", "TASK_INDEX", "SLURM_PROCID", "SLURM_NODEID", "PMI_RANK", "PBS_NODENUM",
+    "OMPI_COMM_WORLD_RANK",
+}  # fmt: skip
+_COUNT_VARIABLES = {
+    "FLEET_NUM_TASKS", "FLEET_ADDRESSES", "WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES", "OMPI_COMM_WORLD_SIZE",
+}  # fmt: skip
+_TASK_DIRECTORIES = {"FLEET_MODEL_DIR", "FLEET_LOG_DIR", "AIP_MODEL_DIR", "AIP_TENSORBOARD_LOG_DIR"}
+_KNOWN_VARIABLES: dict[str, tuple[Mark, str]] = {
+    **dict.fromkeys(_INDEX_VARIABLES, (Mark.ROLE, "index")),
+    **dict.fromkeys(_COUNT_VARIABLES, (Mark.REPLICAS, "")),
+    "TF_CONFIG": (Mark.NONE, "tf_config"),
+    "FLEET_TASK_TYPE": (Mark.ROLE, "type"),
+    "HOSTNAME": (Mark.HOST, ""),
+    **dict.fromkeys(_TASK_DIRECTORIES, (Mark.GIVEN | Mark.TASK_PATH, "")),
+}
+# Names of options that hold a number of workers, or a number for all workers together.
+_ALL_WORKERS = re.compile(
+    r"global|world_?size|^(?:n|num|number_of)_?(?:workers|nodes|replicas|tasks|hosts|machines)$"
+)
+_FLAGS = ("absl.flags.FLAGS", "tensorflow.flags.FLAGS", "tensorflow.app.flags.FLAGS", "sys.argv")
+
+# Attributes by what has them, and what they are.
+_OPAQUE_ATTRIBUTES: dict[tuple[str, str], Opaque] = {
+    ("resolver", "task_id"): Opaque(Mark.ROLE, "index"),
+    ("resolver", "task_type"): Opaque(Mark.ROLE, "type"),
+    ("input_context", "num_input_pipelines"): Opaque(Mark.REPLICAS),
+    ("input_context", "num_replicas_in_sync"): Opaque(Mark.REPLICAS),
+    ("input_context", "input_pipeline_id"): Opaque(Mark.ROLE, "index"),
+    ("strategy", "num_replicas_in_sync"): Opaque(Mark.REPLICAS),
+    ("strategy", "cluster_resolver"): Opaque(Mark.NONE, "resolver"),
+    ("strategy", "extended.should_checkpoint"): Opaque(Mark.ROLE, "chief"),
+    ("strategy", "extended.should_save_summary"): Opaque(Mark.ROLE, "chief"),
+    ("strategy", "extended.worker_index"): Opaque(Mark.ROLE, "index"),
+}
+_PARTS: dict[tuple[str, str], Opaque] = {
+    ("tf_config", "cluster"): Opaque(Mark.REPLICAS, "cluster"),
+    ("tf_config", "task"): Opaque(Mark.ROLE, "task"),
+    ("task", "index"): Opaque(Mark.ROLE, "index"),
+    ("task", "type"): Opaque(Mark.ROLE, "type"),
+}
+_LARGEST_NUMBER = 10**12
+_LONGEST_TEXT = 4096
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], int | float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+
+Handler = Callable[[Any], Value]
+_Code = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+class Evaluator(State):
+    """The expressions of one script; calls are in train.lint.interpreter.calls."""
+
+    @abstractmethod
+    def call(self, node: ast.Call) -> Value:
+        """Value of a call."""
+
+    @abstractmethod
+    def enter(
+        self, function: Function, args: list[Value], keywords: dict[str, Value], *, starred: bool = False
+    ) -> Value:
+        """What a function of the sources returns."""
+
+    @abstractmethod
+    def module(self, parts: list[str], base: str | None = None) -> Module | None:
+        """A module of the sources, executed; None: it is none of them."""
+
+    def evaluate(self, node: ast.expr) -> Value:
+        """Value of an expression, once everything in it has happened."""
+        self.tick()
+        handler: Handler | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if handler is not None:
+            return handler(node)
+        return unknown(union([self.evaluate(child) for child in _children(node)]))
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    def _name(self, node: ast.Name) -> Value:
+        found = self.frame.find(node.id)
+        if found is not None:
+            return found
+        if node.id == "get_ipython":
+            caught = {name for guard in self.guards for name in guard.caught}
+            self.trace.without_ipython = self.trace.without_ipython or bool(caught & {"NameError", "*"})
+        if hasattr(builtins, node.id) or node.id == "get_ipython":
+            return Ref(name=f"builtins.{node.id}")
+        return unknown()
+
+    def _attribute(self, node: ast.Attribute) -> Value:
+        return self.attribute(self.evaluate(node.value), node.attr)
+
+    def attribute(self, value: Value, name: str) -> Value:
+        """`value.name`."""
+        if isinstance(value, Either):
+            return join([self.attribute(option, name) for option in value.options], value.marks)
+        if isinstance(value, Ref):
+            full = canonical(f"{value.name}.{name}")
+            return Opaque(_named(Mark.GIVEN, name)) if value.name in _FLAGS else Ref(value.marks, full)
+        if isinstance(value, Module):
+            own = value.frame.names.get(name)
+            return own or self.module([name], value.frame.module) or unknown()
+        if isinstance(value, Class):
+            return value.find(name) or unknown()
+        if isinstance(value, Instance):
+            return self._instance_attribute(value, name)
+        return self._outside_attribute(value, name)
+
+    def _instance_attribute(self, instance: Instance, name: str) -> Value:
+        if name in instance.attrs:
+            return instance.attrs[name]
+        found = instance.cls.find(name)
+        if isinstance(found, Function):
+            bound = found if found.static else _owned(found, instance)
+            return self.enter(bound, [], {}) if is_property(found.node) else bound
+        if found is not None:
+            return found
+        return Bound(instance.marks, receiver=instance, name=name) if instance.cls.outside() else unknown()
+
+    def _outside_attribute(self, value: Value, name: str) -> Value:
+        receiver, path = (value.receiver, f"{value.name}.{name}") if isinstance(value, Bound) else (value, name)
+        if isinstance(receiver, Made) and path in receiver.attrs:
+            return receiver.attrs[path]
+        what = conditions.what_of(value)
+        if isinstance(value, Opaque) and what == "super":
+            return self._base_attribute(name)
+        known = _OPAQUE_ATTRIBUTES.get((_role_of(receiver) or what, path))
+        if known is not None:
+            return known
+        return Bound(_named(value.marks, name), receiver=receiver, name=path)
+
+    def _base_attribute(self, name: str) -> Value:
+        """An attribute of `super()`."""
+        owner = self.frame.find("self")
+        if isinstance(owner, Instance):
+            for base in owner.cls.bases:
+                found = base.find(name) if isinstance(base, Class) else None
+                if isinstance(found, Function):
+                    return _owned(found, owner)
+        return unknown()
+
+    def _subscript(self, node: ast.Subscript) -> Value:
+        return self.part(self.evaluate(node.value), self.evaluate(node.slice))
+
+    def part(self, value: Value, key: Value, default: Value | None = None) -> Value:
+        """`value[key]`, or ``value.get(key, default)``."""
+        if isinstance(value, Either):
+            return join([self.part(option, key, default) for option in value.options], value.marks)
+        name = text(key)
+        if isinstance(value, Ref) and value.name == ENVIRON:
+            return self.variable(name, default)
+        if isinstance(value, Table) and name is not None:
+            return value.items.get(name) or ((default or unknown()) if value.exact else unknown())
+        if isinstance(value, Items):
+            return _item(value, key)
+        if isinstance(value, Made | Element):
+            return Element(value.marks, of=value)
+        what = conditions.what_of(value)
+        known = value if what == "cluster" else _PARTS.get((what, name or ""))
+        return known or Opaque(_part_marks(value, key), "args" if what == "args" else "")
+
+    def variable(self, name: str | None, default: Value | None = None) -> Value:
+        """A variable of the environment."""
+        if name is None:
+            return unknown()
+        self.trace.reads.add(name)
+        marks, what = _KNOWN_VARIABLES.get(name, (Mark.GIVEN, ""))
+        return Opaque(marks | (default.marks if default and not what else Mark.NONE), what)
+
+    # --- operators --------------------------------------------------------------------------------------------------
+
+    def _constant(self, node: ast.Constant) -> Value:
+        return Const(value=node.value)
+
+    def _joinedstr(self, node: ast.JoinedStr) -> Value:
+        parts = [self.evaluate(item) for item in node.values]
+        texts = [text(part) for part in parts]
+        if all(item is not None for item in texts) and sum(map(len, filter(None, texts))) < _LONGEST_TEXT:
+            return Const(union(parts), "".join(filter(None, texts)))
+        return Opaque(union(parts), "path" if texts and texts[0] else "")
+
+    def _formattedvalue(self, node: ast.FormattedValue) -> Value:
+        value = self.evaluate(node.value)
+        if node.format_spec is not None:
+            return Opaque(value.marks | self.evaluate(node.format_spec).marks)
+        if isinstance(value, Const) and isinstance(value.value, str | int) and node.conversion == -1:
+            return Const(value.marks, _shown(value.value))
+        return Opaque(value.marks)
+
+    def _binop(self, node: ast.BinOp) -> Value:
+        left, right = self.evaluate(node.left), self.evaluate(node.right)
+        if isinstance(left, Items) and isinstance(right, Items) and isinstance(node.op, ast.Add):
+            return Items(union((left, right)), left.items + right.items, left.exact and right.exact)
+        marks = union((left, right))
+        if isinstance(left, Const) and isinstance(right, Const):
+            result = _computed(left.value, node.op, right.value)
+            return Opaque(marks) if result is None else Const(marks, result)
+        if isinstance(left, Made | Element) or isinstance(right, Made | Element):
+            return unknown(marks)
+        return Opaque(marks)
+
+    def _unaryop(self, node: ast.UnaryOp) -> Value:
+        value = self.evaluate(node.operand)
+        if isinstance(node.op, ast.Not):
+            return conditions.negated(value)
+        if isinstance(node.op, ast.USub) and isinstance(value, Const) and isinstance(value.value, int | float):
+            return Const(value.marks, -value.value)
+        return Opaque(value.marks)
+
+    def _boolop(self, node: ast.BoolOp) -> Value:
+        decides = isinstance(node.op, ast.Or)
+        found = [self.evaluate(node.values[0])]
+        exited = self.exited
+        with self.bounded():
+            for operand in node.values[1:]:
+                if conditions.truth(found[-1]) is decides:
+                    break
+                condition = conditions.negated(found[-1]) if decides else found[-1]
+                what = conditions.condition_of(condition)
+                if conditions.truth(condition) is None:
+                    self.guards.append(self.guard("if", node, condition.marks, what))
+                found.append(self.evaluate(operand))
+        self.exited = exited
+        if all(conditions.truth(value) is not None for value in found):
+            return found[-1]
+        return self._either(found) if decides else conditions.both(found)
+
+    def _either(self, found: list[Value]) -> Value:
+        """`a or b`: a condition where it asks for the task, else one of the values."""
+        asks = any(value.marks & Mark.ROLE and conditions.what_of(value) not in ("index", "task") for value in found)
+        if asks or conditions.what_of(found[0]) in ("has_tf_config", "no_tf_config"):
+            return conditions.any_of(found)
+        return join([value for value in found if conditions.truth(value) is not False] or found)
+
+    def _compare(self, node: ast.Compare) -> Value:
+        values = [self.evaluate(item) for item in (node.left, *node.comparators)]
+        op = node.ops[0]
+        if len(node.ops) > 1:
+            return Opaque(union(values))
+        container = values[1]
+        if isinstance(op, ast.In | ast.NotIn) and isinstance(container, Ref) and container.name == ENVIRON:
+            name = text(values[0])
+            if name != "TF_CONFIG":
+                return Opaque(Mark.GIVEN)
+            self.trace.reads.add(name)
+            return Opaque(Mark.NONE, "has_tf_config" if isinstance(op, ast.In) else "no_tf_config")
+        if isinstance(op, ast.In | ast.NotIn) and conditions.what_of(container) in ("cluster", "tf_config"):
+            return Opaque()
+        return conditions.compared(values[0], op, values[1])
+
+    def _ifexp(self, node: ast.IfExp) -> Value:
+        test = self.evaluate(node.test)
+        known = conditions.truth(test)
+        if known is not None:
+            return self.evaluate(node.body if known else node.orelse)
+        exited = self.exited
+        one, other = self.arms(node, test)
+        with self.under(one):
+            body = self.evaluate(node.body)
+        with self.under(other):
+            orelse = self.evaluate(node.orelse)
+        self.exited = exited
+        return join((body, orelse), test.marks)
+
+    def _namedexpr(self, node: ast.NamedExpr) -> Value:
+        value = self.evaluate(node.value)
+        self.frame.bind(node.target.id, value)
+        return value
+
+    # --- collections ------------------------------------------------------------------------------------------------
+
+    def _list(self, node: ast.List | ast.Tuple | ast.Set) -> Value:
+        found: list[Value] = []
+        exact = True
+        for item in node.elts:
+            value = self.evaluate(item.value if isinstance(item, ast.Starred) else item)
+            if not isinstance(item, ast.Starred):
+                found.append(value)
+            elif isinstance(value, Items):
+                found += value.items
+                exact = exact and value.exact
+            else:
+                exact = False
+        return Items(union(found), found, exact)
+
+    _tuple = _list
+    _set = _list
+
+    def _dict(self, node: ast.Dict) -> Value:
+        items: dict[str, Value] = {}
+        exact = True
+        marks = Mark.NONE
+        for key, value in zip(node.keys, node.values, strict=True):
+            content = self.evaluate(value)
+            marks |= content.marks
+            name = text(self.evaluate(key)) if key is not None else None
+            if name is not None:
+                items[name] = content
+            elif key is None and isinstance(content, Table):
+                items.update(content.items)
+                exact = exact and content.exact
+            else:
+                exact = False
+        return Table(marks, items, exact)
+
+    def _lambda(self, node: ast.Lambda) -> Value:
+        return self.defined(node)
+
+    def defined(self, node: _Code) -> Function:
+        """A function, with what its arguments are where nobody says it."""
+        args = node.args
+        plain = [*args.posonlyargs, *args.args]
+        defaults = {
+            argument.arg: self.evaluate(value)
+            for argument, value in zip(plain[len(plain) - len(args.defaults) :], args.defaults, strict=True)
+        }
+        for argument, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+            if default is not None:
+                defaults[argument.arg] = self.evaluate(default)
+        return Function(node=node, frame=self.frame, defaults=defaults)
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
+        outer = self.frame
+        self.frame = Frame(outer.module, outer=outer)
+        with self.bounded():
+            marks = Mark.NONE
+            for loop in node.generators:
+                over = self.evaluate(loop.iter)
+                marks |= over.marks
+                self.assign(loop.target, element(over))
+                self.guards.append(self.guard("loop", node))
+                for test in loop.ifs:
+                    marks |= self.evaluate(test).marks
+            if isinstance(node, ast.DictComp):
+                self.evaluate(node.key)
+                value = self.evaluate(node.value)
+            else:
+                value = self.evaluate(node.elt)
+        self.frame = outer
+        every = marks | value.marks
+        return Table(every, {}, exact=False) if isinstance(node, ast.DictComp) else Items(every, [value], exact=False)
+
+    _listcomp = _comprehension
+    _setcomp = _comprehension
+    _generatorexp = _comprehension
+    _dictcomp = _comprehension
+
+    def _call(self, node: ast.Call) -> Value:
+        return self.call(node)
+
+    def _starred(self, node: ast.Starred) -> Value:
+        return self.evaluate(node.value)
+
+    def _await(self, node: ast.Await) -> Value:
+        return self.evaluate(node.value)
+
+    # --- assignment -------------------------------------------------------------------------------------------------
+
+    def arms(self, node: ast.AST, test: Value) -> tuple[Any, Any]:
+        """The two arms of a condition."""
+        one = self.guard("if", node, test.marks, conditions.condition_of(test))
+        opposite = conditions.condition_of(conditions.negated(test))
+        return one, type(one)(one.number, 1, "if", one.place, test.marks, opposite)
+
+    def assign(self, target: ast.expr, value: Value) -> None:
+        """Bind a target to a value."""
+        if isinstance(target, ast.Name):
+            self.frame.bind(target.id, _called_global(target.id, value))
+        elif isinstance(target, ast.Tuple | ast.List):
+            self._unpack(target.elts, value)
+        elif isinstance(target, ast.Starred):
+            self.assign(target.value, unknown(value.marks))
+        elif isinstance(target, ast.Attribute):
+            self._set_attribute(self.evaluate(target.value), target.attr, value)
+        elif isinstance(target, ast.Subscript):
+            self._set_part(target, self.evaluate(target.value), self.evaluate(target.slice), value)
+
+    def _unpack(self, targets: list[ast.expr], value: Value) -> None:
+        starred = any(isinstance(target, ast.Starred) for target in targets)
+        exact = isinstance(value, Items) and value.exact and len(value.items) == len(targets) and not starred
+        for index, target in enumerate(targets):
+            known = value.items[index] if exact and isinstance(value, Items) else None
+            self.assign(target, known or element(value))
+
+    def _set_attribute(self, owner: Value, name: str, value: Value) -> None:
+        for option in options(owner):
+            if isinstance(option, Bound) and isinstance(option.receiver, Made):
+                self._store(option.receiver.attrs, f"{option.name}.{name}", value, unknown())
+            elif isinstance(option, Made | Instance):
+                self._store(option.attrs, name, value, unknown() if isinstance(option, Made) else None)
+            elif isinstance(option, Module):
+                self._store(option.frame.names, name, value)
+
+    def _store(self, attrs: dict[str, Value], name: str, value: Value, default: Value | None = None) -> None:
+        old = attrs.get(name) or default
+        doubtful = any(guard.kind in ("if", "called") for guard in self.guards)
+        attrs[name] = join((old, value)) if old is not None and doubtful else value
+
+    def _set_part(self, node: ast.expr, owner: Value, key: Value, value: Value) -> None:
+        if isinstance(owner, Ref) and owner.name == ENVIRON:
+            self.call_seen("os.environ.__setitem__", node, (key, value))
+        elif isinstance(owner, Table):
+            name = text(key)
+            if name is None:
+                owner.exact = False
+            else:
+                self._store(owner.items, name, value)
+            owner.marks |= value.marks
+        elif isinstance(owner, Items):
+            owner.exact = False
+
+
+def _item(items: Items, key: Value) -> Value:
+    index = key.value if isinstance(key, Const) else None
+    if items.exact and isinstance(index, int):
+        return items.items[index] if -len(items.items) <= index < len(items.items) else unknown()
+    return join(items.items, key.marks) if items.items else unknown()
+
+
+def _part_marks(value: Value, key: Value) -> Mark:
+    if isinstance(value, Ref) and value.name in _FLAGS:
+        return Mark.GIVEN
+    return value.marks | key.marks | (Mark.NONE if isinstance(value, Opaque) else Mark.UNKNOWN)
+
+
+def element(value: Value) -> Value:
+    """What iterating over `value` gives."""
+    if isinstance(value, Either):
+        return join([element(option) for option in value.options], value.marks)
+    if isinstance(value, Items):
+        return join(value.items, value.marks) if value.items and value.exact else unknown(value.marks)
+    if isinstance(value, Made | Element):
+        return Element(value.marks, of=value)
+    return Opaque(value.marks) if isinstance(value, Opaque) else unknown(value.marks)
+
+
+def is_property(node: ast.AST) -> bool:
+    """Whether a function is read as an attribute."""
+    decorators = getattr(node, "decorator_list", [])
+    return any(
+        (isinstance(item, ast.Name) and item.id == "property")
+        or (isinstance(item, ast.Attribute) and item.attr == "cached_property")
+        or (isinstance(item, ast.Name) and item.id == "cached_property")
+        for item in decorators
+    )
+
+
+def _owned(function: Function, owner: Value) -> Function:
+    return Function(function.marks, node=function.node, frame=function.frame, owner=owner, defaults=function.defaults)
+
+
+def _role_of(value: Value) -> str:
+    kind = kind_of(value)
+    if kind is Kind.STRATEGY:
+        return "strategy"
+    if kind is Kind.RESOLVER or kind_of_type(type_of(value)) is Kind.RESOLVER:
+        return "resolver"
+    return ""
+
+
+def _named(marks: Mark, name: str) -> Mark:
+    return marks | Mark.REPLICAS if _ALL_WORKERS.search(name.lower()) else marks
+
+
+def _called_global(name: str, value: Value) -> Value:
+    """`value`, known as one for all workers where its name says so."""
+    if "global" not in name.lower() or value.marks & Mark.REPLICAS:
+        return value
+    if isinstance(value, Const):
+        return Const(value.marks | Mark.REPLICAS, value.value)
+    return Opaque(value.marks | Mark.REPLICAS, value.what) if isinstance(value, Opaque) else value
+
+
+def _children(node: ast.AST) -> Iterable[ast.expr]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            yield child
+
+
+def _shown(value: str | int) -> str:
+    return value if isinstance(value, str) else str(value) if abs(value) < _LARGEST_NUMBER else "…"
+
+
+def _computed(left: object, op: ast.operator, right: object) -> str | int | float | None:
+    """Value of an operation on constants; None: nobody needs to know."""
+    if isinstance(left, str) and isinstance(right, str) and len(left) + len(right) < _LONGEST_TEXT:
+        return left + right if isinstance(op, ast.Add) else f"{left}/{right}" if isinstance(op, ast.Div) else None
+    arithmetic = _ARITHMETIC.get(type(op))
+    if arithmetic is None or not isinstance(left, int | float) or not isinstance(right, int | float):
+        return None
+    largest = max(abs(left), abs(right))
+    if not largest < _LARGEST_NUMBER or (not right and isinstance(op, ast.Div | ast.FloorDiv)):
+        return None
+    return arithmetic(left, right)

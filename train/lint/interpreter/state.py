@@ -1,0 +1,123 @@
+"""Where the walk stands: file, names, conditions, scopes; and how it writes down what it sees."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from train.lint.interpreter.trace import Leave, Trace, place_of
+from train.lint.interpreter.values import Call, Frame, Guard, Mark, Place, Value
+
+LARGEST_WALK = 100_000  # nodes, repeated ones included
+DEEPEST_CALLS = 24
+
+
+class GaveUpError(Exception):
+    """The script is too large to be walked to its end."""
+
+
+class State:
+    """What all parts of the walk share.
+
+    Args:
+        trees: The sources, by the name that messages give them.
+        texts: Their lines.
+        entry: The script.
+    """
+
+    def __init__(self, trees: Mapping[str, ast.Module], texts: Mapping[str, list[str]], entry: str) -> None:
+        self.trees = trees
+        self.texts = texts
+        self.entry = entry
+        self.trace = Trace()
+        self.frame = Frame(module=entry)
+        self.guards: list[Guard] = []
+        self.sticky: set[int] = set()  # numbers of conditions under which the program ends
+        self.scopes: list[Value | None] = []  # None: something unknown was entered
+        self.replica = False
+        self.main_only = False
+        self.exited = False
+        self.seeded = False
+        self.stack: list[ast.AST] = []
+        self._left = LARGEST_WALK
+        self._numbers = 0
+
+    def tick(self) -> None:
+        """Count one node.
+
+        Raises:
+            GaveUpError: there were too many.
+        """
+        self._left -= 1
+        if self._left < 0:
+            raise GaveUpError
+
+    def number(self) -> int:
+        """Another one than ever before."""
+        self._numbers += 1
+        return self._numbers
+
+    def place(self, node: ast.AST) -> Place:
+        """Where `node` stands."""
+        return place_of(node, self.frame.module, self.texts.get(self.frame.module, []))
+
+    def call_seen(
+        self,
+        name: str,
+        node: ast.AST,
+        args: tuple[Value, ...] = (),
+        keywords: dict[str, Value] | None = None,
+        starred: bool = False,
+        receiver: Value | None = None,
+    ) -> Call:
+        """Write down a call."""
+        call = Call(
+            name,
+            self.number(),
+            self.place(node),
+            receiver=receiver,
+            args=args,
+            keywords=dict(keywords or {}),
+            starred=starred,
+            scopes=tuple(scope for scope in self.scopes if scope is not None),
+            scope_known=None not in self.scopes,
+            guards=tuple(self.guards),
+            replica=self.replica,
+            main_only=self.main_only,
+        )
+        self.trace.calls.append(call)
+        return call
+
+    def leave_seen(self, loops: tuple[int, ...]) -> None:
+        """Write down that `loops` may be left here."""
+        if loops:
+            self.trace.leaves.append(Leave(loops, tuple(self.guards)))
+
+    def loops(self) -> tuple[int, ...]:
+        """Numbers of the loops around, outermost first."""
+        return tuple(guard.number for guard in self.guards if guard.kind == "loop")
+
+    @contextmanager
+    def under(self, guard: Guard) -> Iterator[None]:
+        """Within a condition."""
+        outer = len(self.guards)
+        with self.bounded():
+            self.guards.append(guard)
+            yield
+            del self.guards[outer]
+
+    @contextmanager
+    def bounded(self) -> Iterator[None]:
+        """Forgets the conditions that come up within, but for those under which the program goes on at all."""
+        outer = len(self.guards)
+        yield
+        self.guards[outer:] = [guard for guard in self.guards[outer:] if guard.number in self.sticky]
+
+    def conditional(self) -> bool:
+        """Whether what happens now might not happen, or more than once."""
+        return any(guard.kind not in ("try", "rest") for guard in self.guards)
+
+    def guard(self, kind: str, node: ast.AST, marks: Mark = Mark.NONE, what: str = "") -> Guard:
+        """A new condition that stands at `node`."""
+        return Guard(self.number(), 0, kind, self.place(node), marks, what)

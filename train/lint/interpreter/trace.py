@@ -1,0 +1,71 @@
+"""What a script does, in its order: calls of what lies outside of it, and the conditions under which they happen."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from train.lint.interpreter.values import Call, Guard, Made, Mark, Place, Value
+
+
+def place_of(node: ast.AST, file: str, source: list[str]) -> Place:
+    """Where `node` begins; of an attribute the line of its last name, where a chain runs over several lines."""
+    line, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+    if isinstance(node, ast.Call):
+        func = node.func
+        if isinstance(func, ast.Attribute) and func.end_lineno and func.end_lineno != line:
+            line = func.end_lineno
+            offset = (func.end_col_offset or 1) - len(func.attr.encode())
+    text = source[line - 1] if 0 < line <= len(source) else ""
+    return Place(file, line, len(text.encode("utf-8", "surrogatepass")[:offset].decode("utf-8", "replace")) + 1)
+
+
+def apart(one: Call, other: Call) -> bool:
+    """Whether never both happen: they are in different arms of one condition."""
+    arms = {guard.number: guard.arm for guard in one.guards}
+    return any(arms.get(guard.number, guard.arm) != guard.arm for guard in other.guards)
+
+
+@dataclass(frozen=True)
+class Leave:
+    """A loop may be left, or the rest of it passed over, under `guards`."""
+
+    loops: tuple[int, ...]
+    guards: tuple[Guard, ...]
+
+
+@dataclass(eq=False)
+class Loop:
+    """A `for` over `over`, and whether something in its body leaves it."""
+
+    number: int
+    over: Value
+    place: Place
+    left: bool
+    guards: tuple[Guard, ...] = ()
+
+
+@dataclass(frozen=True)
+class Import:
+    """A module or name outside the sources was imported."""
+
+    name: str
+    order: int
+    place: Place
+
+
+@dataclass(eq=False)
+class Trace:
+    """All that the walk saw; `complete` unless it gave up before the end."""
+
+    calls: list[Call] = field(default_factory=list)
+    leaves: list[Leave] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+    imports: list[Import] = field(default_factory=list)
+    reads: set[str] = field(default_factory=set)  # variables of the environment
+    complete: bool = True
+    without_ipython: bool = False  # it knows that there may be no get_ipython
+
+    def made(self, call: Call) -> Made:
+        """A value for what `call` returns."""
+        return Made(Mark.UNKNOWN, call=call)

@@ -1,0 +1,1 @@
+"""What a training script is and what it needs, found without executing it."""

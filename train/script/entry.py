@@ -1,0 +1,353 @@
+"""What a job starts: a script, a module, an R script, or any other program, found without executing anything."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from train.script.source import ScriptError, check_file, check_script, imports, parse
+
+_R = (".R", ".r")
+_PYTHONS = ("python", "python3")
+_HARMLESS = (
+    "-u",
+    "-B",
+    "-O",
+    "-OO",
+    "-b",
+    "-q",
+    "-v",
+    "-d",
+    "-s",
+)  # options that do not change where modules are found
+_MAIN = "__main__.py"
+_TEXT_MAX = 1 << 18  # bytes of a file in which names of others are looked for
+_SCRIPT_NAMES = re.compile(r"[\w./+-]+\.py\b")
+_MODULE_NAMES = re.compile(r"(?<![\w-])-m[ \t]+([A-Za-z_][\w.]*)")
+_RUN_BY = {".py": "python", ".R": "Rscript", ".r": "Rscript", ".sh": "bash", ".bash": "bash"}
+
+
+class Kind(Enum):
+    """How a job is started."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+    R = "R script"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """What a job starts.
+
+    Attributes:
+        kind: How.
+        name: As people call it: ``task.py``, ``-m package.task``, ``bash run.sh``.
+        workdir: Absolute; the folder that becomes the task's working folder.
+        file: Absolute; what runs first, where that lies in the folder, and goes along whatever is ignored.
+        words: The command, without the interpreter where there is one, and without arguments of the command line.
+    """
+
+    kind: Kind
+    name: str
+    workdir: Path
+    file: Path | None
+    words: tuple[str, ...]
+
+    @property
+    def program(self) -> str:
+        """The program that a host must have beside its interpreter; empty: none."""
+        if self.kind is Kind.R:
+            return "Rscript"
+        return "" if self._of_python else self.words[0]
+
+    @property
+    def _of_python(self) -> bool:
+        return self.kind in (Kind.SCRIPT, Kind.MODULE) or (self.kind is Kind.COMMAND and self.words[0] in _PYTHONS)
+
+    @property
+    def first(self) -> tuple[Path, bool] | None:
+        """The Python file of the folder that runs first, and whether as a module; None: another program does."""
+        if self.kind in (Kind.SCRIPT, Kind.MODULE):
+            return (self.file, self.kind is Kind.MODULE) if self.file is not None else None
+        return _first_of_python(self.words[1:], self.workdir) if self._of_python else None
+
+    def command(self, python: str, arguments: Sequence[str] = ()) -> list[str]:
+        """The command of a task.
+
+        Args:
+            python: The host's interpreter.
+            arguments: Of the script.
+        """
+        if self.kind is Kind.COMMAND and self._of_python:
+            return [python, *self.words[1:], *arguments]
+        first = [python] if self._of_python else ["Rscript"] if self.kind is Kind.R else []
+        return [*first, *self.words, *arguments]
+
+    def sources(self) -> list[Path]:
+        """Python files of the folder that the job runs, as far as they can be told: what runs first, and its modules.
+
+        Of any other program these are the files that its words name, or that a text file among its words names.
+        """
+        if self.file is not None and self.kind in (Kind.SCRIPT, Kind.MODULE):
+            return imports(self.file, self.workdir, module=self.kind is Kind.MODULE)
+        if self.kind is Kind.R:
+            return []
+        found: dict[Path, None] = {}
+        for file, module in _named(self.words, self.workdir):
+            found.update(dict.fromkeys(imports(file, self.workdir, module=module)))
+        return list(found)
+
+    def settings_of(self, variable: str) -> list[str]:
+        """Return to what a command sets an environment variable, in its words or in a shell script among them.
+
+        An empty text stands for a value that is not a constant.
+        """
+        if self.kind is not Kind.COMMAND:
+            return []
+        setting = re.compile(rf"(?<![\w$]){variable}=[\"']?([\w.-]*)")
+        return [value for text in _texts(self.words, self.workdir) for value in setting.findall(text)]
+
+
+def find_entry(script: str, module: str, command: Sequence[str], workdir: str) -> EntryPoint:
+    """What is to be started, of which one is given.
+
+    Args:
+        script: A Python or R script, or a folder with ``__main__.py``.
+        module: Dotted name of a module below the working folder.
+        command: A program with its arguments.
+        workdir: The folder to push; empty: that of the script, else the current one.
+
+    Raises:
+        ScriptError: it cannot be started, or is not there.
+    """
+    if module:
+        return _module(module, _folder(workdir))
+    if script:
+        return _script(Path(script).expanduser(), workdir)
+    if not command:
+        raise ScriptError(
+            "nothing to run: give SCRIPT, -m MODULE, or a command after --",
+            hint="such as: fleet train task.py",
+            next_step="fleet train --help",
+        )
+    return _command(tuple(command), _folder(workdir))
+
+
+def _folder(workdir: str) -> Path:
+    folder = Path(workdir).expanduser().resolve()
+    if not folder.is_dir():
+        raise ScriptError(f"--workdir {workdir} is not a directory", hint="name the directory to upload")
+    return folder
+
+
+# --- scripts --------------------------------------------------------------------------------------------------------
+
+
+def _script(script: Path, workdir: str) -> EntryPoint:
+    if script.is_dir():
+        script = _main_of(script)
+    if script.suffix in _R:
+        check_file(script)
+        kind = Kind.R
+    else:
+        check_script(script)
+        kind = Kind.SCRIPT
+    file = script.parent.resolve() / script.name
+    folder = _folder(workdir) if workdir else file.parent
+    if not file.is_relative_to(folder):
+        raise ScriptError(
+            f"{script} is outside the folder to push, {folder}",
+            hint="leave --workdir out, or name a directory that holds the script",
+            again={"--workdir": None},
+        )
+    if kind is Kind.SCRIPT:
+        _check_relative(script, file)
+    path = file.relative_to(folder).as_posix()
+    # Python and Rscript take a leading hyphen for an option.
+    word = f"./{path}" if path.startswith("-") else path
+    return EntryPoint(kind, path, folder, file, (word,))
+
+
+def _main_of(folder: Path) -> Path:
+    main = folder / _MAIN
+    if main.is_file():
+        return main
+    inside = sorted(path.name for path in folder.glob("*.py"))
+    raise ScriptError(
+        f"{folder} is a folder without {_MAIN}",
+        hint=f"name one of its scripts, such as {folder / inside[0]}" if inside else "name a Python script",
+    )
+
+
+def _check_relative(script: Path, file: Path) -> None:
+    """Refuse a script that imports relative to a package at its top level: as a script it is in none."""
+    tree = parse(file.read_bytes(), str(script))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    if "__package__" in names:
+        return
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            steps = [*reversed([folder.name for folder in file.parents[: node.level]]), file.stem]
+            again = {"SCRIPT": None, "--workdir": str(file.parents[node.level]), "-m": ".".join(steps)}
+            raise ScriptError(
+                f"{script}:{node.lineno} imports from its package, which a script does not have",
+                cause="it would end with: attempted relative import with no known parent package",
+                hint="start it as a module",
+                again=again,
+            )
+
+
+# --- modules --------------------------------------------------------------------------------------------------------
+
+
+def _module(name: str, folder: Path) -> EntryPoint:
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts):
+        again = {"-m": None, "SCRIPT": name} if name.endswith(".py") else None
+        sentence = f"-m takes the dotted name of a module, not {name}"
+        raise ScriptError(sentence, hint="such as: -m package.task", again=again)
+    file = _module_file(name, parts, folder)
+    parse(_read(file), file.relative_to(folder).as_posix())
+    return EntryPoint(Kind.MODULE, f"-m {name}", folder, file, ("-m", name))
+
+
+def _module_file(name: str, parts: Sequence[str], folder: Path) -> Path:
+    """Where Python would find the code of ``-m NAME`` from `folder`; a package goes before a module of its name."""
+    place = folder.joinpath(*parts)
+    module, main = place.with_name(place.name + ".py"), place / _MAIN
+    package = (place / "__init__.py").is_file()
+    if package and not main.is_file():
+        inside = sorted(path.stem for path in place.glob("*.py") if path.stem != "__init__")
+        raise ScriptError(
+            f"{name} is a package without {_MAIN}, which cannot be run",
+            hint="" if inside else f"write {main}",
+            again={"-m": f"{name}.{inside[0]}"} if inside else None,
+        )
+    found = next((path for path in ((main,) if package else (module, main)) if path.is_file()), None)
+    if found is None:
+        tried = " nor ".join(path.relative_to(folder).as_posix() for path in (module, main))
+        sentence = f"there is no module {name}: neither {tried} in {folder}"
+        again = _similar_module(name, parts, folder)
+        if again is not None:
+            option, value = next(iter(again.items()))
+            raise ScriptError(sentence, hint=f"did you mean {option} {value}?", again=again)
+        raise ScriptError(
+            sentence,
+            hint="name the directory above it with --workdir, or run a module that is installed on the hosts",
+            next_step=f"fleet train -- python -m {name}",
+        )
+    return found
+
+
+def _similar_module(name: str, parts: Sequence[str], folder: Path) -> dict[str, str] | None:
+    """Return the option that leads to a module that exists; None if none is likely."""
+    for below in sorted(path for path in folder.glob("*/") if not path.name.startswith(".")):
+        place = below.joinpath(*parts)
+        if place.with_name(place.name + ".py").is_file() or (place / _MAIN).is_file():
+            return {"--workdir": str(below)}
+    near = folder.joinpath(*parts[:-1])
+    names = [".".join([*parts[:-1], path.stem]) for path in near.glob("*.py") if path.stem.isidentifier()]
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return {"-m": close[0]}
+    return None
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ScriptError(f"{file} cannot be read", cause=(error.strerror or "").lower()) from error
+
+
+# --- any other program ----------------------------------------------------------------------------------------------
+
+
+def _command(words: tuple[str, ...], folder: Path) -> EntryPoint:
+    first = words[0]
+    if not first or any("\0" in word for word in words):
+        raise ScriptError("the command after -- is no command", hint="such as: fleet train -- bash run.sh")
+    path = folder / first
+    _check_is_program(words, path)
+    if "/" in first and not Path(first).is_absolute():
+        _check_executable(first, path)
+    inside = path.resolve().is_relative_to(folder) and path.is_file()
+    return EntryPoint(Kind.COMMAND, shlex.join(words), folder, path if inside and "/" in first else None, words)
+
+
+def _check_is_program(words: tuple[str, ...], path: Path) -> None:
+    """Refuse a script where a program is to stand, unless it is called as one: ``./run.sh``."""
+    first, suffix = words[0], path.suffix
+    there = path.is_file() or Path(first).is_file()
+    if suffix in (".py", *_R) and there and not (path.is_file() and os.access(path, os.X_OK)):
+        rest = f" -- {shlex.join(words[1:])}" if len(words) > 1 else ""
+        way = f"fleet train {shlex.quote(first)}{rest}"
+    elif suffix in _RUN_BY and "/" not in first and path.is_file():
+        way = f"fleet train -- {_RUN_BY[suffix]} {shlex.join(words)}"
+    else:
+        return
+    raise ScriptError(f"{first} is a script, not a program", next_step=way)
+
+
+def _check_executable(first: str, path: Path) -> None:
+    if not path.is_file():
+        raise ScriptError(f"there is no program {first} in the folder to push", hint="check the path")
+    if not os.access(path, os.X_OK):
+        runner = _RUN_BY.get(path.suffix, "bash")
+        raise ScriptError(
+            f"{first} may not be executed",
+            hint="make it executable, or name the program that runs it",
+            next_step=f"chmod +x {shlex.quote(str(path))}\nfleet train -- {runner} {shlex.quote(first)}",
+        )
+
+
+def _named(words: Sequence[str], folder: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield Python files of `folder` that a command or a text file among its words names; whether as a module."""
+    for text in _texts(words, folder):
+        for found in _SCRIPT_NAMES.findall(text):
+            path = folder / found
+            if path.is_file() and path.resolve().is_relative_to(folder):
+                yield path, False
+        for name in _MODULE_NAMES.findall(text):
+            for path in _module_places(name, folder):
+                if path.is_file():
+                    yield path, True
+                    break
+
+
+def _first_of_python(words: Sequence[str], folder: Path) -> tuple[Path, bool] | None:
+    """Return the file of `folder` that Python runs with these words, and whether as a module; None: unknown."""
+    waiting = iter(words)
+    for word in waiting:
+        if word == "-m":
+            return next(((path, True) for path in _module_places(next(waiting, ""), folder) if path.is_file()), None)
+        if word in ("-X", "-W"):
+            next(waiting, None)
+        elif word not in _HARMLESS:
+            path = folder / word
+            inside = path.is_file() and path.resolve().is_relative_to(folder)
+            return (path, False) if inside and not word.startswith("-") else None
+    return None
+
+
+def _module_places(name: str, folder: Path) -> tuple[Path, Path]:
+    """Return where the file of a module may be that is run: of a package, or of a plain module."""
+    place = folder.joinpath(*name.split("."))
+    return place / _MAIN, place.with_name(f"{place.name}.py")
+
+
+def _texts(words: Sequence[str], folder: Path) -> Iterator[str]:
+    """Yield a command, and the text files that it names."""
+    yield shlex.join(words)
+    for word in words:
+        path = folder / word
+        if path.suffix != ".py" and path.is_file() and path.stat().st_size <= _TEXT_MAX:
+            yield path.read_bytes().decode("utf-8", "replace")

@@ -1,0 +1,494 @@
+"""Which Keras a script needs, decided before the launch, from its source and the versions on the hosts.
+
+TensorFlow 2.16 and later bring Keras 3 as `tf.keras`, whose fit, evaluate and predict fail under a strategy of two
+or more workers (https://github.com/keras-team/keras/issues/20585), and which lacks names that older scripts use.
+Keras 2 lives on as the package tf-keras; TF_USE_LEGACY_KERAS=1 puts it behind `tf.keras`
+(https://keras.io/getting_started/#tensorflow--keras-2-backwards-compatibility). All tasks of a job must agree on it.
+TensorFlow 2.15 and earlier bring Keras 2, and break when the variable is set without tf-keras.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from train.agent.host import adaptations
+from train.agent.protocol.records import Prepared
+from train.script.dotted import Use, uses
+from train.script.source import ScriptError, parse
+
+VARIABLE = "TF_USE_LEGACY_KERAS"
+BACKEND = "KERAS_BACKEND"
+FIRST_WITH_KERAS_3 = (2, 16)  # of TensorFlow
+_TENSORFLOW = "tensorflow"
+_TRUE = ("true", "True", "1")  # as TensorFlow reads the variable
+
+_STRATEGIES = {
+    "MultiWorkerMirroredStrategy",
+    "CollectiveAllReduceStrategy",
+    "ParameterServerStrategy",
+    "ParameterServerStrategyV2",
+}
+_FIT = {"fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"}
+_OTHER_FITS = ("sklearn", "scipy", "statsmodels", "xgboost", "lightgbm", "catboost")
+
+# Parts of the package `keras` that work with models of tf-keras too.
+_NEUTRAL = ("keras.datasets", "keras.utils", "keras.__version__")
+
+# What tf-keras 2.21 has and Keras 3.15 has not, or has only to raise an error; after `tf.keras.`.
+OLD_NAMES = (
+    "applications.regnet", "applications.resnet_rs",
+    "backend.experimental", "backend.function", "backend.in_test_phase", "backend.in_train_phase",
+    "backend.learning_phase", "backend.learning_phase_scope", "backend.local_conv1d", "backend.local_conv2d",
+    "backend.manual_variable_initialization", "backend.normalize_batch_in_training", "backend.placeholder",
+    "backend.print_tensor", "backend.random_binomial", "backend.reset_uids", "backend.set_learning_phase",
+    "callbacks.BaseLogger", "callbacks.SidecarEvaluatorModelExport", "callbacks.experimental",
+    "constraints.RadialConstraint", "constraints.radial_constraint",
+    "dtensor", "estimator", "experimental",
+    "layers.AbstractRNNCell", "layers.DenseFeatures", "layers.LocallyConnected1D", "layers.LocallyConnected2D",
+    "layers.experimental",
+    "metrics.MeanRelativeError", "metrics.MeanTensor", "metrics.experimental",
+    "models.experimental", "models.model_from_config",
+    "optimizers.experimental", "optimizers.legacy",
+    "utils.GeneratorEnqueuer", "utils.OrderedEnqueuer", "utils.SequenceEnqueuer", "utils.SidecarEvaluator",
+    "utils.experimental", "utils.warmstart_embedding_matrix",
+)  # fmt: skip
+# What Keras 3.15 has and tf-keras 2.21 has not, of what scripts use; after `keras.`.
+NEW_NAMES = (
+    "DTypePolicy", "FloatDTypePolicy", "Function", "KerasTensor", "Operation", "Quantizer", "RematScope",
+    "StatelessScope", "SymbolicScope", "Variable", "config", "device", "distillation", "distribution",
+    "dtype_policies", "name_scope", "ops", "quantizers", "random", "remat", "tree", "version", "visualization",
+    "wrappers",
+    "callbacks.OrbaxCheckpoint", "callbacks.SwapEMAWeights", "datasets.california_housing",
+    "layers.FlaxLayer", "layers.GroupQueryAttention", "layers.JaxLayer", "layers.MelSpectrogram", "layers.Pipeline",
+    "layers.RMSNormalization", "layers.RandAugment", "layers.STFTSpectrogram", "layers.TFSMLayer",
+    "layers.TorchModuleWrapper", "losses.CTC", "losses.Circle", "losses.Dice", "losses.Tversky", "optimizers.Lamb",
+    "optimizers.LossScaleOptimizer", "optimizers.Muon", "saving.KerasFileEditor", "utils.Config", "utils.PyDataset",
+    "utils.bounding_boxes",
+)  # fmt: skip
+# Packages that are written for Keras 3.
+_NEW_PACKAGES = ("keras_hub", "keras_nlp", "keras_cv", "keras_rs", "jax", "torch")
+OLD_METHODS = ("fit_generator", "evaluate_generator", "predict_generator", "reset_states")
+# Arguments by the call that takes them: the beginning of a name after `tf.keras.`, or a method.
+OLD_ARGUMENTS = {
+    "optimizers": ("lr",),
+    "layers": ("batch_input_shape", "dynamic", "time_major", "weights"),
+    "callbacks.ModelCheckpoint": ("options", "period"),
+    ".fit": ("max_queue_size", "use_multiprocessing", "workers"),
+    ".evaluate": ("max_queue_size", "use_multiprocessing", "workers"),
+    ".predict": ("max_queue_size", "use_multiprocessing", "workers"),
+    ".compile": ("experimental_steps_per_execution", "sample_weight_mode"),
+}
+
+
+KERAS_3_HINT = (
+    "use Keras 2: import keras from tensorflow (`from tensorflow import keras`), install tf-keras on all hosts, "
+    "and do not set TF_USE_LEGACY_KERAS=0"
+)
+
+
+class Verdict(Enum):
+    """What a script asks of Keras."""
+
+    ANY = "any"  # nothing that depends on its version
+    OLD_NAMES = "old_names"  # Keras 2, for what only that has
+    FIT = "fit"  # Keras 2, where there are two workers or more
+    KERAS_3_FIT = "keras_3_fit"  # what Keras 3 cannot do with two workers or more
+    DECIDED = "decided"  # the script sets the variable itself
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a script asks of Keras, and where.
+
+    Attributes:
+        verdict: What it asks.
+        reason: What the script does at `file`, `line`: ``calls fit under MultiWorkerMirroredStrategy``.
+        file: Path as it was given.
+        line: From 1; 0 where no line stands for it.
+        tensorflow: Whether it imports TensorFlow or Keras at all.
+        value: Of the variable, where the script sets it to a constant.
+        only_new: What it uses that only Keras 3 has: ``keras.ops``; empty: nothing.
+        only_keras: Whether it imports Keras 3 and not TensorFlow, so that the backend of Keras decides.
+        backends: To which the script sets KERAS_BACKEND before it imports Keras; empty text: not a constant.
+        default_backend: To which it sets KERAS_BACKEND if nothing else does.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    file: str = ""
+    line: int = 0
+    tensorflow: bool = True
+    value: str = ""
+    only_new: str = ""
+    only_keras: bool = False
+    backends: tuple[str, ...] = ()
+    default_backend: str = ""
+
+    @property
+    def legacy(self) -> bool:
+        """Whether the script is to run on Keras 2."""
+        return self.verdict in (Verdict.OLD_NAMES, Verdict.FIT)
+
+    @property
+    def place(self) -> str:
+        """``train.py:12``."""
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the launch adds to the environment of all tasks, and what it says about it; both may be empty."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
+class KerasError(ValueError):
+    """The script cannot run on what the hosts have.
+
+    Args:
+        sentence: What stands in the way.
+        cause: Why, when that is not said in the sentence.
+        hint: What to change, one sentence.
+        next_step: Commands that can be pasted into a shell, one a line.
+    """
+
+    def __init__(self, sentence: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.cause = cause
+        self.hint = hint
+        self.next_step = next_step
+
+
+# --- the script ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A use, and the file that it stands in."""
+
+    file: str
+    use: Use
+
+    def need(self, verdict: Verdict, reason: str) -> Need:
+        return Need(verdict, reason, self.file, self.use.line)
+
+
+def needs_legacy(sources: Mapping[str, bytes]) -> Need:
+    """What a script asks of Keras.
+
+    Read from names alone: what a script does through `getattr`, or in a package that is installed on the hosts, is
+    not seen.
+
+    Args:
+        sources: The script and its own modules, by the name that messages give them; what does not compile is
+            passed over.
+    """
+    trees = dict(_parsed(sources))
+    decided = next(_settings(trees), None)
+    if decided:
+        return decided
+    found = [_Found(file, use) for file, tree in trees.items() for use in uses(tree)]
+    if not any(item.use.within(top) for item in found for top in ("tensorflow", "tf_keras")):
+        return _without_tensorflow(trees, found)
+    old_keras = any(item.use.within("tensorflow.keras") for item in found)
+    new_keras = any(item.use.within("keras") and not _neutral(item.use) for item in found)
+    strategy = next((item.use.last for item in found if item.use.last in _STRATEGIES), "")
+    fit = next((item for item in found if _is_fit(item.use)), None)
+    if strategy and fit and new_keras:
+        need = fit.need(Verdict.KERAS_3_FIT, f"calls {fit.use.last} on a model of Keras 3 under {strategy}")
+        return replace(need, only_new=next(filter(None, (_new(item.use) for item in found)), ""))
+    if old_keras:
+        for item in found:
+            old = _old(item.use)
+            if old:
+                return item.need(Verdict.OLD_NAMES, f"uses {old}, which Keras 3 does not have")
+        if strategy and fit:
+            reason = f"calls {fit.use.last} under {strategy}, which Keras 3 cannot do with several workers"
+            return fit.need(Verdict.FIT, reason)
+    return Need(Verdict.ANY)
+
+
+def _without_tensorflow(trees: Mapping[str, ast.Module], found: Sequence[_Found]) -> Need:
+    """Return what a script asks that does not import TensorFlow."""
+    if not any(item.use.within("keras") for item in found):
+        return Need(Verdict.ANY, tensorflow=False)
+    assigned, defaults = _backends(trees)
+    return Need(Verdict.ANY, only_keras=True, backends=tuple(assigned), default_backend="".join(defaults[:1]))
+
+
+def _parsed(sources: Mapping[str, bytes]) -> Iterator[tuple[str, ast.Module]]:
+    for file, content in sources.items():
+        with contextlib.suppress(ScriptError):
+            yield file, parse(content, file)
+
+
+def _neutral(use: Use) -> bool:
+    return use.name == "keras" or any(use.within(name) for name in _NEUTRAL)
+
+
+def _is_fit(use: Use) -> bool:
+    return use.call is not None and use.last in _FIT and not any(use.within(name) for name in _OTHER_FITS)
+
+
+def _new(use: Use) -> str:
+    """Return what of this use only Keras 3 has; empty: nothing."""
+    package = use.name.partition(".")[0]
+    if package in _NEW_PACKAGES:
+        return package
+    return next((f"keras.{name}" for name in NEW_NAMES if use.within(f"keras.{name}")), "")
+
+
+def _old(use: Use) -> str:
+    """What of this use only Keras 2 has; empty: nothing."""
+    for name in OLD_NAMES:
+        if use.within(f"tensorflow.keras.{name}"):
+            return f"tf.keras.{name}"
+    if use.call is None:
+        return ""
+    if use.last in OLD_METHODS and not use.within("tensorflow.keras.layers"):  # these still have reset_states
+        return f"{use.last}()"
+    keywords = [keyword.arg for keyword in use.call.keywords]
+    for callee, arguments in OLD_ARGUMENTS.items():
+        if f".{use.last}" == callee or (use.last[:1].isupper() and use.within(f"tensorflow.keras.{callee}")):
+            for argument in arguments:
+                if argument in keywords:
+                    return f"{use.last}({argument}=…)"
+    return ""
+
+
+def _settings(trees: Mapping[str, ast.Module]) -> Iterator[Need]:
+    """Where the sources set the variable: by assignment, setdefault, update or putenv."""
+    for file, tree in trees.items():
+        for node in ast.walk(tree):
+            value = _set_value(node, VARIABLE)
+            if value is not None:
+                yield Need(Verdict.DECIDED, f"sets {VARIABLE} itself", file, getattr(node, "lineno", 0), value=value)
+
+
+def _backends(trees: Mapping[str, ast.Module]) -> tuple[list[str], list[str]]:
+    """Return to what the sources set KERAS_BACKEND before they import Keras, and to what by setdefault."""
+    assigned: list[str] = []
+    defaults: list[str] = []
+    for tree in trees.values():
+        imported = min((use.line for use in uses(tree) if use.within("keras")), default=sys.maxsize)
+        for node in ast.walk(tree):
+            value = _set_value(node, BACKEND)
+            if value is None or getattr(node, "lineno", 0) > imported:
+                continue
+            is_default = (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setdefault"
+            )
+            (defaults if is_default else assigned).append(value)
+    return assigned, defaults
+
+
+def _set_value(node: ast.AST, variable: str) -> str | None:
+    """Return what a node sets an environment variable to; empty: not a constant; None: it does not set it."""
+    if isinstance(node, ast.Assign):
+        hit = any(isinstance(target, ast.Subscript) and _is(target.slice, variable) for target in node.targets)
+        return _text(node.value) if hit else None
+    if isinstance(node, ast.AugAssign):  # os.environ |= {…}
+        return _in_dict(node.value, variable)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in ("setdefault", "putenv") and len(node.args) == 2 and _is(node.args[0], variable):
+            return _text(node.args[1])
+        if node.func.attr == "update":
+            given = [_text(keyword.value) for keyword in node.keywords if keyword.arg == variable]
+            found = (_in_dict(argument, variable) for argument in node.args)
+            return next(iter(given), None) if given else next(filter(None, found), None)
+    return None
+
+
+def _in_dict(node: ast.expr, variable: str) -> str | None:
+    if isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is not None and _is(key, variable):
+                return _text(value)
+    return None
+
+
+def _is(node: ast.expr, variable: str) -> bool:
+    return isinstance(node, ast.Constant) and node.value == variable
+
+
+def _text(node: ast.expr) -> str:
+    return str(node.value) if isinstance(node, ast.Constant) else ""
+
+
+# --- the hosts ----------------------------------------------------------------------------------------------------
+
+Versions = Mapping[str, Mapping[str, str]]
+"""By task: what is installed, ``{"tensorflow": "2.21.0", "tf_keras": "2.21.0"}``, and KERAS_BACKEND of the host."""
+
+
+def versions_of(prepared: Prepared) -> dict[str, str]:
+    """Return what `choose` must know of a host."""
+    return {**prepared.versions, BACKEND: prepared.keras_backend}
+
+
+def choose(need: Need, versions_by_task: Versions, user_env: Mapping[str, str], *, adapt: bool = True) -> Choice:
+    """Return the Keras of a job: the same for all its tasks.
+
+    Args:
+        need: What the script asks.
+        versions_by_task: What each task's interpreter has installed.
+        user_env: What the user gives the tasks; who sets TF_USE_LEGACY_KERAS there decides.
+        adapt: `import keras` may be made to import tf-keras.
+
+    Raises:
+        KerasError: TensorFlow is missing or differs between hosts, tf-keras is missing where it is needed, or
+            the script asks for what no Keras can do.
+    """
+    if not versions_by_task or not _needs_tensorflow(need, versions_by_task, user_env):
+        return Choice()
+    tensorflow = _tensorflow(versions_by_task)
+    modern = _minor(tensorflow) >= FIRST_WITH_KERAS_3
+    decided = _decision(need, user_env, modern)
+    if decided is not None:
+        if decided:
+            _want_tf_keras(versions_by_task, tensorflow, decided)
+        return Choice()
+    if need.verdict is Verdict.KERAS_3_FIT:
+        return _keras_3_fit(need, versions_by_task, tensorflow, adapt)
+    if not need.legacy or not modern:
+        return Choice()
+    if need.verdict is Verdict.FIT and len(versions_by_task) == 1 and _without(versions_by_task, "tf_keras"):
+        return Choice(note=f"with one worker Keras 3 will do; for more: {_pip_tf_keras(tensorflow)}")
+    _want_tf_keras(versions_by_task, tensorflow, f"{need.place} {need.reason}")
+    where = "on all workers" if len(versions_by_task) > 1 else "on the worker"
+    return Choice({VARIABLE: "1"}, f"legacy Keras {where} ({VARIABLE}=1): {need.place} {need.reason}")
+
+
+def _needs_tensorflow(need: Need, versions_by_task: Versions, user_env: Mapping[str, str]) -> bool:
+    """Return whether a script fails without TensorFlow: it imports it, or Keras with this backend.
+
+    The script's own setting goes before the job's environment, and that before the hosts'.
+    """
+    if not need.only_keras:
+        return need.tensorflow
+    if need.backends:
+        return all(backend == _TENSORFLOW for backend in need.backends)
+    given = user_env.get(BACKEND) or need.default_backend
+    if given:
+        return given == _TENSORFLOW
+    return any((versions.get(BACKEND) or _TENSORFLOW) == _TENSORFLOW for versions in versions_by_task.values())
+
+
+def _decision(need: Need, user_env: Mapping[str, str], modern: bool) -> str | None:
+    """Who chose legacy Keras already, in words; empty: somebody chose otherwise; None: nobody chose."""
+    if need.verdict is Verdict.DECIDED:
+        # With an older TensorFlow the script may well not come to that line.
+        return f"{need.place} {need.reason}" if need.value in _TRUE and modern else ""
+    if VARIABLE in user_env:
+        value = user_env[VARIABLE]
+        return f"the job's environment has {VARIABLE}={value}" if value in _TRUE else ""
+    return None
+
+
+def _tensorflow(versions_by_task: Versions) -> str:
+    """Version of TensorFlow on the hosts, the newest patch of it."""
+    missing = _without(versions_by_task, "tensorflow")
+    present = {task: v["tensorflow"] for task, v in versions_by_task.items() if task not in missing}
+    if missing:
+        pins = {_pip_tensorflow(version) for version in present.values()}
+        raise KerasError(
+            f"TensorFlow is not installed on {_listed(missing)}",
+            cause="the script imports it",
+            hint=f"install it there: {pins.pop() if len(pins) == 1 else 'pip install tensorflow tf-keras'}",
+        )
+    by_minor: dict[tuple[int, ...], list[str]] = {}
+    for task, version in present.items():
+        by_minor.setdefault(_minor(version), []).append(task)
+    newest = max(present.values(), key=_minor)
+    if len(by_minor) > 1:
+        groups = (f"{'.'.join(map(str, minor))} on {_listed(tasks)}" for minor, tasks in sorted(by_minor.items()))
+        raise KerasError(
+            f"the hosts have different versions of TensorFlow: {'; '.join(groups)}",
+            cause="workers of different versions fail together, or disagree in silence",
+            hint=f"make them equal: {_pip_tensorflow(newest)}",
+        )
+    return newest
+
+
+def _want_tf_keras(versions_by_task: Versions, tensorflow: str, cause: str) -> None:
+    missing = _without(versions_by_task, "tf_keras")
+    if missing:
+        raise KerasError(
+            f"the script needs legacy Keras, and tf-keras is not installed on {_listed(missing)}",
+            cause=cause,
+            hint=f"install it there: {_pip_tf_keras(tensorflow)}",
+        )
+
+
+def _keras_3_fit(need: Need, versions_by_task: Versions, tensorflow: str, adapt: bool) -> Choice:
+    """Return the choice for a script whose models come from `import keras`, and which calls their fit.
+
+    Raises:
+        KerasError: That brings Keras 3 to several workers, and tf-keras cannot take its place.
+    """
+    installed = [versions.get("keras", "") for versions in versions_by_task.values()]
+    modern = _minor(tensorflow) >= FIRST_WITH_KERAS_3 or any(_minor(version) >= (3,) for version in installed)
+    if not modern or len(versions_by_task) < 2:
+        return Choice()
+    if not adapt or need.only_new:
+        only = f"the script uses {need.only_new}, which only Keras 3 has" if need.only_new else ""
+        raise KerasError(
+            f"{need.place} {need.reason}, which works with one worker only",
+            cause=only or "`import keras` brings Keras 3; its fit, evaluate and predict fail across workers",
+            hint=KERAS_3_HINT,
+        )
+    _want_tf_keras(versions_by_task, tensorflow, f"{need.place} {need.reason}, which works with one worker only")
+    note = (
+        f"`import keras` imports tf-keras on all workers (--no-adapt turns this off): {need.place} {need.reason}, "
+        "which works with one worker only"
+    )
+    return Choice({VARIABLE: "1", adaptations.VARIABLE: adaptations.KERAS}, note)
+
+
+def with_adaptations(choice: Choice, need: Need, tasks: int, *, adapt: bool) -> Choice:
+    """Return a choice of Keras with all other adaptations of a job's interpreters.
+
+    Args:
+        choice: The Keras.
+        need: What the script asks of it.
+        tasks: Number of tasks.
+        adapt: Adaptations are wanted.
+    """
+    if not adapt or not need.tensorflow or tasks < 2:
+        return choice
+    names = filter(None, [choice.env.get(adaptations.VARIABLE), adaptations.SHARD])
+    return replace(choice, env={**choice.env, adaptations.VARIABLE: ",".join(names)})
+
+
+def _without(versions_by_task: Versions, package: str) -> list[str]:
+    return [task for task, versions in versions_by_task.items() if not versions.get(package)]
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    """``(2, 21)`` of ``2.21.0rc1``; empty where there is none."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def _release(version: str) -> str:
+    return ".".join(map(str, _minor(version))) + ".0"
+
+
+def _pip_tensorflow(version: str) -> str:
+    tf_keras = f" tf-keras~={_release(version)}" if _minor(version) >= FIRST_WITH_KERAS_3 else ""
+    return f"pip install tensorflow~={_release(version)}{tf_keras}"
+
+
+def _pip_tf_keras(tensorflow: str) -> str:
+    return f"pip install tf-keras~={_release(tensorflow)}"
+
+
+def _listed(tasks: Sequence[str]) -> str:
+    return tasks[0] if len(tasks) == 1 else f"{', '.join(tasks[:-1])} and {tasks[-1]}"

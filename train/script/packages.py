@@ -1,0 +1,227 @@
+"""Which packages a job imports for sure, and where, by its syntax trees alone."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shlex
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from train.script.dotted import uses
+from train.script.entry import EntryPoint
+from train.script.requirements import distribution_of
+from train.script.source import ScriptError, imported_files, parse
+
+TENSORBOARD = "tensorboard"
+# What fails without the package tensorboard, on TensorFlow 2.21; of its API of version 1 nothing does.
+_SUMMARIES = tuple(f"tensorflow.summary.{name}" for name in ("audio", "histogram", "image", "scalar", "text"))
+_CALLBACKS = tuple(f"{keras}.callbacks.TensorBoard" for keras in ("tensorflow.keras", "keras", "tf_keras"))
+_VERSION_1 = ("compat.v1", "tensorflow.v1")
+_HOOKS = ("meta_path", "path_hooks")  # of sys; after a change of these any import may succeed
+_PARENTS = 3  # folders above the working folder in which a missing module is looked for
+
+
+@dataclass(frozen=True)
+class Imports:
+    """The top-level modules that a job imports as soon as it runs.
+
+    Attributes:
+        places: Where each module that the interpreter must find is imported, ``task.py:3``; of tensorboard, where it
+            is called.
+        unchecked: Where each module is imported that may come from elsewhere, because of `reason`.
+        reason: What changes where Python looks for modules, ``task.py:2 changes sys.path``; empty: nothing.
+        folders: Absolute folders in which Python looks for modules, too.
+    """
+
+    places: dict[str, str] = field(default_factory=dict)
+    unchecked: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+    folders: tuple[str, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """What was not checked, and why; empty: everything was checked."""
+        names = [f"{name} ({place})" for name, place in self.unchecked.items() if name not in sys.stdlib_module_names]
+        return f"not checked whether these can be imported: {', '.join(names)}; {self.reason}" if names else ""
+
+
+def needed(entry: EntryPoint, pushed: Collection[str] = (), python_path: str = "") -> Imports:
+    """Return the top-level modules that a script imports as soon as it runs, each with its first place.
+
+    Modules of its own folder are left out; what they import at once is added. An import under a condition, in `try`,
+    `with`, or a function does not count. If something changes where Python looks for modules, those that may be in
+    the pushed files are not checked; after a change of Python's import hooks, none are.
+
+    Args:
+        entry: What the job starts; only Python scripts and modules are read.
+        pushed: Paths of the files that are pushed.
+        python_path: PYTHONPATH of the job.
+    """
+    if entry.first is None:
+        return Imports()
+    reading = _Reading(entry)
+    reading.read()
+    changes = list(reading.changes)
+    if python_path:
+        changes.insert(0, _Change("PYTHONPATH is set", folders=tuple(python_path.split(os.pathsep))))
+    if not changes:
+        return Imports(reading.found)
+    near = {part.partition(".")[0] for path in pushed for part in path.split("/")}
+    opaque = next((change for change in changes if change.opaque), None)
+    loose = {name: place for name, place in reading.found.items() if opaque or name in near}
+    return Imports(
+        places={name: place for name, place in reading.found.items() if name not in loose},
+        unchecked=loose,
+        reason=(opaque or changes[0]).text,
+        folders=tuple(folder for change in changes for folder in change.folders if folder.startswith("/")),
+    )
+
+
+def advice(module: str, workdir: Path | None = None) -> str:
+    """Return what to do if hosts do not find a module.
+
+    Args:
+        module: Its top-level name.
+        workdir: The folder that is pushed; None: unknown.
+    """
+    package = distribution_of(module)
+    if package:
+        return f"add {package} to requirements.txt beside the script"
+    for above in list(workdir.parents)[:_PARENTS] if workdir is not None else ():
+        if (above / f"{module}.py").is_file() or (above / module / "__init__.py").is_file():
+            return f"it is in {above}: push that with the script, --workdir {shlex.quote(str(above))}"
+    return "push it with the script if it is yours (--workdir), or add its package to requirements.txt"
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A statement that changes where Python looks for modules."""
+
+    text: str
+    opaque: bool = False  # any module may be found afterwards
+    folders: tuple[str, ...] = ()
+
+
+class _Reading:
+    """The imports of a script and of its own modules."""
+
+    def __init__(self, entry: EntryPoint) -> None:
+        self._entry = entry
+        self.found: dict[str, str] = {}
+        self.changes: list[_Change] = []
+        self._provided: set[str] = set()  # modules that the script makes itself
+
+    def read(self) -> None:
+        """Read all that runs at once."""
+        entry = self._entry
+        assert entry.first is not None  # noqa: S101 - checked by the caller
+        file, module = entry.first
+        roots = [entry.workdir] if module else [file.parent, entry.workdir]
+        first = entry.sources() if module else []
+        packages = [path for path in first if path.name == "__init__.py" and path.parent in file.parents]
+        waiting = [file, *packages]
+        known = {os.path.realpath(path) for path in waiting}
+        while waiting:
+            for other in self._of_file(waiting.pop(0), roots):
+                key = os.path.realpath(other)
+                if key not in known and other.is_relative_to(entry.workdir):
+                    known.add(key)
+                    waiting.append(other)
+        for name in self._provided:
+            self.found.pop(name, None)
+
+    def _of_file(self, path: Path, roots: list[Path]) -> Iterator[Path]:
+        """Take the imports of one file; returns those of the job's own files that it imports."""
+        try:
+            tree = parse(path.read_bytes(), str(path))
+        except (ScriptError, OSError):
+            return
+        name = path.relative_to(self._entry.workdir).as_posix()
+        self.changes += _changes(tree, name)
+        self._provided.update(_provided(tree))
+        line = _tensorboard(tree)
+        if line:
+            self.found.setdefault(TENSORBOARD, f"{name}:{line}")
+        for parts, level, line in _at_once(tree.body):
+            own = list(imported_files(_roots(path, level) or roots, parts))
+            if not own and not level and not _is_folder(roots, parts[0]):
+                self.found.setdefault(parts[0], f"{name}:{line}")
+            yield from own
+
+
+def _roots(module: Path, level: int) -> list[Path]:
+    """Return where a relative import looks; nothing for an absolute one."""
+    return [module.parents[min(level, len(module.parents)) - 1]] if level else []
+
+
+def _at_once(body: Sequence[ast.stmt]) -> Iterator[tuple[list[str], int, int]]:
+    """Yield dotted name, level and line of the imports that a module executes in any case."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.split("."), 0, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module.split(".") if node.module else []
+            for alias in node.names:
+                yield [*base, alias.name], node.level, node.lineno
+
+
+def _tensorboard(tree: ast.Module) -> int:
+    """Return the line of the first call that requires tensorboard; 0 if there is none."""
+    version_1 = any(name in ast.unparse(tree) for name in _VERSION_1)
+    names = _CALLBACKS if version_1 else _CALLBACKS + _SUMMARIES
+    return next((use.line for use in uses(tree) if use.call is not None and use.name in names), 0)
+
+
+def _changes(tree: ast.Module, file: str) -> Iterator[_Change]:
+    """Yield the uses of ``sys.path`` and of Python's import hooks; each may change it."""
+    absolute = tuple(
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("/")
+    )
+    for node in ast.walk(tree):
+        if _of_sys(node, ("path",)) or _imports_path(node):
+            yield _Change(f"{file}:{getattr(node, 'lineno', 1)} changes sys.path", folders=absolute)
+        elif isinstance(node, ast.Attribute) and node.attr == "addsitedir":
+            yield _Change(f"{file}:{node.lineno} changes sys.path", folders=absolute)
+        elif isinstance(node, ast.Attribute) and _of_sys(node, _HOOKS):
+            yield _Change(f"{file}:{node.lineno} changes sys.{node.attr}", opaque=True)
+        elif isinstance(node, ast.Subscript) and _of_sys(node.value, ("modules",)) and _is_other_module(node):
+            yield _Change(f"{file}:{node.lineno} changes sys.modules", opaque=True)
+
+
+def _imports_path(node: ast.AST) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "sys" and any(one.name == "path" for one in node.names)
+
+
+def _is_other_module(node: ast.Subscript) -> bool:
+    """Whether a module is put into ``sys.modules`` whose name is not written there."""
+    own = isinstance(node.slice, ast.Name) and node.slice.id == "__name__"
+    return isinstance(node.ctx, ast.Store) and not own and not isinstance(node.slice, ast.Constant)
+
+
+def _provided(tree: ast.Module) -> Iterator[str]:
+    """Yield the modules that a script puts into ``sys.modules`` by name."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
+            continue
+        if isinstance(node.ctx, ast.Store) and _of_sys(node.value, ("modules",)):
+            yield str(node.slice.value).partition(".")[0]
+
+
+def _of_sys(node: ast.AST, names: Sequence[str]) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr in names
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "sys"
+    )
+
+
+def _is_folder(roots: Sequence[Path], name: str) -> bool:
+    """Return whether a name may be that of a package without ``__init__.py``."""
+    return any((root / name).is_dir() for root in roots)

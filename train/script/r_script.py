@@ -1,0 +1,37 @@
+"""What an R script asks of Keras, read from its text: R's packages keras and reticulate lead to the same library."""
+
+from __future__ import annotations
+
+import re
+
+from train.script.keras import Need, Verdict
+
+_COMMENT = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|#[^\n]*""")
+_STRATEGY = re.compile(r"MultiWorkerMirroredStrategy|multi_worker_mirrored_strategy|ParameterServerStrategy")
+_FIT = re.compile(r"(?:\bfit|\bfit_generator|\$fit|\bevaluate|\$evaluate)\s*\(")
+_KERAS_3 = re.compile(r"\b(?:library|require|requireNamespace)\s*\(\s*[\"']?keras3\b|\bkeras3::")
+_ITSELF = re.compile(r"\b(?:library|require|requireNamespace)\s*\(\s*[\"']?tensorflow\b|\btensorflow::|\btf\$")
+_BACKEND = re.compile(
+    r"""\b(?:use_backend\s*\(\s*(?:backend\s*=\s*)?|KERAS_BACKEND\s*=\s*)(?:["'](\w*)["']|[^)\s])"""
+)
+"""The choice of a backend of Keras 3 in R: https://keras3.posit.co/reference/use_backend.html."""
+_TENSORFLOW = re.compile(r"\btensorflow\b|\bkeras3?\b|\btf\$")
+
+
+def needs_of_r(text: str, name: str) -> Need:
+    """Return what the R script `name` asks of Keras, and which backends it chooses."""
+    code = _COMMENT.sub(lambda found: found[1] or "", text)
+    if not _TENSORFLOW.search(code):
+        return Need(Verdict.ANY, tensorflow=False)
+    backends = tuple(found[1] or "" for found in _BACKEND.finditer(code))
+    strategy, fit = _STRATEGY.search(code), _FIT.search(code)
+    if _KERAS_3.search(code) and strategy is None and not _ITSELF.search(code):
+        return Need(Verdict.ANY, only_keras=True, backends=backends)
+    if strategy is None or fit is None:
+        return Need(Verdict.ANY)
+    line = code.count("\n", 0, fit.start()) + 1
+    if _KERAS_3.search(code):
+        reason = f"calls fit on a model of Keras 3 under {strategy[0]}"
+        return Need(Verdict.KERAS_3_FIT, reason, name, line, only_new="the package keras3")
+    reason = f"calls fit under {strategy[0]}, which Keras 3 cannot do with several workers"
+    return Need(Verdict.FIT, reason, name, line)

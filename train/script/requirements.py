@@ -1,0 +1,233 @@
+"""A requirements file of pip's, with the files that it includes, as texts that mean the same on any host.
+
+Format: https://pip.pypa.io/en/stable/reference/requirements-file-format/
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from train.script.source import ScriptError
+
+_DEEPEST = 20  # files that include each other
+_LINES = re.compile(r"\r\n|\r|\n")
+_COMMENT = re.compile(r"(^|\s)#.*")
+_OPTION = re.compile(r"(-[a-zA-Z]|--[a-z][a-z-]*)(?:\s*=\s*|\s+|(?<=^-[a-zA-Z])(?=\S)|$)(.*)")
+_NAME = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(?:[<>=!~;@(]|$)")
+_ARCHIVE = re.compile(r"\.(?:whl|zip|tar\.gz|tgz|tar\.bz2|tar\.xz)(?:\[[^\]]*\])?$", re.IGNORECASE)
+_INCLUDES = ("-r", "--requirement")
+_CONSTRAINS = ("-c", "--constraint")
+_EDITABLE = ("-e", "--editable")
+_PLACES = ("-f", "--find-links", "-i", "--index-url", "--extra-index-url")
+# Names by which a package is imported, where that is not the one by which it is installed.
+_IMPORTED_AS = {
+    "attrs": ("attr", "attrs"),
+    "beautifulsoup4": ("bs4",),
+    "faiss-cpu": ("faiss",),
+    "faiss-gpu": ("faiss",),
+    "google-cloud-storage": ("google",),
+    "ipython": ("IPython",),
+    "msgpack-python": ("msgpack",),
+    "nvidia-ml-py": ("pynvml",),
+    "opencv-contrib-python": ("cv2",),
+    "opencv-python": ("cv2",),
+    "opencv-python-headless": ("cv2",),
+    "pillow": ("PIL",),
+    "protobuf": ("google",),
+    "py-cpuinfo": ("cpuinfo",),
+    "pycocotools": ("pycocotools",),
+    "pymysql": ("pymysql",),
+    "python-dateutil": ("dateutil",),
+    "python-dotenv": ("dotenv",),
+    "pyyaml": ("yaml",),
+    "scikit-image": ("skimage",),
+    "scikit-learn": ("sklearn",),
+    "setuptools": ("setuptools", "pkg_resources"),
+    "tensorflow": ("tensorflow", "tensorboard"),  # up to 2.20
+    "tensorboard-plugin-profile": ("tensorboard_plugin_profile",),
+    "tensorflow-cpu": ("tensorflow", "tensorboard"),
+    "tensorflow-gpu": ("tensorflow",),
+    "tf-models-official": ("official",),
+    "tf-nightly": ("tensorflow",),
+    "tf-nightly-cpu": ("tensorflow",),
+}
+# Packages of research code whose name on PyPI is that of their module; any other module may be the author's own.
+_SAME_NAME = frozenset(
+    """
+    absl accelerate aiohttp albumentations boto3 catboost click cloudpickle dask datasets diffusers einops etils
+    fastai flask fsspec gcsfs gensim gin gpustat gym gymnasium h5py horovod hydra imageio imgaug jax jaxlib joblib
+    keras keras_cv keras_hub keras_nlp keras_tuner librosa lightgbm lmdb loguru lxml matplotlib medpy mlflow
+    mpi4py natsort neptune netCDF4 nibabel nltk numba numpy omegaconf onnx openpyxl optax optuna pandas plotly polars
+    portalocker psutil pyarrow pydantic pydicom pydot pytest rasterio ray regex requests rich s3fs sacrebleu scipy
+    seaborn sentencepiece shapely simplejson six soundfile spacy statsmodels sympy tabulate tensorboard tensorboardX
+    tensorflow tensorflow_addons tensorflow_datasets tensorflow_hub tensorflow_io tensorflow_model_optimization
+    tensorflow_probability tensorflow_text termcolor tf_keras tf_slim tfds tifffile tiktoken timm tokenizers toml
+    torch torchvision tqdm transformers typer ujson umap wandb wget xarray xgboost zarr
+    """.split()  # noqa: SIM905 - as a list of strings it would fill two screens
+)
+_OTHER_NAME = {
+    "absl": "absl-py",
+    "gin": "gin-config",
+    "hydra": "hydra-core",
+    "tfds": "tfds-nightly",
+    "umap": "umap-learn",
+}
+
+
+def distribution_of(module: str) -> str:
+    """Return the package on PyPI that a module is known to come from; empty: maybe the author's own module."""
+    if module in _SAME_NAME:
+        return _OTHER_NAME.get(module, module.replace("_", "-"))
+    return next((name for name, modules in _IMPORTED_AS.items() if module in modules), "")
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What pip is to install.
+
+    Attributes:
+        text: Lines of a requirements file that needs no other.
+        constraints: Lines of a constraints file; empty: there are none.
+        names: Of the packages that are asked for, as PyPI normalises them.
+    """
+
+    text: str
+    constraints: str = ""
+    names: frozenset[str] = field(default_factory=frozenset)
+
+    def brings(self, module: str) -> bool:
+        """Whether one of the packages is most likely imported as `module`."""
+        plain = module.lower().replace("_", "-")
+        if self.names & {plain, f"python-{plain}", f"{plain}-python", f"py{plain}", f"py-{plain}"}:
+            return True
+        return any(module in _IMPORTED_AS.get(name, ()) for name in self.names)
+
+
+def normalised(name: str) -> str:
+    """A package's name as PyPI compares it: ``tf_keras`` is ``tf-keras``."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_requirements(file: Path) -> Requirements:
+    """What a requirements file asks for, and all files that it includes.
+
+    Raises:
+        ScriptError: a file cannot be read, or a line means something on this computer alone.
+    """
+    reading = _Reading()
+    reading.read(file, reading.lines, ())
+    names = {found[1] for line in reading.lines if (found := _NAME.match(line))}
+    return Requirements(
+        "".join(line + "\n" for line in reading.lines),
+        "".join(line + "\n" for line in reading.constraints),
+        frozenset(map(normalised, names)),
+    )
+
+
+class _Reading:
+    """Lines of requirements and of constraints, collected."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.constraints: list[str] = []
+
+    def read(self, file: Path, into: list[str], above: tuple[Path, ...]) -> None:
+        if file.resolve() in above or len(above) > _DEEPEST:
+            raise ScriptError(f"{file} includes itself", hint="remove one of the lines that begin with -r or -c")
+        for number, line in _joined(_text(file)):
+            place = f"{file}:{number}"
+            option = _OPTION.match(line)
+            name, value = (option[1], _unquoted(option[2])) if option else ("", line)
+            if name in _INCLUDES + _CONSTRAINS and "://" not in value:
+                self.read(
+                    _included(file, value, place),
+                    self.constraints if name in _CONSTRAINS else into,
+                    (*above, file.resolve()),
+                )
+                continue
+            _check(place, name, value, file.parent)
+            into.append(line)
+
+
+def _joined(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments, with their numbers; those that a backslash joins are one."""
+    begun, number = "", 0
+    for count, line in enumerate(_LINES.split(text), 1):
+        number = number if begun else count
+        if line.endswith("\\") and not line.lstrip().startswith("#"):
+            begun += line[:-1]
+            continue
+        whole = _COMMENT.sub("", begun + line).strip()
+        begun = ""
+        if whole:
+            yield number, whole
+    if begun.strip():
+        yield number, begun.strip()
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ScriptError(f"there is no requirements file {file}", hint="check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        cause = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ScriptError(f"{file} cannot be read", cause=(cause or "").lower()) from error
+
+
+def _unquoted(text: str) -> str:
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return text
+    return words[0] if len(words) == 1 else text
+
+
+def _included(file: Path, value: str, place: str) -> Path:
+    path = file.parent / value
+    if not value or not path.is_file():
+        raise ScriptError(f"{place}: there is no file {value or 'named behind it'}", hint="correct the line")
+    return path
+
+
+def _check(place: str, option: str, value: str, folder: Path) -> None:
+    """Refuse what lies on this computer: hosts do not have it."""
+    if option in _EDITABLE:
+        if "+" not in value.partition("://")[0]:
+            raise _local(place, f"-e {value}")
+    elif option in _PLACES:
+        if "://" not in value or value.startswith("file:"):
+            raise ScriptError(
+                f"{place}: {value} is a place on this computer, which the hosts do not have",
+                hint="name a URL that the hosts reach",
+            )
+    elif not option and _is_local(value, folder):
+        raise _local(place, value)
+
+
+def _is_local(requirement: str, folder: Path) -> bool:
+    words = requirement.split(";", maxsplit=1)[0].split(" --", maxsplit=1)[0].strip()
+    _, at, url = words.partition("@")
+    if "://" in words:
+        return (url.strip() if at and not words.startswith("file:") else words).startswith("file:")
+    plain = re.sub(r"\[[^\]]*\]$", "", words)
+    if at and url.strip().startswith(("/", ".", "file:")):
+        return True
+    return (
+        plain.startswith((".", "/", "~"))
+        or "\\" in plain
+        or _ARCHIVE.search(words) is not None
+        or ("/" in plain and (folder / plain).exists())
+    )
+
+
+def _local(place: str, what: str) -> ScriptError:
+    return ScriptError(
+        f"{place}: {what} is on this computer, and the hosts do not have it",
+        hint="put the package's folder beside the script, which is uploaded with it, and remove the line; "
+        "or name it by a URL",
+    )
