@@ -1,7 +1,8 @@
 """A meeting at the address of rank 0, for nodes without a folder in common.
 
 Each process connects to rank 0, and both prove to know a secret as in train.agent.protocol.session; what they tell
-is sealed, not hidden, and holds no secrets. The secret of the job is made from theirs and a number that rank 0 has drawn.
+is sealed, not hidden, and holds no secrets. The secret of the job is made from theirs and a number that rank 0 has
+drawn.
 """
 
 from __future__ import annotations
