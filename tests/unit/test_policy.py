@@ -195,4 +195,4 @@ def test_the_help_is_grouped_and_fits_80_columns(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert titles == ["Arguments:", "Options:", "Roles:", "When the job fails:", "Watches:", "Checkpoints:"]
+    assert titles == ["Arguments:", "Options:", "Tasks:", "Failures:", "Timeouts:", "Checkpoints:"]
