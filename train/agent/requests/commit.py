@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import time
 import traceback
 from typing import Callable, NoReturn, Optional, Set
@@ -159,12 +160,27 @@ def _close_others(keep: Set[int], log: str) -> None:
 def _await_start(reservation: Reservation, request: Commit, pid: int, reads: int) -> None:
     poll = select.poll()
     poll.register(reads, select.POLLIN)
-    came = poll.poll(_START_DEADLINE_S * 1000)
+    came = bool(poll.poll(_START_DEADLINE_S * 1000))
     if came and os.read(reads, 1) == _STARTED:
         return
     if not came:
-        os.kill(pid, 9)
-    os.waitpid(pid, 0)
-    words = read_text(reservation.paths.agent_log).strip().splitlines()
-    why = words[-1] if words else f"nothing was heard of it for {_START_DEADLINE_S:.0f} s"
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    why = start_failure(status, read_text(reservation.paths.agent_log), in_time=came)
     raise RefusedError(Refusal.FAULT, f"the supervisor of {request.task} did not start: {why}")
+
+
+def start_failure(status: int, log: str, *, in_time: bool) -> str:
+    """Return why a supervisor did not start.
+
+    Args:
+        status: How its watchdog ended, as waitpid(2) returns it.
+        log: What both wrote. If the watchdog was killed, that explains nothing: the supervisor fails because of it.
+        in_time: Whether the watchdog ended before the deadline.
+    """
+    if not in_time:
+        return f"it did not report within {_START_DEADLINE_S:.0f} s"
+    if os.WIFSIGNALED(status):
+        return f"its watchdog was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    lines = log.strip().splitlines()
+    return lines[-1] if lines else f"its watchdog exited with code {os.WEXITSTATUS(status)}"
