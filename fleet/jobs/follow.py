@@ -178,6 +178,30 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
     return telling.end()
 
 
+@dataclass
+class _Ends:
+    """How one attempt ended, as its hosts report it: hosts that lost each other report different ends.
+
+    Attributes:
+        judge_at: Time at which the cause is reported at the latest.
+    """
+
+    judge_at: float
+    _reports: dict[tuple[str, str], tuple[AttemptEnded, set[str]]] = field(default_factory=dict)
+
+    def add(self, host: str, ended: AttemptEnded) -> bool:
+        """Add the report of a host; returns whether no other host reported the same."""
+        end = ended.first_task, ended.reason
+        is_new = end not in self._reports
+        self._reports.setdefault(end, (ended, set()))[1].add(host)
+        return is_new
+
+    def most_reported(self) -> tuple[AttemptEnded, int]:
+        """Return the end that most hosts report, the first one among equals, and the number of these hosts."""
+        ended, hosts = max(self._reports.values(), key=lambda report: len(report[1]))
+        return ended, len(hosts)
+
+
 class _Telling:
     """Emits what a follower delivers: once what every host tells, and the first cause of what failed.
 
@@ -194,8 +218,8 @@ class _Telling:
         self._results: dict[str, JobResult] = {}  # by host
         self._noticed: set[tuple[int, str]] = set()
         self._restarts = Restarts()
-        self._ended: set[tuple[int, str, str]] = set()  # attempts that were reported to have failed, and why
-        self._open: dict[int, tuple[AttemptEnded, float]] = {}  # whose cause is to be told, and when at the latest
+        self._ended: dict[int, _Ends] = {}  # attempts that were reported to have failed
+        self._open: dict[int, _Ends] = {}  # those whose cause is not reported yet
         self._away: dict[str, object] = {}  # hosts of which nothing is to be expected, for the time being
 
     def tell(self, item: Item) -> None:
@@ -213,7 +237,7 @@ class _Telling:
                 self._noticed.add((record.attempt, record.text))
                 self._sink.emit(Note(for_fleet(record.text, self._followed.record.spec.name), Level.WARNING))
         elif isinstance(record, AttemptEnded):
-            self._attempt_ended(record)
+            self._attempt_ended(item.host, record)
         else:
             self._emit(item.host, record, item.payload)
             self._evidence.add(record, item.payload)
@@ -224,15 +248,14 @@ class _Telling:
             _hint(self._followed.mender, item.host, record, self._names)
         self._judge_what_is_complete()
 
-    def _attempt_ended(self, record: AttemptEnded) -> None:
-        end = record.attempt, record.first_task, record.reason
-        if end in self._ended:  # every host reports it; one that reports something else hides nothing
-            return
-        self._ended.add(end)
+    def _attempt_ended(self, host: str, record: AttemptEnded) -> None:
+        if record.attempt not in self._ended:
+            self._ended[record.attempt] = _Ends(time.monotonic() + _JUDGE_S)
+            if self._followed.whole:
+                self._open[record.attempt] = self._ended[record.attempt]
         record = record._replace(attempts=record.attempts or self._followed.attempts)
-        self._sink.emit(record)
-        if self._followed.whole:
-            self._open[record.attempt] = record, time.monotonic() + _JUDGE_S
+        if self._ended[record.attempt].add(host, record):  # a host that reports something else hides nothing
+            self._sink.emit(record)
 
     def _emit(self, host: str, record: Told, payload: bytes) -> None:
         if isinstance(record, Log):
@@ -249,8 +272,11 @@ class _Telling:
 
     def _judge_what_is_complete(self) -> None:
         now = time.monotonic() if self._open else 0.0
-        for ended, late_at in list(self._open.values()):
-            if now >= late_at or self._evidence.complete(ended, [self._names.of(host) for host in self._away]):
+        for ends in list(self._open.values()):
+            ended, hosts = ends.most_reported()
+            agreed = 2 * hosts >= len(self._followed.members) - len(self._away)
+            away = [self._names.of(host) for host in self._away]
+            if now >= ends.judge_at or (agreed and self._evidence.complete(ended, away)):
                 self._judge(ended)
 
     def _judge(self, ended: AttemptEnded) -> None:
@@ -277,8 +303,8 @@ class _Telling:
 
     def end(self) -> Ended:
         """Tell how the job ended."""
-        for ended, _ in list(self._open.values()):
-            self._judge(ended)
+        for ends in list(self._open.values()):
+            self._judge(ends.most_reported()[0])
         attempts = self._followed.attempts
         result, disputes = agree(self._results, size=len(self._followed.members), attempts=attempts)
         if result is None:
