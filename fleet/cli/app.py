@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from fleet.events import Sink
 
 
+__all__ = ["app", "run"]
+
 _COMMANDS: tuple[tuple[Callable[..., None], type[TyperCommand] | None], ...] = (
     (up.up, Grouped),
     (train.train, WithProgram),

@@ -14,7 +14,7 @@ import pytest
 import typer.main
 from typer.exceptions import TyperException
 
-from fleet.cli.application import app
+from fleet.cli.app import app
 from fleet.config import FLEET_COMMANDS
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,11 @@ from train.agent.protocol.records import Exit, Follow, Prepared
 from train.pack import bootstrap_command, build_agent
 
 AGENT = Path(__file__).parents[3] / "train" / "agent"
-SOURCES = sorted(AGENT.glob("*.py"))
+SOURCES = sorted(AGENT.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(AGENT).as_posix()
 
 
 def interpreter(version: str) -> str:
@@ -39,7 +43,7 @@ def test_the_archive_is_the_same_bytes_every_time() -> None:
     assert build_agent() == first
     names = zipfile.ZipFile(BytesIO(first.data)).namelist()
     assert names == sorted(names)
-    assert set(names) == {"__main__.py", "train/__init__.py", *(f"train/agent/{path.name}" for path in SOURCES)}
+    assert set(names) == {"__main__.py", "train/__init__.py", *(f"train/agent/{name_of(path)}" for path in SOURCES)}
 
 
 def test_the_command_is_one_line_that_every_shell_passes_on() -> None:
@@ -65,7 +69,7 @@ def test_the_agent_is_asked_for_once_and_then_starts_from_disk(connect: Connect)
     assert sorted(path.name for path in folder.iterdir()) == [digest, f"{digest}.pyz"]
     assert (folder / f"{digest}.pyz").stat().st_mode & 0o777 == 0o600
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert list((folder / digest / "train/agent/__pycache__").glob("serve.*.pyc"))
+    assert list((folder / digest / "train/agent/requests/__pycache__").glob("serve.*.pyc"))
 
 
 def test_the_archive_on_disk_runs_by_itself(connect: Connect) -> None:
@@ -165,7 +169,7 @@ def test_a_whole_job_on_another_python(connect: Connect, version: str) -> None:
     assert stories[0].result == stories[1].result
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_every_module_is_python_3_9_and_imports_the_standard_library_alone(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 9))
     names = set()
