@@ -407,6 +407,13 @@ def test_a_script_with_an_odd_name_and_odd_arguments(pair: Program) -> None:
     assert lines_of(ran, "worker-0") == ["['a', 'b c', '$(id)', '']"]
 
 
+def ended(program: Program) -> bool:
+    """Whether every task of the newest job has its result on disk."""
+    tasks = list((program.state / "local").glob("*/fleet/jobs/*/worker-*"))
+    newest = max(task.parent.name for task in tasks)
+    return all((task / "result.json").exists() for task in tasks if task.parent.name == newest)
+
+
 def test_a_reader_that_goes_away_ends_the_command_quietly(pair: Program) -> None:
     pair.script("task.py", "for number in range(20_000): print(number, 'x' * 50)\n")
     pair.run("train", "task.py")

@@ -29,7 +29,7 @@ from provision.model import CloudSpec, FleetSpec
 from tests.emulator.discovery import discovery
 
 OWNER = "k3jq7xab"
-STOP_SCRIPT = (Path(__file__).parents[3] / "provision" / "gce" / "stop_at.sh").read_text()
+STOP_SCRIPT = (Path(__file__).parents[3] / "provision" / "gce" / "rest" / "stop_at.sh").read_text()
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 fleet demo"
 NAMES = {f"worker-{index}": instance_name("demo", OWNER, f"worker-{index}") for index in range(2)}
 
