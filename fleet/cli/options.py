@@ -12,7 +12,7 @@ from fleet.durations import seconds
 
 
 class Output(str, Enum):
-    """How a command tells what happens."""
+    """Output format of a command."""
 
     AUTO = "auto"
     LINES = "lines"
@@ -62,7 +62,7 @@ def parse_count(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no whole number") from None
+        raise typer.BadParameter(f"{text!r} is not a whole number") from None
 
 
 class Duration(float):

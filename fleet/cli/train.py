@@ -113,7 +113,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             "--spares",
             metavar="N",
             min=0,
-            help="Keep N hosts as spares.",
+            help="Keep N slots as spares.",
             rich_help_panel=FAILURES,
         ),
     ] = 0,
