@@ -407,21 +407,26 @@ def test_a_script_with_an_odd_name_and_odd_arguments(pair: Program) -> None:
     assert lines_of(ran, "worker-0") == ["['a', 'b c', '$(id)', '']"]
 
 
-def ended(program: Program) -> bool:
-    """Whether every task of the newest job has its result on disk."""
-    tasks = list((program.state / "local").glob("*/fleet/jobs/*/worker-*"))
-    newest = max(task.parent.name for task in tasks)
-    return all((task / "result.json").exists() for task in tasks if task.parent.name == newest)
-
-
-def test_a_reader_that_goes_away_ends_the_command_quietly(pair: Program) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(pair: Program) -> None:
     pair.script("task.py", "for number in range(20_000): print(number, 'x' * 50)\n")
     pair.run("train", "task.py")
-    for command in (["logs"], ["logs", "-f"], ["logs", "-o", "json"], ["train", "task.py"]):
-        with pair.start(*command) as client:
-            assert client.stdout is not None
-            assert client.stdout.readline()
-            client.stdout.close()
-            assert client.wait(timeout=30) == 0
-            assert client.stderr is not None
-            assert b"rror" not in client.stderr.read()
+    for command in (["logs"], ["logs", "-f"], ["logs", "-o", "json"]):
+        assert exit_code_without_reader(pair, *command) == 0
+
+
+def test_a_closed_pipe_detaches_from_a_job_that_runs(pair: Program) -> None:
+    pair.script("task.py", "while True: print('x' * 50)\n")
+    assert exit_code_without_reader(pair, "train", "task.py") == 101
+    pair.run("stop")
+
+
+def exit_code_without_reader(program: Program, *command: str) -> int:
+    """Return the exit code of a command whose output is closed after its first line."""
+    with program.start(*command) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline()
+        client.stdout.close()
+        code = client.wait(timeout=30)
+        assert client.stderr is not None
+        assert b"rror" not in client.stderr.read()
+    return code
