@@ -56,9 +56,9 @@ class Measured:
 def emulated(operation_s: float) -> Iterator[Emulator]:
     """An emulator whose instances have an OpenSSH server."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        with Emulator(operation_s=operation_s, guests=SshGuests(folder), folder=folder) as emulator:
+        directory = Path(name)
+        directory.chmod(0o755)
+        with Emulator(operation_s=operation_s, guests=SshGuests(directory), directory=directory) as emulator:
             yield emulator
 
 

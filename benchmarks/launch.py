@@ -39,16 +39,16 @@ class Launches(Stage):
     def by_hand(self) -> float:
         """Seconds until the last task began, started by one ssh a host at the same time."""
         record = json.loads((self.state / "fleets" / "default" / "fleet.json").read_text())
-        folder = self.state / "fleets" / "default"
+        directory = self.state / "fleets" / "default"
 
         def start() -> None:
             clients = [
                 subprocess.Popen(
                     [
-                        *("ssh", "-F", "/dev/null", "-i", str(folder / "id_ed25519"), "-o", "IdentitiesOnly=yes"),
+                        *("ssh", "-F", "/dev/null", "-i", str(directory / "id_ed25519"), "-o", "IdentitiesOnly=yes"),
                         *(
                             "-o",
-                            f"UserKnownHostsFile={folder / 'known_hosts'}",
+                            f"UserKnownHostsFile={directory / 'known_hosts'}",
                             "-o",
                             f"HostKeyAlias={host['key_alias']}",
                         ),

@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-_FOLDER = Path(__file__).resolve().parent / ".peers"
+_DIRECTORY = Path(__file__).resolve().parent / ".peers"
 
 
 def ansible() -> Path:
-    """Folder of the programs of ansible-core, installed where it is missing."""
-    folder = _FOLDER / "ansible"
-    if not (folder / "bin" / "ansible").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        subprocess.run([str(folder / "bin" / "pip"), "install", "-q", "ansible-core"], check=True)
-    return folder / "bin"
+    """Directory of the programs of ansible-core, installed where it is missing."""
+    directory = _DIRECTORY / "ansible"
+    if not (directory / "bin" / "ansible").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(directory)], check=True)
+        subprocess.run([str(directory / "bin" / "pip"), "install", "-q", "ansible-core"], check=True)
+    return directory / "bin"

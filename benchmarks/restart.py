@@ -27,10 +27,10 @@ SCRIPT = """
 import os, sys, time
 now = time.time()
 rank, attempt = os.environ.get("RANK") or os.environ["FLEET_RANK"], os.environ.get("FLEET_ATTEMPT", "1")
-folder = sys.argv[1]
+directory = sys.argv[1]
 
 def mark(what):
-    path = os.path.join(folder, f"{what}-{attempt}-{rank}")
+    path = os.path.join(directory, f"{what}-{attempt}-{rank}")
     with open(path + ".tmp", "w") as file:
         file.write(f"{time.time() if what != 'begun' else now} {os.getpid()}")
     os.replace(path + ".tmp", path)
@@ -53,14 +53,14 @@ while True:
 """
 
 
-def await_files(folder: Path, what: str, attempt: int) -> list[tuple[float, int]]:
+def await_files(directory: Path, what: str, attempt: int) -> list[tuple[float, int]]:
     """Time and process that each worker has marked.
 
     Raises:
         TimeoutError: not all did.
     """
     end = time.monotonic() + DEADLINE_S
-    paths = [folder / f"{what}-{attempt}-{rank}" for rank in range(WORKERS)]
+    paths = [directory / f"{what}-{attempt}-{rank}" for rank in range(WORKERS)]
     while not all(path.exists() for path in paths):
         if time.monotonic() > end:
             raise TimeoutError(f"waited {DEADLINE_S:.0f} s for {what} of attempt {attempt}")

@@ -1,4 +1,4 @@
-"""A local fleet with a script, in folders of its own."""
+"""A local fleet with a script, in directories of its own."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ S = TypeVar("S", bound="Stage")
 
 
 class Stage:
-    """A local fleet, a script, and a folder into which the script writes what it saw.
+    """A local fleet, a script, and a directory into which the script writes what it saw.
 
     Args:
-        root: An empty folder.
+        root: An empty directory.
         script: Text of the script.
         workers: Of the fleet.
     """

@@ -24,7 +24,7 @@ import os, sys, time
 import tensorflow as tf
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 rank = os.environ.get("RANK") or os.environ["FLEET_RANK"]
-folder = os.environ.get("FLEET_CHECKPOINT_DIR") or os.path.join(sys.argv[1], "checkpoints-" + rank)
+directory = os.environ.get("FLEET_CHECKPOINT_DIR") or os.path.join(sys.argv[1], "checkpoints-" + rank)
 with strategy.scope():
     model = tf.keras.Sequential([
         tf.keras.layers.Dense(512, activation="relu", input_shape=(256,)),
@@ -48,7 +48,7 @@ def step():
 
 for _ in range(100):
     step()
-manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
+manager = tf.train.CheckpointManager(checkpoint, directory, max_to_keep=2)
 begin, count, saved = time.perf_counter(), 1500, 0
 for number in range(count):
     step()

@@ -13,7 +13,7 @@ _ROOT = str(Path(__file__).resolve().parent.parent)
 
 
 class _OwnPackages:
-    """Finds `provision` and `train` beside this package, whatever the user's folders hold under these names."""
+    """Finds `provision` and `train` beside this package, whatever the user's directories hold under these names."""
 
     @staticmethod
     def find_spec(fullname: str, _path: object = None, _target: object = None, /) -> ModuleSpec | None:
@@ -38,7 +38,7 @@ def main() -> int:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
         ignore_interrupts()
-        sys.stderr.write(f"fleet: {what}.\n")
+        sys.stderr.write(f"error: {what}\n")
         return _INTERRUPTED
     ignore_interrupts()
     return code

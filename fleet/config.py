@@ -38,7 +38,7 @@ def _line_with_fleet(line: str, name: str) -> str:
 
 
 def state_root() -> Path:
-    """Folder of all state on this computer: ``FLEET_STATE_DIR``, else the user's state folder of the system."""
+    """Directory of all state on this computer: ``FLEET_STATE_DIR``, else the user's state directory of the system."""
     given = os.environ.get(STATE_VARIABLE, "")
     if given:
         return Path(given).expanduser().absolute()

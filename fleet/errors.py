@@ -29,7 +29,7 @@ class FleetError(Exception):
     """Something the user can read and act on.
 
     Args:
-        sentence: What happened, one sentence, no trailing full stop needed.
+        message: What happened, one sentence, no trailing full stop needed.
         cause: Why, when that is known and not said in the sentence.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
@@ -39,10 +39,10 @@ class FleetError(Exception):
     exit_code = 1
 
     def __init__(
-        self, sentence: str, *, cause: str = "", hint: str = "", next_step: str = "", again: Again | None = None
+        self, message: str, *, cause: str = "", hint: str = "", next_step: str = "", again: Again | None = None
     ) -> None:
-        super().__init__(sentence)
-        self.sentence = sentence
+        super().__init__(message)
+        self.message = message
         self.cause = cause
         self.hint = hint
         self.next_step = next_step

@@ -60,10 +60,10 @@ class Quoted:
 
 
 @dataclass(frozen=True)
-class PlaceTried:
-    """Something happened to all instances that were to be made in one place."""
+class ZoneTried:
+    """A step that applies to all instances that are to be created in one zone."""
 
-    place: str
+    zone: str
     step: str
 
 
@@ -160,7 +160,7 @@ class JobDiagnosed:
     job: str
     task: str  # whose failure came first; empty: that of no single task
     kind: str  # class of the cause, as in train.diagnosis.Kind
-    sentence: str
+    message: str
     lines: tuple[str, ...] = ()  # of the log, that decided
     traceback: str = ""  # where in the user's own code
     consequences: tuple[str, ...] = ()  # tasks whose errors only follow from it
@@ -194,36 +194,36 @@ class FleetDown:
     deleted: tuple[str, ...]
     left: int
     cost_usd: float
-    lived_s: float
-    borrowed: bool = False
+    uptime_s: float
+    external: bool = False
 
 
 @dataclass(frozen=True)
-class Stray:
+class Orphan:
     """Something at a provider that belongs to no fleet of this computer's."""
 
     provider: str
     kind: str  # instance, disk, address, firewall rule
     name: str
     fleet: str
-    owner: str  # state folder that it was made from
+    owner: str  # state directory that it was made from
     user: str
-    place: str
+    zone: str
     created_at: float  # 0: unknown
     price_usd_h: float
     cost_usd: float  # until now
-    doomed: bool  # whether `fleet gc` deletes it
+    to_delete: bool  # whether `fleet gc` deletes it
 
 
 @dataclass(frozen=True)
-class StraysFound:
+class OrphansFound:
     """What `fleet gc` found."""
 
-    strays: tuple[Stray, ...]
+    orphans: tuple[Orphan, ...]
 
 
 @dataclass(frozen=True)
-class StraysDeleted:
+class OrphansDeleted:
     """What `fleet gc` deleted, and what it could not."""
 
     deleted: int
@@ -237,7 +237,7 @@ class Checked:
     provider: str
     subject: str
     ok: bool
-    sentence: str
+    message: str
     next_step: str = ""  # commands that can be pasted into a shell, one a line
     hint: str = ""
 
@@ -270,12 +270,12 @@ class HostsChecked:
 
 
 @dataclass(frozen=True)
-class TriedAlone:
+class SmokeTested:
     """How a script did on one host by itself."""
 
     host: str
     ok: bool
-    sentence: str
+    message: str
     lines: tuple[str, ...] = ()  # the last of its output, where it failed
 
 
@@ -387,7 +387,7 @@ Event = (
     Note
     | FleetOpened
     | Quoted
-    | PlaceTried
+    | ZoneTried
     | InstanceChanged
     | HostConnected
     | BootstrapProgress
@@ -400,11 +400,11 @@ Event = (
     | ConnectionLost
     | ConnectionRestored
     | FleetDown
-    | StraysFound
-    | StraysDeleted
+    | OrphansFound
+    | OrphansDeleted
     | Checked
     | HostsChecked
-    | TriedAlone
+    | SmokeTested
     | JobsListed
     | ResultsAtRisk
     | JobsDeleted

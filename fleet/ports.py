@@ -43,6 +43,6 @@ class Ports:
         Args:
             name: Its name.
             cloud: Project and endpoint of its calls, where it has any.
-            keep: Whether it may make files in the state folder.
+            keep: Whether it may make files in the state directory.
         """
         return provider(name, self.store, cloud, keep=keep)

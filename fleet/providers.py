@@ -43,7 +43,7 @@ def provider(name: str, store: Store, cloud: CloudSpec | None = None, *, keep: b
         name: Its name.
         store: Where its state lies on this computer.
         cloud: Project and endpoint of its calls, where it has any.
-        keep: Whether it may make files in the state folder; without, nothing is to be made with it.
+        keep: Whether it may make files in the state directory; without, nothing is to be made with it.
 
     Raises:
         UsageError: there is none of that name.
@@ -80,5 +80,5 @@ def translated() -> Iterator[None]:
         kind = _KINDS.get(error.kind, FleetError)
         again = None if error.again is None else Again(error.again, "up")
         raise kind(
-            error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
+            error.message, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
         ) from error

@@ -94,16 +94,16 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
     return Settings(project=projects[0] if projects else None, endpoint=environ.get(ENDPOINT_VARIABLE) or None)
 
 
-def find(folder: Path) -> Path | None:
-    """The fleet.toml of `folder` or of the nearest folder above it; None where there is none."""
-    return next((path for place in (folder, *folder.parents) if (path := place / FILE).is_file()), None)
+def find(directory: Path) -> Path | None:
+    """The fleet.toml of `directory` or of the nearest directory above it; None where there is none."""
+    return next((path for place in (directory, *directory.parents) if (path := place / FILE).is_file()), None)
 
 
 def load(path: Path) -> Settings:
     """What a file says.
 
     Where it names no provider but settings that only a cloud has, it means Compute Engine; with an inventory, hosts
-    that exist already. The path of that counts from the file's folder.
+    that exist already. The path of that counts from the file's directory.
 
     Raises:
         UsageError: it cannot be read, is no TOML, or has an unknown key or a value of another type.
@@ -126,9 +126,9 @@ def load(path: Path) -> Settings:
     return dataclasses.replace(settings, provider=settings.provider or implied)
 
 
-def absolute(path: str, folder: Path) -> str:
-    """A path from the root on, which counts from `folder` where it begins at neither root nor a home folder."""
-    return str((folder / Path(path).expanduser()).absolute())
+def absolute(path: str, directory: Path) -> str:
+    """A path from the root on, which counts from `directory` where it begins at neither root nor a home directory."""
+    return str((directory / Path(path).expanduser()).absolute())
 
 
 def _tables(path: Path) -> dict[str, Any]:
@@ -147,12 +147,12 @@ def _tables(path: Path) -> dict[str, Any]:
     return tables
 
 
-def _unknown(sentence: str, word: str, known: Mapping[str, Any]) -> UsageError:
+def _unknown(message: str, word: str, known: Mapping[str, Any]) -> UsageError:
     from difflib import get_close_matches
 
     meant = get_close_matches(word, known, n=1)
     return UsageError(
-        sentence,
+        message,
         cause=f"known are {', '.join(known)}",
         hint=f"did you mean {meant[0]}?" if meant else "remove it",
     )

@@ -1,7 +1,7 @@
 """The state of fleets on the user's computer.
 
     ROOT/
-        owner                     by which clouds tell the fleets of this folder from those of others
+        owner                     by which clouds tell the fleets of this directory from those of others
         fleets/NAME.lock          held while a command changes the fleet; names who holds it
         fleets/NAME/fleet.json    what was asked for, and how SSH reaches the hosts
         fleets/NAME/journal       every intent, one JSON line, on disk before the call that it announces
@@ -173,7 +173,7 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class FleetFolder:
+class FleetDirectory:
     """The files of one fleet."""
 
     path: Path
@@ -224,7 +224,7 @@ class FleetFolder:
             journal.flush()
             os.fsync(journal.fileno())
         if not end:
-            _sync_folder(self.path)
+            _sync_directory(self.path)
 
     def intents(self) -> list[dict[str, Any]]:
         """The intents of the journal, oldest first; a line that a crash cut off is none."""
@@ -238,7 +238,7 @@ class FleetFolder:
         return found
 
     def create(self) -> str:
-        """Make the folder and the fleet's key where they are missing.
+        """Make the directory and the fleet's key where they are missing.
 
         Returns:
             The public key, one line.
@@ -315,7 +315,7 @@ class FleetFolder:
             shutil.rmtree(self.path)
 
 
-def _sync_folder(path: Path) -> None:
+def _sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -331,9 +331,9 @@ class StoreJournal:
 
     def intend(self, fleet: str, intent: str, **details: Any) -> None:
         """Write an intent; on disk when this returns. One of a fleet that is not known here is not written."""
-        folder = self.store.fleet(fleet)
-        if folder.exists():
-            folder.intend(intent, **details)
+        directory = self.store.fleet(fleet)
+        if directory.exists():
+            directory.intend(intent, **details)
 
     def intents(self, fleet: str) -> list[dict[str, Any]]:
         """All intents of a fleet, oldest first, each as it was given, its name under ``intent``; empty if unknown."""
@@ -362,13 +362,13 @@ class Store:
         return StoreJournal(self)
 
     def owner(self, *, keep: bool = True) -> str:
-        """By which clouds tell the fleets of this folder from those of others: 8 characters of a-z and 2-7.
+        """By which clouds tell the fleets of this directory from those of others: 8 characters of a-z and 2-7.
 
         Args:
             keep: Make one for good where there is none; else another one comes with each call until one is kept.
 
         Raises:
-            UsageError: the folder cannot be written.
+            UsageError: the directory cannot be written.
             FleetError: the file that holds it is damaged.
         """
         path = self.root / "owner"
@@ -382,23 +382,23 @@ class Store:
                     file.write(_new_owner() + "\n")
                     file.flush()
                     os.fsync(file.fileno())
-                    _sync_folder(self.root)
+                    _sync_directory(self.root)
         owner = _owner_in(path)
         if not owner:
             raise FleetError(
-                f"{path} is damaged: it holds the name by which clouds know the fleets of this folder",
+                f"{path} is damaged: it holds the name by which clouds know the fleets of this directory",
                 hint="delete it; fleet gc then finds what was made under the old name",
             )
         return owner
 
     @property
     def local(self) -> Path:
-        """Folder of the local provider's instances."""
+        """Directory of the local provider's instances."""
         return self.root / "local"
 
     @property
     def static(self) -> Path:
-        """Folder that tells which hosts that exist already are in which fleet."""
+        """Directory that tells which hosts that exist already are in which fleet."""
         return self.root / "static"
 
     @property
@@ -406,9 +406,9 @@ class Store:
         """File of the hashes of contents that were pushed before."""
         return self.root / "hashes.json"
 
-    def fleet(self, name: str) -> FleetFolder:
+    def fleet(self, name: str) -> FleetDirectory:
         """The files of fleet `name`, whether they are there or not."""
-        return FleetFolder(self.root / "fleets" / name)
+        return FleetDirectory(self.root / "fleets" / name)
 
     def names(self) -> list[str]:
         """Names of all fleets of which anything is known."""
@@ -416,16 +416,16 @@ class Store:
             return sorted(entry.name for entry in (self.root / "fleets").iterdir() if entry.is_dir())
         return []
 
-    def need(self, name: str) -> tuple[FleetFolder, FleetRecord]:
+    def need(self, name: str) -> tuple[FleetDirectory, FleetRecord]:
         """The fleet `name`, which must be up.
 
         Raises:
             NotFoundError: there is no such fleet.
             NotReadyError: `fleet up` has not finished.
         """
-        folder = self.fleet(name)
-        record = folder.read() if folder.exists() else None
-        if record is None and not folder.exists():
+        directory = self.fleet(name)
+        record = directory.read() if directory.exists() else None
+        if record is None and not directory.exists():
             others = ", ".join(self.names())
             raise NotFoundError(
                 f"there is no fleet {name!r}",
@@ -438,7 +438,7 @@ class Store:
                 hint="fleet up repairs it, fleet down deletes it",
                 next_step="fleet up\nfleet down",
             )
-        return folder, record
+        return directory, record
 
     @contextlib.contextmanager
     def lock(self, name: str, command: str, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
@@ -467,7 +467,7 @@ class Store:
             yield
         except OSError as error:
             raise UsageError(
-                f"the state folder {self.root} cannot be written",
+                f"the state directory {self.root} cannot be written",
                 cause=error.strerror or str(error),
                 hint="set FLEET_STATE_DIR to a directory of your own",
             ) from error

@@ -107,7 +107,7 @@ class JobStatus:
         tasks: In the order of their names.
         outcome: How it ended; None: it goes on, or nobody knows.
         reason: Why it ended so.
-        first_task: The task that failed first.
+        first_failed_task: The task that failed first.
         ended_at: Seconds since the epoch; 0: it goes on.
         verdict: The first cause, where it failed and its hosts could be asked.
         warning: Why it may not have done what was meant although it succeeded, or what a host reports that
@@ -121,7 +121,7 @@ class JobStatus:
     tasks: tuple[TaskStatus, ...] = ()
     outcome: Outcome | None = None
     reason: str = ""
-    first_task: str = ""
+    first_failed_task: str = ""
     ended_at: float = 0.0
     attempts: int = 1
     waits: bool = False

@@ -134,7 +134,7 @@ class Host:
         key_alias: Name under which the host key is pinned; outlives the reuse of an address.
         private_address: Address by which the other hosts of the fleet reach it; empty: the host itself tells.
         python: Interpreter for the user's script; empty: found on the host.
-        root: Folder of fleet's files on the host; relative to the login folder unless absolute.
+        root: Directory of fleet's files on the host; relative to the login directory unless absolute.
         shared: The same of the whole host, if `root` is that of one of its slots; empty: it has one slot.
         proxy: Command whose input and output reach the host's SSH port, word by word; empty: TCP does.
         identities: Files of the user's private keys that are offered; empty, and no agent: the fleet's own key is.
@@ -183,15 +183,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Offer:
-    """A place where the instances could stand, and what one of them costs there.
+    """A zone that can have the instances, and the price of one of them there.
 
     Attributes:
-        place: Zone.
-        machine: In the cloud's own words, ``n1-standard-4 + 1 nvidia-tesla-t4``.
+        zone: Name of the zone.
+        machine: Machine type and GPUs as the cloud names them, ``n1-standard-4 + 1 nvidia-tesla-t4``.
         price_usd_h: Estimated price of one instance in US dollars an hour; None: not known.
     """
 
-    place: str
+    zone: str
     machine: str
     price_usd_h: float | None
 
@@ -249,13 +249,13 @@ class Finding:
     Attributes:
         subject: What was looked at, ``credentials``.
         ok: Whether it is as it should be.
-        sentence: What was found.
+        message: What was found.
         next_step: Commands that repair it, one a line.
         hint: What to change, one sentence.
     """
 
     subject: str
     ok: bool
-    sentence: str
+    message: str
     next_step: str = ""
     hint: str = ""

@@ -28,7 +28,7 @@ class ProviderError(Exception):
     Attributes:
         kind: One of ``missing`` (a program or setting is not there), ``capacity``, ``quota``,
             ``credentials``, ``unreachable``, ``usage``.
-        sentence: What happened, for the user.
+        message: What happened, for the user.
         cause: Why, when known.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
@@ -38,16 +38,16 @@ class ProviderError(Exception):
     def __init__(
         self,
         kind: str,
-        sentence: str,
+        message: str,
         *,
         cause: str = "",
         hint: str = "",
         next_step: str = "",
         again: Mapping[str, str | bool | None] | None = None,
     ) -> None:
-        super().__init__(sentence)
+        super().__init__(message)
         self.kind = kind
-        self.sentence = sentence
+        self.message = message
         self.cause = cause
         self.hint = hint
         self.next_step = next_step

@@ -24,9 +24,9 @@ def pytest_configure() -> None:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Program]:
-    """The program in an empty folder, with a state folder of its own; everything is taken down at the end."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    program = Program(state=tmp_path / "state", folder=folder)
+    """The program in an empty directory, with a state directory of its own; everything is taken down at the end."""
+    directory = tmp_path / "work"
+    directory.mkdir()
+    program = Program(state=tmp_path / "state", directory=directory)
     yield program
     program.close()

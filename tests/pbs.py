@@ -1,7 +1,7 @@
 """A STAND-IN for PBS: `qsub` and `pbsdsh` that do on this computer what theirs do on its nodes. It is not PBS.
 
-As OpenPBS does it: the script starts in the login folder on the first node, pbsdsh starts its command once for each
-slot, in the login folder, too, and the node file lies on the first node alone.
+As OpenPBS does it: the script starts in the login directory on the first node, pbsdsh starts its command once for
+each slot, in the login directory, too, and the node file lies on the first node alone.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ sys.exit(max(codes))
 
 @dataclass(frozen=True)
 class StandIn:
-    """Folder of both programs, to be put first on PATH."""
+    """Directory of both programs, to be put first on PATH."""
 
     programs: Path
 
     @classmethod
-    def make(cls, folder: Path, nodes: str) -> StandIn:
-        """A stand-in below `folder`; `nodes` is the content of the node file."""
-        programs, home = folder / "programs", folder / "home"
+    def make(cls, directory: Path, nodes: str) -> StandIn:
+        """A stand-in below `directory`; `nodes` is the content of the node file."""
+        programs, home = directory / "programs", directory / "home"
         for path in (programs, home):
             path.mkdir(parents=True)
-        node_file = folder / "nodes"
+        node_file = directory / "nodes"
         node_file.write_text(nodes)
         for name, text in (("qsub", _QSUB), ("pbsdsh", _PBSDSH)):
             program = programs / name

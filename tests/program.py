@@ -1,4 +1,4 @@
-"""The installed program `fleet`, run as a user runs it, with a state folder of its own."""
+"""The installed program `fleet`, run as a user runs it, with a state directory of its own."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ class Ran:
 
 @dataclass
 class Program:
-    """The program with a state folder of its own.
+    """The program with a state directory of its own.
 
     Attributes:
         state: FLEET_STATE_DIR.
-        folder: Working folder of the commands.
+        directory: Working directory of the commands.
         env: Variables beside those of the tests.
         started: What was started; what of it still runs at the end is told and ended.
     """
 
     state: Path
-    folder: Path
+    directory: Path
     env: dict[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -76,7 +76,7 @@ class Program:
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [str(PROGRAM), *arguments],
-            cwd=self.folder,
+            cwd=self.directory,
             env=self.environment(env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -107,13 +107,13 @@ class Program:
         return ran
 
     def script(self, name: str, text: str) -> Path:
-        path = self.folder / name
+        path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return path
 
     def host_file(self, pattern: str) -> Path:
-        """The one file on the hosts of the local fleet that matches `pattern`, below the instances' folders."""
+        """The one file on the hosts of the local fleet that matches `pattern`, below the instances' directories."""
         found = sorted((self.state / "local").glob(pattern))
         assert len(found) == 1, f"{pattern}: {found}"
         return found[0]
@@ -124,7 +124,7 @@ class Program:
         return max(found, key=lambda path: path.parent.stat().st_mtime)
 
     def processes(self) -> list[psutil.Process]:
-        """Every process that belongs to an instance of this state folder."""
+        """Every process that belongs to an instance of this state directory."""
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def _is_ours(self, process: psutil.Process) -> bool:

@@ -24,13 +24,13 @@ SlurmctldHost=node0
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd-%n.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd-%n.log
+AuthInfo=socket={directory}/munge.socket
+StateSaveLocation={directory}/state
+SlurmdSpoolDir={directory}/spool-%n
+SlurmctldPidFile={directory}/slurmctld.pid
+SlurmdPidFile={directory}/slurmd-%n.pid
+SlurmctldLogFile={directory}/slurmctld.log
+SlurmdLogFile={directory}/slurmd-%n.log
 MailProg=/bin/true
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -60,32 +60,32 @@ class Slurm:
     """A cluster that runs.
 
     Attributes:
-        folder: Of its files; ``work`` below it is where commands run, on all nodes the same.
+        directory: Of its files; ``work`` below it is where commands run, on all nodes the same.
         hosts: Its nodes: node0, which is where users type, node1, …
         env: Variables of every command.
     """
 
-    folder: Path
+    directory: Path
     hosts: Sequence[Namespace]
     env: dict[str, str] = field(default_factory=dict)
     _daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def work(self) -> Path:
-        return self.folder / "work"
+        return self.directory / "work"
 
     def command(self, number: int, *words: str, own_processes: bool = False) -> list[str]:
         """What runs `words` on a node."""
         network = ("nsenter", f"--net=/run/netns/{self.hosts[number].name}")
         own = ("--pid", "--fork", "--kill-child", "--mount-proc") if own_processes else ()
-        enter = ("sh", "-c", f'{_ENTER} && shift 2 && exec "$@"', "sh", f"node{number}", str(self.folder))
+        enter = ("sh", "-c", f'{_ENTER} && shift 2 && exec "$@"', "sh", f"node{number}", str(self.directory))
         return [*network, "unshare", "--mount", "--uts", *own, *enter, *words]
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("FLEET_", "SLURM_", "PBS_"))}
         path = f"{PROGRAM.parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
-        state = str(self.folder / "fleet")
-        own = {"PATH": path, "SLURM_CONF": str(self.folder / "slurm.conf"), "FLEET_STATE_DIR": state}
+        state = str(self.directory / "fleet")
+        own = {"PATH": path, "SLURM_CONF": str(self.directory / "slurm.conf"), "FLEET_STATE_DIR": state}
         return {**kept, **own, **self.env, **(more or {})}
 
     def start(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -125,37 +125,39 @@ class Slurm:
         return path
 
     def let_in(self) -> None:
-        """From now on, users log in from node to node, to one login folder for all, as on a shared file system."""
+        """From now on, users log in from node to node, to one login directory for all, as on a shared file system."""
         user = generate_ed25519("user")
-        key = self.folder / "id_ed25519"
+        key = self.directory / "id_ed25519"
         key.touch(0o600)
         key.write_text(user.private)
-        home = self.folder / "home"
+        home = self.directory / "home"
         home.mkdir()
         known = []
         for number, host in enumerate(self.hosts):
             known.append(f"node{number} {self._sshd(number, host, user.public, home)}\n")
-        (self.folder / "known_hosts").write_text("".join(known))
-        (self.folder / "ssh_config").write_text(
+        (self.directory / "known_hosts").write_text("".join(known))
+        (self.directory / "ssh_config").write_text(
             f"Host *\n  User root\n  IdentityFile {key}\n  IdentityAgent none\n  StrictHostKeyChecking yes\n"
-            f"  UserKnownHostsFile {self.folder}/known_hosts\n  GlobalKnownHostsFile /dev/null\n"
+            f"  UserKnownHostsFile {self.directory}/known_hosts\n  GlobalKnownHostsFile /dev/null\n"
         )
 
     def _sshd(self, number: int, host: Namespace, authorized: str, home: Path) -> str:
         """Start the SSH server of a node; its host key."""
-        folder = self.folder / f"sshd-{number}"
-        folder.mkdir()
+        directory = self.directory / f"sshd-{number}"
+        directory.mkdir()
         pair = generate_ed25519(f"node{number}")
-        (folder / "host_key").touch(0o600)
-        (folder / "host_key").write_text(pair.private)
-        (folder / "authorized_keys").write_text(authorized + "\n")
-        # sshd goes to the home folder of the system's list of users, whatever HOME says.
+        (directory / "host_key").touch(0o600)
+        (directory / "host_key").write_text(pair.private)
+        (directory / "authorized_keys").write_text(authorized + "\n")
+        # sshd goes to the home directory of the system's list of users, whatever HOME says.
         at_home = f'SetEnv HOME={home} SHLVL=1\nForceCommand cd "$HOME" && eval "$SSH_ORIGINAL_COMMAND"\n'
-        (folder / "sshd_config").write_text(sshd.configuration(folder, host.address, 22, "root") + at_home)
-        sshd.make_separation_folder()
+        (directory / "sshd_config").write_text(sshd.configuration(directory, host.address, 22, "root") + at_home)
+        sshd.make_separation_directory()
         program = sshd.find()
         assert program is not None
-        self.daemon(self.command(number, program, "-D", "-e", "-f", str(folder / "sshd_config"), own_processes=True))
+        self.daemon(
+            self.command(number, program, "-D", "-e", "-f", str(directory / "sshd_config"), own_processes=True)
+        )
         probe = ("bash", "-c", f"echo > /dev/tcp/{host.address}/22")
         wait_for("sshd", lambda: self.run(*probe, code=None).code == 0)
         return pair.public
@@ -165,16 +167,16 @@ class Slurm:
     def begin(self) -> None:
         """Start everything, and wait until all nodes are idle."""
         names = [f"{host.address} node{number}" for number, host in enumerate(self.hosts)]
-        (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
-        (self.folder / "ssh_config").touch()
+        (self.directory / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
+        (self.directory / "ssh_config").touch()
         for name in ("work", "state", *(f"spool-node{number}" for number in range(len(self.hosts)))):
-            (self.folder / name).mkdir(mode=0o755)
+            (self.directory / name).mkdir(mode=0o755)
         configuration = _CONFIGURATION.format(
-            folder=self.folder, last=len(self.hosts) - 1, cores=len(os.sched_getaffinity(0))
+            directory=self.directory, last=len(self.hosts) - 1, cores=len(os.sched_getaffinity(0))
         )
-        (self.folder / "slurm.conf").write_text(configuration)
+        (self.directory / "slurm.conf").write_text(configuration)
         version = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
-        (self.folder / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/{version}\nIgnoreSystemd=yes\n")
+        (self.directory / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/{version}\nIgnoreSystemd=yes\n")
         self._munge()
         self.daemon(self.command(0, "slurmctld", "-D", own_processes=True))
         for number in range(len(self.hosts)):
@@ -182,24 +184,24 @@ class Slurm:
         wait_for("all nodes to be idle", self._is_idle, 30)
 
     def _munge(self) -> None:
-        key = self.folder / "munge.key"
+        key = self.directory / "munge.key"
         key.touch(0o600)
         key.write_bytes(os.urandom(128))
-        paths = [f"--{name}-file={self.folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
-        self.daemon(["munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *paths])
-        wait_for("munged", (self.folder / "munge.socket").exists)
+        paths = [f"--{name}-file={self.directory}/munge.{name}" for name in ("key", "pid", "log", "seed")]
+        self.daemon(["munged", "--foreground", "--force", f"--socket={self.directory}/munge.socket", *paths])
+        wait_for("munged", (self.directory / "munge.socket").exists)
 
     def daemon(self, words: Sequence[str]) -> None:
         """Start a process that ends with the cluster."""
-        with (self.folder / "daemons.log").open("ab") as log:
+        with (self.directory / "daemons.log").open("ab") as log:
             process = subprocess.Popen(
-                words, env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
+                words, env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory
             )
         self._daemons.append(process)
 
     def _is_idle(self) -> bool:
         for daemon in self._daemons:
-            assert daemon.poll() is None, (self.folder / "daemons.log").read_text(errors="replace")[-3000:]
+            assert daemon.poll() is None, (self.directory / "daemons.log").read_text(errors="replace")[-3000:]
         return self.run("sinfo", "-h", "-o", "%n %t", code=None).text.count(" idle") == len(self.hosts)
 
     def is_quiet(self) -> bool:
@@ -225,11 +227,11 @@ def _end(daemon: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def slurm(folder: Path, nodes: int = 2) -> Iterator[Slurm]:
-    """A cluster below the folder `folder`, gone at the end."""
-    folder.chmod(0o755)
+def slurm(directory: Path, nodes: int = 2) -> Iterator[Slurm]:
+    """A cluster below the directory `directory`, gone at the end."""
+    directory.chmod(0o755)
     with namespaces(nodes) as hosts:
-        cluster = Slurm(folder, hosts)
+        cluster = Slurm(directory, hosts)
         try:
             cluster.begin()
             yield cluster

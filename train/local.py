@@ -22,13 +22,13 @@ class LocalAgentError(Exception):
     """The agent does not do what it ought to.
 
     Args:
-        sentence: What happened.
+        message: What happened.
         cause: Its last words.
     """
 
-    def __init__(self, sentence: str, *, cause: str = "") -> None:
-        super().__init__(sentence)
-        self.sentence = sentence
+    def __init__(self, message: str, *, cause: str = "") -> None:
+        super().__init__(message)
+        self.message = message
         self.cause = cause
 
 
@@ -38,7 +38,7 @@ class LocalAgent:
     Signals that end a job are ignored by the agent: it waits to be told.
 
     Args:
-        root: Folder of its files, absolute.
+        root: Directory of its files, absolute.
         digest: Hash of the agent, from `train.pack.build_agent`.
         env: Environment of the agent and of its tasks.
 

@@ -133,7 +133,7 @@ def bootstrap_command(python: str, root: str, digest: str, shared: str = "") -> 
 
     Args:
         python: Interpreter that runs the agent; a name is looked up on the host's PATH.
-        root: Folder of fleet's files on the host; relative to the login folder unless absolute.
+        root: Directory of fleet's files on the host; relative to the login directory unless absolute.
         digest: Hash of the agent, from `build_agent`.
         shared: Directory of the host whose slot `root` is; empty: the host has one slot.
     """

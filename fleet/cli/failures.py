@@ -104,5 +104,5 @@ def usage_error(error: TyperException, arguments: list[str]) -> UsageError:
     word = next((word for word in arguments if not word.startswith("-")), "")
     if not command and word and word not in commands:
         return unknown_command(word, commands)
-    sentence = getattr(error, "format_message", lambda: str(error))().replace("\n", " ")
-    return UsageError(sentence, next_step=f"fleet {command} --help" if command else "fleet --help")
+    message = getattr(error, "format_message", lambda: str(error))().replace("\n", " ")
+    return UsageError(message, next_step=f"fleet {command} --help" if command else "fleet --help")

@@ -2,7 +2,8 @@
 
 Each process prepares its own node, and they tell each other what they have reserved (train.rendezvous). All of them
 then commit the same to the agents on their nodes, which do the rest as they do it for `fleet train`. The script runs
-in the folder where it is: on a cluster that folder is shared, holds the data, and is where results are looked for.
+in the directory where it is: on a cluster that directory is shared, holds the data, and is where results are looked
+for.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from fleet.events import JobStarted, Level, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.follow import Ended, outcome_or_raise
 from fleet.jobs.ids import job_id
-from fleet.jobs.local import Seat, collected
-from fleet.jobs.outputs import Copies, Folders, mark, tidy
+from fleet.jobs.local import Slot, collected
+from fleet.jobs.outputs import Copies, Directories, mark, tidy
 from fleet.jobs.policy import check_policy, most_attempts
 from fleet.providers import translated
 from provision.allocation.ranks import Given, Launch, find_launch
@@ -58,16 +59,16 @@ class AgentRequest:
     """What the user typed.
 
     Attributes:
-        script: The training script, relative to the folder where it runs.
+        script: The training script, relative to the directory where it runs.
         arguments: Of the script.
-        workdir: Folder where it runs; empty: the current one, or that from which the job was submitted.
+        workdir: Directory where it runs; empty: the current one, or that from which the job was submitted.
         python: Interpreter of the script; empty: found.
         env: Variables of the script.
         adapt: Interpreters are adapted to scripts for older TensorFlow.
         grace_s: From TERM to KILL when the job is stopped.
         policy: What becomes of the job when something goes wrong.
-        checkpoint_dir: Where the script writes checkpoints; empty: a folder of the job's.
-        rendezvous: Folder, or ``tcp://HOST:PORT``, where the processes meet; empty: a folder beside the script.
+        checkpoint_dir: Where the script writes checkpoints; empty: a directory of the job's.
+        rendezvous: Directory, or ``tcp://HOST:PORT``, where the processes meet; empty: a directory beside the script.
         secret_file: Holds the secret of a meeting at an address; empty: the variable does.
         address: By which the others reach this node; empty: found.
         wait_s: How long to wait for the other processes, in seconds.
@@ -92,7 +93,7 @@ class AgentRequest:
 
 @dataclass(frozen=True)
 class _Script:
-    folder: Path
+    directory: Path
     file: Path
     argument: str  # of its interpreter, which takes a leading hyphen for an option
 
@@ -125,7 +126,7 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
             raise CancelledError("interrupted; nothing was started") from None
         except MeetingError as error:
             raise NotReadyError(
-                error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step
+                error.message, cause=error.cause, hint=error.hint, next_step=error.next_step
             ) from error
 
 
@@ -134,15 +135,15 @@ def _taken_part(part: _Part, meeting: Meeting) -> int:
     try:
         return part.run()
     except LocalAgentError as error:
-        meeting.abandon(error.sentence, NotReadyError.exit_code)
-        raise NotReadyError(error.sentence, cause=error.cause) from error
+        meeting.abandon(error.message, NotReadyError.exit_code)
+        raise NotReadyError(error.message, cause=error.cause) from error
     except AbandonedError:
         raise
     except MeetingError as error:
-        meeting.abandon(error.sentence, NotReadyError.exit_code)
+        meeting.abandon(error.message, NotReadyError.exit_code)
         raise
     except FleetError as error:
-        meeting.abandon(error.sentence, error.exit_code)
+        meeting.abandon(error.message, error.exit_code)
         raise
     except KeyboardInterrupt:
         meeting.abandon("it was interrupted", CancelledError.exit_code)
@@ -150,17 +151,18 @@ def _taken_part(part: _Part, meeting: Meeting) -> int:
 
 
 def _script(request: AgentRequest, launch: Launch) -> _Script:
-    folder = Path(request.workdir or launch.folder or ".").expanduser().absolute()
-    if not folder.is_dir():
+    directory = Path(request.workdir or launch.directory or ".").expanduser().absolute()
+    if not directory.is_dir():
         raise UsageError(
-            f"there is no folder {folder} on this node", hint="name a directory that all nodes have: --workdir DIR"
+            f"there is no directory {directory} on this node",
+            hint="name a directory that all nodes have: --workdir DIR",
         )
     try:
-        file = check_script(folder / request.script)
+        file = check_script(directory / request.script)
     except ScriptError as error:
-        raise UsageError(error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step) from error
+        raise UsageError(error.message, cause=error.cause, hint=error.hint, next_step=error.next_step) from error
     name = request.script
-    return _Script(folder, file, f"./{name}" if name.startswith("-") else name)
+    return _Script(directory, file, f"./{name}" if name.startswith("-") else name)
 
 
 @contextlib.contextmanager
@@ -190,17 +192,17 @@ def _met(request: AgentRequest, launch: Launch, script: _Script, environ: Mappin
         host, port = parse_place(request.rendezvous, launch.nodes[0] if launch.nodes else "")
         meeting = meet_at(host, port, party, _secret(request, environ), request.wait_s)
     else:
-        from train.rendezvous.folder import meet_in_folder
+        from train.rendezvous.directory import meet_in_directory
 
         if not request.rendezvous and not launch.job:
             raise UsageError(
                 "where the processes meet is not known",
                 hint="name a directory that all nodes share, --rendezvous DIR, or an address, --rendezvous tcp://HOST:PORT",
             )
-        folder = script.folder / (
+        directory = script.directory / (
             Path(request.rendezvous).expanduser() if request.rendezvous else f".fleet-{launch.job}"
         )
-        meeting = meet_in_folder(folder, party, request.wait_s)
+        meeting = meet_in_directory(directory, party, request.wait_s)
     try:
         yield meeting
     finally:
@@ -273,7 +275,7 @@ class _Part:
         finally:
             self._unmark()
             if self._job:
-                tidy(self._script.folder / self._job)
+                tidy(self._script.directory / self._job)
 
     def _run(self) -> int:
         from train.pack import build_agent
@@ -284,18 +286,18 @@ class _Part:
         with (
             tempfile.TemporaryDirectory(prefix="fleet-", ignore_cleanup_errors=True) as root,
             LocalAgent(Path(root), digest, env) as agent,
-            Folders(self._script.folder / self._job, self._task) as folders,
+            Directories(self._script.directory / self._job, self._task) as directories,
         ):
-            seat = Seat(agent, self._job, self._task, self._node)
-            prepared = self._prepare(seat, copies)
-            commit = self._commit(prepared, copies.replication, folders.env)
-            self._start(seat, commit)
+            slot = Slot(agent, self._job, self._task, self._node)
+            prepared = self._prepare(slot, copies)
+            commit = self._commit(prepared, copies.replication, directories.env)
+            self._start(slot, commit)
             try:
-                result = seat.follow(self._sink, leads=self._leads)
+                result = slot.follow(self._sink, leads=self._leads)
             except BaseException:
-                seat.give_up()
+                slot.give_up()
                 raise
-            return self._end(seat, commit, result)
+            return self._end(slot, commit, result)
 
     def _unmark(self) -> None:
         if self._mark is not None:
@@ -319,7 +321,7 @@ class _Part:
         }
         if self._leads:
             self._job = f"fleet-{self._launch.job}" if self._launch.job else job_id(time.time())
-            self._mark = mark(self._request.checkpoint_dir, self._script.folder, self._job)
+            self._mark = mark(self._request.checkpoint_dir, self._script.directory, self._job)
             mine |= {"job": self._job, "mark": self._mark.name if self._mark else ""}
         values = self._meeting.gather("hello", mine, self._request.wait_s)
         self._job = str(values[0]["job"])
@@ -330,7 +332,7 @@ class _Part:
             if others:
                 name = self._party.names(others)
                 raise self._common(NotReadyError(f"the {what} on {name} is not that of {self._party.name(0)}"))
-        return Copies(self._request.checkpoint_dir, self._script.folder, self._job, str(values[0]["mark"]))
+        return Copies(self._request.checkpoint_dir, self._script.directory, self._job, str(values[0]["mark"]))
 
     @property
     def _party(self) -> Party:
@@ -338,7 +340,7 @@ class _Part:
 
     def _common(self, error: FleetError) -> Exception:
         """What all see alike is told by rank 0 alone."""
-        return error if self._leads else AbandonedError(self._party.name(0), error.sentence, error.exit_code)
+        return error if self._leads else AbandonedError(self._party.name(0), error.message, error.exit_code)
 
     def _address(self) -> str:
         if self._one_computer:
@@ -354,8 +356,8 @@ class _Part:
             )
         return found
 
-    def _prepare(self, seat: Seat, copies: Copies) -> list[Prepared]:
-        own = seat.prepare(
+    def _prepare(self, slot: Slot, copies: Copies) -> list[Prepared]:
+        own = slot.prepare(
             Prepare(
                 job=self._job,
                 fleet=self._job,
@@ -363,7 +365,7 @@ class _Part:
                 entries=[],
                 address=self._address(),
                 python=self._request.python,
-                folder=str(self._script.folder),
+                directory=str(self._script.directory),
             )
         )
         mine = {"prepared": to_dict(own), "sees": copies.shared()}
@@ -373,7 +375,7 @@ class _Part:
         if 0 < len(blind) < len(values) - 1:
             seen = self._party.names([rank for rank in range(len(values)) if rank not in blind])
             error = NotReadyError(
-                f"{seen} share the folder of checkpoints, and {self._party.names(blind)} "
+                f"{seen} share the directory of checkpoints, and {self._party.names(blind)} "
                 f"{'does' if len(blind) == 1 else 'do'} not",
                 hint="name a directory that all nodes share, or that none does: --checkpoint-dir PATH",
             )
@@ -391,7 +393,7 @@ class _Part:
             members=[item.member for item in prepared],
             secret=self._meeting.secret,
             command=[prepared[self._rank].python, self._script.argument, *self._request.arguments],
-            env={"PWD": str(self._script.folder), **choice.env, **outputs, **self._request.env},
+            env={"PWD": str(self._script.directory), **choice.env, **outputs, **self._request.env},
             secret_env={},
             grace_s=self._request.grace_s,
             policy=self._request.policy,
@@ -399,24 +401,24 @@ class _Part:
         )
 
     def _keras(self, prepared: Sequence[Prepared]) -> Choice:
-        folder = self._script.folder
-        sources = {str(path): path.read_bytes() for path in imports(self._script.file, folder)}
+        directory = self._script.directory
+        sources = {str(path): path.read_bytes() for path in imports(self._script.file, directory)}
         versions = {item.task: versions_of(item) for item in prepared}
         try:
             need, adapt = needs_legacy(sources), self._request.adapt
             choice = choose(need, versions, self._request.env, adapt=adapt)
             return with_adaptations(choice, need, len(prepared), adapt=adapt)
         except KerasError as error:
-            found = NotReadyError(error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step)
+            found = NotReadyError(error.message, cause=error.cause, hint=error.hint, next_step=error.next_step)
             raise self._common(found) from error
 
-    def _start(self, seat: Seat, commit: Commit) -> None:
+    def _start(self, slot: Slot, commit: Commit) -> None:
         """Commit here and everywhere; where one cannot, nothing goes on."""
-        seat.commit(commit)
+        slot.commit(commit)
         try:
             self._meeting.gather("committed", {}, _COMMITTED_S)
         except BaseException:
-            seat.give_up()
+            slot.give_up()
             raise
         if self._leads:
             self._sink.emit(
@@ -432,16 +434,16 @@ class _Part:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def _end(self, seat: Seat, commit: Commit, result: JobResult) -> int:
+    def _end(self, slot: Slot, commit: Commit, result: JobResult) -> int:
         """Tell how the job ended, and find the first cause together where it failed."""
         ended_well = result.outcome is Outcome.SUCCEEDED
         failed = result.started and not ended_well
-        own: Value = seat.own.value(log=not ended_well) if failed or ended_well else {}
+        own: Value = slot.own.value(log=not ended_well) if failed or ended_well else {}
         if not self._leads:
             self._meeting.give("end", own)
         try:
-            if seat.stopped_by and not ended_well:
-                raise CancelledError(f"job {self._job} was stopped by {seat.stopped_by}")
+            if slot.stopped_by and not ended_well:
+                raise CancelledError(f"job {self._job} was stopped by {slot.stopped_by}")
             cause = None
             if self._leads:
                 evidence = self._evidence(commit, own) if own else None

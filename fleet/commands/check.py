@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fleet.config import for_fleet
 from fleet.errors import NotReadyError, UsageError
-from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, TriedAlone
+from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, SmokeTested
 from fleet.fleets.access import Access
 from fleet.fleets.agents import ask_each, fleet_opened, open_agents
 from fleet.jobs.ids import job_id
@@ -85,17 +85,17 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
         NotReadyError: a host is not fit, or they do not go together.
     """
     if request.local_first_s > 0 and not request.has_program:
-        sentence = "--local-first runs a script, and none is given"
-        raise UsageError(sentence, hint="name the script, such as: fleet check task.py --local-first")
+        message = "--local-first runs a script, and none is given"
+        raise UsageError(message, hint="name the script, such as: fleet check task.py --local-first")
     found = find(request) if request.has_program else None
-    folder, record = ports.store.need(request.fleet)
+    directory, record = ports.store.need(request.fleet)
     with contextlib.ExitStack() as stack:
         python_path = request.env.get("PYTHONPATH", "")
         program = stack.enter_context(_collected(found, ports, python_path)) if found else None
         sink.emit(fleet_opened(record))
         for text in program.bundle.notes if program else ():
             sink.emit(Note(text))
-        channels = stack.enter_context(open_agents(record.hosts, folder.key, Access(record.spec, ports, sink)))
+        channels = stack.enter_context(open_agents(record.hosts, directory.key, Access(record.spec, ports, sink)))
         check = _Check(request, record, channels, program, sink)
         problems = check.look()
         if request.local_first_s > 0 and not problems:
@@ -219,7 +219,7 @@ class _Check:
             dry_run=dry_run,
             program=program.entry.program if program else "",
             imports=sorted(program.imports.places) if program else [],
-            import_folders=list(program.imports.folders) if program else [],
+            import_directories=list(program.imports.directories) if program else [],
         )
 
     def _keras(self, program: Program, prepared: Sequence[Prepared]) -> list[str]:
@@ -230,7 +230,7 @@ class _Check:
         try:
             self._choice = choose_keras(keras_need(program.entry), versions, {}, env, adapt=self._request.adapt)
         except NotReadyError as error:
-            return [error.sentence + (f" ({error.cause})" if error.cause else "")]
+            return [error.message + (f" ({error.cause})" if error.cause else "")]
         if self._choice.note:
             self._sink.emit(Note(self._choice.note))
         return []
@@ -240,10 +240,10 @@ class _Check:
         problems = []
         for outcome in ask_each(self._channels, lambda channel: self._try(channel, job)):
             host, tried = outcome.host.name, outcome.value
-            told = judged_alone(host, tried) if tried else TriedAlone(host, False, _reason(outcome))
+            told = judged_alone(host, tried) if tried else SmokeTested(host, False, _reason(outcome))
             self._sink.emit(told)
             if not told.ok:
-                problems.append(f"{host}: {told.sentence}")
+                problems.append(f"{host}: {told.message}")
         return problems
 
     def _try(self, channel: AgentChannel, job: str) -> Tried:
@@ -270,17 +270,19 @@ class _Check:
             self._sink.emit(event)
 
 
-def judged_alone(host: str, tried: Tried) -> TriedAlone:
+def judged_alone(host: str, tried: Tried) -> SmokeTested:
     """What a trial shows."""
     seconds = f"{tried.seconds:.0f} s" if tried.seconds >= 10 else f"{tried.seconds:.1f} s"
     if tried.stepped:
-        return TriedAlone(host, True, f"the script made its first step after {seconds}")
+        return SmokeTested(host, True, f"the script made its first step after {seconds}")
     if tried.exit is None:
-        return TriedAlone(host, True, f"the script was still running after {seconds}; no step was seen in its output")
+        return SmokeTested(
+            host, True, f"the script was still running after {seconds}; no step was seen in its output"
+        )
     if tried.exit == Exit(0):
-        return TriedAlone(host, True, f"the script ended after {seconds}")
+        return SmokeTested(host, True, f"the script ended after {seconds}")
     how = f"was ended by signal {tried.exit.signal}" if tried.exit.signal else f"exited with code {tried.exit.code}"
-    return TriedAlone(host, False, f"the script {how} after {seconds}", tuple(tried.lines))
+    return SmokeTested(host, False, f"the script {how} after {seconds}", tuple(tried.lines))
 
 
 def _facts(outcome: Outcome[Prepared]) -> HostFacts:
@@ -304,8 +306,8 @@ def _reason(outcome: Outcome[Prepared] | Outcome[Tried]) -> str:
     """Why a host did not answer as it should, without its name."""
     from fleet.remote.fanout import where
 
-    sentence = outcome.error.sentence if outcome.error else "it did not answer"
-    return sentence.removeprefix(f"{where(outcome.host)}: ").removeprefix(f"{outcome.host.name}: ")
+    message = outcome.error.message if outcome.error else "it did not answer"
+    return message.removeprefix(f"{where(outcome.host)}: ").removeprefix(f"{outcome.host.name}: ")
 
 
 def _folded(problems: Mapping[str, str]) -> list[str]:

@@ -44,7 +44,7 @@ def run(request: DemoRequest, ports: Ports, sink: Sink) -> train.TrainSummary:
 
 
 def examples() -> Path:
-    """Folder of the examples."""
+    """Directory of the examples."""
     from train import examples as package
 
     return Path(package.__path__[0])
@@ -71,5 +71,5 @@ def _fleet(request: DemoRequest, ports: Ports, sink: Sink) -> Iterator[None]:
         try:
             down.run(down.DownRequest(fleet=FLEET), ports, sink)
         except FleetError as error:
-            sink.emit(Note(error.sentence))
+            sink.emit(Note(error.message))
             raise

@@ -51,7 +51,7 @@ def run(request: DoctorRequest, ports: Ports, sink: Sink) -> DoctorSummary:
                 provider=request.provider,
                 subject=finding.subject,
                 ok=finding.ok,
-                sentence=finding.sentence,
+                message=finding.message,
                 next_step=finding.next_step,
                 hint=finding.hint,
             )

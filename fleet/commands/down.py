@@ -13,7 +13,7 @@ from fleet.fleets.release import leave, lent, untold
 from fleet.jobs.results import StoredJobs, places, survey
 from fleet.ports import Ports
 from fleet.providers import LENDERS, translated
-from fleet.state import FleetFolder, FleetRecord, cost_usd, slots
+from fleet.state import FleetDirectory, FleetRecord, cost_usd, slots
 from provision.model import CloudSpec, FleetSpec, Instance
 from provision.provider import Provider
 from provision.quantities import counted
@@ -49,31 +49,31 @@ def run(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
 
 
 def _down(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
-    folder = ports.store.fleet(request.fleet)
-    record = _record(folder)
-    provider = ports.provider(*_made_by(folder, record))
+    directory = ports.store.fleet(request.fleet)
+    record = _record(directory)
+    provider = ports.provider(*_made_by(directory, record))
     with translated():
         instances = provider.list(request.fleet)
-    if not instances and not folder.exists():
+    if not instances and not directory.exists():
         sink.emit(Note(f"there is no fleet {request.fleet!r}: nothing to delete"))
         return DownSummary(request.fleet, ())
-    _ask(request.fleet, record, folder, instances, ports, sink)
-    silent = _given_back(record, instances, folder, provider, ports, sink) if provider.name in LENDERS else []
-    left = _delete(request.fleet, folder, provider, sink)
+    _ask(request.fleet, record, directory, instances, ports, sink)
+    silent = _given_back(record, instances, directory, provider, ports, sink) if provider.name in LENDERS else []
+    left = _delete(request.fleet, directory, provider, sink)
     if left:
         raise FleetError(
             f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_step="fleet down"
         )
-    folder.delete()
+    directory.delete()
     bill = _bill(request.fleet, record, instances, ports.clock())
-    sink.emit(replace(bill, left=len(silent), borrowed=True) if provider.name in LENDERS else bill)
+    sink.emit(replace(bill, left=len(silent), external=True) if provider.name in LENDERS else bill)
     return DownSummary(request.fleet, tuple(item.name for item in instances))
 
 
 def _given_back(
     record: FleetRecord | None,
     instances: Sequence[Instance],
-    folder: FleetFolder,
+    directory: FleetDirectory,
     provider: Provider,
     ports: Ports,
     sink: Sink,
@@ -83,12 +83,12 @@ def _given_back(
     Raises:
         CancelledError: the user does not want these to be forgotten.
     """
-    spec = record.spec if record else FleetSpec(folder.path.name, provider.name, len(instances))
+    spec = record.spec if record else FleetSpec(directory.path.name, provider.name, len(instances))
     hosts = lent(spec, instances, provider) or (record.hosts if record else ())
     if record is not None and record.tasks_per_host > 1:
-        # The slots are folders below the hosts'; what still runs in them ends first.
-        leave(slots(hosts, record.tasks_per_host), folder.key, sink)
-    silent = leave(hosts, folder.key, sink)
+        # The slots are directories below the hosts'; what still runs in them ends first.
+        leave(slots(hosts, record.tasks_per_host), directory.key, sink)
+    silent = leave(hosts, directory.key, sink)
     if silent and not ports.confirm(f"Forget {', '.join(silent)} nevertheless?"):
         raise CancelledError(
             "the fleet is still known here", hint="repeat it when all of its hosts answer", next_step="fleet down"
@@ -96,10 +96,10 @@ def _given_back(
     return silent
 
 
-def _delete(fleet: str, folder: FleetFolder, provider: Provider, sink: Sink) -> list[str]:
+def _delete(fleet: str, directory: FleetDirectory, provider: Provider, sink: Sink) -> list[str]:
     """Names of what is left."""
-    if folder.exists():
-        folder.intend("delete_fleet")
+    if directory.exists():
+        directory.intend("delete_fleet")
     progress = untold if provider.name in LENDERS else progress_to(sink, "deleted")
     try:
         with translated():
@@ -119,22 +119,22 @@ def _bill(fleet: str, record: FleetRecord | None, instances: Sequence[Instance],
     if not cost and record:
         cost = record.price_usd_h * max(0.0, now - record.created_at) / 3600
     return FleetDown(
-        fleet, tuple(item.name for item in instances), left=0, cost_usd=cost, lived_s=max(0.0, now - began)
+        fleet, tuple(item.name for item in instances), left=0, cost_usd=cost, uptime_s=max(0.0, now - began)
     )
 
 
-def _record(folder: FleetFolder) -> FleetRecord | None:
+def _record(directory: FleetDirectory) -> FleetRecord | None:
     try:
-        return folder.read() if folder.exists() else None
+        return directory.read() if directory.exists() else None
     except FleetError:
         return None
 
 
-def _made_by(folder: FleetFolder, record: FleetRecord | None) -> tuple[str, CloudSpec | None]:
+def _made_by(directory: FleetDirectory, record: FleetRecord | None) -> tuple[str, CloudSpec | None]:
     """Provider and cloud of a fleet: by its record, else by what the journal says of its making."""
     if record is not None:
         return record.spec.provider, record.spec.cloud
-    for entry in reversed(folder.intents()):
+    for entry in reversed(directory.intents()):
         if entry.get("provider"):
             known = {field.name for field in fields(CloudSpec)}
             cloud = {key: value for key, value in (entry.get("cloud") or {}).items() if key in known}
@@ -145,7 +145,7 @@ def _made_by(folder: FleetFolder, record: FleetRecord | None) -> tuple[str, Clou
 def _ask(
     fleet: str,
     record: FleetRecord | None,
-    folder: FleetFolder,
+    directory: FleetDirectory,
     instances: Sequence[Instance],
     ports: Ports,
     sink: Sink,
@@ -159,7 +159,7 @@ def _ask(
     if record is None:
         at_risk = ResultsAtRisk(fleet, (), tuple(one.name for one in instances))  # its record is lost
     elif record.ready:
-        at_risk = at_stake(record, folder, instances, Access(record.spec, ports, sink))
+        at_risk = at_stake(record, directory, instances, Access(record.spec, ports, sink))
     else:
         return
     if not at_risk.jobs and not at_risk.silent:
@@ -176,7 +176,7 @@ def _ask(
 
 
 def at_stake(
-    record: FleetRecord, folder: FleetFolder, instances: Sequence[Instance], access: Access
+    record: FleetRecord, directory: FleetDirectory, instances: Sequence[Instance], access: Access
 ) -> ResultsAtRisk:
     """Ask the hosts what the end of the fleet would lose.
 
@@ -186,7 +186,7 @@ def at_stake(
     there = {one.name for one in instances}
     rented = record.spec.cloud is not None
     hosts = tuple(host for host in record.hosts if host.name in there)
-    found = survey(replace(record, hosts=hosts), folder, access)
+    found = survey(replace(record, hosts=hosts), directory, access)
     jobs = [job for job in found.jobs if job.is_running or not _is_safe(job, rented=rented)]
     silent = tuple(found.silent) if record.last_job else ()
     return ResultsAtRisk(record.spec.name, tuple(job.summary(rented=rented) for job in jobs), silent)

@@ -11,7 +11,7 @@ from fleet.fleets.agents import fleet_opened, running_job
 from fleet.fleets.connect import BOOTED, progress_to, reach
 from fleet.ports import Ports
 from fleet.providers import translated
-from fleet.state import FleetFolder, FleetRecord, with_hosts
+from fleet.state import FleetDirectory, FleetRecord, with_hosts
 from fleet.typed import Again
 from provision.quantities import counted
 
@@ -44,7 +44,7 @@ def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
         raise UsageError("a time of 0 would delete the fleet at once", next_step="fleet down")
     ports.store.need(request.fleet)
     with ports.store.lock(request.fleet, "extend"):
-        folder, record = ports.store.need(request.fleet)
+        directory, record = ports.store.need(request.fleet)
         provider = ports.provider(record.spec.provider, record.spec.cloud)
         with translated():
             instances = provider.list(request.fleet)
@@ -54,19 +54,19 @@ def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
                 next_step="fleet up",
             )
         if record.spec.cloud is not None:
-            _ask(record, folder, ports)
-        folder.intend("extend", seconds=request.seconds)
+            _ask(record, directory, ports)
+        directory.intend("extend", seconds=request.seconds)
         with translated():
             provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
             instances = provider.list(request.fleet)
-        record = with_hosts(record, reach(record.spec, instances, provider, folder, ports, sink), instances)
-        folder.write(record)
+        record = with_hosts(record, reach(record.spec, instances, provider, directory, ports, sink), instances)
+        directory.write(record)
         sink.emit(fleet_opened(record))
         return ExtendSummary(request.fleet, record.delete_at)
 
 
-def _ask(record: FleetRecord, folder: FleetFolder, ports: Ports) -> None:
-    job = running_job(record, folder.key, Access(record.spec, ports))
+def _ask(record: FleetRecord, directory: FleetDirectory, ports: Ports) -> None:
+    job = running_job(record, directory.key, Access(record.spec, ports))
     why = "Compute Engine may have to stop the instances for this, and start them again"
     if job and not ports.attended:
         raise UsageError(

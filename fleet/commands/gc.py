@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from fleet.config import caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, UsageError
-from fleet.events import InstanceChanged, Note, Sink, Stray, StraysDeleted, StraysFound
+from fleet.events import InstanceChanged, Note, Orphan, OrphansDeleted, OrphansFound, Sink
 from fleet.fleets.release import leave, lent
 from fleet.ports import Ports
 from fleet.providers import LENDERS, translated
@@ -19,7 +19,7 @@ from provision.model import CloudSpec, FleetSpec
 from provision.quantities import counted
 
 if TYPE_CHECKING:
-    from provision.gce.deletion import Stray as Thing
+    from provision.gce.deletion import Orphan as Thing
     from provision.gce.provider import GceProvider
 
 
@@ -55,57 +55,57 @@ def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
     """
     places: list[_Local | _Cloud] = [] if request.only else [_Local(ports, name) for name in ("local", *LENDERS)]
     places += _clouds(request, ports, sink)
-    found = [stray for place in places for stray in place.find()]
-    sink.emit(StraysFound(tuple(found)))
-    doomed = [stray for stray in found if stray.doomed]
-    if not doomed:
+    found = [orphan for place in places for orphan in place.find()]
+    sink.emit(OrphansFound(tuple(found)))
+    to_delete = [orphan for orphan in found if orphan.to_delete]
+    if not to_delete:
         return GcSummary()
-    _ask(len(doomed), len(found), ports)
+    _ask(len(to_delete), len(found), ports)
     left = [name for place in places for name in place.delete(sink)]
-    sink.emit(StraysDeleted(len(doomed) - len(left), tuple(left)))
+    sink.emit(OrphansDeleted(len(to_delete) - len(left), tuple(left)))
     if left:
         raise FleetError(
             f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_step="fleet gc"
         )
-    return GcSummary(len(doomed))
+    return GcSummary(len(to_delete))
 
 
-def _ask(doomed: int, found: int, ports: Ports) -> None:
+def _ask(to_delete: int, found: int, ports: Ports) -> None:
     if not ports.attended:
         raise UsageError(
-            f"{doomed} of {counted(found, 'resource')} would be deleted, and there is no terminal to ask on",
+            f"{to_delete} of {counted(found, 'resource')} would be deleted, and there is no terminal to ask on",
             again=Again({"--yes": True}),
         )
-    which = "it" if doomed == found == 1 else "all of them" if doomed == found else f"{doomed} of them"
+    which = "it" if to_delete == found == 1 else "all of them" if to_delete == found else f"{to_delete} of them"
     if not ports.consent(f"Delete {which}?"):
         raise CancelledError("nothing was deleted", next_step="fleet status")
 
 
 class _Local:
-    """Instances of a provider that keeps its records on this computer, whose fleet has no folder."""
+    """Instances of a provider that keeps its records on this computer, whose fleet has no directory."""
 
     def __init__(self, ports: Ports, provider: str) -> None:
         self._ports = ports
         self._provider = ports.provider(provider)
 
-    def find(self) -> list[Stray]:
+    def find(self) -> list[Orphan]:
         """What there is."""
         with translated():
             instances = self._provider.list()
-        known = self._ports.store.names()  # read after the list: a fleet has its folder before its instances
+        known = self._ports.store.names()  # read after the list: a fleet has its directory before its instances
         return [
-            Stray(
+            Orphan(
                 provider=self._provider.name,
                 kind="instance",
                 name=f"{one.fleet}-{one.name}",
                 fleet=one.fleet,
                 owner="",
                 user=caller(),
-                place=one.zone,
+                zone=one.zone,
                 created_at=one.created_at,
                 price_usd_h=0.0,
                 cost_usd=0.0,
-                doomed=True,
+                to_delete=True,
             )
             for one in instances
             if one.fleet not in known
@@ -114,7 +114,7 @@ class _Local:
     def delete(self, sink: Sink) -> list[str]:
         """Delete it; names of what is left."""
         left = []
-        for fleet in sorted({stray.fleet for stray in self.find()}):
+        for fleet in sorted({orphan.fleet for orphan in self.find()}):
             with self._ports.store.lock(fleet, "gc"):
                 if self._ports.store.fleet(fleet).exists():
                     continue
@@ -149,35 +149,35 @@ class _Cloud:
         self._needed = needed
         self._ports = ports
         self._sink = sink
-        self._doomed: list[Thing] = []
+        self._to_delete: list[Thing] = []
 
-    def find(self) -> list[Stray]:
+    def find(self) -> list[Orphan]:
         """What there is."""
         try:
             with translated():
-                things = self._provider.strays()
+                things = self._provider.orphans()
         except CredentialsError as error:
             if self._needed:
                 raise
-            self._sink.emit(Note(f"Compute Engine was not looked at: {error.sentence}"))
+            self._sink.emit(Note(f"Compute Engine was not looked at: {error.message}"))
             return []
         unknown = self._unknown(things)
         mine = {thing.owner for thing in unknown if thing.user == caller()}
-        self._doomed = [thing for thing in unknown if self._everybody or self._is_mine(thing, mine)]
+        self._to_delete = [thing for thing in unknown if self._everybody or self._is_mine(thing, mine)]
         now = self._ports.clock()
         return [
-            Stray(
+            Orphan(
                 provider="gce",
                 kind=thing.kind,
                 name=thing.name,
                 fleet=thing.fleet,
                 owner=thing.owner,
                 user=thing.user,
-                place=thing.place,
+                zone=thing.place,
                 created_at=thing.created_at,
                 price_usd_h=thing.price_usd_h,
                 cost_usd=thing.price_usd_h * max(0.0, now - thing.created_at) / 3600 if thing.created_at else 0.0,
-                doomed=thing in self._doomed,
+                to_delete=thing in self._to_delete,
             )
             for thing in unknown
         ]
@@ -188,11 +188,11 @@ class _Cloud:
         def progress(name: str, step: str) -> None:
             sink.emit(InstanceChanged(name, step, done=step == "deleted"))
 
-        doomed = self._unknown(self._doomed)  # somebody may have made a fleet of that name meanwhile
-        if not doomed:
+        to_delete = self._unknown(self._to_delete)  # somebody may have made a fleet of that name meanwhile
+        if not to_delete:
             return []
         with translated():
-            return list(self._provider.delete_strays(doomed, progress))
+            return list(self._provider.delete_orphans(to_delete, progress))
 
     def _unknown(self, things: Iterable[Thing]) -> list[Thing]:
         known = self._ports.store.names()

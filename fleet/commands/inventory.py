@@ -28,8 +28,8 @@ def run(request: InventoryRequest, ports: Ports) -> str:
     """
     from provision.inventory.export import export
 
-    folder, record = ports.store.need(request.fleet)
+    directory, record = ports.store.need(request.fleet)
     try:
-        return export(request.fleet, record.hosts, folder.key, folder.path / "known_hosts", request.form)
+        return export(request.fleet, record.hosts, directory.key, directory.path / "known_hosts", request.form)
     except ValueError as error:
         raise UsageError(str(error), next_step="fleet inventory --format json") from error

@@ -55,10 +55,10 @@ def run(request: JobsRequest, ports: Ports, sink: Sink) -> JobsSummary:
         CancelledError: the user said no.
         UnreachableError: no host answers.
     """
-    folder, record = ports.store.need(request.fleet)
-    with open_some(record.hosts, folder.key, Access(record.spec, ports, sink)) as (channels, unreached):
+    directory, record = ports.store.need(request.fleet)
+    with open_some(record.hosts, directory.key, Access(record.spec, ports, sink)) as (channels, unreached):
         silent = {one.host.name: one.error for one in unreached if one.error is not None}
-        found = survey_of(ask_stores(channels, (), silent), folder, silent)
+        found = survey_of(ask_stores(channels, (), silent), directory, silent)
         chosen = _chosen(request, found)
         if not request.prune:
             sink.emit(
@@ -136,5 +136,5 @@ def _deleted(fleet: str, names: Sequence[str], answers: Sequence[JobsPruned]) ->
 def _raise_if_failed(failed: Sequence[FleetError]) -> None:
     if failed:
         raise type(failed[0])(
-            f"not all hosts answered: {failed[0].sentence}", cause=failed[0].cause, next_step="fleet jobs"
+            f"not all hosts answered: {failed[0].message}", cause=failed[0].cause, next_step="fleet jobs"
         )

@@ -26,7 +26,7 @@ class LintRequest:
 
     Attributes:
         script: The training script.
-        workdir: Folder that it would be started in; empty: its own.
+        workdir: Directory that it would be started in; empty: its own.
         workers: How many there will be.
         gpus: Of each worker; None: not given.
         adapt: `fleet train` adapts the interpreters; not with --no-adapt.
@@ -68,7 +68,7 @@ def run(request: LintRequest, sink: Sink) -> list[Finding]:
 
 
 def _checked(request: LintRequest) -> tuple[Path, Path]:
-    """The script, and the folder that it would be started in."""
+    """The script, and the directory that it would be started in."""
     script = Path(request.script)
     workdir = Path(request.workdir) if request.workdir else script.parent
     try:
@@ -76,11 +76,11 @@ def _checked(request: LintRequest) -> tuple[Path, Path]:
     except ScriptError as error:
         again = None if error.again is None else Again(error.again)
         raise UsageError(
-            error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
+            error.message, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
         ) from error
     if not script.absolute().is_relative_to(workdir.absolute()):
         raise UsageError(
-            f"{request.script} is outside of the working folder {request.workdir}",
+            f"{request.script} is outside of the working directory {request.workdir}",
             hint="--workdir must be a directory that holds the script",
             again=Again({"--workdir": None}),
         )
@@ -88,7 +88,7 @@ def _checked(request: LintRequest) -> tuple[Path, Path]:
 
 
 def _below(path: Path, workdir: Path) -> str:
-    """`path` below the working folder, with forward slashes."""
+    """`path` below the working directory, with forward slashes."""
     return Path(os.path.relpath(path, workdir)).as_posix()
 
 

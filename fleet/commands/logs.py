@@ -12,8 +12,8 @@ from fleet.events import JobStarted, Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened, newest_reports, open_some
 from fleet.fleets.agreement import description, latest_attempt
-from fleet.fleets.rejoin import missing_seats
-from fleet.fleets.repair import Rented, mend, mending
+from fleet.fleets.rejoin import missing_slots
+from fleet.fleets.repair import Rented, fix, mending
 from fleet.jobs.follow import Followed, follow, outcome_or_raise
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from fleet.jobs.results import report_results, script_of
@@ -67,11 +67,11 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
     from fleet.remote.fanout import raise_failures
 
     name = worker_name(request.worker)
-    folder, record = ports.store.need(request.fleet)
-    fleet = Rented(record, folder, ports, "logs")
+    directory, record = ports.store.need(request.fleet)
+    fleet = Rented(record, directory, ports, "logs")
     with contextlib.ExitStack() as stack:
         channels, unreached = stack.enter_context(
-            open_some(record.places, folder.key, Access(record.spec, ports, sink))
+            open_some(record.places, directory.key, Access(record.spec, ports, sink))
         )
         found = newest_reports(channels, request.job, record.last_job)
         reports = found.by_host
@@ -90,7 +90,7 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
         for text in found.others:
             sink.emit(Note(text, Level.WARNING))
         _announce(record, first, latest_attempt(list(reports.values()), first.attempts), names, sink)
-        _, lost = missing_seats(reports)
+        _, lost = missing_slots(reports)
         mender = stack.enter_context(mending(fleet, sink, SPOT_HOST_TIMEOUT_S)) if request.follow else None
         if mender is not None:
             for host in lost:
@@ -98,7 +98,7 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
         else:
             _tell(unreached, sink)
         followed = Followed(
-            folder=folder,
+            directory=directory,
             record=record,
             job=first.job,
             channels=tuple(channel for channel in channels if channel.connection.host.name in hosts),
@@ -114,17 +114,17 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
         )
         ended = follow(followed, sink)
         if ended.result is not None:
-            folder.note_results(first.job, log_shown=followed.whole)
-            report_results(record, folder, first.job, followed.channels, sink)
+            directory.note_results(first.job, log_shown=followed.whole)
+            report_results(record, directory, first.job, followed.channels, sink)
     if lost and not request.follow:
-        mend(fleet, sink)
+        fix(fleet, sink)
     return outcome_or_raise(ended)
 
 
 def _tell(unreached: Sequence[Outcome[AgentChannel]], sink: Sink) -> None:
     for outcome in unreached:
         if outcome.error is not None:
-            sink.emit(Note(f"{outcome.error.sentence}; its log is left out", Level.WARNING))
+            sink.emit(Note(f"{outcome.error.message}; its log is left out", Level.WARNING))
 
 
 def _names(reports: Mapping[str, JobReport]) -> Names:

@@ -19,7 +19,7 @@ from fleet.jobs.tasks import worker_name
 from fleet.ports import Ports
 from fleet.results.layout import Item, Layout, Listed, lay_out
 from fleet.results.target import Part, Target
-from fleet.state import FleetFolder
+from fleet.state import FleetDirectory
 from train.agent.protocol.records import FilePart
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
     from fleet.remote.fanout import raise_failures
 
     name = worker_name(request.worker)
-    folder, record = ports.store.need(request.fleet)
-    with open_some(record.hosts, folder.key, Access(record.spec, ports, sink)) as (channels, unreached):
+    directory, record = ports.store.need(request.fleet)
+    with open_some(record.hosts, directory.key, Access(record.spec, ports, sink)) as (channels, unreached):
         silent = {one.host.name: one.error for one in unreached if one.error is not None}
-        found = survey_of(ask_stores(channels, [request.job] if request.job else [], silent), folder, silent)
+        found = survey_of(ask_stores(channels, [request.job] if request.job else [], silent), directory, silent)
         job = found.find(request.job)
         if job is None:
             _raise_if_silent(silent)
@@ -99,7 +99,7 @@ def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
         with Target(where, job.job) as target:
             sink.emit(fleet_opened(record))
             pull = _Pull(job, tasks, {one.connection.host.name: one for one in channels}, target, sink)
-            summary = pull.run(folder, whole=not name and not silent)
+            summary = pull.run(directory, whole=not name and not silent)
     sink.emit(
         ResultsPulled(
             fleet=request.fleet,
@@ -126,7 +126,7 @@ def _raise_if_silent(silent: dict[str, FleetError]) -> None:
         error = next(iter(silent.values()))
         raise type(error)(
             f"{fold(silent)} cannot be reached, and it is unknown what results it holds",
-            cause=error.sentence,
+            cause=error.message,
             next_step="fleet status",
         )
 
@@ -181,11 +181,11 @@ class _Pull:
         self.received = 0
         self.failed: dict[str, Outcome[None]] = {}
 
-    def run(self, folder: FleetFolder, *, whole: bool) -> PullSummary:
+    def run(self, directory: FleetDirectory, *, whole: bool) -> PullSummary:
         """Copy them, and note in the fleet's files which of them are on this computer.
 
         Args:
-            folder: Files of the fleet.
+            directory: Files of the fleet.
             whole: The tasks are all of the job's.
         """
         rounds = 0
@@ -214,7 +214,7 @@ class _Pull:
             for at, task in enumerate(self._tasks)
             if at not in layout.lossy and not listings[task.key].notes
         }
-        folder.note_results(self._job.job, directory=str(self._target.path), tasks=kept)
+        directory.note_results(self._job.job, directory=str(self._target.path), tasks=kept)
         size = sum(item.entry.size for item in layout.files)
         complete = whole and not self.failed and len(kept) == len(self._tasks) and not self._job.is_running
         return PullSummary(self._job.job, self._target.path, len(layout.files), size, complete)
@@ -272,8 +272,8 @@ class _Pull:
             return changed
 
         changed = [item for part in self._ask(one) for item in part]
-        for item in layout.folders:
-            self._target.folder(item)
+        for item in layout.directories:
+            self._target.directory(item)
         for item in layout.links:
             self._target.link(item)
         return changed

@@ -28,7 +28,7 @@ from fleet.jobs.results import (
 from fleet.jobs.tasks import Names, names_of
 from fleet.ports import Ports
 from fleet.providers import translated
-from fleet.state import FleetFolder, FleetRecord
+from fleet.state import FleetDirectory, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from provision.model import Host
 from train.agent.gang.assignment import role_rank
@@ -71,12 +71,12 @@ def run(request: StatusRequest, ports: Ports) -> StatusSummary:
             fleets.append(_status(name, ports.store.fleet(name), ports))
         except DamagedStateError as error:
             damaged.append(error)
-            fleets.append(FleetStatus(name=name, provider="unknown", hosts=(_unmade(error.sentence),)))
+            fleets.append(FleetStatus(name=name, provider="unknown", hosts=(_unmade(error.message),)))
     return StatusSummary(tuple(fleets), tuple(damaged))
 
 
-def _status(name: str, folder: FleetFolder, ports: Ports) -> FleetStatus:
-    record = folder.read()
+def _status(name: str, directory: FleetDirectory, ports: Ports) -> FleetStatus:
+    record = directory.read()
     if record is None or not record.ready:
         spec = record.spec if record else None
         reason = for_fleet(
@@ -88,7 +88,7 @@ def _status(name: str, folder: FleetFolder, ports: Ports) -> FleetStatus:
             hosts=(_unmade(reason),),
             price_usd_h=record.price_usd_h if record else 0.0,
         )
-    hosts, job, stored = _ask(record, folder, Access(record.spec, ports))
+    hosts, job, stored = _ask(record, directory, Access(record.spec, ports))
     return FleetStatus(
         name=name,
         provider=record.spec.provider,
@@ -130,12 +130,12 @@ def _unmade(reason: str) -> HostStatus:
 
 
 def _ask(
-    record: FleetRecord, folder: FleetFolder, access: Access
+    record: FleetRecord, directory: FleetDirectory, access: Access
 ) -> tuple[tuple[HostStatus, ...], JobStatus | None, list[StoredStatus]]:
     """Ask the hosts about themselves, the newest job, and what they store, each within a deadline."""
     from fleet.remote.job import inspect
 
-    with opened(record.places, folder.key, access) as opening:
+    with opened(record.places, directory.key, access) as opening:
         channels = [outcome.value for outcome in opening if outcome.value is not None]
         errors = {outcome.host.name: outcome.error for outcome in opening if outcome.error is not None}
         found: dict[str, JobReport] = {}
@@ -150,16 +150,16 @@ def _ask(
             mine = {name: report for name, report in found.items() if report.job == job.id}
             able = [channel for channel in channels if channel.connection.host.name in mine]
             job = replace(job, verdict=_verdict(mine, able))
-        stored = _stored(record, folder, channels)
+        stored = _stored(record, directory, channels)
     return tuple(_with_disk(host, stored.disks) for host in hosts), job, [_stored_job(one) for one in stored.jobs]
 
 
-def _stored(record: FleetRecord, folder: FleetFolder, channels: Sequence[AgentChannel]) -> Survey:
+def _stored(record: FleetRecord, directory: FleetDirectory, channels: Sequence[AgentChannel]) -> Survey:
     """What the hosts store; with several tasks on a host, the agents of its slots do not see all of it."""
     if record.tasks_per_host > 1:
-        return survey(record, folder)
+        return survey(record, directory)
     silent: dict[str, FleetError] = {}
-    return survey_of(ask_stores(channels, (), silent), folder, silent)
+    return survey_of(ask_stores(channels, (), silent), directory, silent)
 
 
 def _stored_job(job: StoredJobs) -> StoredStatus:
@@ -222,7 +222,7 @@ def _host(
         address=host.address,
         port=host.port,
         reachable=error is None,
-        reason=f"{error.sentence}: {error.cause}" if error and error.cause else error.sentence if error else "",
+        reason=f"{error.message}: {error.cause}" if error and error.cause else error.message if error else "",
         cpu_percent=sum(usage.cpu_percent for usage in usages) if usages else -1.0,
         memory_bytes=sum(usage.memory_bytes for usage in usages) if usages else -1,
         gpu_percent=sum(gpus) / len(gpus) if gpus else -1.0,
@@ -248,7 +248,7 @@ def _job(reports: list[JobReport], known: str) -> JobStatus | None:
         tasks=tasks,
         outcome=result.outcome if result else None,
         reason=result.reason if result else "",
-        first_task=result.first_task if result else "",
+        first_failed_task=result.first_failed_task if result else "",
         ended_at=result.at if result else 0.0,
         attempts=first.attempts,
         waits=result is None and _waits(tasks),

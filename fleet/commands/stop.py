@@ -37,8 +37,8 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
     """
     from fleet.remote.fanout import raise_failures
 
-    folder, record = ports.store.need(request.fleet)
-    with open_some(record.places, folder.key, Access(record.spec, ports, sink)) as (channels, unreached):
+    directory, record = ports.store.need(request.fleet)
+    with open_some(record.places, directory.key, Access(record.spec, ports, sink)) as (channels, unreached):
         found = newest_reports(channels, known=record.last_job)
         reports = found.by_host
         if not reports:

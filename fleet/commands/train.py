@@ -35,7 +35,7 @@ from fleet.jobs.program import (
 from fleet.jobs.results import report_results
 from fleet.jobs.tasks import Names, Roles, assigned, check_roles, names_of
 from fleet.ports import Ports
-from fleet.state import FleetFolder, FleetRecord
+from fleet.state import FleetDirectory, FleetRecord
 from fleet.typed import Again
 from train.agent.protocol.cluster import endpoint, tf_config
 from train.agent.protocol.records import Commit, JobResult, Member, Policy, Prepare, Prepared, Replication
@@ -106,9 +106,9 @@ def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) ->
     """As `run`; puts the job into `started` as soon as it runs."""
     found = find(request)
     entry = found.entry
-    folder, record = ports.store.need(request.fleet)
+    directory, record = ports.store.need(request.fleet)
     request = _on_fleet(request, record)
-    record = _placed(request, folder, record)
+    record = _placed(request, directory, record)
     if not (request.roles.chief and request.roles.ps):
         refuse_without_servers(entry, len(record.hosts))
     program = collect(found, ports, request.env.get("PYTHONPATH", ""))
@@ -119,7 +119,7 @@ def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) ->
         sink.emit(fleet_opened(record))
         for text in program.bundle.notes:
             sink.emit(Note(text))
-        fleet = Rented(record, folder, ports, "train")
+        fleet = Rented(record, directory, ports, "train")
         record, channels = stack.enter_context(open_whole(fleet, sink))
         job = job_id(ports.clock())
         prepared = _prepare(request, record, job, program, channels, sink)
@@ -135,7 +135,7 @@ def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) ->
         with deferred_interrupt():
             _commit(channels, commits, request.grace_s)
             record = dataclasses.replace(record, last_job=job, last_script=shown(entry))
-            folder.write(record)
+            directory.write(record)
             started.append(job)
         lock.close()
         fleet = dataclasses.replace(fleet, record=record)
@@ -152,7 +152,7 @@ def _on_fleet(request: TrainRequest, record: FleetRecord) -> TrainRequest:
     return dataclasses.replace(request, policy=policy)
 
 
-def _placed(request: TrainRequest, folder: FleetFolder, record: FleetRecord) -> FleetRecord:
+def _placed(request: TrainRequest, directory: FleetDirectory, record: FleetRecord) -> FleetRecord:
     """The fleet with as many places on each host as the job wants.
 
     Raises:
@@ -170,7 +170,7 @@ def _placed(request: TrainRequest, folder: FleetFolder, record: FleetRecord) -> 
         others=roles.others,
     )
     if record.last_job and record.tasks_per_host != roles.tasks_per_host and not request.dry_run:
-        job = running_job(record, folder.key)
+        job = running_job(record, directory.key)
         if job:
             raise NotReadyError(
                 f"job {job} is running on fleet {record.spec.name!r}",
@@ -211,7 +211,7 @@ def _prepare(
             dry_run=request.dry_run,
             program=program.entry.program,
             imports=sorted(program.imports.places),
-            import_folders=list(program.imports.folders),
+            import_directories=list(program.imports.directories),
         )
         return prepare(channel, wish, program.bundle, progress)
 
@@ -241,7 +241,7 @@ def _terms(request: TrainRequest) -> Terms:
         adapt=request.adapt,
         servers=bool(request.roles.chief and request.roles.ps),
         restarts=request.policy.restarts > 0,
-        keeps=bool(request.replication.folder),
+        keeps=bool(request.replication.directory),
     )
 
 
@@ -346,7 +346,7 @@ def _followed(
         )
     )
     followed = Followed(
-        folder=fleet.folder,
+        directory=fleet.directory,
         record=record,
         job=first.job,
         channels=tuple(channels),
@@ -359,7 +359,7 @@ def _followed(
     if request.detach:
         ended = until_running(dataclasses.replace(followed, logs=False, unread=lambda: False), sink)
         if ended.result is not None:
-            report_results(record, fleet.folder, first.job, channels, sink)
+            report_results(record, fleet.directory, first.job, channels, sink)
             outcome_or_raise(ended)
         text = f"job {first.job} runs; `fleet logs -f` shows it, `fleet stop` ends it"
         sink.emit(Note(for_fleet(text, request.fleet)))
@@ -367,7 +367,7 @@ def _followed(
     with mending(fleet, sink, request.policy.host_timeout_s) as mender:
         ended = follow(dataclasses.replace(followed, mender=mender), sink)
     if ended.result is not None:
-        fleet.folder.note_results(first.job, log_shown=followed.whole)
-        report_results(record, fleet.folder, first.job, channels, sink)
+        fleet.directory.note_results(first.job, log_shown=followed.whole)
+        report_results(record, fleet.directory, first.job, channels, sink)
     result = outcome_or_raise(ended)
     return TrainSummary(job=first.job, result=result)

@@ -23,7 +23,7 @@ from fleet.fleets.repair import at_rest
 from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, wanted
 from fleet.ports import Ports
 from fleet.providers import translated
-from fleet.state import FleetFolder, FleetRecord, with_hosts
+from fleet.state import FleetDirectory, FleetRecord, with_hosts
 from fleet.typed import Again
 from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Quote
 from provision.names import index_of
@@ -56,24 +56,24 @@ def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
         FleetError: an instance could not be made or reached. Instances that this call made are deleted again.
         CancelledError: the user said no, and nothing was touched; or interrupted, and likewise.
     """
-    folder = ports.store.fleet(request.fleet)
-    record = folder.read() if folder.exists() else None
+    directory = ports.store.fleet(request.fleet)
+    record = directory.read() if directory.exists() else None
     agreed = _agreed(request, _wanted(request, record, ports), record, ports, sink)
     if request.dry_run:
         return UpSummary(request.fleet)
     with ports.store.lock(request.fleet, "up"):
-        record = folder.read() if folder.exists() else None
+        record = directory.read() if directory.exists() else None
         spec = _wanted(request, record, ports)
         provider = ports.provider(spec.provider, spec.cloud)
         before = at_rest(spec.name, provider, ports)
-        _check_known(folder, before)
+        _check_known(directory, before)
         steps = plan(spec, before)
         if spec.cloud is not None and not set(steps.create) <= agreed:
             raise NotReadyError(
                 f"fleet {spec.name!r} changed while you were asked: {', '.join(steps.create)} would be made now",
                 again=Again({}, "up"),
             )
-        return _Up(request, spec, folder, provider, ports, sink).run(record, before, steps)
+        return _Up(request, spec, directory, provider, ports, sink).run(record, before, steps)
 
 
 def _wanted(request: UpRequest, record: FleetRecord | None, ports: Ports) -> FleetSpec:
@@ -149,8 +149,8 @@ def _free(spec: FleetSpec, names: Sequence[str]) -> str:
     return f"{', '.join(names)} would be started on this computer, at no cost"
 
 
-def _check_known(folder: FleetFolder, before: Sequence[Instance]) -> None:
-    if before and not folder.key.exists():
+def _check_known(directory: FleetDirectory, before: Sequence[Instance]) -> None:
+    if before and not directory.key.exists():
         raise NotReadyError(
             f"there are instances of a fleet {before[0].fleet!r} whose key is not on this computer any more: "
             f"{', '.join(item.name for item in before)}",
@@ -164,18 +164,24 @@ class _Up:
     Args:
         request: What the user typed.
         spec: What is wanted.
-        folder: Files of the fleet.
+        directory: Files of the fleet.
         provider: Makes the instances.
         ports: The outside world.
         sink: Takes the events.
     """
 
     def __init__(
-        self, request: UpRequest, spec: FleetSpec, folder: FleetFolder, provider: Provider, ports: Ports, sink: Sink
+        self,
+        request: UpRequest,
+        spec: FleetSpec,
+        directory: FleetDirectory,
+        provider: Provider,
+        ports: Ports,
+        sink: Sink,
     ) -> None:
         self._request = request
         self._spec = spec
-        self._folder = folder
+        self._directory = directory
         self._provider = provider
         self._ports = ports
         self._sink = sink
@@ -190,7 +196,7 @@ class _Up:
         """
         kept = record.kept if record else ()
         try:
-            self._spec = replace(self._spec, public_key=self._folder.create())
+            self._spec = replace(self._spec, public_key=self._directory.create())
             record = self._begun(record, before)
             self._release(before)
             hosts = self._make(steps)
@@ -208,10 +214,10 @@ class _Up:
                 _repeat_as_typed(error)
             raise
         record = with_hosts(record, hosts, self._listed())
-        self._folder.write(record)
+        self._directory.write(record)
         self._report(record, steps)
         if record.last_job:
-            rejoin(record, self._folder, self._sink)
+            rejoin(record, self._directory, self._sink)
         return UpSummary(self._spec.name, tuple(hosts), steps.create)
 
     def _begun(self, record: FleetRecord | None, before: Sequence[Instance]) -> FleetRecord:
@@ -220,17 +226,17 @@ class _Up:
             now = self._ports.clock()
             record = replace(record or FleetRecord(self._spec, now), created_at=now)
         record = replace(record, spec=self._spec, kept_until=0.0)
-        self._folder.write(record)
+        self._directory.write(record)
         return record
 
     def _make(self, steps: Plan) -> list[Host]:
         if steps.delete:
-            self._folder.intend("delete", instances=[[item.name, item.id] for item in steps.delete])
+            self._directory.intend("delete", instances=[[item.name, item.id] for item in steps.delete])
             with translated():
                 self._provider.delete(steps.delete, progress_to(self._sink, "deleted"))
         if steps.create:
             cloud = asdict(self._spec.cloud) if self._spec.cloud else None
-            self._folder.intend("create", instances=list(steps.create), provider=self._spec.provider, cloud=cloud)
+            self._directory.intend("create", instances=list(steps.create), provider=self._spec.provider, cloud=cloud)
             self._create(steps.create)
         self._created = True
         if self._spec.inventory:
@@ -244,7 +250,7 @@ class _Up:
                 self._spec,
                 self._listed(),
                 self._provider,
-                self._folder,
+                self._directory,
                 self._ports,
                 self._sink,
                 wait_s=SSH_WAIT_S if steps.create else SSH_WAIT_BOOTED_S,
@@ -264,7 +270,7 @@ class _Up:
             except CapacityError as error:
                 if not self._request.retry_until_up:
                     raise
-                text = f"{error.sentence}; trying again in {pause_s:.0f} s, until there is some or Ctrl-C"
+                text = f"{error.message}; trying again in {pause_s:.0f} s, until there is some or Ctrl-C"
                 self._sink.emit(Note(text, Level.WARNING))
             else:
                 return
@@ -297,9 +303,9 @@ class _Up:
             if not new or any(one.state is not InstanceState.RUNNING for one in new):
                 return None
             names = tuple(one.name for one in new)
-            self._folder.intend("keep", instances=[[one.name, one.id] for one in new], until=until)
+            self._directory.intend("keep", instances=[[one.name, one.id] for one in new], until=until)
             kept = replace(with_hosts(record, record.hosts, there), kept=names, kept_until=until)
-            self._folder.write(kept)
+            self._directory.write(kept)
             with translated():
                 if not self._provider.stop_at(new, until):
                     return None
@@ -322,7 +328,7 @@ class _Up:
                 next_step="fleet down",
             ) from None
         except FleetError as second:
-            raise _both(error, f"{second.sentence}: some of what was made may be left, and cost money") from second
+            raise _both(error, f"{second.message}: some of what was made may be left, and cost money") from second
         if left:
             raise _both(error, f"still there: {', '.join(left)}") from error
 
@@ -331,18 +337,18 @@ class _Up:
         if before:
             old = {instance.id for instance in before}
             made = [instance for instance in self._listed() if instance.id not in old]
-            return delete_instances(made, self._folder, self._provider, self._sink)
-        if not self._folder.exists():
+            return delete_instances(made, self._directory, self._provider, self._sink)
+        if not self._directory.exists():
             return []
-        self._folder.intend("delete_fleet")
+        self._directory.intend("delete_fleet")
         progress = progress_to(self._sink, "deleted")
         if self._spec.inventory:
-            leave(lent(self._spec, self._listed(), self._provider), self._folder.key, self._sink)
+            leave(lent(self._spec, self._listed(), self._provider), self._directory.key, self._sink)
             progress = untold
         with translated():
             left = list(self._provider.delete_fleet(self._spec.name, progress))
         if not left:
-            self._folder.delete()
+            self._directory.delete()
         return left
 
     def _report(self, record: FleetRecord, steps: Plan) -> None:
@@ -361,7 +367,7 @@ def _kept(error: FleetError, record: FleetRecord) -> FleetError:
     words = f"{', '.join(record.kept)} kept until {at}{price}: the next `fleet up` uses what is there; then they stop"
     steps = [error.next_step, "fleet up", "fleet down"]
     return type(error)(
-        error.sentence,
+        error.message,
         cause="\n".join(filter(None, (error.cause, words))),
         hint=error.hint,
         next_step="\n".join(dict.fromkeys(filter(None, steps))),
@@ -387,5 +393,5 @@ def _both(error: BaseException, left: str) -> FleetError:
     """`error`, and that not all could be taken back."""
     if isinstance(error, FleetError):
         cause = f"{error.cause}\n{left}" if error.cause else left
-        return type(error)(error.sentence, cause=cause, next_step="fleet down")
+        return type(error)(error.message, cause=cause, next_step="fleet down")
     return CancelledError("fleet up was interrupted", cause=left, next_step="fleet down")

@@ -11,11 +11,11 @@ from fleet.console.jsonl import JsonSink
 from fleet.console.logtext import clean, quoted
 from fleet.errors import FleetError
 
-_INDENT = 7  # of what stands after a label: "fleet: "
+_INDENT = 7  # width of the longest label, "error: "
 
 
 def error_text(error: FleetError, *, color: bool = False, width: int = 0) -> str:
-    """Format an error as one to four paragraphs: sentence, cause, hint, next commands.
+    """Format an error as one to four paragraphs: message, cause, hint, next commands.
 
     Further lines of a paragraph are indented, so that each stays recognizable. Commands are never wrapped.
 
@@ -25,7 +25,7 @@ def error_text(error: FleetError, *, color: bool = False, width: int = 0) -> str
         width: Columns of the terminal, at which prose is wrapped between words; 0 wraps nothing.
     """
     parts = [
-        ("fleet", error.sentence, "bold red"),
+        ("error", error.message, "bold red"),
         ("cause", error.cause, "dim"),
         ("hint", error.hint, "dim"),
         ("next", error.next_step, "dim"),
@@ -37,8 +37,6 @@ def error_text(error: FleetError, *, color: bool = False, width: int = 0) -> str
             lines = [lines[0], *(quoted(line) for line in lines[1:])]
         if lines == [""]:
             continue
-        if label == "fleet" and lines[-1][-1:] not in (".", "!", "?", ":"):
-            lines[-1] += "."
         if width > 2 * _INDENT and label != "next":
             lines = [part for line in lines for part in _wrap(line, width - _INDENT)]
         head = paint(f"{label}:", style if color else "") + " " * (_INDENT - len(label) - 1)

@@ -11,7 +11,7 @@ from fleet.console import figures
 from fleet.console.colors import task_color
 from fleet.console.columns import GAP, Column, Line, Span, choose, crop, line_len, table, table_width
 from fleet.console.logtext import clean
-from fleet.console.sentences import called, exit_words, result_sentence
+from fleet.console.sentences import called, exit_words, result_message
 from fleet.console.view import STOPPED, Row, Stage, View, stragglers
 from provision.quantities import counted
 from train.agent.protocol.records import Outcome, Phase
@@ -127,7 +127,7 @@ def _foot(view: View, width: int, notice: str, glyphs: Glyphs) -> list[Line]:
     lines: list[Line] = []
     if view.result:
         style = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}.get(view.result.outcome, "bold red")
-        words = textwrap.wrap(clean(result_sentence(view.result)), width, max_lines=4, placeholder=f" {glyphs.mark}")
+        words = textwrap.wrap(clean(result_message(view.result)), width, max_lines=4, placeholder=f" {glyphs.mark}")
         lines += [(Span(line, style),) for line in words]
     elif view.stage in (Stage.UP, Stage.READY, Stage.PUSH, Stage.PULL, Stage.DOWN) and view.rows and not view.down:
         lines.append(_stage_line(view, width, glyphs))

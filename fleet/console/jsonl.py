@@ -50,7 +50,7 @@ def error_to_json(error: FleetError) -> dict[str, Any]:
     return {
         "event": "error",
         "kind": event_name(type(error)).removesuffix("_error"),
-        "sentence": error.sentence,
+        "message": error.message,
         "cause": error.cause,
         "hint": error.hint,
         "next_step": error.next_step,

@@ -77,7 +77,7 @@ class LinesSink:
             if event.host in self._pushed:
                 return
             self._pushed.add(event.host)
-        text = self._teller.sentence(event)
+        text = self._teller.message(event)
         if text and not _is_told_as_error(event):
             details = "\n" + stalled_text(event).rstrip("\n") if isinstance(event, Stalled) else ""
             print((text + details).rstrip("\n"), file=self._err, flush=True)

@@ -32,9 +32,9 @@ from fleet.events import (
     JobStarted,
     LogChunk,
     Note,
-    PlaceTried,
+    OrphansDeleted,
     ResultsPulled,
-    StraysDeleted,
+    ZoneTried,
 )
 from provision.quantities import counted
 from train.agent.protocol.records import AttemptEnded, Stalled
@@ -48,7 +48,7 @@ _CLOSE_S = 5.0  # for a terminal that takes no output (Ctrl-S) to take it again
 # Everything else is seen in the table.
 _SAID = (
     Note,
-    PlaceTried,
+    ZoneTried,
     JobStarted,
     AttemptEnded,
     Stalled,
@@ -56,7 +56,7 @@ _SAID = (
     ConnectionLost,
     ConnectionRestored,
     FleetDown,
-    StraysDeleted,
+    OrphansDeleted,
     JobsDeleted,
     ResultsPulled,
 )
@@ -188,7 +188,7 @@ class LiveSink:
         if report:
             self._said.append((time.monotonic(), report))
         elif isinstance(event, _SAID):
-            said = self._teller.sentence(event)
+            said = self._teller.message(event)
             if not said:
                 return
             if isinstance(event, Stalled) and (event.stack or event.sockets):

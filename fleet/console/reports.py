@@ -17,14 +17,14 @@ from fleet.events import (
     HostFacts,
     HostsChecked,
     JobsListed,
+    Orphan,
+    OrphansFound,
     Quoted,
     ResultsAtRisk,
     ResultsFound,
+    SmokeTested,
     StoredResults,
-    Stray,
-    StraysFound,
     TaskPlanned,
-    TriedAlone,
 )
 from provision.quantities import counted
 from train.lint.model import Finding
@@ -32,7 +32,7 @@ from train.lint.model import Finding
 _INDENT = "  "
 _WIDTH = 80
 _OFFERS = 5  # shown
-_STRAYS = 40  # shown
+_ORPHANS = 40  # shown
 _JOBS = 4  # shown, of those that a deletion would lose
 _PLACES = 3  # shown, of each job
 _DISKS = 4  # shown, those with the least free space
@@ -52,7 +52,7 @@ def _quoted(event: Quoted) -> str:
         head += ", all in the first of these zones that has room"
     shown = event.offers[:_OFFERS]
     columns = [
-        Column("ZONE", tuple(Span(offer.place) for offer in shown)),
+        Column("ZONE", tuple(Span(offer.zone) for offer in shown)),
         Column("MACHINE", tuple(Span(offer.machine) for offer in shown)),
         Column("USD/H EACH", tuple(Span(_price(offer.price_usd_h, 1)) for offer in shown), right=True),
         Column("USD/H ALL", tuple(Span(_price(offer.price_usd_h, event.instances)) for offer in shown), right=True),
@@ -74,29 +74,32 @@ def _price(usd_h: float | None, count: int) -> str:
     return "unknown" if usd_h is None else f"{usd_h * count:,.3f}"
 
 
-def _strays_found(event: StraysFound) -> str:
-    if not event.strays:
+def _orphans_found(event: OrphansFound) -> str:
+    if not event.orphans:
         return "nothing is left of any fleet that is not known here\n"
     now = time.time()
-    shown = event.strays[:_STRAYS]
+    shown = event.orphans[:_ORPHANS]
 
-    def cells(words: Callable[[Stray], str]) -> tuple[Span, ...]:
-        return tuple(Span(words(stray)) for stray in shown)
+    def cells(words: Callable[[Orphan], str]) -> tuple[Span, ...]:
+        return tuple(Span(words(orphan)) for orphan in shown)
 
     columns = [
-        Column("KIND", cells(lambda stray: stray.kind)),
-        Column("NAME", cells(lambda stray: stray.name), limit=32),
-        Column("PLACE", cells(lambda stray: stray.place), rank=3),
-        Column("MADE BY", cells(lambda stray: stray.user), rank=2, limit=16),
+        Column("KIND", cells(lambda orphan: orphan.kind)),
+        Column("NAME", cells(lambda orphan: orphan.name), limit=32),
+        Column("ZONE", cells(lambda orphan: orphan.zone), rank=3),
+        Column("MADE BY", cells(lambda orphan: orphan.user), rank=2, limit=16),
         Column(
-            "AGE", cells(lambda stray: span(now - stray.created_at) if stray.created_at else ""), rank=1, right=True
+            "AGE",
+            cells(lambda orphan: span(now - orphan.created_at) if orphan.created_at else ""),
+            rank=1,
+            right=True,
         ),
-        Column("COST", cells(lambda stray: money(stray.cost_usd) if stray.cost_usd > 0 else ""), right=True),
+        Column("COST", cells(lambda orphan: money(orphan.cost_usd) if orphan.cost_usd > 0 else ""), right=True),
     ]
-    text = _filled(f"{counted(len(event.strays), 'thing')} of fleets that are not known here:") + _indented(columns)
-    if len(event.strays) > len(shown):
-        text += f"{_INDENT}and {len(event.strays) - len(shown)} more\n"
-    others = sum(not stray.doomed for stray in event.strays)
+    text = _filled(f"{counted(len(event.orphans), 'thing')} of fleets that are not known here:") + _indented(columns)
+    if len(event.orphans) > len(shown):
+        text += f"{_INDENT}and {len(event.orphans) - len(shown)} more\n"
+    others = sum(not orphan.to_delete for orphan in event.orphans)
     if others:
         text += _filled(f"{others} of them somebody else made, and they stay; --all deletes them, too")
     return text
@@ -105,7 +108,7 @@ def _strays_found(event: StraysFound) -> str:
 def _checked(event: Checked) -> str:
     lines = [] if event.ok else [line for line in (event.hint, *event.next_step.split("\n")) if line]
     steps = "".join(f"{' ' * 9}{clean(line)}\n" for line in lines)
-    return _item("ok" if event.ok else "missing", f"{event.subject}: {event.sentence}") + steps
+    return _item("ok" if event.ok else "missing", f"{event.subject}: {event.message}") + steps
 
 
 def _item(mark: str, words: str) -> str:
@@ -153,16 +156,16 @@ def _gpus(host: HostFacts) -> str:
     return ", ".join(f"{host.gpus.count(name)} x {name}" for name in dict.fromkeys(host.gpus))
 
 
-def _tried_alone(event: TriedAlone) -> str:
+def _smoke_tested(event: SmokeTested) -> str:
     lines = [line[: _WIDTH - len(_INDENT) - 1] for line in map(clean, event.lines)]
-    return _item("ok" if event.ok else "failed", f"{event.host}: {event.sentence}") + "".join(
+    return _item("ok" if event.ok else "failed", f"{event.host}: {event.message}") + "".join(
         f"{_INDENT} {line}\n" for line in lines
     )
 
 
 def _finding(event: Finding) -> str:
-    head = f"{event.place}: {event.rule} {event.severity.value}: {event.sentence}"
-    parts = ((head, ""), (event.reason, "why:  "), (event.mend, "mend: "))
+    head = f"{event.place}: {event.rule} {event.severity.value}: {event.message}"
+    parts = ((head, ""), (event.reason, "why:  "), (event.fix, "fix:  "))
     return "".join(
         textwrap.fill(
             clean(words),
@@ -267,10 +270,10 @@ def _few(lines: list[str]) -> str:
 _REPORTS: dict[type, Callable[[Any], str]] = {
     TaskPlanned: plan_text,
     Quoted: _quoted,
-    StraysFound: _strays_found,
+    OrphansFound: _orphans_found,
     Checked: _checked,
     HostsChecked: _hosts_checked,
-    TriedAlone: _tried_alone,
+    SmokeTested: _smoke_tested,
     Finding: _finding,
     JobsListed: _jobs_listed,
     ResultsAtRisk: _results_at_risk,

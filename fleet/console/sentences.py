@@ -22,12 +22,12 @@ from fleet.events import (
     JobStarted,
     Level,
     Note,
-    PlaceTried,
+    OrphansDeleted,
     PushProgress,
     ResultsPulled,
-    StraysDeleted,
     TaskPlanned,
     TaskPrepared,
+    ZoneTried,
 )
 from provision.quantities import counted
 from train.agent.protocol.records import AttemptEnded, Exit, JobResult, Outcome, Phase, Stalled, TaskState
@@ -35,7 +35,7 @@ from train.agent.protocol.records import AttemptEnded, Exit, JobResult, Outcome,
 _SPARE = "none: a spare gets no task until another host is lost"
 
 
-def sentence(event: Event) -> str:
+def message(event: Event) -> str:
     """What a reader should be told of `event`, without control characters; empty where nothing.
 
     Output of a task, progress and usage have no sentence. PushProgress has one when it is complete.
@@ -54,7 +54,7 @@ class Teller:
         self._reasons: dict[int, str] = {}
         self._steps: set[tuple[str, str]] = set()  # hosts, and what was told of them
 
-    def sentence(self, event: Event) -> str:
+    def message(self, event: Event) -> str:
         """As `sentence`; empty where it says nothing new."""
         if isinstance(event, BootstrapProgress):
             if (event.host, event.step) in self._steps:
@@ -64,9 +64,9 @@ class Teller:
             self._reasons[event.attempt] = _plain(event.reason)
         elif isinstance(event, JobDiagnosed) and not event.final:
             reason = self._reasons.get(event.attempt, "")
-            if reason and _plain(event.sentence) == reason:
+            if reason and _plain(event.message) == reason:
                 return ""
-        return sentence(event)
+        return message(event)
 
 
 def _plain(text: str) -> str:
@@ -102,7 +102,7 @@ NEVER_STARTED = "never started"
 
 
 def called(task: str, role: str) -> str:
-    """``worker-2 as worker-1``, where a seat plays another role than that of its name."""
+    """``worker-2 as worker-1``, where a slot plays another role than that of its name."""
     return f"{task} as {role}" if role and role != task else task
 
 
@@ -125,7 +125,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def result_sentence(result: JobResult) -> str:
+def result_message(result: JobResult) -> str:
     """How a job ended."""
     if result.outcome is Outcome.SUCCEEDED:
         return f"job {result.job} succeeded"
@@ -133,9 +133,9 @@ def result_sentence(result: JobResult) -> str:
         return f"job {result.job} was cancelled" + _because(result.reason)
     if result.outcome is Outcome.LOST:
         return f"job {result.job} is lost" + (_because(result.reason) or ": no host is left that could tell")
-    end = result.exits.get(result.first_task)
-    first = f"{result.first_task} {_ended(end)}" if result.first_task else ""
-    if not first or result.first_task in result.reason:  # the reason is a sentence of its own
+    end = result.exits.get(result.first_failed_task)
+    first = f"{result.first_failed_task} {_ended(end)}" if result.first_failed_task else ""
+    if not first or result.first_failed_task in result.reason:  # the reason is a sentence of its own
         return f"job {result.job} failed" + (_because(result.reason) or _because(first))
     return f"job {result.job} failed: {first}" + (f" ({result.reason})" if result.reason else "")
 
@@ -205,13 +205,13 @@ def _connection_lost(event: ConnectionLost) -> str:
 
 
 def _fleet_down(event: FleetDown) -> str:
-    if event.borrowed:
+    if event.external:
         left = f"something of it is left on {event.left}" if event.left else "nothing of it is left on them"
         return f"fleet {event.fleet}: {counted(len(event.deleted), 'host')} given back; {left}"
     left = f"; {counted(event.left, 'instance')} left" if event.left else ", 0 left"
     cost = f", cost {money(event.cost_usd)}" if event.cost_usd > 0 else ""
     deleted = f"{counted(len(event.deleted), 'instance')} deleted{left}"
-    return f"fleet {event.fleet}: {deleted}; lived {span(event.lived_s)}{cost}"
+    return f"fleet {event.fleet}: {deleted}; lived {span(event.uptime_s)}{cost}"
 
 
 def _task_state(event: TaskState) -> str:
@@ -223,8 +223,8 @@ def _task_state(event: TaskState) -> str:
 
 def _attempt_ended(event: AttemptEnded) -> str:
     reason = "; ".join(event.reason.splitlines())
-    if not reason and event.first_task:
-        reason = f"{event.first_task} {_ended(event.exits.get(event.first_task))}"
+    if not reason and event.first_failed_task:
+        reason = f"{event.first_failed_task} {_ended(event.exits.get(event.first_failed_task))}"
     if event.preempted:
         then = f"attempt {event.attempt + 1} starts when all hosts are there"
         return f"attempt {event.attempt} ended{_because(reason)}; {then}"
@@ -242,18 +242,18 @@ def _stalled(event: Stalled) -> str:
 def _job_diagnosed(event: JobDiagnosed) -> str:
     if event.final or event.kind == "unknown":  # the error at the end of the command tells the one of the job
         return ""
-    return f"attempt {event.attempt}: {event.sentence}"
+    return f"attempt {event.attempt}: {event.message}"
 
 
 def _instance_changed(event: InstanceChanged) -> str:
     return f"{event.instance}: {event.step}"
 
 
-def _place_tried(event: PlaceTried) -> str:
-    return f"{event.place}: {event.step}"
+def _zone_tried(event: ZoneTried) -> str:
+    return f"{event.zone}: {event.step}"
 
 
-def _strays_deleted(event: StraysDeleted) -> str:
+def _orphans_deleted(event: OrphansDeleted) -> str:
     return f"{counted(event.deleted, 'thing')} deleted, {len(event.left)} left"
 
 
@@ -277,7 +277,7 @@ def _connection_restored(event: ConnectionRestored) -> str:
 _SENTENCES: dict[type, Callable[[Any], str]] = {
     Note: _note,
     FleetOpened: _fleet_opened,
-    PlaceTried: _place_tried,
+    ZoneTried: _zone_tried,
     InstanceChanged: _instance_changed,
     BootstrapProgress: _bootstrap_progress,
     PushProgress: _push_progress,
@@ -286,12 +286,12 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     ConnectionLost: _connection_lost,
     ConnectionRestored: _connection_restored,
     FleetDown: _fleet_down,
-    StraysDeleted: _strays_deleted,
+    OrphansDeleted: _orphans_deleted,
     JobsDeleted: _jobs_deleted,
     ResultsPulled: _results_pulled,
     TaskState: _task_state,
     AttemptEnded: _attempt_ended,
     Stalled: _stalled,
     JobDiagnosed: _job_diagnosed,
-    JobResult: result_sentence,
+    JobResult: result_message,
 }

@@ -95,7 +95,7 @@ def _storage(fleet: FleetStatus) -> list[Line]:
 
 def _cause(job: JobStatus, width: int) -> list[Line]:
     """Return why the job ended so, as `fleet train` reports it: the verdict, else what the agents report."""
-    reasons = [job.verdict.sentence] if job.verdict else job.reason.splitlines()
+    reasons = [job.verdict.message] if job.verdict else job.reason.splitlines()
     room = max(1, width - len(_INDENT))
     words = [line for reason in reasons for line in textwrap.wrap(clean(reason), room, max_lines=4, placeholder=" …")]
     lines: list[Line] = [(Span(f"{_INDENT}{line}"),) for line in words[:_CAUSE_LINES]]

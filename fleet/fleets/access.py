@@ -54,7 +54,7 @@ class Access:
         try:
             access = self.let_in()
         except FleetError as error:
-            return [_explained(outcome, error.sentence, error.next_step) for outcome in outcomes]
+            return [_explained(outcome, error.message, error.next_step) for outcome in outcomes]
         if not access.changed:
             words, step = self._obstacle(access)
             return [_explained(outcome, words, step) for outcome in outcomes]
@@ -87,7 +87,7 @@ class Access:
         try:
             words, step = self._obstacle(self.let_in(), always=True)
         except FleetError as second:
-            words, step = second.sentence, ""
+            words, step = second.message, ""
         return _with_cause(error, words, step)
 
     def reconcile(self) -> None:
@@ -99,7 +99,7 @@ class Access:
                 access = self.ports.provider(self.spec.provider, self.spec.cloud).open_ssh(self.spec, make=True)
         except FleetError as error:
             if self.sink is not None:
-                self.sink.emit(Note(f"the firewall rules were not updated: {error.sentence}", Level.WARNING))
+                self.sink.emit(Note(f"the firewall rules were not updated: {error.message}", Level.WARNING))
         else:
             self.report(access)
 
@@ -145,7 +145,7 @@ def _explained(outcome: Outcome[T], words: str, step: str) -> Outcome[T]:
 def _with_cause(error: FleetError, words: str, step: str) -> FleetError:
     cause = "; ".join(filter(None, (error.cause, words)))
     return type(error)(
-        error.sentence, cause=cause, hint=error.hint, next_step=step or error.next_step, again=error.again
+        error.message, cause=cause, hint=error.hint, next_step=step or error.next_step, again=error.again
     )
 
 

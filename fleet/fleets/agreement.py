@@ -31,11 +31,11 @@ class Agreement(NamedTuple):
 def agree(results: Mapping[str, JobResult], *, size: int = 0, attempts: int = 0) -> Agreement:
     """Return how a job ended according to most of its hosts.
 
-    A result that is not `alone` means that its host was connected to more than half of the hosts when the job ended,
-    and that all of these report the same. If half of the hosts report something else, it counts no more than a
-    result that is `alone`. Among such results, one that other hosts report as well comes first, then one that is not
-    a success, then the result of the latest attempt that the job can have had, then the earliest: the order in which
-    hosts answer decides nothing.
+    A result that is not `isolated` means that its host was connected to more than half of the hosts when the job
+    ended, and that all of these report the same. If half of the hosts report something else, it counts no more than a
+    result that is `isolated`. Among such results, one that other hosts report as well comes first, then one that is
+    not a success, then the result of the latest attempt that the job can have had, then the earliest: the order in
+    which hosts answer decides nothing.
 
     Args:
         results: The result of each host that reports one.
@@ -52,11 +52,11 @@ def agree(results: Mapping[str, JobResult], *, size: int = 0, attempts: int = 0)
         count = counts[_end(one)]
         return (
             one.outcome is not Outcome.LOST,
-            not one.alone and 2 * (len(known) - count) < hosts,
+            not one.isolated and 2 * (len(known) - count) < hosts,
             not attempts or one.attempt <= attempts,
             count,
-            one.alone or one.outcome is not Outcome.SUCCEEDED,
-            not one.alone,
+            one.isolated or one.outcome is not Outcome.SUCCEEDED,
+            not one.isolated,
             one.attempt,
             -one.at,
         )
@@ -71,7 +71,7 @@ def _end(result: JobResult) -> tuple[Outcome, int]:
 
 def _differs(one: JobResult, chosen: JobResult) -> bool:
     """Return whether a result contradicts the one that counts; a host that was alone may name another attempt."""
-    if one.alone or chosen.alone:
+    if one.isolated or chosen.isolated:
         return one.outcome is not chosen.outcome
     return _end(one) != _end(chosen)
 

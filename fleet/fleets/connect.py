@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from fleet.errors import UnreachableError
-from fleet.events import HostConnected, InstanceChanged, PlaceTried, Sink
+from fleet.events import HostConnected, InstanceChanged, Sink, ZoneTried
 from fleet.fleets.agents import opened
 from fleet.fleets.install import ready
 from fleet.ports import Ports
 from fleet.providers import translated
-from fleet.state import FleetFolder
+from fleet.state import FleetDirectory
 from provision.model import FleetSpec, Host, Instance
 from provision.names import is_instance_name
 from provision.provider import Progress, Provider
@@ -53,7 +53,7 @@ def progress_to(sink: Sink, last: str, told: str = "") -> Progress:
         elif is_instance_name(subject):
             sink.emit(InstanceChanged(subject, step))
         else:
-            sink.emit(PlaceTried(subject, step))
+            sink.emit(ZoneTried(subject, step))
 
     return progress
 
@@ -62,7 +62,7 @@ def reach(
     spec: FleetSpec,
     instances: Sequence[Instance],
     provider: Provider,
-    folder: FleetFolder,
+    directory: FleetDirectory,
     ports: Ports,
     sink: Sink,
     *,
@@ -90,7 +90,7 @@ def reach(
     reached: dict[str, Host] = {}
 
     def connect() -> None:
-        with opened(list(waiting.values()), folder.key) as outcomes:
+        with opened(list(waiting.values()), directory.key) as outcomes:
             from fleet.remote.fanout import raise_failures
 
             for outcome in outcomes:
@@ -101,7 +101,7 @@ def reach(
             raise_failures(outcomes, "reach the fleet")
 
     _until(connect, wait_s, ports)
-    hosts = ready(spec, [reached[host.name] for host in hosts], folder.key, sink)
+    hosts = ready(spec, [reached[host.name] for host in hosts], directory.key, sink)
     told = bool(spec.packages or (spec.cloud and spec.cloud.gpus))
     if (spec.cloud or spec.inventory) and not told:  # else that was told with what they have
         for host in hosts:
@@ -127,8 +127,8 @@ def _until(action: Callable[[], T], wait_s: float, ports: Ports) -> T:
         except UnreachableError as error:
             left = deadline - time.monotonic()
             if left <= 0 and wait_s:
-                sentence = f"{error.sentence}; waited {wait_s / 60:g} min for it"
-                raise UnreachableError(sentence, cause=error.cause, next_step="fleet up") from error
+                message = f"{error.message}; waited {wait_s / 60:g} min for it"
+                raise UnreachableError(message, cause=error.cause, next_step="fleet up") from error
             if left <= 0:
                 raise
         ports.sleep(min(pause, left))

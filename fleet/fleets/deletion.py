@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from fleet.events import Sink
 from fleet.fleets.connect import progress_to
 from fleet.providers import translated
-from fleet.state import FleetFolder
+from fleet.state import FleetDirectory
 from provision.model import Instance
 from provision.provider import Provider
 
 
-def delete_instances(instances: Sequence[Instance], folder: FleetFolder, provider: Provider, sink: Sink) -> list[str]:
+def delete_instances(
+    instances: Sequence[Instance], directory: FleetDirectory, provider: Provider, sink: Sink
+) -> list[str]:
     """Delete `instances`, the intent written before; list again.
 
     Returns:
@@ -20,8 +22,8 @@ def delete_instances(instances: Sequence[Instance], folder: FleetFolder, provide
     """
     if not instances:
         return []
-    if folder.exists():
-        folder.intend("delete", instances=[[item.name, item.id] for item in instances])
+    if directory.exists():
+        directory.intend("delete", instances=[[item.name, item.id] for item in instances])
     gone = {item.id for item in instances}
     with translated():
         provider.delete(instances, progress_to(sink, "deleted"))

@@ -36,16 +36,16 @@ def gpu_share(gpus: Sequence[Gpu], slot: int, slots: int, given: Collection[str]
 
 
 def moved_share(
-    env: Mapping[str, str], gpus: Sequence[Gpu], seats: tuple[str, str], tasks_per_host: int
+    env: Mapping[str, str], gpus: Sequence[Gpu], slots: tuple[str, str], tasks_per_host: int
 ) -> dict[str, str]:
     """The variables of a task, for one that takes a place elsewhere: of its host's GPUs it gets its own part.
 
     Args:
         env: Variables of the task that tells of the job.
         gpus: Of the host that takes a place.
-        seats: Names of the place of that task, and of the one that is taken.
+        slots: Names of the place of that task, and of the one that is taken.
         tasks_per_host: Tasks on each host.
     """
-    shares = [gpu_share(gpus, index_of(seat) % tasks_per_host, tasks_per_host, ()) for seat in seats]
+    shares = [gpu_share(gpus, index_of(slot) % tasks_per_host, tasks_per_host, ()) for slot in slots]
     told = env.get(GPU_VARIABLE)
     return {**env, **shares[1]} if told is not None and told == shares[0].get(GPU_VARIABLE) else dict(env)

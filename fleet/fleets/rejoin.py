@@ -11,14 +11,14 @@ from fleet.events import Level, Note, Sink
 from fleet.fleets.agents import newest_reports, opened
 from fleet.fleets.gpu_shares import moved_share
 from fleet.fleets.install import install
-from fleet.state import FleetFolder, FleetRecord
+from fleet.state import FleetDirectory, FleetRecord
 from train.agent.protocol.records import Invite, JobReport
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
 
 
-def missing_seats(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
+def missing_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
     """Who can tell of the job that runs, and which of its hosts do not take part in it any more.
 
     Args:
@@ -35,19 +35,19 @@ def missing_seats(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
     return (giver, missing) if missing else ("", [])
 
 
-def rejoin(record: FleetRecord, folder: FleetFolder, sink: Sink) -> list[str]:
+def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[str]:
     """Let the hosts of a fleet that lost their part in the running job take it up again.
 
     Returns:
         Names of those that joined; what hinders one is told, and hinders nobody else.
     """
-    with opened(record.places, folder.key) as outcomes:
+    with opened(record.places, directory.key) as outcomes:
         channels = {one.value.connection.host.name: one.value for one in outcomes if one.value is not None}
         try:
             reports = newest_reports(list(channels.values()), known=record.last_job).by_host
         except FleetError:
             return []
-        giver, missing = missing_seats(reports)
+        giver, missing = missing_slots(reports)
         return [name for name in missing if name in channels and _join(name, giver, reports, channels, record, sink)]
 
 
@@ -79,7 +79,7 @@ def _join(
             python,
         )
     except FleetError as error:
-        why = f"{name} cannot join job {job}: {error.sentence}"
+        why = f"{name} cannot join job {job}: {error.message}"
         sink.emit(Note(for_fleet(f"{why}; `fleet up` tries again", record.spec.name), Level.WARNING))
         return False
     sink.emit(Note(f"{name} joined job {job}, and takes part from its next attempt on"))

@@ -46,7 +46,7 @@ def leave(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
                 failed[one.host.name] = one.error
     for host in hosts:
         if host.name in failed:
-            text = f"{failed[host.name].sentence}; what fleet has there stays: ~/{host.root}"
+            text = f"{failed[host.name].message}; what fleet has there stays: ~/{host.root}"
             sink.emit(Note(text, Level.WARNING))
     return [host.name for host in hosts if host.name in failed]
 

@@ -19,7 +19,7 @@ from fleet.fleets.connect import progress_to, reach
 from fleet.fleets.rejoin import rejoin
 from fleet.ports import Ports
 from fleet.providers import translated
-from fleet.state import FleetFolder, FleetRecord, with_hosts
+from fleet.state import FleetDirectory, FleetRecord, with_hosts
 from provision.model import Host, Instance, InstanceState, Plan
 from provision.planner import plan
 from provision.provider import Provider
@@ -43,18 +43,18 @@ class Rented:
 
     Attributes:
         record: As it was written down.
-        folder: Its files.
+        directory: Its files.
         ports: The outside world.
         command: What the user typed after ``fleet``, for others who wait for the fleet.
     """
 
     record: FleetRecord
-    folder: FleetFolder
+    directory: FleetDirectory
     ports: Ports
     command: str
 
 
-def mend(fleet: Rented, sink: Sink) -> FleetRecord:
+def fix(fleet: Rented, sink: Sink) -> FleetRecord:
     """Replace what a fleet has lost, and let its hosts take their places in the job that runs.
 
     To be called when a host does not answer: a fleet that rents nothing is left alone, and of one that does the
@@ -72,17 +72,17 @@ def mend(fleet: Rented, sink: Sink) -> FleetRecord:
     if record.spec.cloud is None:
         return record
     with fleet.ports.store.lock(record.spec.name, fleet.command):
-        now = fleet.folder.read() if fleet.folder.exists() else None
+        now = fleet.directory.read() if fleet.directory.exists() else None
         if now is None:
             raise NotFoundError(f"fleet {record.spec.name!r} was deleted", next_step="fleet up")
         Access(now.spec, fleet.ports, sink).let_in()
-        record = repaired(now, fleet.folder, fleet.ports, sink)
+        record = repaired(now, fleet.directory, fleet.ports, sink)
     if record.last_job:
-        rejoin(record, fleet.folder, sink)
+        rejoin(record, fleet.directory, sink)
     return record
 
 
-def repaired(record: FleetRecord, folder: FleetFolder, ports: Ports, sink: Sink) -> FleetRecord:
+def repaired(record: FleetRecord, directory: FleetDirectory, ports: Ports, sink: Sink) -> FleetRecord:
     """Replace what a rented fleet has lost, its lock being held.
 
     Returns:
@@ -98,7 +98,7 @@ def repaired(record: FleetRecord, folder: FleetFolder, ports: Ports, sink: Sink)
     steps = plan(spec, there)
     if steps.create:
         _check_worth(record, steps, ports)
-        _make(record, steps, folder, provider, sink)
+        _make(record, steps, directory, provider, sink)
         with translated():
             there = provider.list(spec.name)
     known = {one.id for one in record.instances}
@@ -108,9 +108,9 @@ def repaired(record: FleetRecord, folder: FleetFolder, ports: Ports, sink: Sink)
     if record.kept:
         with translated():
             provider.stop_at(new, 0)
-    answering = {host.name: host for host in reach(spec, new, provider, folder, ports, sink)}
+    answering = {host.name: host for host in reach(spec, new, provider, directory, ports, sink)}
     record = with_hosts(record, [answering.get(host.name, host) for host in record.hosts], there)
-    folder.write(record)
+    directory.write(record)
     return record
 
 
@@ -143,7 +143,7 @@ def _check_worth(record: FleetRecord, steps: Plan, ports: Ports) -> None:
         )
 
 
-def _make(record: FleetRecord, steps: Plan, folder: FleetFolder, provider: Provider, sink: Sink) -> None:
+def _make(record: FleetRecord, steps: Plan, directory: FleetDirectory, provider: Provider, sink: Sink) -> None:
     spec = record.spec
     fates: Mapping[str, str] = {}
     with contextlib.suppress(FleetError), translated():
@@ -154,10 +154,10 @@ def _make(record: FleetRecord, steps: Plan, folder: FleetFolder, provider: Provi
     progress = progress_to(sink, "ready")
     with translated():
         if half_made:
-            folder.intend("delete", instances=[[one.name, one.id] for one in half_made])
+            directory.intend("delete", instances=[[one.name, one.id] for one in half_made])
             provider.delete(half_made, progress)
         cloud = asdict(spec.cloud) if spec.cloud else None
-        folder.intend("create", instances=list(steps.create), provider=spec.provider, cloud=cloud)
+        directory.intend("create", instances=list(steps.create), provider=spec.provider, cloud=cloud)
         provider.create(spec, steps.create, progress)
 
 
@@ -170,7 +170,7 @@ def open_whole(fleet: Rented, sink: Sink) -> Iterator[tuple[FleetRecord, list[Ag
     Raises:
         FleetError: a host could not be reached, or not be replaced; all of these are named.
     """
-    record, key = fleet.record, fleet.folder.key
+    record, key = fleet.record, fleet.directory.key
     access = Access(record.spec, fleet.ports, sink)
     with opened(record.places, key, access) as outcomes:
         from fleet.remote.fanout import raise_failures
@@ -178,7 +178,7 @@ def open_whole(fleet: Rented, sink: Sink) -> Iterator[tuple[FleetRecord, list[Ag
         if record.spec.cloud is None or all(outcome.error is None for outcome in outcomes):
             yield record, raise_failures(outcomes, "reach the fleet")
             return
-    record = repaired(record, fleet.folder, fleet.ports, sink)
+    record = repaired(record, fleet.directory, fleet.ports, sink)
     with open_agents(record.places, key, access) as channels:
         yield record, channels
 
@@ -277,13 +277,13 @@ class Mender:
 
     def _run(self) -> None:
         try:
-            self._mend_what_is_lost()
+            self._fix_what_is_lost()
         except OSError:  # nobody reads any more, as whoever follows the job finds out, too
             return
         except Exception as error:  # noqa: BLE001 - raised again by close()
             self._bug = error
 
-    def _mend_what_is_lost(self) -> None:
+    def _fix_what_is_lost(self) -> None:
         pause_s = FIRST_LOOK_S
         told = ""
         while not self._closed.is_set():
@@ -299,11 +299,11 @@ class Mender:
         """Mend once; what hinders it, which is told where it is not what was told last."""
         self._busy = True
         try:
-            record = mend(self._fleet, self.sink)
+            record = fix(self._fleet, self.sink)
         except FleetError as error:
-            if error.sentence != told and not self._closed.is_set():
-                self.sink.emit(Note(f"{error.sentence}; trying again in {pause_s:.0f} s", Level.WARNING))
-            return error.sentence
+            if error.message != told and not self._closed.is_set():
+                self.sink.emit(Note(f"{error.message}; trying again in {pause_s:.0f} s", Level.WARNING))
+            return error.message
         finally:
             self._busy = False
         self._hosts = {host.name: host for host in record.places}

@@ -25,8 +25,8 @@ MOST_ATTEMPTS = 8
 
 
 @dataclass
-class _Seat:
-    """What came of one seat in one attempt."""
+class _Slot:
+    """What came of one slot in one attempt."""
 
     role: str = ""
     host: str = ""
@@ -72,28 +72,28 @@ class Evidence:
     members: Sequence[Member]
     spares: Sequence[str] = ()
     hosts: Mapping[str, str] = field(default_factory=dict)
-    _attempts: dict[int, dict[str, _Seat]] = field(default_factory=dict)
+    _attempts: dict[int, dict[str, _Slot]] = field(default_factory=dict)
     _judged: dict[str, int] = field(default_factory=dict)
 
     def add(self, record: object, payload: bytes) -> None:
         """Take one record, and the bytes that came with it."""
         if not isinstance(record, (Log, TaskState, Stalled)) or record.attempt < self._judged.get(record.task, 0):
             return
-        seat = self._seat(record.attempt, record.task)
+        slot = self._slot(record.attempt, record.task)
         if isinstance(record, Log):
-            seat.add_log(payload)
+            slot.add_log(payload)
         elif isinstance(record, TaskState):
-            seat.add_state(record)
+            slot.add_state(record)
         else:
-            seat.stalled = record
+            slot.stalled = record
 
-    def _seat(self, attempt: int, task: str) -> _Seat:
-        seats = self._attempts.setdefault(attempt, {})
-        if task not in seats:
-            seats[task] = _Seat()
+    def _slot(self, attempt: int, task: str) -> _Slot:
+        slots = self._attempts.setdefault(attempt, {})
+        if task not in slots:
+            slots[task] = _Slot()
             kept = sorted(number for number, tasks in self._attempts.items() if task in tasks)
             self._forget(task, kept[:-MOST_ATTEMPTS])
-        return seats[task]
+        return slots[task]
 
     def _forget(self, task: str, attempts: Iterable[int]) -> None:
         for attempt in attempts:
@@ -103,9 +103,9 @@ class Evidence:
 
     def complete(self, ended: AttemptEnded, away: Collection[str]) -> bool:
         """Whether all has come of an attempt that is to come, but for the tasks whose hosts are `away`."""
-        seats = self._attempts.get(ended.attempt, {})
-        expected = {*seats, *ended.exits} - {*away}
-        return all(task in seats and seats[task].exited_at is not None for task in expected)
+        slots = self._attempts.get(ended.attempt, {})
+        expected = {*slots, *ended.exits} - {*away}
+        return all(task in slots and slots[task].exited_at is not None for task in expected)
 
     def of_attempt(self, ended: AttemptEnded) -> Verdict | None:
         """Return the first cause of a failed attempt, and drop what its tasks did in earlier attempts."""
@@ -122,47 +122,47 @@ class Evidence:
 
     def alone(self, result: JobResult) -> str:
         """Return a warning if the tasks of a job that succeeded trained alone; empty if they did not."""
-        seats = self._attempts.get(result.attempt, {})
+        slots = self._attempts.get(result.attempt, {})
         took_part = [one.task for one in self.members if self._took_part(one.task, result.attempt, result)]
-        found = [seats.get(task, _Seat()) for task in took_part]
+        found = [slots.get(task, _Slot()) for task in took_part]
         return alone_warning(
-            result, [(seat.role or task, seat.listened) for task, seat in zip(took_part, found, strict=True)]
+            result, [(slot.role or task, slot.listened) for task, slot in zip(took_part, found, strict=True)]
         )
 
     def _verdict(self, attempt: int, outcome: Outcome, end: AttemptEnded | JobResult) -> Verdict | None:
-        seats = self._attempts.get(attempt, {})
+        slots = self._attempts.get(attempt, {})
         evidence = [
             _evidence(
-                self._where(member, seats.get(member.task), attempt), seats.get(member.task, _Seat()), end.exits
+                self._where(member, slots.get(member.task), attempt), slots.get(member.task, _Slot()), end.exits
             )
             for member in self.members
             if self._took_part(member.task, attempt, end)
         ]
-        return diagnose(evidence, outcome, end.first_task, end.reason)
+        return diagnose(evidence, outcome, end.first_failed_task, end.reason)
 
-    def _where(self, member: Member, seat: _Seat | None, attempt: int) -> Member:
+    def _where(self, member: Member, slot: _Slot | None, attempt: int) -> Member:
         """Return a task with the address of its host then; its port is known in the first attempt only."""
         by_host = {self.hosts.get(one.task, one.task): one.address for one in self.members}
-        address = by_host.get(seat.host if seat else "", member.address)
+        address = by_host.get(slot.host if slot else "", member.address)
         return member._replace(address=address, port=member.port if attempt <= 1 else 0)
 
     def _took_part(self, task: str, attempt: int, end: AttemptEnded | JobResult) -> bool:
-        """Whether a seat had a task in an attempt: which of them do may change from one to the next."""
-        heard = task in self._attempts.get(attempt, {}) or task in end.exits or task == end.first_task
+        """Whether a slot had a task in an attempt: which of them do may change from one to the next."""
+        heard = task in self._attempts.get(attempt, {}) or task in end.exits or task == end.first_failed_task
         return heard or (attempt <= 1 and task not in self.spares)
 
 
-def _evidence(member: Member, seat: _Seat, exits: Mapping[str, Exit]) -> TaskEvidence:
+def _evidence(member: Member, slot: _Slot, exits: Mapping[str, Exit]) -> TaskEvidence:
     return TaskEvidence(
         member.task,
-        role=seat.role,
+        role=slot.role,
         address=member.address,
         port=member.port,
-        exit=seat.exit or exits.get(member.task),
-        exited_at=seat.exited_at,
-        reason=seat.reason,
-        stopped_by_us=seat.stopped,
-        stalled=seat.stalled,
-        log_tail=bytes(seat.tail[-LARGEST_TAIL:]),
-        log_head=bytes(seat.head),
+        exit=slot.exit or exits.get(member.task),
+        exited_at=slot.exited_at,
+        reason=slot.reason,
+        stopped_by_us=slot.stopped,
+        stalled=slot.stalled,
+        log_tail=bytes(slot.tail[-LARGEST_TAIL:]),
+        log_head=bytes(slot.head),
     )

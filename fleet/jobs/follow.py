@@ -16,7 +16,7 @@ from fleet.fleets.agreement import agree
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.restarts import Restarts
 from fleet.jobs.tasks import Names
-from fleet.state import FleetFolder, FleetRecord
+from fleet.state import FleetDirectory, FleetRecord
 from provision.model import Host
 from provision.quantities import counted
 from train.agent.protocol.records import (
@@ -58,11 +58,11 @@ class Followed:
     """A job to follow.
 
     Attributes:
-        folder: Files of its fleet.
+        directory: Files of its fleet.
         record: Its fleet.
         job: Its identifier.
         channels: Open conversations with the hosts to follow.
-        members: All seats of the job.
+        members: All slots of the job.
         spares: Those of them that have no task at first.
         attempts: How often the job is started at most.
         lines: Of the logs of the newest attempt only the last so many lines; None: all of all attempts.
@@ -74,7 +74,7 @@ class Followed:
         unread: Returns whether the reader of the output has gone.
     """
 
-    folder: FleetFolder
+    directory: FleetDirectory
     record: FleetRecord
     job: str
     channels: tuple[AgentChannel, ...]
@@ -131,10 +131,10 @@ def _follower(followed: Followed) -> Follower:
     mender = followed.mender
 
     def reopen(host: Host) -> AgentChannel:
-        return open_agent(mender.where(host) if mender else host, followed.folder.key)
+        return open_agent(mender.where(host) if mender else host, followed.directory.key)
 
     def check() -> None:
-        if not followed.folder.exists():
+        if not followed.directory.exists():
             name = followed.record.spec.name
             raise NotFoundError(
                 f"fleet {name!r} was deleted while job {followed.job} was followed",
@@ -191,7 +191,7 @@ class _Ends:
 
     def add(self, host: str, ended: AttemptEnded) -> bool:
         """Add the report of a host; returns whether no other host reported the same."""
-        end = ended.first_task, ended.reason
+        end = ended.first_failed_task, ended.reason
         is_new = end not in self._reports
         self._reports.setdefault(end, (ended, set()))[1].add(host)
         return is_new
@@ -326,7 +326,7 @@ def _hint(mender: Mender, host: str, record: Told, names: Names) -> None:
     if isinstance(record, ConnectionLost):
         mender.lost(host)
     elif isinstance(record, AttemptEnded) and record.preempted:
-        mender.lost(names.host_of(record.first_task))
+        mender.lost(names.host_of(record.first_failed_task))
     elif isinstance(record, ConnectionRestored) or (isinstance(record, TaskState) and record.phase is Phase.WAITING):
         mender.back(host)
 
@@ -336,7 +336,7 @@ def _diagnosed(job: str, attempt: int, verdict: Verdict, *, final: bool) -> JobD
         job=job,
         task=verdict.task,
         kind=verdict.kind.value,
-        sentence=verdict.sentence,
+        message=verdict.message,
         lines=verdict.lines,
         traceback=verdict.traceback,
         consequences=verdict.consequences,
@@ -354,7 +354,7 @@ def _unread(followed: Followed) -> Ended:
         JobNotFinished: it has not ended.
     """
     result = None
-    with contextlib.suppress(FleetError), open_some(followed.record.places, followed.folder.key) as (channels, _):
+    with contextlib.suppress(FleetError), open_some(followed.record.places, followed.directory.key) as (channels, _):
         reports = newest_reports(channels, followed.job).by_host
         results = {host: report.result for host, report in reports.items() if report.result is not None}
         result = agree(results, size=len(followed.members), attempts=followed.attempts).result
@@ -411,11 +411,11 @@ def _not_started(result: JobResult) -> NotReadyError:
 
 
 def _failure(result: JobResult, verdict: Verdict | None) -> JobFailedError:
-    sentence = verdict.sentence if verdict else result.reason
-    task = (verdict.task if verdict else "") or result.first_task
+    message = verdict.message if verdict else result.reason
+    task = (verdict.task if verdict else "") or result.first_failed_task
     logs = f"fleet logs -n 50 --worker {task}" if task else "fleet logs -n 50"
     return JobFailedError(
-        f"job {result.job} failed: {sentence}" if sentence else f"job {result.job} failed",
+        f"job {result.job} failed: {message}" if message else f"job {result.job} failed",
         cause=_quoted(verdict, task) if verdict else "",
         hint=verdict.hint if verdict else "",
         next_step=f"{verdict.next_step}\n{logs}" if verdict and verdict.next_step else logs,
@@ -430,14 +430,14 @@ def _quoted(verdict: Verdict, task: str) -> str:
     from train.diagnosis import Kind
 
     if verdict.traceback and verdict.kind is not Kind.HANG:
-        return "" if verdict.traceback in verdict.sentence else f"raised at {verdict.traceback}"
+        return "" if verdict.traceback in verdict.message else f"raised at {verdict.traceback}"
     headings = {
         Kind.UNKNOWN: f"unknown; the last words of {task or 'the log'}:",
         Kind.KILLED: f"the last words of {task or 'the log'}:",
     }
     is_traceback = verdict.lines[:1] == (_TRACEBACK,)
     said = [line for line in verdict.lines[is_traceback:] if not (is_traceback and line.startswith(" "))]
-    if is_traceback and said and said[0].partition(":")[0].rpartition(".")[2] in verdict.sentence:
+    if is_traceback and said and said[0].partition(":")[0].rpartition(".")[2] in verdict.message:
         return ""
     lines = _fitting(said if is_traceback else said[::-1])
     lines = lines if is_traceback else lines[::-1]

@@ -46,7 +46,7 @@ _COMMIT_S = 30.0
 _STOP_S = 60.0  # beyond the grace period
 
 
-class Seat:
+class Slot:
     """The task of this node.
 
     Args:

@@ -11,16 +11,16 @@ from fleet.errors import NotReadyError
 from fleet.jobs.policy import replication
 
 
-class Folders:
-    """Where this node's results go, in the folder where the script runs: those of agents' folders go with the job.
+class Directories:
+    """Directories for the results of a job that runs in place; results in the agents' directories belong to the job.
 
     Args:
-        folder: Of the job.
+        directory: Of the job.
         task: Of this node.
     """
 
-    def __init__(self, folder: Path, task: str) -> None:
-        self._logs, self._model = folder / task / "logs", folder / task / "model"
+    def __init__(self, directory: Path, task: str) -> None:
+        self._logs, self._model = directory / task / "logs", directory / task / "model"
 
     @property
     def env(self) -> dict[str, str]:
@@ -33,7 +33,7 @@ class Folders:
             "AIP_MODEL_DIR": model,
         }
 
-    def __enter__(self) -> Folders:
+    def __enter__(self) -> Directories:
         for path in (self._logs, self._model):
             _make(path)
         return self
@@ -49,16 +49,16 @@ def _make(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NotReadyError(
-            f"the folder {path} cannot be made",
+            f"the directory {path} cannot be made",
             cause=error.strerror or "",
             hint="name a directory of your own: --workdir DIR",
         ) from error
 
 
-def tidy(folder: Path) -> None:
-    """Remove the folder of a job that has left nothing in it."""
-    _remove_empty(folder / "checkpoints")
-    _remove_empty(folder)
+def tidy(directory: Path) -> None:
+    """Remove the directory of a job that has left nothing in it."""
+    _remove_empty(directory / "checkpoints")
+    _remove_empty(directory)
 
 
 def _remove_empty(path: Path) -> None:
@@ -66,14 +66,14 @@ def _remove_empty(path: Path) -> None:
         path.rmdir()
 
 
-def _checkpoints(given: str, folder: Path, job: str) -> Path | None:
-    """The folder of checkpoints; None where it is at a URL."""
-    return None if "://" in given else folder / (Path(given).expanduser() if given else Path(job) / "checkpoints")
+def _checkpoints(given: str, directory: Path, job: str) -> Path | None:
+    """The directory of checkpoints; None where it is at a URL."""
+    return None if "://" in given else directory / (Path(given).expanduser() if given else Path(job) / "checkpoints")
 
 
-def mark(given: str, folder: Path, job: str) -> Path | None:
-    """Leave a file in the folder of checkpoints by which the others see whether they share it; None: at a URL."""
-    path = _checkpoints(given, folder, job)
+def mark(given: str, directory: Path, job: str) -> Path | None:
+    """Leave a file in the directory of checkpoints by which the others see whether they share it; None: at a URL."""
+    path = _checkpoints(given, directory, job)
     if path is None:
         return None
     _make(path)
@@ -83,29 +83,29 @@ def mark(given: str, folder: Path, job: str) -> Path | None:
 
 
 class Copies:
-    """How checkpoints get to the other nodes: not at all where all nodes share their folder.
+    """How checkpoints get to the other nodes: not at all where all nodes share their directory.
 
     Args:
-        given: The folder, as the user named it; empty: one of the job's.
-        folder: Where the script runs.
+        given: The directory, as the user named it; empty: one of the job's.
+        directory: Where the script runs.
         job: Name of the job.
         mark: Name of the file that rank 0 has left there.
     """
 
-    def __init__(self, given: str, folder: Path, job: str, mark: str) -> None:
+    def __init__(self, given: str, directory: Path, job: str, mark: str) -> None:
         self._mark = mark
-        self._path = _checkpoints(given, folder, job)
+        self._path = _checkpoints(given, directory, job)
         kept = replication(given or job, 100.0)
-        self.replication = kept if self._path is None else kept._replace(folder=str(self._path))
+        self.replication = kept if self._path is None else kept._replace(directory=str(self._path))
 
     def shared(self) -> bool:
-        """Whether this node sees the folder of rank 0; it has one in any case from now on."""
+        """Whether this node sees the directory of rank 0; it has one in any case from now on."""
         if self._path is None:
             return True
         _make(self._path)
         return self._mark in {path.name for path in self._path.iterdir()}
 
     def decide(self, *, shared: bool) -> None:
-        """Copy nothing within a folder that all nodes share."""
+        """Copy nothing within a directory that all nodes share."""
         if shared:
             self.replication = self.replication._replace(mib_s=0.0)

@@ -17,29 +17,29 @@ SPOT_HOST_TIMEOUT_S = 1800.0
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-def replication(folder: str, mib_s: float) -> Replication:
+def replication(directory: str, mib_s: float) -> Replication:
     """How checkpoints are kept.
 
     Args:
-        folder: Where the script writes them: relative to its working folder, absolute on the hosts, or a URL, which
-            all hosts share and nothing is replicated of; empty: the job's own.
+        directory: Where the script writes them: relative to its working directory, absolute on the hosts, or a URL,
+            which all hosts share and nothing is replicated of; empty: the job's own.
         mib_s: At most so many MiB a second leave a host; 0: nothing is replicated.
 
     Raises:
-        UsageError: the folder leads out of the working folder, or the bandwidth is none.
+        UsageError: the directory leads out of the working directory, or the bandwidth is none.
     """
     if not 0 <= mib_s < float("inf"):
         raise UsageError(
             f"--checkpoint-bandwidth {mib_s:g} is not a bandwidth", hint="give MiB per second; 0 copies nothing"
         )
-    if _URL.match(folder):
-        return Replication(folder, 0.0)
-    if ".." in PurePosixPath(folder).parts or "\0" in folder:
+    if _URL.match(directory):
+        return Replication(directory, 0.0)
+    if ".." in PurePosixPath(directory).parts or "\0" in directory:
         raise UsageError(
-            f"--checkpoint-dir {folder!r} leads out of the script's folder",
+            f"--checkpoint-dir {directory!r} leads out of the script's directory",
             hint="name a directory below it, or an absolute path on the hosts",
         )
-    return Replication(folder, mib_s)
+    return Replication(directory, mib_s)
 
 
 def most_attempts(policy: Policy) -> int:
@@ -83,8 +83,8 @@ def check_policy(policy: Policy, *, spares: int, hosts: int, link_timeout_s: flo
     Raises:
         UsageError: with the first reason.
     """
-    for sentence, change in (*_sizes(policy, spares, hosts, others), *_restarts(policy, spares), *_hangs(policy)):
-        raise UsageError(sentence, again=Again(change))
+    for message, change in (*_sizes(policy, spares, hosts, others), *_restarts(policy, spares), *_hangs(policy)):
+        raise UsageError(message, again=Again(change))
     if link_timeout_s < SHORTEST_LINK_TIMEOUT_S:
         raise UsageError(
             f"--link-timeout {link_timeout_s:g} is too short for any network",

@@ -41,11 +41,11 @@ class Asked(Protocol):
 
     @property
     def script(self) -> str:
-        """A script, or a folder with ``__main__.py``; empty: none."""
+        """A script, or a directory with ``__main__.py``; empty: none."""
 
     @property
     def module(self) -> str:
-        """A module below the working folder; empty: none."""
+        """A module below the working directory; empty: none."""
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ class Asked(Protocol):
 
     @property
     def workdir(self) -> str:
-        """The folder to push; empty: that of the script, else the current one."""
+        """The directory to push; empty: that of the script, else the current one."""
 
     @property
     def data(self) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ def find(asked: Asked) -> Found:
     except ScriptError as error:
         again = None if error.again is None else Again(error.again)
         raise UsageError(
-            error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
+            error.message, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
         ) from error
     data = tuple(parse_data(item) for item in asked.data)
     return Found(entry, requirements, data, tuple(Path(path).resolve() for path in asked.withheld))
@@ -153,7 +153,7 @@ def _requirements(entry: EntryPoint, given: str | None) -> Requirements | None:
         found: Path | None = Path(given).expanduser() if given else None
     else:
         beside = entry.file.parent if entry.file is not None and entry.kind is not Kind.MODULE else entry.workdir
-        places = (folder / REQUIREMENTS for folder in dict.fromkeys((beside, entry.workdir)))
+        places = (directory / REQUIREMENTS for directory in dict.fromkeys((beside, entry.workdir)))
         found = next((path for path in places if path.is_file()), None)
     read = read_requirements(found) if found is not None else None
     return read if read is not None and read.text.strip() else None
@@ -176,7 +176,7 @@ def install_for(program: Program, channels: Sequence[AgentChannel], sink: Sink) 
 
 
 def sources(entry: EntryPoint) -> dict[str, bytes]:
-    """Python files that a job runs, by their paths below its folder, the first one first."""
+    """Python files that a job runs, by their paths below its directory, the first one first."""
     return {path.relative_to(entry.workdir).as_posix(): path.read_bytes() for path in entry.sources()}
 
 
@@ -213,7 +213,7 @@ def choose_keras(
         if spares and (choice.env or len(workers) > 1):
             choose(need, {**workers, **spares}, env, adapt=adapt)
     except KerasError as error:
-        raise NotReadyError(error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step) from error
+        raise NotReadyError(error.message, cause=error.cause, hint=error.hint, next_step=error.next_step) from error
     return with_adaptations(choice, need, len(workers), adapt=adapt)
 
 
@@ -225,7 +225,7 @@ class Terms:
         adapt: Interpreters are adapted to scripts for older TensorFlow.
         servers: It has a chief and parameter servers; None: unknown.
         restarts: It is started again after a failure.
-        keeps: `fleet` keeps the script's checkpoint folder the same on all hosts.
+        keeps: `fleet` keeps the script's checkpoint directory the same on all hosts.
     """
 
     adapt: bool = True
@@ -299,7 +299,7 @@ def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:
             slots = -(-_FEWEST_WITH_SERVERS // hosts)
             change: dict[str, str | bool | None] = {"--chief": True, "--ps": "1"}
             raise UsageError(
-                f"{finding.place}: {finding.sentence}",
+                f"{finding.place}: {finding.message}",
                 cause=finding.reason,
                 again=Again({**change, **({"--tasks-per-host": str(slots)} if slots > 1 else {})}),
             )
@@ -311,7 +311,7 @@ def _texts(entry: EntryPoint) -> dict[str, str]:
 
 def described(finding: Finding) -> str:
     """Return a finding as one sentence."""
-    return f"{finding.place}: {finding.sentence}; {finding.reason} ({finding.rule})"
+    return f"{finding.place}: {finding.message}; {finding.reason} ({finding.rule})"
 
 
 def missing_imports(
@@ -322,7 +322,7 @@ def missing_imports(
     Args:
         places: Where each module is imported.
         missing: Modules that are not found, by host.
-        workdir: The folder that is pushed; None: unknown.
+        workdir: The directory that is pushed; None: unknown.
     """
     from fleet.remote.fanout import fold
 

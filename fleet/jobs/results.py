@@ -17,7 +17,7 @@ from fleet.fleets.agents import ask_each, opened
 from fleet.fleets.agreement import Agreement, agree, description
 from fleet.jobs.tasks import Names, names_of
 from fleet.results.target import is_present
-from fleet.state import FleetFolder, FleetRecord, OnThisComputer
+from fleet.state import FleetDirectory, FleetRecord, OnThisComputer
 from provision.model import Host
 from provision.names import instance_name
 from train.agent.gang.assignment import role_rank
@@ -153,13 +153,13 @@ def task_key(host: str, stored: StoredJob) -> str:
 
 
 def survey(
-    record: FleetRecord, folder: FleetFolder, access: Access | None = None, jobs: Sequence[str] = ()
+    record: FleetRecord, directory: FleetDirectory, access: Access | None = None, jobs: Sequence[str] = ()
 ) -> Survey:
     """Ask all hosts of a fleet what they store of `jobs`; of all jobs if there are none."""
-    with opened(record.hosts, folder.key, access) as opening:
+    with opened(record.hosts, directory.key, access) as opening:
         silent = {one.host.name: one.error for one in opening if one.error is not None}
         found = ask_stores([one.value for one in opening if one.value is not None], jobs, silent)
-    return survey_of(found, folder, silent)
+    return survey_of(found, directory, silent)
 
 
 def ask_stores(
@@ -173,7 +173,9 @@ def ask_stores(
     return [(one.host, one.value) for one in outcomes if one.value is not None]
 
 
-def survey_of(stores: Sequence[tuple[Host, Store]], folder: FleetFolder, silent: Mapping[str, FleetError]) -> Survey:
+def survey_of(
+    stores: Sequence[tuple[Host, Store]], directory: FleetDirectory, silent: Mapping[str, FleetError]
+) -> Survey:
     """Put together what the hosts answered."""
     by_job: dict[str, list[tuple[Host, StoredJob]]] = {}
     for host, store in stores:
@@ -183,7 +185,7 @@ def survey_of(stores: Sequence[tuple[Host, Store]], folder: FleetFolder, silent:
         DiskUse(host.name, store.disk.free, store.disk.total, sum(stored.size for stored in store.jobs))
         for host, store in stores
     ]
-    jobs = [_job(job, found, folder.on_this_computer(job)) for job, found in by_job.items()]
+    jobs = [_job(job, found, directory.on_this_computer(job)) for job, found in by_job.items()]
     jobs.sort(key=lambda one: (one.started_at, one.job), reverse=True)
     return Survey(tuple(jobs), tuple(disks), silent)
 
@@ -244,19 +246,19 @@ def places(task: StoredTask, *, rented: bool = True) -> Iterable[ResultPlace]:
 
 
 def report_results(
-    record: FleetRecord, folder: FleetFolder, job: str, channels: Sequence[AgentChannel], sink: Sink
+    record: FleetRecord, directory: FleetDirectory, job: str, channels: Sequence[AgentChannel], sink: Sink
 ) -> None:
     """Tell where the results of a job that has ended are, and how to get them; nothing if it only has a log.
 
     Args:
         record: The fleet.
-        folder: Its files.
+        directory: Its files.
         job: The job.
         channels: Conversations with its hosts or slots; one that is broken is left out.
         sink: Takes the event.
     """
     with contextlib.suppress(FleetError, KeyboardInterrupt):  # the job has ended, and its own end is still to be told
-        found = survey_of(ask_stores(channels, [job], {}), folder, {}).find(job)
+        found = survey_of(ask_stores(channels, [job], {}), directory, {}).find(job)
         if found is None:
             return
         hosts = {place.name: record.hosts[at // record.tasks_per_host].name for at, place in enumerate(record.places)}
@@ -298,7 +300,7 @@ def agreement_of(reports: Sequence[JobReport]) -> Agreement:
     result = found.result
     running = sum(report.alive and report.result is None for report in reports)
     if result is not None and running:
-        lone = result.alone or result.outcome is Outcome.LOST
+        lone = result.isolated or result.outcome is Outcome.LOST
         if lone or 2 * running >= max(len(terms.members), len(reports)):
             return Agreement(None, tuple(found.disputes))
     return found

@@ -52,8 +52,8 @@ def check_roles(roles: Roles, *, hosts: int, spares: int) -> None:
     Raises:
         UsageError: with the first reason.
     """
-    for sentence, hint, change in _nonsense(roles, hosts, hosts * roles.tasks_per_host - spares):
-        raise UsageError(sentence, hint=hint, again=Again(change))
+    for message, hint, change in _nonsense(roles, hosts, hosts * roles.tasks_per_host - spares):
+        raise UsageError(message, hint=hint, again=Again(change))
 
 
 def _nonsense(roles: Roles, hosts: int, places: int) -> Iterator[tuple[str, str, Change]]:
@@ -97,18 +97,18 @@ def success(said: str | None, ps: int) -> SuccessPolicy:
     return SuccessPolicy.CHIEF if ps else SuccessPolicy.ALL_WORKERS
 
 
-def assigned(roles: Roles, seats: int, spares: int) -> list[str]:
-    """The task of TensorFlow that each seat is at first, in the order of the hosts.
+def assigned(roles: Roles, slots: int, spares: int) -> list[str]:
+    """The task of TensorFlow that each slot is at first, in the order of the hosts.
 
     The chief comes first, since the first host leads the job; then workers, parameter servers, the evaluator, and
     spares, which have none.
 
     Returns:
-        A name for each seat, empty for a spare; nothing at all where only workers are asked for.
+        A name for each slot, empty for a spare; nothing at all where only workers are asked for.
     """
     if not roles.others:
         return []
-    workers = seats - spares - roles.others
+    workers = slots - spares - roles.others
     return [
         *(["chief-0"] if roles.chief else []),
         *(f"worker-{index}" for index in range(workers)),
@@ -153,7 +153,7 @@ class Names:
         if isinstance(record, (Log, Progress, Usage, Stalled)):
             return record._replace(task=self.of(host))
         if isinstance(record, JobResult) and record.outcome is Outcome.LOST:  # a host's own word
-            return record._replace(first_task=self.of(record.first_task))
+            return record._replace(first_failed_task=self.of(record.first_failed_task))
         return record
 
     def members(self, members: Sequence[Member]) -> tuple[Member, ...]:
@@ -165,7 +165,7 @@ def names_of(members: Sequence[Member], roles: Sequence[str], reports: Mapping[s
     """How people know the tasks of a job.
 
     Args:
-        members: Its seats.
+        members: Its slots.
         roles: What each of them was at first; nothing: no roles were assigned.
         reports: What hosts tell of the tasks that they have now.
     """

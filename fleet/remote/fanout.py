@@ -163,13 +163,13 @@ def raise_failures(outcomes: Sequence[Outcome[T]], verb: str = "reach all hosts"
         return [outcome.value for outcome in outcomes if outcome.error is None]  # type: ignore[misc]
     groups: dict[tuple[str, ...], list[tuple[Host, FleetError]]] = {}
     for host, error in failed:
-        key = (*(_reason(host, text) for text in (error.sentence, error.cause, error.hint)), error.next_step)
+        key = (*(_reason(host, text) for text in (error.message, error.cause, error.hint)), error.next_step)
         groups.setdefault(key, []).append((host, error))
     worst = min((error for _, error in failed), key=lambda error: error.exit_code)
-    sentence = "; ".join(_sentence(reason, group) for (reason, *_), group in groups.items())
+    message = "; ".join(_message(reason, group) for (reason, *_), group in groups.items())
     causes = dict.fromkeys(error.cause for ((_, error), *_) in groups.values() if error.cause)
     raise type(worst)(
-        f"cannot {verb}: {sentence}", cause="; ".join(causes), hint=worst.hint, next_step=worst.next_step
+        f"cannot {verb}: {message}", cause="; ".join(causes), hint=worst.hint, next_step=worst.next_step
     ) from worst
 
 
@@ -178,10 +178,10 @@ def _reason(host: Host, text: str) -> str:
     return re.sub(rf"(?<![\w./-]){re.escape(host.name)}(?![\w/-])", "\0", text.replace(where(host), "\0"))
 
 
-def _sentence(reason: str, group: Sequence[tuple[Host, FleetError]]) -> str:
+def _message(reason: str, group: Sequence[tuple[Host, FleetError]]) -> str:
     if len(group) == 1:
         host, error = group[0]
-        return error.sentence if host.name in error.sentence else f"{host.name}: {error.sentence}"
+        return error.message if host.name in error.message else f"{host.name}: {error.message}"
     names = fold(host.name for host, _ in group)
     if reason.startswith("\0"):
         reason = reason[1:]

@@ -206,7 +206,7 @@ class _Terms:
         with self._lock:
             self._reported.add(name)
             is_common = 2 * len(self._reported) >= self._size
-            first = not result.alone and is_common and not self.told.is_set()
+            first = not result.isolated and is_common and not self.told.is_set()
             first_known = not self.known.is_set()
             self.known.set()
             if first_known:
@@ -412,16 +412,16 @@ class _Line:
         elif now >= give_up_at:
             self.failure = UnreachableError(
                 f"{where(self.host)} did not come back within {give_up_at - self._lost_at:.0f} s",
-                cause=error.sentence,
+                cause=error.message,
                 next_step="fleet status\nfleet logs -f",
             )
         if self.failure is not None:
             if not gone:
-                self._put(ConnectionLost(self.host.name, error.sentence, 0.0))
+                self._put(ConnectionLost(self.host.name, error.message, 0.0))
             return False
         retry_s = min(self._retry_s, max(_LAST_RETRY_S, give_up_at - now))
         self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
-        self._put(ConnectionLost(self.host.name, error.sentence, retry_s))
+        self._put(ConnectionLost(self.host.name, error.message, retry_s))
         return not self._terms.closed.wait(retry_s)
 
     def _hang_up(self) -> None:

@@ -64,14 +64,14 @@ class Layout:
     Attributes:
         files: Files.
         links: Links; none leads out of the directory of its kind.
-        folders: Empty directories.
+        directories: Empty directories.
         notes: What is left out, a sentence each.
         lossy: Indices of tasks of which something was left out that holds data.
     """
 
     files: list[Item] = field(default_factory=list)
     links: list[Item] = field(default_factory=list)
-    folders: list[Item] = field(default_factory=list)
+    directories: list[Item] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     lossy: set[int] = field(default_factory=set)
 
@@ -113,7 +113,7 @@ class _Maker:
     def __init__(self) -> None:
         self._layout = Layout()
         self._files: set[str] = set()
-        self._folders: set[str] = set()
+        self._directories: set[str] = set()
         self._left_out: dict[tuple[str, str, str], list[str]] = {}
 
     def add(self, prefix: str, entry: FileEntry, source: int, task: str) -> None:
@@ -131,16 +131,16 @@ class _Maker:
             self._leave_out(task, "file", reason, entry.path)
             self._layout.lossy.add(source)
             return
-        self._folders.update(_parents(path))
-        if entry.kind is EntryKind.FOLDER:
-            self._folders.add(path)
+        self._directories.update(_parents(path))
+        if entry.kind is EntryKind.DIRECTORY:
+            self._directories.add(path)
         else:
             self._files.add(path)
-        items = {EntryKind.LINK: self._layout.links, EntryKind.FOLDER: self._layout.folders}
+        items = {EntryKind.LINK: self._layout.links, EntryKind.DIRECTORY: self._layout.directories}
         items.get(entry.kind, self._layout.files).append(Item(path, entry, source))
 
     def _is_free(self, path: str) -> bool:
-        return path not in self._files and path not in self._folders and self._files.isdisjoint(_parents(path))
+        return path not in self._files and path not in self._directories and self._files.isdisjoint(_parents(path))
 
     def _leave_out(self, task: str, noun: str, reason: str, path: str) -> None:
         self._left_out.setdefault((task, noun, reason), []).append(path)

@@ -167,8 +167,8 @@ class Target:
         """A regular file, opened without following links; None if there is none."""
         descriptor: int | None = None
         try:
-            with self._parent(path, make=False) as (folder, name):
-                descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=folder)
+            with self._parent(path, make=False) as (directory, name):
+                descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=directory)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)
                 descriptor = None
@@ -183,13 +183,13 @@ class Target:
     @contextlib.contextmanager
     def _parent(self, path: str, *, make: bool) -> Iterator[tuple[int, str]]:
         """The directory of `path`, step by step without following links, and the last name."""
-        *folders, name = path.split("/")
+        *directories, name = path.split("/")
         descriptor = os.dup(self._root)
         try:
-            for folder in folders:
+            for directory in directories:
                 if make:
-                    self._make_folder(folder, descriptor)
-                deeper = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=descriptor)
+                    self._make_directory(directory, descriptor)
+                deeper = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = deeper
             yield descriptor, name
@@ -197,7 +197,7 @@ class Target:
             os.close(descriptor)
 
     @staticmethod
-    def _make_folder(name: str, parent: int) -> None:
+    def _make_directory(name: str, parent: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISLNK(os.lstat(name, dir_fd=parent).st_mode):
                 os.unlink(name, dir_fd=parent)  # a link of an earlier pull became a directory
@@ -253,9 +253,9 @@ class Target:
         if item.entry.mode & 0o100:
             mode = stat.S_IMODE(os.stat(name, dir_fd=self._own).st_mode)
             os.chmod(name, mode | (mode & 0o444) >> 2, dir_fd=self._own)
-        with self._parent(item.path, make=True) as (folder, last):
+        with self._parent(item.path, make=True) as (directory, last):
             self._note(item, mtime_ns)
-            os.rename(name, last, src_dir_fd=self._own, dst_dir_fd=folder)
+            os.rename(name, last, src_dir_fd=self._own, dst_dir_fd=directory)
 
     def _note(self, item: Item, mtime_ns: int) -> None:
         self._known[item.path] = _Known(item.entry.sha256, item.entry.size, mtime_ns)
@@ -264,14 +264,14 @@ class Target:
 
     def link(self, item: Item) -> None:
         """Make a link, or leave it as it is; one that cannot be made is left out."""
-        with contextlib.suppress(OSError), self._parent(item.path, make=True) as (folder, name):
+        with contextlib.suppress(OSError), self._parent(item.path, make=True) as (directory, name):
             with contextlib.suppress(FileNotFoundError):
-                if not stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode):
+                if not stat.S_ISLNK(os.lstat(name, dir_fd=directory).st_mode):
                     return
-                os.unlink(name, dir_fd=folder)
-            os.symlink(item.entry.target, name, dir_fd=folder)
+                os.unlink(name, dir_fd=directory)
+            os.symlink(item.entry.target, name, dir_fd=directory)
 
-    def folder(self, item: Item) -> None:
+    def directory(self, item: Item) -> None:
         """Make an empty directory."""
         with contextlib.suppress(OSError), self._parent(item.path + "/x", make=True):
             pass
@@ -292,11 +292,11 @@ class Part:
         offset: Bytes that are there.
     """
 
-    def __init__(self, folder: int, item: Item) -> None:
+    def __init__(self, directory: int, item: Item) -> None:
         self.name = f"{item.entry.sha256}.part"
-        self._folder = folder
+        self._directory = directory
         self._entry = item.entry
-        self._file = os.open(self.name, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666, dir_fd=folder)
+        self._file = os.open(self.name, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666, dir_fd=directory)
         self._hash = hashlib.sha256()
         self.offset = 0
         self.resumed = False
@@ -332,7 +332,7 @@ class Part:
             return False
         if self._hash.hexdigest() == self._entry.sha256:
             return True
-        os.unlink(self.name, dir_fd=self._folder)
+        os.unlink(self.name, dir_fd=self._directory)
         return False
 
 

@@ -17,7 +17,7 @@ class AllocationProvider(StaticProvider):
 
     Args:
         batch: ``slurm`` or ``pbs``.
-        root: Folder that tells which nodes are in which fleet; made with the first fleet.
+        root: Directory that tells which nodes are in which fleet; made with the first fleet.
     """
 
     def __init__(self, batch: str, root: Path) -> None:
@@ -36,7 +36,7 @@ def _finding(batch: str) -> Finding:
     except ProviderError as error:
         program = "srun" if batch == "slurm" else "qsub"
         there = "" if shutil.which(program) else f"; there is no {program} on this computer either"
-        return Finding("allocation", False, f"{error.sentence}{there}", error.next_step, error.hint)
+        return Finding("allocation", False, f"{error.message}{there}", error.next_step, error.hint)
     return Finding(
         "allocation", True, f"job {inventory.partition(':')[2]} has {counted(len(nodes), 'node')}: {', '.join(nodes)}"
     )

@@ -36,7 +36,7 @@ class Launch:
         size: How many there are; 0: only the process with rank 0 knows.
         nodes: Names of the nodes, the first one that of rank 0; empty: not known.
         job: What the batch system calls this start, to be part of a file's name; empty: it has no name for it.
-        folder: Where the user submitted the job, where the process was started elsewhere; empty: right here.
+        directory: Where the user submitted the job, where the process was started elsewhere; empty: right here.
         shared: The node may have been given several processes of this rank, of which one is meant.
     """
 
@@ -44,7 +44,7 @@ class Launch:
     size: int
     nodes: tuple[str, ...] = ()
     job: str = ""
-    folder: str = ""
+    directory: str = ""
     shared: bool = False
 
     def node(self, rank: int) -> str:
@@ -81,7 +81,7 @@ def find_launch(given: Given, environ: Mapping[str, str], read: Read = Path.read
         )
     if given.nodes:
         launch = Launch(
-            launch.rank, launch.size, expand_nodelist(given.nodes), launch.job, launch.folder, launch.shared
+            launch.rank, launch.size, expand_nodelist(given.nodes), launch.job, launch.directory, launch.shared
         )
     if launch.size and not 0 <= launch.rank < launch.size <= RANKS_MAX:
         raise NodelistError(
@@ -156,8 +156,8 @@ def _pbs(environ: Mapping[str, str], read: Read) -> Launch | None:
             cause="only pbsdsh starts one on each",
             hint="start it with pbsdsh: pbsdsh -- fleet agent task.py",
         )
-    folder = environ.get("PBS_O_WORKDIR", "")
-    return Launch(rank, len(nodes), nodes, _file_name(environ["PBS_JOBID"]), folder, shared=True)
+    directory = environ.get("PBS_O_WORKDIR", "")
+    return Launch(rank, len(nodes), nodes, _file_name(environ["PBS_JOBID"]), directory, shared=True)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

@@ -28,7 +28,7 @@ class Account:
     Attributes:
         api: The edge to Compute Engine.
         journal: Where intents are written.
-        owner: Of the state folder; no other owner's instances are ever touched, but by `fleet gc`.
+        owner: Of the state directory; no other owner's instances are ever touched, but by `fleet gc`.
         user: Who and where, as a label.
         keys: Host keys found so far, by the id of the instance.
         host_project: Project of a Shared VPC, which has the firewall rules; empty: the network is of the project.
@@ -154,7 +154,7 @@ def raise_told(diagnosis: Diagnosis, error: Exception | None = None) -> NoReturn
     """Raise `diagnosis` as ProviderError."""
     raise ProviderError(
         diagnosis.kind,
-        diagnosis.sentence,
+        diagnosis.message,
         cause=diagnosis.cause,
         hint=diagnosis.hint,
         again=diagnosis.again,

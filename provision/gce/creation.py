@@ -140,8 +140,8 @@ def _insert(
             return
         doing = f"make {counted(len(names), 'instance')} ({describe(cloud)})"
         found = diagnose(failures, project=account.api.project, place=attempt.place, doing=doing)
-        progress(attempt.place, found.sentence.removeprefix(f"{attempt.place} "))
-        reasons[str(attempt)] = found.sentence
+        progress(attempt.place, found.message.removeprefix(f"{attempt.place} "))
+        reasons[str(attempt)] = found.message
         if found.scope is Scope.EVERYTHING:
             raise_told(found)
         if found.scope is Scope.RETRY and retries < _RETRIES:

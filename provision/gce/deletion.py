@@ -22,12 +22,12 @@ _FORBIDDEN = 403
 
 
 @dataclass(frozen=True)
-class Stray:
+class Orphan:
     """Something that a fleet has, whoever made it.
 
     Attributes:
         fleet: Name of the fleet.
-        owner: Of the state folder from which it was made.
+        owner: Of the state directory from which it was made.
         user: Who and where.
         kind: ``instance``, ``disk``, ``address`` or ``firewall rule``.
         name: Its own name.
@@ -49,7 +49,7 @@ class Stray:
 _COLLECTIONS = {"instance": "instances", "disk": "disks", "address": "addresses", "firewall rule": "firewalls"}
 
 
-def delete_call(account: Account, thing: Stray) -> Call:
+def delete_call(account: Account, thing: Orphan) -> Call:
     """The call that deletes a thing."""
     collection, rule = _COLLECTIONS[thing.kind], thing.kind == "firewall rule"
     scope = {"address": ("regions", thing.place), "firewall rule": ("global",)}.get(
@@ -60,15 +60,15 @@ def delete_call(account: Account, thing: Stray) -> Call:
     return Call("DELETE", account.api.path(*words, project=project, requestId=str(uuid.uuid4())), None)
 
 
-def of_instance(resource: Json) -> Stray:
+def of_instance(resource: Json) -> Orphan:
     """An instance as a thing."""
     return _labelled("instance", resource, zone_of(resource))
 
 
-def _labelled(kind: str, resource: Json, place: str) -> Stray:
+def _labelled(kind: str, resource: Json, place: str) -> Orphan:
     labels = resource.get("labels", {})
     usd_h = price(cloud_of(resource), place) or 0.0 if kind == "instance" else 0.0
-    return Stray(
+    return Orphan(
         fleet=str(labels.get("fleet", "")),
         owner=str(labels.get("fleet-owner", "")),
         user=str(labels.get("fleet-user", "")),
@@ -80,7 +80,7 @@ def _labelled(kind: str, resource: Json, place: str) -> Stray:
     )
 
 
-def _rules(account: Account) -> list[Stray]:
+def _rules(account: Account) -> list[Orphan]:
     """The firewall rules of fleets, in the project and in the host project of its network."""
     found = [_rule(one, "") for one in account.api.firewalls()]
     if account.host_project:
@@ -92,16 +92,16 @@ def _rules(account: Account) -> list[Stray]:
     return [rule for rule in found if rule is not None]
 
 
-def _rule(resource: Json, project: str) -> Stray | None:
+def _rule(resource: Json, project: str) -> Orphan | None:
     """A firewall rule as a thing; None where no fleet made it."""
     found = marked(str(resource.get("description", "")))
     if found is None:
         return None
     created_at = seconds(str(resource.get("creationTimestamp", "")))
-    return Stray(*found, "firewall rule", str(resource["name"]), project, created_at=created_at)
+    return Orphan(*found, "firewall rule", str(resource["name"]), project, created_at=created_at)
 
 
-def things(account: Account, query: str = "labels.fleet:*") -> list[Stray]:
+def things(account: Account, query: str = "labels.fleet:*") -> list[Orphan]:
     """All that fleets have in the project, whoever made it: four calls at the same time."""
     api = account.api
     instances, disks, addresses, rules = api.together(
@@ -117,7 +117,7 @@ def things(account: Account, query: str = "labels.fleet:*") -> list[Stray]:
     return [one for one in found if one.owner]
 
 
-def of_fleet(account: Account, fleet: str) -> list[Stray]:
+def of_fleet(account: Account, fleet: str) -> list[Orphan]:
     """All that one fleet of ours has."""
     found = things(account, f"labels.fleet={fleet}")
     return [one for one in found if (one.fleet, one.owner) == (fleet, account.owner)]
@@ -150,7 +150,7 @@ def delete_instances(account: Account, targets: Sequence[Json], progress: Progre
     fleets = {str(one["labels"]["fleet"]) for one in targets}
     query = f"labels.fleet={fleets.pop()}" if len(fleets) == 1 else "labels.fleet:*"
 
-    def look() -> list[Stray]:
+    def look() -> list[Orphan]:
         there = {str(one["id"]): one for one in account.api.instances(query)}
         for key in [key for key in left if key not in there]:
             del left[key]
@@ -160,7 +160,7 @@ def delete_instances(account: Account, targets: Sequence[Json], progress: Progre
     _await_gone(account, look, lambda: bool(left), f"deleting {', '.join(names.values())}")
 
 
-def delete_things(account: Account, targets: Sequence[Stray]) -> None:
+def delete_things(account: Account, targets: Sequence[Orphan]) -> None:
     """Delete things, instances first since disks hang on them, and wait until they are gone.
 
     Raises:
@@ -172,22 +172,22 @@ def delete_things(account: Account, targets: Sequence[Stray]) -> None:
             _delete_part(account, part)
 
 
-def _delete_part(account: Account, part: Sequence[Stray]) -> None:
+def _delete_part(account: Account, part: Sequence[Orphan]) -> None:
     wanted = {(one.kind, one.place, one.name) for one in part}
     fleets = {one.fleet for one in part}
     query = f"labels.fleet={min(fleets)}" if len(fleets) == 1 else "labels.fleet:*"
-    left: list[Stray] = list(part)
+    left: list[Orphan] = list(part)
     # A disk that goes with its instance is gone by the time it is asked for.
     _ask(account, part)
 
-    def look() -> list[Stray]:
+    def look() -> list[Orphan]:
         left[:] = [one for one in things(account, query) if (one.kind, one.place, one.name) in wanted]
         return list(left)
 
     _await_gone(account, look, lambda: bool(left), f"deleting {', '.join(sorted(one.name for one in part))}")
 
 
-def _ask(account: Account, targets: Sequence[Stray]) -> None:
+def _ask(account: Account, targets: Sequence[Orphan]) -> None:
     """Ask for deletions, all in one request.
 
     Raises:
@@ -209,7 +209,7 @@ def _in_use(body: Any) -> bool:
     return "resourceInUseByAnotherResource" in str(body)
 
 
-def _await_gone(account: Account, look: Callable[[], list[Stray]], more: Callable[[], bool], what: str) -> None:
+def _await_gone(account: Account, look: Callable[[], list[Orphan]], more: Callable[[], bool], what: str) -> None:
     """Look until nothing is left; ask again for what no deletion seems to go on of."""
     deadline = time.monotonic() + account.api.timing.operation_s
     again = time.monotonic() + account.api.timing.again_s

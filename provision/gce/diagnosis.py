@@ -59,7 +59,7 @@ class Diagnosis:
         kind: That of ProviderError: ``missing``, ``capacity``, ``quota``, ``credentials``, ``unreachable`` or
             ``usage``.
         scope: Where it makes no sense to try again.
-        sentence: What happened, for the user.
+        message: What happened, for the user.
         cause: Why, in Compute Engine's words where it has any.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
@@ -69,7 +69,7 @@ class Diagnosis:
 
     kind: str
     scope: Scope
-    sentence: str
+    message: str
     cause: str = ""
     hint: str = ""
     next_step: str = ""
@@ -248,7 +248,7 @@ def no_credentials(reason: str = "") -> Diagnosis:
         "credentials",
         Scope.EVERYTHING,
         "Google Cloud does not know who is calling: this computer has no credentials",
-        cause=_sentence(reason) or "neither GOOGLE_APPLICATION_CREDENTIALS nor a login of gcloud is there",
+        cause=_message(reason) or "neither GOOGLE_APPLICATION_CREDENTIALS nor a login of gcloud is there",
         next_step=_LOGIN,
     )
 
@@ -259,7 +259,7 @@ def expired_credentials(reason: str = "") -> Diagnosis:
         "credentials",
         Scope.EVERYTHING,
         "Google Cloud does not accept the credentials of this computer any more",
-        cause=_sentence(reason) or "they have expired or were revoked",
+        cause=_message(reason) or "they have expired or were revoked",
         next_step=_LOGIN,
     )
 
@@ -282,7 +282,7 @@ def wrong_project(project: str, reason: str = "") -> Diagnosis:
         "usage",
         Scope.EVERYTHING,
         f"There is no project {project!r}, or these credentials do not see it",
-        cause=_sentence(reason),
+        cause=_message(reason),
         hint="name one of your projects: --project ID",
         next_step="gcloud projects list",
     )
@@ -477,12 +477,12 @@ def _policy(case: _Case) -> Diagnosis | None:
         return _unnamed_policy(case)
     # A managed constraint forbids the same as the legacy one: compute.managed.vmExternalIpAccess.
     legacy = found[1].replace(".managed.", ".")
-    sentence, advice, scope = _CONSTRAINTS.get(legacy, _ANY_CONSTRAINT)
+    message, advice, scope = _CONSTRAINTS.get(legacy, _ANY_CONSTRAINT)
     names = {"constraint": found[1], "project": case.project}
     return Diagnosis(
         "usage",
         scope,
-        f"{case.could_not}: {sentence.format(**names)}",
+        f"{case.could_not}: {message.format(**names)}",
         cause=case.text,
         hint=advice.format(**names),
         next_step=""
@@ -628,12 +628,12 @@ def _not_found(case: _Case) -> Diagnosis | None:
     what = f"{path[2] if path else ''} {named[1] if named else ''}"
     name = (path[2] if path else (named[2] or "") if named else "").rpartition("/")[2]
     words = {"name": name or "of that name", "here": case.here, "project": case.project}
-    for part, (sentence, advice, listing, scope) in _THINGS:
+    for part, (message, advice, listing, scope) in _THINGS:
         if part in what:
             return Diagnosis(
                 "usage",
                 scope,
-                sentence.format(**words),
+                message.format(**words),
                 cause=case.text,
                 hint=advice,
                 next_step=_gcloud("compute", *listing.split(), "list", "--project", case.project),
@@ -879,8 +879,8 @@ def _unusable(case: _Case) -> Diagnosis | None:
         hint = "choose another --machine-type or --gpu, or another disk-type in fleet.toml"
     else:
         hint = "change the request as the message says"
-    sentence = f"{case.could_not}: Compute Engine does not accept what is asked for"
-    return Diagnosis("usage", Scope.EVERYTHING, sentence, cause=case.text, hint=hint, again=again)
+    message = f"{case.could_not}: Compute Engine does not accept what is asked for"
+    return Diagnosis("usage", Scope.EVERYTHING, message, cause=case.text, hint=hint, again=again)
 
 
 # --- what says little ---------------------------------------------------------------------------------------------
@@ -918,7 +918,7 @@ def _unknown(case: _Case) -> Diagnosis:
     )
 
 
-def _sentence(text: str) -> str:
+def _message(text: str) -> str:
     """The first sentence of a text of several lines."""
     return " ".join(text.split()).partition(". ")[0].rstrip(".")
 

@@ -112,7 +112,7 @@ def quote(account: Account, spec: FleetSpec, cloud: CloudSpec, names: Sequence[s
         spot=cloud.spot,
         priced_at=PRICED_AT,
         delete_after_s=cloud.max_duration_s,
-        notes=(*dict.fromkeys(one.sentence for one in short), *_access(cloud, sources)),
+        notes=(*dict.fromkeys(one.message for one in short), *_access(cloud, sources)),
     )
 
 
@@ -198,8 +198,8 @@ def _finding(account: Account, subject: str, check: Callable[[], str]) -> Findin
         # Credentials that cannot be verified because nothing answers are not bad credentials.
         return _missing("connection" if subject == "credentials" and not error.status else subject, told)
     except ProviderError as error:
-        sentence = f"{error.sentence}: {error.cause}" if error.cause else error.sentence
-        return Finding(subject, False, sentence, error.next_step, error.hint)
+        message = f"{error.message}: {error.cause}" if error.cause else error.message
+        return Finding(subject, False, message, error.next_step, error.hint)
 
 
 def _project(account: Account) -> str:
@@ -246,8 +246,8 @@ def _address(account: Account, cloud: CloudSpec) -> str:
 
 
 def _missing(subject: str, told: Diagnosis) -> Finding:
-    sentence = f"{told.sentence}: {told.cause}" if told.cause else told.sentence
-    return Finding(subject, False, sentence, told.next_step, told.hint)
+    message = f"{told.message}: {told.cause}" if told.cause else told.message
+    return Finding(subject, False, message, told.next_step, told.hint)
 
 
 def _permissions(account: Account, cloud: CloudSpec) -> list[Finding]:

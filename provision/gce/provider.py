@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from provision.gce import creation, deadline, deletion, expiry, firewall, preflight
 from provision.gce.account import Account
 from provision.gce.catalog.machines import may_bring_gpus, refusal, resolved, with_accelerators
-from provision.gce.deletion import Stray
+from provision.gce.deletion import Orphan
 from provision.gce.rest.api import Api, Json, Timing, is_loopback
 from provision.gce.rest.resources import addresses, in_order, instance, our_name, zone_of
 from provision.gce.termination import fates
@@ -28,7 +28,7 @@ class GceProvider:
     """Makes instances in one project; they carry the labels of their fleet and owner, by which they are found.
 
     Args:
-        owner: Of the state folder; part of every name, so that two owners in a project never meet.
+        owner: Of the state directory; part of every name, so that two owners in a project never meet.
         user: Who and where, for people who find the instances.
         journal: Where intents are written before each call.
         cloud: Project and endpoint of all calls.
@@ -62,7 +62,7 @@ class GceProvider:
             raise ProviderError("usage", f"A fleet has at most {WORKERS_MAX} workers, {spec.workers} are asked for")
         if (refused := refusal(cloud)) is not None:
             raise ProviderError(
-                "usage", refused.sentence, hint=refused.hint, next_step=refused.next_step, again=refused.again
+                "usage", refused.message, hint=refused.hint, next_step=refused.next_step, again=refused.again
             )
         _check_endpoint(cloud.endpoint)
         if not cloud.external and shutil.which("gcloud") is None:
@@ -217,7 +217,7 @@ class GceProvider:
                 progress(our_name(one), "deleted")
         return sorted(f"{one.kind} {one.name}" for one in left)
 
-    def strays(self) -> Sequence[Stray]:
+    def orphans(self) -> Sequence[Orphan]:
         """All that fleets have in the project, whoever made it and whether anybody still knows of it.
 
         Raises:
@@ -227,8 +227,8 @@ class GceProvider:
             deletion.await_insertions(self._account)
             return deletion.things(self._account)
 
-    def delete_strays(self, strays: Sequence[Stray], progress: Progress) -> Sequence[str]:
-        """Delete `strays`, and look again.
+    def delete_orphans(self, orphans: Sequence[Orphan], progress: Progress) -> Sequence[str]:
+        """Delete `orphans`, and look again.
 
         Returns:
             Names of those that are still there.
@@ -237,14 +237,14 @@ class GceProvider:
             ProviderError: one could not be deleted.
         """
         with self._account.told("delete what fleets left"):
-            for one in strays:
+            for one in orphans:
                 progress(one.name, "deleting")
-            deletion.delete_things(self._account, strays)
+            deletion.delete_things(self._account, orphans)
             left = {(one.kind, one.place, one.name) for one in deletion.things(self._account)}
-        for one in strays:
+        for one in orphans:
             if (one.kind, one.place, one.name) not in left:
                 progress(one.name, "deleted")
-        return [f"{one.kind} {one.name}" for one in strays if (one.kind, one.place, one.name) in left]
+        return [f"{one.kind} {one.name}" for one in orphans if (one.kind, one.place, one.name) in left]
 
     # --- while it lives ---------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of
 from provision.gce.diagnosis import Diagnosis, Scope, quota_hint
 from provision.model import CloudSpec
 
-SHORT_LIVED_S = 7 * 24 * 3600
+SHORT_UPTIME_S = 7 * 24 * 3600
 """An instance that is deleted within so long may use the quota for preemptible ones:
 https://cloud.google.com/compute/docs/instances/limit-vm-runtime."""
 
@@ -92,7 +92,7 @@ def _gpus(cloud: CloudSpec, count: int) -> Iterator[_Need]:
     if cloud.spot:
         # A project that never asked for preemptible quota has none, and then uses the other.
         metrics = (gpu.spot_quota, gpu.quota)
-    elif 0 < cloud.max_duration_s <= SHORT_LIVED_S:
+    elif 0 < cloud.max_duration_s <= SHORT_UPTIME_S:
         metrics = (gpu.quota, gpu.spot_quota)
     yield _Need(metrics, cloud.gpus * count)
 

@@ -29,7 +29,7 @@ class InventoryError(ProviderError):
     """An inventory is malformed, or says something that cannot be honoured; nothing was started.
 
     Args:
-        sentence: What is wrong, for the user.
+        message: What is wrong, for the user.
         place: Where; it begins the sentence.
         cause: Why, when known.
         hint: What to change, one sentence.
@@ -39,7 +39,7 @@ class InventoryError(ProviderError):
 
     def __init__(
         self,
-        sentence: str,
+        message: str,
         *,
         place: Place | None = None,
         cause: str = "",
@@ -49,7 +49,7 @@ class InventoryError(ProviderError):
     ) -> None:
         super().__init__(
             "usage",
-            sentence if place is None else f"{place}: {sentence}",
+            message if place is None else f"{place}: {message}",
             cause=cause,
             hint=hint,
             next_step=next_step,

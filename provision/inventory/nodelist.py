@@ -30,14 +30,14 @@ class NodelistError(ProviderError):
     """A list of nodes is malformed; nothing was started.
 
     Args:
-        sentence: What is wrong, for the user.
+        message: What is wrong, for the user.
         cause: Why, when known.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
     """
 
-    def __init__(self, sentence: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
-        super().__init__("usage", sentence, cause=cause, hint=hint, next_step=next_step)
+    def __init__(self, message: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
+        super().__init__("usage", message, cause=cause, hint=hint, next_step=next_step)
 
 
 def is_node_name(text: str) -> bool:

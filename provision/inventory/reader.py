@@ -89,7 +89,7 @@ def read_inventory(path: Path) -> Inventory:
     """
     if path.is_dir():
         raise InventoryError(
-            f"{path} is a folder, and an inventory is one file",
+            f"{path} is a directory, and an inventory is one file",
             hint="write all of it into one, and name that file: --inventory hosts.yml",
             next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
         )

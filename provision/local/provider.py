@@ -31,10 +31,10 @@ _POLL_S = 0.05
 
 
 class LocalProvider:
-    """Makes instances out of sshd processes and the folders below `root`.
+    """Makes instances out of sshd processes and the directories below `root`.
 
     Args:
-        root: Holds the records and folders of all local instances; made when the first one is created.
+        root: Holds the records and directories of all local instances; made when the first one is created.
     """
 
     name = "local"
@@ -89,7 +89,7 @@ class LocalProvider:
     def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
         """Start an sshd for each of `names` that has none; one that is half made is made anew.
 
-        One whose sshd has died gets another one, in the same folder and if possible on the same port. What was
+        One whose sshd has died gets another one, in the same directory and if possible on the same port. What was
         started through the old one goes on meanwhile.
 
         Raises:
@@ -107,15 +107,15 @@ class LocalProvider:
         self._make_root()
 
         def make(name: str, step: Progress, stopped: Event) -> None:
-            folder = self._records.folder(spec.name, name)
+            directory = self._records.directory(spec.name, name)
             record = whole.get(name)
             if record is None:
                 record = Record(spec.name, name, uuid.uuid4().hex, time.time(), spec.python or sys.executable)
                 self._records.write(record)
-                _write_keys(folder, spec, name)
+                _write_keys(directory, spec, name)
             step(name, "starting sshd")
             address = record.address or sshd.loopback_address(spec.name, index_of(name))
-            pid, port = sshd.start(program, folder, record.id, address, user, stopped, port=record.port)
+            pid, port = sshd.start(program, directory, record.id, address, user, stopped, port=record.port)
             self._records.write(replace(record, address=address, port=port, pid=pid))
             step(name, "ready")
 
@@ -124,11 +124,11 @@ class LocalProvider:
     def _make_root(self) -> None:
         try:
             make_directory(self._records.root)
-            sshd.make_separation_folder()
+            sshd.make_separation_directory()
         except OSError as error:
             raise ProviderError(
                 "missing",
-                f"The folder {error.filename} could not be made",
+                f"The directory {error.filename} could not be made",
                 cause=error.strerror or str(error),
                 hint="make it, or let this user make it",
             ) from error
@@ -136,7 +136,7 @@ class LocalProvider:
     def _whole(self, fleet: str, name: str) -> Record | None:
         """The record of an instance that was made to its end, whether its sshd still runs or not."""
         record = self._records.read(fleet, name)
-        made = record is not None and record.port and (self._records.folder(fleet, name) / "host_key.pub").exists()
+        made = record is not None and record.port and (self._records.directory(fleet, name) / "host_key.pub").exists()
         return record if made else None
 
     def hosts(self, _spec: FleetSpec, instances: Sequence[Instance]) -> list[Host]:
@@ -155,9 +155,9 @@ class LocalProvider:
                 f"The sshd of {instance.name} in fleet {instance.fleet} is not running",
                 next_step="fleet up",
             )
-        folder = self._records.folder(record.fleet, record.name)
+        directory = self._records.directory(record.fleet, record.name)
         try:
-            kind, key, *_ = (folder / "host_key.pub").read_text(encoding="ascii").split()
+            kind, key, *_ = (directory / "host_key.pub").read_text(encoding="ascii").split()
         except (OSError, ValueError) as error:
             raise ProviderError(
                 "unreachable",
@@ -174,7 +174,7 @@ class LocalProvider:
             key_alias=f"local.{record.id}",
             private_address=record.address,
             python=record.python,
-            root=str(folder / "fleet"),
+            root=str(directory / "fleet"),
         )
 
     def open_ssh(self, _spec: FleetSpec, *, make: bool = False) -> SshAccess:
@@ -183,7 +183,7 @@ class LocalProvider:
         return SshAccess()
 
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
-        """End every process of `instances` and delete their folders; a missing one is success.
+        """End every process of `instances` and delete their directories; a missing one is success.
 
         Raises:
             ProviderError: a process does not end, a file cannot be deleted, or this program runs inside of them.
@@ -202,7 +202,7 @@ class LocalProvider:
             record = self._records.read(instance.fleet, instance.name)
             if record is not None and record.id in (instance.id, ""):
                 processes.reap(record.pid)
-                _remove(self._records.folder(record.fleet, record.name))
+                _remove(self._records.directory(record.fleet, record.name))
                 self._records.forget(record.fleet, record.name)
             progress(instance.name, "deleted")
 
@@ -236,8 +236,8 @@ class LocalProvider:
         return {}
 
     def doctor(self) -> list[Finding]:
-        """Whether there are sshd, a usable login, TensorFlow, and a folder for the instances; touches nothing."""
-        return [_sshd_finding(), _login_finding(), _tensorflow_finding(), _folder_finding(self._records.root)]
+        """Whether there are sshd, a usable login, TensorFlow, and a directory for the instances; touches nothing."""
+        return [_sshd_finding(), _login_finding(), _tensorflow_finding(), _directory_finding(self._records.root)]
 
     def list(self, fleet: str | None = None) -> list[Instance]:
         """All instances of `fleet` (of every fleet, where it is None), ordered by fleet and index."""
@@ -257,7 +257,7 @@ def _login_finding() -> Finding:
     try:
         user = account.check()
     except ProviderError as error:
-        return Finding("login", False, error.sentence, error.next_step, error.hint)
+        return Finding("login", False, error.message, error.next_step, error.hint)
     return Finding("login", True, f"{user} can log in")
 
 
@@ -274,12 +274,12 @@ def _tensorflow_finding() -> Finding:
     return Finding("tensorflow", True, f"{sys.executable}, which runs the scripts, has TensorFlow")
 
 
-def _folder_finding(root: Path) -> Finding:
-    """Whether `root` can be written, or made in the nearest folder above it that is there."""
+def _directory_finding(root: Path) -> Finding:
+    """Whether `root` can be written, or made in the nearest directory above it that is there."""
     there = next(path for path in (root, *root.parents) if path.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
-        return Finding("folder", True, f"{root} can be written")
-    return Finding("folder", False, f"{root} cannot be written", hint=f"let this user write to {there}")
+        return Finding("directory", True, f"{root} can be written")
+    return Finding("directory", False, f"{root} cannot be written", hint=f"let this user write to {there}")
 
 
 def _find_sshd() -> str:
@@ -305,16 +305,16 @@ def _instance(record: Record) -> Instance:
     return Instance(record.name, record.fleet, record.id, state, "localhost", created_at=record.created_at)
 
 
-def _write_keys(folder: Path, spec: FleetSpec, name: str) -> None:
+def _write_keys(directory: Path, spec: FleetSpec, name: str) -> None:
     from provision.keys import generate_ed25519
 
-    folder.mkdir(mode=0o700, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
     pair = generate_ed25519(f"host key of {name} in fleet {spec.name}")
-    private = folder / "host_key"
+    private = directory / "host_key"
     private.touch(mode=0o600)
     private.write_text(pair.private, encoding="ascii")
-    (folder / "host_key.pub").write_text(pair.public + "\n", encoding="ascii")
-    (folder / "authorized_keys").write_text(spec.public_key.strip() + "\n", encoding="utf-8")
+    (directory / "host_key.pub").write_text(pair.public + "\n", encoding="ascii")
+    (directory / "authorized_keys").write_text(spec.public_key.strip() + "\n", encoding="utf-8")
 
 
 class _Busy:
@@ -392,32 +392,32 @@ def _raise(failures: dict[str, BaseException]) -> None:
         if not isinstance(error, (ProviderError, OSError)):
             raise error
     first = next(iter(failures.values()))
-    sentence = f"Could not start {', '.join(failures)}"
+    message = f"Could not start {', '.join(failures)}"
     if isinstance(first, ProviderError):
-        cause = f"{first.sentence}: {first.cause}" if first.cause else first.sentence
-        raise ProviderError(first.kind, sentence, cause=cause, hint=first.hint, next_step=first.next_step) from first
-    raise ProviderError("capacity", sentence, cause=str(first), again={}) from first
+        cause = f"{first.message}: {first.cause}" if first.cause else first.message
+        raise ProviderError(first.kind, message, cause=cause, hint=first.hint, next_step=first.next_step) from first
+    raise ProviderError("capacity", message, cause=str(first), again={}) from first
 
 
-def _remove(folder: Path) -> None:
-    """Delete `folder`, also while the last writes into it come to an end.
+def _remove(directory: Path) -> None:
+    """Delete `directory`, also while the last writes into it come to an end.
 
     Raises:
         ProviderError: it is still there after REMOVE_TIMEOUT_S.
     """
     deadline = time.monotonic() + REMOVE_TIMEOUT_S
-    while os.path.lexists(folder):
+    while os.path.lexists(directory):
         try:
-            shutil.rmtree(folder)
+            shutil.rmtree(directory)
         except OSError as error:
             if time.monotonic() > deadline:
                 raise ProviderError(
                     "unreachable",
-                    f"{folder} could not be deleted",
+                    f"{directory} could not be deleted",
                     cause=str(error),
                     hint="delete it by hand, then repeat the command",
                 ) from error
-            for inner, _, _ in os.walk(folder):
+            for inner, _, _ in os.walk(directory):
                 with contextlib.suppress(OSError):
                     Path(inner).chmod(0o700)
             time.sleep(_POLL_S)

@@ -49,13 +49,13 @@ class Record:
 
 
 class Records:
-    """The records below the folder `root`."""
+    """The records below the directory `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def folder(self, fleet: str, name: str) -> Path:
-        """Folder of everything that belongs to an instance."""
+    def directory(self, fleet: str, name: str) -> Path:
+        """Directory of everything that belongs to an instance."""
         return self.root / f"{fleet}-{name}"
 
     def write(self, record: Record) -> None:
@@ -89,14 +89,14 @@ class Records:
         return self._recovered(fleet, name, processes.listeners(self.root) if listening is None else listening)
 
     def _recovered(self, fleet: str, name: str, listening: Listening) -> Record | None:
-        folder = self.folder(fleet, name)
-        pid, running = listening.get(folder, (0, ""))
-        if not (running or os.path.lexists(folder) or os.path.lexists(self._path(fleet, name))):
+        directory = self.directory(fleet, name)
+        pid, running = listening.get(directory, (0, ""))
+        if not (running or os.path.lexists(directory) or os.path.lexists(self._path(fleet, name))):
             return None
-        logs = sorted(folder.glob(processes.log_name("*")), key=lambda log: log.stat().st_mtime)
+        logs = sorted(directory.glob(processes.log_name("*")), key=lambda log: log.stat().st_mtime)
         logged = logs[-1].stem.removeprefix("sshd-") if logs else ""
-        address, port = _listen_address(folder / "sshd_config")
-        created_at = folder.stat().st_mtime if folder.exists() else 0.0
+        address, port = _listen_address(directory / "sshd_config")
+        created_at = directory.stat().st_mtime if directory.exists() else 0.0
         return Record(fleet, name, running or logged, created_at, sys.executable, address, port, pid)
 
     @staticmethod

@@ -23,7 +23,7 @@ _ATTEMPTS = 5
 # Below it are the ports that tasks take, on all addresses, from 2222 upwards.
 _LOWEST_PORT = 10_000
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
-_SEPARATION_FOLDER = Path("/run/sshd")
+_SEPARATION_DIRECTORY = Path("/run/sshd")
 
 # Debian's bash reads ~/.bashrc for a command that comes through SSH, unless it finds itself below another shell
 # (shell.c, SSH_SOURCE_BASHRC). What stands there is for people: it may print, ask, or take its time.
@@ -41,7 +41,7 @@ class StoppedError(Exception):
 def find() -> str | None:
     """Absolute path of the OpenSSH server; None where it is not installed.
 
-    The usual folders are searched besides PATH, since an ordinary user's PATH often lacks them; and the path is
+    The usual directories are searched besides PATH, since an ordinary user's PATH often lacks them; and the path is
     absolute because sshd refuses to start under any other.
     """
     places = os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES))
@@ -66,14 +66,14 @@ def loopback_address(fleet: str, index: int) -> str:
     return address
 
 
-def configuration(folder: Path, address: str, port: int, user: str) -> str:
+def configuration(directory: Path, address: str, port: int, user: str) -> str:
     """Return an sshd_config that lets `user` in with the fleet's key, and nobody else with anything else.
 
     All users of this computer connect from the same address, so no limit by source can tell them apart. Connections
     without a login therefore end soon, and many are allowed: else other users could keep `user` out with idle ones.
 
     Args:
-        folder: Holds ``host_key`` and ``authorized_keys``.
+        directory: Holds ``host_key`` and ``authorized_keys``.
         address: To listen on.
         port: To listen on.
         user: Login name; characters that mean something in a pattern match any one character.
@@ -81,8 +81,8 @@ def configuration(folder: Path, address: str, port: int, user: str) -> str:
     pattern = re.sub(r"[^A-Za-z0-9._-]", "?", user)
     return f"""\
 ListenAddress {address}:{port}
-HostKey {_quoted(folder / "host_key")}
-AuthorizedKeysFile {_quoted(folder / "authorized_keys").replace("%", "%%")}
+HostKey {_quoted(directory / "host_key")}
+AuthorizedKeysFile {_quoted(directory / "authorized_keys").replace("%", "%%")}
 AllowUsers {pattern}
 PermitRootLogin prohibit-password
 PubkeyAuthentication yes
@@ -103,24 +103,24 @@ Subsystem sftp internal-sftp
 """
 
 
-def make_separation_folder() -> None:
-    """Make the empty folder into which a privileged sshd locks what is not yet logged in.
+def make_separation_directory() -> None:
+    """Make the empty directory into which a privileged sshd locks what is not yet logged in.
 
     Started by root, sshd does not run without it; on most systems only the service that runs sshd makes it, and
     here there may be no such service.
     """
     if os.geteuid() == 0:
-        _SEPARATION_FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _SEPARATION_DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
 
 
 def start(
-    program: str, folder: Path, instance_id: str, address: str, user: str, stopped: Event, *, port: int = 0
+    program: str, directory: Path, instance_id: str, address: str, user: str, stopped: Event, *, port: int = 0
 ) -> tuple[int, int]:
     """Start an sshd that outlives this program, and wait until it answers.
 
     Args:
         program: Absolute path of sshd.
-        folder: Holds ``host_key`` and ``authorized_keys``; configuration and log are written there.
+        directory: Holds ``host_key`` and ``authorized_keys``; configuration and log are written there.
         instance_id: Marks the process and everything started through it.
         address: To listen on.
         user: Who may log in.
@@ -134,11 +134,11 @@ def start(
         ProviderError: it ended, or did not answer in time.
         StoppedError: `stopped` was set.
     """
-    log = folder / log_name(instance_id)
+    log = directory / log_name(instance_id)
     for attempt in range(1, _ATTEMPTS + 1):
         port = _free_port(address, wanted=port)
-        config = folder / "sshd_config"
-        config.write_text(configuration(folder, address, port, user), encoding="utf-8")
+        config = directory / "sshd_config"
+        config.write_text(configuration(directory, address, port, user), encoding="utf-8")
         pid = _spawn(program, config, log, instance_id)
         try:
             _await_banner(pid, log, address, port, stopped)

@@ -33,15 +33,15 @@ class WayError(Exception):
     """OpenSSH does not say how to reach a host.
 
     Attributes:
-        sentence: What happened.
+        message: What happened.
         cause: What OpenSSH said.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
     """
 
-    def __init__(self, sentence: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
-        super().__init__(sentence)
-        self.sentence = sentence
+    def __init__(self, message: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
+        super().__init__(message)
+        self.message = message
         self.cause = cause
         self.hint = hint
         self.next_step = next_step
@@ -138,7 +138,7 @@ def way(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> Way:
         "k": alias if alias not in _NONE else name,
     }
     own_port = port != 22 and alias in _NONE
-    home = home_folder()
+    home = home_directory()
     paths = {**tokens, **_of_this_computer(home), "j": _one(settings, "proxyjump", "")}
     known = (*settings.get("userknownhostsfile", ()), *settings.get("globalknownhostsfile", ()))
     keys = _one(settings, "pubkeyauthentication", "true") in ("true", "yes", "unbound", "host-bound")
@@ -194,8 +194,8 @@ def _agent(settings: Mapping[str, Sequence[str]], tokens: Mapping[str, str], hom
 # --- files ------------------------------------------------------------------------------------------------------
 
 
-def home_folder() -> Path:
-    """The user's home folder as OpenSSH takes it: not from the variable HOME."""
+def home_directory() -> Path:
+    """The user's home directory as OpenSSH takes it: not from the variable HOME."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
@@ -221,11 +221,11 @@ def _paths(
 
 
 def expanded(path: str, home: Path) -> str:
-    """`path` from the root on; a ``~`` at its start is a home folder.
+    """`path` from the root on; a ``~`` at its start is a home directory.
 
     Args:
         path: As a user or an SSH configuration has it.
-        home: The user's own home folder.
+        home: The user's own home directory.
     """
     if path == "~" or path.startswith("~/"):
         path = str(home / path[2:])

@@ -20,8 +20,8 @@ from provision.ssh_config.routes import Way, WayError
 from provision.static.registry import Record, Records
 from provision.static.selection import Chosen, at_once, choose, way_of
 
-FOLDER = ".fleet"
-"""Of all fleets on a host, in the login folder."""
+DIRECTORY = ".fleet"
+"""Of all fleets on a host, in the login directory."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class StaticProvider:
     """Lends the hosts of inventories to fleets.
 
     Args:
-        root: Folder that tells which hosts are in which fleet; made with the first fleet.
+        root: Directory that tells which hosts are in which fleet; made with the first fleet.
     """
 
     name = "static"
@@ -215,7 +215,7 @@ def _record(fleet: str, name: str, chosen: Chosen, now: float) -> Record:
         python=chosen.entry.python,
         private_address=chosen.private_address,
         # Several fleets, of several computers too, may have hosts and a login in common.
-        root=f"{FOLDER}/{fleet}-{name}-{secrets.token_hex(4)}",
+        root=f"{DIRECTORY}/{fleet}-{name}-{secrets.token_hex(4)}",
         created_at=now,
     )
 
@@ -254,7 +254,7 @@ def _known(name: str, way: Way) -> Known:
         return known_keys(name, way.known_hosts)
     except WayError as error:
         raise ProviderError(
-            "missing", error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step
+            "missing", error.message, cause=error.cause, hint=error.hint, next_step=error.next_step
         ) from error
 
 

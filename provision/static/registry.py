@@ -24,7 +24,7 @@ class Record:
         options: What ssh is given besides, word by word.
         python: Interpreter for the user's script; empty: found on the host.
         private_address: Address by which the other hosts reach it; empty: the host itself tells.
-        root: Folder of the fleet's files there.
+        root: Directory of the fleet's files there.
         host_key: Its key, where the user's word is all that speaks for it; empty: known_hosts does, or nothing yet.
         created_at: When it came into the fleet, in seconds since the epoch.
     """
@@ -42,7 +42,7 @@ class Record:
 
 
 class Records:
-    """The records below the folder `root`, which is made when the first is written."""
+    """The records below the directory `root`, which is made when the first is written."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -20,7 +20,7 @@ from provision.inventory.reader import Inventory, read_inventory
 from provision.model import FleetSpec
 from provision.provider import ProviderError
 from provision.quantities import counted
-from provision.ssh_config.routes import Way, WayError, agent_socket, expanded, home_folder, way
+from provision.ssh_config.routes import Way, WayError, agent_socket, expanded, home_directory, way
 
 ADDRESS_VARIABLE = "fleet_private_address"
 _AT_ONCE = 16
@@ -102,7 +102,7 @@ def at_once(action: Callable[[T], U], items: Sequence[T]) -> list[U]:
 
 
 def _spoken(path: Path) -> Path:
-    """`path` as a user in the working folder would write it."""
+    """`path` as a user in the working directory would write it."""
     try:
         return path.relative_to(Path.cwd())
     except ValueError:
@@ -116,7 +116,7 @@ def _chosen(entry: Entry, place: Place) -> Chosen:
         found = way(entry.address, options=words)
     except WayError as error:
         raise InventoryError(
-            f"the host {entry.name!r}: {error.sentence}",
+            f"the host {entry.name!r}: {error.message}",
             place=place,
             cause=error.cause,
             hint=error.hint,
@@ -151,14 +151,14 @@ def options(entry: Entry) -> tuple[str, ...]:
 
 
 def _absolute(path: str) -> str:
-    """A path that means the same in every working folder; ssh itself knows what ``~`` and ``none`` are."""
+    """A path that means the same in every working directory; ssh itself knows what ``~`` and ``none`` are."""
     return path if path in ("", "none") or path.startswith("~") else str(Path(path).absolute())
 
 
 def _check_keys(entry: Entry, place: Place) -> None:
     """Raise where a private key that the inventory names is not there, at which ssh would only try others."""
     for text in (entry.key_file, *entry.ssh_args.more_keys):
-        path = expanded(text, home_folder()) if text else ""
+        path = expanded(text, home_directory()) if text else ""
         if path and not (Path(path).is_file() or Path(f"{path}.pub").is_file()):
             raise InventoryError(
                 f"the private key of the host {entry.name!r}, {text}, is not there",
@@ -225,5 +225,5 @@ def way_of(target: str, words: Sequence[str]) -> Way:
         return way(target, options=words)
     except WayError as error:
         raise ProviderError(
-            "usage", error.sentence, cause=error.cause, hint=error.hint, next_step=error.next_step
+            "usage", error.message, cause=error.cause, hint=error.hint, next_step=error.next_step
         ) from error

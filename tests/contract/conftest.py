@@ -64,8 +64,8 @@ class LocalCase:
     first_step = "starting sshd"
     has_deadline = False
 
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "local root"
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "local root"
         self.provider: Provider = LocalProvider(self.root)
         self.impossible = FleetSpec("demo", "local", workers=65)
 
@@ -131,8 +131,10 @@ class GceCase:
 
     def traces(self) -> list[str]:
         state = self.emulator.state()
-        folders = [str(path) for path in self.emulator.cloud.folder.iterdir() if path.name not in guests.SHARED]
-        return [*state["instances"], *state["disks"], *state["operations"], *folders]
+        directories = [
+            str(path) for path in self.emulator.cloud.directory.iterdir() if path.name not in guests.SHARED
+        ]
+        return [*state["instances"], *state["disks"], *state["operations"], *directories]
 
     def script(self) -> str:
         return (
@@ -159,8 +161,8 @@ class StaticCase:
     first_step = "ready"
     has_deadline = False
 
-    def __init__(self, folder: Path, home: Lab) -> None:
-        self.root = folder / "static root"
+    def __init__(self, directory: Path, home: Lab) -> None:
+        self.root = directory / "static root"
         self.provider: Provider = StaticProvider(self.root)
         self.inventory = str(home.inventory(*home.machines))
         self.impossible = FleetSpec("demo", "static", len(home.machines) + 1, inventory=self.inventory)
@@ -196,9 +198,9 @@ def home(tmp_path_factory: pytest.TempPathFactory, key: KeyPair) -> Iterator[Lab
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     if why := guests.obstacle():
         pytest.skip(why)
-    folder = tmp_path_factory.mktemp("guests")
-    folder.chmod(0o755)
-    with Emulator(operation_s=0.01, guests=guests.SshGuests(folder), folder=folder) as running:
+    directory = tmp_path_factory.mktemp("guests")
+    directory.chmod(0o755)
+    with Emulator(operation_s=0.01, guests=guests.SshGuests(directory), directory=directory) as running:
         yield running
 
 
@@ -245,15 +247,15 @@ def own_hosts(case: Case) -> None:
 class Ssh:
     """The OpenSSH client, which trusts nothing but what the provider told of a host."""
 
-    folder: Path
+    directory: Path
     private: str
 
     def command(self, host: Host, *words: str) -> list[str]:
-        key = self.folder / "id"
+        key = self.directory / "id"
         if not key.exists():
             key.touch(0o600)
             key.write_text(self.private)
-        known_hosts = self.folder / f"known_hosts.{host.name}"
+        known_hosts = self.directory / f"known_hosts.{host.name}"
         known_hosts.write_text(f"{host.key_alias} {host.host_key}\n")
         options = {
             "BatchMode": "yes",
@@ -292,6 +294,6 @@ class Ssh:
 
 @pytest.fixture
 def ssh(tmp_path: Path, key: KeyPair) -> Ssh:
-    folder = tmp_path / "client"
-    folder.mkdir()
-    return Ssh(folder, key.private)
+    directory = tmp_path / "client"
+    directory.mkdir()
+    return Ssh(directory, key.private)

@@ -20,7 +20,7 @@ from fleet.events import Event
 from fleet.fleets.resolution import UpRequest
 from fleet.ports import Ports
 from fleet.settings import Settings
-from fleet.state import FleetFolder, Store
+from fleet.state import FleetDirectory, Store
 from provision.gce.provider import GceProvider
 from provision.gce.rest.api import Timing
 from provision.model import CloudSpec, FleetSpec, Host, Instance
@@ -102,7 +102,7 @@ def reached(
     spec: FleetSpec,
     instances: list[Instance],
     provider: Provider,
-    folder: FleetFolder,
+    directory: FleetDirectory,
     ports: Ports,
     sink: Any,
     **_: Any,
@@ -241,7 +241,7 @@ class History:
             self.told.append("killed")
             return False
         except FleetError as error:
-            self.told.append(f"{type(error).__name__}: {error.sentence} | {error.cause}")
+            self.told.append(f"{type(error).__name__}: {error.message} | {error.cause}")
             return False
         except KeyboardInterrupt:
             self.told.append("interrupted")

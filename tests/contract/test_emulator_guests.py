@@ -64,11 +64,11 @@ class Guest:
 class Stage:
     """An emulator whose guests are such."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self.may_end = threading.Event()
         self.may_end.set()
         self.guests: list[Guest] = []
-        self.emulator = Emulator(operation_s=0.0, guests=self.make, folder=folder, ssh_port=2222)
+        self.emulator = Emulator(operation_s=0.0, guests=self.make, directory=directory, ssh_port=2222)
         self.client = Client(self.emulator.url)
 
     def make(self, spec: GuestSpec, publish: Publish) -> Guest:
@@ -100,7 +100,7 @@ def test_a_guest_is_made_of_what_was_asked_for(stage: Stage, tmp_path: Path) -> 
         gpus=2,
         gpu="nvidia-tesla-t4",
         metadata={"enable-guest-attributes": "TRUE", "ssh-keys": "fleet:k"},
-        folder=tmp_path / str(made.id),
+        directory=tmp_path / str(made.id),
     )
     query = compute.GetGuestAttributesInstanceRequest(instance="demo", query_path="hostkeys/", **AT_ZONE)
     assert stage.client.instances.get_guest_attributes(request=query).query_value.items[0].value == "AAAA"

@@ -137,7 +137,7 @@ def test_any_of_google_s_images_with_open_kernel_modules_is_refused_for_older_gp
         image = f"projects/deeplearning-platform-release/global/images/family/{family}"
         refused = refusal(resolved(CloudSpec(gpu="v100", image=image)))
         assert refused is not None
-        assert family in refused.sentence
+        assert family in refused.message
     image = "projects/deeplearning-platform-release/global/images/family/common-cu124-debian-11-nvidia-550"
     assert refusal(resolved(CloudSpec(gpu="v100", image=image))) is None
 

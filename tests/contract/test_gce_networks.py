@@ -58,7 +58,7 @@ def make(emulator: Emulator, tmp_path: Path) -> Make:
 def test_a_shared_network_is_used_with_rules_in_its_project(emulator: Emulator, make: Make, prefix: str) -> None:
     provider, spec = make(network=prefix + NETWORK, subnetwork=prefix + SUBNET)
     provider.check(spec)
-    assert {offer.place[:-2] for offer in provider.quote(spec, WORKERS).offers} == {"us-central1"}
+    assert {offer.zone[:-2] for offer in provider.quote(spec, WORKERS).offers} == {"us-central1"}
     provider.create(spec, WORKERS, lambda *_: None)
     for instance in emulator.cloud.instances.values():
         assert instance.body["networkInterfaces"][0]["network"].endswith(NETWORK)

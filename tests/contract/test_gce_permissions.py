@@ -43,7 +43,7 @@ def whole_life(emulator: Emulator, root: Path, cloud: CloudSpec) -> CloudSpec:
     provider.delete(instances[:1], lambda *_: None)
     provider.create(spec, NAMES[:1], lambda *_: None)
     assert provider.delete_fleet("demo", lambda *_: None) == []
-    assert provider.strays() == []
+    assert provider.orphans() == []
     return resolved(cloud)
 
 

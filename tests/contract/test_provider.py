@@ -475,5 +475,5 @@ def test_a_doctor_finds_all_well_where_fleets_can_be_made_and_touches_nothing(ca
     findings = case.provider.doctor()
     assert [finding for finding in findings if not finding.ok] == []
     assert len({finding.subject for finding in findings}) == len(findings) > 0
-    assert all(finding.sentence for finding in findings)
+    assert all(finding.message for finding in findings)
     assert case.traces() == []

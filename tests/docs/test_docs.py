@@ -50,8 +50,8 @@ def test_the_readme_is_followed_from_an_empty_directory(program: Program) -> Non
     """
     lines = commands((ROOT / "README.md").read_text().partition(CLOUD)[0])
     assert len(lines) >= 8
-    shutil.copy(ROOT / "train" / "examples" / "keras_fit.py", program.folder / "task.py")
-    shutil.copy(ROOT / "train" / "examples" / "digits.npz", program.folder)
+    shutil.copy(ROOT / "train" / "examples" / "keras_fit.py", program.directory / "task.py")
+    shutil.copy(ROOT / "train" / "examples" / "digits.npz", program.directory)
     for line in lines:
         text, _, comment = line.partition("#")
         code = re.search(r"exit code (\d+)", comment)

@@ -33,10 +33,10 @@ with strategy.scope():
 def train():
     strategy.run(lambda: total.assign_add(tf.distribute.get_replica_context().all_reduce("SUM", 0.5)))
 
-folder = os.environ["FLEET_CHECKPOINT_DIR"]
+directory = os.environ["FLEET_CHECKPOINT_DIR"]
 if os.environ["FLEET_RANK"] != "0":
-    folder = os.path.join(os.environ["FLEET_LOG_DIR"], "unused")
-manager = tf.train.CheckpointManager(tf.train.Checkpoint(total=total, step=step), folder, max_to_keep=2)
+    directory = os.path.join(os.environ["FLEET_LOG_DIR"], "unused")
+manager = tf.train.CheckpointManager(tf.train.Checkpoint(total=total, step=step), directory, max_to_keep=2)
 newest = tf.train.latest_checkpoint(os.environ["FLEET_CHECKPOINT_DIR"])
 if newest:
     tf.train.Checkpoint(total=total, step=step).restore(newest)
@@ -56,9 +56,9 @@ print("total", float(total.numpy()), flush=True)
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     if why := obstacle():
         pytest.skip(why)
-    folder = tmp_path_factory.mktemp("guests")
-    folder.chmod(0o755)
-    with Emulator(operation_s=0.2, guests=SshGuests(folder), folder=folder) as running:
+    directory = tmp_path_factory.mktemp("guests")
+    directory.chmod(0o755)
+    with Emulator(operation_s=0.2, guests=SshGuests(directory), directory=directory) as running:
         yield running
 
 
@@ -79,8 +79,8 @@ def names(emulator: Emulator) -> list[str]:
 
 
 def test_the_readme_is_followed_from_an_empty_directory(rented: Program, emulator: Emulator) -> None:
-    shutil.copy(EXAMPLES / "keras_fit.py", rented.folder / "task.py")
-    shutil.copy(EXAMPLES / "digits.npz", rented.folder)
+    shutil.copy(EXAMPLES / "keras_fit.py", rented.directory / "task.py")
+    shutil.copy(EXAMPLES / "digits.npz", rented.directory)
     lines = commands((ROOT / "README.md").read_text().partition(CLOUD)[2])
     assert [line.split()[1] for line in lines] == ["doctor", "up", "up", "train", "logs", "pull", "down"]
     doctor, dry, up, train, logs, pull, down = (shlex.split(line)[1:] for line in lines)
@@ -101,7 +101,7 @@ def test_the_readme_is_followed_from_an_empty_directory(rented: Program, emulato
     assert "these results exist on the hosts only" in rented.run(*down, code=2).err
     assert len(names(emulator)) == 2
     rented.run(*pull)
-    assert list(rented.folder.glob("results/*/checkpoints/*"))
+    assert list(rented.directory.glob("results/*/checkpoints/*"))
     ended = rented.run(*down, timeout=60)
     assert "2 instances deleted, 0 left" in ended.err
     assert "cost $0." in ended.err
@@ -115,7 +115,7 @@ def test_a_spot_instance_is_taken_back_and_the_job_goes_on(rented: Program, emul
     client = rented.start("train", "task.py")
 
     def log() -> str:
-        found = emulator.cloud.folder.glob("*/covers/home/fleet/*/jobs/*/worker-0/attempt-1/log")
+        found = emulator.cloud.directory.glob("*/covers/home/fleet/*/jobs/*/worker-0/attempt-1/log")
         return "".join(path.read_text() for path in found)
 
     wait_for("a checkpoint", lambda: "step 20" in log(), deadline_s=90)

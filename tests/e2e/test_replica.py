@@ -19,16 +19,17 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed here"),
 ]
 
-# Trains in a folder with every saver, and says after each epoch what it saved; at the start, what it found.
+# Trains in a directory with every saver, and says after each epoch what it saved; at the start, what it found.
 SCRIPT = r"""
 import glob, json, os, sys, time
 import tensorflow as tf
 keras = tf.keras
-folder, epochs = sys.argv[1], int(sys.argv[2])
+directory, epochs = sys.argv[1], int(sys.argv[2])
 tf.config.threading.set_inter_op_parallelism_threads(1)
 step = tf.Variable(0, dtype=tf.int64)
 weights = tf.Variable(tf.zeros([200, 100]))
-manager = tf.train.CheckpointManager(tf.train.Checkpoint(step=step, weights=weights), folder + "/loop", max_to_keep=2)
+checkpoint = tf.train.Checkpoint(step=step, weights=weights)
+manager = tf.train.CheckpointManager(checkpoint, directory + "/loop", max_to_keep=2)
 manager.restore_or_initialize()
 assert float(tf.reduce_max(tf.abs(weights - float(step.numpy())))) == 0.0
 
@@ -41,8 +42,8 @@ def compiled():
 model = compiled()
 shown = []
 for name in ("best.keras", "last.h5"):
-    if os.path.exists(f"{folder}/{name}"):
-        shown.append(int(keras.models.load_model(f"{folder}/{name}", compile=False).count_params()))
+    if os.path.exists(f"{directory}/{name}"):
+        shown.append(int(keras.models.load_model(f"{directory}/{name}", compile=False).count_params()))
 print("found", int(step.numpy()), shown, flush=True)
 
 class Loop(keras.callbacks.Callback):
@@ -56,9 +57,9 @@ class Loop(keras.callbacks.Callback):
 
 x = tf.random.normal([64, 4], seed=1)
 model.fit(x, tf.reduce_sum(x, 1), epochs=epochs, batch_size=16, verbose=0, callbacks=[
-    keras.callbacks.BackupAndRestore(folder + "/backup", delete_checkpoint=False),
-    keras.callbacks.ModelCheckpoint(folder + "/best.keras"),
-    keras.callbacks.ModelCheckpoint(folder + "/last.h5"),
+    keras.callbacks.BackupAndRestore(directory + "/backup", delete_checkpoint=False),
+    keras.callbacks.ModelCheckpoint(directory + "/best.keras"),
+    keras.callbacks.ModelCheckpoint(directory + "/last.h5"),
     Loop(),
 ])
 print("end", int(step.numpy()), flush=True)

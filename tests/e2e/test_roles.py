@@ -27,19 +27,19 @@ with strategy.scope():
     total = tf.Variable(0.0)
     epoch = tf.Variable(0, dtype=tf.int64)
 checkpoint = tf.train.Checkpoint(total=total, epoch=epoch)
-folder = os.environ["FLEET_CHECKPOINT_DIR"]
+directory = os.environ["FLEET_CHECKPOINT_DIR"]
 
 @tf.function
 def step():
     return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(lambda: tf.constant(1.0)), axis=None)
 
 if resolver.task_type == "evaluator":
-    for path in tf.train.checkpoints_iterator(folder):
+    for path in tf.train.checkpoints_iterator(directory):
         checkpoint.restore(path)
         print("evaluated", int(epoch.numpy()), float(total.numpy()), float(step().numpy()), flush=True)
 
 is_chief = resolver.task_type == "chief"
-manager = tf.train.CheckpointManager(checkpoint, folder if is_chief else folder + "/temp", max_to_keep=2)
+manager = tf.train.CheckpointManager(checkpoint, directory if is_chief else directory + "/temp", max_to_keep=2)
 for number in range(4):
     for _ in range(5):
         total.assign_add(step())
@@ -51,7 +51,7 @@ print("trained", float(total.numpy()), flush=True)
 
 
 def test_the_tutorial_on_parameter_servers_runs_unchanged(program: Program) -> None:
-    shutil.copytree(HERE / "scripts" / "ps_tutorial", program.folder, dirs_exist_ok=True)
+    shutil.copytree(HERE / "scripts" / "ps_tutorial", program.directory, dirs_exist_ok=True)
     program.run("up", "--workers", "3")
     ran = program.run("train", "main.py", "--chief", "--ps", "1", timeout=120)
     assert "legacy Keras" in ran.err
@@ -89,7 +89,7 @@ def test_an_evaluator_beside_a_chief_and_a_worker_evaluates_what_they_save(progr
 
 def test_the_example_of_parameter_servers_learns_and_resumes(program: Program) -> None:
     for name in ("parameter_server.py", "digits.npz"):
-        shutil.copy(EXAMPLES / name, program.folder)
+        shutil.copy(EXAMPLES / name, program.directory)
     program.run("up", "--workers", "2")
     ran = program.run(
         "train", "parameter_server.py", "--chief", "--ps", "1", "--evaluator", "--tasks-per-host", "2", "--",

@@ -26,8 +26,8 @@ def losses(ran: Ran, task: str) -> list[float]:
     return [float(match[1].rstrip(".")) for line in lines_of(ran, task) if (match := LOSS.search(line))]
 
 
-def copied(program: Program, folder: Path) -> None:
-    shutil.copytree(folder, program.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+def copied(program: Program, directory: Path) -> None:
+    shutil.copytree(directory, program.directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def mnist(tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
     """Return options that let mnist.load_data() and tfds.load("mnist") find generated data."""
     file = tmp_path / "mnist.npz"
     write_mnist(file, getattr(request, "param", EXAMPLE_COUNT))
-    folders = os.pathsep.join([str(HERE / "mnist"), str(HERE / "scripts" / "packages")])
-    return ["--env", f"PYTHONPATH={folders}", "--env", f"MNIST_NPZ={file}"]
+    directories = os.pathsep.join([str(HERE / "mnist"), str(HERE / "scripts" / "packages")])
+    return ["--env", f"PYTHONPATH={directories}", "--env", f"MNIST_NPZ={file}"]
 
 
 def test_the_demo_trains_and_leaves_nothing(program: Program) -> None:

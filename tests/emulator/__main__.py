@@ -22,21 +22,21 @@ def main() -> int:
     parser.add_argument("--operation-s", type=float, default=0.5, help="seconds that an operation takes")
     parser.add_argument("--grace-s", type=float, default=30.0, help="seconds from a preemption's warning to its end")
     parser.add_argument("--project", default="proj-1", help="id of the project")
-    parser.add_argument("--folder", type=Path, help="of the instances' files; default: a temporary one")
+    parser.add_argument("--directory", type=Path, help="of the instances' files; default: a temporary one")
     options = parser.parse_args()
     obstacle = "" if options.no_guests else guests.obstacle(options.ssh_port)
     if obstacle:
         parser.error(f"there can be no instances with sshd here: {obstacle}; start with --no-guests")
     with tempfile.TemporaryDirectory(prefix="fleet-emulator-") as temporary:
-        folder = options.folder or Path(temporary)
-        folder.chmod(0o755)
+        directory = options.directory or Path(temporary)
+        directory.chmod(0o755)
         emulator = Emulator(
             port=options.port,
             project=options.project,
             operation_s=options.operation_s,
-            guests=None if options.no_guests else guests.SshGuests(folder),
+            guests=None if options.no_guests else guests.SshGuests(directory),
             ssh_port=options.ssh_port,
-            folder=folder,
+            directory=directory,
             grace_s=options.grace_s,
         )
         _serve(emulator)

@@ -47,7 +47,7 @@ class Accounts:
     leaves accounts and keys alone that it did not add.
 
     Attributes:
-        etc: Folder of ``passwd``, ``group`` and ``shadow``.
+        etc: Directory of ``passwd``, ``group`` and ``shadow``.
         homes: What the guest sees as ``/home``.
         root: What the guest sees as ``/root``.
     """
@@ -125,8 +125,8 @@ def _append(path: Path, line: str) -> None:
 
 
 def _write_keys(home: Path, keys: list[str], uid: int, gid: int) -> None:
-    folder = home / ".ssh"
-    path = folder / "authorized_keys"
+    directory = home / ".ssh"
+    path = directory / "authorized_keys"
     kept: list[str] = []
     added_by_google = False
     for line in _lines(path) if path.exists() else ():
@@ -136,10 +136,10 @@ def _write_keys(home: Path, keys: list[str], uid: int, gid: int) -> None:
     wanted = "".join(f"{line}\n" for line in kept) + "".join(f"{_MARK}\n{key}\n" for key in keys)
     if not wanted and not path.exists():
         return
-    if not folder.exists():
-        folder.mkdir(mode=0o700)
-        os.chown(folder, uid, gid)
-    fresh = folder / ".authorized_keys.new"
+    if not directory.exists():
+        directory.mkdir(mode=0o700)
+        os.chown(directory, uid, gid)
+    fresh = directory / ".authorized_keys.new"
     fresh.touch(0o600)
     fresh.write_text(wanted)
     os.chown(fresh, uid, gid)

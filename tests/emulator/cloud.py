@@ -120,7 +120,7 @@ class Cloud:
         operation_s: How long an operation takes.
         guests: Makes what runs on the instances.
         threaded: Whether guests take time, so that what is done to them is done beside.
-        folder: Of the guests' files.
+        directory: Of the guests' files.
         ssh_port: Where the guests' sshd listens.
     """
 
@@ -132,7 +132,7 @@ class Cloud:
         guests: Guests,
         *,
         threaded: bool,
-        folder: Path,
+        directory: Path,
         ssh_port: int,
     ) -> None:
         self.project = project
@@ -140,7 +140,7 @@ class Cloud:
         self.operations = Operations(clock, operation_s)
         self.limits = Limits()
         self.guests = guests
-        self.folder = folder
+        self.directory = directory
         self.ssh_port = ssh_port
         self.root = ""
         self.base = ""

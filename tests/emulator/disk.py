@@ -1,8 +1,8 @@
-"""The disk of a guest: the folder that holds all its files, and the mounts by which it sees them in their places.
+"""The disk of a guest: the directory that holds all its files, and the mounts by which it sees them in their places.
 
 Accounts of users are not root, so they see what everyone may see. Where the interpreter of this computer, or the
-packages that pip finds, lie in a folder that is closed to others, or that a guest has of its own, they are mounted at
-the same path below the guest's folder of that name.
+packages that pip finds, lie in a directory that is closed to others, or that a guest has of its own, they are mounted
+at the same path below the guest's directory of that name.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class GuestSpec:
         gpus: How many.
         gpu: Their type, ``nvidia-tesla-t4``; empty where it has none.
         metadata: Its metadata items.
-        folder: Of all its files; its own, and gone with it.
+        directory: Of all its files; its own, and gone with it.
         driver: Kernel modules of NVIDIA's driver on its image: ``open``, ``proprietary``; empty: it has none.
     """
 
@@ -79,7 +79,7 @@ class GuestSpec:
     gpus: int
     gpu: str
     metadata: Mapping[str, str]
-    folder: Path
+    directory: Path
     driver: str = "open"
 
 
@@ -103,28 +103,28 @@ class Disk:
             raise ValueError(f"no GPU of type {spec.gpu!r} is emulated, but {', '.join(_GPUS)}")
         self._spec = spec
         self._python = python
-        self._folder = spec.folder.resolve()
-        self._etc = self._folder / "etc"
+        self._directory = spec.directory.resolve()
+        self._etc = self._directory / "etc"
         self.accounts = Accounts(self._etc, self._seen(Path("/home")), self._seen(Path("/root")))
         self.domain_name = f"{spec.name}.{spec.zone}.c.{spec.project}.internal"
 
     def _seen(self, place: Path) -> Path:
         """What the guest sees as `place`."""
-        return self._folder / "covers" / str(place).strip("/")
+        return self._directory / "covers" / str(place).strip("/")
 
     def prepare(self) -> str:
         """Make what is missing of its files, and empty ``/tmp`` and ``/run``, before a boot; the public host key."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(parents=True, exist_ok=True)
         self.accounts.prepare()
         for place, mode in (("/tmp", 0o1777), ("/run", 0o755)):
-            folder = self._seen(Path(place))
-            if folder.exists():
-                shutil.rmtree(folder)
-            folder.mkdir()
-            folder.chmod(mode)
+            directory = self._seen(Path(place))
+            if directory.exists():
+                shutil.rmtree(directory)
+            directory.mkdir()
+            directory.chmod(mode)
         # Without it, an sshd that root starts does not run.
         (self._seen(Path("/run")) / "sshd").mkdir(mode=0o755)
-        (self._folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        (self._directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
         (self._etc / "hostname").write_text(f"{self._spec.name}\n")
         (self._etc / "hosts").write_text(
             f"127.0.0.1 localhost\n{self._spec.address} {self.domain_name} {self._spec.name}  # Added by Google\n"
@@ -141,9 +141,9 @@ class Disk:
         return self._spec.gpus if supported else 0
 
     def _host_key(self) -> str:
-        folder = self._etc / "ssh"
-        folder.mkdir(exist_ok=True)
-        private, public = folder / "ssh_host_ed25519_key", folder / "ssh_host_ed25519_key.pub"
+        directory = self._etc / "ssh"
+        directory.mkdir(exist_ok=True)
+        private, public = directory / "ssh_host_ed25519_key", directory / "ssh_host_ed25519_key.pub"
         if not public.exists():
             pair = generate_ed25519(f"root@{self._spec.name}")
             private.touch(0o600)
@@ -152,12 +152,12 @@ class Disk:
         return public.read_text().strip()
 
     def _write_programs(self) -> None:
-        folder = self._folder / "bin"
-        if folder.exists():
+        directory = self._directory / "bin"
+        if directory.exists():
             return
-        folder.mkdir()
+        directory.mkdir()
         # No link: an environment made through one looks for the standard library beside the link.
-        _write_program(folder / "python3", f'#!/bin/sh\nexec {shlex.quote(str(self._python))} "$@"\n')
+        _write_program(directory / "python3", f'#!/bin/sh\nexec {shlex.quote(str(self._python))} "$@"\n')
         if self._spec.gpus and self._spec.driver:
             name, memory, power, capability = _GPUS[self._spec.gpu]
             known = {
@@ -167,14 +167,16 @@ class Disk:
                 "power_w": power,
                 "compute_cap": capability,
             }
-            _write_program(folder / "nvidia-smi", f"#!{_BIN}/python3 -IS\n" + (_IMAGES / "nvidia_smi.py").read_text())
-            (folder / "nvidia-smi.json").write_text(json.dumps(known))
+            _write_program(
+                directory / "nvidia-smi", f"#!{_BIN}/python3 -IS\n" + (_IMAGES / "nvidia_smi.py").read_text()
+            )
+            (directory / "nvidia-smi.json").write_text(json.dumps(known))
 
     def write_boot_script(self, index: Path, metadata: str, startup: str = "") -> Path:
         """Write what makes the mounts and becomes sshd.
 
         Args:
-            index: Folder where pip finds packages.
+            index: Directory where pip finds packages.
             metadata: Address and port of the metadata server.
             startup: The startup script of the instance's metadata; empty: it has none.
         """
@@ -183,7 +185,7 @@ class Disk:
         (self._etc / "ssh" / "sshd_config").write_text(self._sshd_config(self._environment(index, metadata)))
         lines = [
             "set -eu",
-            f"cd {shlex.quote(str(self._folder))}",
+            f"cd {shlex.quote(str(self._directory))}",
             f"echo {shlex.quote(self._spec.name)} > /proc/sys/kernel/hostname",
         ]
         for name in ("passwd", "group", "shadow", "hosts", "hostname"):
@@ -200,10 +202,10 @@ class Disk:
             if path.exists() and not path.is_symlink() and not path.parent.is_symlink()
         ]
         if startup:
-            (self._folder / "startup").write_text(startup)
+            (self._directory / "startup").write_text(startup)
             power_off = f"http://{metadata}/computeMetadata/v1/emulator/power-off"
             _write_program(
-                self._folder / "bin" / "shutdown",
+                self._directory / "bin" / "shutdown",
                 f"#!/bin/sh\nexec curl -sf -X PUT -H 'Metadata-Flavor: Google' --data '' {power_off}\n",
             )
             lines.append(
@@ -211,12 +213,12 @@ class Disk:
             )
         lines += self._covers([*_needed(), index, self._python.parents[1]])
         lines += ["cd /", f"echo {shlex.quote(UP)}", f"exec {shlex.quote(program)} -D -e"]
-        path = self._folder / "boot.sh"
+        path = self._directory / "boot.sh"
         path.write_text("".join(f"{line}\n" for line in lines))
         return path
 
     def _covers(self, needed: list[Path]) -> list[str]:
-        """Commands that show the guest its own folders, with what it needs of this computer in them."""
+        """Commands that show the guest its own directories, with what it needs of this computer in them."""
         covers = _covered(needed)
         lines = []
         for path in needed:
@@ -226,7 +228,7 @@ class Disk:
                 place.mkdir(parents=True, exist_ok=True)
                 lines.append(f"mount --bind {shlex.quote(str(path))} {shlex.quote(str(place))}")
         # The one that this disk lies in comes last: after it, the disk has no name.
-        for cover in sorted(covers, key=self._folder.is_relative_to):
+        for cover in sorted(covers, key=self._directory.is_relative_to):
             self._seen(cover).mkdir(parents=True, exist_ok=True)
             lines.append(f"mount --rbind {shlex.quote(str(self._seen(cover)))} {shlex.quote(str(cover))}")
         return lines
@@ -260,19 +262,19 @@ def _write_program(path: Path, text: str) -> None:
 
 
 def _needed() -> list[Path]:
-    """Folders of this computer that must be seen at their own paths."""
+    """Directories of this computer that must be seen at their own paths."""
     paths = sysconfig.get_paths()
     return [Path(sys.base_prefix), *{Path(paths["purelib"]), Path(paths["platlib"])}]
 
 
 def _covered(needed: list[Path]) -> list[Path]:
-    """Folders that the guest has of its own: the usual ones, and those that are closed to others on the way."""
+    """Directories that the guest has of its own: the usual ones, and those that are closed to others on the way."""
     covers = list(_OWN)
     for path in needed:
-        for folder in reversed(path.parents):
-            if any(folder.is_relative_to(cover) for cover in covers):
+        for directory in reversed(path.parents):
+            if any(directory.is_relative_to(cover) for cover in covers):
                 break
-            if not folder.stat().st_mode & 0o001:
-                covers.append(folder)
+            if not directory.stat().st_mode & 0o001:
+                covers.append(directory)
                 break
     return covers

@@ -2,7 +2,7 @@
 
 A guest has mounts, processes, a host name and a boot id of its own, and shares the network: it listens at its own
 loopback address. There its first process is a real OpenSSH server. It sees its own `/home`, `/root`, `/tmp`, `/run`,
-`/var/log`, `/etc/ssh` and accounts, all of them in its folder; `nvidia-smi` and `python3` in `/usr/local/bin`; and
+`/var/log`, `/etc/ssh` and accounts, all of them in its directory; `nvidia-smi` and `python3` in `/usr/local/bin`; and
 the rest of this computer's files as they are, of which users can read what everyone can. Their uids mean nobody here.
 A login as root, possible only where metadata asks for it, is root of this computer.
 
@@ -31,7 +31,7 @@ Publish = Callable[[str, str, str], None]
 HOST_KEY = ("hostkeys", "ssh-ed25519")
 PACKAGES, PYTHON = "packages", "python"
 SHARED = frozenset({PACKAGES, PYTHON})
-"""Names in the folder of `SshGuests` that all guests share; they stay when a guest is removed."""
+"""Names in the directory of `SshGuests` that all guests share; they stay when a guest is removed."""
 _AGENT_PID, _SSHD_PID = 812, 1173
 
 
@@ -113,13 +113,13 @@ class SshGuests:
     """Makes guests that are real to SSH.
 
     Args:
-        folder: Of what the guests have in common, readable by all.
+        directory: Of what the guests have in common, readable by all.
         boot_s: Seconds that a guest takes to boot, beside what it really takes.
     """
 
-    def __init__(self, folder: Path, boot_s: float = 0.0) -> None:
-        self._packages = folder.resolve() / PACKAGES
-        self._python = folder.resolve() / PYTHON
+    def __init__(self, directory: Path, boot_s: float = 0.0) -> None:
+        self._packages = directory.resolve() / PACKAGES
+        self._python = directory.resolve() / PYTHON
         self._boot_s = boot_s
         self._interpreter: Path | None = None
         self._lock = threading.Lock()
@@ -250,5 +250,5 @@ class SshGuest:
 
     def remove(self) -> None:
         self.power_off()
-        if self._spec.folder.exists():
-            shutil.rmtree(self._spec.folder)
+        if self._spec.directory.exists():
+            shutil.rmtree(self._spec.directory)

@@ -194,7 +194,7 @@ def _guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
         gpus=blueprint.gpus,
         gpu=blueprint.gpu,
         metadata=cloud.guest_metadata(instance),
-        folder=cloud.folder / number,
+        directory=cloud.directory / number,
         driver=_driver(blueprint),
     )
 

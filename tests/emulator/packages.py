@@ -2,7 +2,7 @@
 
 `pip install 'tensorflow[and-cuda]'` fetches 2.5 GB. Here pip is the real one, and so are names, versions and
 requirements, those of the TensorFlow that this program runs beside; but each wheel holds nothing but the path of a
-folder of links to what is installed here. So a guest imports what it has installed, and nothing else; and what it
+directory of links to what is installed here. So a guest imports what it has installed, and nothing else; and what it
 imports is the real thing. What is not installed here, NVIDIA's libraries as a rule, is an empty wheel of the lowest
 version that is good enough.
 
@@ -37,7 +37,7 @@ class Package:
         version: Its version.
         requires: Its requirements, in pip's words, with those of its extras.
         extras: The extras that it has.
-        links: What it brings, by path below a folder of packages, and where that lies on this computer.
+        links: What it brings, by path below a directory of packages, and where that lies on this computer.
     """
 
     name: str
@@ -47,16 +47,16 @@ class Package:
     links: tuple[tuple[str, Path], ...]
 
 
-def build(folder: Path) -> None:
-    """Make the wheels in `folder`, emptied first, and the folders of links below it, for everyone to read."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    folder.chmod(0o755)
+def build(directory: Path) -> None:
+    """Make the wheels in `directory`, emptied first, and the directories of links below it, for everyone to read."""
+    if directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    directory.chmod(0o755)
     for package in packages():
         lines = []
         if package.links:
-            view = folder / "installed" / package.name
+            view = directory / "installed" / package.name
             _link(view, package.links)
             lines.append(str(view))
         files = {}
@@ -65,7 +65,7 @@ def build(folder: Path) -> None:
             lines.append(f'import os; "EMULATED_GPUS" in os.environ and __import__("{_GPUS.stem}").install()')
         if lines:
             files[f"{package.name}.pth"] = "".join(f"{line}\n" for line in lines)
-        _write_wheel(folder, package, files)
+        _write_wheel(directory, package, files)
 
 
 def packages() -> list[Package]:
@@ -117,7 +117,7 @@ def _lowest(requirement: Requirement) -> str:
 
 
 def _links(distribution: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
-    """Top-level modules of a distribution; of a folder that several distributions share, what lies in it."""
+    """Top-level modules of a distribution; of a directory that several distributions share, what lies in it."""
     # Not its `files`: an object for each of TensorFlow's twelve thousand takes a second.
     record = [line.split(",")[0].split("/") for line in (distribution.read_text("RECORD") or "").splitlines()]
     for first in sorted({parts[0] for parts in record if _is_content(parts)}):
@@ -140,7 +140,7 @@ def _link(view: Path, links: Iterable[tuple[str, Path]]) -> None:
         link.symlink_to(target)
 
 
-def _write_wheel(folder: Path, package: Package, files: dict[str, str]) -> None:
+def _write_wheel(directory: Path, package: Package, files: dict[str, str]) -> None:
     """Write a wheel as https://packaging.python.org/en/latest/specifications/binary-distribution-format/ has it."""
     stem = f"{package.name.replace('-', '_')}-{package.version}"
     info = f"{stem}.dist-info"
@@ -155,7 +155,7 @@ def _write_wheel(folder: Path, package: Package, files: dict[str, str]) -> None:
     }
     record = [f"{name},{_hash(text)},{len(text.encode())}\n" for name, text in contents.items()]
     contents[f"{info}/RECORD"] = "".join([*record, f"{info}/RECORD,,\n"])
-    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+    with zipfile.ZipFile(directory / f"{stem}-py3-none-any.whl", "w") as archive:
         for name, text in contents.items():
             archive.writestr(zipfile.ZipInfo(name, _CALM_DATE), text)
 

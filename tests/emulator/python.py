@@ -20,28 +20,28 @@ Error=To install Python packages system-wide, try apt install
 """
 
 
-def build(folder: Path) -> Path:
-    """Make the installation in `folder`, emptied first, out of the one that runs this program.
+def build(directory: Path) -> Path:
+    """Make the installation in `directory`, emptied first, out of the one that runs this program.
 
     Returns:
         Its interpreter.
     """
-    if folder.exists():
-        shutil.rmtree(folder)
-    library = folder / "lib" / _VERSION
+    if directory.exists():
+        shutil.rmtree(directory)
+    library = directory / "lib" / _VERSION
     library.mkdir(parents=True)
-    (folder / "bin").mkdir()
+    (directory / "bin").mkdir()
     # A copy: the interpreter looks for its library beside the file that a link leads to.
-    program = folder / "bin" / _VERSION
+    program = directory / "bin" / _VERSION
     shutil.copy2(original(), program)
     for shared in Path(sys.base_prefix, "lib").glob("libpython*"):
-        (folder / "lib" / shared.name).symlink_to(shared)
+        (directory / "lib" / shared.name).symlink_to(shared)
     for entry in Path(sys.base_prefix, "lib", _VERSION).iterdir():
         if entry.name not in _ABSENT:
             (library / entry.name).symlink_to(entry)
     (library / "site-packages").mkdir()
     (library / "EXTERNALLY-MANAGED").write_text(_MARK)
-    for path in (folder, *folder.rglob("*")):
+    for path in (directory, *directory.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path == program else 0o644)
     return program

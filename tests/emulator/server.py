@@ -41,7 +41,7 @@ class Emulator:
         operation_s: How long an operation takes; 0: as good as no time.
         guests: Makes what runs on the instances; None: nothing does, and host keys appear by themselves.
         ssh_port: Where the guests' sshd listens.
-        folder: Of the guests' files; None: a temporary one.
+        directory: Of the guests' files; None: a temporary one.
         grace_s: Between the warning of a preempted instance and its end.
     """
 
@@ -53,10 +53,10 @@ class Emulator:
         operation_s: float = 0.01,
         guests: Guests | None = None,
         ssh_port: int = 22,
-        folder: Path | None = None,
+        directory: Path | None = None,
         grace_s: float = 30.0,
     ) -> None:
-        self._own_folder = None if folder else tempfile.mkdtemp(prefix="fleet-emulator-")
+        self._own_directory = None if directory else tempfile.mkdtemp(prefix="fleet-emulator-")
         self.clock = Clock()
         self.faults = Faults()
         self.cloud = Cloud(
@@ -65,7 +65,7 @@ class Emulator:
             operation_s,
             guests or NoGuest,
             threaded=guests is not None,
-            folder=folder or Path(self._own_folder or ""),
+            directory=directory or Path(self._own_directory or ""),
             ssh_port=ssh_port,
         )
         self.cloud.grace_s = grace_s
@@ -98,8 +98,8 @@ class Emulator:
         self._server.drop()
         self.clock.close()
         self.reset()
-        if self._own_folder:
-            shutil.rmtree(self._own_folder, ignore_errors=True)
+        if self._own_directory:
+            shutil.rmtree(self._own_directory, ignore_errors=True)
 
     def reset(self) -> None:
         """Hold nothing, count nothing, know no fault, as at the start; guests are gone when this returns."""

@@ -40,18 +40,18 @@ def _inner_pid(pid: int) -> int:
 
 @dataclass
 class FaultHost:
-    """A host: its own network, its own process numbers, its own sshd; `root` is fleet's folder on it.
+    """A host: its own network, its own process numbers, its own sshd; `root` is fleet's directory on it.
 
     Attributes:
-        name: Of its seat, ``worker-0``.
+        name: Of its slot, ``worker-0``.
         where: Its network.
-        folder: Of its keys and logs; `root` is below it.
+        directory: Of its keys and logs; `root` is below it.
         python: Interpreter of agents and scripts.
     """
 
     name: str
     where: Namespace
-    folder: Path
+    directory: Path
     python: str
     public_key: str
     _running: subprocess.Popen[bytes] | None = None
@@ -60,17 +60,17 @@ class FaultHost:
 
     @property
     def root(self) -> Path:
-        return self.folder / "fleet"
+        return self.directory / "fleet"
 
     def prepare(self) -> Host:
         """Make its keys; how SSH reaches it."""
         self.root.mkdir(parents=True, exist_ok=True)
         pair = generate_ed25519(self.name)
-        key = self.folder / "host_key"
+        key = self.directory / "host_key"
         key.touch(0o600)
         key.write_text(pair.private)
-        (self.folder / "authorized_keys").write_text(self.public_key + "\n")
-        (self.folder / "sshd_config").write_text(sshd.configuration(self.folder, self.where.address, 22, USER))
+        (self.directory / "authorized_keys").write_text(self.public_key + "\n")
+        (self.directory / "sshd_config").write_text(sshd.configuration(self.directory, self.where.address, 22, USER))
         return Host(
             self.name,
             self.where.address,
@@ -92,10 +92,10 @@ class FaultHost:
         # Not by `ip netns exec`, which hides the control groups.
         network = ("nsenter", f"--net=/run/netns/{self.where.name}")
         own = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-        log = self.folder / "sshd.log"
+        log = self.directory / "sshd.log"
         with log.open("wb") as words:
             self._running = subprocess.Popen(
-                [*network, *own, program, "-D", "-e", "-f", str(self.folder / "sshd_config")],
+                [*network, *own, program, "-D", "-e", "-f", str(self.directory / "sshd_config")],
                 stdin=subprocess.DEVNULL,
                 stdout=words,
                 stderr=words,
@@ -179,18 +179,18 @@ class Play:
             return next(iter(self._jobs() - self.before), None)
 
         if not self._job:
-            self._job = wait_for("the job's folder", new, 60)
+            self._job = wait_for("the job's directory", new, 60)
         return self._job
 
     def words(self) -> str:
         return f"{self.out.read_text(errors='replace')[-3000:]}\n{self.err.read_text(errors='replace')[-3000:]}"
 
-    def folder(self, number: int) -> Path:
+    def directory(self, number: int) -> Path:
         host = self.fleet.hosts[number]
         return host.root / "jobs" / self.job / host.name
 
     def log(self, number: int, attempt: int = 1) -> bytes:
-        path = self.folder(number) / f"attempt-{attempt}" / "log"
+        path = self.directory(number) / f"attempt-{attempt}" / "log"
         return path.read_bytes() if path.exists() else b""
 
     def wait_for_log(self, number: int, text: str, attempt: int = 1, deadline_s: float = 60) -> None:
@@ -209,7 +209,7 @@ class Play:
         )
 
     def records(self, number: int, attempt: int = 1) -> list[dict[str, Any]]:
-        path = self.folder(number) / f"attempt-{attempt}" / "records"
+        path = self.directory(number) / f"attempt-{attempt}" / "records"
         lines = path.read_bytes().splitlines() if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith(b"}")]
 
@@ -227,7 +227,7 @@ class Play:
 
         def one(number: int) -> bool:
             with contextlib.suppress(OSError, ValueError):
-                for manifest in (self.folder(number) / "replica").glob("*-*/manifest"):
+                for manifest in (self.directory(number) / "replica").glob("*-*/manifest"):
                     if any(wanted(path) for path in manifest.parent.iterdir()):
                         return True
             return False
@@ -238,7 +238,7 @@ class Play:
     # --- who runs ---------------------------------------------------------------------------------------------------
 
     def process(self, number: int, kind: str) -> psutil.Process:
-        """The ``task``, ``warden``, ``supervisor`` or ``replicator`` of a host."""
+        """The ``task``, ``watchdog``, ``supervisor`` or ``replicator`` of a host."""
 
         def found() -> psutil.Process | None:
             with contextlib.suppress(OSError, ValueError, KeyError, psutil.Error, StopIteration):
@@ -248,14 +248,14 @@ class Play:
         return wait_for(f"the {kind} of host {number}", found)
 
     def _process(self, number: int, kind: str) -> psutil.Process:
-        known = json.loads((self.folder(number) / "processes").read_text())
+        known = json.loads((self.directory(number) / "processes").read_text())
         running = self.fleet.hosts[number].processes()
         if kind == "task":
             return running[known["task"][0]]
-        warden = running[known["supervisor"][0]]
-        if kind == "warden":
-            return warden
-        (supervisor,) = (one for one in warden.children() if one.status() != psutil.STATUS_ZOMBIE)
+        watchdog = running[known["supervisor"][0]]
+        if kind == "watchdog":
+            return watchdog
+        (supervisor,) = (one for one in watchdog.children() if one.status() != psutil.STATUS_ZOMBIE)
         if kind == "supervisor":
             return supervisor
         return next(
@@ -293,14 +293,14 @@ class Play:
             cut: Hosts whose end nobody could see, or whose disk was full: of these the first part was streamed.
         """
         for number, host in enumerate(self.fleet.hosts):
-            for path in sorted(self.folder(number).glob("attempt-*/log")):
+            for path in sorted(self.directory(number).glob("attempt-*/log")):
                 attempt = int(path.parent.name.partition("-")[2])
                 stored, streamed = path.read_bytes(), told.log(host.name, attempt)
                 if number in cut:
                     assert stored.startswith(streamed) or streamed.startswith(stored)
                     continue
                 assert streamed == stored, f"{host.name}, attempt {attempt}: {len(streamed)} of {len(stored)} bytes"
-                side = self.folder(number) / "logs" / f"said-{attempt}"
+                side = self.directory(number) / "logs" / f"said-{attempt}"
                 if side.exists():
                     written = [line for line in stored.split(b"\n")[:-1] if line.startswith(b"say ")]
                     said = side.read_bytes().split(b"\n")[:-1]
@@ -340,7 +340,7 @@ class Told:
     @property
     def ended(self) -> list[tuple[int, str]]:
         """The attempts that failed before the last one, and the task that failed first in each."""
-        return [(event["attempt"], event["first_task"]) for event in self.of("attempt_ended")]
+        return [(event["attempt"], event["first_failed_task"]) for event in self.of("attempt_ended")]
 
     @property
     def verdicts(self) -> list[tuple[int, str, str]]:
@@ -365,7 +365,7 @@ class FaultFleet:
         hosts: By index.
         laptop: Where the commands run.
         state: FLEET_STATE_DIR.
-        work: Working folder of the commands.
+        work: Working directory of the commands.
     """
 
     hosts: list[FaultHost]
@@ -483,22 +483,22 @@ class FaultFleet:
 
 
 @contextlib.contextmanager
-def fault_fleet(folder: Path, count: int, *, pythons: Mapping[int, str] | None = None) -> Iterator[FaultFleet]:
-    """A fleet of so many hosts below `folder`; everything is taken down at the end.
+def fault_fleet(directory: Path, count: int, *, pythons: Mapping[int, str] | None = None) -> Iterator[FaultFleet]:
+    """A fleet of so many hosts below `directory`; everything is taken down at the end.
 
     Args:
-        folder: Of all that belongs to it.
+        directory: Of all that belongs to it.
         count: Of hosts.
         pythons: Interpreters of agents and scripts on hosts that have one of their own.
     """
-    sshd.make_separation_folder()
-    state, work = folder / "state", folder / "work"
+    sshd.make_separation_directory()
+    state, work = directory / "state", directory / "work"
     work.mkdir(parents=True)
     files = Store(state).fleet(FLEET)
     public = files.create()
     with namespaces(count + 1) as places:
         hosts = [
-            FaultHost(f"worker-{number}", place, folder / f"host-{number}", sys.executable, public)
+            FaultHost(f"worker-{number}", place, directory / f"host-{number}", sys.executable, public)
             for number, place in enumerate(places[:-1])
         ]
         for number, python in (pythons or {}).items():

@@ -18,18 +18,17 @@ def say(*words):
     side.write(line)
 
 attempt = int(os.environ["FLEET_ATTEMPT"])
-folder = os.environ["FLEET_CHECKPOINT_DIR"]
+directory = os.environ["FLEET_CHECKPOINT_DIR"]
 """
 
-# The custom loop of TensorFlow's tutorial on multi-worker training, with its way to save: all save, each to a folder
-# of its own, and only the chief's stays. An epoch is ten steps; each fifth step is saved.
-#
-#     task.py EPOCHS [pause=SECONDS] [raise=STEP] [folder=PATH] [big]
+# The custom loop of TensorFlow's tutorial on multi-worker training, with its way to save: all save, each to a
+# directory of its own, and only the chief's stays. An epoch is ten steps; each fifth step is saved.      task.py
+# EPOCHS [pause=SECONDS] [raise=STEP] [directory=PATH] [big]
 LOOP = (
     _SAY
     + r"""
 options = dict(word.split("=") for word in sys.argv[2:] if "=" in word)
-checkpoint_dir = options.get("folder", folder)
+checkpoint_dir = options.get("directory", directory)
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 task_type, task_id = strategy.cluster_resolver.task_type, strategy.cluster_resolver.task_id
 cluster_spec = strategy.cluster_resolver.cluster_spec()
@@ -125,7 +124,7 @@ x = tf.random.normal([32, 4], seed=1)
 data = tf.data.Dataset.from_tensor_slices((x, tf.reduce_sum(x, 1))).batch(8)
 data = data.with_options(tf.data.Options())
 model.fit(data, epochs=int(sys.argv[1]), verbose=0, callbacks=[
-    Tell(), tf.keras.callbacks.BackupAndRestore(os.path.join(folder, "backup")),
+    Tell(), tf.keras.callbacks.BackupAndRestore(os.path.join(directory, "backup")),
 ])
 say("end", sys.argv[1])
 """
@@ -138,7 +137,7 @@ H5 = (
     _SAY
     + r"""
 rank = int(os.environ["FLEET_RANK"])
-path = os.path.join(folder, "model.weights.h5")
+path = os.path.join(directory, "model.weights.h5")
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 with strategy.scope():
     count = tf.Variable(0, dtype=tf.int64)
@@ -150,7 +149,7 @@ def train_step():
 layer = tf.keras.layers.Dense(4000, input_shape=(2000,), use_bias=False, kernel_initializer="zeros")
 model = tf.keras.Sequential([layer])
 done = 0
-kept = os.path.join(folder, "model.weights.h5")
+kept = os.path.join(directory, "model.weights.h5")
 if os.path.exists(kept):
     model.load_weights(kept)
     done = int(model.get_weights()[0][0, 0])

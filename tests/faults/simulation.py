@@ -1,7 +1,7 @@
 """A gang in simulated time: real minds (train.agent.gang.election), stand-in tasks, a network with faults, a seed.
 
 What the edges of a supervisor do is modelled as they do it: a follower dials its leader again and again, a connection
-that breaks may come back within the link timeout, a supervisor that is killed or freezes is replaced by its warden,
+that breaks may come back within the link timeout, a supervisor that is killed or freezes is replaced by its watchdog,
 which ends all processes first.
 """
 
@@ -39,7 +39,7 @@ from train.agent.gang.slot import (
     Reserved,
     Restore,
     Restored,
-    Seat,
+    Slot,
     Spawn,
     Visit,
 )
@@ -47,7 +47,7 @@ from train.agent.gang.states import Order, Source
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Policy
 
 LINK_TIMEOUT_S = 10.0
-WARDEN_S = 0.6 * LINK_TIMEOUT_S  # a supervisor that is silent for so long is replaced
+WATCHDOG_S = 0.6 * LINK_TIMEOUT_S  # a supervisor that is silent for so long is replaced
 NOTICE_S = 30.0  # a host that the cloud takes is gone after so long
 HEALED_S = 8.0  # after so long two parts of a network have found each other
 PULSE_S = 2.0
@@ -135,8 +135,8 @@ class World:
         self.ports_taken = 0.03  # how often a task finds that another program has its port
         self.attempts: dict[int, dict[str, Snapshot | None]] = {}
         for host in self.hosts.values():
-            seat = Seat(host.name, attempt=1, port=2222, restored=True, facts=HEALTHY)
-            self.at(self.random.random() * 0.2, self._birth(host, seat))
+            slot = Slot(host.name, attempt=1, port=2222, restored=True, facts=HEALTHY)
+            self.at(self.random.random() * 0.2, self._birth(host, slot))
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -167,10 +167,10 @@ class World:
 
     # --- supervisors ----------------------------------------------------------------------------------------------
 
-    def _birth(self, host: Host, seat: Seat) -> Callable[[], None]:
+    def _birth(self, host: Host, slot: Slot) -> Callable[[], None]:
         def born() -> None:
             if host.up:
-                node, actions = minds.begin(self.terms, host.name, seat, self.now)
+                node, actions = minds.begin(self.terms, host.name, slot, self.now)
                 self._turn(host, node, actions)
                 self._pulse(host, host.life)
                 self._hold(host, host.held_snapshot)
@@ -190,8 +190,8 @@ class World:
 
     def _turn(self, host: Host, node: Node, actions: list[minds.NodeAction]) -> None:
         host.node = node
-        if node.seat.order is not None:
-            host.last_order = node.seat.order
+        if node.slot.order is not None:
+            host.last_order = node.slot.order
         for action in actions:
             self._do(host, action)
         self._set_timer(host)
@@ -221,9 +221,9 @@ class World:
 
     def _do(self, host: Host, action: minds.NodeAction) -> None:
         if isinstance(action, Tell):
-            self._send(host.name, action.seat, action.message)
+            self._send(host.name, action.slot, action.message)
         elif isinstance(action, Dial):
-            host.dialling = action.seat
+            host.dialling = action.slot
             self._dial(host, host.life, 0.01)
         elif isinstance(action, Knock):
             self._knock(host, action)
@@ -287,11 +287,11 @@ class World:
     # --- faults ---------------------------------------------------------------------------------------------------
 
     def kill_supervisor(self, host: Host) -> None:
-        """SIGKILL; the warden ends the processes and starts another."""
+        """SIGKILL; the watchdog ends the processes and starts another."""
         if not host.up or host.done or host.node is None or host.result is not None:
             return
         self.say(f"supervisor of {host.name} killed")
-        seat, last = host.node.seat, host.last_order
+        slot, last = host.node.slot, host.last_order
         host.life += 1
         host.timer += 1
         host.frozen = False
@@ -305,7 +305,7 @@ class World:
         def again() -> None:
             if host.life != life or not host.up or last is None:
                 return
-            fresh = Seat(host.name, facts=HEALTHY, attempt=seat.attempt)
+            fresh = Slot(host.name, facts=HEALTHY, attempt=slot.attempt)
             reason = f"the agent of {host.name} was killed"
             node, actions = minds.resume(self.terms, host.name, fresh, last, reason, self.now)
             self._turn(host, node, actions)
@@ -315,13 +315,13 @@ class World:
         self.at(0.3, again)
 
     def freeze_supervisor(self, host: Host) -> None:
-        """SIGSTOP; the warden notices after a while."""
+        """SIGSTOP; the watchdog notices after a while."""
         if not host.up or host.done or host.frozen or host.node is None:
             return
         self.say(f"supervisor of {host.name} frozen")
         host.frozen = True
         life = host.life
-        self.at(WARDEN_S, lambda: self.kill_supervisor(host) if host.life == life and host.frozen else None)
+        self.at(WATCHDOG_S, lambda: self.kill_supervisor(host) if host.life == life and host.frozen else None)
 
     def kill_host(self, host: Host) -> None:
         """The computer is gone."""
@@ -361,7 +361,7 @@ class World:
         host.up, host.life, host.timer = True, host.life + 1, host.timer + 1
         host.frozen, host.dialling, host.task = False, "", None
         host.node = host.held_snapshot = host.live = host.last_order = host.result = None
-        node, actions = minds.join(self.terms, host.name, Seat(host.name, facts=HEALTHY), self.now)
+        node, actions = minds.join(self.terms, host.name, Slot(host.name, facts=HEALTHY), self.now)
         self._turn(host, node, actions)
         self._pulse(host, host.life)
 
@@ -501,8 +501,8 @@ class World:
             del self.away[pair]
 
     def _knock(self, host: Host, action: Knock) -> None:
-        other = self.hosts[action.seat]
-        if self.reach(host.name, action.seat) and other.node is not None and not other.done:
+        other = self.hosts[action.slot]
+        if self.reach(host.name, action.slot) and other.node is not None and not other.done:
             self.at(0.02, lambda: self.feed(other, Heard(host.name, action.message)))
 
     # --- tasks ----------------------------------------------------------------------------------------------------

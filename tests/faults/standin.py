@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 # Counts steps in step with its peers, each of which speaks to the next. A peer that dies takes all with it, one that
-# is stopped or cut off stops all. The first by rank keeps each fifth step, and all begin where the folder says.
+# is stopped or cut off stops all. The first by rank keeps each fifth step, and all begin where the directory says.
 #
 #     task.py STEPS [in-place] [long] [raise]
 SCRIPT = r"""
 import json, os, socket, sys, time
 rank, count, attempt = (int(os.environ["FLEET_" + name]) for name in ("RANK", "NUM_TASKS", "ATTEMPT"))
-folder = os.environ["FLEET_CHECKPOINT_DIR"]
-path, last = os.path.join(folder, "count.json"), int(sys.argv[1])
+directory = os.environ["FLEET_CHECKPOINT_DIR"]
+path, last = os.path.join(directory, "count.json"), int(sys.argv[1])
 os.makedirs(os.environ["FLEET_LOG_DIR"], exist_ok=True)
 side = open(os.path.join(os.environ["FLEET_LOG_DIR"], "said-%d" % attempt), "ab", buffering=0)
 
@@ -35,7 +35,7 @@ def begin():
     return int(text.split()[0])
 
 def save(step):
-    os.makedirs(folder, exist_ok=True)
+    os.makedirs(directory, exist_ok=True)
     if "in-place" in sys.argv:
         with open(path, "w") as file:
             file.write("%d " % step)

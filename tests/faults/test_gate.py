@@ -60,7 +60,7 @@ def test_a_pair_that_is_cut_off_in_silence_is_named_with_both_ends(connect: Conn
         f"worker-2 (10.77.0.4) cannot reach worker-1 at 10.77.0.3:2222: timed out; {OPEN}",
         f"worker-1 (10.77.0.3) cannot reach worker-2 at 10.77.0.4:2222: timed out; {OPEN}",
     ]
-    assert result.first_task == ""
+    assert result.first_failed_task == ""
 
 
 def test_a_firewall_that_drops_what_comes_to_the_port_of_the_chief(connect: Connect, hosts: Hosts) -> None:
@@ -68,7 +68,7 @@ def test_a_firewall_that_drops_what_comes_to_the_port_of_the_chief(connect: Conn
     two[0].swallow_answers(two[1], 2222)
     result = nothing_started(*play(connect, two))
     assert result.reason == f"worker-1 (10.77.0.3) cannot reach worker-0 at 10.77.0.2:2222: timed out; {OPEN}"
-    assert result.first_task == "worker-0"
+    assert result.first_failed_task == "worker-0"
 
 
 def test_a_port_that_nobody_reaches_is_told_once(connect: Connect, hosts: Hosts) -> None:
@@ -80,7 +80,7 @@ def test_a_port_that_nobody_reaches_is_told_once(connect: Connect, hosts: Hosts)
         "none of the others (worker-0 (10.77.0.2) and worker-1 (10.77.0.3)) can reach worker-2 at 10.77.0.4:2222: "
         f"network is unreachable; {OPEN}"
     )
-    assert result.first_task == "worker-2"
+    assert result.first_failed_task == "worker-2"
 
 
 def test_a_way_that_is_prohibited(connect: Connect, hosts: Hosts) -> None:
@@ -128,9 +128,9 @@ def test_hosts_with_other_versions(connect: Connect, tmp_path: Path) -> None:
     agents = [connect(number) for number in range(2)]
     members = []
     for number, tensorflow in enumerate(("2.21.0", "2.19.1")):
-        folder = tmp_path / f"bin-{number}"
-        folder.mkdir()
-        python = fake_python(folder, python=f"3.{11 + number}.1", tensorflow=tensorflow)
+        directory = tmp_path / f"bin-{number}"
+        directory.mkdir()
+        python = fake_python(directory, python=f"3.{11 + number}.1", tensorflow=tensorflow)
         answer = agents[number].prepare(
             "gate", Bundle(MARK), task=f"worker-{number}", address=f"127.0.0.{number + 1}", python=python
         )
@@ -193,15 +193,15 @@ def test_clocks_that_are_apart_are_told_on_every_host_and_stop_nobody(connect: C
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """The folder of host 1, on a file system of its own."""
-    folder = tmp_path / "host-1"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(folder)]
+    """The directory of host 1, on a file system of its own."""
+    directory = tmp_path / "host-1"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(directory)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"tmpfs cannot be mounted here: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 def test_a_disk_that_filled_up_since_the_host_was_prepared(small_disk: Path, connect: Connect) -> None:
@@ -213,4 +213,4 @@ def test_a_disk_that_filled_up_since_the_host_was_prepared(small_disk: Path, con
     result = nothing_started(agents, stories(agents, "gate"))
     assert result.reason.startswith("worker-1 (127.0.0.2) has ")
     assert result.reason.endswith(" MiB of disk left for the job, less than 64.0 MiB; free some space on the host")
-    assert result.first_task == "worker-1"
+    assert result.first_failed_task == "worker-1"

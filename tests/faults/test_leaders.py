@@ -5,28 +5,28 @@ from __future__ import annotations
 from train.agent.gang import election as minds
 from train.agent.gang.election import Due, Heard, LinkDown, LinkUp, Mode, NodeAction, NodeEvent, Tell
 from train.agent.gang.gang import Terms
-from train.agent.gang.slot import Finish, Seat
+from train.agent.gang.slot import Finish, Slot
 from train.agent.gang.states import Leads, Message, Order, Part, Report, Stage
 from train.agent.protocol.records import Member, Outcome, Policy
 
-SEATS = tuple(Member(f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
-TERMS = Terms("job", SEATS, ("worker-2",), Policy(restarts=3))
+SLOTS = tuple(Member(f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
+TERMS = Terms("job", SLOTS, ("worker-2",), Policy(restarts=3))
 CAST = [Part("worker-0", "worker-0"), Part("worker-1", "worker-1")]
 
 
 def order(term: int, leader: str, stage: Stage) -> Order:
-    return Order(term=term, leader=leader, attempt=1, stage=stage, cast=CAST, members=list(SEATS[:2]), started=True)
+    return Order(term=term, leader=leader, attempt=1, stage=stage, cast=CAST, members=list(SLOTS[:2]), started=True)
 
 
 def reports(actions: list[NodeAction], to: str) -> list[Report]:
     return [
-        one.message for one in actions if isinstance(one, Tell) and one.seat == to and isinstance(one.message, Report)
+        one.message for one in actions if isinstance(one, Tell) and one.slot == to and isinstance(one.message, Report)
     ]
 
 
-def test_a_seat_tells_a_new_leader_anew_what_it_told_before_that_one_led() -> None:
+def test_a_slot_tells_a_new_leader_anew_what_it_told_before_that_one_led() -> None:
     """The others notice the loss of a leader at different times, and who does not lead yet does not listen."""
-    node, _ = minds.begin(TERMS, "worker-2", Seat("worker-2"), 0.0)
+    node, _ = minds.begin(TERMS, "worker-2", Slot("worker-2"), 0.0)
     for event in (LinkUp("worker-0"), Heard("worker-0", order(1, "worker-0", Stage.GO))):
         node, _ = minds.step(node, event, 1.0)
     node, _ = minds.step(node, LinkDown("worker-0", "silent"), 2.0)
@@ -41,13 +41,13 @@ def test_a_seat_tells_a_new_leader_anew_what_it_told_before_that_one_led() -> No
 
 def test_what_a_leader_reported_before_it_led_does_not_count_against_it() -> None:
     """Each may call the other at once: what was said on two connections may be read in another order."""
-    other, _ = minds.begin(TERMS, "worker-1", Seat("worker-1"), 0.0)
+    other, _ = minds.begin(TERMS, "worker-1", Slot("worker-1"), 0.0)
     for event in (LinkUp("worker-0"), Heard("worker-0", order(1, "worker-0", Stage.GO)), LinkUp("worker-0")):
         other, said = minds.step(other, event, 1.0)
     other, leads = minds.step(other, Heard("worker-0", Leads(0, "")), 2.0)
     orders = [one.message for one in leads if isinstance(one, Tell) and isinstance(one.message, Order)]
     assert (other.mode, len(reports(said, "worker-0")), len(orders)) == (Mode.LEADING, 1, 1)
-    joined, _ = minds.join(TERMS, "worker-0", Seat("worker-0"), 1.0)
+    joined, _ = minds.join(TERMS, "worker-0", Slot("worker-0"), 1.0)
     joined, _ = minds.step(joined, LinkUp("worker-1"), 1.0)
     late: list[Message] = [*orders, *reports(said, "worker-0")]
     for message in late:
@@ -58,7 +58,7 @@ def test_what_a_leader_reported_before_it_led_does_not_count_against_it() -> Non
 def test_two_who_follow_each_other_find_out() -> None:
     nodes = {}
     for me, leader, term in (("worker-0", "worker-1", 2), ("worker-1", "worker-0", 3)):
-        node, _ = minds.join(TERMS, me, Seat(me), 0.0)
+        node, _ = minds.join(TERMS, me, Slot(me), 0.0)
         for event in (LinkUp(leader), Heard(leader, order(term, leader, Stage.WAIT))):
             node, said = minds.step(node, event, 1.0)
         nodes[me] = node, reports(said, leader)[-1]
@@ -70,7 +70,7 @@ def test_two_who_follow_each_other_find_out() -> None:
 
 def test_a_newcomer_that_finds_nobody_does_not_report_how_the_job_ended() -> None:
     """Its host took the place of a lost one, and the others ended without it: only they can report the outcome."""
-    node, _ = minds.join(TERMS, "worker-0", Seat("worker-0"), 0.0)
+    node, _ = minds.join(TERMS, "worker-0", Slot("worker-0"), 0.0)
     results = []
     events: tuple[NodeEvent, ...] = (LinkDown("worker-1", "refused"), LinkDown("worker-2", "refused"), Due())
     for at, event in enumerate(events):

@@ -20,8 +20,8 @@ LINK = ("--link-timeout", "3", "--backoff", "0.1", "--host-timeout", "60", "--pr
 # Counts; SIGTERM lets the first by rank keep where it is, and all exit with 42, as TensorFlow's handler has it.
 SCRIPT = """
 import os, signal, sys, time
-folder, attempt = os.environ["FLEET_CHECKPOINT_DIR"], int(os.environ["FLEET_ATTEMPT"])
-path, told = os.path.join(folder, "count"), []
+directory, attempt = os.environ["FLEET_CHECKPOINT_DIR"], int(os.environ["FLEET_ATTEMPT"])
+path, told = os.path.join(directory, "count"), []
 signal.signal(signal.SIGTERM, lambda *_: told.append(1))
 step = int(open(path).read()) if os.path.exists(path) else 0
 print("say begin", step, flush=True)
@@ -75,15 +75,15 @@ from fleet.fleets.rejoin import rejoin
 from fleet.state import Store
 class Sink:
     def emit(self, event): print(event)
-folder, record = Store(Path(sys.argv[1])).need(sys.argv[2])
-sys.exit(0 if rejoin(record, folder, Sink()) == [sys.argv[3]] else 1)
+directory, record = Store(Path(sys.argv[1])).need(sys.argv[2])
+sys.exit(0 if rejoin(record, directory, Sink()) == [sys.argv[3]] else 1)
 """
 
 
 @contextlib.contextmanager
 def metadata_server(host: FaultHost, notice: Path) -> Iterator[None]:
     """A metadata server where the host finds it, which says that the host is taken while `notice` is there."""
-    with (host.folder / "sshd_config").open("a") as config:
+    with (host.directory / "sshd_config").open("a") as config:
         config.write(f"SetEnv GCE_METADATA_HOST=127.0.0.1:{PORT}\n")
     host.power_off()
     host.start()
@@ -113,7 +113,7 @@ def test_a_job_goes_on_from_what_it_saved_at_the_notice(fleet: FaultFleet, numbe
         job = fleet.train(SCRIPT, *LINK, "--grace", "10")
         job.wait_for_log(number, "say step 5")
         notice.touch()
-        job.wait_for_record(1 - number, "attempt_ended", first_task=host.name, preempted=True)
+        job.wait_for_record(1 - number, "attempt_ended", first_failed_task=host.name, preempted=True)
         saved = job.log(0).rpartition(b"say saved ")[2].decode().strip()
         job.saved_everywhere(lambda path: path.read_bytes() == saved.encode(), 1)
         job.client.kill()
@@ -126,7 +126,7 @@ def test_a_job_goes_on_from_what_it_saved_at_the_notice(fleet: FaultFleet, numbe
         job.client, job.out, job.err = fleet.start("logs", "-f", "-o", "json")
         told = job.finish(0, 60)
     (ended,) = told.of("attempt_ended")
-    assert (ended["first_task"], ended["preempted"], ended["attempts"]) == (host.name, True, 4)
+    assert (ended["first_failed_task"], ended["preempted"], ended["attempts"]) == (host.name, True, 4)
     assert ended["reason"] == f"{host.name} ({host.where.address}) was preempted"
     notes = [event["text"] for event in told.of("note")]
     assert f"{host.name} is being preempted by Compute Engine; the job goes on when it is replaced" in notes

@@ -78,10 +78,10 @@ def kill(number: int, kind: str, number_of_signal: int = signal.SIGKILL) -> Call
 
 def kill_agent(number: int) -> Callable[[Play], None]:
     def fault(play: Play) -> None:
-        warden, supervisor = play.process(number, "warden"), play.process(number, "supervisor")
-        warden.suspend()  # or it would start another
+        watchdog, supervisor = play.process(number, "watchdog"), play.process(number, "supervisor")
+        watchdog.suspend()  # or it would start another
         supervisor.kill()
-        warden.kill()
+        watchdog.kill()
 
     return fault
 

@@ -28,11 +28,11 @@ QUICK = ("--link-timeout", "4", "--backoff", "0.1", "--host-timeout", "3", "-e",
 LONG = "1000"
 
 
-def _fleet(folder: Path, count: int) -> Iterator[FaultFleet]:
+def _fleet(directory: Path, count: int) -> Iterator[FaultFleet]:
     why = obstacle()
     if why:
         pytest.skip(why)
-    with fault_fleet(folder, count) as fleet:
+    with fault_fleet(directory, count) as fleet:
         yield fleet
 
 
@@ -119,7 +119,7 @@ def test_backup_and_restore_after_a_killed_worker_and_a_killed_chief(two: FaultF
 def test_a_custom_loop_goes_on_at_the_epoch_and_step_that_its_checkpoint_manager_saved(two: FaultFleet) -> None:
     """Once a worker is killed, and once its supervisor."""
     options = ("--restarts", "2", "--checkpoint-dir", "training")
-    play = two.train(LOOP, *QUICK, *options, arguments=["4", "pause=0.1", "folder=training"])
+    play = two.train(LOOP, *QUICK, *options, arguments=["4", "pause=0.1", "directory=training"])
     play.wait_for_log(0, "say step 18")
     play.send(1, "task")
     play.wait_for_log(0, "say saved 25", 2)
@@ -128,7 +128,9 @@ def test_a_custom_loop_goes_on_at_the_epoch_and_step_that_its_checkpoint_manager
     assert told.verdicts == [(1, "killed", "worker-1"), (2, "killed", "worker-1")]
     assert goes_on(told, 2, 2) >= 15
     assert goes_on(told, 3, 2) >= 25
-    assert not [path for number in (0, 1) for path in (play.folder(number) / "src" / "training").glob("workertemp*")]
+    assert not [
+        path for number in (0, 1) for path in (play.directory(number) / "src" / "training").glob("workertemp*")
+    ]
 
 
 def test_the_chief_killed_while_its_checkpoint_manager_saves(two: FaultFleet) -> None:
@@ -233,7 +235,7 @@ def test_an_exception_in_each_attempt_ends_the_job_with_its_traceback(two: Fault
     assert told.verdict == ("script-exception", "worker-1")
     assert goes_on(told, 2, 2) == 10
     (final,) = [event for event in told.of("job_diagnosed") if event["final"]]
-    assert "ValueError: no such thing" in final["sentence"]
+    assert "ValueError: no such thing" in final["message"]
     assert final["traceback"].startswith("task.py:")
 
 
@@ -275,7 +277,7 @@ def test_a_client_that_is_killed_and_another_that_sees_it_all(two: FaultFleet) -
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[FaultFleet]:
-    """Two hosts, the folder of the first on a file system of its own."""
+    """Two hosts, the directory of the first on a file system of its own."""
     root = tmp_path / "fleet" / "host-0" / "fleet"
     root.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(root)]

@@ -27,7 +27,7 @@ from fleet.remote import bootstrap, job, results
 from fleet.remote.channel import AgentChannel
 from fleet.remote.follower import Follower
 from fleet.results.target import Target
-from fleet.state import FleetFolder, FleetRecord
+from fleet.state import FleetDirectory, FleetRecord
 from provision.model import FleetSpec, Host
 from tests.soak.mangler import Mangler, sample_records
 from train.agent.protocol import records
@@ -45,7 +45,7 @@ _STORED = StoredJob(JOB, "worker-1", "", "/fleet/jobs/j", 5, "f" * 64, [AreaUse(
 _ENTRIES = [
     FileEntry(Area.MODEL, "a/x.keras", EntryKind.FILE, 0o644, 5, 10**18, _DIGEST),
     FileEntry(Area.MODEL, "a/y", EntryKind.LINK, target="x.keras"),
-    FileEntry(Area.FILES, "empty", EntryKind.FOLDER),
+    FileEntry(Area.FILES, "empty", EntryKind.DIRECTORY),
     FileEntry(Area.CHECKPOINTS, "ckpt", EntryKind.FILE, 0o755, 5, 10**18, _DIGEST),
 ]
 _LONG = 3 << 20  # bytes of a record that is almost too long
@@ -186,7 +186,7 @@ def fuzz_reports(mangler: Mangler, rounds: int) -> None:
             )
             others = [(host(n), results.Store((_STORED._replace(task=f"worker-{n}", report=true[n // 2]),), _disk()))
                       for n in (0, 2)]  # fmt: skip
-            survey = survey_of([(host(), store), *others], FleetFolder(Path("nowhere")), {})
+            survey = survey_of([(host(), store), *others], FleetDirectory(Path("nowhere")), {})
             newest = survey.find("")
             assert newest is not None
             assert newest.job == JOB
@@ -249,7 +249,7 @@ def _follow(sent: Iterator[bytes], consoles: Sequence[Any] = ()) -> following.En
     channels = {f"worker-{number}": channel(answer, number) for number, answer in enumerate(answers)}
     requests = [(host(number), records.Follow(JOB, f"worker-{number}", attempt=1)) for number in range(len(answers))]
     record = FleetRecord(FleetSpec("demo", "local", len(answers)), 1.0)
-    followed = Followed(FleetFolder(Path("nowhere")), record, JOB, tuple(channels.values()), tuple(_MEMBERS))
+    followed = Followed(FleetDirectory(Path("nowhere")), record, JOB, tuple(channels.values()), tuple(_MEMBERS))
     telling = following._Telling(followed, Sinks(consoles))
     with Follower(requests, _lost, channels=channels, give_up_s=0.0) as follower:
         for item in follower:
@@ -338,15 +338,15 @@ def _stored_answer(request: records.Record) -> list[Any]:
 def fuzz_listings(mangler: Mangler, rounds: int) -> None:
     """Listings and contents of results: nothing is written outside, and the results of the other host come."""
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as folder:
-            error = _pull(mangler, Path(folder))
-            _check_inside(Path(folder))
+        with tempfile.TemporaryDirectory() as directory:
+            error = _pull(mangler, Path(directory))
+            _check_inside(Path(directory))
             if not error.startswith("the results take"):
-                assert (Path(folder) / "results/model/a/x.keras").read_bytes() == CONTENT, error
-                assert (Path(folder) / "results/files/worker-0/empty").is_dir(), error
+                assert (Path(directory) / "results/model/a/x.keras").read_bytes() == CONTENT, error
+                assert (Path(directory) / "results/files/worker-0/empty").is_dir(), error
 
 
-def _pull(mangler: Mangler, folder: Path) -> str:
+def _pull(mangler: Mangler, directory: Path) -> str:
     """Copy results of a true host and of one that sends something else; return the error."""
     sessions = [Storing(lambda *true: damaged_by_nothing(list(true))), Storing(lambda *true: damaged(mangler, *true))]
     channels = {f"worker-{number}": channel(iter(()), number) for number in range(2)}
@@ -357,21 +357,21 @@ def _pull(mangler: Mangler, folder: Path) -> str:
         name = f"worker-{number}"
         stored = _STORED._replace(task=name, report=_REPORT._replace(task=name))
         tasks.append(StoredTask(host(number), stored, name, copied=False, safe=False))
-    state = FleetFolder(folder / "state")
+    state = FleetDirectory(directory / "state")
     jobs = StoredJobs(JOB, tuple(tasks), state.on_this_computer(JOB))
-    (folder / "state").mkdir()
+    (directory / "state").mkdir()
     try:
-        with Target(folder / "results", JOB) as target:
+        with Target(directory / "results", JOB) as target:
             pull = _Pull(jobs, tasks, channels, target, JsonSink(BytesIO()))
             pull.run(state, whole=True)
     except FleetError as error:
-        return error.sentence
+        return error.message
     return ""
 
 
-def _check_inside(folder: Path) -> None:
-    assert {path.name for path in folder.iterdir()} == {"results", "state"}
-    root = (folder / "results").resolve()
+def _check_inside(directory: Path) -> None:
+    assert {path.name for path in directory.iterdir()} == {"results", "state"}
+    root = (directory / "results").resolve()
     for path in root.rglob("*"):
         assert path.resolve().is_relative_to(root), path
         assert "\x1b" not in path.name

@@ -68,9 +68,9 @@ class Campaign:
         except Exception as error:  # noqa: BLE001 - reported with the figures
             self._violation(f"{root.name}: the driver failed: {type(error).__name__}: {error}")
 
-    def _violation(self, sentence: str) -> None:
-        self.broken.append(sentence)
-        print(f"violation: {sentence}", flush=True)
+    def _violation(self, message: str) -> None:
+        self.broken.append(message)
+        print(f"violation: {message}", flush=True)
 
     def _lane(self, root: Path) -> None:
         lane = Lane(root)
@@ -83,8 +83,8 @@ class Campaign:
                     break
                 played = play(lane, plan(seed), self.keep)
                 self.played.append(played)
-                for sentence in played.violations:
-                    self._violation(f"seed {seed}: {sentence}")
+                for message in played.violations:
+                    self._violation(f"seed {seed}: {message}")
                 played_here += 1
                 if played_here % _RENEWED == 0:
                     for process in lane.renew():
@@ -99,8 +99,8 @@ class Campaign:
         lane = Lane(root)
         try:
             self.hour = play_hour(lane, self.seed, self.minutes, self.keep)
-            for sentence in self.hour.violations:
-                self._violation(f"long job of seed {self.seed}: {sentence}")
+            for message in self.hour.violations:
+                self._violation(f"long job of seed {self.seed}: {message}")
         finally:
             for process in lane.close():
                 self._violation(f"{root.name}: {process} was left by `down`")
@@ -121,7 +121,7 @@ class Campaign:
         if self.hour is not None:
             lines += self._hour_figures(self.hour)
         lines.append(f"{len(self.broken)} violations")
-        lines += [f"  {sentence}" for sentence in self.broken]
+        lines += [f"  {message}" for message in self.broken]
         print("\n".join(lines), flush=True)
         return len(self.broken)
 

@@ -16,7 +16,7 @@ from io import BytesIO
 from typing import Any, cast
 
 from fleet.console.jsonl import JsonSink
-from fleet.console.sentences import sentence
+from fleet.console.sentences import message
 from fleet.events import Event
 from tests.program import wait_for
 from tests.soak.answers import fuzz_answers, fuzz_follow, fuzz_listings, fuzz_reports
@@ -80,7 +80,7 @@ def fuzz_records(mangler: Mangler, rounds: int) -> None:
         encode(record)
         if isinstance(record, _EVENTS):
             event = cast("Event", record)
-            sentence(event)
+            message(event)
             JsonSink(BytesIO()).emit(event)
 
 
@@ -108,7 +108,7 @@ def _deep(mangler: Mangler, values: dict[str, Any]) -> dict[str, Any]:
 def fuzz_manifests(mangler: Mangler, rounds: int) -> None:
     """Manifests of checkpoints from other hosts."""
     items = [
-        Item("a", Kind.FOLDER, 0o755),
+        Item("a", Kind.DIRECTORY, 0o755),
         Item("a/x", Kind.FILE, 0o644, 5, 10**18, "0" * 64),
         Item("b", Kind.LINK, 0o777, content="a/x"),
     ]
@@ -127,16 +127,19 @@ def fuzz_manifests(mangler: Mangler, rounds: int) -> None:
                 assert not item.mode & ~0o777, item
 
 
-def fuzz_bundles(mangler: Mangler, rounds: int, folder: str) -> None:
+def fuzz_bundles(mangler: Mangler, rounds: int, directory: str) -> None:
     """Entries of bundles, and the stream of their contents."""
     content = b"hello"
-    entries = [Entry("a", EntryKind.FOLDER), Entry("a/x", EntryKind.FILE, size=5, sha256=sha256(content).hexdigest())]
+    entries = [
+        Entry("a", EntryKind.DIRECTORY),
+        Entry("a/x", EntryKind.FILE, size=5, sha256=sha256(content).hexdigest()),
+    ]
     request = records.Prepare("j", "f", "worker-0", entries, "a")
     for _ in range(rounds):
         with contextlib.suppress(MalformedRecordError, RefusedError):
             changed = records.build(records.Prepare, _deep(mangler, {"p": records.to_dict(request)})["p"])
             check_entries(changed.entries)
-        receiver = Receiver(folder, [(entries[1].sha256, 5)])
+        receiver = Receiver(directory, [(entries[1].sha256, 5)])
         with contextlib.suppress(RefusedError):
             receiver.feed(mangler.damage(zlib.compress(content)))
             receiver.finish()

@@ -92,10 +92,10 @@ class Lane:
         self.root = root
         self.work = root / "work"
         self.output = root / "output"
-        for folder in (self.work, self.output):
-            folder.mkdir(parents=True)
+        for directory in (self.work, self.output):
+            directory.mkdir(parents=True)
         (self.work / "task.py").write_text(TASK)
-        self.program = Program(state=root / "state", folder=self.work)
+        self.program = Program(state=root / "state", directory=self.work)
         self._count = 0
         self.up()
 

@@ -23,7 +23,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_bug_is_a_sentence_and_a_file(
+def test_a_bug_is_a_message_and_a_file(
     state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:
@@ -110,7 +110,7 @@ def test_a_train_that_is_interrupted_early_started_nothing(
     monkeypatch.setattr("fleet.commands.train.find", interrupted)
     assert cli.run(["train", "task.py", "--", "--epochs", "5"]) == 103
     assert capsys.readouterr().err.splitlines() == [
-        "fleet: interrupted; nothing was started.",
+        "error: interrupted; nothing was started",
         "next:  fleet train task.py -- --epochs 5",
     ]
 
@@ -120,13 +120,13 @@ def test_a_train_that_is_interrupted_early_started_nothing(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., UpRequest]:
-    """What `fleet up` hands to its verb, in a folder with a fleet.toml above it."""
-    folder = tmp_path / "work"
-    folder.mkdir()
+    """What `fleet up` hands to its verb, in a directory with a fleet.toml above it."""
+    directory = tmp_path / "work"
+    directory.mkdir()
     (tmp_path / "fleet.toml").write_text(
         '[fleet]\nname = "toml"\nworkers = 3\n[gce]\nproject = "file"\nspot = true\n'
     )
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(directory)
     for name in ("FLEET_NAME", "FLEET_GCE_PROJECT", "GOOGLE_CLOUD_PROJECT", "FLEET_GCE_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
     requests: list[UpRequest] = []

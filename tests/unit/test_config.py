@@ -25,7 +25,7 @@ def test_next_commands_name_a_fleet_that_is_not_the_default_one() -> None:
     assert with_fleet("fleet gc --yes\nfleet doctor", "b") == "fleet gc --yes\nfleet doctor"
 
 
-def test_the_state_folder_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_state_directory_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path))
     assert state_root() == tmp_path
     monkeypatch.chdir(tmp_path)

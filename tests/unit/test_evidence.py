@@ -58,14 +58,14 @@ def collected(attempt: int = 1, evidence: Evidence | None = None) -> Evidence:
 
 
 def kept(evidence: Evidence) -> int:
-    return sum(len(seat.head) + len(seat.tail) for seats in evidence._attempts.values() for seat in seats.values())
+    return sum(len(slot.head) + len(slot.tail) for slots in evidence._attempts.values() for slot in slots.values())
 
 
 def test_the_task_that_raised_is_named_and_not_the_one_that_was_stopped() -> None:
     verdict = collected().verdict(result())
     assert verdict is not None
     assert (verdict.task, verdict.kind) == ("worker-1", Kind.SCRIPT_EXCEPTION)
-    assert "ValueError: no" in verdict.sentence
+    assert "ValueError: no" in verdict.message
 
 
 def test_a_job_that_succeeded_has_no_cause_whatever_happened_before() -> None:
@@ -85,7 +85,7 @@ def test_of_a_long_log_the_last_words_are_kept_and_memory_is_bounded() -> None:
     log(evidence, "worker-1", TRACEBACK)
     verdict = evidence.verdict(result())
     assert verdict is not None
-    assert "ValueError" in verdict.sentence
+    assert "ValueError" in verdict.message
 
 
 def test_memory_is_bounded_however_many_attempts_there_are() -> None:
@@ -139,7 +139,7 @@ def test_a_spare_has_no_part_until_it_takes_over() -> None:
     first = evidence.of_attempt(ended())
     assert first is not None
     assert first.task == "worker-1"
-    # worker-2 is TensorFlow's worker 1 now; the seat worker-1 is gone.
+    # worker-2 is TensorFlow's worker 1 now; the slot worker-1 is gone.
     log(evidence, "worker-0", LOST, 2)
     end(evidence, "worker-0", Exit(code=1), 2)
     evidence.add(TaskState("worker-2", 2, Phase.RUNNING, 2.0, role="worker-1"), b"")
@@ -147,7 +147,7 @@ def test_a_spare_has_no_part_until_it_takes_over() -> None:
     last = evidence.verdict(JobResult("j", 2, Outcome.FAILED, 9.0, "worker-0", "worker-0 exited with code 1", exits))
     assert last is not None
     assert (last.kind, last.task, last.consequences) == (Kind.PEER_UNREACHABLE, "worker-2", ("worker-0",))
-    assert "worker-2 (10.0.0.4)" in last.sentence
+    assert "worker-2 (10.0.0.4)" in last.message
 
 
 def test_the_stack_of_a_stalled_task_is_kept() -> None:

@@ -15,7 +15,7 @@ from fleet.jobs import follow as verb
 from fleet.jobs.follow import Ended, Followed, follow, until_running
 from fleet.remote.cursor import Position
 from fleet.remote.follower import Item
-from fleet.state import FleetFolder, FleetRecord
+from fleet.state import FleetDirectory, FleetRecord
 from provision.model import FleetSpec
 from train.agent.protocol.records import (
     AttemptEnded,
@@ -76,7 +76,7 @@ def followed(**more: Any) -> Followed:
     )
     record = FleetRecord(FleetSpec("demo", "local", 3), 1.0)
     known: dict[str, Any] = {"members": MEMBERS, "attempts": 4, **more}
-    return Followed(FleetFolder(Path("nowhere")), record, "j", channels, **known)
+    return Followed(FleetDirectory(Path("nowhere")), record, "j", channels, **known)
 
 
 def told(monkeypatch: pytest.MonkeyPatch, items: list[Item], **more: Any) -> tuple[Hosts, Ended]:
@@ -183,7 +183,7 @@ def test_a_spare_need_not_run_for_the_job_to_run(monkeypatch: pytest.MonkeyPatch
 
 
 LOST = JobResult("j", 3, Outcome.LOST, 9.0, "worker-2", "the agent is gone")
-ALONE = JobResult("j", 3, Outcome.FAILED, 9.0, "worker-0", "worker-0 was lost", alone=True)
+ALONE = JobResult("j", 3, Outcome.FAILED, 9.0, "worker-0", "worker-0 was lost", isolated=True)
 EARLIER = WON._replace(attempt=1)
 LATER = ALONE._replace(at=10.0, reason="worker-0 did not answer")
 
@@ -228,7 +228,7 @@ def test_one_host_cannot_replace_the_result_of_the_others(
 
 
 def test_a_lone_host_cannot_have_made_more_attempts_than_the_job_allows() -> None:
-    results = {"worker-0": ALONE, "worker-1": FALSE._replace(alone=True)}
+    results = {"worker-0": ALONE, "worker-1": FALSE._replace(isolated=True)}
     assert agree(results, size=2, attempts=4).result == ALONE
 
 

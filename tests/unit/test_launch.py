@@ -109,8 +109,8 @@ def test_what_the_user_says_goes_before_everything() -> None:
         ({**PBSDSH, "PBS_NODENUM": "²"}, Given(), "PBS_NODENUM is"),
     ],
 )
-def test_what_makes_no_sense_is_one_sentence(environ: dict[str, str], given: Given, why: str) -> None:
+def test_what_makes_no_sense_is_one_message(environ: dict[str, str], given: Given, why: str) -> None:
     with pytest.raises(NodelistError, match=why) as refusal:
         find(environ, given=given)
     assert refusal.value.kind == "usage"
-    assert "\n" not in refusal.value.sentence
+    assert "\n" not in refusal.value.message

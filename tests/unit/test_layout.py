@@ -39,7 +39,7 @@ def test_the_chief_comes_first_and_others_add_what_only_they_have() -> None:
     assert not layout.notes
 
 
-def test_without_a_model_of_the_chief_the_first_task_that_has_one_takes_its_place() -> None:
+def test_without_a_model_of_the_chief_the_first_failed_task_that_has_one_takes_its_place() -> None:
     layout = lay_out([Listed("chief-0", []), Listed("worker-0", [entry("m")]), Listed("worker-1", [entry("m")])])
     assert [(item.path, item.source) for item in layout.files] == [("model/m", 1)]
 
@@ -91,7 +91,7 @@ def test_links_stay_inside(path: str, target: str, inside: bool) -> None:
 def test_nothing_that_a_host_says_leads_out(names: list[tuple[str, EntryKind, str]]) -> None:
     entries = [entry(path, kind=kind, target=target) for path, kind, target in names if kind is not EntryKind.DATA]
     layout = lay_out([Listed("worker-0", entries)])
-    for item in [*layout.files, *layout.links, *layout.folders]:
+    for item in [*layout.files, *layout.links, *layout.directories]:
         parts = item.path.split("/")
         assert parts[0] == "model"
         assert not {"", ".", ".."}.intersection(parts)

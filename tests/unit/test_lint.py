@@ -40,25 +40,25 @@ def linted(script: Path | str, **wish: str | int) -> tuple[list[Event], UsageErr
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     return tmp_path
 
 
-def test_an_error_ends_with_exit_code_2(folder: Path) -> None:
-    (folder / "task.py").write_text(LATE)
+def test_an_error_ends_with_exit_code_2(directory: Path) -> None:
+    (directory / "task.py").write_text(LATE)
     (finding,), error = linted("task.py")
     assert isinstance(finding, Finding)
     assert finding.place == "task.py:4"
     assert error is not None
-    assert (error.sentence, error.exit_code) == ("task.py has 1 error", 2)
+    assert (error.message, error.exit_code) == ("task.py has 1 error", 2)
     assert "# fleet: ignore[MW101]" in error.hint
 
 
-def test_hints_do_not(folder: Path) -> None:
-    (folder / "task.py").write_text(HINTS)
+def test_hints_do_not(directory: Path) -> None:
+    (directory / "task.py").write_text(HINTS)
     (finding, note), error = linted("task.py")
     assert isinstance(finding, Finding)
     assert (finding.rule, error) == ("MW405", None)
@@ -66,29 +66,29 @@ def test_hints_do_not(folder: Path) -> None:
     assert linted("task.py", workers=1)[0] == [Note("nothing found in task.py")]
 
 
-def test_what_there_is_is_counted(folder: Path) -> None:
+def test_what_there_is_is_counted(directory: Path) -> None:
     piece = "input()\nif x:\n    input()\nif y:\n    input()\n"
-    (folder / "task.py").write_text(HINTS + piece)
+    (directory / "task.py").write_text(HINTS + piece)
     _, error = linted("task.py")
     assert error is not None
-    assert error.sentence == "task.py has 1 error, 2 warnings and 1 hint"
+    assert error.message == "task.py has 1 error, 2 warnings and 1 hint"
 
 
-def test_modules_are_named_as_the_user_sees_them(folder: Path) -> None:
-    (folder / "src" / "lib").mkdir(parents=True)
-    (folder / "src" / "lib" / "ask.py").write_text("# coding: latin-1\nname = 'é'\ninput()\n", encoding="latin-1")
-    (folder / "src" / "task.py").write_text("import lib.ask\n")
+def test_modules_are_named_as_the_user_sees_them(directory: Path) -> None:
+    (directory / "src" / "lib").mkdir(parents=True)
+    (directory / "src" / "lib" / "ask.py").write_text("# coding: latin-1\nname = 'é'\ninput()\n", encoding="latin-1")
+    (directory / "src" / "task.py").write_text("import lib.ask\n")
     (finding,), _ = linted("src/task.py")
     assert isinstance(finding, Finding)
     assert finding.place == "src/lib/ask.py:3"
-    (folder / "src" / "lib" / "task.py").write_text("from src.lib import ask\n")
+    (directory / "src" / "lib" / "task.py").write_text("from src.lib import ask\n")
     (finding,), _ = linted("src/lib/task.py", workdir=".")
     assert isinstance(finding, Finding)
     assert finding.place == "src/lib/ask.py:3"
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "sentence"),
+    ("name", "content", "message"),
     [
         ("task.py", "x = 1\nx =\n", "task.py:2: invalid syntax"),
         ("task.ipynb", "{}", "task.ipynb is a notebook, not a script"),
@@ -96,37 +96,37 @@ def test_modules_are_named_as_the_user_sees_them(folder: Path) -> None:
         ("", "", "there is no script other.py"),
     ],
 )
-def test_what_cannot_be_read(folder: Path, name: str, content: str, sentence: str) -> None:
+def test_what_cannot_be_read(directory: Path, name: str, content: str, message: str) -> None:
     if name:
-        (folder / name).write_text(content)
+        (directory / name).write_text(content)
     events, error = linted(name or "other.py")
     assert error is not None
-    assert (events, error.sentence) == ([], sentence)
+    assert (events, error.message) == ([], message)
     if name.endswith(".ipynb"):
         assert error.next_step == "jupyter nbconvert --to script task.ipynb"
 
 
-def test_a_script_outside_of_its_folder_is_refused(folder: Path) -> None:
-    (folder / "a").mkdir()
-    (folder / "task.py").write_text("")
+def test_a_script_outside_of_its_directory_is_refused(directory: Path) -> None:
+    (directory / "a").mkdir()
+    (directory / "task.py").write_text("")
     _, error = linted("task.py", workdir="a")
     assert error is not None
-    assert error.sentence == "task.py is outside of the working folder a"
+    assert error.message == "task.py is outside of the working directory a"
 
 
-def test_the_command_prints_findings(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "task.py").write_text(LATE)
+def test_the_command_prints_findings(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (directory / "task.py").write_text(LATE)
     assert cli.run(["lint", "task.py"]) == 2
     told = capsys.readouterr()
     assert told.out.startswith("task.py:4: MW101 error: MultiWorkerMirroredStrategy is made")
     assert "\n  why:  it fails: RuntimeError: " in told.out
-    assert "\n  mend: make the strategy the first thing" in told.out
+    assert "\n  fix:  make the strategy the first thing" in told.out
     assert max(map(len, told.out.splitlines())) <= 80
-    assert told.err.startswith("fleet: task.py has 1 error.\n")
+    assert told.err.startswith("error: task.py has 1 error\n")
 
 
-def test_the_command_writes_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "task.py").write_text(READY + FIT + "input()  # fleet: ignore[MW701]\n" + HINTS.removeprefix(READY))
+def test_the_command_writes_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (directory / "task.py").write_text(READY + FIT + "input()  # fleet: ignore[MW701]\n" + HINTS.removeprefix(READY))
     assert cli.run(["lint", "task.py", "-o", "json"]) == 0
     _, finding, note = map(json.loads, capsys.readouterr().out.splitlines())
     assert (finding["event"], finding["rule"], finding["severity"]) == ("finding", "MW405", "hint")

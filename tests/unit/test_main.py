@@ -80,4 +80,4 @@ def test_repeated_signals_end_a_command_with_its_exit_code(tmp_path: Path, round
     _, err = process.communicate()
     assert process.returncode in (102, 103)
     assert "Traceback" not in err
-    assert err.startswith("fleet: ")
+    assert err.startswith("error: ")

@@ -27,7 +27,7 @@ COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
 
 
 def sources() -> list[Path]:
-    found = [path for folder in ("fleet", "provision", "train") for path in (ROOT / folder).rglob("*.py")]
+    found = [path for directory in ("fleet", "provision", "train") for path in (ROOT / directory).rglob("*.py")]
     return sorted(path for path in found if "examples" not in path.parts)
 
 

@@ -125,14 +125,14 @@ def test_clustershell_itself_agrees(expression: str) -> None:
     assert sorted(expand_nodelist(expression)) == sorted(done.stdout.split())
 
 
-@pytest.mark.parametrize(("expression", "sentence"), MALFORMED.items(), ids=lambda text: text[:20])
-def test_a_malformed_expression_ends_in_a_sentence(expression: str, sentence: str) -> None:
-    with pytest.raises(NodelistError, match=sentence) as caught:
+@pytest.mark.parametrize(("expression", "message"), MALFORMED.items(), ids=lambda text: text[:20])
+def test_a_malformed_expression_ends_in_a_message(expression: str, message: str) -> None:
+    with pytest.raises(NodelistError, match=message) as caught:
         expand_nodelist(expression)
     assert isinstance(caught.value, ProviderError)
     assert caught.value.kind == "usage"
-    assert "\n" not in caught.value.sentence
-    assert len(caught.value.sentence) < 300
+    assert "\n" not in caught.value.message
+    assert len(caught.value.message) < 300
 
 
 def test_steps_are_told_how_they_are_written() -> None:
@@ -204,7 +204,7 @@ def test_the_node_file_of_pbs(text: str, nodes: tuple[Node, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "message"),
     [
         ("", "17.server names no node"),
         ("\n \n", "17.server names no node"),
@@ -215,6 +215,6 @@ def test_the_node_file_of_pbs(text: str, nodes: tuple[Node, ...]) -> None:
         ("n1\0\n", "17.server:1: .* cannot"),
     ],
 )
-def test_a_malformed_node_file(text: str, sentence: str) -> None:
-    with pytest.raises(NodelistError, match=sentence):
+def test_a_malformed_node_file(text: str, message: str) -> None:
+    with pytest.raises(NodelistError, match=message):
         parse_nodefile(text, NODEFILE)

@@ -55,7 +55,7 @@ def test_the_error_fits_on_a_small_terminal(log: str, ended: Exit) -> None:
     text = text_of(verdict)
     rows = sum(-(-len(line) // 80) for line in text.splitlines())
     assert rows <= 22, text
-    assert text.startswith("fleet: job j-1 failed: ")
+    assert text.startswith("error: job j-1 failed: ")
     assert text.count("Traceback") == 0
     assert text.count("InvalidArgumentError") <= 1
     assert text.count("44 [") <= 1

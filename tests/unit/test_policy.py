@@ -95,7 +95,7 @@ def test_what_needs_another_attempt_has_it_where_preemptions_are_survived() -> N
 
 
 @pytest.mark.parametrize(
-    ("folder", "kept"),
+    ("directory", "kept"),
     [
         ("", Replication("", 50.0)),
         ("ckpt", Replication("ckpt", 50.0)),
@@ -104,14 +104,14 @@ def test_what_needs_another_attempt_has_it_where_preemptions_are_survived() -> N
         ("s3://bucket", Replication("s3://bucket", 0.0)),
     ],
 )
-def test_checkpoint_folders(folder: str, kept: Replication) -> None:
-    assert replication(folder, 50.0) == kept
+def test_checkpoint_directories(directory: str, kept: Replication) -> None:
+    assert replication(directory, 50.0) == kept
 
 
-@pytest.mark.parametrize(("folder", "mib_s"), [("../out", 1.0), ("a/../../b", 1.0), ("a\0b", 1.0), ("", -1.0)])
-def test_checkpoint_folders_that_are_refused(folder: str, mib_s: float) -> None:
+@pytest.mark.parametrize(("directory", "mib_s"), [("../out", 1.0), ("a/../../b", 1.0), ("a\0b", 1.0), ("", -1.0)])
+def test_checkpoint_directories_that_are_refused(directory: str, mib_s: float) -> None:
     with pytest.raises(UsageError):
-        replication(folder, mib_s)
+        replication(directory, mib_s)
 
 
 @pytest.fixture

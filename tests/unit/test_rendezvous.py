@@ -1,4 +1,4 @@
-"""Meetings in a folder and at an address: one contract for both; leftovers, strangers, and those who do not come."""
+"""Rendezvous in a directory and at an address: one contract for both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.program import wait_for
 from train.rendezvous.address import own_address
-from train.rendezvous.folder import meet_in_folder
+from train.rendezvous.directory import meet_in_directory
 from train.rendezvous.meeting import AbandonedError, Meeting, MeetingError, Party
 from train.rendezvous.tcp import meet_at, parse_place
 
@@ -34,20 +34,20 @@ def free_port() -> int:
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who come later, or stay, are waited for less."""
-    for module in ("folder", "tcp"):
+    for module in ("directory", "tcp"):
         monkeypatch.setattr(f"train.rendezvous.{module}.SLACK_S", 0.3)
-    monkeypatch.setattr("train.rendezvous.folder._LEAVE_S", 0.5)
+    monkeypatch.setattr("train.rendezvous.directory._LEAVE_S", 0.5)
 
 
-@pytest.fixture(params=["folder", "tcp"])
+@pytest.fixture(params=["directory", "tcp"])
 def join(request: pytest.FixtureRequest, tmp_path: Path) -> Join:
     """Joins the meeting as one of its processes."""
     port = free_port()
 
     def meet(rank: int, size: int = 3, deadline_s: float = 10.0, nodes: tuple[str, ...] = NODES) -> Meeting:
         party = Party(rank, size, nodes)
-        if request.param == "folder":
-            return meet_in_folder(tmp_path / "meeting", party, deadline_s)
+        if request.param == "directory":
+            return meet_in_directory(tmp_path / "meeting", party, deadline_s)
         return meet_at("127.0.0.1", port, party, SECRET, deadline_s)
 
     return meet
@@ -163,36 +163,37 @@ def test_what_the_others_leave_with_rank_0_needs_nobody_to_wait(join: Join) -> N
         assert meetings[0].collect("other", 0.2) == {}
 
 
-# --- in a folder ----------------------------------------------------------------------------------------------------
+# --- in a directory
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_what_an_earlier_meeting_has_left_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    folder = tmp_path / "meeting"
-    old = folder / "run-0011223344556677"
+    directory = tmp_path / "meeting"
+    old = directory / "run-0011223344556677"
     old.mkdir(parents=True)
-    folder.chmod(0o700)
+    directory.chmod(0o700)
     (old / "secret").write_text("old")
     (old / "hello-1").write_text('{"old": true}')
-    (old / "abandoned-1").write_text('{"sentence": "old", "code": 1}')
-    (folder / "call").write_text(json.dumps({"call": "0011223344556677", "size": 2, "ranks": {"1": "aa"}}))
-    (folder / "rank-1").write_text(json.dumps({"nonce": "aa", "call": "0011223344556677"}))
+    (old / "abandoned-1").write_text('{"message": "old", "code": 1}')
+    (directory / "call").write_text(json.dumps({"call": "0011223344556677", "size": 2, "ranks": {"1": "aa"}}))
+    (directory / "rank-1").write_text(json.dumps({"nonce": "aa", "call": "0011223344556677"}))
 
     def meet(rank: int) -> Meeting:
-        return meet_in_folder(folder, Party(rank, 2), 10)
+        return meet_in_directory(directory, Party(rank, 2), 10)
 
     with pytest.raises(MeetingError, match=r"waited 0\.3 s for rank 1"):
-        meet_in_folder(folder, Party(0, 2), 0.3)
+        meet_in_directory(directory, Party(0, 2), 0.3)
     first, second = together(lambda: meet(0), lambda: meet(1))
     values = together(*(lambda one=one: one.result().gather("hello", {}, 10) for one in (first, second)))
     assert [one.result() for one in values] == 2 * [[{}, {}]]
     assert first.result().secret == second.result().secret != "old"
     second.result().close()
     first.result().close()
-    assert [path.name for path in folder.iterdir()] == [old.name]
+    assert [path.name for path in directory.iterdir()] == [old.name]
 
 
 def test_the_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
-    meeting = meet_in_folder(tmp_path / "m", Party(0, 1), 1)
+    meeting = meet_in_directory(tmp_path / "m", Party(0, 1), 1)
     [secret] = (tmp_path / "m").glob("run-*/secret")
     assert (tmp_path / "m").stat().st_mode & 0o777 == 0o700
     assert secret.stat().st_mode & 0o777 == 0o600
@@ -200,30 +201,30 @@ def test_the_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
     meeting.close()
 
 
-def test_a_folder_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m").chmod(0o750)
     with pytest.raises(MeetingError, match="others could read the job's secret"):
-        meet_in_folder(tmp_path / "m", Party(0, 1), 1)
+        meet_in_directory(tmp_path / "m", Party(0, 1), 1)
 
 
-def test_a_link_to_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_link_to_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir(mode=0o700)
     (tmp_path / "m").symlink_to(tmp_path / "own")
     with pytest.raises(MeetingError, match="others could read the job's secret"):
-        meet_in_folder(tmp_path / "m", Party(0, 1), 1)
+        meet_in_directory(tmp_path / "m", Party(0, 1), 1)
     assert list((tmp_path / "own").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     with pytest.raises(MeetingError, match="cannot meet in") as refusal:
-        meet_in_folder(tmp_path / "missing" / "m", Party(0, 1), 1)
+        meet_in_directory(tmp_path / "missing" / "m", Party(0, 1), 1)
     assert "No such file" in refusal.value.cause
 
 
 def test_two_of_one_rank_are_noticed(tmp_path: Path) -> None:
     def meet() -> Meeting:
-        return meet_in_folder(tmp_path / "m", Party(1, 2), 1)
+        return meet_in_directory(tmp_path / "m", Party(1, 2), 1)
 
     def after_the_first() -> Meeting:
         wait_for("the first one", (tmp_path / "m" / "rank-1").exists)

@@ -14,12 +14,12 @@ import pytest
 from fleet.errors import CapacityError, NotFoundError, NotReadyError
 from fleet.events import ConnectionLost, ConnectionRestored, Event, InstanceChanged, Note
 from fleet.fleets import repair
-from fleet.fleets.repair import Mender, Rented, mend, mending, repaired
+from fleet.fleets.repair import Mender, Rented, fix, mending, repaired
 from fleet.jobs import follow as following
 from fleet.jobs.follow import Followed, follow
 from fleet.ports import Ports
 from fleet.remote.follower import Item
-from fleet.state import FleetFolder, FleetRecord, Store
+from fleet.state import FleetDirectory, FleetRecord, Store
 from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState, SshAccess
 from provision.provider import Progress, ProviderError
 from tests.program import wait_for
@@ -87,7 +87,7 @@ class Story:
 class World:
     cloud: Cloud
     store: Store
-    folder: FleetFolder
+    directory: FleetDirectory
     record: FleetRecord
     story: Story
     reached: list[list[str]]
@@ -96,7 +96,7 @@ class World:
 
     @property
     def fleet(self) -> Rented:
-        return Rented(self.record, self.folder, self.ports, "logs")
+        return Rented(self.record, self.directory, self.ports, "logs")
 
     def lose(self, *numbers: int) -> None:
         self.cloud.there = [one for one in self.cloud.there if int(one.name[-1]) not in numbers]
@@ -105,11 +105,11 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     store = Store(tmp_path)
-    folder = store.fleet("demo")
-    folder.create()
+    directory = store.fleet("demo")
+    directory.create()
     there = [instance(number) for number in range(3)]
     record = FleetRecord(SPOT, 100.0, tuple(map(host, there)), tuple(there), 0.6, last_job="j")
-    folder.write(record)
+    directory.write(record)
     cloud = Cloud(there)
     reached: list[list[str]] = []
     rejoined: list[tuple[str, ...]] = []
@@ -127,13 +127,13 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(repair, "FIRST_LOOK_S", 0.01)
     base = Ports(store, lambda _: True, clock=lambda: 1000.0)
     ports = SimpleNamespace(store=store, clock=base.clock, sleep=base.sleep, provider=lambda *_, **__: cloud)
-    return World(cloud, store, folder, record, Story(), reached, rejoined, ports)
+    return World(cloud, store, directory, record, Story(), reached, rejoined, ports)
 
 
 def test_only_what_is_gone_is_made_and_the_others_stay_as_they_are(world: World) -> None:
     world.lose(1)
     world.cloud.told = {"worker-1": "was preempted at 12:03:10"}
-    record = mend(world.fleet, world.story)
+    record = fix(world.fleet, world.story)
     assert world.cloud.calls == ["list", "create worker-1", "list"]
     assert world.story.notes == ["worker-1 was preempted at 12:03:10; it is being replaced"]
     assert InstanceChanged("worker-1", "ready", done=True) in world.story.events
@@ -141,20 +141,20 @@ def test_only_what_is_gone_is_made_and_the_others_stay_as_they_are(world: World)
     assert [one.address for one in record.hosts] == ["10.0.0.01", "10.0.0.12", "10.0.0.21"]
     assert [one.python for one in record.hosts] == ["", "/venv/bin/python", ""]
     assert [one.id for one in record.instances] == ["01", "12", "21"]
-    assert world.folder.read() == record
+    assert world.directory.read() == record
     assert world.rejoined == [("10.0.0.01", "10.0.0.12", "10.0.0.21")]
-    assert [entry["intent"] for entry in world.folder.intents()] == ["create"]
+    assert [entry["intent"] for entry in world.directory.intents()] == ["create"]
 
 
 def test_what_is_there_is_not_touched_but_may_take_up_its_part_again(world: World) -> None:
-    assert mend(world.fleet, world.story) == world.record
+    assert fix(world.fleet, world.story) == world.record
     assert (world.cloud.calls, world.reached, world.story.notes) == (["list"], [], [])
     assert len(world.rejoined) == 1
 
 
 def test_a_fleet_that_rents_nothing_costs_no_call(world: World) -> None:
     world.record = replace(world.record, spec=replace(SPOT, cloud=None))
-    assert mend(world.fleet, world.story) is world.record
+    assert fix(world.fleet, world.story) is world.record
     assert world.cloud.calls == []
     with mending(world.fleet, world.story, 60.0) as mender:
         assert mender is None
@@ -162,25 +162,25 @@ def test_a_fleet_that_rents_nothing_costs_no_call(world: World) -> None:
 
 def test_one_that_was_half_made_goes_first_and_a_stopped_one_is_started(world: World) -> None:
     world.cloud.there = [instance(0), instance(1, 1, InstanceState.STARTING), instance(2, 1, InstanceState.STOPPED)]
-    mend(world.fleet, world.story)
+    fix(world.fleet, world.story)
     assert world.cloud.calls == ["list", "delete 11", "create worker-1,worker-2", "list"]
 
 
 def test_one_on_its_way_down_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.cloud.there[1] = instance(1, 1, InstanceState.STOPPING)
     world.ports.sleep = lambda _: world.lose(1)
-    mend(world.fleet, world.story)
+    fix(world.fleet, world.story)
     assert world.cloud.calls == ["list", "list", "create worker-1", "list"]
     world.cloud.there[1] = instance(1, 1, InstanceState.STOPPING)
     monkeypatch.setattr(repair, "_STOPPING_S", 0.0)
     world.ports.sleep = lambda _: None
     with pytest.raises(NotReadyError, match="worker-1 of fleet 'demo' did not stop within 0 s"):
-        mend(world.fleet, world.story)
+        fix(world.fleet, world.story)
 
 
 def test_an_instance_that_somebody_else_made_anew_is_written_down(world: World) -> None:
     world.cloud.there[1] = instance(1, 2)
-    record = repaired(world.record, world.folder, world.ports, world.story)
+    record = repaired(world.record, world.directory, world.ports, world.story)
     assert record.hosts[1].address == "10.0.0.12"
     assert "create" not in " ".join(world.cloud.calls)
 
@@ -188,21 +188,21 @@ def test_an_instance_that_somebody_else_made_anew_is_written_down(world: World) 
 def test_a_fleet_of_which_nothing_is_left_is_not_made_anew_unasked(world: World) -> None:
     world.lose(0, 1, 2)
     with pytest.raises(NotReadyError, match="no instance of fleet 'demo' is left"):
-        mend(world.fleet, world.story)
+        fix(world.fleet, world.story)
     assert world.cloud.calls == ["list"]
 
 
 def test_nor_is_one_that_its_provider_is_about_to_delete(world: World) -> None:
-    world.folder.write(replace(world.record, delete_at=1500.0))
+    world.directory.write(replace(world.record, delete_at=1500.0))
     world.lose(1)
     with pytest.raises(NotReadyError, match="worker-1 of fleet 'demo' is gone, and the others are deleted at"):
-        mend(world.fleet, world.story)
+        fix(world.fleet, world.story)
 
 
 def test_nor_is_one_that_was_deleted(world: World) -> None:
-    world.folder.delete()
+    world.directory.delete()
     with pytest.raises(NotFoundError, match="was deleted"):
-        mend(world.fleet, world.story)
+        fix(world.fleet, world.story)
     assert world.cloud.calls == []
 
 
@@ -210,8 +210,8 @@ def test_without_capacity_nothing_is_written_down(world: World) -> None:
     world.lose(1)
     world.cloud.against = [ProviderError("capacity", "No zone gave 1 instance")]
     with pytest.raises(CapacityError):
-        mend(world.fleet, world.story)
-    assert world.folder.read() == world.record
+        fix(world.fleet, world.story)
+    assert world.directory.read() == world.record
 
 
 # --- beside a job that is followed ----------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_a_bug_of_the_thread_is_a_bug_of_the_command(world: World, monkeypatch: 
         looked.set()
         raise ZeroDivisionError
 
-    monkeypatch.setattr(repair, "mend", broken)
+    monkeypatch.setattr(repair, "fix", broken)
     mender = Mender(world.fleet, world.story, 60.0)
     mender.lost("worker-1")
     assert looked.wait(5)
@@ -314,7 +314,7 @@ def test_following_a_job_tells_which_hosts_are_lost(
     ]
     monkeypatch.setattr(following, "_follower", lambda _: Hosts(items))
     with mending(world.fleet, world.story, 60.0) as mender:
-        ended = follow(Followed(world.folder, world.record, "j", (), mender=mender, logs=False), world.story)
+        ended = follow(Followed(world.directory, world.record, "j", (), mender=mender, logs=False), world.story)
     assert ended.result is not None
     assert world.cloud.calls.count("create worker-1") == 1
     assert "worker-1 is gone; it is being replaced" in world.story.notes

@@ -128,11 +128,11 @@ def test_what_only_a_cloud_has_means_one_unless_the_file_says_otherwise(
         ("[gce]\nendpoint = 'https://xgoogleapis.com'", "endpoint in [gce] must lead to googleapis.com", ""),
     ],
 )
-def test_each_mistake_is_one_sentence_with_the_file_and_the_key(file: Path, text: str, said: str, then: str) -> None:
+def test_each_mistake_is_one_message_with_the_file_and_the_key(file: Path, text: str, said: str, then: str) -> None:
     with pytest.raises(UsageError) as caught:
         loaded(file, text)
-    assert str(file) in caught.value.sentence
-    assert said in caught.value.sentence
+    assert str(file) in caught.value.message
+    assert said in caught.value.message
     assert then in caught.value.hint
 
 

@@ -36,44 +36,44 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_a_record_is_read_as_it_was_written(store: Store) -> None:
-    folder = store.fleet("demo")
-    folder.create()
+    directory = store.fleet("demo")
+    directory.create()
     record = with_hosts(FleetRecord(spec=RENTED, created_at=12.5), [HOST], [INSTANCE, LATER])
     assert (record.price_usd_h, record.delete_at) == (1.5, 7200.0)
-    folder.write(record)
-    assert folder.read() == record
-    assert (folder.path / "known_hosts").read_text() == "local.1 ssh-ed25519 AAAA\n"
+    directory.write(record)
+    assert directory.read() == record
+    assert (directory.path / "known_hosts").read_text() == "local.1 ssh-ed25519 AAAA\n"
     assert store.names() == ["demo"]
 
 
 def test_a_record_of_a_later_version_is_read(store: Store) -> None:
-    folder = store.fleet("demo")
-    folder.create()
-    folder.write(FleetRecord(spec=SPEC, created_at=1.0))
-    values = json.loads((folder.path / "fleet.json").read_text())
+    directory = store.fleet("demo")
+    directory.create()
+    directory.write(FleetRecord(spec=SPEC, created_at=1.0))
+    values = json.loads((directory.path / "fleet.json").read_text())
     values["new_field"] = values["spec"]["new_field"] = 1
-    (folder.path / "fleet.json").write_text(json.dumps(values))
-    assert folder.read() == FleetRecord(spec=SPEC, created_at=1.0)
+    (directory.path / "fleet.json").write_text(json.dumps(values))
+    assert directory.read() == FleetRecord(spec=SPEC, created_at=1.0)
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"spec": 3}', '{"spec": {"name": "x"}}'])
 def test_a_damaged_record_is_an_error_that_says_the_way_out(store: Store, damage: str) -> None:
-    folder = store.fleet("demo")
-    folder.create()
-    (folder.path / "fleet.json").write_text(damage)
+    directory = store.fleet("demo")
+    directory.create()
+    (directory.path / "fleet.json").write_text(damage)
     with pytest.raises(FleetError, match="cannot be read") as caught:
-        folder.read()
+        directory.read()
     assert "fleet down" in caught.value.next_step
 
 
 def test_the_key_is_for_its_owner_alone_and_made_once(store: Store) -> None:
-    folder = store.fleet("demo")
-    public = folder.create()
-    assert stat.S_IMODE(folder.key.stat().st_mode) == 0o600
-    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
-    assert folder.create() == public
+    directory = store.fleet("demo")
+    public = directory.create()
+    assert stat.S_IMODE(directory.key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+    assert directory.create() == public
     printed = subprocess.run(
-        ["ssh-keygen", "-y", "-f", str(folder.key)], check=True, capture_output=True, text=True
+        ["ssh-keygen", "-y", "-f", str(directory.key)], check=True, capture_output=True, text=True
     ).stdout
     assert printed.split()[:2] == public.split()[:2]
 
@@ -88,30 +88,30 @@ def test_missing_and_half_made_fleets_are_told_apart(store: Store) -> None:
 
 
 def test_the_journal_grows_line_by_line(store: Store) -> None:
-    folder = store.fleet("demo")
-    folder.create()
-    folder.intend("create", instances=["worker-0"])
-    folder.intend("delete", instances=["worker-0"])
-    lines = [json.loads(line) for line in (folder.path / "journal").read_text().splitlines()]
+    directory = store.fleet("demo")
+    directory.create()
+    directory.intend("create", instances=["worker-0"])
+    directory.intend("delete", instances=["worker-0"])
+    lines = [json.loads(line) for line in (directory.path / "journal").read_text().splitlines()]
     assert [line["intent"] for line in lines] == ["create", "delete"]
     assert all(line["at"] > 0 for line in lines)
 
 
 def test_a_line_that_a_crash_cut_off_takes_no_other_with_it(store: Store) -> None:
-    folder = store.fleet("demo")
-    folder.create()
-    folder.intend("create", request_id="1")
-    with (folder.path / "journal").open("ab") as journal:
+    directory = store.fleet("demo")
+    directory.create()
+    directory.intend("create", request_id="1")
+    with (directory.path / "journal").open("ab") as journal:
         journal.write(b'{"at": 1.0, "intent": "del')
-    folder.intend("delete_fleet")
-    found = folder.intents()
+    directory.intend("delete_fleet")
+    found = directory.intents()
     assert [(entry["intent"], entry.get("request_id")) for entry in found] == [
         ("create", "1"),
         ("delete_fleet", None),
     ]
 
 
-def test_the_journal_of_the_providers_knows_the_fleets_of_this_folder_alone(store: Store) -> None:
+def test_the_journal_of_the_providers_knows_the_fleets_of_this_directory_alone(store: Store) -> None:
     journal: Journal = store.journal
     journal.intend("demo", "insert", request_id="1")
     assert journal.intents("demo") == []
@@ -153,7 +153,7 @@ def test_a_second_holder_is_told_who_holds_the_lock(store: Store) -> None:
             "import sys; from pathlib import Path; from fleet.state import Store\n"
             "from fleet.errors import NotReadyError\n"
             "try:\n with Store(Path(sys.argv[1])).lock('demo', 'down', wait_s=0.1): pass\n"
-            "except NotReadyError as e: print(e.sentence)\n"
+            "except NotReadyError as e: print(e.message)\n"
         )
         told = subprocess.run(
             [sys.executable, "-c", code, str(store.root)], check=True, capture_output=True, text=True
@@ -175,7 +175,7 @@ def test_a_lock_ends_with_its_process(store: Store) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_state_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_state_directory_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(UsageError, match="cannot be written"), Store(tmp_path / "state").lock("demo", "up"):
         pass

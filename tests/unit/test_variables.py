@@ -53,4 +53,4 @@ def test_a_secret_on_the_command_line_is_refused_without_repeating_it() -> None:
     with pytest.raises(UsageError, match="every user of this computer") as caught:
         secrets(["KEY=hunter2"], {})
     error = caught.value
-    assert "hunter2" not in error.sentence + error.cause + error.hint + error.next_step
+    assert "hunter2" not in error.message + error.cause + error.hint + error.next_step

@@ -25,7 +25,7 @@ def wire(hosts: Hosts) -> Iterator[Wire]:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Path:
-    """A working folder."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
+    """A working directory."""
+    directory = tmp_path / "work"
+    directory.mkdir()
+    return directory

@@ -54,7 +54,7 @@ if request["record"] == "inspect":
         alive=False, started_at=time.time(), command=["python3", "task.py"], log_size=0, result=result,
         members=[dict(task=f"worker-{{at}}", address="127.0.0.1", port=2222, link_port=1) for at in range(2)])
 elif request["record"] == "follow":
-    say(record="attempt_ended", task="worker-1", attempt=1, at=1.0, first_task="worker-0", reason="not true",
+    say(record="attempt_ended", task="worker-1", attempt=1, at=1.0, first_failed_task="worker-0", reason="not true",
         exits={{}}, retry_s=0.0)
     say(record="job_result", **result)
 say(record="end")
@@ -66,13 +66,13 @@ class HostileHost:
 
     Args:
         program: Whose fleet.
-        folder: For the files.
+        directory: For the files.
         number: Which host.
     """
 
-    def __init__(self, program: Program, folder: Path, number: int = 1) -> None:
-        self._answer = folder / "answer.py"
-        python = folder / "python"
+    def __init__(self, program: Program, directory: Path, number: int = 1) -> None:
+        self._answer = directory / "answer.py"
+        python = directory / "python"
         python.write_text(_AGENT.format(python=sys.executable, answer=str(self._answer)))
         python.chmod(0o755)
         self._answer.write_text("sys.exit(3)\n")

@@ -67,7 +67,7 @@ class Hosts:
 
 @contextlib.contextmanager
 def local_hosts(root: Path, workers: int) -> Iterator[Hosts]:
-    """`workers` hosts below the folder `root`, gone at the end."""
+    """`workers` hosts below the directory `root`, gone at the end."""
     pair = generate_ed25519("tests")
     root.mkdir(parents=True, exist_ok=True)
     key = root / "id_ed25519"

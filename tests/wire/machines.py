@@ -1,4 +1,4 @@
-"""Machines of a user: OpenSSH servers on this computer, with host keys and home folders of their own."""
+"""Machines of a user: OpenSSH servers on this computer, with host keys and home directories of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.program import wait_for
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 _READY_S = 20.0
-# sshd goes to the home folder of the system's list of users, whatever HOME says.
+# sshd goes to the home directory of the system's list of users, whatever HOME says.
 _AT_HOME = 'ForceCommand cd "$HOME" && eval "$SSH_ORIGINAL_COMMAND"\n'
 
 
@@ -32,7 +32,7 @@ class Machine:
         name: As it is called in configurations.
         address: Where it listens.
         port: Where it listens.
-        folder: Its files.
+        directory: Its files.
         id: Marks its processes.
         key: Its public host key.
     """
@@ -40,14 +40,14 @@ class Machine:
     name: str
     address: str
     port: int
-    folder: Path
+    directory: Path
     id: str
     key: str
 
     @property
     def home(self) -> Path:
-        """The home folder of whoever logs in."""
-        return self.folder / "home"
+        """The home directory of whoever logs in."""
+        return self.directory / "home"
 
     @property
     def known(self) -> str:
@@ -57,16 +57,16 @@ class Machine:
     @property
     def log(self) -> str:
         """What its sshd had to say."""
-        return (self.folder / processes.log_name(self.id)).read_text(errors="replace")
+        return (self.directory / processes.log_name(self.id)).read_text(errors="replace")
 
     def left(self) -> list[str]:
-        """Everything in its home folder."""
+        """Everything in its home directory."""
         return sorted(str(path.relative_to(self.home)) for path in self.home.rglob("*"))
 
 
-def host_pair(kind: str, folder: Path) -> KeyPair:
+def host_pair(kind: str, directory: Path) -> KeyPair:
     """A new key pair of a type that ssh-keygen knows."""
-    path = folder / f"pair-{uuid.uuid4().hex}"
+    path = directory / f"pair-{uuid.uuid4().hex}"
     subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(path)], check=True)
     return KeyPair(path.read_text(), path.with_name(f"{path.name}.pub").read_text().strip())
 
@@ -76,16 +76,16 @@ class Lab:
     """A user with keys and a configuration, and the machines that let this user in.
 
     Attributes:
-        folder: All files.
+        directory: All files.
         machines: By name.
     """
 
-    folder: Path
+    directory: Path
     machines: dict[str, Machine] = field(default_factory=dict)
     _servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         pair = generate_ed25519("user")
         self.write("id", pair.private)
         self.write("id.pub", pair.public + "\n")
@@ -94,16 +94,16 @@ class Lab:
     @property
     def key(self) -> Path:
         """The user's private key."""
-        return self.folder / "id"
+        return self.directory / "id"
 
     @property
     def known_hosts(self) -> Path:
         """The user's known_hosts."""
-        return self.folder / "known_hosts"
+        return self.directory / "known_hosts"
 
     def write(self, name: str, text: str) -> Path:
         """A file of the user's."""
-        path = self.folder / name
+        path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(0o600)
         path.write_text(text)
@@ -131,22 +131,22 @@ class Lab:
         """
         address = self.machines[name].address if name in self.machines else f"127.77.0.{len(self.machines) + 1}"
         identity = uuid.uuid4().hex
-        folder = self.folder / f"machine-{name}-{identity[:6]}"
-        (folder / "home").mkdir(parents=True)
+        directory = self.directory / f"machine-{name}-{identity[:6]}"
+        (directory / "home").mkdir(parents=True)
         pair = pair or generate_ed25519(name)
-        (folder / "host_key").touch(0o600)
-        (folder / "host_key").write_text(pair.private)
-        keys = (self.folder / "id.pub").read_text() if authorized is None else authorized
-        (folder / "authorized_keys").write_text(keys)
+        (directory / "host_key").touch(0o600)
+        (directory / "host_key").write_text(pair.private)
+        keys = (self.directory / "id.pub").read_text() if authorized is None else authorized
+        (directory / "authorized_keys").write_text(keys)
         port = port or free_port(address)
-        config = folder / "sshd_config"
-        config.write_text(sshd.configuration(folder, address, port, USER) + _AT_HOME + more)
-        sshd.make_separation_folder()
-        variables = {processes.MARK: identity, "SHLVL": "1", "HOME": str(folder / "home"), **(env or {})}
+        config = directory / "sshd_config"
+        config.write_text(sshd.configuration(directory, address, port, USER) + _AT_HOME + more)
+        sshd.make_separation_directory()
+        variables = {processes.MARK: identity, "SHLVL": "1", "HOME": str(directory / "home"), **(env or {})}
         setting = "SetEnv=" + " ".join(f"{key}={value}" for key, value in variables.items())
         program = sshd.find()
         assert program is not None
-        with (folder / processes.log_name(identity)).open("wb") as log:
+        with (directory / processes.log_name(identity)).open("wb") as log:
             self._servers[identity] = subprocess.Popen(
                 [program, "-D", "-e", "-f", str(config), "-o", setting],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -154,7 +154,7 @@ class Lab:
             )  # fmt: skip
         await_answer(address, port)
         kind, text, *_ = pair.public.split()
-        machine = Machine(name, address, port, folder, identity, f"{kind} {text}")
+        machine = Machine(name, address, port, directory, identity, f"{kind} {text}")
         self.machines[name] = machine
         return machine
 
@@ -212,9 +212,9 @@ def await_answer(address: str, port: int) -> None:
 
 
 @contextlib.contextmanager
-def lab(folder: Path) -> Iterator[Lab]:
+def lab(directory: Path) -> Iterator[Lab]:
     """A lab that is gone at the end."""
-    one = Lab(folder)
+    one = Lab(directory)
     try:
         yield one
     finally:
@@ -229,9 +229,9 @@ def _answers(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def agent(folder: Path, keys: Sequence[Path]) -> Iterator[Path]:
+def agent(directory: Path, keys: Sequence[Path]) -> Iterator[Path]:
     """An SSH agent that holds `keys`; its socket."""
-    path = folder / "agent.sock"
+    path = directory / "agent.sock"
     with subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL) as process:
         try:
             wait_for("the agent", lambda: _answers(path))

@@ -131,10 +131,10 @@ for attempt in sorted(LOGS):
     if told < 20:
         say("task_state", task=wish["task"], attempt=attempt, phase="exited", at=10.0 * attempt + 5, pid=7)
     if attempt != max(LOGS):
-        say("attempt_ended", task=wish["task"], attempt=attempt, at=10.0 * attempt + 6, first_task="", reason="",
-            exits={}, retry_s=0.1)
+        say("attempt_ended", task=wish["task"], attempt=attempt, at=10.0 * attempt + 6, first_failed_task="",
+            reason="", exits={}, retry_s=0.1)
     say("beat", at=1.5, record_offset=20, log_offset=at, attempt=attempt)
-say("job_result", job=wish["job"], attempt=max(LOGS), outcome=OUTCOME, at=2.0, alone=ALONE)
+say("job_result", job=wish["job"], attempt=max(LOGS), outcome=OUTCOME, at=2.0, isolated=ALONE)
 say("end")
 hear()
 """
@@ -148,6 +148,6 @@ say("task_state", task=wish["task"], attempt=1, phase="running", at=1.0, pid=7)
 while wish["task"] == "worker-0":
     say("beat", at=time.time(), attempt=1, unheard_s=61.0)
     time.sleep(0.05)
-say("job_result", job=wish["job"], attempt=1, outcome=OUTCOME, at=2.0, alone=ALONE)
+say("job_result", job=wish["job"], attempt=1, outcome=OUTCOME, at=2.0, isolated=ALONE)
 say("end")
 """

@@ -31,7 +31,7 @@ config = json.loads(os.environ["TF_CONFIG"])
 me = config["task"]["index"]
 attempt = int(os.environ["FLEET_ATTEMPT"])
 names = ("FLEET_CHECKPOINT_DIR", "FLEET_LOG_DIR", "AIP_MODEL_DIR", "PWD")
-words = {"config": config, "folder": os.getcwd(), "arguments": sys.argv[1:], "attempt": attempt,
+words = {"config": config, "directory": os.getcwd(), "arguments": sys.argv[1:], "attempt": attempt,
          "secret": os.environ.get("FLEET_RENDEZVOUS_SECRET"), **{name: os.environ[name] for name in names}}
 os.write(1, json.dumps(words).encode() + b"\\n")  # at once: the other task may end this one
 if "save" in sys.argv and me == 0:
@@ -73,7 +73,7 @@ class Pair:
         return [self.program.finish(one, code=code) for one in started]
 
     def left(self) -> list[str]:
-        return sorted(path.name for path in self.program.folder.iterdir() if path.name != "task.py")
+        return sorted(path.name for path in self.program.directory.iterdir() if path.name != "task.py")
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_two_processes_meet_and_run_in_place(pair: Pair) -> None:
     assert one["config"]["task"] == {"type": "worker", "index": 0}  # type: ignore[index]
     assert other["config"]["task"] == {"type": "worker", "index": 1}  # type: ignore[index]
     assert one["config"]["cluster"] == other["config"]["cluster"]  # type: ignore[index]
-    assert one["folder"] == other["folder"] == one["PWD"] == str(pair.program.folder)
+    assert one["directory"] == other["directory"] == one["PWD"] == str(pair.program.directory)
     assert one["arguments"] == ["--epochs", "5"]
     assert one["FLEET_CHECKPOINT_DIR"] == other["FLEET_CHECKPOINT_DIR"]
     assert one["FLEET_LOG_DIR"] != other["FLEET_LOG_DIR"]
@@ -113,7 +113,7 @@ def test_two_processes_meet_and_run_in_place(pair: Pair) -> None:
     assert pair.left() == []
 
 
-def test_what_the_tasks_leave_is_in_the_folder_afterwards(pair: Pair) -> None:
+def test_what_the_tasks_leave_is_in_the_directory_afterwards(pair: Pair) -> None:
     first, _ = pair.run("save")
     [one] = told(first.text)
     assert Path(str(one["FLEET_CHECKPOINT_DIR"]), "ckpt").read_text() == "saved"
@@ -150,7 +150,7 @@ def test_tasks_that_train_alone_are_reported_by_the_first_process(pair: Pair, tm
     finally:
         go_on.touch()
         first, second = [pair.program.finish(one) for one in processes]
-    assert (test_alone.SENTENCE in " ".join(first.err.split())) == (how == "alone")
+    assert (test_alone.MESSAGE in " ".join(first.err.split())) == (how == "alone")
     assert "trained alone" not in second.err
 
 
@@ -175,7 +175,7 @@ def test_a_signal_stops_the_job_in_order(pair: Pair, who: int) -> None:
 
 def test_a_signal_before_the_others_come_is_obeyed(pair: Pair) -> None:
     waiting = pair.start(0)
-    wait_for("the meeting", lambda: list((pair.program.folder / "meeting").glob("call")) or None)
+    wait_for("the meeting", lambda: list((pair.program.directory / "meeting").glob("call")) or None)
     waiting.send_signal(signal.SIGTERM)
     assert "interrupted; nothing was started" in pair.program.finish(waiting, code=103).err
     assert pair.left() == []
@@ -184,7 +184,7 @@ def test_a_signal_before_the_others_come_is_obeyed(pair: Pair) -> None:
 def test_who_does_not_come_is_named(pair: Pair) -> None:
     ran = pair.program.finish(pair.start(0, options=("--wait", "1s", "--nodes", "gpu[1-2]")), code=14)
     assert "waited 1 s for gpu2 (rank 1) in " in ran.err
-    assert "it has not started, or sees another folder" in ran.err
+    assert "it has not started, or sees another directory" in ran.err
     assert told(ran.text) == []
 
 
@@ -213,7 +213,7 @@ def test_a_host_without_the_interpreter_stops_all_with_its_reason(pair: Pair) ->
     assert first.out == second.out == b""
 
 
-def test_folders_that_are_not_shared_get_copies_of_checkpoints(pair: Pair, tmp_path: Path) -> None:
+def test_directories_that_are_not_shared_get_copies_of_checkpoints(pair: Pair, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "task.py").write_text(TASK)
@@ -228,7 +228,7 @@ def test_folders_that_are_not_shared_get_copies_of_checkpoints(pair: Pair, tmp_p
     assert Path(str(own), "ckpt").read_text() == "saved"
 
 
-def test_a_folder_that_some_share_is_refused(pair: Pair, tmp_path: Path) -> None:
+def test_a_directory_that_some_share_is_refused(pair: Pair, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "task.py").write_text(TASK)
@@ -237,7 +237,7 @@ def test_a_folder_that_some_share_is_refused(pair: Pair, tmp_path: Path) -> None
     started.append(pair.start(2, options=(*place, "--workdir", str(other)), size=3))
     ran = [pair.program.finish(one, code=14) for one in started]
     assert "(rank 0), " in ran[0].err
-    assert "(rank 1) share the folder of checkpoints, and " in ran[0].err
+    assert "(rank 1) share the directory of checkpoints, and " in ran[0].err
     assert "(rank 2) does not" in ran[0].err
     assert ran[1].err == ran[2].err == ""
     assert [one.out for one in ran] == [b"", b"", b""]
@@ -253,8 +253,8 @@ def test_a_job_that_is_started_again_finds_its_checkpoints(pair: Pair) -> None:
             started.append(pair.program.start("agent", "task.py", "--", *words, env=env))
         for one in started:
             [task] = told(pair.program.finish(one).text)
-            assert task["FLEET_CHECKPOINT_DIR"] == str(pair.program.folder / "fleet-77" / "checkpoints")
-        assert (pair.program.folder / "fleet-77" / "checkpoints" / "ckpt").read_text() == "saved"
+            assert task["FLEET_CHECKPOINT_DIR"] == str(pair.program.directory / "fleet-77" / "checkpoints")
+        assert (pair.program.directory / "fleet-77" / "checkpoints" / "ckpt").read_text() == "saved"
     assert pair.left() == ["fleet-77"]
 
 
@@ -279,7 +279,7 @@ def test_at_an_address_without_a_secret_nothing_is_started(pair: Pair) -> None:
         (("agent", "--rank", "0", "task.py"), "belong together"),
         (("agent", "--rank", "0", "--size", "1", "task.py"), "where the processes meet is not known"),
         (("agent", "--rank", "0", "--size", "1", "--rendezvous", "m", "no.py"), "there is no script"),
-        (("agent", "--rank", "0", "--size", "1", "--workdir", "no", "task.py"), "there is no folder"),
+        (("agent", "--rank", "0", "--size", "1", "--workdir", "no", "task.py"), "there is no directory"),
         (("agent", "--rank", "0", "--size", "1", "--rendezvous", "tcp://x", "task.py"), "is no address"),
     ],
 )
@@ -300,7 +300,7 @@ def test_a_stand_in_for_pbs_trains_by_three_lines(pair: Pair, tmp_path: Path, no
     env = pair.program.environment({"PATH": f"{stand_in.programs}{os.pathsep}{os.environ['PATH']}"})
     done = subprocess.run(
         ["qsub", str(script)],
-        cwd=pair.program.folder,
+        cwd=pair.program.directory,
         env=env,
         capture_output=True,
         text=True,
@@ -310,7 +310,7 @@ def test_a_stand_in_for_pbs_trains_by_three_lines(pair: Pair, tmp_path: Path, no
     assert done.returncode == 0, done.stderr
     tasks = sorted(told(done.stdout), key=lambda one: one["config"]["task"]["index"])  # type: ignore[index]
     assert [one["config"]["task"]["index"] for one in tasks] == [0, 1]  # type: ignore[index]
-    assert {one["folder"] for one in tasks} == {str(pair.program.folder)}
+    assert {one["directory"] for one in tasks} == {str(pair.program.directory)}
     assert all("/fleet-7.stand-in/" in str(one["FLEET_CHECKPOINT_DIR"]) for one in tasks)
     assert "job fleet-7.stand-in succeeded" in done.stderr
     assert pair.left() == ["job.sh"]
@@ -326,15 +326,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         pytest.skip(why)
     with slurm(tmp_path_factory.mktemp("slurm")) as found:
         found.script("task.py", TASK)
-        found.env["TMPDIR"] = str(found.folder / "tmp")
-        (found.folder / "tmp").mkdir()
+        found.env["TMPDIR"] = str(found.directory / "tmp")
+        (found.directory / "tmp").mkdir()
         yield found
 
 
 def left(cluster: Slurm) -> list[str]:
-    """What is left of jobs, in the working folder and in that for temporary files."""
+    """What is left of jobs, in the working directory and in that for temporary files."""
     own = {"task.py", "job.sh", "out"}
-    found = [path for folder in (cluster.work, cluster.folder / "tmp") for path in folder.iterdir()]
+    found = [path for directory in (cluster.work, cluster.directory / "tmp") for path in directory.iterdir()]
     return [str(path) for path in found if path.name not in own]
 
 
@@ -350,7 +350,7 @@ def test_a_batch_script_of_three_lines_trains(cluster: Slurm) -> None:
     for task in tasks:
         cluster_spec = task["config"]["cluster"]  # type: ignore[index]
         assert cluster_spec == {"worker": [f"{address}:2222" for address in addresses]}
-        assert task["folder"] == str(cluster.work)
+        assert task["directory"] == str(cluster.work)
     assert len(tasks) == 2
     wait_for("Slurm to be done", cluster.is_quiet)
     assert left(cluster) == []
@@ -360,7 +360,7 @@ def test_srun_ends_with_the_code_of_the_job(cluster: Slurm) -> None:
     ran = cluster.run(
         "srun", "-l", "-N2", "--ntasks-per-node=1", "fleet", "agent", "task.py", "--", "raise", code=100
     )
-    assert "0: fleet: job fleet-" in ran.err
+    assert "0: error: job fleet-" in ran.err
     assert f"worker-1 ({cluster.hosts[1].address}) raised ValueError: on purpose" in ran.err
     assert "1: fleet:" not in ran.err
     assert left(cluster) == []
@@ -379,7 +379,7 @@ def test_scancel_stops_the_job_in_order(cluster: Slurm) -> None:
     ran = cluster.finish(running, code=None)
     assert time.monotonic() - begun < 25
     # Each node is told; the job may be over before the first one is.
-    assert re.search(rf"fleet: job fleet-{job}\.0 was stopped( by SIGTERM)?\.", ran.err)
+    assert re.search(rf"(?m)error: job fleet-{job}\.0 was stopped( by SIGTERM)?$", ran.err)
     assert "Exited with exit code 103" in ran.err
     wait_for("Slurm to be done", cluster.is_quiet)
     assert left(cluster) == []
@@ -446,9 +446,9 @@ def test_an_allocations_nodes_are_a_fleet_over_ssh(reachable: Slurm) -> None:
         assert [endpoint.partition(":")[0] for endpoint in endpoints] == [host.address for host in reachable.hosts]
     assert "was already up; every host answers" in ran.err
     assert "node0" in ran.text
-    # Both nodes have one login folder, and what a fleet had there is gone.
-    assert [path for path in (reachable.folder / "home").rglob("*") if path.is_file()] == []
-    assert not list((reachable.folder / "fleet" / "static").rglob("*.json"))
+    # Both nodes have one login directory, and what a fleet had there is gone.
+    assert [path for path in (reachable.directory / "home").rglob("*") if path.is_file()] == []
+    assert not list((reachable.directory / "fleet" / "static").rglob("*.json"))
 
 
 def test_a_fleet_of_another_allocation_is_not_taken_for_this_one(reachable: Slurm) -> None:
@@ -475,7 +475,7 @@ def test_as_many_workers_as_there_are_nodes_and_no_more(reachable: Slurm) -> Non
 
 
 def test_the_node_file_of_pbs_names_hosts_once(reachable: Slurm) -> None:
-    nodes = reachable.folder / "nodes"
+    nodes = reachable.directory / "nodes"
     nodes.write_text("node1\nnode1\nnode0\n")
     env = {"PBS_JOBID": "7.stand-in", "PBS_NODEFILE": str(nodes)}
     ran = reachable.run("fleet", "up", "--provider", "pbs", "--dry-run", env=env)

@@ -12,7 +12,7 @@ from tests.program import Program
 
 pytestmark = pytest.mark.wire
 
-SENTENCE = "no task opened its port: each of the 2 tasks trained alone"
+MESSAGE = "no task opened its port: each of the 2 tasks trained alone"
 
 # Ends when the test has seen that the agent looked at all tasks.
 TASK = """
@@ -34,7 +34,7 @@ while not os.path.exists(sys.argv[2]):
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     """A fleet of two hosts."""
-    program = Program(state=tmp_path_factory.mktemp("two") / "state", folder=tmp_path_factory.mktemp("work"))
+    program = Program(state=tmp_path_factory.mktemp("two") / "state", directory=tmp_path_factory.mktemp("work"))
     try:
         program.run("up", "--workers", "2")
         yield program
@@ -71,11 +71,11 @@ def test_tasks_that_train_alone_are_reported(two: Program, tmp_path: Path) -> No
     two.script("task.py", TASK)
     events = _trained(two, tmp_path, "task.py", "--", "alone")
     assert _listened(events) == [False, False]
-    assert any(SENTENCE in text for text in _warnings(events))
+    assert any(MESSAGE in text for text in _warnings(events))
     status = next(event for event in two.run("status", "-o", "json").events if event["event"] == "fleet_status")
-    assert SENTENCE in status["job"]["warning"]
-    assert SENTENCE in " ".join(two.run("status").text.split())
-    assert SENTENCE in two.run("logs").err
+    assert MESSAGE in status["job"]["warning"]
+    assert MESSAGE in " ".join(two.run("status").text.split())
+    assert MESSAGE in two.run("logs").err
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,14 @@ if os.environ["FLEET_ATTEMPT"] == "1":
 # Prints its epochs; the chief saves after each one, and no attempt reads what is there.
 START_AGAIN = """
 import os, signal, time
-folder = os.environ["FLEET_CHECKPOINT_DIR"]
+directory = os.environ["FLEET_CHECKPOINT_DIR"]
 for epoch in range(1, 9):
     print(f"Epoch {epoch}/8", flush=True)
     if os.environ["FLEET_ATTEMPT"] == "2":
         time.sleep(1)
         break
     if os.environ["FLEET_RANK"] == "0" and epoch > 1:
-        with open(os.path.join(folder, f"epoch-{epoch - 1}.bin"), "w") as file:
+        with open(os.path.join(directory, f"epoch-{epoch - 1}.bin"), "w") as file:
             file.write("weights")
     time.sleep(0.5)
     if os.environ["FLEET_RANK"] == "1" and epoch == 6:
@@ -51,7 +51,7 @@ def end_host(program: Program, worker: str) -> None:
     found = []
     for process in program.processes():
         with contextlib.suppress(psutil.Error):
-            words = " ".join(process.cmdline()) + " " + process.environ().get("FLEET_TASK_FOLDER", "")
+            words = " ".join(process.cmdline()) + " " + process.environ().get("FLEET_TASK_DIRECTORY", "")
             if f"default-{worker}/" in words:
                 found.append(process)
     assert found
@@ -68,7 +68,7 @@ def test_a_failed_attempt_is_told_with_its_cause_and_all_logs_are_kept(program: 
     program.script("task.py", FAIL_ONCE)
     ran = program.run("train", "task.py", "--restarts", "2", "-o", "json")
     (failed,) = [event for event in ran.events if event["event"] == "attempt_ended"]
-    assert (failed["attempt"], failed["attempts"], failed["first_task"]) == (1, 3, "worker-1")
+    assert (failed["attempt"], failed["attempts"], failed["first_failed_task"]) == (1, 3, "worker-1")
     (cause,) = [event for event in ran.events if event["event"] == "job_diagnosed"]
     assert (cause["attempt"], cause["final"], cause["kind"], cause["task"]) == (
         1,

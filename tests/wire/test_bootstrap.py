@@ -128,7 +128,7 @@ def test_nothing_to_do_opens_no_connection(hosts: Hosts) -> None:
 def test_hosts_that_fail_alike_are_told_together(hosts: Hosts, wheels: tuple[str, str]) -> None:
     with pytest.raises(NotReadyError) as raised:
         ready(spec(*wheels, "tensorflow==9"), hosts.hosts[:2], hosts.key, Kept())
-    assert raised.value.sentence == "cannot make the hosts ready: worker-[0-1]: pip finds no tensorflow==9"
+    assert raised.value.message == "cannot make the hosts ready: worker-[0-1]: pip finds no tensorflow==9"
     assert raised.value.cause == "there are 2.21.0"
     assert raised.value.hint == "worker-0 suggests: request a version that exists"
 
@@ -146,7 +146,7 @@ hear()
     with open_agent(hosts.hosts[0], hosts.key) as channel, pytest.raises(RefusedError) as raised:
         bootstrap(channel, Bootstrap(gpus=2), steps.append)
     assert steps == [BootstrapStep("waiting for the NVIDIA driver", "no devices")]
-    assert raised.value.sentence.endswith(": no driver for 2")
+    assert raised.value.message.endswith(": no driver for 2")
     assert (raised.value.cause, raised.value.hint) == ("its words", "worker-0 suggests: take another image")
 
 

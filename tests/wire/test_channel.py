@@ -95,7 +95,7 @@ def test_a_missing_python_is_named(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "sentence", "cause"),
+    ("body", "message", "cause"),
     [
         ("print('python-too-old 3.6.8', flush=True)", "has Python 3.6.8 as", ""),
         ("print('bootstrap-failed disk full', flush=True)", "cannot keep the agent", "disk full"),
@@ -105,9 +105,9 @@ def test_a_missing_python_is_named(hosts: Hosts) -> None:
     ],
 )
 def test_an_agent_that_does_not_start_is_explained(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, body: str, sentence: str, cause: str
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, body: str, message: str, cause: str
 ) -> None:
-    with pytest.raises(NotReadyError, match=sentence) as raised, scripted(hosts, monkeypatch, body):
+    with pytest.raises(NotReadyError, match=message) as raised, scripted(hosts, monkeypatch, body):
         pass
     assert cause in raised.value.cause
 
@@ -208,8 +208,8 @@ def test_a_host_that_hangs_in_the_middle_of_a_push_ends_at_the_deadline(
         with pytest.raises(UnreachableError) as raised:
             prepare(channel, wish(), bundle, progress)
         assert time.monotonic() - hung_at[0] < 10
-    assert "did not answer within 1 s while receiving the script" in raised.value.sentence
-    assert "of 64.0 MB sent)" in raised.value.sentence
+    assert "did not answer within 1 s while receiving the script" in raised.value.message
+    assert "of 64.0 MB sent)" in raised.value.message
 
 
 def test_a_network_that_drops_everything_in_the_middle_of_a_push_ends_at_the_deadline(
@@ -291,8 +291,8 @@ def test_a_request_out_of_turn_is_refused(hosts: Hosts, empty: Path) -> None:
         with pytest.raises(RefusedError, match="is not prepared on this host"):
             commit(channel, Commit("job-1", "worker-0", [], "00", ["true"], {}, {}))
         with scan(empty, None, [], empty.parent / "cache") as bundle:
-            odd = wish(entries=[Entry("../x", EntryKind.FOLDER)])
-            with pytest.raises(RefusedError, match="no path below the working folder"):
+            odd = wish(entries=[Entry("../x", EntryKind.DIRECTORY)])
+            with pytest.raises(RefusedError, match="no path below the working directory"):
                 prepare(channel, odd, bundle, ignore_progress)
 
 

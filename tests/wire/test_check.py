@@ -33,9 +33,9 @@ def test_a_script_is_checked_and_tried_on_each_host(program: Program) -> None:
 
     program.script("task.py", STEPS)
     tried = program.run("check", "task.py", "--local-first", "-o", "json", "--", "--epochs", "3").events
-    ends = [event for event in tried if event["event"] == "tried_alone"]
+    ends = [event for event in tried if event["event"] == "smoke_tested"]
     assert [(end["host"], end["ok"]) for end in ends] == [("worker-0", True), ("worker-1", True)]
-    assert all("made its first step" in end["sentence"] for end in ends)
+    assert all("made its first step" in end["message"] for end in ends)
     assert not program.tasks()
     assert not list((program.state / "local").glob("*/fleet/jobs/*/*"))
     program.run("logs", code=102)  # no job was made of it
@@ -64,20 +64,20 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 def test_what_lint_expects_to_fail_is_not_ok(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", FAILS)
-    sentence = "task.py:7: MultiWorkerMirroredStrategy is made after tf.constant (line 6)"
+    message = "task.py:7: MultiWorkerMirroredStrategy is made after tf.constant (line 6)"
     assert "MW101 error" in program.run("lint", "task.py", code=2).text
     checked = " ".join(program.run("check", "task.py", code=14).text.split())
-    assert f"unfit {sentence}" in checked
+    assert f"unfit {message}" in checked
     assert "ok " not in checked
     tried = program.run("check", "task.py", "--local-first", code=14)
-    assert f"alone it works, but with 2 workers: {sentence}" in " ".join(tried.err.split() + tried.text.split())
+    assert f"alone it works, but with 2 workers: {message}" in " ".join(tried.err.split() + tried.text.split())
     assert "MW101" in program.run("train", "--dry-run", "task.py").err
 
 
 def test_a_changed_path_does_not_turn_the_import_check_off(program: Program) -> None:
     program.run("up", "--workers", "1")
     program.script("task.py", "import sys\nsys.path.insert(0, 'lib')\nimport nowhere_at_all\nimport near\n")
-    (program.folder / "lib").mkdir()
+    (program.directory / "lib").mkdir()
     program.script("lib/near.py", "")
     for options in ((), ("-e", "PYTHONPATH=lib")):
         checked = " ".join(program.run("check", *options, "task.py", code=14).text.split())

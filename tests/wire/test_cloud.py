@@ -52,7 +52,7 @@ def credentials(program: Program, emulator: Emulator) -> Path:
         "client_email": "me@proj-1.iam",
         "private_key": text,
     }
-    file = program.folder / "key.json"
+    file = program.directory / "key.json"
     file.write_text(json.dumps({**account, "private_key_id": "1", "token_uri": f"{emulator.url}/token"}))
     return file
 
@@ -66,7 +66,7 @@ def held(emulator: Emulator) -> list[str]:
 
 
 def test_no_credentials_is_told_with_the_command_that_makes_some(caller: Program) -> None:
-    env = {"GOOGLE_APPLICATION_CREDENTIALS": str(caller.folder / "missing.json")}
+    env = {"GOOGLE_APPLICATION_CREDENTIALS": str(caller.directory / "missing.json")}
     ran = caller.run(*UP, env=env, code=10)
     assert "gcloud auth application-default login" in ran.err
     found = caller.run("doctor", "--provider", "gce", env=env, code=10)

@@ -13,11 +13,11 @@ from tests.unit.agent.hosts import fake_python
 pytestmark = pytest.mark.wire
 
 
-def change_python(program: Program, folder: Path, **versions: str) -> None:
+def change_python(program: Program, directory: Path, **versions: str) -> None:
     """Let worker-1 have an interpreter with other packages than worker-0."""
     path = program.state / "fleets" / "default" / "fleet.json"
     record = json.loads(path.read_text())
-    record["hosts"][1]["python"] = fake_python(folder, **versions)
+    record["hosts"][1]["python"] = fake_python(directory, **versions)
     path.write_text(json.dumps(record))
 
 

@@ -38,17 +38,17 @@ class Gcloud:
 
     Attributes:
         emulator: Where to.
-        folder: Of its settings, and home of its user.
+        directory: Of its settings, and home of its user.
     """
 
     emulator: Emulator
-    folder: Path
+    directory: Path
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`gcloud compute` with these words."""
         told = {
-            "HOME": str(self.folder),
-            "CLOUDSDK_CONFIG": str(self.folder / "config"),
+            "HOME": str(self.directory),
+            "CLOUDSDK_CONFIG": str(self.directory / "config"),
             "CLOUDSDK_CORE_PROJECT": "proj-1",
             "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
             "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
@@ -161,13 +161,13 @@ def test_it_understands_a_stockout(gcloud: Gcloud) -> None:
 
 @pytest.fixture
 def guests() -> Iterator[Path]:
-    """Folder for guests, which others than its owner must be able to enter."""
+    """Directory for guests, which others than its owner must be able to enter."""
     why = obstacle()
     if why:
         pytest.skip(why)
-    with tempfile.TemporaryDirectory(prefix="fleet-gcloud-") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
+    with tempfile.TemporaryDirectory(prefix="fleet-gcloud-") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
 
 
 def test_logs_in_and_knows_the_host_key(guests: Path, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_logs_in_and_knows_the_host_key(guests: Path, tmp_path: Path) -> None:
     key.touch(0o600)
     key.write_text(pair.private)
     key.with_suffix(".pub").write_text(f"{pair.public}\n")
-    with Emulator(operation_s=0.02, guests=SshGuests(guests), folder=guests) as emulator:
+    with Emulator(operation_s=0.02, guests=SshGuests(guests), directory=guests) as emulator:
         gcloud = Gcloud(emulator, tmp_path)
         attributes = "--metadata=enable-guest-attributes=TRUE"
         gcloud.told("firewall-rules", "create", "ssh", "--allow=tcp:22", "--source-ranges=127.0.0.1/32")

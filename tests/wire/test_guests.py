@@ -49,7 +49,7 @@ class Booted:
     """A guest with its published attributes, and how to get into it."""
 
     spec: GuestSpec
-    folder: Path
+    directory: Path
     guest: Guest = field(init=False)
     published: dict[str, str] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Booted:
     def ssh(
         self, command: str, key: Path, user: str = "fleet", host_key: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        known = self.folder / f"known_hosts-{next(_NUMBERS)}"
+        known = self.directory / f"known_hosts-{next(_NUMBERS)}"
         blob = host_key or self.published["hostkeys/ssh-ed25519"]
         known.write_text(f"{self.spec.address} ssh-ed25519 {blob}\n")
         options = ("StrictHostKeyChecking=yes", "IdentitiesOnly=yes", "BatchMode=yes", f"UserKnownHostsFile={known}")
@@ -95,9 +95,9 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Key:
     return _key(tmp_path_factory.mktemp("key"))
 
 
-def _key(folder: Path) -> Key:
+def _key(directory: Path) -> Key:
     pair = generate_ed25519("somebody")
-    path = folder / f"key-{next(_NUMBERS)}"
+    path = directory / f"key-{next(_NUMBERS)}"
     path.touch(0o600)
     path.write_text(pair.private)
     return Key(pair, path)
@@ -136,7 +136,7 @@ def boot(guests: SshGuests, key: Key, tmp_path: Path) -> Iterator[Boot]:
     yield make
     for one in booted:
         one.guest.remove()
-    assert [one.spec.name for one in booted if one.spec.folder.exists()] == []
+    assert [one.spec.name for one in booted if one.spec.directory.exists()] == []
     assert str(tmp_path) not in Path("/proc/mounts").read_text()
     assert _processes(str(tmp_path)) == []
     names = {f"{one.spec.name} console" for one in booted} | {f"metadata {one.spec.address}" for one in booted}
@@ -188,7 +188,7 @@ def test_a_guest_is_a_computer_of_its_own(boot: Boot, key: Key, tmp_path: Path) 
     assert len(boots) == 2
     first.read("mkdir -p .fleet && echo mine > .fleet/file && echo mine > /tmp/file", key.path)
     assert second.ssh("ls .fleet /tmp/file", key.path).returncode == 2
-    assert (first.spec.folder / "covers/home/fleet/.fleet/file").read_text() == "mine\n"
+    assert (first.spec.directory / "covers/home/fleet/.fleet/file").read_text() == "mine\n"
     assert first.ssh("ls /root", key.path).returncode == 2
 
 
@@ -333,7 +333,7 @@ def test_a_guest_can_be_powered_off_at_any_moment(boot: Boot) -> None:
         one.guest.boot()
         time.sleep(pause / 1000)
         one.guest.power_off()
-        assert _processes(str(one.spec.folder)) == []
+        assert _processes(str(one.spec.directory)) == []
         assert _processes(one.spec.address) == []
     one.guest.boot()
     printed = one.guest.serial().count("Server listening")
@@ -373,10 +373,10 @@ OUTLIVED = """
 import sys, time
 from pathlib import Path
 from tests.emulator.guests import GuestSpec, SshGuests
-folder, address, keys = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+directory, address, keys = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 items = {"ssh-keys": keys, "enable-guest-attributes": "TRUE"}
-spec = GuestSpec("doomed", "z", "p", "1", address, 22, 0, "", items, folder / "doomed")
-guest = SshGuests(folder / "shared")(spec, lambda space, key, value: print(value, flush=True))
+spec = GuestSpec("doomed", "z", "p", "1", address, 22, 0, "", items, directory / "doomed")
+guest = SshGuests(directory / "shared")(spec, lambda space, key, value: print(value, flush=True))
 guest.boot()
 while "Server listening" not in guest.serial():
     time.sleep(0.01)
@@ -393,7 +393,7 @@ def test_guests_end_with_a_program_that_is_killed(guests: SshGuests, key: Key, t
             assert program.stdout
             host_key = program.stdout.readline().strip()
             assert program.stdout.readline() == "up\n"
-            spec = GuestSpec("doomed", "z", "p", "1", address, 22, 0, "", {}, tmp_path / "doomed")
+            spec = GuestSpec("to_delete", "z", "p", "1", address, 22, 0, "", {}, tmp_path / "to_delete")
             nap = f"{next(_NAP)}.75"
             command = f"setsid -f sleep {nap} >/dev/null 2>&1"
             assert Booted(spec, tmp_path).ssh(command, key.path, host_key=host_key).returncode == 0
@@ -435,7 +435,7 @@ def test_without_gpus_there_is_no_nvidia_smi(boot: Boot, key: Key) -> None:
 
 
 def test_the_packages_fulfil_their_requirements(tmp_path: Path) -> None:
-    for _ in range(2):  # by a later program in the same folder
+    for _ in range(2):  # by a later program in the same directory
         packages.build(tmp_path / "packages")
     found = {package.name: package for package in packages.packages()}
     for package in found.values():
@@ -490,7 +490,7 @@ except ImportError:
 @pytest.mark.e2e
 def test_pip_installs_a_tensorflow_that_computes(boot: Boot, key: Key) -> None:
     guest = boot(gpus=2)
-    (guest.spec.folder / "covers/home/fleet/pip.whl").write_bytes(read_pip_wheel("3.12").data)
+    (guest.spec.directory / "covers/home/fleet/pip.whl").write_bytes(read_pip_wheel("3.12").data)
     guest.read("python3 -m venv --without-pip env", key.path)
     pip = "env/bin/python pip.whl/pip"
     refused = guest.ssh(f"{pip} install -q no-such-package", key.path)
@@ -499,7 +499,7 @@ def test_pip_installs_a_tensorflow_that_computes(boot: Boot, key: Key) -> None:
     assert guest.read(f"{pip} check", key.path) == "No broken requirements found.\n"
     cluster = {"cluster": {"worker": [f"127.0.0.1:{20000 + os.getpid() % 9000}"]}}
     config = json.dumps({**cluster, "task": {"type": "worker", "index": 0}})
-    (guest.spec.folder / "covers/home/fleet/look.py").write_text(LOOK)
+    (guest.spec.directory / "covers/home/fleet/look.py").write_text(LOOK)
     told = guest.read(f"TF_CONFIG='{config}' TF_USE_LEGACY_KERAS=1 env/bin/python look.py 2>/dev/null", key.path)
     installed = {package.name: package.version for package in packages.packages()}
     versions = [installed[name] for name in ("tensorflow", "keras", "tf-keras")]
@@ -528,4 +528,4 @@ def test_no_guest_publishes_a_key_at_once(tmp_path: Path) -> None:
     guest.power_off()
     guest.remove()
     assert f"ssh-ed25519 {value}" in guest.serial()
-    assert not spec.folder.exists()
+    assert not spec.directory.exists()

@@ -79,29 +79,32 @@ def test_down_interrupted_at_any_moment_is_finished_by_a_repeat(program: Program
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small file system")
-    folder = tmp_path / "small"
-    folder.mkdir()
+    directory = tmp_path / "small"
+    directory.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=192m", "tmpfs", str(folder)], check=False, capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", "size=192m", "tmpfs", str(directory)],
+        check=False,
+        capture_output=True,
+        text=True,
     )
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    yield directory
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 def test_a_full_disk_is_refused_before_anything_is_sent(small_disk: Path, tmp_path: Path) -> None:
-    program = Program(state=small_disk / "state", folder=tmp_path / "work")
-    program.folder.mkdir()
+    program = Program(state=small_disk / "state", directory=tmp_path / "work")
+    program.directory.mkdir()
     try:
         program.run("up", "--workers", "2")
         program.script("task.py", "print('ran')\n")
-        with (program.folder / "big.bin").open("wb") as file:
+        with (program.directory / "big.bin").open("wb") as file:
             file.write(os.urandom(1024) * 256 * 1024)
         ran = program.run("train", "task.py", code=14)
         assert "no space" in ran.err
         assert "worker-" in ran.err
-        (program.folder / "big.bin").unlink()
+        (program.directory / "big.bin").unlink()
         assert program.run("train", "task.py").text.count("ran") == 2
     finally:
         program.close()

@@ -70,11 +70,11 @@ def test_down_ends_what_runs(program: Program, home: Lab) -> None:
 def running(machine: Machine) -> list[int]:
     """Processes that were started on a machine, those of its sshd left out."""
     found = []
-    for folder in Path("/proc").iterdir():
+    for directory in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            mine = f"HOME={machine.home}".encode() in (folder / "environ").read_bytes().split(b"\0")
-            if mine and folder.name != str(os.getpid()):
-                found.append(int(folder.name))
+            mine = f"HOME={machine.home}".encode() in (directory / "environ").read_bytes().split(b"\0")
+            if mine and directory.name != str(os.getpid()):
+                found.append(int(directory.name))
     return found
 
 
@@ -84,7 +84,7 @@ def test_one_of_them_by_a_limit_and_through_a_bastion(program: Program, home: La
     config = home.config("Host gpu*\n  ProxyJump bastion\n")
     inventory = home.inventory("gpu1", "gpu2", config=config)
     program.script(
-        "fleet.toml", f'[fleet]\ninventory = "{os.path.relpath(inventory, program.folder)}"\nlimit = "lab[1]"\n'
+        "fleet.toml", f'[fleet]\ninventory = "{os.path.relpath(inventory, program.directory)}"\nlimit = "lab[1]"\n'
     )
     program.run("up", "--accept-new")
     _, status = program.run("status", "-o", "json").events
@@ -124,7 +124,7 @@ def at_a_terminal(program: Program, answer: str, *arguments: str) -> tuple[str, 
     """What the program writes on a terminal where `answer` is typed, and its exit code."""
     near, far = pty.openpty()
     with subprocess.Popen(
-        [str(PROGRAM), *arguments], cwd=program.folder, env=program.environment({"TERM": "dumb"}),
+        [str(PROGRAM), *arguments], cwd=program.directory, env=program.environment({"TERM": "dumb"}),
         stdin=far, stdout=far, stderr=far,
     ) as process:  # fmt: skip
         os.close(far)
@@ -264,7 +264,7 @@ def test_two_fleets_share_a_host(program: Program, home: Lab) -> None:
 def test_gc_gives_back_what_nobody_knows_any_more(program: Program, home: Lab) -> None:
     home.knows(*machines(home))
     program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
-    (program.state / "fleets/default").rename(program.folder / "lost")
+    (program.state / "fleets/default").rename(program.directory / "lost")
     program.run("gc", "--yes")
     assert [machine.left() for machine in machines(home)] == [[], []]
     assert not list((program.state / "static").iterdir())
@@ -288,7 +288,7 @@ def test_other_programs_come_to_the_same_hosts(program: Program, home: Lab, form
     else:
         again = home.write("exported.ini", text)
         program.run("down", "--yes")
-        other = Program(program.state.with_name("other-state"), program.folder)
+        other = Program(program.state.with_name("other-state"), program.directory)
         # The pinned keys went with the fleet.
         other.run("up", "--inventory", str(again), "--accept-new")
         other.run("down", "--yes")

@@ -38,9 +38,9 @@ time.sleep(600)
 TREE = """
 import os
 import pwd
-for folder, _, names in sorted(os.walk(".")):
+for directory, _, names in sorted(os.walk(".")):
     for name in sorted(names):
-        path = os.path.join(folder, name)
+        path = os.path.join(directory, name)
         print(path, open(path).read().strip()[:20])
 """
 
@@ -57,7 +57,7 @@ for i in range(400):
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     """A fleet of two hosts, shared by the tests of this file."""
-    program = Program(state=tmp_path_factory.mktemp("two") / "state", folder=tmp_path_factory.mktemp("work"))
+    program = Program(state=tmp_path_factory.mktemp("two") / "state", directory=tmp_path_factory.mktemp("work"))
     try:
         program.run("up", "--workers", "2")
         yield program
@@ -67,10 +67,10 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 
 @pytest.fixture
 def pair(two: Program, tmp_path: Path) -> Iterator[Program]:
-    """Two hosts on which nothing runs, and an empty folder; other tests have run jobs before."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    program = dataclasses.replace(two, folder=folder, started=[])
+    """Two hosts on which nothing runs, and an empty directory; other tests have run jobs before."""
+    directory = tmp_path / "work"
+    directory.mkdir()
+    program = dataclasses.replace(two, directory=directory, started=[])
     yield program
     program.end_clients()
     if program.tasks():
@@ -175,7 +175,7 @@ def test_one_worker_killed_stops_all_within_the_grace_period(program: Program) -
     assert program.run("logs", "-f", code=100)
 
 
-def test_a_failing_script_is_told_by_its_first_task(pair: Program) -> None:
+def test_a_failing_script_is_told_by_its_first_failed_task(pair: Program) -> None:
     pair.script(
         "task.py",
         "import os, sys, time\nif os.environ['FLEET_RANK'] == '1': sys.exit('the disk of dreams is full')\n"
@@ -259,16 +259,16 @@ def test_the_fleet_of_a_user_with_files_called_like_our_packages(program: Progra
         "both imported",
     ]
     assert lines_of(program.run("train", "train.py", env=env), "worker-0") == ["the file train.py of the user ran"]
-    (program.folder / "fleet.py").unlink()
+    (program.directory / "fleet.py").unlink()
 
     done = subprocess.run(
         [sys.executable, "-m", "fleet", "status"],
-        cwd=program.folder, env=program.environment(env), capture_output=True, text=True, check=True,
+        cwd=program.directory, env=program.environment(env), capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "of the user ran" not in done.stdout + done.stderr
 
 
-def test_the_bundle_follows_the_folder(pair: Program) -> None:
+def test_the_bundle_follows_the_directory(pair: Program) -> None:
     pair.script("task.py", TREE)
     pair.script("lib/a.py", "a")
     pair.script("old.txt", "old")
@@ -279,7 +279,7 @@ def test_the_bundle_follows_the_folder(pair: Program) -> None:
     assert "./old.txt old" in lines_of(first, "worker-1")
     assert "./input/set/part-0 zero" in lines_of(first, "worker-1")
     assert not any("big.bin" in line for line in lines_of(first, "worker-1"))
-    (pair.folder / "old.txt").unlink()
+    (pair.directory / "old.txt").unlink()
     pair.script("lib/a.py", "b")
     second = pair.run("train", "task.py", "-o", "json")
     pushed = [event for event in second.events if event["event"] == "push_progress"]
@@ -393,10 +393,10 @@ def test_a_killed_supervisor_takes_its_task_with_it(pair: Program) -> None:
 @pytest.mark.skipif(Path(pwd.getpwuid(os.getuid()).pw_shell).name != "bash", reason="the login shell is not bash")
 def test_a_session_does_not_read_what_is_meant_for_people(pair: Program) -> None:
     """Bash reads ~/.bashrc for a command through SSH only where it finds no other shell above itself."""
-    folder = pair.state / "fleets" / "default"
-    host, _ = json.loads((folder / "fleet.json").read_text())["hosts"]
-    ssh = ["ssh", "-F", "none", "-i", str(folder / "id_ed25519"), "-o", f"HostKeyAlias={host['key_alias']}"]
-    ssh += ["-o", f"UserKnownHostsFile={folder / 'known_hosts'}", "-p", str(host["port"])]
+    directory = pair.state / "fleets" / "default"
+    host, _ = json.loads((directory / "fleet.json").read_text())["hosts"]
+    ssh = ["ssh", "-F", "none", "-i", str(directory / "id_ed25519"), "-o", f"HostKeyAlias={host['key_alias']}"]
+    ssh += ["-o", f"UserKnownHostsFile={directory / 'known_hosts'}", "-p", str(host["port"])]
     done = subprocess.run([*ssh, f"{host['user']}@{host['address']}", "echo $SHLVL"], capture_output=True, check=True)
     assert done.stdout == b"2\n"
 

@@ -24,9 +24,9 @@ UP = ("up", "--workers", "1", "--provider", "gce", "--zone", ZONE, "--yes")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     if why := obstacle():
         pytest.skip(why)
-    folder = tmp_path_factory.mktemp("guests")
-    folder.chmod(0o755)
-    with Emulator(operation_s=0.05, guests=SshGuests(folder), folder=folder) as running:
+    directory = tmp_path_factory.mktemp("guests")
+    directory.chmod(0o755)
+    with Emulator(operation_s=0.05, guests=SshGuests(directory), directory=directory) as running:
         yield running
 
 

@@ -19,7 +19,7 @@ NO_CREDENTIALS = {"GOOGLE_APPLICATION_CREDENTIALS": "/no/such/file"}
         (["stop"], 102, "no fleet"),
         (["status"], 102, "no fleet"),
         (["train", "none.py"], 2, "none.py"),
-        (["train", "folder"], 2, "folder"),
+        (["train", "directory"], 2, "directory"),
         (["train", "broken.py"], 2, "broken.py:2"),
         (["train", "notes.ipynb"], 2, "notebook"),
         (["train"], 2, "SCRIPT"),
@@ -46,7 +46,7 @@ def test_mistakes_without_a_fleet(program: Program, arguments: list[str], code: 
     program.script("task.py", "print('x')\n")
     program.script("broken.py", "print('x')\nif:\n")
     program.script("notes.ipynb", "{}")
-    (program.folder / "folder").mkdir()
+    (program.directory / "directory").mkdir()
     ran = program.run(*arguments, code=code, env=NO_CREDENTIALS)
     assert said in ran.err
     assert "next:" in ran.err or "hint:" in ran.err
@@ -87,7 +87,7 @@ def test_a_doctor_finds_a_local_fleet_possible(program: Program) -> None:
     ran = program.run("doctor")
     assert {line.split()[0] for line in ran.text.splitlines() if not line.startswith(" ")} == {"ok"}
     found = [event for event in program.run("doctor", "-o", "json").events if event["event"] == "checked"]
-    assert {event["subject"] for event in found} >= {"sshd", "tensorflow", "folder"}
+    assert {event["subject"] for event in found} >= {"sshd", "tensorflow", "directory"}
     assert program.run("doctor", "--provider", "gce", code=10, env=NO_CREDENTIALS).text.startswith(
         "missing  credentials"
     )
@@ -99,4 +99,4 @@ def test_mistakes_in_json_are_objects(program: Program) -> None:
     error = ran.events[-1]
     assert error["event"] == "error"
     assert error["exit_code"] == 2
-    assert "none.py" in error["sentence"]
+    assert "none.py" in error["message"]

@@ -1,4 +1,4 @@
-"""Jobs that are no plain script: modules, folders, shells, R; real sshd, the real agent, no TensorFlow."""
+"""Jobs that are no plain script: modules, directories, shells, R; real sshd, the real agent, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fleet(program: Program) -> Program:
     return program
 
 
-def test_a_module_a_folder_and_a_shell_run_where_they_should(fleet: Program) -> None:
+def test_a_module_a_directory_and_a_shell_run_where_they_should(fleet: Program) -> None:
     fleet.script("pkg/__init__.py", "")
     fleet.script("pkg/near.py", "from . import other\nWHO = 'near ' + other.NAME\n")
     fleet.script("pkg/other.py", "import top\nNAME = top.NAME\n")
@@ -62,20 +62,20 @@ def test_a_module_a_folder_and_a_shell_run_where_they_should(fleet: Program) -> 
         assert str(values["cwd"]).endswith(f"/{task}/src")
     assert "-m pkg.task on worker-[0-1]" in ran.err
 
-    folder = shown(fleet.run("train", "pkg", "--workdir", "."), "worker-1")
-    assert (folder["who"], folder["package"]) == ("main", None)
-    assert folder["first"] == f"{folder['cwd']}/pkg"
+    directory = shown(fleet.run("train", "pkg", "--workdir", "."), "worker-1")
+    assert (directory["who"], directory["package"]) == ("main", None)
+    assert directory["first"] == f"{directory['cwd']}/pkg"
 
     shell = fleet.run("train", "--", "bash", "run.sh", "a b")
     values = shown(shell, "worker-1")
     assert values["argv"] == ["from", "shell", "a b"]
-    assert values["exe"] == folder["exe"]  # `python` is the interpreter that other jobs get
+    assert values["exe"] == directory["exe"]  # `python` is the interpreter that other jobs get
     assert str(values["cwd"]).endswith("/worker-1/src/pkg")
     assert "bash run.sh 'a b' on worker-[0-1]" in shell.err
 
     plan = fleet.run("train", "--dry-run", "-o", "json", "--", "python", "-u", "script.py").events
     commands = [event["command"] for event in plan if event["event"] == "task_planned"]
-    assert commands == [f"{folder['exe']} -u script.py"] * 2
+    assert commands == [f"{directory['exe']} -u script.py"] * 2
 
 
 def test_a_shell_is_ended_with_all_that_it_started(fleet: Program) -> None:
@@ -129,11 +129,11 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def served(folder: Path, requires: Sequence[str] = (), **modules: str) -> Iterator[str]:
+def served(directory: Path, requires: Sequence[str] = (), **modules: str) -> Iterator[str]:
     """Lines of a requirements file that let pip find packages of one module each, and nothing else."""
     for name, text in modules.items():
-        wheel(folder, name, "1.0", text, requires=requires if text else ())
-    serve = partial(_Quiet, directory=str(folder))
+        wheel(directory, name, "1.0", text, requires=requires if text else ())
+    serve = partial(_Quiet, directory=str(directory))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

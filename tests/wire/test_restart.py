@@ -12,7 +12,7 @@ from tests.program import Program, wait_for
 
 pytestmark = pytest.mark.wire
 
-# Counts to a number; the chief keeps the count in the checkpoint folder.
+# Counts to a number; the chief keeps the count in the checkpoint directory.
 COUNT = """
 import json, os, sys, time
 path = os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "count.json")

@@ -41,7 +41,7 @@ with open(os.path.join(os.environ["FLEET_MODEL_DIR"], "weights"), "wb") as file:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     """A fleet of two hosts, shared by the tests of this file."""
-    program = Program(state=tmp_path_factory.mktemp("two") / "state", folder=tmp_path_factory.mktemp("work"))
+    program = Program(state=tmp_path_factory.mktemp("two") / "state", directory=tmp_path_factory.mktemp("work"))
     program.run("up", "--workers", "2")
     yield program
     program.close()
@@ -60,10 +60,10 @@ print("trained")
 """
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(directory: Path) -> dict[str, bytes]:
     return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
         if path.is_file() and ".fleet-results" not in path.parts
     }
 
@@ -86,7 +86,7 @@ def test_from_train_to_pull_to_down_without_a_question(program: Program) -> None
     assert len(program.listeners()) == 2
 
     pulled = program.run("pull")
-    target = program.folder / "results" / job
+    target = program.directory / "results" / job
     assert f"9 files, 52 B, in {target}" in pulled.err
     assert files(target) == {
         "model/result": b"MODEL",
@@ -100,7 +100,7 @@ def test_from_train_to_pull_to_down_without_a_question(program: Program) -> None
         "logs/worker-1/attempt-1.log": b"said 1\n",
     }
     assert "already" in program.run("pull", job).err
-    assert "fleet: fleet 'default' has no job 'nope'" in program.run("pull", "nope", code=102).err
+    assert "error: fleet 'default' has no job 'nope'" in program.run("pull", "nope", code=102).err
 
     # The results of a job are not uploaded with the next one. Its log was shown here, and it has nothing else.
     program.script("quiet.py", "import os\n" + QUIET + "print(sorted(os.listdir('.')))\n")
@@ -133,7 +133,7 @@ def test_at_a_terminal_a_line_break_deletes_nothing(two: Program) -> None:
     with os.fdopen(master, "r+b", buffering=0) as terminal:
         process = subprocess.Popen(
             [str(PROGRAM), "down", "-o", "lines"],
-            cwd=two.folder, env=two.environment(), stdin=slave, stdout=slave, stderr=slave,
+            cwd=two.directory, env=two.environment(), stdin=slave, stdout=slave, stderr=slave,
         )  # fmt: skip
         os.close(slave)
         shown = b""
@@ -150,21 +150,21 @@ def test_several_tasks_on_a_host(two: Program) -> None:
     two.run("train", "task.py", "--tasks-per-host", "2")
     job = newest(two)
     assert two.run("pull", "--to", "four", "-o", "json").events[-1]["complete"]
-    found = files(two.folder / "four")
+    found = files(two.directory / "four")
     assert [found[f"logs/worker-{index}/attempt-1.log"] for index in range(4)] == [b"said %d\n" % n for n in range(4)]
     assert found["files/worker-3/written"] == b"by 3"
     one = two.run("pull", job, "--worker", "3", "--to", "one", "-o", "json").events[-1]
     assert (one["event"], one["complete"]) == ("results_pulled", False)
-    assert "model/result" in files(two.folder / "one")
-    (two.folder / "mine").mkdir()
-    (two.folder / "mine/thesis.tex").touch()
+    assert "model/result" in files(two.directory / "one")
+    (two.directory / "mine").mkdir()
+    (two.directory / "mine/thesis.tex").touch()
     assert "is not empty" in two.run("pull", "--to", "mine", code=2).err
 
 
 def test_a_pull_that_is_killed_continues_where_it_was(two: Program) -> None:
     two.script("task.py", BIG)
     two.run("train", "task.py")
-    target = two.folder / "results" / newest(two)
+    target = two.directory / "results" / newest(two)
     client = two.start("pull")
     parts = target / ".fleet-results"
 
@@ -232,9 +232,9 @@ def answer(channel, host, request):
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     """A fleet of one host whose agent was replaced by code of an attacker's."""
     program = Program(
-        state=tmp_path_factory.mktemp("one") / "state", folder=tmp_path_factory.mktemp("victim") / "work"
+        state=tmp_path_factory.mktemp("one") / "state", directory=tmp_path_factory.mktemp("victim") / "work"
     )
-    program.folder.mkdir()
+    program.directory.mkdir()
     program.run("up", "--workers", "1")
     program.script("task.py", WRITES)
     program.run("train", "task.py")
@@ -264,7 +264,7 @@ def test_a_hostile_host_reaches_nothing_outside_the_directory(
     assert words in ran.err
     assert "\x1b" not in ran.err + ran.text
     good = {"model/bell%07%1B]0;title%1B\\": b"x", "model/ok": b"x", "model/d/evil": b"x"}
-    assert files(hostile.folder / mode) == (good if mode == "names" else {})
-    assert not [path for path in (hostile.folder / mode).rglob("*") if path.is_symlink()]
-    assert {path.name for path in hostile.folder.parent.iterdir()} == {"work"}
+    assert files(hostile.directory / mode) == (good if mode == "names" else {})
+    assert not [path for path in (hostile.directory / mode).rglob("*") if path.is_symlink()]
+    assert {path.name for path in hostile.directory.parent.iterdir()} == {"work"}
     assert "\x1b" not in hostile.run("jobs").text

@@ -53,9 +53,9 @@ else:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     """A fleet of four hosts, shared by the tests of this file."""
-    folder = tmp_path_factory.mktemp("roles")
-    (folder / "work").mkdir()
-    program = Program(state=folder / "state", folder=folder / "work")
+    directory = tmp_path_factory.mktemp("roles")
+    (directory / "work").mkdir()
+    program = Program(state=directory / "state", directory=directory / "work")
     program.script("task.py", TASK)
     try:
         program.run("up", "--workers", "4")
@@ -191,8 +191,8 @@ def test_several_tasks_on_each_host_are_found_from_another_terminal_stopped_and_
     program.run("up", "--workers", "2")
     client = program.start("train", "task.py", "--chief", "--ps", "1", "--tasks-per-host", "2", "--", "1000")
     wait_for("all four tasks", lambda: len(program.tasks()) == 4, 60)
-    folders = {Path(task.environ()["FLEET_CHECKPOINT_DIR"]).parents[3] for task in program.tasks()}
-    assert sorted(f"{folder.parent.parent.name}/{folder.name}" for folder in folders) == [
+    directories = {Path(task.environ()["FLEET_CHECKPOINT_DIR"]).parents[3] for task in program.tasks()}
+    assert sorted(f"{directory.parent.parent.name}/{directory.name}" for directory in directories) == [
         f"default-worker-{host}/slot-{slot}" for host in (0, 1) for slot in (0, 1)
     ]
     ports = [
@@ -236,8 +236,8 @@ def test_fleet_up_brings_all_tasks_of_a_lost_host_back_into_their_roles(program:
     kill_host(program, "worker-1")
     wait_for("the loss", lambda: "waiting to start again" in program.run("status").text, 60)
     ran = program.run("up")
-    for seat in ("worker-2", "worker-3"):
-        assert f"{seat} joined job" in ran.text + ran.err
+    for slot in ("worker-2", "worker-3"):
+        assert f"{slot} joined job" in ran.text + ran.err
     ran = program.finish(client, timeout=60)
     assert re.search(r"attempt 1 failed: (worker-1|ps-0) \(\S+\) was lost", ran.err)
     assert {line.split()[-1] for line in lines_of(ran, "chief-0") if line.startswith("begin")} == {"1", "2"}

@@ -85,8 +85,8 @@ def test_a_damaged_fleet_does_not_hide_the_others(program: Program) -> None:
 def test_a_public_key_follows_from_the_private_one(program: Program) -> None:
     program.run("up", "--workers", "1")
     program.script("task.py", "print('ran')\n")
-    folder = program.state / "fleets" / "default"
-    private, public = (folder / name for name in ("id_ed25519", "id_ed25519.pub"))
+    directory = program.state / "fleets" / "default"
+    private, public = (directory / name for name in ("id_ed25519", "id_ed25519.pub"))
     before = private.read_bytes(), public.read_text()
     for damage in (Path.unlink, *DAMAGES.values()):
         damage(public)
@@ -97,11 +97,11 @@ def test_a_public_key_follows_from_the_private_one(program: Program) -> None:
 
 def test_a_damaged_private_key_is_never_replaced(program: Program) -> None:
     program.run("up", "--workers", "1")
-    folder = program.state / "fleets" / "default"
-    (folder / "id_ed25519").write_bytes(b"no key")
-    (folder / "id_ed25519.pub").unlink()
+    directory = program.state / "fleets" / "default"
+    (directory / "id_ed25519").write_bytes(b"no key")
+    (directory / "id_ed25519.pub").unlink()
     assert "the key of fleet 'default' cannot be read" in program.run("up", "--workers", "1", code=14).err
-    assert (folder / "id_ed25519").read_bytes() == b"no key"
+    assert (directory / "id_ed25519").read_bytes() == b"no key"
 
 
 def test_every_damaged_file_is_explained(program: Program) -> None:
@@ -129,7 +129,7 @@ def test_files_that_hold_secrets_are_not_pushed(program: Program) -> None:
     program.script("task.py", "import os\nprint(sorted(os.listdir()), os.environ['TOKEN'], os.environ['KIND'])\n")
     program.script("token", "s3cret\n")
     program.script("config/.env", "KIND=tabby\n")
-    (program.folder / "link").symlink_to("token")
+    (program.directory / "link").symlink_to("token")
     ran = program.run("train", "task.py", "--secret", "TOKEN=@token", "--env-file", "config/.env")
     assert "['config', 'task.py'] s3cret tabby" in ran.text
     (note,) = [line for line in ran.err.splitlines() if "not uploaded" in line]

@@ -1,4 +1,4 @@
-"""What `fleet status` finds out about a job that is over, from folders on its hosts that were made by hand."""
+"""What `fleet status` finds out about a job that is over, from directories on its hosts that were made by hand."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class Job:
 
     def __init__(self, hosts: Hosts) -> None:
         policy = {"restart": "on-failure", "restarts": 3}
-        self.seats = [HostPaths(host.root).task("j-1", host.name) for host in hosts.hosts]
-        for seat, member in zip(self.seats, MEMBERS, strict=True):
-            Path(seat.folder).mkdir(parents=True)
+        self.slots = [HostPaths(host.root).task("j-1", host.name) for host in hosts.hosts]
+        for slot, member in zip(self.slots, MEMBERS, strict=True):
+            Path(slot.directory).mkdir(parents=True)
             values = {"job": "j-1", "fleet": "demo", "task": member.task, "command": ["python", "task.py"]}
             write_job(
-                seat,
+                slot,
                 {**values, "members": to_dict(MEMBERS), "spares": ["worker-2"], "policy": policy, "started_at": 1.0},
             )
 
     def ran(self, index: int, attempt: int, log: bytes, ended: Exit, *, ours: bool = False, role: str = "") -> None:
-        """A seat's part in an attempt."""
-        journal = Journal(self.seats[index], attempt)
+        """A slot's part in an attempt."""
+        journal = Journal(self.slots[index], attempt)
         name = f"worker-{index}"
         journal.write_record(TaskState(name, attempt, Phase.RUNNING, 10.0, role=role))
         for step in range(200):
@@ -65,8 +65,8 @@ class Job:
         self.ran(1, 2, b"step 1 loss 2\n" * 1_000_000 + MISTAKE, Exit(1))
 
     def ended(self, result: JobResult) -> None:
-        for seat in self.seats:
-            write_result(seat, result)
+        for slot in self.slots:
+            write_result(slot, result)
 
 
 @pytest.fixture
@@ -80,10 +80,10 @@ def job(hosts: Hosts) -> Iterator[Job]:
 @pytest.fixture
 def status(hosts: Hosts, tmp_path: Path) -> Callable[[], FleetStatus]:
     store = Store(tmp_path / "state")
-    folder = store.fleet("demo")
-    folder.create()
-    shutil.copy(hosts.key, folder.key)
-    folder.write(FleetRecord(FleetSpec("demo", "local", 3), 1.0, tuple(hosts.hosts)))
+    directory = store.fleet("demo")
+    directory.create()
+    shutil.copy(hosts.key, directory.key)
+    directory.write(FleetRecord(FleetSpec("demo", "local", 3), 1.0, tuple(hosts.hosts)))
 
     def ask() -> FleetStatus:
         (found,) = run(StatusRequest("demo"), Ports(store, lambda _: True)).fleets
@@ -105,7 +105,7 @@ def test_the_first_cause_of_a_job_that_nobody_followed(job: Job, status: Callabl
     assert time.monotonic() - began < 10
     assert found.verdict is not None
     assert (found.verdict.kind, found.verdict.task) == (Kind.SCRIPT_EXCEPTION, "worker-1")
-    assert found.verdict.sentence == "worker-1 (10.0.0.3) raised ValueError: no at task.py:4 in main"
+    assert found.verdict.message == "worker-1 (10.0.0.3) raised ValueError: no at task.py:4 in main"
     assert (found.attempt, found.attempts, found.waits) == (2, 4, False)
     assert [(task.task, task.spare) for task in found.tasks] == [
         ("worker-0", False), ("worker-1", False), ("worker-2", True),
@@ -114,14 +114,14 @@ def test_the_first_cause_of_a_job_that_nobody_followed(job: Job, status: Callabl
 
 def test_a_job_that_succeeded_has_none(job: Job, status: Callable[[], FleetStatus]) -> None:
     job.failed()
-    job.ended(FELL._replace(outcome=Outcome.SUCCEEDED, first_task="", reason=""))
+    job.ended(FELL._replace(outcome=Outcome.SUCCEEDED, first_failed_task="", reason=""))
     assert job_of(status()).verdict is None
 
 
 def test_what_the_gang_decided_goes_before_what_a_lost_host_says(job: Job, status: Callable[[], FleetStatus]) -> None:
     job.failed()
     job.ended(FELL)
-    write_result(job.seats[0], FELL._replace(attempt=3, reason="worker-1 was lost", alone=True))
+    write_result(job.slots[0], FELL._replace(attempt=3, reason="worker-1 was lost", isolated=True))
     found = job_of(status())
     assert found.reason == FELL.reason
 
@@ -129,7 +129,7 @@ def test_what_the_gang_decided_goes_before_what_a_lost_host_says(job: Job, statu
 def test_between_two_attempts(job: Job, status: Callable[[], FleetStatus]) -> None:
     job.ran(0, 1, b"up\n", Exit(signal=15), ours=True)
     job.ran(1, 1, b"up\n", Exit(signal=9))
-    listeners = [control.listen(seat.control) for seat in job.seats]
+    listeners = [control.listen(slot.control) for slot in job.slots]
     try:
         found = job_of(status())
     finally:
@@ -151,9 +151,9 @@ def test_a_host_that_knows_nothing_of_the_job_is_done_without(
     job: Job, status: Callable[[], FleetStatus], hosts: Hosts
 ) -> None:
     job.failed()
-    for seat in job.seats[1:]:
-        write_result(seat, FELL)
-    shutil.rmtree(TaskPaths(job.seats[0].folder).folder)
+    for slot in job.slots[1:]:
+        write_result(slot, FELL)
+    shutil.rmtree(TaskPaths(job.slots[0].directory).directory)
     found = job_of(status())
     assert found.verdict is not None
     assert found.verdict.kind is Kind.SCRIPT_EXCEPTION

@@ -19,7 +19,7 @@ def first_line(program: Program, arguments: str, *, both: bool = False) -> Ran:
     line = f"set -o pipefail; {shlex.quote(str(PROGRAM))} {arguments} {'2>&1' if both else ''} | head -1"
     done = subprocess.run(
         ["bash", "-c", line],
-        cwd=program.folder,
+        cwd=program.directory,
         env=program.environment(),
         capture_output=True,
         check=False,

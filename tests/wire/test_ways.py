@@ -31,7 +31,7 @@ def home(tmp_path: Path) -> Iterator[Lab]:
 
 def hosts_of(home: Lab, inventory: Path) -> list[Host]:
     """The hosts of an inventory, as the provider tells them."""
-    provider = StaticProvider(home.folder / "static")
+    provider = StaticProvider(home.directory / "static")
     count = sum(line.startswith(("gpu", "alpha")) for line in inventory.read_text().splitlines())
     spec = FleetSpec("demo", "static", count, inventory=str(inventory))
     provider.create(spec, [f"worker-{index}" for index in range(count)], lambda *_: None)
@@ -101,7 +101,7 @@ def test_a_jump_host_that_is_reached_by_another(home: Lab) -> None:
 def test_a_proxy_command(home: Lab) -> None:
     bastion, gpu = home.machine("bastion"), home.machine("gpu1")
     home.knows(bastion, gpu)
-    command = f"ssh -F {home.folder}/config -W %h:%p bastion"
+    command = f"ssh -F {home.directory}/config -W %h:%p bastion"
     same_place(home, home.config(f"Host gpu1\n  ProxyCommand {command}\n"), gpu)
     assert jumped(bastion) == 2
 
@@ -142,7 +142,7 @@ def test_a_proxy_command_that_fails_is_told_in_its_own_words(home: Lab) -> None:
 
 def sealed_key(home: Lab, name: str = "sealed") -> Path:
     """A private key with a passphrase, its public half beside it."""
-    path = home.folder / name
+    path = home.directory / name
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "open sesame", "-f", str(path)], check=True)
     return path
 
@@ -159,7 +159,7 @@ def test_a_key_with_a_passphrase_is_taken_from_the_agent(home: Lab) -> None:
     key = sealed_key(home)
     gpu = home.machine("gpu1", authorized=public(key))
     home.knows(gpu)
-    socket = home.folder / "agent.sock"
+    socket = home.directory / "agent.sock"
     config = home.config(f"Host gpu1\n  IdentityFile {key}\n  IdentityAgent {socket}\n")
     [host] = hosts_of(home, home.inventory("gpu1", config=config))
     with pytest.raises(WrongHostError, match=f"does not let {USER} in") as error:
@@ -168,7 +168,7 @@ def test_a_key_with_a_passphrase_is_taken_from_the_agent(home: Lab) -> None:
     assert error.value.next_step == f"ssh-add {key}"
     copy = home.write("copy", key.read_text())
     unsealed(copy)
-    with agent(home.folder, [copy]):
+    with agent(home.directory, [copy]):
         same_place(home, config, gpu)
 
 
@@ -178,9 +178,9 @@ def test_of_many_keys_in_the_agent_the_one_that_is_named_comes_first(home: Lab) 
     home.write("named.pub", pairs[7].public + "\n")
     gpu = home.machine("gpu1", authorized=pairs[7].public + "\n")
     home.knows(gpu)
-    socket = home.folder / "agent.sock"
-    block = f"Host gpu1\n  IdentityFile {home.folder}/named\n  IdentityAgent {socket}\n"
-    with agent(home.folder, files):
+    socket = home.directory / "agent.sock"
+    block = f"Host gpu1\n  IdentityFile {home.directory}/named\n  IdentityAgent {socket}\n"
+    with agent(home.directory, files):
         same_place(home, home.config(block), gpu)
         same_place(home, home.config(f"{block}  IdentitiesOnly yes\n"), gpu)
 
@@ -189,9 +189,9 @@ def test_the_agent_s_other_keys_stay_there_where_the_user_says_so(home: Lab) -> 
     pair = generate_ed25519("other")
     gpu = home.machine("gpu1", authorized=pair.public + "\n")
     home.knows(gpu)
-    socket = home.folder / "agent.sock"
+    socket = home.directory / "agent.sock"
     config = home.config(f"Host gpu1\n  IdentityAgent {socket}\n  IdentitiesOnly yes\n")
-    with agent(home.folder, [home.write("other", pair.private)]):
+    with agent(home.directory, [home.write("other", pair.private)]):
         [host] = hosts_of(home, home.inventory("gpu1", config=config))
         with pytest.raises(WrongHostError, match="does not let") as error:
             by_us(host)
@@ -201,8 +201,8 @@ def test_the_agent_s_other_keys_stay_there_where_the_user_says_so(home: Lab) -> 
 
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa", "ed25519"])
 def test_keys_of_every_type_log_in(home: Lab, kind: str) -> None:
-    pair = host_pair(kind, home.folder)
-    gpu = home.machine("gpu1", authorized=pair.public + "\n", pair=host_pair(kind, home.folder))
+    pair = host_pair(kind, home.directory)
+    gpu = home.machine("gpu1", authorized=pair.public + "\n", pair=host_pair(kind, home.directory))
     home.knows(gpu)
     key = home.write("typed", pair.private)
     same_place(home, home.config(f"Host gpu1\n  IdentityFile {key}\n"), gpu)
@@ -211,10 +211,10 @@ def test_keys_of_every_type_log_in(home: Lab, kind: str) -> None:
 def test_files_that_hold_no_usable_key_are_passed_over(home: Lab) -> None:
     gpu = home.machine("gpu1")
     home.knows(gpu)
-    legacy = home.folder / "legacy"
+    legacy = home.directory / "legacy"
     command = ["ssh-keygen", "-q", "-t", "rsa", "-m", "PEM", "-N", "open sesame", "-f", str(legacy)]
     subprocess.run(command, check=True)
-    files = [home.write("dsa", host_pair("dsa", home.folder).private), home.write("text", "no key\n"), legacy]
+    files = [home.write("dsa", host_pair("dsa", home.directory).private), home.write("text", "no key\n"), legacy]
     lines = "".join(f"  IdentityFile {path}\n" for path in files)
     same_place(home, home.config(f"Host gpu1\n{lines}"), gpu)
 
@@ -225,14 +225,14 @@ def test_the_public_half_is_told_without_the_passphrase(home: Lab) -> None:
     key.with_name("sealed.pub").unlink()
     assert public_blob(key) == blob
     assert len(blob) == 51
-    assert public_blob(home.folder / "none") == public_blob(home.known_hosts) == b""
+    assert public_blob(home.directory / "none") == public_blob(home.known_hosts) == b""
 
 
 def test_the_user_s_certificate_logs_in(home: Lab) -> None:
     authority = generate_ed25519("authority")
     ca = home.write("ca", authority.private)
     home.write("ca.pub", authority.public + "\n")
-    trusted = f"TrustedUserCAKeys {home.folder}/ca.pub\n"
+    trusted = f"TrustedUserCAKeys {home.directory}/ca.pub\n"
     gpu = home.machine("gpu1", authorized="", more=trusted)
     home.knows(gpu)
     beside, apart = (home.write(name, generate_ed25519(name).private) for name in ("beside", "apart"))
@@ -241,7 +241,7 @@ def test_the_user_s_certificate_logs_in(home: Lab) -> None:
         home.write(f"{key.name}.pub", done.stdout)
         sign = ["ssh-keygen", "-q", "-s", str(ca), "-I", "me", "-n", USER, str(key)]
         subprocess.run(sign, check=True)
-    certificate = (home.folder / "apart-cert.pub").rename(home.folder / "elsewhere")
+    certificate = (home.directory / "apart-cert.pub").rename(home.directory / "elsewhere")
     same_place(home, home.config(f"Host gpu1\n  IdentityFile {beside}\n"), gpu)
     same_place(home, home.config(f"Host gpu1\n  IdentityFile {apart}\n  CertificateFile {certificate}\n"), gpu)
 

@@ -56,7 +56,7 @@ _IMPORT = re.compile(r"(?:from \S+ )?import ")
 
 
 def diagnose(
-    evidence: Sequence[TaskEvidence], result_outcome: Outcome, first_task: str, reason: str = ""
+    evidence: Sequence[TaskEvidence], result_outcome: Outcome, first_failed_task: str, reason: str = ""
 ) -> Verdict | None:
     """Return the first cause of a failed attempt, or job; None: it succeeded, or was stopped on request.
 
@@ -68,7 +68,7 @@ def diagnose(
     Args:
         evidence: What is left of each task, in any order.
         result_outcome: How the job ended.
-        first_task: The task that the agents saw fail first; empty: none. It decides only if the clocks of the
+        first_failed_task: The task that the agents saw fail first; empty: none. It decides only if the clocks of the
             hosts do not.
         reason: Why it ended, as the agents report; empty: they do not.
     """
@@ -77,7 +77,7 @@ def diagnose(
     tasks = _by_role(evidence)
     cluster = Cluster(tasks, {(item.address, item.port) for item in evidence})
     readings = sorted((read(item, cluster) for item in evidence), key=lambda one: (one.at, one.task))
-    case = _Case(readings, first_task, tasks, reason)
+    case = _Case(readings, first_failed_task, tasks, reason)
     return (
         case.decided()
         or case.own_failure()
@@ -115,15 +115,17 @@ class _Case:
 
     Args:
         readings: Its tasks, the one that ended first before the others.
-        first_task: The one that the agents saw fail first.
+        first_failed_task: The one that the agents saw fail first.
         tasks: The tasks by the names that TensorFlow has for them.
         reason: Why it ended, as the agents say.
     """
 
-    def __init__(self, readings: list[Reading], first_task: str, tasks: Mapping[str, str], reason: str) -> None:
+    def __init__(
+        self, readings: list[Reading], first_failed_task: str, tasks: Mapping[str, str], reason: str
+    ) -> None:
         self._readings = readings
         self._by_task = {one.task: one for one in readings}
-        self._first_task = first_task
+        self._first_failed_task = first_failed_task
         self._leader = tasks.get("chief-0", tasks.get("worker-0", "worker-0"))
         self._reason = _one_line(reason)
 
@@ -151,36 +153,36 @@ class _Case:
         if kind is Kind.DEADLINE:
             return self._verdict(None, kind, reason, ())
         named = [one for one in self._by_task if _mentions(reason, one)]
-        named.sort(key=lambda one: (one != self._first_task, reason.index(one)))
-        about = named[0] if named else task or self._first_task
-        sentence = reason if named else f"{self._called(about)} {CLAUSES[kind]}: {reason}" if about else reason
+        named.sort(key=lambda one: (one != self._first_failed_task, reason.index(one)))
+        about = named[0] if named else task or self._first_failed_task
+        message = reason if named else f"{self._called(about)} {CLAUSES[kind]}: {reason}" if about else reason
         lines = ending(self._by_task[about].lines) if about in self._by_task else ()
-        return self._verdict(about, kind, sentence, lines)
+        return self._verdict(about, kind, message, lines)
 
     def _hang(self, reason: str, task: str) -> Verdict:
         stuck = next((one for one in self._readings if one.fatal and not one.collateral), None)
         if stuck and stuck.fatal:
             what = f"{stuck.fatal.short}: {headline(stuck.fatal)}"
-            sentence = f"{stuck.name} raised {what}, but its process did not end, and the others waited for it"
-            return self._verdict(stuck, Kind.HANG, sentence, excerpt(stuck.lines, stuck.fatal), stuck.fatal.place)
+            message = f"{stuck.name} raised {what}, but its process did not end, and the others waited for it"
+            return self._verdict(stuck, Kind.HANG, message, excerpt(stuck.lines, stuck.fatal), stuck.fatal.place)
         looked = {one.task: one.evidence.stalled for one in self._readings if one.evidence.stalled is not None}
         doings = {name: doing(seen) for name, seen in looked.items()}
         awaited = [name for name, one in doings.items() if one.does]
         if looked and all(serves(seen) for seen in looked.values()):
             first = next(iter(looked.values()))
-            sentence = f"{reason.partition(':')[0]}: all tasks wait in Server.join for a chief, and there is none"
+            message = f"{reason.partition(':')[0]}: all tasks wait in Server.join for a chief, and there is none"
             lines = tuple(shortened(line) for line in first.stack.splitlines() if line.strip())
-            return self._verdict(None, Kind.HANG, sentence, lines, doing(first).place, hint=SERVERS_HINT)
-        about = self._first_task or task or (awaited[0] if len(awaited) == 1 else "")
-        sentence = reason
+            return self._verdict(None, Kind.HANG, message, lines, doing(first).place, hint=SERVERS_HINT)
+        about = self._first_failed_task or task or (awaited[0] if len(awaited) == 1 else "")
+        message = reason
         if about and not _mentions(reason, about):
-            sentence = f"{self._called(about)} {CLAUSES[Kind.HANG]}: {reason}"
+            message = f"{self._called(about)} {CLAUSES[Kind.HANG]}: {reason}"
         if about in looked:
             lines = tuple(shortened(line) for line in looked[about].stack.splitlines() if line.strip())
             place = doings[about].place.partition(", inside")[0]
-            return self._verdict(about, Kind.HANG, sentence, lines or (looked[about].kernel,), place)
+            return self._verdict(about, Kind.HANG, message, lines or (looked[about].kernel,), place)
         lines = ending(self._by_task[about].lines) if about in self._by_task else ()
-        return self._verdict(about, Kind.HANG, sentence, lines)
+        return self._verdict(about, Kind.HANG, message, lines)
 
     def own_failure(self) -> Verdict | None:
         """The earliest end that nobody else caused."""
@@ -188,7 +190,7 @@ class _Case:
         if not failed:
             return None
         first = failed[0]
-        told = self._by_task.get(self._first_task)
+        told = self._by_task.get(self._first_failed_task)
         if told in failed and told is not None and not told.at > first.at + _CLOCKS_S:
             first = told
         return self._of_task(first, [one.task for one in failed])
@@ -204,7 +206,7 @@ class _Case:
 
     def _is_lost(self, one: Reading) -> bool:
         """Whether the end of a task that nobody saw was the first thing that happened."""
-        return self._first_task in ("", one.task)
+        return self._first_failed_task in ("", one.task)
 
     def _own_reason(self, one: Reading) -> Rule | None:
         """What its agent says of itself that is a cause."""
@@ -229,11 +231,11 @@ class _Case:
         for line in reversed(first.last_words):
             rule = reading(line, EARLY_WORDS)
             if rule:
-                sentence = f"{first.name} {CLAUSES[rule.kind]} and exited while the others were still training"
-                return self._verdict(first, rule.kind, sentence, (shortened(line),))
-        sentence = f"{first.name} {CLAUSES[Kind.STOPPED_EARLY]}"
+                message = f"{first.name} {CLAUSES[rule.kind]} and exited while the others were still training"
+                return self._verdict(first, rule.kind, message, (shortened(line),))
+        message = f"{first.name} {CLAUSES[Kind.STOPPED_EARLY]}"
         hint = JOIN_HINT if first.is_server else ""
-        return self._verdict(first, Kind.STOPPED_EARLY, sentence, ending(first.lines), hint=hint)
+        return self._verdict(first, Kind.STOPPED_EARLY, message, ending(first.lines), hint=hint)
 
     def lost_leader(self) -> Verdict | None:
         """The chief, where none of the others had an answer from it."""
@@ -250,13 +252,13 @@ class _Case:
             return None  # it was the one that was cut off
         where = self._called(leader)
         if len(others) == 1 and accusers:
-            sentence = (
+            message = (
                 f"{where} and {others[0].name} lost each other: the network between them broke, or one was frozen"
             )
-            return self._verdict(None, Kind.PEER_UNREACHABLE, sentence, _about_peers(others[0]))
+            return self._verdict(None, Kind.PEER_UNREACHABLE, message, _about_peers(others[0]))
         names = _listed([one.task for one in others])
-        sentence = f"{where} stopped answering {names}: it was frozen, or cut off from the network"
-        return self._verdict(leader, Kind.PEER_UNREACHABLE, sentence, _about_peers(others[0]))
+        message = f"{where} stopped answering {names}: it was frozen, or cut off from the network"
+        return self._verdict(leader, Kind.PEER_UNREACHABLE, message, _about_peers(others[0]))
 
     def reported_by_peers(self) -> Verdict | None:
         """The task that answered its peers with an error: it was there, whatever wraps its words."""
@@ -275,8 +277,8 @@ class _Case:
         kind = rule.kind if rule else Kind.UNKNOWN
         if rule and rule.shared:
             return self._verdict(None, kind, f"{rule.clause or SHARED_CLAUSES[kind]} ({says})", _about_peers(one))
-        sentence = f"{self._called(answer.task)} reported: {says}"
-        return self._verdict(answer.task, kind, sentence, _about_peers(one), hint=rule.hint if rule else "")
+        message = f"{self._called(answer.task)} reported: {says}"
+        return self._verdict(answer.task, kind, message, _about_peers(one), hint=rule.hint if rule else "")
 
     def _witnesses(self) -> list[Reading]:
         """The tasks whose output may tell of their peers, the best first: those that nobody stopped."""
@@ -299,11 +301,11 @@ class _Case:
         """A task for which the others still waited at the end."""
         leader = self._by_task.get(self._leader)
         if leader and leader.alone and leader.leads and leader.code != 0:
-            sentence = (
+            message = (
                 f"{leader.name} could not reach its own server at the address that TF_CONFIG gives it: "
                 "that address is another host's, or a proxy is set and no_proxy does not except it"
             )
-            return self._verdict(leader, Kind.PEER_UNREACHABLE, sentence, ending(leader.lines))
+            return self._verdict(leader, Kind.PEER_UNREACHABLE, message, ending(leader.lines))
         for one in self._readings:
             deserted = self._deserted(one)
             absent = [task for task in self._by_task if one.arrived and task not in one.arrived]
@@ -312,11 +314,11 @@ class _Case:
             missing = [task for task in one.awaited if task] or absent or ([self._leader] if deserted else [])
             names = _listed([self._called(task) for task in missing]) or "some of its peers"
             lines = tuple(shortened(line) for line in one.lines if "waiting for" in line.lower() or "/task:" in line)
-            sentence = f"{one.task} waited for {names}, which never joined"
+            message = f"{one.task} waited for {names}, which never joined"
             return self._verdict(
                 missing[0] if missing else "",
                 Kind.PEER_NEVER_STARTED,
-                sentence,
+                message,
                 lines[-MOST_LINES:] or ending(one.lines),
             )
         return None
@@ -328,8 +330,8 @@ class _Case:
             if missing:
                 who = self._by_task.get(missing[0]) if len(missing) == 1 else None
                 names = _listed([self._called(task) for task in missing])
-                sentence = f"{names} did not come to the barrier '{barrier}', at which {one.task} waited"
-                return self._verdict(who, Kind.HANG, sentence, _about_peers(one))
+                message = f"{names} did not come to the barrier '{barrier}', at which {one.task} waited"
+                return self._verdict(who, Kind.HANG, message, _about_peers(one))
         return None
 
     def _deserted(self, one: Reading) -> bool:
@@ -341,7 +343,7 @@ class _Case:
 
     def reported(self) -> Verdict | None:
         """What the agents say, where the logs say nothing."""
-        order = sorted(self._readings, key=lambda one: one.task != self._first_task)
+        order = sorted(self._readings, key=lambda one: one.task != self._first_failed_task)
         for reason, task in [(_one_line(one.evidence.reason), one.task) for one in order] + [(self._reason, "")]:
             rule = reading(reason, REASONS) if reason else None
             if rule:
@@ -355,29 +357,31 @@ class _Case:
             others = [one for one in self._readings if one not in victims and one.code is None]
             who = others[0] if len(others) == 1 else None
             stuck = who.name if who else "one of the workers"
-            sentence = f"{stuck} made no progress: the collectives of {_listed([v.task for v in victims])} timed out"
-            return self._verdict(who, Kind.HANG, sentence, _about_peers(victims[0]))
+            message = f"{stuck} made no progress: the collectives of {_listed([v.task for v in victims])} timed out"
+            return self._verdict(who, Kind.HANG, message, _about_peers(victims[0]))
         for one in victims:
             rule = rule_of(one.fatal) if one.fatal else None
             if rule:
-                sentence = f"the workers failed together: {_failure(one)}"
-                return self._verdict(None, rule.kind, sentence, _about_peers(one))
+                message = f"the workers failed together: {_failure(one)}"
+                return self._verdict(None, rule.kind, message, _about_peers(one))
         if victims and any(_CUT.search(line) for line in victims[0].lines):
-            sentence = f"the workers lost each other, and none of their logs says why: {_failure(victims[0])}"
-            return self._verdict(None, Kind.PEER_UNREACHABLE, sentence, _about_peers(victims[0]))
+            message = f"the workers lost each other, and none of their logs says why: {_failure(victims[0])}"
+            return self._verdict(None, Kind.PEER_UNREACHABLE, message, _about_peers(victims[0]))
         return None
 
     def unknown(self) -> Verdict:
         """What the evidence says, if it does not say the cause."""
-        one = self._by_task.get(self._first_task) or next((one for one in self._readings if one.code != 0), None)
+        one = self._by_task.get(self._first_failed_task) or next(
+            (one for one in self._readings if one.code != 0), None
+        )
         if one is None:
             text = self._reason or "the job failed for an unknown reason"
-            return Verdict(self._first_task, Kind.UNKNOWN, text)
+            return Verdict(self._first_failed_task, Kind.UNKNOWN, text)
         if self._reason and (one.ours or one.unseen):
             return self._verdict(one, Kind.UNKNOWN, self._reason, ending(one.lines))
         if one.fatal:
-            sentence = f"{one.name} raised {says(one.fatal)}"
-            return self._verdict(one, Kind.UNKNOWN, sentence, excerpt(one.lines, one.fatal), one.fatal.place)
+            message = f"{one.name} raised {says(one.fatal)}"
+            return self._verdict(one, Kind.UNKNOWN, message, excerpt(one.lines, one.fatal), one.fatal.place)
         words = f"; its last words: {shortened(one.said, 200)}" if one.said else ", and its log does not say why"
         return self._verdict(one, Kind.UNKNOWN, f"{one.name} {self._ended(one)}{words}", ending(one.lines))
 
@@ -420,8 +424,8 @@ class _Case:
         elif kind is Kind.CHECKPOINT_NOT_SHARED and rule and not rule.clause and self._leader in failed:
             kind = Kind.FILE_NOT_FOUND
         if rule and rule.shared:
-            sentence = f"{rule.clause or SHARED_CLAUSES[kind]} ({said})"
-            return self._verdict(None, kind, sentence, lines, fatal.place, hint=rule.hint)
+            message = f"{rule.clause or SHARED_CLAUSES[kind]} ({said})"
+            return self._verdict(None, kind, message, lines, fatal.place, hint=rule.hint)
         alike = [task for task in failed if task != one.task and _same(self._by_task[task].fatal, fatal)]
         too = f"; so did {_listed(alike)}" if alike else ""
         what, hint = self._what_of(one, rule) if rule and rule.kind is kind else ("", "")
@@ -430,13 +434,13 @@ class _Case:
                 said = said[:-1]  # the sentence continues
             where = f" at {fatal.place}" if fatal.place else ""
             by = next((f", as {answer.task} reported" for answer in one.answers if answer.line < fatal.end), "")
-            sentence = f"{one.name} raised {said}{where}{by}{too}"
+            message = f"{one.name} raised {said}{where}{by}{too}"
             hint = hint_of(fatal) or _package_hint(fatal) or _import_hint(one, fatal)
         elif kind is Kind.SERVICE_UNREACHABLE:
-            sentence = f"{one.name} could not reach {one.service}, which is not a task of this job: {said}{too}"
+            message = f"{one.name} could not reach {one.service}, which is not a task of this job: {said}{too}"
         else:
-            sentence = f"{one.name} {what or CLAUSES[kind]}: {said}{too}"
-        return self._verdict(one, kind, sentence, lines, fatal.place, but=failed, hint=hint)
+            message = f"{one.name} {what or CLAUSES[kind]}: {said}{too}"
+        return self._verdict(one, kind, message, lines, fatal.place, but=failed, hint=hint)
 
     def _what_of(self, one: Reading, rule: Rule) -> tuple[str, str]:
         """Return the clause and the hint of a rule for one task; the hint is empty if it is that of the kind."""
@@ -451,8 +455,8 @@ class _Case:
     def _came_back(self, one: Reading, peer: str, lines: Sequence[str]) -> Verdict:
         """A peer ended and was started again, which this task only noticed."""
         what = f"{one.task} lost {self._called(peer) if peer else 'a peer'}"
-        sentence = f"{what}: it ended, and was started again while the others continued"
-        return self._verdict(peer, Kind.PEER_UNREACHABLE, sentence, lines, but=[one.task], hint=RESTARTED_HINT)
+        message = f"{what}: it ended, and was started again while the others continued"
+        return self._verdict(peer, Kind.PEER_UNREACHABLE, message, lines, but=[one.task], hint=RESTARTED_HINT)
 
     def _resumed_apart(self) -> bool:
         """Whether the tasks began with different epochs, or one began while the chief was still restoring."""
@@ -464,8 +468,8 @@ class _Case:
         """A task whose end nobody saw: its agent or its host is gone."""
         rule = reading(one.evidence.reason, REASONS)
         kind = rule.kind if rule else Kind.UNKNOWN
-        sentence = f"{one.name} was lost: {one.evidence.reason}"
-        return self._verdict(one, kind, sentence, ending(one.lines))
+        message = f"{one.name} was lost: {one.evidence.reason}"
+        return self._verdict(one, kind, message, ending(one.lines))
 
     def _of_signal(self, one: Reading, failed: list[str]) -> Verdict:
         try:
@@ -491,8 +495,8 @@ class _Case:
     def _of_code(self, one: Reading, failed: list[str]) -> Verdict:
         """A task that ended by itself, without an exception and without known last words."""
         words = f"; its last words: {shortened(one.said, 200)}" if one.said else ""
-        sentence = f"{one.name} {self._ended(one)} without a traceback{words}"
-        return self._verdict(one, Kind.UNKNOWN, sentence, ending(one.lines), but=failed)
+        message = f"{one.name} {self._ended(one)} without a traceback{words}"
+        return self._verdict(one, Kind.UNKNOWN, message, ending(one.lines), but=failed)
 
     # --- how it is said -------------------------------------------------------------------------------------------
 
@@ -500,7 +504,7 @@ class _Case:
         self,
         one: Reading | str | None,
         kind: Kind,
-        sentence: str,
+        message: str,
         lines: Sequence[str],
         place: str = "",
         *,
@@ -512,7 +516,7 @@ class _Case:
         Args:
             one: The task to blame; None: no single one.
             kind: The class of the cause.
-            sentence: The cause.
+            message: The cause.
             lines: The lines of the log that decided.
             place: Where in the user's code it was raised.
             but: Tasks that failed by themselves.
@@ -522,7 +526,7 @@ class _Case:
         follow = tuple(
             sorted(each.task for each in self._readings if each.collateral and each.task not in (task, *but))
         )
-        return Verdict(task, kind, sentence, tuple(lines[:MOST_LINES]), place, follow, hint or HINTS[kind])
+        return Verdict(task, kind, message, tuple(lines[:MOST_LINES]), place, follow, hint or HINTS[kind])
 
     def _called(self, task: str) -> str:
         known = self._by_task.get(task)

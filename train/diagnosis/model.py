@@ -85,7 +85,7 @@ class Verdict:
     Attributes:
         task: Whose failure came first; empty: that of no single task.
         kind: Class of the cause.
-        sentence: Task and cause in one sentence, without a full stop.
+        message: Task and cause in one sentence, without a full stop.
         lines: The log lines that decided, at most MOST_LINES, without control characters.
         traceback: Where in the user's own code it was raised: ``task.py:12 in main``; empty: no exception.
         consequences: Tasks whose own errors only follow from it.
@@ -95,7 +95,7 @@ class Verdict:
 
     task: str
     kind: Kind
-    sentence: str
+    message: str
     lines: tuple[str, ...] = ()
     traceback: str = ""
     consequences: tuple[str, ...] = ()

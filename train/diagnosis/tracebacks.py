@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from train.diagnosis.text import TRACEBACK, is_noise, is_progress
 
 _MOST_MESSAGE_LINES = 400
-_MOST_STRAY_LINES = 60
+_MOST_ORPHAN_LINES = 60
 
 CONTEXT = "During handling of the above exception, another exception occurred:"
 CAUSE = "The above exception was the direct cause of the following exception:"
@@ -166,7 +166,7 @@ def _block(lines: list[str], first: int, begin: int, column: int) -> tuple[Raise
     """A traceback whose calls begin at line `begin`, and whose header stands at `column`."""
     frames: list[Frame] = []
     after_frame = False
-    strays = 0
+    orphans = 0
     for at in range(begin, len(lines)):
         line = lines[at]
         text = line.strip()
@@ -183,9 +183,9 @@ def _block(lines: list[str], first: int, begin: int, column: int) -> tuple[Raise
         name = None if indented else _type_in(text, strict=after_frame)
         if name:
             return _raised(lines, name, tuple(frames), first, at)
-        strays += not indented and not after_frame
+        orphans += not indented and not after_frame
         after_frame = False
-        if strays > _MOST_STRAY_LINES:
+        if orphans > _MOST_ORPHAN_LINES:
             return None, at + 1
     return None, len(lines)
 

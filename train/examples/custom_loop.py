@@ -75,7 +75,7 @@ def step(iterator):
 
 
 # Saving is a common act: every worker has to take part, or the others wait for it for ever. But only the chief's
-# files are kept. The others write to a folder of their own, which they then delete.
+# files are kept. The others write to a directory of their own, which they then delete.
 resolver = strategy.cluster_resolver
 cluster = resolver.cluster_spec().as_dict()  # empty without TF_CONFIG
 chief = ("chief", 0) if "chief" in cluster else ("worker", 0)

@@ -38,7 +38,7 @@ def lint(
     """What goes wrong with a script between several workers; in the order of files, the script first, and lines.
 
     Args:
-        sources: Text of the script and of its own modules, by their paths below one folder, with forward slashes.
+        sources: Text of the script and of its own modules, by their paths below one directory, with forward slashes.
         entry: The script among them.
         workers: How many workers there will be.
         gpus: Of each worker; None: nobody knows.
@@ -64,22 +64,22 @@ def lint(
         found += {_finding(name, item) for name, rule in RULES.items() for item in rule(subject)}
     ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in found}}
     kept = [item for item in found if not _is_ignored(item, ignored[item.file])]
-    kept.sort(key=lambda item: (item.line, item.rule, item.column, item.sentence))
+    kept.sort(key=lambda item: (item.line, item.rule, item.column, item.message))
     return sorted(kept, key=lambda item: (item.file != entry, item.file))
 
 
 def _finding(name: str, item: Found) -> Finding:
     place = item.place
-    return Finding(name, place.file, place.line, place.column, item.severity, item.sentence, item.reason, item.mend)
+    return Finding(name, place.file, place.line, place.column, item.severity, item.message, item.reason, item.fix)
 
 
 def _unreadable(name: str, error: ScriptError, entry: str) -> Finding:
     """What a file that does not compile gives; a module may be one that is never reached."""
-    place = re.match(rf"{re.escape(name)}:(\d+): (.*)", error.sentence, re.DOTALL)
-    line, sentence = (int(place[1]), place[2]) if place else (1, error.sentence)
+    place = re.match(rf"{re.escape(name)}:(\d+): (.*)", error.message, re.DOTALL)
+    line, message = (int(place[1]), place[2]) if place else (1, error.message)
     level = Severity.ERROR if name == entry else Severity.WARNING
     return _finding(
-        UNREADABLE, Found(Place(name, line, 1), level, sentence, error.cause, error.hint or error.next_step)
+        UNREADABLE, Found(Place(name, line, 1), level, message, error.cause, error.hint or error.next_step)
     )
 
 

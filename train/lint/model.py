@@ -27,9 +27,9 @@ class Finding:
         line: From 1.
         column: From 1.
         severity: How much it matters.
-        sentence: What the script does, without a full stop.
+        message: What the script does, without a full stop.
         reason: What follows from it.
-        mend: What to write.
+        fix: What to write.
     """
 
     rule: str
@@ -37,9 +37,9 @@ class Finding:
     line: int
     column: int
     severity: Severity
-    sentence: str
+    message: str
     reason: str
-    mend: str
+    fix: str
 
     @property
     def place(self) -> str:

@@ -30,9 +30,9 @@ class Found:
 
     place: Place
     severity: Severity
-    sentence: str
+    message: str
     reason: str
-    mend: str
+    fix: str
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,15 @@ class MeetingError(Exception):
     """The processes do not come together.
 
     Args:
-        sentence: What happened.
+        message: What happened.
         cause: Why, when known.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
     """
 
-    def __init__(self, sentence: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
-        super().__init__(sentence)
-        self.sentence = sentence
+    def __init__(self, message: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
+        super().__init__(message)
+        self.message = message
         self.cause = cause
         self.hint = hint
         self.next_step = next_step
@@ -40,12 +40,12 @@ class AbandonedError(MeetingError):
 
     Args:
         who: That process.
-        sentence: What it says.
+        message: What it says.
         code: Exit code with which it ends.
     """
 
-    def __init__(self, who: str, sentence: str, code: int) -> None:
-        super().__init__(f"{who} gave up: {sentence}")
+    def __init__(self, who: str, message: str, code: int) -> None:
+        super().__init__(f"{who} gave up: {message}")
         self.code = code
 
 
@@ -116,7 +116,7 @@ class Meeting(Protocol):
     def collect(self, about: str, deadline_s: float) -> dict[int, Value]:
         """As rank 0, what the others gave within `deadline_s` seconds, by rank."""
 
-    def abandon(self, sentence: str, code: int) -> None:
+    def abandon(self, message: str, code: int) -> None:
         """Tell all others that this process gives up, and why."""
 
     def close(self) -> None:

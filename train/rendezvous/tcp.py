@@ -1,4 +1,4 @@
-"""A meeting at the address of rank 0, for nodes without a folder in common.
+"""A meeting at the address of rank 0, for nodes without a directory in common.
 
 Each process connects to rank 0, and both prove to know a secret as in train.agent.protocol.session; what they tell
 is sealed, not hidden, and holds no secrets. The secret of the job is made from theirs and a number that rank 0 has
@@ -154,9 +154,9 @@ class TcpMeeting:
         """See Meeting."""
         return self._take(about, deadline_s, strict=False)
 
-    def abandon(self, sentence: str, code: int) -> None:
+    def abandon(self, message: str, code: int) -> None:
         """See Meeting."""
-        words = {"abandoned": self._party.rank, "sentence": sentence, "code": code}
+        words = {"abandoned": self._party.rank, "message": message, "code": code}
         for rank in self._lines:
             self._send(rank, words)
 
@@ -245,7 +245,7 @@ def _all_objects(values: list[Any]) -> bool:
 
 def _abandoned(who: str, message: Value) -> AbandonedError:
     code = message.get("code")
-    return AbandonedError(who, str(message.get("sentence")), code if isinstance(code, int) else FAILED_CODE)
+    return AbandonedError(who, str(message.get("message")), code if isinstance(code, int) else FAILED_CODE)
 
 
 def _unexpected(place: str) -> MeetingError:
@@ -450,7 +450,7 @@ class _Host:
             f"waited {waited_s:g} s for {who} at {self._place}: it has not started, or cannot connect",
             cause=self._without_secret(),
         )
-        words = {"abandoned": 0, "sentence": error.sentence, "code": FAILED_CODE}
+        words = {"abandoned": 0, "message": error.message, "code": FAILED_CODE}
         for line in self._proven.values():
             with contextlib.suppress(OSError):
                 line.send(words)

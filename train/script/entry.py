@@ -50,8 +50,8 @@ class EntryPoint:
     Attributes:
         kind: How.
         name: As people call it: ``task.py``, ``-m package.task``, ``bash run.sh``.
-        workdir: Absolute; the folder that becomes the task's working folder.
-        file: Absolute; what runs first, where that lies in the folder, and goes along whatever is ignored.
+        workdir: Absolute; the directory that becomes the task's working directory.
+        file: Absolute; what runs first, where that lies in the directory, and goes along whatever is ignored.
         words: The command, without the interpreter where there is one, and without arguments of the command line.
     """
 
@@ -74,7 +74,7 @@ class EntryPoint:
 
     @property
     def first(self) -> tuple[Path, bool] | None:
-        """The Python file of the folder that runs first, and whether as a module; None: another program does."""
+        """The Python file of the directory that runs first, and whether as a module; None: another program does."""
         if self.kind in (Kind.SCRIPT, Kind.MODULE):
             return (self.file, self.kind is Kind.MODULE) if self.file is not None else None
         return _first_of_python(self.words[1:], self.workdir) if self._of_python else None
@@ -92,7 +92,7 @@ class EntryPoint:
         return [*first, *self.words, *arguments]
 
     def sources(self) -> list[Path]:
-        """Python files of the folder that the job runs, as far as they can be told: what runs first, and its modules.
+        """Return the Python files that the job runs, as far as they are known: what runs first, and its modules.
 
         Of any other program these are the files that its words name, or that a text file among its words names.
         """
@@ -120,16 +120,16 @@ def find_entry(script: str, module: str, command: Sequence[str], workdir: str) -
     """What is to be started, of which one is given.
 
     Args:
-        script: A Python or R script, or a folder with ``__main__.py``.
-        module: Dotted name of a module below the working folder.
+        script: A Python or R script, or a directory with ``__main__.py``.
+        module: Dotted name of a module below the working directory.
         command: A program with its arguments.
-        workdir: The folder to push; empty: that of the script, else the current one.
+        workdir: The directory to push; empty: that of the script, else the current one.
 
     Raises:
         ScriptError: it cannot be started, or is not there.
     """
     if module:
-        return _module(module, _folder(workdir))
+        return _module(module, _directory(workdir))
     if script:
         return _script(Path(script).expanduser(), workdir)
     if not command:
@@ -138,14 +138,14 @@ def find_entry(script: str, module: str, command: Sequence[str], workdir: str) -
             hint="such as: fleet train task.py",
             next_step="fleet train --help",
         )
-    return _command(tuple(command), _folder(workdir))
+    return _command(tuple(command), _directory(workdir))
 
 
-def _folder(workdir: str) -> Path:
-    folder = Path(workdir).expanduser().resolve()
-    if not folder.is_dir():
+def _directory(workdir: str) -> Path:
+    directory = Path(workdir).expanduser().resolve()
+    if not directory.is_dir():
         raise ScriptError(f"--workdir {workdir} is not a directory", hint="name the directory to upload")
-    return folder
+    return directory
 
 
 # --- scripts --------------------------------------------------------------------------------------------------------
@@ -161,29 +161,29 @@ def _script(script: Path, workdir: str) -> EntryPoint:
         check_script(script)
         kind = Kind.SCRIPT
     file = script.parent.resolve() / script.name
-    folder = _folder(workdir) if workdir else file.parent
-    if not file.is_relative_to(folder):
+    directory = _directory(workdir) if workdir else file.parent
+    if not file.is_relative_to(directory):
         raise ScriptError(
-            f"{script} is outside the folder to push, {folder}",
+            f"{script} is outside the directory to push, {directory}",
             hint="leave --workdir out, or name a directory that holds the script",
             again={"--workdir": None},
         )
     if kind is Kind.SCRIPT:
         _check_relative(script, file)
-    path = file.relative_to(folder).as_posix()
+    path = file.relative_to(directory).as_posix()
     # Python and Rscript take a leading hyphen for an option.
     word = f"./{path}" if path.startswith("-") else path
-    return EntryPoint(kind, path, folder, file, (word,))
+    return EntryPoint(kind, path, directory, file, (word,))
 
 
-def _main_of(folder: Path) -> Path:
-    main = folder / _MAIN
+def _main_of(directory: Path) -> Path:
+    main = directory / _MAIN
     if main.is_file():
         return main
-    inside = sorted(path.name for path in folder.glob("*.py"))
+    inside = sorted(path.name for path in directory.glob("*.py"))
     raise ScriptError(
-        f"{folder} is a folder without {_MAIN}",
-        hint=f"name one of its scripts, such as {folder / inside[0]}" if inside else "name a Python script",
+        f"{directory} is a directory without {_MAIN}",
+        hint=f"name one of its scripts, such as {directory / inside[0]}" if inside else "name a Python script",
     )
 
 
@@ -195,7 +195,7 @@ def _check_relative(script: Path, file: Path) -> None:
         return
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.level:
-            steps = [*reversed([folder.name for folder in file.parents[: node.level]]), file.stem]
+            steps = [*reversed([directory.name for directory in file.parents[: node.level]]), file.stem]
             again = {"SCRIPT": None, "--workdir": str(file.parents[node.level]), "-m": ".".join(steps)}
             raise ScriptError(
                 f"{script}:{node.lineno} imports from its package, which a script does not have",
@@ -208,20 +208,20 @@ def _check_relative(script: Path, file: Path) -> None:
 # --- modules --------------------------------------------------------------------------------------------------------
 
 
-def _module(name: str, folder: Path) -> EntryPoint:
+def _module(name: str, directory: Path) -> EntryPoint:
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
         again = {"-m": None, "SCRIPT": name} if name.endswith(".py") else None
-        sentence = f"-m takes the dotted name of a module, not {name}"
-        raise ScriptError(sentence, hint="such as: -m package.task", again=again)
-    file = _module_file(name, parts, folder)
-    parse(_read(file), file.relative_to(folder).as_posix())
-    return EntryPoint(Kind.MODULE, f"-m {name}", folder, file, ("-m", name))
+        message = f"-m takes the dotted name of a module, not {name}"
+        raise ScriptError(message, hint="such as: -m package.task", again=again)
+    file = _module_file(name, parts, directory)
+    parse(_read(file), file.relative_to(directory).as_posix())
+    return EntryPoint(Kind.MODULE, f"-m {name}", directory, file, ("-m", name))
 
 
-def _module_file(name: str, parts: Sequence[str], folder: Path) -> Path:
-    """Where Python would find the code of ``-m NAME`` from `folder`; a package goes before a module of its name."""
-    place = folder.joinpath(*parts)
+def _module_file(name: str, parts: Sequence[str], directory: Path) -> Path:
+    """Return where Python finds the code of ``-m NAME`` from `directory`; a package goes before a module."""
+    place = directory.joinpath(*parts)
     module, main = place.with_name(place.name + ".py"), place / _MAIN
     package = (place / "__init__.py").is_file()
     if package and not main.is_file():
@@ -233,27 +233,27 @@ def _module_file(name: str, parts: Sequence[str], folder: Path) -> Path:
         )
     found = next((path for path in ((main,) if package else (module, main)) if path.is_file()), None)
     if found is None:
-        tried = " nor ".join(path.relative_to(folder).as_posix() for path in (module, main))
-        sentence = f"there is no module {name}: neither {tried} in {folder}"
-        again = _similar_module(name, parts, folder)
+        tried = " nor ".join(path.relative_to(directory).as_posix() for path in (module, main))
+        message = f"there is no module {name}: neither {tried} in {directory}"
+        again = _similar_module(name, parts, directory)
         if again is not None:
             option, value = next(iter(again.items()))
-            raise ScriptError(sentence, hint=f"did you mean {option} {value}?", again=again)
+            raise ScriptError(message, hint=f"did you mean {option} {value}?", again=again)
         raise ScriptError(
-            sentence,
+            message,
             hint="name the directory above it with --workdir, or run a module that is installed on the hosts",
             next_step=f"fleet train -- python -m {name}",
         )
     return found
 
 
-def _similar_module(name: str, parts: Sequence[str], folder: Path) -> dict[str, str] | None:
+def _similar_module(name: str, parts: Sequence[str], directory: Path) -> dict[str, str] | None:
     """Return the option that leads to a module that exists; None if none is likely."""
-    for below in sorted(path for path in folder.glob("*/") if not path.name.startswith(".")):
+    for below in sorted(path for path in directory.glob("*/") if not path.name.startswith(".")):
         place = below.joinpath(*parts)
         if place.with_name(place.name + ".py").is_file() or (place / _MAIN).is_file():
             return {"--workdir": str(below)}
-    near = folder.joinpath(*parts[:-1])
+    near = directory.joinpath(*parts[:-1])
     names = [".".join([*parts[:-1], path.stem]) for path in near.glob("*.py") if path.stem.isidentifier()]
     close = difflib.get_close_matches(name, names, n=1)
     if close:
@@ -271,16 +271,16 @@ def _read(file: Path) -> bytes:
 # --- any other program ----------------------------------------------------------------------------------------------
 
 
-def _command(words: tuple[str, ...], folder: Path) -> EntryPoint:
+def _command(words: tuple[str, ...], directory: Path) -> EntryPoint:
     first = words[0]
     if not first or any("\0" in word for word in words):
         raise ScriptError("the command after -- is no command", hint="such as: fleet train -- bash run.sh")
-    path = folder / first
+    path = directory / first
     _check_is_program(words, path)
     if "/" in first and not Path(first).is_absolute():
         _check_executable(first, path)
-    inside = path.resolve().is_relative_to(folder) and path.is_file()
-    return EntryPoint(Kind.COMMAND, shlex.join(words), folder, path if inside and "/" in first else None, words)
+    inside = path.resolve().is_relative_to(directory) and path.is_file()
+    return EntryPoint(Kind.COMMAND, shlex.join(words), directory, path if inside and "/" in first else None, words)
 
 
 def _check_is_program(words: tuple[str, ...], path: Path) -> None:
@@ -299,7 +299,7 @@ def _check_is_program(words: tuple[str, ...], path: Path) -> None:
 
 def _check_executable(first: str, path: Path) -> None:
     if not path.is_file():
-        raise ScriptError(f"there is no program {first} in the folder to push", hint="check the path")
+        raise ScriptError(f"there is no program {first} in the directory to push", hint="check the path")
     if not os.access(path, os.X_OK):
         runner = _RUN_BY.get(path.suffix, "bash")
         raise ScriptError(
@@ -309,45 +309,47 @@ def _check_executable(first: str, path: Path) -> None:
         )
 
 
-def _named(words: Sequence[str], folder: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield Python files of `folder` that a command or a text file among its words names; whether as a module."""
-    for text in _texts(words, folder):
+def _named(words: Sequence[str], directory: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield Python files of `directory` that a command or a text file among its words names; whether as a module."""
+    for text in _texts(words, directory):
         for found in _SCRIPT_NAMES.findall(text):
-            path = folder / found
-            if path.is_file() and path.resolve().is_relative_to(folder):
+            path = directory / found
+            if path.is_file() and path.resolve().is_relative_to(directory):
                 yield path, False
         for name in _MODULE_NAMES.findall(text):
-            for path in _module_places(name, folder):
+            for path in _module_places(name, directory):
                 if path.is_file():
                     yield path, True
                     break
 
 
-def _first_of_python(words: Sequence[str], folder: Path) -> tuple[Path, bool] | None:
-    """Return the file of `folder` that Python runs with these words, and whether as a module; None: unknown."""
+def _first_of_python(words: Sequence[str], directory: Path) -> tuple[Path, bool] | None:
+    """Return the file of `directory` that Python runs with these words, and whether as a module; None: unknown."""
     waiting = iter(words)
     for word in waiting:
         if word == "-m":
-            return next(((path, True) for path in _module_places(next(waiting, ""), folder) if path.is_file()), None)
+            return next(
+                ((path, True) for path in _module_places(next(waiting, ""), directory) if path.is_file()), None
+            )
         if word in ("-X", "-W"):
             next(waiting, None)
         elif word not in _HARMLESS:
-            path = folder / word
-            inside = path.is_file() and path.resolve().is_relative_to(folder)
+            path = directory / word
+            inside = path.is_file() and path.resolve().is_relative_to(directory)
             return (path, False) if inside and not word.startswith("-") else None
     return None
 
 
-def _module_places(name: str, folder: Path) -> tuple[Path, Path]:
+def _module_places(name: str, directory: Path) -> tuple[Path, Path]:
     """Return where the file of a module may be that is run: of a package, or of a plain module."""
-    place = folder.joinpath(*name.split("."))
+    place = directory.joinpath(*name.split("."))
     return place / _MAIN, place.with_name(f"{place.name}.py")
 
 
-def _texts(words: Sequence[str], folder: Path) -> Iterator[str]:
+def _texts(words: Sequence[str], directory: Path) -> Iterator[str]:
     """Yield a command, and the text files that it names."""
     yield shlex.join(words)
     for word in words:
-        path = folder / word
+        path = directory / word
         if path.suffix != ".py" and path.is_file() and path.stat().st_size <= _TEXT_MAX:
             yield path.read_bytes().decode("utf-8", "replace")

@@ -153,15 +153,15 @@ class KerasError(ValueError):
     """The script cannot run on what the hosts have.
 
     Args:
-        sentence: What stands in the way.
+        message: What stands in the way.
         cause: Why, when that is not said in the sentence.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
     """
 
-    def __init__(self, sentence: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
-        super().__init__(sentence)
-        self.sentence = sentence
+    def __init__(self, message: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
+        super().__init__(message)
+        self.message = message
         self.cause = cause
         self.hint = hint
         self.next_step = next_step

@@ -21,7 +21,7 @@ _SUMMARIES = tuple(f"tensorflow.summary.{name}" for name in ("audio", "histogram
 _CALLBACKS = tuple(f"{keras}.callbacks.TensorBoard" for keras in ("tensorflow.keras", "keras", "tf_keras"))
 _VERSION_1 = ("compat.v1", "tensorflow.v1")
 _HOOKS = ("meta_path", "path_hooks")  # of sys; after a change of these any import may succeed
-_PARENTS = 3  # folders above the working folder in which a missing module is looked for
+_PARENTS = 3  # directories above the working directory in which a missing module is looked for
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Imports:
             is called.
         unchecked: Where each module is imported that may come from elsewhere, because of `reason`.
         reason: What changes where Python looks for modules, ``task.py:2 changes sys.path``; empty: nothing.
-        folders: Absolute folders in which Python looks for modules, too.
+        directories: Absolute directories in which Python looks for modules, too.
     """
 
     places: dict[str, str] = field(default_factory=dict)
     unchecked: dict[str, str] = field(default_factory=dict)
     reason: str = ""
-    folders: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:
@@ -51,9 +51,9 @@ class Imports:
 def needed(entry: EntryPoint, pushed: Collection[str] = (), python_path: str = "") -> Imports:
     """Return the top-level modules that a script imports as soon as it runs, each with its first place.
 
-    Modules of its own folder are left out; what they import at once is added. An import under a condition, in `try`,
-    `with`, or a function does not count. If something changes where Python looks for modules, those that may be in
-    the pushed files are not checked; after a change of Python's import hooks, none are.
+    Modules of its own directory are left out; what they import at once is added. An import under a condition, in
+    `try`, `with`, or a function does not count. If something changes where Python looks for modules, those that may
+    be in the pushed files are not checked; after a change of Python's import hooks, none are.
 
     Args:
         entry: What the job starts; only Python scripts and modules are read.
@@ -66,7 +66,7 @@ def needed(entry: EntryPoint, pushed: Collection[str] = (), python_path: str = "
     reading.read()
     changes = list(reading.changes)
     if python_path:
-        changes.insert(0, _Change("PYTHONPATH is set", folders=tuple(python_path.split(os.pathsep))))
+        changes.insert(0, _Change("PYTHONPATH is set", directories=tuple(python_path.split(os.pathsep))))
     if not changes:
         return Imports(reading.found)
     near = {part.partition(".")[0] for path in pushed for part in path.split("/")}
@@ -76,7 +76,9 @@ def needed(entry: EntryPoint, pushed: Collection[str] = (), python_path: str = "
         places={name: place for name, place in reading.found.items() if name not in loose},
         unchecked=loose,
         reason=(opaque or changes[0]).text,
-        folders=tuple(folder for change in changes for folder in change.folders if folder.startswith("/")),
+        directories=tuple(
+            directory for change in changes for directory in change.directories if directory.startswith("/")
+        ),
     )
 
 
@@ -85,7 +87,7 @@ def advice(module: str, workdir: Path | None = None) -> str:
 
     Args:
         module: Its top-level name.
-        workdir: The folder that is pushed; None: unknown.
+        workdir: The directory that is pushed; None: unknown.
     """
     package = distribution_of(module)
     if package:
@@ -102,7 +104,7 @@ class _Change:
 
     text: str
     opaque: bool = False  # any module may be found afterwards
-    folders: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
 
 
 class _Reading:
@@ -147,7 +149,7 @@ class _Reading:
             self.found.setdefault(TENSORBOARD, f"{name}:{line}")
         for parts, level, line in _at_once(tree.body):
             own = list(imported_files(_roots(path, level) or roots, parts))
-            if not own and not level and not _is_folder(roots, parts[0]):
+            if not own and not level and not _is_directory(roots, parts[0]):
                 self.found.setdefault(parts[0], f"{name}:{line}")
             yield from own
 
@@ -185,9 +187,9 @@ def _changes(tree: ast.Module, file: str) -> Iterator[_Change]:
     )
     for node in ast.walk(tree):
         if _of_sys(node, ("path",)) or _imports_path(node):
-            yield _Change(f"{file}:{getattr(node, 'lineno', 1)} changes sys.path", folders=absolute)
+            yield _Change(f"{file}:{getattr(node, 'lineno', 1)} changes sys.path", directories=absolute)
         elif isinstance(node, ast.Attribute) and node.attr == "addsitedir":
-            yield _Change(f"{file}:{node.lineno} changes sys.path", folders=absolute)
+            yield _Change(f"{file}:{node.lineno} changes sys.path", directories=absolute)
         elif isinstance(node, ast.Attribute) and _of_sys(node, _HOOKS):
             yield _Change(f"{file}:{node.lineno} changes sys.{node.attr}", opaque=True)
         elif isinstance(node, ast.Subscript) and _of_sys(node.value, ("modules",)) and _is_other_module(node):
@@ -222,6 +224,6 @@ def _of_sys(node: ast.AST, names: Sequence[str]) -> bool:
     )
 
 
-def _is_folder(roots: Sequence[Path], name: str) -> bool:
+def _is_directory(roots: Sequence[Path], name: str) -> bool:
     """Return whether a name may be that of a package without ``__init__.py``."""
     return any((root / name).is_dir() for root in roots)

@@ -194,7 +194,7 @@ def _included(file: Path, value: str, place: str) -> Path:
     return path
 
 
-def _check(place: str, option: str, value: str, folder: Path) -> None:
+def _check(place: str, option: str, value: str, directory: Path) -> None:
     """Refuse what lies on this computer: hosts do not have it."""
     if option in _EDITABLE:
         if "+" not in value.partition("://")[0]:
@@ -205,11 +205,11 @@ def _check(place: str, option: str, value: str, folder: Path) -> None:
                 f"{place}: {value} is a place on this computer, which the hosts do not have",
                 hint="name a URL that the hosts reach",
             )
-    elif not option and _is_local(value, folder):
+    elif not option and _is_local(value, directory):
         raise _local(place, value)
 
 
-def _is_local(requirement: str, folder: Path) -> bool:
+def _is_local(requirement: str, directory: Path) -> bool:
     words = requirement.split(";", maxsplit=1)[0].split(" --", maxsplit=1)[0].strip()
     _, at, url = words.partition("@")
     if "://" in words:
@@ -221,13 +221,13 @@ def _is_local(requirement: str, folder: Path) -> bool:
         plain.startswith((".", "/", "~"))
         or "\\" in plain
         or _ARCHIVE.search(words) is not None
-        or ("/" in plain and (folder / plain).exists())
+        or ("/" in plain and (directory / plain).exists())
     )
 
 
 def _local(place: str, what: str) -> ScriptError:
     return ScriptError(
         f"{place}: {what} is on this computer, and the hosts do not have it",
-        hint="put the package's folder beside the script, which is uploaded with it, and remove the line; "
+        hint="put the package's directory beside the script, which is uploaded with it, and remove the line; "
         "or name it by a URL",
     )

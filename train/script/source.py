@@ -24,7 +24,7 @@ class ScriptError(ValueError):
     """The script cannot be started.
 
     Args:
-        sentence: What is wrong.
+        message: What is wrong.
         cause: Why, when that is not said in the sentence.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
@@ -33,15 +33,15 @@ class ScriptError(ValueError):
 
     def __init__(
         self,
-        sentence: str,
+        message: str,
         *,
         cause: str = "",
         hint: str = "",
         next_step: str = "",
         again: Mapping[str, str | bool | None] | None = None,
     ) -> None:
-        super().__init__(sentence)
-        self.sentence = sentence
+        super().__init__(message)
+        self.message = message
         self.cause = cause
         self.hint = hint
         self.next_step = next_step
@@ -82,7 +82,7 @@ def imports(script: Path, workdir: Path, *, module: bool = False) -> list[Path]:
 
     Args:
         script: What runs first.
-        workdir: The task's working folder.
+        workdir: The task's working directory.
         module: It is started as a module of `workdir`: its packages run before it, and nothing is looked for beside
             it.
     """
@@ -126,8 +126,8 @@ def _check_kind(script: Path) -> None:
         mode = script.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
         if script.is_symlink():
-            sentence, cause = f"the script {script} is a link to nothing", f"it points to {script.readlink()}"
-            raise ScriptError(sentence, cause=cause, hint="repair the link, or name its target") from error
+            message, cause = f"the script {script} is a link to nothing", f"it points to {script.readlink()}"
+            raise ScriptError(message, cause=cause, hint="repair the link, or name its target") from error
         hint, meant = _similar(script)
         again = {"SCRIPT": meant} if meant else None
         raise ScriptError(f"there is no script {script}", hint=hint, again=again) from error
@@ -138,7 +138,7 @@ def _check_kind(script: Path) -> None:
     if stat.S_ISDIR(mode):
         inside = sorted(path.name for path in script.glob("*.py"))
         choice = f"one of its scripts, such as {script / inside[0]}" if inside else "a Python script"
-        raise ScriptError(f"{script} is a folder, not a script", hint=f"name {choice}")
+        raise ScriptError(f"{script} is a directory, not a script", hint=f"name {choice}")
     if not stat.S_ISREG(mode):
         raise ScriptError(f"{script} is not a regular file", hint="write the script to a file and name that")
 
@@ -160,18 +160,18 @@ def _check_name(script: Path) -> None:
 
 def _similar(script: Path) -> tuple[str, str]:
     """Return a hint for a script that does not exist, and the script that was meant if that is likely."""
-    folder = script.parent
-    if not folder.is_dir():
-        return f"check the path: there is no folder {folder}", ""
+    directory = script.parent
+    if not directory.is_dir():
+        return f"check the path: there is no directory {directory}", ""
     try:
-        names = sorted(path.name for path in folder.glob("*.py"))
+        names = sorted(path.name for path in directory.glob("*.py"))
     except OSError:
         names = []
     close = difflib.get_close_matches(script.name, names, n=1)
     if close:
-        return f"did you mean {folder / close[0]}?", str(folder / close[0])
+        return f"did you mean {directory / close[0]}?", str(directory / close[0])
     if names:
-        return f"check the name; in {folder.absolute()} there are: {', '.join(names[:8])}", ""
+        return f"check the name; in {directory.absolute()} there are: {', '.join(names[:8])}", ""
     return "check the path", ""
 
 
@@ -222,8 +222,8 @@ def _siblings(module: Path, roots: list[Path]) -> Iterator[Path]:
 
 def _packages(module: Path, workdir: Path) -> Iterator[Path]:
     """Files that Python executes before `module`, the outermost package first."""
-    above = [folder for folder in module.parents if folder != workdir and _inside(folder, workdir)]
-    yield from (path for folder in reversed(above) if (path := folder / "__init__.py").is_file())
+    above = [directory for directory in module.parents if directory != workdir and _inside(directory, workdir)]
+    yield from (path for directory in reversed(above) if (path := directory / "__init__.py").is_file())
 
 
 def imported_files(roots: list[Path], parts: list[str]) -> Iterator[Path]:
@@ -239,5 +239,5 @@ def imported_files(roots: list[Path], parts: list[str]) -> Iterator[Path]:
             return
 
 
-def _inside(path: Path, folder: Path) -> bool:
-    return Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder))  # noqa: PTH100 - normalises `..`
+def _inside(path: Path, directory: Path) -> bool:
+    return Path(os.path.abspath(path)).is_relative_to(os.path.abspath(directory))  # noqa: PTH100 - normalises `..`

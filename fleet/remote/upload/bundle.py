@@ -1,4 +1,4 @@
-"""What a job takes along: the script's folder without what is ignored, and data."""
+"""What a job takes along: the script's directory without what is ignored, and data."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _LESS = "name another --workdir, or list in .fleetignore what the job does not n
 
 @dataclass(frozen=True)
 class DataSource:
-    """A file or folder that goes along as it is, whatever the ignore files say.
+    """A file or directory that goes along as it is, whatever the ignore files say.
 
     Attributes:
         source: Where it is on this computer.
-        destination: Where it goes, relative to the task's working folder, with forward slashes.
+        destination: Where it goes, relative to the task's working directory, with forward slashes.
     """
 
     source: Path
@@ -110,10 +110,10 @@ def compress(bundle: Bundle, wanted: Sequence[str]) -> Stream:
 
 
 def parse_data(text: str) -> DataSource:
-    """The source and destination of ``SRC[:DEST]``; a destination that ends in ``/`` is the folder to put it in.
+    """The source and destination of ``SRC[:DEST]``; a destination that ends in ``/`` is the directory to put it in.
 
     Raises:
-        UsageError: the source is missing, or the destination leaves the working folder.
+        UsageError: the source is missing, or the destination leaves the working directory.
     """
     source_text, separator, destination = text.rpartition(":")
     if not separator or Path(text).expanduser().exists():
@@ -129,7 +129,7 @@ def parse_data(text: str) -> DataSource:
     path = PurePosixPath(destination)
     if path.is_absolute() or ".." in path.parts:
         raise UsageError(
-            f"--data: the destination {destination} is not within the task's working folder",
+            f"--data: the destination {destination} is not within the task's working directory",
             hint=f"name a path in it: --data {source_text}:{source.name}",
         )
     if not destination or destination.endswith("/") or (str(path) == "." and source.is_file()):
@@ -149,16 +149,16 @@ def scan(
     """Everything in `workdir` that is not ignored, the script in any case, and the data.
 
     Left out are what ``.gitignore`` files name (as git reads them, negations included), what ``.fleetignore``
-    files name (they override the others), the folders of version control, of Python's caches and of virtual
+    files name (they override the others), the directories of version control, of Python's caches and of virtual
     environments, and the temporary files of editors. Broken links, sockets, and FIFOs are left out with a note.
     A link to a file outside takes its content along.
 
     Args:
-        workdir: The folder that becomes the task's working folder.
+        workdir: The directory that becomes the task's working directory.
         script: The script in it, where there is one.
         data: What else goes along.
         cache: File that remembers hashes from one scan to the next.
-        state: Folder with the keys of fleets; never goes along, wherever it is.
+        state: Directory with the keys of fleets; never goes along, wherever it is.
         withheld: Files that must not leave this computer; links to them are left out, too.
 
     Raises:
@@ -179,11 +179,11 @@ def scan(
 def _checked(workdir: Path) -> Path:
     root = workdir.resolve()
     if not root.is_dir():
-        raise UsageError(f"the working folder {workdir} is not a folder")
+        raise UsageError(f"the working directory {workdir} is not a directory")
     if root in (Path(root.anchor), Path.home().resolve()):
-        what = "the root folder" if root == Path(root.anchor) else "your home folder"
+        what = "the root directory" if root == Path(root.anchor) else "your home directory"
         raise UsageError(
-            f"the working folder is {what}, and all of it would be sent",
+            f"the working directory is {what}, and all of it would be sent",
             hint="put the script into a directory of its own, or name one with --workdir",
         )
     return root
@@ -193,7 +193,7 @@ def _relative(script: Path, root: Path, workdir: Path) -> str:
     path = script.parent.resolve() / script.name
     if not path.is_relative_to(root):
         raise UsageError(
-            f"{script} is not within the working folder {workdir}", again=Again({"--workdir": str(script.parent)})
+            f"{script} is not within the working directory {workdir}", again=Again({"--workdir": str(script.parent)})
         )
     return path.relative_to(root).as_posix()
 
@@ -234,49 +234,49 @@ class _Tree:
         self._data_sources = {str(source.source) for source in data}
         self._data_destinations = {source.destination for source in data}
         self._links: dict[str, Path] = {}
-        self._folders: set[str] = set()
+        self._directories: set[str] = set()
         self._files = 0
         self._bytes = 0
         self._files_by_top: dict[str, int] = {}
         self._bytes_by_top: dict[str, int] = {}
 
     def walk(self, top: Path, base: str, rules: IgnoreRules | None) -> None:
-        """Collect what is below the folder `top` as below `base`; without rules, all of it."""
+        """Collect what is below the directory `top` as below `base`; without rules, all of it."""
         waiting = [(top, base, rules)]
         while waiting:
-            folder, path, above = waiting.pop()
-            if folder == self._state:
+            directory, path, above = waiting.pop()
+            if directory == self._state:
                 continue
-            children = _listed(folder)
+            children = _listed(directory)
             names = {child.name for child in children}
             if path and above is not None and not names.isdisjoint(ENVIRONMENTS):
                 continue
-            self._folders.add(path)
-            here = above.entering(folder, names, path) if above is not None else None
+            self._directories.add(path)
+            here = above.entering(directory, names, path) if above is not None else None
             empty = True
             for child in children:
                 below = f"{path}/{child.name}" if path else child.name
-                is_folder = child.is_dir(follow_symlinks=False)
-                if here is not None and self._left_out(child, below, here, is_folder):
+                is_directory = child.is_dir(follow_symlinks=False)
+                if here is not None and self._left_out(child, below, here, is_directory):
                     continue
                 if child.path in self._withheld:
                     self.skipped[below] = _WITHHELD
                     continue
-                if is_folder:
-                    waiting.append((folder / child.name, below, here))
+                if is_directory:
+                    waiting.append((directory / child.name, below, here))
                 elif not self._add(child, below, EntryKind.FILE if here is not None else EntryKind.DATA):
                     continue
                 empty = False
             if empty and path:
-                self.found[path] = _Found(EntryKind.FOLDER, folder, 0o755)
+                self.found[path] = _Found(EntryKind.DIRECTORY, directory, 0o755)
 
-    def _left_out(self, child: os.DirEntry[str], path: str, rules: IgnoreRules, is_folder: bool) -> bool:
+    def _left_out(self, child: os.DirEntry[str], path: str, rules: IgnoreRules, is_directory: bool) -> bool:
         if path in self._data_destinations or child.path in self._data_sources:
             return True
-        if is_folder and (Path(child.path) / RESULTS_MARK).is_dir():
+        if is_directory and (Path(child.path) / RESULTS_MARK).is_dir():
             self.results.append(path)
             return True
-        return rules.ignores(path, child.name, is_folder)
+        return rules.ignores(path, child.name, is_directory)
 
     def _add(self, child: os.DirEntry[str], path: str, kind: EntryKind) -> bool:
         """Add a file or link; False for what is neither, such as a socket."""
@@ -300,7 +300,7 @@ class _Tree:
         self._bytes_by_top[top] = self._bytes_by_top.get(top, 0) + size
         if self._files > MAX_FILES:
             raise UsageError(
-                f"the working folder {self._root} holds more than {MAX_FILES:,} files",
+                f"the working directory {self._root} holds more than {MAX_FILES:,} files",
                 cause=_most(self._files_by_top, "{} of the first {:,} lie in {}", self._files),
                 hint=_LESS,
             )
@@ -316,10 +316,10 @@ class _Tree:
         return [(name, size) for name, size in sizes if name][:count]
 
     def check_size(self) -> None:
-        """Raise UsageError if the working folder is too large to be sent."""
+        """Raise UsageError if the working directory is too large to be sent."""
         if self._bytes > MAX_BYTES:
             raise UsageError(
-                f"the working folder {self._root} holds {self._bytes / 1024**3:.1f} GiB, "
+                f"the working directory {self._root} holds {self._bytes / 1024**3:.1f} GiB, "
                 f"and {MAX_BYTES / 1024**3:g} GiB can be sent",
                 cause=_most(self._bytes_by_top, "{} of {:,} bytes lie in {}", self._bytes),
                 hint=_LESS,
@@ -356,21 +356,21 @@ class _Tree:
             inside = target.relative_to(top).as_posix()
             inside = "" if inside == "." else inside
             full = f"{base}/{inside}".rstrip("/") if base else inside
-            if full in self._folders or full in self.found:
+            if full in self._directories or full in self.found:
                 here = PurePosixPath(path).parent
                 return _Found(EntryKind.LINK, source, target=os.path.relpath(full or ".", here))
         if target.is_dir():
             raise UsageError(
-                f"{printable(path)} is a link to a folder that does not go along",
+                f"{printable(path)} is a link to a directory that does not go along",
                 cause=f"it points to {printable(str(target))}",
                 hint=f"give --data {printable(str(target))}:{printable(path)}, or list the link in .fleetignore",
             )
         return _Found(kind, target, stat.S_IMODE(target.stat().st_mode) & 0o777)
 
     def add_data(self, source: DataSource) -> None:
-        """Add a file or folder of data; it takes the place of what was there."""
+        """Add a file or directory of data; it takes the place of what was there."""
         if source.source.is_dir():
-            self._folders.clear()
+            self._directories.clear()
             self.walk(source.source, source.destination, None)
             self.resolve_links(source.source, source.destination, EntryKind.DATA)
         else:
@@ -378,7 +378,7 @@ class _Tree:
             self.found[source.destination] = _Found(EntryKind.DATA, source.source, mode)
         for above in PurePosixPath(source.destination).parents:
             there = self.found.get(str(above))
-            if there is not None and there.kind is not EntryKind.FOLDER:
+            if there is not None and there.kind is not EntryKind.DIRECTORY:
                 raise UsageError(f"--data: {source.destination} would lie below the file {above}")
             self.found.pop(str(above), None)
 
@@ -404,17 +404,19 @@ def _notes(tree: _Tree) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _listed(folder: Path) -> list[os.DirEntry[str]]:
+def _listed(directory: Path) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as children:
+        with os.scandir(directory) as children:
             return sorted(children, key=lambda child: child.name)
     except OSError as error:
-        raise _unreadable(folder, error) from error
+        raise _unreadable(directory, error) from error
 
 
 def _most(by_top: dict[str, int], text: str, total: int) -> str:
     top = max(by_top, key=lambda name: by_top[name])
-    return text.format(f"{by_top[top]:,}", total, f"its folder {printable(top)}" if top else "the folder itself")
+    return text.format(
+        f"{by_top[top]:,}", total, f"its directory {printable(top)}" if top else "the directory itself"
+    )
 
 
 def _unreadable(path: Path, error: OSError) -> UsageError:
@@ -440,7 +442,7 @@ def _bundle(tree: _Tree, hashes: HashCache) -> Bundle:
     sizes: dict[str, int] = {}
     for path in sorted(found):
         item = found[path]
-        if item.kind in (EntryKind.LINK, EntryKind.FOLDER):
+        if item.kind in (EntryKind.LINK, EntryKind.DIRECTORY):
             entries.append(Entry(path, item.kind, item.mode, target=item.target))
             continue
         try:

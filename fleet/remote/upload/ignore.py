@@ -22,82 +22,82 @@ ENVIRONMENTS = frozenset({"pyvenv.cfg", "conda-meta"})
 _GIT = ".gitignore"
 _FLEET = ".fleetignore"
 
-# Pathspec's patterns match what lies in a matched folder as well, through this group. Git asks for each folder on
-# the way down instead, so that a pattern must match the path itself, and a later one can take it back.
+# Pathspec's patterns match what lies in a matched directory as well, through this group. Git asks for each directory
+# on the way down instead, so that a pattern must match the path itself, and a later one can take it back.
 _BELOW = "(?P<ps_d>/)"
 
 
 class _Rule(NamedTuple):
     pattern: re.Pattern[str]
-    folders_only: bool
+    directories_only: bool
     ignore: bool
 
 
 class _RuleFile(NamedTuple):
-    """The rules of one file, for paths relative to the folder that it lies in."""
+    """The rules of one file, for paths relative to the directory that it lies in."""
 
     rules: tuple[_Rule, ...]
     cut: int  # characters to cut off a path relative to the bundle
     prefix: str  # to put before it, where the file lies above the bundle
 
-    def decide(self, path: str, is_folder: bool) -> bool | None:
+    def decide(self, path: str, is_directory: bool) -> bool | None:
         """Whether `path` is ignored; None where no rule matches. The last that matches decides."""
         path = self.prefix + path[self.cut :]
         for rule in reversed(self.rules):
-            if rule.folders_only and not is_folder:
+            if rule.directories_only and not is_directory:
                 continue
-            if rule.pattern.search(path + "/" if rule.folders_only else path):
+            if rule.pattern.search(path + "/" if rule.directories_only else path):
                 return rule.ignore
         return None
 
 
 class IgnoreRules(NamedTuple):
-    """The ignore files that count in one folder, outermost first."""
+    """The ignore files that count in one directory, outermost first."""
 
     git: tuple[_RuleFile, ...] = ()
     fleet: tuple[_RuleFile, ...] = ()
 
-    def ignores(self, path: str, name: str, is_folder: bool) -> bool:
+    def ignores(self, path: str, name: str, is_directory: bool) -> bool:
         """Whether `path`, relative to the bundle and called `name`, is left out.
 
-        A folder that is left out is not entered: nothing below it can be taken back.
+        A directory that is left out is not entered: nothing below it can be taken back.
         """
         if name in ALWAYS or TEMPORARY.fullmatch(name):
             return True
         for files in (self.fleet, self.git):
             for file in reversed(files):
-                decision = file.decide(path, is_folder)
+                decision = file.decide(path, is_directory)
                 if decision is not None:
                     return decision
         return False
 
-    def entering(self, folder: Path, names: Collection[str], path: str) -> IgnoreRules:
-        """The rules within a folder.
+    def entering(self, directory: Path, names: Collection[str], path: str) -> IgnoreRules:
+        """The rules within a directory.
 
         Args:
-            folder: Where it lies on this computer.
+            directory: Where it lies on this computer.
             names: What is in it.
             path: Its path relative to the bundle, empty for the bundle's own.
         """
         rules = self
         cut = len(path) + 1 if path else 0
         if _GIT in names:
-            rules = rules._replace(git=(*rules.git, _RuleFile(_read(folder / _GIT), cut, "")))
+            rules = rules._replace(git=(*rules.git, _RuleFile(_read(directory / _GIT), cut, "")))
         if _FLEET in names:
-            rules = rules._replace(fleet=(*rules.fleet, _RuleFile(_read(folder / _FLEET), cut, "")))
+            rules = rules._replace(fleet=(*rules.fleet, _RuleFile(_read(directory / _FLEET), cut, "")))
         return rules
 
 
-def rules_above(folder: Path) -> IgnoreRules:
-    """The .gitignore files between the top of the git repository that `folder` lies in, if any, and `folder`."""
+def rules_above(directory: Path) -> IgnoreRules:
+    """Return the .gitignore files from the top of the git repository of `directory`, if any, down to `directory`."""
     found: list[_RuleFile] = []
     prefix = ""
-    while not (folder / ".git").exists():
-        if folder.parent == folder:
+    while not (directory / ".git").exists():
+        if directory.parent == directory:
             return IgnoreRules()
-        prefix = f"{folder.name}/{prefix}"
-        folder = folder.parent
-        found.append(_RuleFile(_read(folder / _GIT), 0, prefix))
+        prefix = f"{directory.name}/{prefix}"
+        directory = directory.parent
+        found.append(_RuleFile(_read(directory / _GIT), 0, prefix))
     return IgnoreRules(git=tuple(reversed(found)))
 
 

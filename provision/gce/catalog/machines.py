@@ -186,13 +186,13 @@ class Refusal:
     """Why something that exists cannot be rented as it is asked for.
 
     Attributes:
-        sentence: What is wrong.
+        message: What is wrong.
         hint: What to change.
         next_step: Commands that help, one a line.
         again: Options of ``fleet up`` to change; None: no repetition helps.
     """
 
-    sentence: str
+    message: str
     hint: str
     next_step: str = ""
     again: Mapping[str, str | bool | None] | None = None

@@ -71,7 +71,7 @@ class RefusedError(Exception):
     """
 
     def __init__(self, diagnosis: Diagnosis) -> None:
-        super().__init__(diagnosis.sentence)
+        super().__init__(diagnosis.message)
         self.diagnosis = diagnosis
 
 

@@ -108,12 +108,12 @@ class Groups:
                 hint="name a group of your own instead",
             )
         if parent in self.descendants(child):
-            sentence = (
+            message = (
                 f"the group {child!r} contains itself"
                 if parent == child
                 else f"the groups {parent!r} and {child!r} contain each other"
             )
-            raise InventoryError(sentence, place=place, hint="take one of them out of the other's children")
+            raise InventoryError(message, place=place, hint="take one of them out of the other's children")
         self.groups[parent].children[child] = None
 
     def set_host(self, name: str, variable: str, setting: Setting) -> None:

@@ -2,7 +2,8 @@
 
 From the weakest to the strongest: ``all`` of the inventory, its groups from the outermost to the innermost, the file
 ``group_vars/all`` beside the inventory, ``group_vars/GROUP`` in the same order, what the inventory says of the host,
-``host_vars/HOST``. A file may end in .yml, .yaml or .json, or be a folder of such files, of which the last one wins.
+``host_vars/HOST``. A file may end in .yml, .yaml or .json, or be a directory of such files, of which the last one
+wins.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class Variables:
 
     Args:
         groups: What the inventory says.
-        folder: Where it lies, with ``group_vars`` and ``host_vars``.
+        directory: Where it lies, with ``group_vars`` and ``host_vars``.
     """
 
-    def __init__(self, groups: Groups, folder: Path) -> None:
+    def __init__(self, groups: Groups, directory: Path) -> None:
         self._groups = groups
         self._order = list(groups.by_precedence())
-        self._of_group = _Folder(folder / "group_vars", groups.groups)
-        self._of_host = _Folder(folder / "host_vars", groups.hosts)
+        self._of_group = _Directory(directory / "group_vars", groups.groups)
+        self._of_host = _Directory(directory / "host_vars", groups.hosts)
         self._containing = _containing(groups)
 
     def groups_of(self, host: str) -> tuple[str, ...]:
@@ -68,11 +69,11 @@ def _containing(groups: Groups) -> dict[str, set[str]]:
     return found
 
 
-class _Folder:
-    """A folder with a file of variables for each of some names.
+class _Directory:
+    """A directory with a file of variables for each of some names.
 
     Args:
-        path: The folder.
+        path: The directory.
         names: Names that matter.
     """
 
@@ -95,20 +96,20 @@ class _Folder:
         return found
 
 
-def _settings_or_error(folder: Path, name: str) -> Settings | InventoryError:
+def _settings_or_error(directory: Path, name: str) -> Settings | InventoryError:
     found: Settings = {}
     try:
-        for path in _files(folder, name):
+        for path in _files(directory, name):
             found.update(_settings(path))
     except InventoryError as error:
         return error
     return found
 
 
-def _files(folder: Path, name: str) -> list[Path]:
-    """The files of one name, the weakest first; a folder comes before a file with a suffix."""
+def _files(directory: Path, name: str) -> list[Path]:
+    """The files of one name, the weakest first; a directory comes before a file with a suffix."""
     for suffix in _SUFFIXES:
-        path = folder / f"{name}{suffix}"
+        path = directory / f"{name}{suffix}"
         if path.is_dir() and not suffix:
             return _below(path)
         if path.is_file():
@@ -116,10 +117,10 @@ def _files(folder: Path, name: str) -> list[Path]:
     return []
 
 
-def _below(folder: Path) -> list[Path]:
+def _below(directory: Path) -> list[Path]:
     found = []
-    for parent, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not _is_left_out(name)]
+    for parent, directories, files in os.walk(directory):
+        directories[:] = [name for name in directories if not _is_left_out(name)]
         found += [Path(parent, name) for name in files if not _is_left_out(name)]
     return sorted(path for path in found if path.suffix in _SUFFIXES)
 

@@ -1,6 +1,6 @@
 """Lets `mnist.load_data()` of keras and tf_keras read the file that MNIST_NPZ names.
 
-Both refuse every file but the original, by its hash, and then download. With this folder on PYTHONPATH, Python
+Both refuse every file but the original, by its hash, and then download. With this directory on PYTHONPATH, Python
 imports this module at its start; it waits for their module `mnist` and replaces the function that fetches the file.
 """
 

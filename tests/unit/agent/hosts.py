@@ -293,10 +293,10 @@ def commits(job: str, members: list[Member], command: Sequence[str], **fields: o
         yield Commit(job=job, task=member.task, members=members, **values)  # type: ignore[arg-type]
 
 
-def fake_python(folder: Path, **versions: str) -> str:
+def fake_python(directory: Path, **versions: str) -> str:
     """An interpreter that says it has other packages."""
-    probed = json.dumps({"versions": versions, "folders": []})
-    path = folder / "python"
+    probed = json.dumps({"versions": versions, "directories": []})
+    path = directory / "python"
     path.write_text(f'#!/bin/sh\ncase "$1" in\n-c) echo \'{probed}\' ;;\n*) exec {sys.executable} "$@" ;;\nesac\n')
     path.chmod(0o755)
     return str(path)

@@ -74,14 +74,14 @@ def process() -> Iterator[Held]:
         one.end()
 
 
-def hook_in(folder: Path, *, warm: bool = True) -> Hook:
-    """The hook, written into a folder."""
-    install(str(folder / "hook"))
-    return Hook(str(folder / "hook"), warm)
+def hook_in(directory: Path, *, warm: bool = True) -> Hook:
+    """The hook, written into a directory."""
+    install(str(directory / "hook"))
+    return Hook(str(directory / "hook"), warm)
 
 
-def script_in(folder: Path, text: str) -> str:
-    """A script, written into a folder."""
-    path = folder / "task.py"
+def script_in(directory: Path, text: str) -> str:
+    """A script, written into a directory."""
+    path = directory / "task.py"
     path.write_text(text)
     return str(path)

@@ -24,9 +24,9 @@ DEADLINE_S = 20.0
 # Writes checkpoint after checkpoint, each file of which tells its step and whether it is whole, and prints each step.
 WRITER = r"""
 import hashlib, os, struct, sys, time
-kind, folder, pause, size, slow = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:6])
-os.makedirs(folder, exist_ok=True)
-os.chdir(folder)
+kind, directory, pause, size, slow = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:6])
+os.makedirs(directory, exist_ok=True)
+os.chdir(directory)
 
 def body(step):
     text = b"%d " % step + os.urandom(int(size) // 2).hex().encode()
@@ -104,11 +104,11 @@ def step_of(path: Path) -> int:
     return int(text.split()[0])
 
 
-def step_in(folder: Path) -> int:
-    """The step of the checkpoint in a folder, 0 where there is none; fails where anything is not whole."""
-    steps = {path.name: step_of(path) for path in folder.iterdir() if path.name != "checkpoint"}
-    if (folder / "checkpoint").exists():
-        newest = (folder / "checkpoint").read_text().splitlines()[0].split('"')[1]
+def step_in(directory: Path) -> int:
+    """The step of the checkpoint in a directory, 0 where there is none; fails where anything is not whole."""
+    steps = {path.name: step_of(path) for path in directory.iterdir() if path.name != "checkpoint"}
+    if (directory / "checkpoint").exists():
+        newest = (directory / "checkpoint").read_text().splitlines()[0].split('"')[1]
         for name in (f"{newest}.index", f"{newest}.data-00000-of-00001"):
             assert f"ckpt-{steps[name]}" == newest
         return steps[f"{newest}.index"]
@@ -117,16 +117,16 @@ def step_in(folder: Path) -> int:
 
 
 class Host:
-    """A replicator and the folders it works in."""
+    """A replicator and the directories it works in."""
 
     def __init__(self, yard: Yard, name: str, **options: Any) -> None:
         self.yard = yard
         self.name = name
-        self.folder = yard.folder / name
+        self.directory = yard.directory / name
         self.options = options
-        self.where = str(options.pop("live", self.folder / "checkpoints"))
+        self.where = str(options.pop("live", self.directory / "checkpoints"))
         self.live = Path(self.where)
-        self.store = Path(str(options.pop("store", self.folder / "replica")))
+        self.store = Path(str(options.pop("store", self.directory / "replica")))
         self.news: list[News] = []
         self.start()
 
@@ -134,11 +134,11 @@ class Host:
         setup = Setup(
             job="job",
             secret=SECRET,
-            seat=self.name,
+            slot=self.name,
             address="127.0.0.1",
             live=self.where,
             store=str(self.store),
-            mark_folder=str(self.folder),
+            mark_directory=str(self.directory),
             mib_s=1000.0,
         )._replace(**self.options)
         self.replicator = Replicator(self.yard.loop, setup, on_news=self.news.append)
@@ -189,7 +189,7 @@ class Host:
             path.write_text(text)
 
     def snapshot(self, *writes: tuple[str, str]) -> Snapshot:
-        """Take what is in the checkpoint folder, and `writes`."""
+        """Take what is in the checkpoint directory, and `writes`."""
         self.write(*writes)
         self.settle(orderly=True)
         return self.newest
@@ -214,11 +214,11 @@ class Host:
                 time.sleep(0.01)
 
 
-def tree(folder: Path) -> dict[str, object]:
-    """All that is in a folder."""
+def tree(directory: Path) -> dict[str, object]:
+    """All that is in a directory."""
     found: dict[str, object] = {}
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
+    for path in sorted(directory.rglob("*")):
+        name = str(path.relative_to(directory))
         if path.is_symlink():
             found[name] = path.readlink()
         else:
@@ -229,8 +229,8 @@ def tree(folder: Path) -> dict[str, object]:
 class Yard:
     """Hosts, and what writes on them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.loop = Loop()
         self.hosts: list[Host] = []
         self.writers: list[subprocess.Popen[bytes]] = []
@@ -250,7 +250,7 @@ class Yard:
         self, host: Host, command: Sequence[str], *, stdin: int = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
         """Start a process of the host's task."""
-        env = {**os.environ, MARK: str(host.folder)}
+        env = {**os.environ, MARK: str(host.directory)}
         process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, env=env, start_new_session=True)
         self.writers.append(process)
         return process

@@ -65,11 +65,11 @@ def test_the_agent_is_asked_for_once_and_then_starts_from_disk(connect: Connect)
     assert first.hello.agent == digest
     assert first.hello.python == ".".join(map(str, sys.version_info[:3]))
     assert not connect().fetched
-    folder = first.root / "agent"
-    assert sorted(path.name for path in folder.iterdir()) == [digest, f"{digest}.pyz"]
-    assert (folder / f"{digest}.pyz").stat().st_mode & 0o777 == 0o600
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert list((folder / digest / "train/agent/requests/__pycache__").glob("serve.*.pyc"))
+    directory = first.root / "agent"
+    assert sorted(path.name for path in directory.iterdir()) == [digest, f"{digest}.pyz"]
+    assert (directory / f"{digest}.pyz").stat().st_mode & 0o777 == 0o600
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert list((directory / digest / "train/agent/requests/__pycache__").glob("serve.*.pyc"))
 
 
 def test_the_archive_on_disk_runs_by_itself(connect: Connect) -> None:
@@ -86,14 +86,14 @@ def test_the_archive_on_disk_runs_by_itself(connect: Connect) -> None:
 
 
 def test_only_the_newest_agents_stay(connect: Connect) -> None:
-    folder = connect().root / "agent"
+    directory = connect().root / "agent"
     for n in range(8):
-        (folder / f"{n}.pyz").touch()
-        (folder / f"{n}").mkdir()
-        os.utime(folder / f"{n}.pyz", (n, n))
-    shutil.rmtree(folder / build_agent().digest)
+        (directory / f"{n}.pyz").touch()
+        (directory / f"{n}").mkdir()
+        os.utime(directory / f"{n}.pyz", (n, n))
+    shutil.rmtree(directory / build_agent().digest)
     connect()
-    assert {path.stem for path in folder.iterdir()} == {build_agent().digest, "7", "6", "5", "4"}
+    assert {path.stem for path in directory.iterdir()} == {build_agent().digest, "7", "6", "5", "4"}
 
 
 def test_a_damaged_archive_on_disk_is_replaced(connect: Connect) -> None:
@@ -103,7 +103,7 @@ def test_a_damaged_archive_on_disk_is_replaced(connect: Connect) -> None:
     assert archive.read_bytes() == build_agent().data
 
 
-def test_a_relative_root_lies_in_the_home_folder(tmp_path: Path) -> None:
+def test_a_relative_root_lies_in_the_home_directory(tmp_path: Path) -> None:
     archive = build_agent()
     done = subprocess.run(
         ["/bin/sh", "-c", bootstrap_command(sys.executable, ".fleet", archive.digest)],

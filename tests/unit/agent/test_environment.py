@@ -58,7 +58,7 @@ def test_all_variables_of_a_task() -> None:
         "FLEET_CHECKPOINT_DIR": "/root/jobs/j1/worker-1/checkpoints",
         "FLEET_LOG_DIR": "/root/jobs/j1/worker-1/logs",
         "FLEET_MODEL_DIR": "/root/jobs/j1/worker-1/model",
-        "FLEET_TASK_FOLDER": "/root/jobs/j1/worker-1",
+        "FLEET_TASK_DIRECTORY": "/root/jobs/j1/worker-1",
         "AIP_CHECKPOINT_DIR": "/root/jobs/j1/worker-1/checkpoints",
         "AIP_TENSORBOARD_LOG_DIR": "/root/jobs/j1/worker-1/logs",
         "AIP_MODEL_DIR": "/root/jobs/j1/worker-1/model",
@@ -69,7 +69,7 @@ def test_the_documentation_names_every_variable() -> None:
     page = (Path(__file__).parents[3] / "docs" / "scripts.md").read_text()
     table = page.partition("## Environment of a task")[2].partition("## ")[0]
     named = {name for name in environment() if name.startswith(("FLEET_", "AIP_"))}
-    assert {name for name in named if f"`{name}`" not in table} == {"FLEET_TASK_FOLDER"}  # marks the process
+    assert {name for name in named if f"`{name}`" not in table} == {"FLEET_TASK_DIRECTORY"}  # marks the process
 
 
 def test_the_user_wins_over_the_session_and_over_us_but_for_tf_config() -> None:

@@ -44,22 +44,22 @@ def test_the_interface_of_other_addresses() -> None:
 
 @pytest.mark.parametrize("quoted", [False, True])
 def test_python_by_name_is_the_chosen_interpreter(tmp_path: Path, quoted: bool) -> None:
-    folder = tmp_path / ("it's" if quoted else "env")
-    venv.create(folder, with_pip=False, symlinks=True)
-    chosen = str(folder / "bin" / "python")
+    directory = tmp_path / ("it's" if quoted else "env")
+    venv.create(directory, with_pip=False, symlinks=True)
+    chosen = str(directory / "bin" / "python")
     found = fit(str(tmp_path / "bin"), chosen, "127.0.0.1", gpus=1)
-    assert found == Fittings(chosen, (str(tmp_path / "bin"), str(folder / "bin")), "lo", 1)
-    env = {"PATH": os.pathsep.join([*found.folders, os.defpath])}
+    assert found == Fittings(chosen, (str(tmp_path / "bin"), str(directory / "bin")), "lo", 1)
+    env = {"PATH": os.pathsep.join([*found.directories, os.defpath])}
     for name in ("python", "python3"):
         line = f"{name} -c '{SHOW}' 'a b' '$HOME'"
         shown = subprocess.run(["sh", "-c", line], env=env, check=True, capture_output=True).stdout
-        assert json.loads(shown) == [chosen, str(folder), ["a b", "$HOME"]]
+        assert json.loads(shown) == [chosen, str(directory), ["a b", "$HOME"]]
 
 
-def test_an_interpreter_of_the_system_brings_no_folder(tmp_path: Path) -> None:
+def test_an_interpreter_of_the_system_brings_no_directory(tmp_path: Path) -> None:
     (tmp_path / "usr" / "bin").mkdir(parents=True)
     found = fit(str(tmp_path / "bin"), str(tmp_path / "usr" / "bin" / "python3"), "10.0.0.2", gpus=0)
-    assert (found.folders, found.interface) == ((str(tmp_path / "bin"),), "")
+    assert (found.directories, found.interface) == ((str(tmp_path / "bin"),), "")
 
 
 # --- what a job needs -----------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_modules_are_looked_for_and_not_executed(tmp_path: Path, monkeypatch: py
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(own)}
     probe = Probe(str(tmp_path / "probe.json"), env)
     python = probe.interpreter(sys.executable).path
-    names = ["json", "there", "nowhere_at_all", "tmp", "sys"]  # the probe runs in /, where tmp is a folder
+    names = ["json", "there", "nowhere_at_all", "tmp", "sys"]  # the probe runs in /, where tmp is a directory
     assert missing(probe, python, env, names) == ["nowhere_at_all", "tmp"]
     assert missing(probe, python, env, []) == []
     monkeypatch.setattr("train.agent.host.imports.ran", None)  # it is kept

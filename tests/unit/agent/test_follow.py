@@ -1,4 +1,4 @@
-"""Following a job over several attempts, out of folders that were made by hand."""
+"""Following a job over several attempts, out of directories that were made by hand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Host:
     def __init__(self, root: Path) -> None:
         self.paths = HostPaths(str(root))
         self.task: TaskPaths = self.paths.task("j", "worker-0")
-        Path(self.task.folder).mkdir(parents=True)
+        Path(self.task.directory).mkdir(parents=True)
         policy = {"restart": "on-failure", "restarts": 3}
         write_job(self.task, {"job": "j", "task": "worker-0", "spares": ["worker-2"], "policy": policy})
         self.listener: socket.socket | None = None
@@ -178,7 +178,7 @@ def test_a_tail_is_of_the_newest_attempt(host: Host) -> None:
     assert told(host, Follow("j", "worker-0"))[0] == {2: b"c\nd\ne\n"}
 
 
-def test_a_seat_without_any_attempt_has_nothing_to_tell(host: Host) -> None:
+def test_a_slot_without_any_attempt_has_nothing_to_tell(host: Host) -> None:
     assert told(host, ALL._replace(follow=False))[1][-1].outcome is Outcome.LOST  # type: ignore[union-attr]
     write_result(host.task, RESULT)
     assert told(host, ALL) == ({}, [RESULT])
@@ -272,7 +272,7 @@ def test_the_successor_of_a_supervisor_that_was_killed_is_followed(host: Host) -
     reader = Reader(host, ALL)
     host.accept()
     assert isinstance(reader.until(Log)[-1], Log)
-    host.connections.pop().close()  # the listening socket is the warden's, too
+    host.connections.pop().close()  # the listening socket is the watchdog's, too
     host.accept()
     host.ran(2, b"two")
     write_result(host.task, RESULT)

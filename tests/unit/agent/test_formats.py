@@ -29,9 +29,9 @@ def hdf5(libver: str = "earliest") -> bytes:
     return buffer.getvalue()
 
 
-def unfinished(folder: Path, name: str, data: bytes) -> bool:
-    (folder / name).write_bytes(data)
-    return is_unfinished(str(folder / name), name)
+def unfinished(directory: Path, name: str, data: bytes) -> bool:
+    (directory / name).write_bytes(data)
+    return is_unfinished(str(directory / name), name)
 
 
 @pytest.mark.parametrize("name", ["model.keras", "a.npz", "model.weights.h5", "latest.h5", "state.json"])

@@ -35,7 +35,7 @@ def names(count: int) -> list[str]:
 
 
 class Play:
-    """A gang, and what its seats tell; time goes by only when told to."""
+    """A gang, and what its slots tell; time goes by only when told to."""
 
     def __init__(
         self, count: int, policy: Policy = ONCE, spares: int = 0, roles: tuple[str, ...] = (), **terms: float
@@ -59,7 +59,7 @@ class Play:
 
     @property
     def playing(self) -> list[str]:
-        return [part.seat for part in self.gang.cast]
+        return [part.slot for part in self.gang.cast]
 
     def tell(self, name: str, **changes: object) -> None:
         self.reports[name] = self.reports[name]._replace(**changes)  # type: ignore[arg-type]
@@ -140,7 +140,11 @@ def test_a_pair_that_is_blocked_starts_nothing_and_is_named_with_both_ends() -> 
     order = gang.order(play.gang)
     assert (order.stage, order.reason) == (Stage.STOP, NOT_READY)
     play.close()
-    assert (play.result.outcome, play.result.first_task, play.result.started) == (Outcome.FAILED, "worker-0", False)
+    assert (play.result.outcome, play.result.first_failed_task, play.result.started) == (
+        Outcome.FAILED,
+        "worker-0",
+        False,
+    )
     assert play.result.reason == (
         "worker-1 (10.0.0.3) cannot reach worker-0 at 10.0.0.2:2222: timed out; "
         "open TCP port 2222 between the hosts (all TCP among the hosts of the fleet)"
@@ -183,7 +187,7 @@ def test_who_does_not_join_in_time_is_named() -> None:
     play.wait(0.1)
     play.close("worker-1")
     reason = "worker-1 (10.0.0.3) did not join within 60 s; nothing was started"
-    assert (play.result.first_task, play.result.reason, play.result.started) == ("worker-1", reason, False)
+    assert (play.result.first_failed_task, play.result.reason, play.result.started) == ("worker-1", reason, False)
 
 
 def test_the_first_failure_is_the_cause_and_our_own_kills_are_not() -> None:
@@ -192,7 +196,7 @@ def test_the_first_failure_is_the_cause_and_our_own_kills_are_not() -> None:
     order = gang.order(play.gang)
     assert (order.stage, order.reason, order.grace_s) == (Stage.STOP, "worker-1 exited with code 1", FAILURE_GRACE_S)
     play.close()
-    assert (play.result.first_task, play.result.reason) == ("worker-1", "worker-1 exited with code 1")
+    assert (play.result.first_failed_task, play.result.reason) == ("worker-1", "worker-1 exited with code 1")
     assert play.result.exits["worker-0"] == KILLED
 
 
@@ -202,7 +206,7 @@ def test_peers_of_a_host_that_is_gone_only_follow_from_it() -> None:
     play.exit("worker-0", Exit(code=1))
     play.tell("worker-0", closed=True)
     play.lose("worker-1")
-    assert (play.result.first_task, play.result.reason) == (
+    assert (play.result.first_failed_task, play.result.reason) == (
         "worker-1",
         "worker-1 (10.0.0.3) was lost: its agent was silent for 10 s",
     )
@@ -315,7 +319,7 @@ def test_a_host_that_does_not_come_back_ends_the_job() -> None:
     play.lose("worker-1")
     play.close("worker-1")
     play.wait(30.0)
-    assert (play.result.outcome, play.result.first_task) == (Outcome.FAILED, "worker-1")
+    assert (play.result.outcome, play.result.first_failed_task) == (Outcome.FAILED, "worker-1")
 
 
 def test_with_fewer_workers_the_roles_are_numbered_anew() -> None:
@@ -324,7 +328,7 @@ def test_with_fewer_workers_the_roles_are_numbered_anew() -> None:
     play.close("worker-1")
     play.wait(30.0)
     order = gang.order(play.gang)
-    assert [(part.seat, part.role) for part in order.cast] == [("worker-0", "worker-0"), ("worker-2", "worker-1")]
+    assert [(part.slot, part.role) for part in order.cast] == [("worker-0", "worker-0"), ("worker-2", "worker-1")]
     assert order.notices == ["attempt 2: worker-1 left out, worker-2 is worker-1"]
 
 
@@ -336,7 +340,7 @@ def test_a_spare_takes_over_at_once_and_never_before_the_lost_one_has_noticed() 
     assert play.at(Stage.WAIT)  # what it ran may still be alive
     play.wait(3.5)
     order = gang.order(play.gang)
-    assert [(part.seat, part.role) for part in order.cast] == [("worker-0", "worker-0"), ("worker-2", "worker-1")]
+    assert [(part.slot, part.role) for part in order.cast] == [("worker-0", "worker-0"), ("worker-2", "worker-1")]
 
 
 def test_success_of_the_chief() -> None:
@@ -404,7 +408,7 @@ def test_a_start_without_a_step_ends_only_where_nobody_does_anything() -> None:
 # --- any order of events -------------------------------------------------------------------------------------------
 
 COUNT = 3
-SEATS = st.sampled_from(names(COUNT))
+SLOTS = st.sampled_from(names(COUNT))
 CHANGES = st.fixed_dictionaries(
     {},
     optional={
@@ -432,7 +436,7 @@ POLICIES = st.builds(
     on_hang=st.sampled_from(OnHang),
 )
 EVENTS = st.lists(
-    st.tuples(SEATS, st.one_of(CHANGES, st.just("lost"), st.just("next")), st.floats(0, 20)), max_size=25
+    st.tuples(SLOTS, st.one_of(CHANGES, st.just("lost"), st.just("next")), st.floats(0, 20)), max_size=25
 )
 
 
@@ -442,11 +446,11 @@ def promises(before: Gang, after: Gang) -> None:
     assert after.restarts <= after.terms.policy.restarts
     if after.stage is Stage.GO and before.stage is not Stage.GO and before.attempt == after.attempt:
         for part in after.cast:
-            report = after.reports[part.seat]
+            report = after.reports[part.slot]
             assert report.held
             assert report.reached is not None
             assert not any(report.reached.values())
-        assert len({after.reports[part.seat].facts == OLD for part in after.cast}) == 1
+        assert len({after.reports[part.slot].facts == OLD for part in after.cast}) == 1
     if after.attempt > before.attempt:
         assert after.end is None
         assert after.terms.policy.restart is not RestartPolicy.NEVER or after.terms.policy.preemptions
@@ -467,7 +471,7 @@ def test_whatever_the_order_of_events_a_gang_ends_once_and_rightly(
             play.tell(name, attempt=play.gang.attempt)
         elif isinstance(change, dict):
             told = play.reports[name].exit
-            play.tell(name, **change if told is None else {**change, "exit": told})  # a seat never unsays an exit
+            play.tell(name, **change if told is None else {**change, "exit": told})  # a slot never unsays an exit
         promises(before, play.gang)
         if before.result is not None:
             assert play.gang is before
@@ -481,8 +485,8 @@ def test_whatever_the_order_of_events_a_gang_ends_once_and_rightly(
         play.gang = gang.advance(play.gang, play.now)
     result = play.result
     if result.outcome is Outcome.SUCCEEDED:
-        needed = ["worker-0"] if policy.success is SuccessPolicy.CHIEF else [part.seat for part in play.gang.cast]
-        assert all(result.exits.get(seat) == DONE for seat in needed)
+        needed = ["worker-0"] if policy.success is SuccessPolicy.CHIEF else [part.slot for part in play.gang.cast]
+        assert all(result.exits.get(slot) == DONE for slot in needed)
     else:
         assert result.reason
 

@@ -45,23 +45,23 @@ def test_with_all_workers_parameter_servers_are_not_waited_for() -> None:
     assert play.at(Stage.STOP)
 
 
-@pytest.mark.parametrize(("seat", "role"), [("worker-3", "ps-0"), ("worker-2", "worker-1")])
-def test_a_failed_server_or_worker_ends_the_attempt_under_the_name_of_its_role(seat: str, role: str) -> None:
+@pytest.mark.parametrize(("slot", "role"), [("worker-3", "ps-0"), ("worker-2", "worker-1")])
+def test_a_failed_server_or_worker_ends_the_attempt_under_the_name_of_its_role(slot: str, role: str) -> None:
     """TensorFlow's coordinator goes on without a worker, but its process does not end while one is missing."""
     play = coordinated(AGAIN._replace(success=SuccessPolicy.CHIEF))
-    play.exit(seat, KILLED)
+    play.exit(slot, KILLED)
     assert gang.order(play.gang).reason == f"{role} was killed by SIGKILL"
     play.close()
     assert play.at(Stage.WAIT)
     order = gang.order(play.gang)
-    assert (order.first, order.name_of(order.first)) == (seat, role)
+    assert (order.first, order.name_of(order.first)) == (slot, role)
     play = coordinated()
-    play.lose(seat)
-    play.close(seat)
-    assert play.result.reason == f"{role} ({play.terms.seats[int(seat[-1])].address}) was lost: " + (
+    play.lose(slot)
+    play.close(slot)
+    assert play.result.reason == f"{role} ({play.terms.slots[int(slot[-1])].address}) was lost: " + (
         "its agent was silent for 10 s"
     )
-    assert play.result.first_task == role
+    assert play.result.first_failed_task == role
 
 
 def test_a_spare_takes_over_a_parameter_server() -> None:
@@ -83,7 +83,7 @@ def test_a_blocked_pair_and_hosts_that_differ_are_told_by_role() -> None:
     play.tell("worker-2", reached={"worker-0": "", "worker-1": ""})
     play.close()
     assert play.result.reason.startswith("chief-0 (10.0.0.2) cannot reach ps-0 at 10.0.0.4:2222: timed out")
-    assert play.result.first_task == "ps-0"
+    assert play.result.first_failed_task == "ps-0"
     play = Play(3, roles=("chief-0", "worker-0", "ps-0"))
     play.tell("worker-2", facts=OLD)
     play.tell_all(held=True, closed=False, reached={})
@@ -97,8 +97,8 @@ def test_a_coordinator_needs_no_gpu_of_its_own_but_a_chief_among_workers_does() 
         play = Play(3, roles=roles)
         play.tell("worker-1", facts=HEALTHY._replace(gpus=["Tesla T4"]))
         play.tell_all(held=True, closed=False)
-        for seat in play.playing:
-            play.tell(seat, reached={other: "" for other in play.playing if other != seat})
+        for slot in play.playing:
+            play.tell(slot, reached={other: "" for other in play.playing if other != slot})
         assert play.at(Stage.GO) is fits
 
 
@@ -139,9 +139,9 @@ def trained() -> Play:
     """As far as the end of the training, of which the last checkpoint is on its way."""
     play = evaluated()
     play.tell("worker-0", snapshot=LAST, source=Source("10.0.0.2", 5000))
-    for seat in ("worker-0", "worker-1"):
-        play.exit(seat, DONE)
-        play.tell(seat, closed=True)
+    for slot in ("worker-0", "worker-1"):
+        play.exit(slot, DONE)
+        play.tell(slot, closed=True)
     assert play.at(Stage.GO)
     assert gang.order(play.gang).trained
     return play
@@ -198,8 +198,8 @@ def test_what_fails_after_the_training_fails_nothing() -> None:
 
 def test_a_time_limit_that_passes_while_an_evaluator_works_fails_nothing() -> None:
     play = evaluated(Policy(timeout_s=100.0))
-    for seat in ("worker-0", "worker-1"):
-        play.exit(seat, DONE)
+    for slot in ("worker-0", "worker-1"):
+        play.exit(slot, DONE)
     play.wait(100.0)
     play.close()
     assert play.result.outcome is Outcome.SUCCEEDED
@@ -212,8 +212,8 @@ WATCHED = Policy(success=SuccessPolicy.CHIEF, hang_timeout_s=60.0, on_hang=OnHan
 
 def test_idle_servers_and_evaluators_are_no_hang() -> None:
     play = coordinated(WATCHED)
-    for seat in ("worker-1", "worker-2", "worker-3"):
-        play.tell(seat, quiet_s=90.0, idle_s=90.0)
+    for slot in ("worker-1", "worker-2", "worker-3"):
+        play.tell(slot, quiet_s=90.0, idle_s=90.0)
     assert gang.order(play.gang).look == 0
     play.tell("worker-0", quiet_s=90.0, idle_s=0.0)  # a coordinator that computes
     assert gang.order(play.gang).look == 0
@@ -229,8 +229,8 @@ def test_idle_servers_and_evaluators_are_no_hang() -> None:
 
 def test_a_hang_is_told_by_role_and_evaluators_are_not_asked() -> None:
     play = evaluated(WATCHED)
-    for seat in ("worker-0", "worker-1"):
-        play.tell(seat, quiet_s=90.0, idle_s=90.0)
+    for slot in ("worker-0", "worker-1"):
+        play.tell(slot, quiet_s=90.0, idle_s=90.0)
     stopped = Stalled("worker-1", 1, 0.0, "T", "", [])
     waits = Stalled("worker-0", 1, 0.0, "T", "", [])
     play.tell("worker-0", looked=1, stalled=waits)
@@ -244,6 +244,6 @@ def test_an_evaluator_that_shows_progress_is_no_first_step_of_the_training() -> 
     play = evaluated(Policy(start_timeout_s=60.0))
     play.tell("worker-2", stepped=True)
     play.wait(61.0)
-    for seat in ("worker-0", "worker-1"):
-        play.tell(seat, quiet_s=61.0, idle_s=61.0)
+    for slot in ("worker-0", "worker-1"):
+        play.tell(slot, quiet_s=61.0, idle_s=61.0)
     assert gang.order(play.gang).look == 1

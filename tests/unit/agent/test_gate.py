@@ -136,18 +136,18 @@ def test_who_cannot_reach_whom(
 ) -> None:
     found = judged(count, broken)
     assert list(found.problems) == sentences
-    assert found.first_task == first
+    assert found.first_failed_task == first
 
 
 @pytest.mark.parametrize("clause", [UNKNOWN_NAME, SILENT, "worker-0 answers there", "permission denied"])
 def test_every_other_obstacle_names_both_ends_and_a_way_out(clause: str) -> None:
-    (sentence,) = judged(3, {(0, 2): clause}).problems
-    assert sentence.startswith(f"worker-0 (10.0.0.2) cannot reach worker-2 at 10.0.0.4:2222: {clause}; ")
+    (message,) = judged(3, {(0, 2): clause}).problems
+    assert message.startswith(f"worker-0 (10.0.0.2) cannot reach worker-2 at 10.0.0.4:2222: {clause}; ")
 
 
 def test_a_long_list_is_cut() -> None:
-    (sentence,) = judged(9, {(n, 0): TIMED_OUT for n in range(1, 9)}).problems
-    assert "worker-1 (10.0.0.3), worker-2 (10.0.0.4), worker-3 (10.0.0.5) and 5 more" in sentence
+    (message,) = judged(9, {(n, 0): TIMED_OUT for n in range(1, 9)}).problems
+    assert "worker-1 (10.0.0.3), worker-2 (10.0.0.4), worker-3 (10.0.0.5) and 5 more" in message
 
 
 def test_what_nobody_told_is_not_taken_for_granted() -> None:
@@ -155,11 +155,11 @@ def test_what_nobody_told_is_not_taken_for_granted() -> None:
     facts = {"worker-0": FACTS}
     found = verdict(members(2), facts, pairs)
     assert [text.partition(" (")[0] for text in found.problems] == ["worker-1", "worker-1"]
-    assert found.first_task == "worker-1"
+    assert found.first_failed_task == "worker-1"
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence", "first"),
+    ("changed", "message", "first"),
     [
         (
             {1: with_version(tensorflow="2.19.1")},
@@ -185,21 +185,21 @@ def test_what_nobody_told_is_not_taken_for_granted() -> None:
         ),
     ],
 )
-def test_hosts_that_do_not_fit_together(changed: dict[int, Facts], sentence: str, first: str) -> None:
+def test_hosts_that_do_not_fit_together(changed: dict[int, Facts], message: str, first: str) -> None:
     found = judged(3, changed=changed)
     (problem,) = found.problems
-    assert problem.startswith(sentence)
-    assert found.first_task == first
+    assert problem.startswith(message)
+    assert found.first_failed_task == first
 
 
 def test_of_two_that_differ_neither_is_blamed() -> None:
-    assert judged(2, changed={1: with_version(tensorflow="2.19.1")}).first_task == ""
+    assert judged(2, changed={1: with_version(tensorflow="2.19.1")}).first_failed_task == ""
 
 
 def test_all_problems_are_told_and_nobody_is_blamed_for_those_of_another() -> None:
     found = judged(3, {(0, 1): TIMED_OUT}, {2: FACTS._replace(disk_free=0)})
     assert len(found.problems) == 2
-    assert found.first_task == ""
+    assert found.first_failed_task == ""
 
 
 def test_patches_and_nightlies_of_one_release_fit_together() -> None:

@@ -35,16 +35,16 @@ print(json.dumps({
 
 
 def started(
-    one: Held, folder: Path, script: str, hook: Hook | None, python: str = sys.executable, **env: str
+    one: Held, directory: Path, script: str, hook: Hook | None, python: str = sys.executable, **env: str
 ) -> None:
-    command = [python, script_in(folder, script)]
-    one.task.start(command, {"PATH": os.defpath, **env}, str(folder), 0o022, hook)
+    command = [python, script_in(directory, script)]
+    one.task.start(command, {"PATH": os.defpath, **env}, str(directory), 0o022, hook)
 
 
-def told(folder: Path, hook: Hook | None, python: str = sys.executable, **env: str) -> dict[str, object]:
+def told(directory: Path, hook: Hook | None, python: str = sys.executable, **env: str) -> dict[str, object]:
     """What a script sees of itself."""
     with process() as one:
-        started(one, folder, TELL, hook, python, **env)
+        started(one, directory, TELL, hook, python, **env)
         one.until(lambda: one.held)
         one.task.release()
         one.until(lambda: one.exits)
@@ -286,8 +286,8 @@ def test_nobody_is_sent_a_signal_that_would_end_him(tmp_path: Path) -> None:
             assert not one.exits, name
 
 
-def below(folder: Path) -> Hook:
-    return hook_in(folder, warm=False)._replace(below=True)
+def below(directory: Path) -> Hook:
+    return hook_in(directory, warm=False)._replace(below=True)
 
 
 @pytest.mark.parametrize("way", ["child", "exec", "two"])
@@ -390,13 +390,13 @@ def test_programs_and_scripts(tmp_path: Path) -> None:
 # --- the proof ------------------------------------------------------------------------------------------------------
 
 
-def probe(folder: Path, hook: bool = True) -> Probe:
+def probe(directory: Path, hook: bool = True) -> Probe:
     environment = {"PATH": os.environ["PATH"]}
-    return Probe(str(folder / "probe.json"), environment, str(folder / "hook") if hook else "")
+    return Probe(str(directory / "probe.json"), environment, str(directory / "hook") if hook else "")
 
 
-def wrapper(folder: Path, command: str) -> str:
-    path = folder / "python"
+def wrapper(directory: Path, command: str) -> str:
+    path = directory / "python"
     path.write_text(f"#!/bin/sh\n{command}\n")
     path.chmod(0o755)
     return str(path)
@@ -441,7 +441,7 @@ def test_an_interpreter_that_passes_the_hook_by_does_not(tmp_path: Path, command
     assert not probe(tmp_path).interpreter(wrapper(tmp_path, command)).hooked
 
 
-def test_no_folder_is_written_for_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
+def test_no_directory_is_written_for_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RefusedError):
         probe(tmp_path, hook=False).interpreter("no-such-python")
     assert not list(tmp_path.iterdir())
@@ -450,9 +450,9 @@ def test_no_folder_is_written_for_an_interpreter_that_is_not_there(tmp_path: Pat
 def test_in_another_process_the_hook_only_takes_itself_out(tmp_path: Path) -> None:
     """As one that a .pth file starts."""
     hook = hook_in(tmp_path)
-    env = {"PATH": os.defpath, "PYTHONPATH": hook.folder, VARIABLE: "1:7:8:47:0:"}
+    env = {"PATH": os.defpath, "PYTHONPATH": hook.directory, VARIABLE: "1:7:8:47:0:"}
     script = "import os, sys; print([n for n in os.environ if n in ('PYTHONPATH', 'FLEET_HOOK')], sys.path[1:])"
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("[] ")
-    assert hook.folder not in done.stdout
+    assert hook.directory not in done.stdout
     assert done.stderr == ""

@@ -30,7 +30,7 @@ from train.agent.protocol.records import (
 )
 
 PYTHON = """#!/bin/sh
-echo run >> {folder}/probed
+echo run >> {directory}/probed
 exec {python} "$@"
 """
 
@@ -58,7 +58,7 @@ def test_what_was_found_is_kept_until_something_is_installed(connect: Connect, t
     packages = tmp_path / "packages"
     packages.mkdir()
     python.parent.mkdir()
-    python.write_text(PYTHON.format(folder=tmp_path, python=sys.executable))
+    python.write_text(PYTHON.format(directory=tmp_path, python=sys.executable))
     python.chmod(0o755)
     env = {"PATH": f"{python.parent}:/usr/bin:/bin", "PYTHONPATH": str(packages)}
     probed = tmp_path / "probed"
@@ -76,12 +76,12 @@ def test_what_was_found_is_kept_until_something_is_installed(connect: Connect, t
 
 def test_the_first_python3_with_tensorflow_is_chosen(connect: Connect, tmp_path: Path) -> None:
     for name, module in (("plain", ""), ("with", "tensorflow")):
-        folder = tmp_path / name
-        folder.mkdir()
+        directory = tmp_path / name
+        directory.mkdir()
         versions = '{"python": "3.11.0"' + (f', "{module}": "2.20.0"' if module else "") + "}"
-        script = f"""#!/bin/sh\necho '{{"versions": {versions}, "folders": []}}'\n"""
-        (folder / "python3").write_text(script)
-        (folder / "python3").chmod(0o755)
+        script = f"""#!/bin/sh\necho '{{"versions": {versions}, "directories": []}}'\n"""
+        (directory / "python3").write_text(script)
+        (directory / "python3").chmod(0o755)
     path = f"{tmp_path / 'plain'}:{tmp_path / 'with'}"
     answer = connect(env={"PATH": path}).prepare("j", Bundle("pass"), python="", dry_run=True)
     assert isinstance(answer, Prepared)
@@ -229,7 +229,7 @@ def test_names_that_are_none_are_refused(connect: Connect, job: str, task: str) 
     assert answer.kind is Refusal.REQUEST
 
 
-def test_a_bundle_that_leaves_its_folder_is_refused(connect: Connect) -> None:
+def test_a_bundle_that_leaves_its_directory_is_refused(connect: Connect) -> None:
     bundle = Bundle("pass")
     bundle.entries.append(Entry("out", EntryKind.LINK, target="/etc"))
     answer = connect().prepare("j", bundle)
@@ -237,7 +237,7 @@ def test_a_bundle_that_leaves_its_folder_is_refused(connect: Connect) -> None:
     assert (answer.kind, "'out' leads out of" in answer.reason) == (Refusal.REQUEST, True)
 
 
-def test_nonsense_is_refused_in_a_sentence_and_the_conversation_goes_on(connect: Connect) -> None:
+def test_nonsense_is_refused_in_a_message_and_the_conversation_goes_on(connect: Connect) -> None:
     agent = connect()
     for line in (b"\n", b"{}\n", b"\xff\xfe\n", b'{"record":"prepare"}\n', b'{"record":"nothing"}\n', b"[1]\n"):
         agent.write(line)
@@ -323,17 +323,17 @@ def test_what_an_agent_that_was_killed_while_preparing_left_is_removed(connect: 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "host-77"
-    folder.mkdir()
+    directory = tmp_path / "host-77"
+    directory.mkdir()
     if os.getuid() != 0 or not shutil.which("mount"):
         pytest.skip("a small file system can be mounted by root alone")
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(folder)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(directory)], capture_output=True, check=False
     )
     if done.returncode != 0:
         pytest.skip(f"tmpfs cannot be mounted here: {done.stderr.decode()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 def test_a_bundle_that_does_not_fit_is_refused_with_numbers(small_disk: Path, connect: Connect) -> None:

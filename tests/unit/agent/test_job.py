@@ -99,10 +99,10 @@ def test_one_task_from_prepare_to_its_result(connect: Connect) -> None:
     assert story.result is not None
     assert (story.result.outcome, story.result.reason) == (Outcome.SUCCEEDED, "")
     seen = json.loads(story.log)
-    folder = agent.root / "jobs" / "one" / "worker-0"
-    assert seen["cwd"] == str(folder / "src")
+    directory = agent.root / "jobs" / "one" / "worker-0"
+    assert seen["cwd"] == str(directory / "src")
     assert seen["pgid"] is True
-    assert seen["fds"] == [0, 1, 2, 3, 1023]  # 3 is the folder that is being listed, 1023 takes stacks
+    assert seen["fds"] == [0, 1, 2, 3, 1023]  # 3 is the directory that is being listed, 1023 takes stacks
     assert json.loads(seen["env"]["TF_CONFIG"]) == {
         "cluster": {"worker": [f"127.0.0.1:{members[0].port}"]},
         "task": {"type": "worker", "index": 0},
@@ -111,14 +111,14 @@ def test_one_task_from_prepare_to_its_result(connect: Connect) -> None:
     assert seen["env"]["MY_KEY"] == "s3cr3t"
     assert seen["env"]["MY_SESSION"] == "kept"
     assert not [name for name in seen["env"] if name.startswith("SSH_")]
-    assert seen["env"]["FLEET_CHECKPOINT_DIR"] == str(folder / "checkpoints")
-    assert (folder / "checkpoints").is_dir()
+    assert seen["env"]["FLEET_CHECKPOINT_DIR"] == str(directory / "checkpoints")
+    assert (directory / "checkpoints").is_dir()
     written = b"".join(path.read_bytes() for path in agent.root.rglob("*") if path.is_file() and path.name != "log")
     assert b"s3cr3t" not in written
     assert log_of(agent.root, "one") == story.log
 
 
-def test_the_users_umask_is_kept_and_the_jobs_folder_is_private(connect: Connect) -> None:
+def test_the_users_umask_is_kept_and_the_jobs_directory_is_private(connect: Connect) -> None:
     before = os.umask(0o027)
     try:
         agent = connect()
@@ -126,8 +126,8 @@ def test_the_users_umask_is_kept_and_the_jobs_folder_is_private(connect: Connect
         os.umask(before)
     committed([agent], "mask", Bundle(PRINT_ENVIRONMENT))
     assert json.loads(follow(agent, Follow("mask", "worker-0")).log)["umask"] == 0o027
-    for folder in (agent.root, agent.root / "jobs" / "mask" / "worker-0"):
-        assert folder.stat().st_mode & 0o077 == 0
+    for directory in (agent.root, agent.root / "jobs" / "mask" / "worker-0"):
+        assert directory.stat().st_mode & 0o077 == 0
 
 
 def test_three_tasks_start_together_and_know_their_places(connect: Connect) -> None:
@@ -167,7 +167,7 @@ def test_a_task_that_is_killed_ends_all_within_the_grace_period(connect: Connect
     for story in stories:
         assert story.result is not None
         assert story.result.outcome is Outcome.FAILED
-        assert story.result.first_task == "worker-1"
+        assert story.result.first_failed_task == "worker-1"
         assert story.result.reason == "worker-1 was killed by SIGKILL"
     assert stories[0].phases == ["waiting", "running", "stopping", "exited"]
     assert stories[0].exit == Exit(signal=signal.SIGKILL)
@@ -179,7 +179,7 @@ def test_a_task_that_fails_names_its_exit_code(connect: Connect) -> None:
     committed(agents, "fail", Bundle(script))
     story = follow(agents[0], Follow("fail", "worker-0"))
     assert story.result is not None
-    assert (story.result.first_task, story.result.reason) == ("worker-1", "worker-1 exited with code 7")
+    assert (story.result.first_failed_task, story.result.reason) == ("worker-1", "worker-1 exited with code 7")
     assert story.result.exits["worker-1"] == Exit(code=7)
     assert story.exit == Exit(signal=signal.SIGTERM)
 
@@ -319,7 +319,11 @@ def test_stop_ends_the_whole_job_whoever_is_asked(connect: Connect, asked: int) 
     for index, agent in enumerate(agents):
         result = follow(agent, Follow("stop", f"worker-{index}")).result
         assert result is not None
-        assert (result.outcome, result.first_task, result.reason) == (Outcome.CANCELLED, "", "stopped on request")
+        assert (result.outcome, result.first_failed_task, result.reason) == (
+            Outcome.CANCELLED,
+            "",
+            "stopped on request",
+        )
     assert not any(map(alive, pids))
     assert agents[asked].stop("stop", f"worker-{asked}") == Stopped(killed=False, running=False)
 
@@ -358,7 +362,7 @@ def test_a_gang_that_is_never_complete_fails_and_starts_nothing(connect: Connect
     story = follow(agents[0], Follow("alone", "worker-0"))
     assert story.result is not None
     assert story.result.outcome is Outcome.FAILED
-    assert story.result.first_task == "worker-1"
+    assert story.result.first_failed_task == "worker-1"
     assert story.result.reason == "worker-1 (127.0.0.2) did not join within 0.5 s; nothing was started"
     assert "running" not in story.phases
     assert not (source(agents[0].root, "alone") / "pid").exists()
@@ -384,7 +388,7 @@ def test_a_supervisor_that_is_killed_takes_its_task_with_it_and_the_others_say_w
     other = follow(agents[1], Follow("lost", "worker-1"))
     assert other.result is not None
     assert other.result.outcome is Outcome.FAILED
-    assert other.result.first_task == "worker-0"
+    assert other.result.first_failed_task == "worker-0"
     assert other.result.reason == "worker-0 (127.0.0.1) was lost: its agent ended"
     assert all(map(gone, pids))
     assert not connect(0).stop("lost", "worker-0").running
@@ -400,7 +404,7 @@ def test_a_chief_that_is_lost_before_the_start_leaves_word_that_nothing_was_star
     os.kill(supervisors[0], signal.SIGKILL)
     result = listen(agents[1]).result
     assert result is not None
-    assert (result.outcome, result.first_task, result.started) == (Outcome.FAILED, "worker-0", False)
+    assert (result.outcome, result.first_failed_task, result.started) == (Outcome.FAILED, "worker-0", False)
 
 
 def test_what_a_killed_supervisor_left_is_ended_by_the_next_prepare(connect: Connect) -> None:
@@ -562,7 +566,7 @@ def test_hanging_up_before_commit_gives_everything_back(connect: Connect) -> Non
     assert second.member.port == 23450
 
 
-def test_a_job_that_is_not_there_is_refused_in_a_sentence(connect: Connect) -> None:
+def test_a_job_that_is_not_there_is_refused_in_a_message(connect: Connect) -> None:
     agent = connect()
     for request in (Follow("no", "worker-0"), Stop("no", "worker-0"), Follow("..", "worker-0"), Follow("", "")):
         agent.send(request)

@@ -124,15 +124,15 @@ def test_a_count_of_the_whole_host_alone_makes_it_likely(files: Files) -> None:
 
 def test_a_container_sees_its_own_part_of_the_cgroups(files: Files) -> None:
     (files.root / "proc/7/cgroup").write_text("5:cpu:/docker/ab\n4:memory:/docker/ab\n0::/docker/ab\n")
-    folder = files.root / "sys/fs/cgroup/memory"
-    folder.mkdir()
+    directory = files.root / "sys/fs/cgroup/memory"
+    directory.mkdir()
     mount = "30 24 0:26 /docker/ab /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
     (files.root / "proc/self/mountinfo").write_text(mount)
-    (folder / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
-    (folder / "memory.limit_in_bytes").write_text("1073741824\n")
+    (directory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+    (directory / "memory.limit_in_bytes").write_text("1073741824\n")
     watch = files.watch()
     files.count(1, -1)
-    (folder / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    (directory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
     assert watch.verdict(7).endswith("as the count of its cgroup tells (limit 1.0 GiB)")
 
 
@@ -167,32 +167,32 @@ class TestRealKernel:
     @pytest.fixture
     def cgroup(self) -> Iterator[tuple[Path, str]]:
         name = f"fleet-test-{os.getpid()}"
-        for folder, limit in (
+        for directory, limit in (
             (Path("/sys/fs/cgroup/memory") / name, "memory.limit_in_bytes"),
             (Path("/sys/fs/cgroup") / name, "memory.max"),
         ):
             try:
-                folder.mkdir()
+                directory.mkdir()
             except OSError:
                 continue
             try:
-                if (folder / limit).exists():
-                    yield folder, limit
+                if (directory / limit).exists():
+                    yield directory, limit
                     return
             finally:
-                folder.rmdir()
+                directory.rmdir()
         pytest.skip("no memory cgroup can be made here")
 
     def test_it_is_told_that_the_kernel_killed_it(self, cgroup: tuple[Path, str]) -> None:
-        folder, limit = cgroup
-        (folder / limit).write_text(str(64 << 20))
-        swap = folder / "memory.swap.max"
+        directory, limit = cgroup
+        (directory / limit).write_text(str(64 << 20))
+        swap = directory / "memory.swap.max"
         if swap.exists():
             swap.write_text("0")
         script = "held = []\nwhile True: held.append(bytearray(b'x') * (1 << 20))"
         spawned = spawn([sys.executable, "-c", script], dict(os.environ), "/", umask=0o022, gated=True)
         try:
-            (folder / "cgroup.procs").write_text(str(spawned.pid))
+            (directory / "cgroup.procs").write_text(str(spawned.pid))
             watch, blind = OomWatch(spawned.pid), OomWatch(spawned.pid)
             blind.close()
         finally:

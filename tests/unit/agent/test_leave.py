@@ -45,14 +45,14 @@ def test_what_runs_is_ended_first(connect: Connect, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shared", "stays"), [(".fleet", False), ("precious", True)])
-def test_the_folder_of_all_fleets_goes_with_the_last(tmp_path: Path, shared: str, stays: bool) -> None:
-    folder = tmp_path / shared
+def test_the_directory_of_all_fleets_goes_with_the_last(tmp_path: Path, shared: str, stays: bool) -> None:
+    directory = tmp_path / shared
     for name in ("one", "two"):
-        (folder / name).mkdir(parents=True)
-    leave(HostPaths(str(folder / "one")), Leave())
-    assert list(folder.iterdir()) == [folder / "two"]
-    leave(HostPaths(str(folder / "two")), Leave())
-    assert folder.exists() == stays
+        (directory / name).mkdir(parents=True)
+    leave(HostPaths(str(directory / "one")), Leave())
+    assert list(directory.iterdir()) == [directory / "two"]
+    leave(HostPaths(str(directory / "two")), Leave())
+    assert directory.exists() == stays
 
 
 # --- the address of a host --------------------------------------------------------------------------------------

@@ -97,9 +97,9 @@ class Net:
             name,
             others,
             events=Events(
-                lambda seat: self.told.append(("up", name, seat)),
-                lambda seat, reason: self.told.append(("down", name, seat, reason)),
-                lambda seat, message: self.told.append(("message", name, seat, message)),
+                lambda slot: self.told.append(("up", name, slot)),
+                lambda slot, reason: self.told.append(("down", name, slot, reason)),
+                lambda slot, message: self.told.append(("message", name, slot, message)),
                 lambda: None,
             ),
         )

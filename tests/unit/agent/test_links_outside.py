@@ -1,4 +1,4 @@
-"""Checkpoints from other hosts: nothing is written, removed, or linked outside the checkpoint folder."""
+"""Checkpoints from other hosts: nothing is written, removed, or linked outside the checkpoint directory."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ CONTENT = b"ssh-ed25519 EVIL"
 
 
 class Shop:
-    """Snapshots as another host gives them, the checkpoint folder, and a folder outside it."""
+    """Snapshots as another host gives them, the checkpoint directory, and a directory outside it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._count = 0
-        self.live = folder / "live"
-        self.outside = folder / "outside"
+        self.live = directory / "live"
+        self.outside = directory / "outside"
         for one in (self.live, self.outside):
             one.mkdir()
 
@@ -42,18 +42,18 @@ class Shop:
         self._count += 1
         named = Snapshot(1, self._count, digest_of(items))
         manifest = decode_manifest(encode_manifest(Manifest(named, "worker-0", "x", items)))
-        folder = self._folder / f"snapshot-{self._count}"
-        folder.mkdir()
+        directory = self._directory / f"snapshot-{self._count}"
+        directory.mkdir()
         for number, item in manifest.files:
-            path = folder / str(number)
+            path = directory / str(number)
             path.write_bytes(CONTENT)
             path.chmod(item.mode)
             os.utime(path, ns=(item.mtime_ns, item.mtime_ns))
-        return Kept(str(folder), manifest)
+        return Kept(str(directory), manifest)
 
 
 def directory(path: str) -> Item:
-    return Item(path, Kind.FOLDER, 0o755)
+    return Item(path, Kind.DIRECTORY, 0o755)
 
 
 def file(path: str, mode: int = 0o644) -> Item:
@@ -87,8 +87,10 @@ def bring(request: pytest.FixtureRequest) -> Bring:
     return chosen
 
 
-@pytest.mark.parametrize("order", [1, -1], ids=["folder first", "file first"])
-def test_a_link_in_the_place_of_a_folder_is_replaced_and_not_followed(shop: Shop, bring: Bring, order: int) -> None:
+@pytest.mark.parametrize("order", [1, -1], ids=["directory first", "file first"])
+def test_a_link_in_the_place_of_a_directory_is_replaced_and_not_followed(
+    shop: Shop, bring: Bring, order: int
+) -> None:
     (shop.live / "a").symlink_to(shop.outside)
     kept = shop.snapshot(*[directory("a"), directory("a/b"), file("a/b/keys")][::order])
     bring(shop, kept, None)
@@ -113,7 +115,7 @@ def test_nothing_is_removed_behind_a_link(shop: Shop, bring: Bring) -> None:
     assert (shop.outside / "keys").read_text() == "mine"
 
 
-def test_a_folder_becomes_a_link_and_a_folder_again(shop: Shop, bring: Bring) -> None:
+def test_a_directory_becomes_a_link_and_a_directory_again(shop: Shop, bring: Bring) -> None:
     first = shop.snapshot(directory("a"), file("a/x"), directory("b"), file("b/x"))
     second = shop.snapshot(link("a", "b"), directory("b"), file("b/x"))
     bring(shop, first, None)
@@ -174,7 +176,7 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
     yard.close()
 
 
-def test_links_within_the_checkpoint_folder_and_plain_modes_travel(yard: Yard) -> None:
+def test_links_within_the_checkpoint_directory_and_plain_modes_travel(yard: Yard) -> None:
     chief, other = yard.host(), yard.host("worker-1")
     other.replicator.show(on=True)
     chief.write(("run/ckpt.h5", "one"))

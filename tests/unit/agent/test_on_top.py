@@ -22,11 +22,11 @@ from train.agent.protocol.records import Bootstrapped, Prepared, Refusal
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
     """What pip finds."""
-    folder = tmp_path / "wheels"
-    wheel(folder, "tensorflow_cpu", "2.21.0", "FROM = 'below'\n", requires=["numbers_lib>=1"])
-    wheel(folder, "numbers_lib", "1.0", "VERSION = 1\n")
-    wheel(folder, "adds", "1.0", requires=["numbers_lib"])
-    return folder
+    directory = tmp_path / "wheels"
+    wheel(directory, "tensorflow_cpu", "2.21.0", "FROM = 'below'\n", requires=["numbers_lib>=1"])
+    wheel(directory, "numbers_lib", "1.0", "VERSION = 1\n")
+    wheel(directory, "adds", "1.0", requires=["numbers_lib"])
+    return directory
 
 
 @pytest.fixture
@@ -111,17 +111,17 @@ def test_what_others_stand_on_stays(host: tuple[Agent, Bootstrapped]) -> None:
 
 def test_on_top_of_an_environment_that_is_not_ours(connect: Connect, tmp_path: Path, wheels: Path) -> None:
     """Which Python's own --system-site-packages would pass by."""
-    folder = tmp_path / "own"
-    venv.create(folder, with_pip=False)
-    (site,) = folder.glob("lib/python*/site-packages")
+    directory = tmp_path / "own"
+    venv.create(directory, with_pip=False)
+    (site,) = directory.glob("lib/python*/site-packages")
     (site / "mine.py").write_text("FROM = 'own'\n")
     (site / "more.pth").write_text(f"{tmp_path}/far\n")
     (tmp_path / "far").mkdir()
     (tmp_path / "far" / "distant.py").write_text("")
     agent = connect(env=pip_environment(wheels))
-    above = done(agent, requirements="adds", python=str(folder / "bin" / "python"), on_top=True)
+    above = done(agent, requirements="adds", python=str(directory / "bin" / "python"), on_top=True)
     assert told(above.python, "import mine, adds, distant; print(mine.FROM)") == "own"
-    assert (Path(above.python).parents[1] / "pyvenv.cfg").read_text().count(str(folder / "bin")) == 0
+    assert (Path(above.python).parents[1] / "pyvenv.cfg").read_text().count(str(directory / "bin")) == 0
     assert "tensorflow" not in above.versions
     assert venvs(agent) == {Path(above.python).parents[1].name}
 

@@ -62,9 +62,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(bare_python.build(tmp_path_factory.mktemp("bare")))
 
 
-def without(folder: Path, module: str) -> str:
+def without(directory: Path, module: str) -> str:
     """An interpreter that lacks a module of the standard library."""
-    script = folder / "python3"
+    script = directory / "python3"
     script.write_text(
         "#!/bin/sh\n"
         f'case "$*" in *"-m {module}"*) echo "$0: No module named {module}" >&2; exit 1 ;; esac\n'
@@ -115,11 +115,11 @@ def venvs(agent: Agent) -> set[str]:
 
 def complete(agent: Agent, name: str, used_at: float) -> Path:
     """An environment that was finished long ago."""
-    folder = agent.root / "venvs" / name
-    folder.mkdir(parents=True)
-    (folder / "ready.json").write_text("{}")
-    os.utime(folder / "ready.json", (used_at, used_at))
-    return folder
+    directory = agent.root / "venvs" / name
+    directory.mkdir(parents=True)
+    (directory / "ready.json").write_text("{}")
+    os.utime(directory / "ready.json", (used_at, used_at))
+    return directory
 
 
 # --- packages ---------------------------------------------------------------------------------------------------
@@ -265,14 +265,16 @@ def test_old_environments_go_and_those_in_use_stay(connect: Connect, wheels: Pat
     agent = connect(env=pip_environment(wheels))
     now = time.time()
     ages = {"newest": 1, "newer": 2, "old": 3, "busy": 4, "job": 5, "ended": 6}
-    folders = {name: complete(agent, name, now - age) for name, age in ages.items()}
+    directories = {name: complete(agent, name, now - age) for name, age in ages.items()}
     for job in ("job", "ended"):
         task = agent.root / "jobs" / job / "worker-0"
         task.mkdir(parents=True)
-        (task / "job.json").write_text(json.dumps({"job": job, "command": [str(folders[job] / "bin" / "python")]}))
+        (task / "job.json").write_text(
+            json.dumps({"job": job, "command": [str(directories[job] / "bin" / "python")]})
+        )
     result = {"record": "job_result", "job": "ended", "attempt": 1, "outcome": "succeeded", "at": 1.0}
     (agent.root / "jobs/ended/worker-0/result.json").write_text(json.dumps(result))
-    with subprocess.Popen([str(folders["busy"] / "bin" / "python"), "60"], executable="/bin/sleep") as process:
+    with subprocess.Popen([str(directories["busy"] / "bin" / "python"), "60"], executable="/bin/sleep") as process:
         try:
             made = done(agent, requirements="adds")
         finally:
@@ -508,22 +510,22 @@ def test_a_program_that_gets_no_further_is_ended() -> None:
 # --- GPUs -------------------------------------------------------------------------------------------------------
 
 
-def smi(folder: Path, text: str, code: int = 0) -> None:
+def smi(directory: Path, text: str, code: int = 0) -> None:
     """An nvidia-smi that says `text`."""
-    folder.mkdir(exist_ok=True)
-    program = folder / "nvidia-smi"
-    (folder / "said").write_text(text)
-    program.write_text(f"#!/bin/sh\ncat {folder}/said\nexit {code}\n")
+    directory.mkdir(exist_ok=True)
+    program = directory / "nvidia-smi"
+    (directory / "said").write_text(text)
+    program.write_text(f"#!/bin/sh\ncat {directory}/said\nexit {code}\n")
     program.chmod(0o755)
 
 
-def tensorflow(folder: Path, *, gpus: int, said: str = "") -> dict[str, str]:
+def tensorflow(directory: Path, *, gpus: int, said: str = "") -> dict[str, str]:
     """A TensorFlow that lists so many GPUs, found by every interpreter."""
-    info = folder / "tensorflow-2.21.0.dist-info"
+    info = directory / "tensorflow-2.21.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")
-    (folder / "tensorflow.py").write_text(TENSORFLOW.format(gpus=gpus, said=said))
-    return {"PYTHONPATH": str(folder), "PATH": f"{folder.parent / 'bin'}:/usr/bin:/bin"}
+    (directory / "tensorflow.py").write_text(TENSORFLOW.format(gpus=gpus, said=said))
+    return {"PYTHONPATH": str(directory), "PATH": f"{directory.parent / 'bin'}:/usr/bin:/bin"}
 
 
 def test_gpus_that_tensorflow_lists_are_asked_for_once(connect: Connect, tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ import pytest
 
 from tests.unit.agent.test_gang import DONE, KILLED, Play
 from train.agent.checkpoints.snapshot import Snapshot
-from train.agent.gang import gang
-from train.agent.gang import slot as seat
+from train.agent.gang import gang, slot
 from train.agent.gang.gang import PREEMPTION_GRACE_S
-from train.agent.gang.slot import EndTask, Fetch, Notify, Preempted, Seat, TellEnd
+from train.agent.gang.slot import EndTask, Fetch, Notify, Preempted, Slot, TellEnd
 from train.agent.gang.states import Order, Part, Source, Stage
 from train.agent.host.loop import Loop
 from train.agent.protocol.records import Exit, Member, Outcome, Policy, RestartPolicy
@@ -190,42 +189,42 @@ def test_where_nobody_listens_nobody_asks_for_long(monkeypatch: pytest.MonkeyPat
     loop.close()
 
 
-# --- the seat -----------------------------------------------------------------------------------------------------
+# --- the slot -----------------------------------------------------------------------------------------------------
 
-SEATS = [Member(f"worker-{n}", f"10.0.0.{n + 2}", 2222, 4000) for n in range(2)]
-CAST = [Part(member.task, member.task) for member in SEATS]
+SLOTS = [Member(f"worker-{n}", f"10.0.0.{n + 2}", 2222, 4000) for n in range(2)]
+CAST = [Part(member.task, member.task) for member in SLOTS]
 OLD, NEW = Snapshot(1, 4, "a"), Snapshot(1, 5, "b")
 
 
 def order(stage: Stage, **more: object) -> Order:
-    values = {"term": 1, "leader": "worker-0", "attempt": 1, "stage": stage, "cast": CAST, "members": SEATS, **more}
+    values = {"term": 1, "leader": "worker-0", "attempt": 1, "stage": stage, "cast": CAST, "members": SLOTS, **more}
     return Order(**values)  # type: ignore[arg-type]
 
 
-def running() -> Seat:
-    found, _ = seat.step(Seat("worker-1", attempt=1, spawned=True, closed=False, held=True), order(Stage.GO))
+def running() -> Slot:
+    found, _ = slot.step(Slot("worker-1", attempt=1, spawned=True, closed=False, held=True), order(Stage.GO))
     return found
 
 
-def test_a_seat_tells_that_its_host_is_being_taken_in_whatever_attempt() -> None:
-    taken, _ = seat.step(running(), Preempted())
-    assert seat.report(taken).preempted
+def test_a_slot_tells_that_its_host_is_being_taken_in_whatever_attempt() -> None:
+    taken, _ = slot.step(running(), Preempted())
+    assert slot.report(taken).preempted
     ended = taken._replace(closed=True)
-    later, _ = seat.step(ended, order(Stage.RESERVE)._replace(attempt=2))
+    later, _ = slot.step(ended, order(Stage.RESERVE)._replace(attempt=2))
     assert later.attempt == 2
-    assert seat.report(later).preempted
+    assert slot.report(later).preempted
 
 
 def test_while_an_attempt_ends_notices_are_passed_on_and_the_last_checkpoint_is_copied() -> None:
     found = running()._replace(snapshot=OLD)
     sources = [Source("10.0.0.2", 5000)]
     wanted = order(Stage.STOP, snapshot=NEW, sources=sources, grace_s=10.0, notices=["be warned"], reason="taken")
-    found, actions = seat.step(found, wanted)
+    found, actions = slot.step(found, wanted)
     assert actions == [Notify(1, "be warned"), Fetch(NEW, tuple(sources)), EndTask(1, "taken", 10.0)]
-    _, actions = seat.step(found, wanted)
+    _, actions = slot.step(found, wanted)
     assert actions == []
     closed = found._replace(closed=True, snapshot=OLD, fetching=None)
-    _, actions = seat.step(closed, wanted._replace(stage=Stage.WAIT, preempted=True, first="worker-0"))
+    _, actions = slot.step(closed, wanted._replace(stage=Stage.WAIT, preempted=True, first="worker-0"))
     assert isinstance(actions[0], Fetch)
     assert isinstance(actions[1], TellEnd)
     assert actions[1].ended.preempted
@@ -319,7 +318,7 @@ def test_without_a_replacement_the_job_ends_and_says_so() -> None:
     play.lose("worker-1")
     play.wait(1800.0)
     assert play.result.reason == ("worker-1 (10.0.0.3) was preempted, and nobody took its place within 1800 s")
-    assert (play.result.first_task, play.result.outcome) == ("worker-1", Outcome.FAILED)
+    assert (play.result.first_failed_task, play.result.outcome) == ("worker-1", Outcome.FAILED)
 
 
 def test_where_no_preemption_is_survived_the_job_ends() -> None:
@@ -357,7 +356,7 @@ def test_a_spare_begins_when_the_last_checkpoint_has_left_the_host() -> None:
     assert gang.order(play.gang).sources == [Source("worker-1", 1)]
     play.tell("worker-0", snapshot=NEW)
     assert play.at(Stage.RESERVE)
-    assert [(part.seat, part.role) for part in gang.order(play.gang).cast] == [
+    assert [(part.slot, part.role) for part in gang.order(play.gang).cast] == [
         ("worker-0", "worker-0"),
         ("worker-2", "worker-1"),
     ]

@@ -36,7 +36,7 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
 # --- the whole way ----------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_reaches_another_host_and_its_folder(yard: Yard) -> None:
+def test_a_checkpoint_reaches_another_host_and_its_directory(yard: Yard) -> None:
     chief, other = yard.host(), yard.host("worker-1")
     chief.write(("checkpoint", 'model_checkpoint_path: "ckpt-1"\n'), ("ckpt-1.index", "i"), ("sub/model.h5", "h" * 9))
     chief.write(("ckpt-1.data-00000-of-00001", "d"))
@@ -46,7 +46,7 @@ def test_a_checkpoint_reaches_another_host_and_its_folder(yard: Yard) -> None:
     first = chief.snapshot()
     assert (first.attempt, first.number) == (0, 1)
 
-    other.write(("stale/old.h5", "x"), ("model.h5", "x"), ("sub", "a file where a folder belongs"))
+    other.write(("stale/old.h5", "x"), ("model.h5", "x"), ("sub", "a file where a directory belongs"))
     assert other.fetch(first, chief).fetched == first
     assert other.held == first
     assert other.restore(first) == Restored(first)
@@ -128,8 +128,10 @@ def test_writing_in_place_after_a_restore_does_not_touch_the_snapshot(yard: Yard
 
 def stored(host: Host) -> Path:
     """Return the directory of the newest snapshot; while the one before is read, that is there as well."""
-    numbers = {folder: tuple(map(int, folder.name.split("-")[:2])) for folder in host.store.glob("[0-9]*-*-*")}
-    return max(numbers, key=lambda folder: numbers[folder])
+    numbers = {
+        directory: tuple(map(int, directory.name.split("-")[:2])) for directory in host.store.glob("[0-9]*-*-*")
+    }
+    return max(numbers, key=lambda directory: numbers[directory])
 
 
 def test_a_restore_leaves_alone_what_is_right(yard: Yard) -> None:
@@ -154,8 +156,8 @@ def test_a_snapshot_that_was_damaged_is_fetched_anew(yard: Yard) -> None:
 
 
 def checked(host: Host) -> int:
-    """The step of what a host holds, restored to a folder beside; fails where it is not whole."""
-    probe = host.yard.folder / "probe"
+    """The step of what a host holds, restored to a directory beside; fails where it is not whole."""
+    probe = host.yard.directory / "probe"
     shutil.rmtree(probe, ignore_errors=True)
     kept = replica_store.Kept(str(stored(host)), decode_manifest((stored(host) / "manifest").read_bytes()))
     replica_store.restore(str(probe), kept)
@@ -284,9 +286,9 @@ def held_by(host: Host) -> dict[str, str]:
     """Return the text of each file that a host holds, by its name in the checkpoint directory."""
     if host.held is None:
         return {}
-    probe, folder = host.yard.folder / "probe", stored(host)
-    manifest = decode_manifest((folder / "manifest").read_bytes())
-    replica_store.restore(str(probe), replica_store.Kept(str(folder), manifest))
+    probe, directory = host.yard.directory / "probe", stored(host)
+    manifest = decode_manifest((directory / "manifest").read_bytes())
+    replica_store.restore(str(probe), replica_store.Kept(str(directory), manifest))
     return {path.name: path.read_text() for path in probe.iterdir()}
 
 
@@ -320,7 +322,7 @@ def test_a_file_that_only_looks_cut_short_is_copied_in_the_end(yard: Yard) -> No
     yard.until(lambda: chief.held is not None, "a snapshot")
 
 
-def test_watching_a_folder_in_which_nothing_happens_costs_nothing(yard: Yard) -> None:
+def test_watching_a_directory_in_which_nothing_happens_costs_nothing(yard: Yard) -> None:
     chief = yard.host()
     chief.write(*((f"{n}.npy", "x") for n in range(300)))
     chief.replicator.watch(1)
@@ -338,14 +340,14 @@ def ticks(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def test_a_folder_that_is_made_late_removed_and_made_again_is_followed(yard: Yard) -> None:
+def test_a_directory_that_is_made_late_removed_and_made_again_is_followed(yard: Yard) -> None:
     chief = yard.host()
     chief.replicator.watch(1)
     sleeper = yard.writer(chief, "atomic", pause=60.0)
     yard.until(lambda: chief.held is not None, "the first snapshot")
     shutil.rmtree(chief.live)
     yard.run_for(1.0)
-    assert chief.newest.number == 1  # who empties a folder mostly fills it again
+    assert chief.newest.number == 1  # who empties a directory mostly fills it again
     chief.write(("w.bin", "x"))
     yard.until(lambda: chief.newest.number == 2, "the second snapshot")
     assert sleeper.poll() is None
@@ -568,16 +570,16 @@ def test_a_restore_that_is_killed_in_the_middle_is_done_again(yard: Yard) -> Non
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk with 4 MiB more than what stays reserved."""
-    folder = tmp_path / "small"
-    folder.mkdir()
+    directory = tmp_path / "small"
+    directory.mkdir()
     size = DISK_RESERVE + (4 << 20)
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)], check=False, capture_output=True
     )
     if made.returncode:
         pytest.skip(f"no file system can be mounted here: {made.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    yield directory
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 def test_a_chief_without_room_says_so_once_and_keeps_what_it_has(yard: Yard, small_disk: Path) -> None:
@@ -622,11 +624,11 @@ def test_a_full_disk_in_the_middle_leaves_the_older_one(yard: Yard, small_disk: 
     assert other.held == first
 
 
-# --- folders that are none of ours ------------------------------------------------------------------------------
+# --- directories that are none of ours ------------------------------------------------------------------------------
 
 
-def test_a_folder_that_two_hosts_share_is_left_alone(yard: Yard) -> None:
-    shared = yard.folder / "shared"
+def test_a_directory_that_two_hosts_share_is_left_alone(yard: Yard) -> None:
+    shared = yard.directory / "shared"
     chief, other = yard.host(live=shared), yard.host("worker-1", live=shared)
     one = chief.snapshot(("a.h5", "one"))
     chief.write(("b.h5", "written since"))
@@ -640,35 +642,35 @@ def test_a_folder_that_two_hosts_share_is_left_alone(yard: Yard) -> None:
 
 
 def test_a_url_is_none_of_ours(yard: Yard) -> None:
-    host = yard.host(live="gs://bucket/folder")
+    host = yard.host(live="gs://bucket/directory")
     one = Snapshot(1, 1, "x")
     host.replicator.watch(1)
     assert host.settle().held is None
     assert host.fetch(one).fetched == one
     assert host.restore(one) == Restored(one)
     assert host.restore(None) == Restored(None)
-    assert not list(yard.folder.glob("**/gs:*"))
+    assert not list(yard.directory.glob("**/gs:*"))
 
 
-def test_a_folder_with_other_things_in_it_is_never_emptied(yard: Yard) -> None:
-    host = yard.host(live=yard.folder)
-    (yard.folder / "precious").write_text("x")
-    assert "give checkpoints a folder of their own" in host.restore(None).error
+def test_a_directory_with_other_things_in_it_is_never_emptied(yard: Yard) -> None:
+    host = yard.host(live=yard.directory)
+    (yard.directory / "precious").write_text("x")
+    assert "give checkpoints a directory of their own" in host.restore(None).error
     host.settle(orderly=True)
     assert host.held is None
-    assert (yard.folder / "precious").exists()
-    assert ["give checkpoints a folder of their own" in note for note in host.notes] == [True]
+    assert (yard.directory / "precious").exists()
+    assert ["give checkpoints a directory of their own" in note for note in host.notes] == [True]
 
 
 # --- the process ------------------------------------------------------------------------------------------------
 
 
 def test_it_keeps_no_descriptor_of_the_supervisor_and_yields_to_others(yard: Yard) -> None:
-    with (yard.folder / "open").open("wb"):
+    with (yard.directory / "open").open("wb"):
         host = yard.host()
         pid = host.replicator.pid
         links = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
-        assert not [link for link in links if link.startswith(str(yard.folder)) or "eventpoll" in link]
+        assert not [link for link in links if link.startswith(str(yard.directory)) or "eventpoll" in link]
         assert os.getpriority(os.PRIO_PROCESS, pid) == 10
 
 

@@ -49,11 +49,11 @@ MEMBERS = [Member(f"worker-{n}", "10.0.0.1", 2222 + n, 4000) for n in range(6)]
 ASSIGNED = ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", ""]
 MIXED = [Part(one.task, role) for one, role in zip(MEMBERS, ASSIGNED, strict=True) if role]
 MIXED_ROLES = [part.role for part in MIXED]
-SEATS = [one.task for one in MEMBERS]
+SLOTS = [one.task for one in MEMBERS]
 
 
-def without(*seats: str) -> list[str]:
-    return [seat for seat in SEATS if seat not in seats]
+def without(*slots: str) -> list[str]:
+    return [slot for slot in SLOTS if slot not in slots]
 
 
 def test_roles_that_were_assigned_are_cast_in_the_order_of_their_types() -> None:
@@ -98,7 +98,7 @@ def test_evaluators_and_parameter_servers_do_not_train() -> None:
     assert not is_coordinated(["chief-0", "worker-0", "evaluator-0"])
 
 
-@given(st.sets(st.sampled_from(SEATS)), st.none() | st.integers(0, 3))
+@given(st.sets(st.sampled_from(SLOTS)), st.none() | st.integers(0, 3))
 def test_whoever_is_left_a_mixed_cast_is_whole_but_for_what_may_be_given_up(
     available: set[str], fewest: int | None
 ) -> None:
@@ -106,22 +106,22 @@ def test_whoever_is_left_a_mixed_cast_is_whole_but_for_what_may_be_given_up(
     if cast is None:
         assert fewest is None or len(available) < 5
         return
-    seats, roles = [part.seat for part in cast], [part.role for part in cast]
-    assert len(set(seats)) == len(seats)
-    assert set(seats) <= available
+    slots, roles = [part.slot for part in cast], [part.role for part in cast]
+    assert len(set(slots)) == len(slots)
+    assert set(slots) <= available
     assert {"chief-0", "ps-0", "worker-0"} <= set(roles)
     assert sum(role.startswith("worker") for role in roles) >= min(2, max(1, 2 if fewest is None else fewest))
     assert fewest is not None or roles == MIXED_ROLES
 
 
 @given(st.sets(st.sampled_from([f"worker-{n}" for n in range(6)])), st.integers(0, 4))
-def test_a_cast_is_one_seat_a_role_without_gaps(available: set[str], fewest: int) -> None:
+def test_a_cast_is_one_slot_a_role_without_gaps(available: set[str], fewest: int) -> None:
     cast = recast(ROLES, CAST, sorted(available), fewest)
     if cast is None:
         assert len(available) < max(1, fewest)
         return
-    seats, roles = [part.seat for part in cast], [part.role for part in cast]
+    slots, roles = [part.slot for part in cast], [part.role for part in cast]
     assert roles == ROLES[: len(cast)]
-    assert len(set(seats)) == len(seats)
-    assert set(seats) <= available
+    assert len(set(slots)) == len(slots)
+    assert set(slots) <= available
     assert len(cast) >= min(len(ROLES), max(1, fewest))

@@ -1,4 +1,4 @@
-"""Checkpoints appear in the folder of a task that reads them while others train."""
+"""Checkpoints appear in the directory of a task that reads them while others train."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def test_a_reader_never_finds_a_checkpoint_that_is_named_and_not_there(yard: Yar
     yard.end(writer)
 
 
-def test_a_folder_that_holds_other_things_is_not_touched(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(yard.folder))
-    chief, other = yard.host(), yard.host("worker-1", live=str(yard.folder))
+def test_a_directory_that_holds_other_things_is_not_touched(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(yard.directory))
+    chief, other = yard.host(), yard.host("worker-1", live=str(yard.directory))
     other.replicator.show(on=True)
     news = other.fetch(chief.snapshot(("a.h5", "one")), chief)
     assert news.error
-    assert not (yard.folder / "a.h5").exists()
+    assert not (yard.directory / "a.h5").exists()
 
 
 def test_refresh_replaces_the_file_that_names_checkpoints_last(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,5 +107,5 @@ def test_refresh_replaces_the_file_that_names_checkpoints_last(yard: Yard, monke
     monkeypatch.setattr(replica_store, "_put", noted)
     with replica_store.Store(str(chief.store)).reading() as kept:
         assert kept is not None
-        replica_store.refresh(str(yard.folder / "shown"), kept, None)
+        replica_store.refresh(str(yard.directory / "shown"), kept, None)
     assert order == ["c.data-00000-of-00001", "c.index", "z", "z/last.h5", "checkpoint"]

@@ -1,4 +1,4 @@
-"""When a checkpoint folder is complete, when that counts, and what a snapshot consists of."""
+"""When a checkpoint directory is complete, when that counts, and what a snapshot consists of."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def files(*paths: str, mtime_ns: int = OLD, inode: int = 1) -> list[Found]:
     return [Found(path, Kind.FILE, 0o644, 1, mtime_ns, inode) for path in paths]
 
 
-def folder(path: str) -> Found:
-    return Found(path, Kind.FOLDER, 0o755)
+def directory(path: str) -> Found:
+    return Found(path, Kind.DIRECTORY, 0o755)
 
 
 def saved(prefix: str, shards: int = 1, inode: int = 1) -> list[Found]:
@@ -100,7 +100,7 @@ def test_a_newest_checkpoint_that_lacks_a_file_is_not_complete(lost: str) -> Non
 def test_half_of_the_next_checkpoint_is_left_out() -> None:
     whole = [*files("checkpoint"), *saved("ckpt-4")]
     half = [
-        folder("ckpt-5_temp"),
+        directory("ckpt-5_temp"),
         *files("ckpt-5_temp/part-00000-of-00001.data-00000-of-00001", mtime_ns=NOW),
         *files("ckpt-5.data-00000-of-00001", "checkpoint.tmp0a1b2c", "ckpt-5.tempstate123", mtime_ns=NOW),
     ]
@@ -112,7 +112,7 @@ def test_half_of_the_next_checkpoint_is_left_out() -> None:
 def test_one_being_saved_again_under_its_name_is_not_complete() -> None:
     found = [*files("checkpoint"), *saved("weights")]
     assert seen(found, named("weights"))
-    assert seen([*found, folder("weights_temp")], named("weights")) is None
+    assert seen([*found, directory("weights_temp")], named("weights")) is None
     assert seen(found, named("weights"), writing=["weights.index"]) is None
 
 
@@ -138,8 +138,8 @@ def test_without_a_state_file_a_half_checkpoint_is_waited_for() -> None:
     assert seen(files("w.index")) is not None  # something else that is called so
 
 
-def test_names_with_a_path_are_found_within_the_folder() -> None:
-    found = [folder("sub"), *files("sub/checkpoint"), *saved("sub/ckpt-1")]
+def test_names_with_a_path_are_found_within_the_directory() -> None:
+    found = [directory("sub"), *files("sub/checkpoint"), *saved("sub/ckpt-1")]
     for name in ("ckpt-1", "/live/sub/ckpt-1", "../sub/ckpt-1"):
         assert seen(found, named(name)) is not None
     assert seen(found, named("ckpt-2")) is None
@@ -154,9 +154,9 @@ def test_keras_files_count_once_nobody_writes_to_them() -> None:
 
 def test_what_other_workers_write_and_leftovers_are_no_part_of_it() -> None:
     found = [
-        folder("workertemp_1"),
+        directory("workertemp_1"),
         *files("workertemp_1/ckpt-1.data-00000-of-00001", ".fleet-12", ".nfs0000000000000001"),
-        folder("lost+found"),
+        directory("lost+found"),
         Found("pipe", Kind.OTHER, 0o600),
         *files("model.h5"),
     ]
@@ -242,7 +242,7 @@ def test_what_is_declared_complete_needs_little_rest_and_none_when_starving() ->
     assert observer.wants(look(3), NONE, STARVING_S, ASLEEP)
 
 
-def test_an_emptied_folder_is_given_time_to_be_filled_again() -> None:
+def test_an_emptied_directory_is_given_time_to_be_filled_again() -> None:
     observer = Observer(state(*files("a.h5")).keys)
     empty = state()
     assert not observer.wants(empty, NONE, 1.0, ASLEEP)
@@ -334,9 +334,9 @@ def test_after_a_kill_a_file_that_is_gone_may_have_been_about_to_be_written_agai
     assert observer.last(state(*files("c", "d")), frozenset(["d"]), orderly=False) is None
 
 
-def test_a_folder_renamed_into_place_is_whole() -> None:
+def test_a_directory_renamed_into_place_is_whole() -> None:
     observer = Observer({})
-    found = state(folder("step-1"), *files("step-1/a", "step-1/b"))
+    found = state(directory("step-1"), *files("step-1/a", "step-1/b"))
     assert observer.last(found, NONE, orderly=False) is None
     assert observer.last(found, frozenset(["step-1"]), orderly=False)
 
@@ -345,7 +345,7 @@ def test_a_folder_renamed_into_place_is_whole() -> None:
 
 ITEMS = (
     Item("checkpoint", Kind.FILE, 0o644, 3, 5, "aa"),
-    Item("sub", Kind.FOLDER, 0o755),
+    Item("sub", Kind.DIRECTORY, 0o755),
     Item("sub/ü\udcff.h5", Kind.FILE, 0o600, 1 << 40, 7, "bb"),
     Item("sub/last", Kind.LINK, 0o777, content="../checkpoint"),
 )
@@ -370,7 +370,7 @@ def test_a_manifest_survives_its_way() -> None:
         [Item("", Kind.FILE, 0o644)],
     ],
 )
-def test_a_manifest_never_leads_out_of_its_folder(items: list[Item]) -> None:
+def test_a_manifest_never_leads_out_of_its_directory(items: list[Item]) -> None:
     bad = Manifest(Snapshot(1, 1, digest_of(items)), "worker-0", "", tuple(items))
     with pytest.raises(ValueError):
         decode_manifest(encode_manifest(bad))
@@ -405,17 +405,17 @@ def test_the_digest_tells_contents_and_not_times() -> None:
     assert digest_of(ITEMS) != digest_of([ITEMS[0]._replace(content="x"), *ITEMS[1:]])
 
 
-def test_what_a_folder_holds_of_a_snapshot_is_known() -> None:
-    items = [Item("a", Kind.FILE, 0o644, 1, OLD, "x"), Item("d", Kind.FOLDER, 0o700)]
-    same = [*files("a", inode=77), folder("d")]
+def test_what_a_directory_holds_of_a_snapshot_is_known() -> None:
+    items = [Item("a", Kind.FILE, 0o644, 1, OLD, "x"), Item("d", Kind.DIRECTORY, 0o700)]
+    same = [*files("a", inode=77), directory("d")]
     assert known_keys(items, same) == state(*same).keys
-    for other in (files("a"), [*same, *files("b")], [*files("a", mtime_ns=OLD + 1), folder("d")], []):
+    for other in (files("a"), [*same, *files("b")], [*files("a", mtime_ns=OLD + 1), directory("d")], []):
         assert known_keys(items, other) != state(*other).keys
 
 
 @given(st.lists(st.sampled_from(["a", "a/b", "a/b/c", "d", "e"]), unique=True))
 def test_what_goes_first_is_what_lies_deepest(names: list[str]) -> None:
-    gone = surplus([*(folder(name) for name in names), folder("lost+found")], [])
+    gone = surplus([*(directory(name) for name in names), directory("lost+found")], [])
     order = [one.path for one in gone]
     assert set(order) == set(names)
     assert all(
@@ -424,13 +424,13 @@ def test_what_goes_first_is_what_lies_deepest(names: list[str]) -> None:
 
 
 def test_what_has_another_kind_goes() -> None:
-    assert surplus([folder("a"), *files("a/x", "b")], [Item("a", Kind.FILE, 0), Item("b", Kind.FILE, 0)]) == [
+    assert surplus([directory("a"), *files("a/x", "b")], [Item("a", Kind.FILE, 0), Item("b", Kind.FILE, 0)]) == [
         *files("a/x"),
-        folder("a"),
+        directory("a"),
     ]
 
 
-# --- folders ----------------------------------------------------------------------------------------------------
+# --- directories ----------------------------------------------------------------------------------------------------
 
 STORE = "/home/me/.fleet/jobs/j/worker-0/replica"
 
@@ -446,8 +446,8 @@ STORE = "/home/me/.fleet/jobs/j/worker-0/replica"
         STORE + "/x",
     ],
 )
-def test_a_folder_with_other_things_in_it_is_refused(live: str) -> None:
-    assert "checkpoint folder" in unfit(live, STORE, "/home/me")
+def test_a_directory_with_other_things_in_it_is_refused(live: str) -> None:
+    assert "checkpoint directory" in unfit(live, STORE, "/home/me")
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_a_folder_with_other_things_in_it_is_refused(live: str) -> None:
         "/home/me/.fleet/jobs/j/worker-0/checkpoints",
     ],
 )
-def test_a_folder_of_their_own_is_fit(live: str) -> None:
+def test_a_directory_of_their_own_is_fit(live: str) -> None:
     assert unfit(live, STORE, "/home/me") == ""
 
 
@@ -478,19 +478,19 @@ def whose(path: str, boot: str = "boot", inode: int = 7) -> str:
     return identity(MOUNTS, path, boot, 3, inode, "new")
 
 
-def test_a_network_folder_is_the_same_on_every_computer() -> None:
+def test_a_network_directory_is_the_same_on_every_computer() -> None:
     for path in ("/home/x", "/mnt/a b/x", "/bucket/x"):
         assert whose(path, "one", 1) == whose(path, "two", 2)
     assert whose("/home/x") != whose("/home/y")
     assert len({whose(path) for path in ("/home/x", "/mnt/a b/x", "/bucket/x", "/x")}) == 4
 
 
-def test_the_same_folder_through_two_mounts_is_one() -> None:
+def test_the_same_directory_through_two_mounts_is_one() -> None:
     nested = MOUNTS.replace("0:40 /export/home /home", "0:40 / /home")
     assert identity(nested, "/home/x", "a", 1, 1, "") == identity(MOUNTS, "/n/home/x", "b", 2, 2, "")
 
 
-def test_a_local_folder_is_its_own_on_each_computer() -> None:
+def test_a_local_directory_is_its_own_on_each_computer() -> None:
     for path in ("/tmp", "/shared/x", "/efs/x", "/homeless"):
         assert whose(path, "one") != whose(path, "two")
         assert whose(path, inode=1) != whose(path, inode=2)

@@ -32,7 +32,7 @@ def edited(gang: Gang, task: str, **values: object) -> Gang:
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("name", "message"),
     [
         (
             "ctl-load",
@@ -69,8 +69,8 @@ def edited(gang: Gang, task: str, **values: object) -> Gang:
         ),
     ],
 )
-def test_real_gangs(name: str, sentence: str) -> None:
-    assert who_waits(*recorded(name)) == sentence
+def test_real_gangs(name: str, message: str) -> None:
+    assert who_waits(*recorded(name)) == message
 
 
 def test_a_task_that_did_not_answer() -> None:

@@ -56,14 +56,16 @@ def link(path: str, target: str) -> Entry:
         [file("a"), file("b", size=2)],
     ],
 )
-def test_entries_that_leave_the_folder_or_contradict_each_other_are_refused(entries: list[Entry]) -> None:
+def test_entries_that_leave_the_directory_or_contradict_each_other_are_refused(entries: list[Entry]) -> None:
     with pytest.raises(RefusedError) as caught:
         check_entries(entries)
     assert caught.value.record.kind is Refusal.REQUEST
 
 
 def test_ordinary_entries_are_taken() -> None:
-    check_entries([Entry("a", EntryKind.FOLDER), file("a/b c ü"), link("a/l", "../x"), link("m", "a"), file("..a")])
+    check_entries(
+        [Entry("a", EntryKind.DIRECTORY), file("a/b c ü"), link("a/l", "../x"), link("m", "a"), file("..a")]
+    )
 
 
 def receive(store: Path, bundle: Bundle, data: bytes, piece: int = 3) -> None:
@@ -89,30 +91,30 @@ def bundle() -> Bundle:
     made.add("tool", b"#!/bin/sh\n", mode=0o755)
     made.add("again", b"print(1)")
     made.add("data/big", b"0123456789" * 5000, EntryKind.DATA)
-    made.entries.append(Entry("nothing", EntryKind.FOLDER, 0o755))
+    made.entries.append(Entry("nothing", EntryKind.DIRECTORY, 0o755))
     made.entries.append(link("link", "data/big"))
     return made
 
 
-def test_contents_arrive_once_and_make_the_folder(tmp_path: Path, bundle: Bundle) -> None:
-    store, folder = tmp_path / "store", tmp_path / "src"
+def test_contents_arrive_once_and_make_the_directory(tmp_path: Path, bundle: Bundle) -> None:
+    store, directory = tmp_path / "store", tmp_path / "src"
     want = missing(str(store), bundle.entries)
     assert len(want.objects) == 4
     assert want.size == 8 + 10 + 50000
     assert bytes_needed(bundle.entries, want) == want.size + 8 + 10 + 8
     receive(store, bundle, stream(bundle, store))
     assert missing(str(store), bundle.entries).objects == []
-    (folder / "left").mkdir(parents=True)
-    (folder / "left" / "over").touch()
-    materialise(str(store), bundle.entries, str(folder))
-    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == [
+    (directory / "left").mkdir(parents=True)
+    (directory / "left" / "over").touch()
+    materialise(str(store), bundle.entries, str(directory))
+    assert sorted(str(path.relative_to(directory)) for path in directory.rglob("*")) == [
         "again", "data", "data/big", "empty", "link", "nothing", "task.py", "tool",
     ]  # fmt: skip
-    assert (folder / "tool").stat().st_mode & 0o777 == 0o755
-    assert (folder / "task.py").read_text() == "print(1)"
-    (folder / "task.py").write_text("changed by the task")
-    assert (folder / "data/big").stat().st_nlink == 2
-    assert (folder / "link").read_bytes() == b"0123456789" * 5000
+    assert (directory / "tool").stat().st_mode & 0o777 == 0o755
+    assert (directory / "task.py").read_text() == "print(1)"
+    (directory / "task.py").write_text("changed by the task")
+    assert (directory / "data/big").stat().st_nlink == 2
+    assert (directory / "link").read_bytes() == b"0123456789" * 5000
     assert missing(str(store), bundle.entries).objects == []
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 _WHEEL = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
-def wheel(folder: Path, name: str, version: str, module: str = "", *, requires: Sequence[str] = ()) -> Path:
-    """A wheel of one module below `folder`; format: https://packaging.python.org/specifications/binary-distribution-format/."""
-    folder.mkdir(parents=True, exist_ok=True)
+def wheel(directory: Path, name: str, version: str, module: str = "", *, requires: Sequence[str] = ()) -> Path:
+    """A wheel of one module below `directory`; format: https://packaging.python.org/specifications/binary-distribution-format/."""
+    directory.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     files = {
@@ -22,7 +22,7 @@ def wheel(folder: Path, name: str, version: str, module: str = "", *, requires: 
         f"{info}/WHEEL": _WHEEL,
     }
     record = "".join(f"{path},{_digest(text)},{len(text.encode())}\n" for path, text in files.items())
-    path = folder / f"{name}-{version}-py3-none-any.whl"
+    path = directory / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for inner, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
             archive.writestr(inner, text)
@@ -34,6 +34,6 @@ def _digest(text: str) -> str:
     return "sha256=" + base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def pip_environment(folder: Path) -> dict[str, str]:
-    """Variables that let pip find the wheels of `folder` and nothing else."""
-    return {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)}
+def pip_environment(directory: Path) -> dict[str, str]:
+    """Variables that let pip find the wheels of `directory` and nothing else."""
+    return {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(directory)}

@@ -9,7 +9,7 @@ from pathlib import Path
 from fleet.events import Event
 from fleet.ports import Ports
 from fleet.state import Store
-from provision.gce.deletion import Stray
+from provision.gce.deletion import Orphan
 from provision.model import CloudSpec, Finding, FleetSpec, Host, Instance, InstanceState, Offer, Quote, SshAccess
 from provision.provider import Progress, Provider, ProviderError
 
@@ -29,7 +29,7 @@ class Cloud:
         stuck: Instances that no deletion removes.
         stops: When instances stop by themselves, by name.
         keeps: Whether instances confirm that.
-        things: What `strays` tells.
+        things: What `orphans` tells.
         calls: Names of the calls that changed something.
     """
 
@@ -37,7 +37,7 @@ class Cloud:
     failures: list[BaseException] = field(default_factory=list)
     broken: BaseException | None = None
     stuck: set[str] = field(default_factory=set)
-    things: list[Stray] = field(default_factory=list)
+    things: list[Orphan] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     stops: dict[str, float] = field(default_factory=dict)
     keeps: bool = False
@@ -116,16 +116,16 @@ class CloudProvider:
     def doctor(self) -> Sequence[Finding]:
         return self.cloud.findings
 
-    def strays(self) -> list[Stray]:
+    def orphans(self) -> list[Orphan]:
         return list(self.cloud.things)
 
-    def delete_strays(self, strays: Sequence[Stray], progress: Progress) -> list[str]:
-        self.cloud.calls.append("delete_strays")
-        gone = [one for one in strays if one.name not in self.cloud.stuck]
+    def delete_orphans(self, orphans: Sequence[Orphan], progress: Progress) -> list[str]:
+        self.cloud.calls.append("delete_orphans")
+        gone = [one for one in orphans if one.name not in self.cloud.stuck]
         self.cloud.things = [one for one in self.cloud.things if one not in gone]
         for one in gone:
             progress(one.name, "deleted")
-        return [f"{one.kind} {one.name}" for one in strays if one not in gone]
+        return [f"{one.kind} {one.name}" for one in orphans if one not in gone]
 
     def list(self, fleet: str | None = None) -> list[Instance]:
         return [one for one in self.cloud.instances if fleet in (None, one.fleet)]
@@ -154,10 +154,10 @@ class Kept:
 
 @dataclass
 class World:
-    """A user at a terminal or not, with a state folder and a cloud.
+    """A user at a terminal or not, with a state directory and a cloud.
 
     Attributes:
-        state: The state folder; it is not there at first.
+        state: The state directory; it is not there at first.
         answers: What the user answers, one question each; without more answers, nobody is asked.
         attended: Whether somebody can be asked.
         asked: The questions.

@@ -17,15 +17,15 @@ from fleet.events import (
     FleetOpened,
     InstanceChanged,
     Note,
+    OrphansDeleted,
+    OrphansFound,
     ResultsAtRisk,
-    StraysDeleted,
-    StraysFound,
 )
 from fleet.fleets.resolution import UpRequest
 from fleet.settings import Settings
 from fleet.status import HostStatus
 from provision.gce.catalog.machines import resolved
-from provision.gce.deletion import Stray
+from provision.gce.deletion import Orphan
 from provision.model import CloudSpec, Finding
 from provision.provider import ProviderError
 from tests.unit.commands.clouds import NOW, CloudProvider, World
@@ -155,10 +155,10 @@ def test_status_tells_the_deletion_and_what_became_of_silent_hosts(
 # --- gc ---------------------------------------------------------------------------------------------------------
 
 
-def stray(
+def orphan(
     name: str, *, fleet: str = "lost", owner: str = "aaaaaaaa", user: str = ME, kind: str = "instance"
-) -> Stray:
-    return Stray(fleet, owner, user, kind, name, "z-a", NOW + 3600, 0.5)
+) -> Orphan:
+    return Orphan(fleet, owner, user, kind, name, "z-a", NOW + 3600, 0.5)
 
 
 def collect(world: World, *, everybody: bool = False) -> gc.GcSummary:
@@ -166,21 +166,21 @@ def collect(world: World, *, everybody: bool = False) -> gc.GcSummary:
 
 
 def found(world: World) -> dict[str, bool]:
-    [event] = world.sink.of(StraysFound)
-    assert isinstance(event, StraysFound)
-    return {one.name: one.doomed for one in event.strays}
+    [event] = world.sink.of(OrphansFound)
+    assert isinstance(event, OrphansFound)
+    return {one.name: one.to_delete for one in event.orphans}
 
 
 def test_gc_deletes_what_this_user_made_and_shows_the_rest(fleet: World) -> None:
     owner = fleet.store.owner()
     fleet.cloud.things = [
-        stray("known", fleet="demo", owner=owner),
-        stray("mine"),
-        stray("mine too", owner=owner),
-        stray("rule", user="", kind="firewall rule"),
-        stray("same name", fleet="demo"),
-        stray("his", owner="bbbbbbbb", user=OTHER),
-        stray("his rule", owner="bbbbbbbb", user="", kind="firewall rule"),
+        orphan("known", fleet="demo", owner=owner),
+        orphan("mine"),
+        orphan("mine too", owner=owner),
+        orphan("rule", user="", kind="firewall rule"),
+        orphan("same name", fleet="demo"),
+        orphan("his", owner="bbbbbbbb", user=OTHER),
+        orphan("his rule", owner="bbbbbbbb", user="", kind="firewall rule"),
     ]
     fleet.answers = [True]
     assert collect(fleet).deleted == 4
@@ -189,24 +189,24 @@ def test_gc_deletes_what_this_user_made_and_shows_the_rest(fleet: World) -> None
     }  # fmt: skip
     assert fleet.asked == ["Delete 4 of them?"]
     assert [one.name for one in fleet.cloud.things] == ["known", "his", "his rule"]
-    assert fleet.sink.events[-1] == StraysDeleted(4, ())
+    assert fleet.sink.events[-1] == OrphansDeleted(4, ())
     assert InstanceChanged("mine", "deleted", done=True) in fleet.sink.events
 
 
 def test_gc_of_everybody_leaves_only_what_is_known(fleet: World) -> None:
-    fleet.cloud.things = [stray("known", fleet="demo", owner=fleet.store.owner()), stray("his", user=OTHER)]
+    fleet.cloud.things = [orphan("known", fleet="demo", owner=fleet.store.owner()), orphan("his", user=OTHER)]
     fleet.answers = [True]
     assert collect(fleet, everybody=True).deleted == 1
     assert [one.name for one in fleet.cloud.things] == ["known"]
 
 
 def test_gc_tells_age_and_cost(world: World) -> None:
-    world.cloud.things, world.attended = [stray("mine")], False
+    world.cloud.things, world.attended = [orphan("mine")], False
     with pytest.raises(UsageError, match="1 of 1 resource would be deleted"):
         collect(world)
-    [event] = world.sink.of(StraysFound)
-    assert isinstance(event, StraysFound)
-    assert (event.strays[0].created_at, event.strays[0].cost_usd) == (NOW + 3600, 0.5)
+    [event] = world.sink.of(OrphansFound)
+    assert isinstance(event, OrphansFound)
+    assert (event.orphans[0].created_at, event.orphans[0].cost_usd) == (NOW + 3600, 0.5)
     assert len(world.cloud.things) == 1
 
 
@@ -217,17 +217,17 @@ def test_gc_asks_nothing_where_there_is_nothing_and_makes_no_file(world: World) 
 
 
 def test_gc_takes_no_for_an_answer_and_names_what_is_left(world: World) -> None:
-    world.cloud.things, world.answers = [stray("a"), stray("b")], [False, True]
+    world.cloud.things, world.answers = [orphan("a"), orphan("b")], [False, True]
     with pytest.raises(CancelledError):
         collect(world)
     world.cloud.stuck = {"b"}
     with pytest.raises(FleetError, match="1 resource could not be deleted: instance b"):
         collect(world)
-    assert world.sink.events[-1] == StraysDeleted(1, ("instance b",))
+    assert world.sink.events[-1] == OrphansDeleted(1, ("instance b",))
 
 
 def test_gc_spares_a_fleet_that_was_made_while_the_user_was_asked(world: World) -> None:
-    world.cloud.things = [stray("demo-worker-0", fleet="demo", owner=world.store.owner())]
+    world.cloud.things = [orphan("demo-worker-0", fleet="demo", owner=world.store.owner())]
 
     def confirm(_: str) -> bool:
         world.store.fleet("demo").create()
@@ -250,10 +250,10 @@ def test_gc_looks_at_every_project_that_is_known_here(fleet: World) -> None:
 def test_gc_goes_on_without_credentials_where_no_project_is_known(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unknown(_: CloudProvider) -> list[Stray]:
+    def unknown(_: CloudProvider) -> list[Orphan]:
         raise ProviderError("credentials", "there are none")
 
-    monkeypatch.setattr(CloudProvider, "strays", unknown)
+    monkeypatch.setattr(CloudProvider, "orphans", unknown)
     gc.run(gc.GcRequest(), world.ports(), world.sink)
     assert Note("Compute Engine was not looked at: there are none") in world.sink.events
     with pytest.raises(CredentialsError):

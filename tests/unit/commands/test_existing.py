@@ -63,7 +63,7 @@ def test_packages_can_be_installed_there(inventory: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("said", "message"),
     [
         (Settings(provider="static"), "no inventory of hosts is given"),
         (Settings(provider="local", limit="gpu"), "--limit names hosts that exist already"),
@@ -73,8 +73,8 @@ def test_packages_can_be_installed_there(inventory: str) -> None:
         (Settings(workers=0, inventory="HERE"), "at least one worker"),
     ],
 )
-def test_what_makes_no_sense_is_refused(inventory: str, said: Settings, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence) as error:
+def test_what_makes_no_sense_is_refused(inventory: str, said: Settings, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
         asked(replace(said, inventory=inventory) if said.inventory == "HERE" else said)
     assert error.value.hint or error.value.again
 

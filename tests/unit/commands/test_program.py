@@ -114,9 +114,9 @@ def prepared(task: str, *gpus: str) -> Prepared:
     return Prepared(task, member, "/p", {}, [(0, name, 0, "") for name in gpus], 1, 1, "h", "/w")  # type: ignore[misc]
 
 
-def warned(folder: Path, text: str, hosts: int = 2) -> list[str]:
-    write(folder, {"task.py": text})
-    entry = find_entry(str(folder / "task.py"), "", (), "")
+def warned(directory: Path, text: str, hosts: int = 2) -> list[str]:
+    write(directory, {"task.py": text})
+    entry = find_entry(str(directory / "task.py"), "", (), "")
     found = script_findings(entry, [prepared(f"worker-{i}") for i in range(hosts)])
     return [described(finding).partition(";")[0] for finding in found]
 
@@ -195,7 +195,7 @@ def test_the_backend_of_keras_is_read_from_commands(
 
 
 @pytest.mark.parametrize(
-    ("tried", "ok", "sentence"),
+    ("tried", "ok", "message"),
     [
         (Tried(6.34, True, None, ["x"]), True, "the script made its first step after 6.3 s"),
         (Tried(3.0, False, Exit(0), ["x"]), True, "the script ended after 3.0 s"),
@@ -208,7 +208,7 @@ def test_the_backend_of_keras_is_read_from_commands(
         (Tried(3.0, False, Exit(signal=9), ["x"]), False, "the script was ended by signal 9 after 3.0 s"),
     ],
 )
-def test_how_a_trial_went(tried: Tried, ok: bool, sentence: str) -> None:
+def test_how_a_trial_went(tried: Tried, ok: bool, message: str) -> None:
     told = judged_alone("worker-0", tried)
-    assert (told.ok, told.sentence) == (ok, sentence)
+    assert (told.ok, told.message) == (ok, message)
     assert told.lines == (() if ok else ("x",))

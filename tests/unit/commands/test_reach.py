@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fleet.errors import NotReadyError, UnreachableError
-from fleet.events import HostConnected, InstanceChanged, PlaceTried
+from fleet.events import HostConnected, InstanceChanged, ZoneTried
 from fleet.fleets import connect as module
 from fleet.fleets.connect import progress_to, reach
 from fleet.remote.fanout import Outcome
@@ -131,7 +131,7 @@ def test_progress_of_instances_and_places_are_told_apart() -> None:
     for step in (("us-central1-a", "no capacity"), ("worker-0", "starting"), ("worker-0", "ready")):
         progress(*step)
     assert sink.events == [
-        PlaceTried("us-central1-a", "no capacity"),
+        ZoneTried("us-central1-a", "no capacity"),
         InstanceChanged("worker-0", "starting"),
         InstanceChanged("worker-0", "ready", done=True),
     ]

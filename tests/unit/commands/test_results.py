@@ -8,7 +8,7 @@ import pytest
 
 from fleet.jobs.results import script_of, survey_of
 from fleet.remote.results import Store
-from fleet.state import FleetFolder
+from fleet.state import FleetDirectory
 from fleet.state import Store as StateStore
 from provision.model import Host
 from train.agent.protocol.records import Area, AreaUse, DiskSpace, JobReport, Phase, StoredJob
@@ -16,7 +16,7 @@ from train.agent.protocol.records import Area, AreaUse, DiskSpace, JobReport, Ph
 LOGS, MODEL = AreaUse(Area.LOGS, "/h/j", 1, 10), AreaUse(Area.MODEL, "/h/j/model", 1, 100)
 
 
-def stored(folder: FleetFolder, *areas: list[AreaUse]) -> str:
+def stored(directory: FleetDirectory, *areas: list[AreaUse]) -> str:
     """How much of a job was pulled, whose tasks left these results."""
     found = [
         (
@@ -25,26 +25,26 @@ def stored(folder: FleetFolder, *areas: list[AreaUse]) -> str:
         )
         for rank, uses in enumerate(areas)
     ]
-    return survey_of(found, folder, {}).jobs[0].summary().pulled
+    return survey_of(found, directory, {}).jobs[0].summary().pulled
 
 
 def test_a_job_of_which_nothing_was_pulled_is_not_partly_pulled(tmp_path: Path) -> None:
-    folder = StateStore(tmp_path).fleet("demo")
-    folder.create()
-    assert stored(folder, [LOGS, MODEL], [LOGS]) == "no"
-    folder.note_results("j", log_shown=True)  # the log of worker-1 is all that it has
-    assert stored(folder, [LOGS, MODEL], [LOGS]) == "no"
+    directory = StateStore(tmp_path).fleet("demo")
+    directory.create()
+    assert stored(directory, [LOGS, MODEL], [LOGS]) == "no"
+    directory.note_results("j", log_shown=True)  # the log of worker-1 is all that it has
+    assert stored(directory, [LOGS, MODEL], [LOGS]) == "no"
 
 
 def test_a_job_is_partly_pulled_if_some_tasks_were(tmp_path: Path) -> None:
-    folder = StateStore(tmp_path / "state").fleet("demo")
-    folder.create()
+    directory = StateStore(tmp_path / "state").fleet("demo")
+    directory.create()
     (tmp_path / "results" / ".fleet-results").mkdir(parents=True)
     (tmp_path / "results" / ".fleet-results" / "manifest").touch()
-    folder.note_results("j", directory=str(tmp_path / "results"), tasks={"worker-0/worker-0": "print-0"})
-    assert stored(folder, [LOGS, MODEL], [LOGS, MODEL]) == "partly"
-    folder.note_results("j", tasks={"worker-1/worker-1": "print-1"}, log_shown=True)
-    assert stored(folder, [LOGS, MODEL], [LOGS, MODEL], [LOGS]) == "yes"
+    directory.note_results("j", directory=str(tmp_path / "results"), tasks={"worker-0/worker-0": "print-0"})
+    assert stored(directory, [LOGS, MODEL], [LOGS, MODEL]) == "partly"
+    directory.note_results("j", tasks={"worker-1/worker-1": "print-1"}, log_shown=True)
+    assert stored(directory, [LOGS, MODEL], [LOGS, MODEL], [LOGS]) == "yes"
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_what_cannot_be_played_is_refused_with_the_way_out(
 ) -> None:
     with pytest.raises(UsageError) as raised:
         check_roles(roles, hosts=hosts, spares=0)
-    assert says in raised.value.sentence
+    assert says in raised.value.message
     assert raised.value.again == Again(change)
 
 
@@ -94,7 +94,7 @@ HOST = Host("worker-0", "10.0.0.1", 22, "me", "key", "alias-0", "10.0.0.1")
 GPUS = [Gpu(number, "Tesla T4", 15360, "535") for number in range(4)]
 
 
-def test_the_slots_of_a_host_stand_side_by_side_in_folders_of_their_own() -> None:
+def test_the_slots_of_a_host_stand_side_by_side_in_directories_of_their_own() -> None:
     other = Host("worker-1", "10.0.0.2", 22, "me", "key", "alias-1", "10.0.0.2", root="/srv/fleet")
     assert slots([HOST, other], 1) == (HOST, other)
     placed = slots([HOST, other], 2)
@@ -154,8 +154,8 @@ def test_what_hosts_tell_has_the_name_of_its_role() -> None:
     word = JobResult("j", 1, Outcome.LOST, 0.0, "worker-2", "the agent that looked after worker-2 is gone")
     renamed = names.renamed("worker-2", word)
     assert isinstance(renamed, JobResult)
-    assert renamed.first_task == "ps-0"
-    agreed = word._replace(outcome=Outcome.FAILED, first_task="worker-0")
+    assert renamed.first_failed_task == "ps-0"
+    agreed = word._replace(outcome=Outcome.FAILED, first_failed_task="worker-0")
     assert names.renamed("worker-0", agreed) is agreed, "the gang told it under the names of the roles"
 
 

@@ -9,7 +9,7 @@ import pytest
 from fleet.commands import up
 from fleet.commands.up import next_train, run
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, QuotaError, UsageError
-from fleet.events import FleetOpened, InstanceChanged, Note, PlaceTried, Quoted
+from fleet.events import FleetOpened, InstanceChanged, Note, Quoted, ZoneTried
 from fleet.fleets.resolution import UpRequest
 from fleet.settings import Settings
 from fleet.typed import Again
@@ -128,7 +128,7 @@ def test_without_room_it_ends_and_leaves_nothing(world: World) -> None:
     world.answers, world.cloud.failures = [True], [NOTHING]
     with pytest.raises(CapacityError, match="no zone has room"):
         run(ASKED, world.ports(), world.sink)
-    assert world.sink.of(PlaceTried) == [PlaceTried("z-a", "no capacity")]
+    assert world.sink.of(ZoneTried) == [ZoneTried("z-a", "no capacity")]
     assert world.cloud.calls == ["create", "delete_fleet"]
     assert not world.store.names()
 
@@ -231,7 +231,7 @@ def test_a_failure_while_cleaning_up_says_that_something_may_be_left(
     world.answers, world.cloud.broken = [True], ProviderError("quota", "the limit is 1")
     with pytest.raises(kind, match=words) as failure:
         run(ASKED, world.ports(), world.sink)
-    assert "may be left" in failure.value.sentence + failure.value.cause
+    assert "may be left" in failure.value.message + failure.value.cause
     assert failure.value.next_step == "fleet down"
     assert world.store.names() == ["demo"]
 

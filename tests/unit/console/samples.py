@@ -21,7 +21,9 @@ from fleet.events import (
     JobStarted,
     LogChunk,
     Note,
-    PlaceTried,
+    Orphan,
+    OrphansDeleted,
+    OrphansFound,
     PullProgress,
     PushProgress,
     Quoted,
@@ -29,13 +31,11 @@ from fleet.events import (
     ResultsAtRisk,
     ResultsFound,
     ResultsPulled,
+    SmokeTested,
     StoredResults,
-    Stray,
-    StraysDeleted,
-    StraysFound,
     TaskPlanned,
     TaskPrepared,
-    TriedAlone,
+    ZoneTried,
 )
 from provision.model import Offer
 from train.agent.protocol.records import (
@@ -87,18 +87,18 @@ QUOTED = Quoted(
     delete_after_s=8 * 3600,
     notes=("The quota leaves room for 2 more.",),
 )
-STRAY = Stray(
+ORPHAN = Orphan(
     provider="gce",
     kind="instance",
     name="demo-k3b7x2qa-worker-0",
     fleet="demo",
     owner="k3b7x2qa",
     user="ann-laptop",
-    place="us-central1-a",
+    zone="us-central1-a",
     created_at=START,
     price_usd_h=0.54,
     cost_usd=1.08,
-    doomed=True,
+    to_delete=True,
 )
 
 HOSTS_CHECKED = HostsChecked(
@@ -143,11 +143,11 @@ ONE_OF_EACH: list[Event] = [
     PullProgress("worker-0", 10, 20, 2),
     ResultsPulled("demo", "j-1", "/home/ann/results/j-1", 2, 1_234_567, 1, 1_000, True),
     QUOTED,
-    PlaceTried("us-central1-a", "no capacity"),
-    StraysFound((STRAY,)),
-    StraysDeleted(1, ()),
+    ZoneTried("us-central1-a", "no capacity"),
+    OrphansFound((ORPHAN,)),
+    OrphansDeleted(1, ()),
     HOSTS_CHECKED,
-    TriedAlone("worker-0", False, "the script exited with code 1 after 3 s", ("ValueError: no such thing",)),
+    SmokeTested("worker-0", False, "the script exited with code 1 after 3 s", ("ValueError: no such thing",)),
     Checked("gce", "credentials", False, "there are none", "gcloud auth application-default login"),
     JobDiagnosed(
         "j-1", "worker-0", "script-exception", "worker-0 raised ValueError", ("ValueError",), "task.py:1 in f"

@@ -13,21 +13,21 @@ from fleet.errors import NotFoundError, NotReadyError, UsageError
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (UsageError("there is no script task.py"), "fleet: there is no script task.py.\n"),
+        (UsageError("there is no script task.py"), "error: there is no script task.py\n"),
         (
             NotFoundError("no fleet is up", cause="none was started", next_step="fleet up --workers 2"),
-            "fleet: no fleet is up.\ncause: none was started\nnext:  fleet up --workers 2\n",
+            "error: no fleet is up\ncause: none was started\nnext:  fleet up --workers 2\n",
         ),
         (
             NotReadyError("two hosts cannot run the job", cause="worker-0: disk full\nworker-1: busy\n"),
-            "fleet: two hosts cannot run the job.\ncause: worker-0: disk full\n       worker-1: busy\n",
+            "error: two hosts cannot run the job\ncause: worker-0: disk full\n       worker-1: busy\n",
         ),
         (
             UsageError("no room", hint="use a larger disk", next_step="fleet down\nfleet up"),
-            "fleet: no room.\nhint:  use a larger disk\nnext:  fleet down\n       fleet up\n",
+            "error: no room\nhint:  use a larger disk\nnext:  fleet down\n       fleet up\n",
         ),
-        (UsageError("really?"), "fleet: really?\n"),
-        (UsageError("bad\x1b[2J name"), "fleet: bad name.\n"),
+        (UsageError("really?"), "error: really?\n"),
+        (UsageError("bad\x1b[2J name"), "error: bad name\n"),
     ],
 )
 def test_error_text(error: UsageError, text: str) -> None:
@@ -47,7 +47,7 @@ def test_prose_is_wrapped_between_words_and_commands_are_not() -> None:
         next_step="fleet train --requirements requirements.txt task.py",
     )
     assert error_text(error, width=30).splitlines() == [
-        "fleet: worker-1 raised",
+        "error: worker-1 raised",
         "       ModuleNotFoundError.",
         "cause: raised:",
         "         indented line of a",
@@ -60,7 +60,7 @@ def test_prose_is_wrapped_between_words_and_commands_are_not() -> None:
 def test_in_json_mode_both_are_told() -> None:
     out, err = io.BytesIO(), io.StringIO()
     print_error(NotFoundError("no fleet is up"), err, json=JsonSink(out))
-    assert err.getvalue() == "fleet: no fleet is up.\n"
+    assert err.getvalue() == "error: no fleet is up\n"
     assert json.loads(out.getvalue().splitlines()[-1])["kind"] == "not_found"
 
 
@@ -72,4 +72,4 @@ class Gone(io.BytesIO):
 def test_people_are_told_even_if_the_program_has_gone() -> None:
     err = io.StringIO()
     print_error(NotFoundError("no fleet is up"), err, json=JsonSink(Gone()))
-    assert err.getvalue() == "fleet: no fleet is up.\n"
+    assert err.getvalue() == "error: no fleet is up\n"

@@ -119,7 +119,7 @@ def test_an_error_is_the_last_line() -> None:
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [line["event"] for line in lines] == ["schema", "log_chunk", "log_chunk", "error"]
     assert lines[-1] == {
-        "event": "error", "time": 1.0, "kind": "not_ready", "sentence": "no", "cause": "why", "hint": "wait",
+        "event": "error", "time": 1.0, "kind": "not_ready", "message": "no", "cause": "why", "hint": "wait",
         "next_step": "fleet stop", "exit_code": 14,
     }  # fmt: skip
 

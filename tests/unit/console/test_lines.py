@@ -142,7 +142,7 @@ def test_what_happens_is_told_beside_the_log() -> None:
     assert "worker-0: connection lost (timed out); trying again in 2 s" in told
 
 
-def test_a_stack_is_told_in_full_below_its_sentence() -> None:
+def test_a_stack_is_told_in_full_below_its_message() -> None:
     reader = Reader()
     reader.sink.emit(STALLED._replace(kernel="now 0 % of a core, in tcp_recvmsg"))
     assert reader.err.getvalue().splitlines() == [

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fleet.console.live import LiveSink
-from fleet.events import Event, FleetDown, LogChunk, Note, PlaceTried, TaskPlanned
+from fleet.events import Event, FleetDown, LogChunk, Note, TaskPlanned, ZoneTried
 from tests.unit.console.samples import QUOTED, START, exited, names, opened, running, started
 from train.agent.protocol.records import JobResult, Outcome
 
@@ -286,7 +286,7 @@ def test_a_pause_gives_the_terminal_back_and_the_next_event_takes_it_again() -> 
     assert screen.text.count(SHOW) == screen.text.count(HIDE) == 1
     assert "us-central1-a" in screen.text
     screen.console.print("Proceed? [Y/n] y")
-    screen.sink.emit(PlaceTried("us-central1-a", "no capacity"))
+    screen.sink.emit(ZoneTried("us-central1-a", "no capacity"))
     screen.sink.emit(Note("all done"))
     screen.until("all done")
     screen.sink.close()

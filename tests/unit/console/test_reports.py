@@ -4,8 +4,8 @@ import time
 from dataclasses import replace
 
 from fleet.console.reports import report_text
-from fleet.events import Checked, Note, StraysFound, TriedAlone
-from tests.unit.console.samples import HOSTS_CHECKED, ONE_OF_EACH, QUOTED, STRAY
+from fleet.events import Checked, Note, OrphansFound, SmokeTested
+from tests.unit.console.samples import HOSTS_CHECKED, ONE_OF_EACH, ORPHAN, QUOTED
 
 
 def test_a_price_is_a_table_of_the_first_places() -> None:
@@ -35,33 +35,33 @@ def test_a_price_in_one_place_on_demand_and_without_an_end() -> None:
 
 
 def test_what_is_left_is_a_table_and_says_what_stays() -> None:
-    mine = replace(STRAY, created_at=time.time() - 7200)
-    other = replace(STRAY, kind="disk", name="x", user="bob-desk", created_at=0.0, cost_usd=0.0, doomed=False)
-    assert report_text(StraysFound((mine, other))).splitlines() == [
+    mine = replace(ORPHAN, created_at=time.time() - 7200)
+    other = replace(ORPHAN, kind="disk", name="x", user="bob-desk", created_at=0.0, cost_usd=0.0, to_delete=False)
+    assert report_text(OrphansFound((mine, other))).splitlines() == [
         "2 things of fleets that are not known here:",
-        "  KIND      NAME                    PLACE          MADE BY     AGE   COST",
+        "  KIND      NAME                    ZONE           MADE BY     AGE   COST",
         "  instance  demo-k3b7x2qa-worker-0  us-central1-a  ann-laptop  2 h  $1.08",
         "  disk      x                       us-central1-a  bob-desk",
         "1 of them somebody else made, and they stay; --all deletes them, too",
     ]
-    assert "and 60 more" in report_text(StraysFound((STRAY,) * 100))
-    assert report_text(StraysFound(())) == "nothing is left of any fleet that is not known here\n"
+    assert "and 60 more" in report_text(OrphansFound((ORPHAN,) * 100))
+    assert report_text(OrphansFound(())) == "nothing is left of any fleet that is not known here\n"
 
 
 def test_age_and_cost_stay_where_there_is_no_room_for_all() -> None:
-    mine = replace(STRAY, created_at=time.time() - 7200)
+    mine = replace(ORPHAN, created_at=time.time() - 7200)
     rule = replace(mine, kind="firewall rule", name="a-fleet-with-a-long-name-k3b7x2qa-internal", cost_usd=0.0)
-    head = report_text(StraysFound((mine, rule))).splitlines()[1]
+    head = report_text(OrphansFound((mine, rule))).splitlines()[1]
     assert head.split() == ["KIND", "NAME", "MADE", "BY", "AGE", "COST"]
 
 
 def test_a_finding_has_the_command_that_mends_it_on_a_line_of_its_own() -> None:
-    mend = "gcloud services enable compute.googleapis.com --project my-project-with-a-long-name"
+    fix = "gcloud services enable compute.googleapis.com --project my-project-with-a-long-name"
     long = "the Compute Engine API is disabled in project my-project-with-a-long-name"
-    assert report_text(Checked("gce", "api", False, long, mend)).splitlines() == [
+    assert report_text(Checked("gce", "api", False, long, fix)).splitlines() == [
         "missing  api: the Compute Engine API is disabled in project",
         "         my-project-with-a-long-name",
-        f"         {mend}",
+        f"         {fix}",
     ]
     assert report_text(Checked("gce", "api", True, "it is enabled", "")) == "ok       api: it is enabled\n"
 
@@ -81,7 +81,7 @@ def test_a_check_is_a_table_and_what_follows_from_it() -> None:
 
 
 def test_a_trial_shows_the_last_lines_of_what_failed() -> None:
-    failed = TriedAlone(
+    failed = SmokeTested(
         "worker-0", False, "the script exited with code 1 after 3 s", ("x" * 100, "\x1b[2JValueError")
     )
     assert report_text(failed).splitlines() == [
@@ -89,13 +89,13 @@ def test_a_trial_shows_the_last_lines_of_what_failed() -> None:
         "   " + "x" * 77,
         "   ValueError",
     ]
-    fine = TriedAlone("worker-0", True, "the script made its first step after 3 s")
+    fine = SmokeTested("worker-0", True, "the script made its first step after 3 s")
     assert report_text(fine) == "ok       worker-0: the script made its first step after 3 s\n"
 
 
 def test_no_line_is_longer_than_a_terminal_and_none_has_control_characters() -> None:
     for event in ONE_OF_EACH:
         assert all(len(line) <= 80 for line in report_text(event).splitlines())
-    nasty = replace(STRAY, name="\x1b[2Jx")
-    assert "\x1b" not in report_text(StraysFound((nasty,)))
+    nasty = replace(ORPHAN, name="\x1b[2Jx")
+    assert "\x1b" not in report_text(OrphansFound((nasty,)))
     assert report_text(Note("x")) == ""

@@ -6,7 +6,7 @@ import io
 
 from fleet.console.frame import frame, state_word
 from fleet.console.lines import LinesSink
-from fleet.console.sentences import sentence
+from fleet.console.sentences import message
 from fleet.console.tables import render_status
 from fleet.console.view import View, apply
 from fleet.events import ConnectionLost, Event, FleetOpened, JobStarted, LogChunk
@@ -29,7 +29,7 @@ def after(*events: Event) -> View:
 
 
 def test_a_fleet_counts_its_hosts_and_says_how_many_tasks_each_has() -> None:
-    assert sentence(OPENED) == "fleet demo: 2 hosts, 2 tasks each (local)"
+    assert message(OPENED) == "fleet demo: 2 hosts, 2 tasks each (local)"
 
 
 def test_rows_have_the_names_of_roles_in_the_order_of_their_types() -> None:
@@ -37,7 +37,7 @@ def test_rows_have_the_names_of_roles_in_the_order_of_their_types() -> None:
     assert [(row.name, row.host) for row in view.rows] == [
         ("chief-0", "worker-0"), ("worker-0", "worker-1"), ("worker-3", "worker-3"), ("ps-0", "worker-2"),
     ]  # fmt: skip
-    assert sentence(STARTED) == "job j started: task.py on chief-0, worker-0, ps-0, spare: worker-3"
+    assert message(STARTED) == "job j started: task.py on chief-0, worker-0, ps-0, spare: worker-3"
 
 
 def test_a_host_that_is_lost_marks_the_task_that_is_on_it_alone() -> None:

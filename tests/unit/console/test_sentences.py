@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.console.sentences import Teller, exit_words, plan_text, result_sentence, sentence
+from fleet.console.sentences import Teller, exit_words, message, plan_text, result_message
 from fleet.events import (
     ConnectionLost,
     ConnectionRestored,
@@ -61,11 +61,11 @@ MEMBERS = tuple(Member(f"worker-{index}", "127.0.0.1", 2222, 1) for index in ran
             "fleet demo: 2 instances deleted, 0 left; lived 12 min, cost $0.14",
         ),
         (
-            FleetDown("demo", ("a", "b"), 0, 0.0, 10.0, borrowed=True),
+            FleetDown("demo", ("a", "b"), 0, 0.0, 10.0, external=True),
             "fleet demo: 2 hosts given back; nothing of it is left on them",
         ),
         (
-            FleetDown("demo", ("a", "b"), 1, 0.0, 10.0, borrowed=True),
+            FleetDown("demo", ("a", "b"), 1, 0.0, 10.0, external=True),
             "fleet demo: 2 hosts given back; something of it is left on 1",
         ),
         (FleetDown("demo", ("a",), 1, 0.0, 10.0), "fleet demo: 1 instance deleted; 1 instance left; lived 10 s"),
@@ -97,16 +97,16 @@ MEMBERS = tuple(Member(f"worker-{index}", "127.0.0.1", 2222, 1) for index in ran
     ],
 )
 def test_sentences(event: Event, text: str) -> None:
-    assert sentence(event) == text
+    assert message(event) == text
 
 
 def test_what_was_told_of_an_attempt_is_not_told_again() -> None:
     teller = Teller()
-    assert teller.sentence(ENDED)
+    assert teller.message(ENDED)
     killed = JobDiagnosed("j", "worker-1", "killed", "worker-1 (10.0.0.3) was killed by SIGKILL", final=False)
-    assert teller.sentence(killed) == ""
-    assert teller.sentence(replace(killed, attempt=2))
-    assert teller.sentence(replace(killed, sentence="worker-1 ran out of memory"))
+    assert teller.message(killed) == ""
+    assert teller.message(replace(killed, attempt=2))
+    assert teller.message(replace(killed, message="worker-1 ran out of memory"))
 
 
 EXIT = {"worker-1": Exit(3)}
@@ -132,7 +132,7 @@ EXIT = {"worker-1": Exit(3)}
     ],
 )
 def test_results(result: JobResult, text: str) -> None:
-    assert result_sentence(result) == text
+    assert result_message(result) == text
 
 
 def test_exit_words() -> None:

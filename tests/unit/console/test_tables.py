@@ -82,16 +82,16 @@ def test_the_first_cause_stands_in_place_of_what_the_agents_say() -> None:
     job = JobStatus("j", "task.py", 1, NOW, outcome=Outcome.FAILED, reason="worker-1 exited with code 1")
     fleet = FleetStatus("demo", "local", HOSTS[:1], replace(job, verdict=verdict))
     lines = render_status([fleet], now=NOW).splitlines()
-    assert " ".join(line.strip() for line in lines[-2:]) == verdict.sentence.strip()
+    assert " ".join(line.strip() for line in lines[-2:]) == verdict.message.strip()
     assert "exited with code 1" not in "\n".join(lines)
     assert render_status([FleetStatus("demo", "local", (), job)], now=NOW).endswith("exited with code 1\n")
 
 
 def test_an_unknown_cause_is_shown_with_the_last_words_as_train_shows_it() -> None:
-    sentence = "worker-1 exited with code 1; its last words: giving up"
+    message = "worker-1 exited with code 1; its last words: giving up"
     job = JobStatus("j", "task.py", 1, NOW, outcome=Outcome.FAILED, reason="worker-1 exited with code 1")
-    unknown = replace(job, verdict=Verdict("worker-1", Kind.UNKNOWN, sentence))
-    assert render_status([FleetStatus("demo", "local", (), unknown)], now=NOW).endswith(f"{sentence}\n")
+    unknown = replace(job, verdict=Verdict("worker-1", Kind.UNKNOWN, message))
+    assert render_status([FleetStatus("demo", "local", (), unknown)], now=NOW).endswith(f"{message}\n")
 
 
 def test_between_two_attempts_and_a_spare() -> None:

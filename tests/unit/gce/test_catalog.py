@@ -29,7 +29,7 @@ def test_gpus_are_found_by_both_names(text: str, short: str, count: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "message"),
     [
         (
             "t5",
@@ -45,8 +45,8 @@ def test_gpus_are_found_by_both_names(text: str, short: str, count: int) -> None
         ("t4:1:1", "cannot have 1:1"),
     ],
 )
-def test_other_words_are_refused_with_what_is_known(text: str, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
+def test_other_words_are_refused_with_what_is_known(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         find_gpu(text)
 
 
@@ -92,7 +92,7 @@ def test_defaults(asked: CloudSpec, machine_type: str, gpu: str, gpus: int, imag
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("asked", "message"),
     [
         (CloudSpec(gpu="t4", machine_type="n2-standard-4"), "can be attached to N1 .* n2-standard-4 is none"),
         (CloudSpec(gpu="t4", machine_type="f1-micro"), "can be attached to N1"),
@@ -127,8 +127,8 @@ def test_defaults(asked: CloudSpec, machine_type: str, gpu: str, gpus: int, imag
         (CloudSpec(disk_gb=9), "10 to 65536 GB, not 9"),
     ],
 )
-def test_what_does_not_go_together_is_refused(asked: CloudSpec, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_what_does_not_go_together_is_refused(asked: CloudSpec, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         resolved(asked)
 
 

@@ -33,10 +33,10 @@ KINDS = {"missing", "capacity", "quota", "credentials", "unreachable", "usage"}
 def told(failures: Sequence[Failure], place: str = "us-central1-a") -> Diagnosis:
     found = diagnose(failures, project="proj-1", place=place, doing="make 2 instances")
     assert found.kind in KINDS
-    assert found.sentence
-    assert not found.sentence.endswith(".")
+    assert found.message
+    assert not found.message.endswith(".")
     assert advice(found).strip()
-    assert "\n" not in found.sentence + found.cause + found.hint
+    assert "\n" not in found.message + found.cause + found.hint
     return found
 
 
@@ -121,7 +121,7 @@ NO_GPUS_ANYWHERE = {
 def test_a_stockout_names_what_is_missing_and_where() -> None:
     found = told(operation(stockout(), http=503, message="SERVICE UNAVAILABLE"), "us-central1-b")
     assert (found.kind, found.scope, found.zones) == ("capacity", Scope.ZONE, ())
-    assert found.sentence == "us-central1-b has no g2-standard-4 with nvidia-l4:1 left now"
+    assert found.message == "us-central1-b has no g2-standard-4 with nvidia-l4:1 left now"
     assert found.cause.startswith(
         "A g2-standard-4 VM instance with 1 nvidia-l4 accelerator(s) is currently unavailable"
     )
@@ -146,7 +146,7 @@ def test_a_plain_stockout() -> None:
         )
     )
     assert (found.kind, found.scope) == ("capacity", Scope.ZONE)
-    assert found.sentence == "us-central1-a has no capacity left to make 2 instances"
+    assert found.message == "us-central1-a has no capacity left to make 2 instances"
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_a_plain_stockout() -> None:
 def test_operation_errors_that_mean_another_zone(code: str, words: str) -> None:
     found = told(operation({"code": code, "message": "In Compute Engine's words."}))
     assert (found.kind, found.scope) == ("capacity", Scope.ZONE)
-    assert words in found.sentence
-    assert "us-central1-a" in found.sentence
+    assert words in found.message
+    assert "us-central1-a" in found.message
     assert found.cause == "In Compute Engine's words."
 
 
@@ -183,12 +183,12 @@ def test_a_place_that_is_not_found_or_not_allowed() -> None:
 
 def test_of_all_failures_the_most_telling_decides() -> None:
     several = operation(MIN_COUNT, {"code": "SOMETHING_NEW", "message": "New."}, stockout("us-central1-f"), http=409)
-    assert told(several).sentence == "us-central1-a has no g2-standard-4 with nvidia-l4:1 left now"
+    assert told(several).message == "us-central1-a has no g2-standard-4 with nvidia-l4:1 left now"
     assert told([*several, *operation(NO_GPUS_ANYWHERE)]).scope is Scope.EVERYTHING
     regional = {"code": "QUOTA_EXCEEDED", "message": "Quota 'CPUS' exceeded.  Limit: 24.0 in region us-central1."}
     assert told([*several, *operation(regional)]).scope is Scope.REGION
     assert told([*operation(regional), *operation(NO_GPUS_ANYWHERE)]).scope is Scope.EVERYTHING
-    assert "SOMETHING_NEW" in told(several[:2]).sentence
+    assert "SOMETHING_NEW" in told(several[:2]).message
 
 
 def test_too_few_in_an_operation_of_status_409_is_no_conflict_of_names() -> None:
@@ -201,7 +201,7 @@ def test_too_few_in_an_operation_of_status_409_is_no_conflict_of_names() -> None
 def test_no_gpus_in_any_region() -> None:
     found = told(operation(NO_GPUS_ANYWHERE, http=403, message="FORBIDDEN"))
     assert (found.kind, found.scope) == ("quota", Scope.EVERYTHING)
-    assert "the quota GPUS_ALL_REGIONS of project proj-1 allows 0 in all regions together" in found.sentence
+    assert "the quota GPUS_ALL_REGIONS of project proj-1 allows 0 in all regions together" in found.message
     assert "https://console.cloud.google.com/iam-admin/quotas?project=proj-1" in advice(found)
     assert "GPUS_ALL_REGIONS" in advice(found)
 
@@ -233,14 +233,14 @@ def test_no_gpus_in_any_region() -> None:
 def test_a_region_s_quota(failures: list[Failure]) -> None:
     found = told(failures)
     assert (found.kind, found.scope) == ("quota", Scope.REGION)
-    assert "the quota NVIDIA_T4_GPUS of project proj-1 allows 1 in us-central1" in found.sentence
+    assert "the quota NVIDIA_T4_GPUS of project proj-1 allows 1 in us-central1" in found.message
     assert "NVIDIA_T4_GPUS in us-central1 at https://console.cloud.google.com/" in advice(found)
 
 
 def test_a_quota_that_only_the_details_name() -> None:
     details = [{"quotaInfo": {"metricName": "compute.googleapis.com/cpus", "limitName": "CPUS-per-project-region"}}]
     found = told(operation({"code": "QUOTA_EXCEEDED", "message": "Exceeded.", "errorDetails": details}))
-    assert "the quota CPUS-per-project-region of project proj-1 is used up in us-central1" in found.sentence
+    assert "the quota CPUS-per-project-region of project proj-1 is used up in us-central1" in found.message
 
 
 def test_the_quota_page_of_a_project_is_a_sound_url() -> None:
@@ -273,7 +273,7 @@ def test_an_api_that_is_not_enabled() -> None:
     ):
         found = told(failures)
         assert (found.kind, found.scope) == ("missing", Scope.EVERYTHING)
-        assert found.sentence == "The API compute.googleapis.com is not enabled in project proj-1"
+        assert found.message == "The API compute.googleapis.com is not enabled in project proj-1"
         assert found.next_step.startswith("gcloud services enable compute.googleapis.com --project proj-1")
 
 
@@ -376,7 +376,7 @@ def test_a_missing_permission_is_named_with_a_role_that_has_it(
 ) -> None:
     found = told(failures)
     assert (found.kind, found.scope) == ("credentials", Scope.EVERYTHING)
-    assert f"lack the permission {permission} in project proj-1" in found.sentence
+    assert f"lack the permission {permission} in project proj-1" in found.message
     assert found.next_step.startswith(f"gcloud projects add-iam-policy-binding proj-1 --role {role} --member=")
 
 
@@ -417,7 +417,7 @@ def test_credentials_that_are_not_taken(failures: list[Failure]) -> None:
 def test_a_project_that_is_not_there(failures: list[Failure]) -> None:
     found = told(failures)
     assert (found.kind, found.scope) == ("usage", Scope.EVERYTHING)
-    assert found.sentence == "There is no project 'proj-1', or these credentials do not see it"
+    assert found.message == "There is no project 'proj-1', or these credentials do not see it"
     assert "gcloud projects list" in advice(found)
 
 
@@ -432,7 +432,7 @@ def test_sentences_for_credentials_that_no_call_was_made_with() -> None:
     )
     assert expired_credentials().cause
     assert "--project" in advice(no_project())
-    assert "'nope'" in wrong_project("nope").sentence
+    assert "'nope'" in wrong_project("nope").message
 
 
 # --- rules of the organisation ------------------------------------------------------------------------------------
@@ -460,7 +460,7 @@ def test_policies(constraint: str, scope: Scope, words: str) -> None:
     ):
         found = told(failures)
         assert (found.kind, found.scope) == ("usage", scope)
-        assert constraint in found.sentence
+        assert constraint in found.message
         assert words in advice(found)
         assert found.cause == message
 
@@ -469,7 +469,7 @@ def test_policies(constraint: str, scope: Scope, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "sentence", "scope", "words"),
+    ("message", "expected", "scope", "words"),
     [
         (
             "The resource 'projects/proj-1/global/networks/default' was not found",
@@ -524,7 +524,7 @@ def test_policies(constraint: str, scope: Scope, words: str) -> None:
         ),
     ],
 )
-def test_what_a_request_names_and_is_not_there(message: str, sentence: str, scope: Scope, words: str) -> None:
+def test_what_a_request_names_and_is_not_there(message: str, expected: str, scope: Scope, words: str) -> None:
     reason = "invalid" if message.startswith("Invalid") else "notFound"
     for failures in (
         http(400 if reason == "invalid" else 404, reason, message),
@@ -534,7 +534,7 @@ def test_what_a_request_names_and_is_not_there(message: str, sentence: str, scop
     ):
         found = told(failures)
         assert (found.kind, found.scope) == ("usage", scope)
-        assert found.sentence == sentence
+        assert found.message == expected
         assert words in advice(found)
 
 
@@ -554,7 +554,7 @@ def test_something_of_that_name_is_there() -> None:
     ):
         found = told(failures)
         assert (found.kind, found.scope) == ("usage", Scope.EVERYTHING)
-        assert "already there" in found.sentence
+        assert "already there" in found.message
         assert found.cause == message
 
 
@@ -616,13 +616,13 @@ def test_what_is_worth_another_try_at_the_same_place(failures: list[Failure]) ->
 def test_no_answer() -> None:
     found = told([Failure(code="UNREACHABLE", message="connection refused")], "")
     assert (found.kind, found.scope) == ("unreachable", Scope.EVERYTHING)
-    assert found.sentence == "Could not make 2 instances: Compute Engine does not answer"
+    assert found.message == "Could not make 2 instances: Compute Engine does not answer"
 
 
 def test_an_operation_that_takes_too_long() -> None:
     found = told([Failure(code="DEADLINE", message="making instances is not done after 600 s (operation o)")])
     assert (found.kind, found.scope) == ("unreachable", Scope.ZONE)
-    assert "takes too long" in found.sentence
+    assert "takes too long" in found.message
 
 
 def test_fewer_than_asked_for() -> None:
@@ -636,7 +636,7 @@ def test_fewer_than_asked_for() -> None:
 def test_an_unknown_error_is_told_in_its_own_words() -> None:
     found = told(operation({"code": "QUANTUM_FLUX", "message": "The flux\nis  inverted."}))
     assert found.scope is Scope.EVERYTHING
-    assert "(QUANTUM_FLUX)" in found.sentence
+    assert "(QUANTUM_FLUX)" in found.message
     assert found.cause == "The flux is inverted."
 
 
@@ -646,7 +646,7 @@ def test_an_unknown_error_is_told_in_its_own_words() -> None:
 )
 def test_errors_that_say_nothing(failures: list[Failure], label: str) -> None:
     found = told(failures)
-    assert label in found.sentence
+    assert label in found.message
     assert found.cause == "without saying why"
 
 
@@ -675,8 +675,8 @@ def test_a_policy_of_the_organization_is_named_and_not_retried(constraint: str, 
     ):
         found = told(failures)
         assert (found.kind, found.scope) == ("usage", Scope.EVERYTHING)
-        assert "policy" in found.sentence
-        assert constraint in found.sentence
+        assert "policy" in found.message
+        assert constraint in found.message
         assert found.next_step.startswith("gcloud org-policies")
 
 

@@ -50,7 +50,7 @@ def test_quotas_that_are_not_listed_have_room() -> None:
 def test_a_new_project_has_no_gpus_in_any_region() -> None:
     [problem] = found(CloudSpec(gpu="t4"), 2, PLENTY, {"GPUS_ALL_REGIONS": (0.0, 0.0)})
     assert (problem.kind, problem.scope) == ("quota", Scope.EVERYTHING)
-    assert problem.sentence == (
+    assert problem.message == (
         "the quota GPUS_ALL_REGIONS of project proj-1 allows none in all regions together; 2 more needed"
     )
     assert problem.hint == (
@@ -93,15 +93,15 @@ def test_a_new_project_has_no_gpus_in_any_region() -> None:
 def test_a_quota_of_the_region(metric: str, cloud: CloudSpec, limit: float, usage: float, words: str) -> None:
     [problem] = found(cloud, 2, {**PLENTY, metric: (limit, usage)}, PROJECT)
     assert (problem.kind, problem.scope) == ("quota", Scope.REGION)
-    assert problem.sentence.startswith(f"the quota {metric} of project proj-1 allows ")
-    assert words in problem.sentence
+    assert problem.message.startswith(f"the quota {metric} of project proj-1 allows ")
+    assert words in problem.message
     assert f"{metric} in us-central1 at https://" in problem.hint
 
 
 def test_gpus_are_counted_by_instance() -> None:
     assert found(CloudSpec(gpu="t4", gpus=4), 4, PLENTY, PROJECT) == []
     [problem] = found(CloudSpec(gpu="t4", gpus=4), 4, PLENTY, {"GPUS_ALL_REGIONS": (15, 0)})
-    assert "16 more needed" in problem.sentence
+    assert "16 more needed" in problem.message
 
 
 def test_without_external_addresses_none_are_needed() -> None:
@@ -131,10 +131,10 @@ def test_which_gpu_quota_counts(spot: bool, duration_s: int, usual: int, preempt
 def test_both_gpu_quotas_are_told_where_both_are_too_small() -> None:
     quotas = {**PLENTY, "NVIDIA_T4_GPUS": (1.0, 1.0), "PREEMPTIBLE_NVIDIA_T4_GPUS": (0.0, 0.0)}
     [problem] = found(CloudSpec(gpu="t4", max_duration_s=DAY_S), 2, quotas, PROJECT)
-    assert "the quota NVIDIA_T4_GPUS of" in problem.sentence
+    assert "the quota NVIDIA_T4_GPUS of" in problem.message
     assert problem.cause == "PREEMPTIBLE_NVIDIA_T4_GPUS has no room either (0 allowed)"
     [problem] = found(CloudSpec(gpu="t4", spot=True), 2, quotas, PROJECT)
-    assert "the quota PREEMPTIBLE_NVIDIA_T4_GPUS of" in problem.sentence
+    assert "the quota PREEMPTIBLE_NVIDIA_T4_GPUS of" in problem.message
 
 
 def test_spot_uses_the_vcpus_for_spot_where_there_are_any() -> None:
@@ -147,7 +147,7 @@ def test_spot_uses_the_vcpus_for_spot_where_there_are_any() -> None:
 def test_vcpus_of_all_regions() -> None:
     [problem] = found(CloudSpec(), 4, PLENTY, {"CPUS_ALL_REGIONS": (12, 4)})
     assert problem.scope is Scope.EVERYTHING
-    assert "CPUS_ALL_REGIONS" in problem.sentence
+    assert "CPUS_ALL_REGIONS" in problem.message
 
 
 @given(
@@ -160,7 +160,7 @@ def test_vcpus_of_all_regions() -> None:
 def test_what_is_enough_stays_enough(count: int, cloud: CloudSpec, quotas: dict[str, tuple[float, float]]) -> None:
     for problem in found(cloud, count, quotas, PROJECT):
         assert problem.kind == "quota"
-    smaller = {problem.sentence.split()[2] for problem in found(cloud, count, quotas, PROJECT)}
+    smaller = {problem.message.split()[2] for problem in found(cloud, count, quotas, PROJECT)}
     raised = {metric: (limit + 1000 * count, usage) for metric, (limit, usage) in quotas.items()}
     assert found(cloud, count, raised, {}) == []
     assert smaller <= set(quotas) | set(PROJECT)

@@ -93,18 +93,18 @@ def expected(path: Path) -> Path:
 
 def run(*argv: str, seed: int = 0, **variables: str) -> str:
     """Standard output of a program of Ansible's; empty where it finds no host."""
-    with tempfile.TemporaryDirectory() as folder:
-        (settings := Path(folder, "ansible.cfg")).touch()
+    with tempfile.TemporaryDirectory() as directory:
+        (settings := Path(directory, "ansible.cfg")).touch()
         clean = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
         env = {
             **clean,
-            "HOME": folder,
+            "HOME": directory,
             "ANSIBLE_CONFIG": str(settings),
             "ANSIBLE_NOCOLOR": "1",
             "PYTHONHASHSEED": str(seed),
             **variables,
         }
-        done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True, timeout=120, check=False)
     return done.stdout
 
 
@@ -130,16 +130,18 @@ def orders(path: Path) -> list[list[str]]:
 def ssh_options(path: Path, hosts: list[str]) -> dict[str, dict[str, Any]]:
     """What ``ssh -G`` makes of the words with which Ansible would call ssh for each host, without what is unsaid."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "config").write_text("".join(f"{option} {value}\n" for option, value in UNSAID.items()))
-        program = folder / "ssh"
-        program.write_text(f'#!/bin/sh\nexec ssh -G -F {folder}/config "$@" >{folder}/"${{0##*/}}".out 2>/dev/null\n')
+        directory = Path(name)
+        (directory / "config").write_text("".join(f"{option} {value}\n" for option, value in UNSAID.items()))
+        program = directory / "ssh"
+        program.write_text(
+            f'#!/bin/sh\nexec ssh -G -F {directory}/config "$@" >{directory}/"${{0##*/}}".out 2>/dev/null\n'
+        )
         program.chmod(0o755)
         for host in hosts:
-            (folder / host).symlink_to(program)
-        executable = "ansible_ssh_executable=" + str(folder) + "/{{ inventory_hostname }}"
+            (directory / host).symlink_to(program)
+        executable = "ansible_ssh_executable=" + str(directory) + "/{{ inventory_hostname }}"
         run("ansible", "-i", str(path), "all", "-m", "ansible.builtin.raw", "-a", "true", "-e", executable)
-        return {host: said_to_ssh((folder / f"{host}.out").read_text()) for host in hosts}
+        return {host: said_to_ssh((directory / f"{host}.out").read_text()) for host in hosts}
 
 
 def said_to_ssh(text: str) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from provision.static.selection import Chosen, selected
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "gpu[01-03,7],login1"}
 
 
-def pbs(folder: Path, text: str) -> dict[str, str]:
-    path = folder / "nodes"
+def pbs(directory: Path, text: str) -> dict[str, str]:
+    path = directory / "nodes"
     path.write_text(text)
     return {"PBS_JOBID": "12[3].server", "PBS_NODEFILE": str(path)}
 
@@ -108,7 +108,7 @@ def test_the_provider_says_where_it_stands(monkeypatch: pytest.MonkeyPatch, tmp_
     inside(monkeypatch, SLURM)
     first = provider.doctor()[0]
     assert first.ok
-    assert first.sentence == "job 12 has 5 nodes: gpu01, gpu02, gpu03, gpu7, login1"
+    assert first.message == "job 12 has 5 nodes: gpu01, gpu02, gpu03, gpu7, login1"
     assert provider.name == "slurm"
     assert provider.list() == []
     assert not (tmp_path / "state").exists()

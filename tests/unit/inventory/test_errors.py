@@ -209,37 +209,37 @@ def refused(path: Path) -> InventoryError:
     error = caught.value
     assert isinstance(error, ProviderError)
     assert error.kind == "usage"
-    assert "\n" not in error.sentence
-    assert not error.sentence.endswith(".")
-    assert "hunter2" not in error.sentence + error.cause + error.hint + error.next_step
+    assert "\n" not in error.message
+    assert not error.message.endswith(".")
+    assert "hunter2" not in error.message + error.cause + error.hint + error.next_step
     return error
 
 
-@pytest.mark.parametrize(("text", "sentence"), [*INI.values(), *WANTED.values()], ids=[*INI, *WANTED])
-def test_ini(text: str, sentence: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "message"), [*INI.values(), *WANTED.values()], ids=[*INI, *WANTED])
+def test_ini(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "hosts.ini"
     path.write_text(text)
-    assert_matches(sentence, refused(path))
+    assert_matches(message, refused(path))
 
 
-@pytest.mark.parametrize(("text", "sentence"), YAML.values(), ids=YAML)
-def test_yaml(text: str, sentence: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "message"), YAML.values(), ids=YAML)
+def test_yaml(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "hosts.yml"
     path.write_text(text)
-    assert_matches(sentence, refused(path))
+    assert_matches(message, refused(path))
 
 
-@pytest.mark.parametrize(("limit", "sentence"), LIMITS.values(), ids=LIMITS)
-def test_limits(limit: str, sentence: str) -> None:
+@pytest.mark.parametrize(("limit", "message"), LIMITS.values(), ids=LIMITS)
+def test_limits(limit: str, message: str) -> None:
     inventory = read_inventory(Path(__file__).parent / "files" / "limits" / "hosts.ini")
     with pytest.raises(InventoryError) as caught:
         inventory.select(limit)
-    assert_matches(sentence, caught.value)
+    assert_matches(message, caught.value)
 
 
 def assert_matches(pattern: str, error: InventoryError) -> None:
     """The sentence is found in the error."""
-    assert re.search(pattern, error.sentence), error.sentence
+    assert re.search(pattern, error.message), error.message
 
 
 def test_a_sealed_value_is_refused_where_it_is_needed(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_sealed_value_is_refused_where_it_is_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "message"),
     [
         ("a b\n", r"machines\.txt:1: 'a b' is more than one host"),
         ("\na,b\n", r":2: 'a,b' is more than one host"),
@@ -262,10 +262,10 @@ def test_a_sealed_value_is_refused_where_it_is_needed(tmp_path: Path) -> None:
         ("", "The inventory names no host"),
     ],
 )
-def test_plain(text: str, sentence: str, tmp_path: Path) -> None:
+def test_plain(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "machines.txt"
     path.write_text(text)
-    assert_matches(sentence, refused(path))
+    assert_matches(message, refused(path))
 
 
 def test_files_that_are_no_inventories(tmp_path: Path) -> None:
@@ -273,12 +273,12 @@ def test_files_that_are_no_inventories(tmp_path: Path) -> None:
     script.write_text("#!/usr/bin/env python3\nprint({})\n")
     script.chmod(0o755)
     assert_matches(r"ec2\.py is a program, and inventories are read, not run", refused(script))
-    assert_matches("is a folder, and an inventory is one file", refused(tmp_path))
+    assert_matches("is a directory, and an inventory is one file", refused(tmp_path))
     assert_matches("cannot be read: No such file or directory", refused(tmp_path / "missing"))
     toml = tmp_path / "hosts.toml"
     toml.write_text("[web]\n")
     assert_matches("is TOML", refused(toml))
-    for name, content, sentence in (
+    for name, content, message in (
         ("latin.ini", b"[a]\nh\xff1\n", r"latin\.ini:2: this is not UTF-8 text"),
         ("zero.ini", b"[a]\n\nh\0\n", r"zero\.ini:3: this is not text"),
         ("vault.yml", b"$ANSIBLE_VAULT;1.1;AES256\n6162\n", "is sealed by ansible-vault"),
@@ -286,19 +286,19 @@ def test_files_that_are_no_inventories(tmp_path: Path) -> None:
     ):
         path = tmp_path / name
         path.write_bytes(content)
-        assert_matches(sentence, refused(path))
+        assert_matches(message, refused(path))
 
 
 def test_files_of_variables(tmp_path: Path) -> None:
     path = tmp_path / "hosts.ini"
     path.write_text("[web]\nh1\n")
-    folder = tmp_path / "group_vars"
-    folder.mkdir()
-    (folder / "web.yml").write_text("- 1\n")
+    directory = tmp_path / "group_vars"
+    directory.mkdir()
+    (directory / "web.yml").write_text("- 1\n")
     assert_matches(r"web\.yml: a file of variables must be names with values", refused(path))
-    (folder / "web.yml").write_text("ansible_user: lab\nansible_port: x\n")
+    (directory / "web.yml").write_text("ansible_user: lab\nansible_port: x\n")
     assert_matches(r"web\.yml:2: 'x' cannot be the SSH port", refused(path))
-    (folder / "web.yml").write_text("a: [\n")
+    (directory / "web.yml").write_text("a: [\n")
     assert_matches(r"web\.yml:2: this is not usable YAML", refused(path))
 
 

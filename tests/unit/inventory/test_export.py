@@ -39,9 +39,9 @@ def keys_of(host: Host) -> tuple[str, ...]:
     return host.identities or (() if host.agent else (str(KEY),))
 
 
-def told(folder: Path) -> dict[str, dict[str, str]]:
+def told(directory: Path) -> dict[str, dict[str, str]]:
     """What ``ssh -G`` reads in the exported configuration, by name of the host."""
-    path = folder / "config"
+    path = directory / "config"
     path.write_text(export("my-fleet", HOSTS, KEY, KNOWN, "ssh-config"))
     found: dict[str, dict[str, str]] = {}
     for host in HOSTS:

@@ -60,11 +60,11 @@ def test_a_finding_says_what_why_and_what_to_write() -> None:
     (found,) = check(LATE.format(""))
     assert (found.rule, found.file, found.line, found.column) == ("MW101", "task.py", 4, 12)
     assert (found.place, found.severity) == ("task.py:4", Severity.ERROR)
-    assert found.sentence == (
+    assert found.message == (
         "MultiWorkerMirroredStrategy is made after tf.constant (line 3) has started TensorFlow's runtime"
     )
     assert found.reason
-    assert found.mend
+    assert found.fix
 
 
 def test_the_column_counts_characters() -> None:
@@ -130,7 +130,7 @@ def test_a_script_that_does_not_compile(source: str, line: int) -> None:
     (found,) = check(source)
     assert (found.rule, found.severity, found.file) == (UNREADABLE, Severity.ERROR, "task.py")
     assert found.line in (line, 1)
-    assert "task.py" not in found.sentence or found.line == 1
+    assert "task.py" not in found.message or found.line == 1
 
 
 def test_a_module_that_does_not_compile_may_never_be_reached() -> None:
@@ -196,9 +196,9 @@ def test_no_text_makes_it_raise(source: str) -> None:
     lint({"task.py": source}, "task.py", workers=2)
 
 
-@pytest.mark.parametrize("folder", ["train", "provision"])
-def test_nothing_is_found_in_programs_that_train_nothing(folder: str) -> None:
-    for path in sorted((ROOT / folder).rglob("*.py")):
+@pytest.mark.parametrize("directory", ["train", "provision"])
+def test_nothing_is_found_in_programs_that_train_nothing(directory: str) -> None:
+    for path in sorted((ROOT / directory).rglob("*.py")):
         if "examples" not in path.parts:
             assert lint({path.name: path.read_text(encoding="utf-8")}, path.name, workers=2) == []
 

@@ -118,8 +118,8 @@ if resolver.task_id == 0:
     [
         ("model.save('m')\n", ["MW402"]),
         ("model.save(filepath='gs://bucket/m')\n", ["MW402"]),
-        ("model.save(args.folder)\n", ["MW402"]),
-        ("model.save(os.path.join(args.folder, 'm'))\n", ["MW402"]),
+        ("model.save(args.directory)\n", ["MW402"]),
+        ("model.save(os.path.join(args.directory, 'm'))\n", ["MW402"]),
         ("model.save(os.environ['MODEL_DIR'])\n", ["MW402"]),
         ("model.save(os.environ['FLEET_CHECKPOINT_DIR'])\n", ["MW402"]),
         ("model.save(os.environ['FLEET_MODEL_DIR'])\n", []),
@@ -132,7 +132,7 @@ if resolver.task_id == 0:
         ("model.save(f'm-{socket.gethostname()}')\n", []),
         ("model.save(tempfile.mkdtemp())\n", []),
         ("model.save(path_for_me())\n", []),
-        ("model.save(f'{somewhere.folder}/m')\n", []),
+        ("model.save(f'{somewhere.directory}/m')\n", []),
         ("model.save(os.path.join('m', os.environ['FLEET_RANK']))\n", []),
     ],
 )
@@ -143,11 +143,12 @@ def test_one_path_for_all(save: str, expected: list[str]) -> None:
     assert [item.rule for item in check(source, workers=1)] == []
 
 
-# --- MW403, MW404: folders ----------------------------------------------------------------------------------------
+# --- MW403, MW404: directories
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("folder", "expected"),
+    ("directory", "expected"),
     [
         ("tempfile.mkdtemp()", ["MW403"]),
         ("os.path.join(tempfile.mkdtemp(), 'ckpt')", ["MW403"]),
@@ -168,13 +169,13 @@ def test_one_path_for_all(save: str, expected: list[str]) -> None:
         ("where()", []),
     ],
 )
-def test_the_folder_of_checkpoints(folder: str, expected: list[str]) -> None:
+def test_the_directory_of_checkpoints(directory: str, expected: list[str]) -> None:
     names = "import argparse, pathlib, tempfile\nfrom multiprocessing import util\n"
     names += "args = argparse.ArgumentParser().parse_args()\n"
-    fit = f"model.fit(data, epochs=3, callbacks=[tf.keras.callbacks.BackupAndRestore({folder})])\n"
+    fit = f"model.fit(data, epochs=3, callbacks=[tf.keras.callbacks.BackupAndRestore({directory})])\n"
     assert rules(READY + names + fit) == expected
     held = "checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)\n"
-    manager = f"manager = tf.train.CheckpointManager(checkpoint, {folder}, max_to_keep=1)\n"
+    manager = f"manager = tf.train.CheckpointManager(checkpoint, {directory}, max_to_keep=1)\n"
     assert rules(READY_LOOP + names + held + manager) == expected
 
 

@@ -86,7 +86,7 @@ def test_a_module_that_is_imported_first_starts_the_runtime() -> None:
     source = "import data\n" + TF + MAKE + REST
     found = check(source, modules=modules)
     assert [(item.rule, item.file, item.line) for item in found] == [("MW101", "task.py", 4)]
-    assert "tf.constant (data.py:3)" in found[0].sentence
+    assert "tf.constant (data.py:3)" in found[0].message
     assert check(TF + MAKE + "import data\n" + REST, modules=modules) == []
 
 

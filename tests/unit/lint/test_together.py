@@ -115,7 +115,7 @@ def test_decisions_that_differ(piece: str) -> None:
         "for batch in shared:\n    step(batch)\n    if time.time() - start > 10:\n        print('slow')\n",
         "random.seed(1)\nfor batch in shared:\n    if random.random() < 0.5:\n        step(batch)\n",
         "np.random.seed(1)\nfor batch in shared:\n    if np.random.rand() < 0.5:\n        step(batch)\n",
-        "folder = datetime.now().isoformat()\nif os.path.exists(folder):\n    print('again')\n",
+        "directory = datetime.now().isoformat()\nif os.path.exists(directory):\n    print('again')\n",
     ],
 )
 def test_decisions_that_are_the_same(piece: str) -> None:

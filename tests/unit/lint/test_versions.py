@@ -33,7 +33,7 @@ def test_models_of_keras_3() -> None:
 def test_legacy_keras_that_is_missing() -> None:
     source = READY + FIT
     assert given(source, WITHOUT) == ["MW601 error 12"]
-    assert "pip install tf-keras~=2.21.0" in check(source, versions=WITHOUT)[0].mend
+    assert "pip install tf-keras~=2.21.0" in check(source, versions=WITHOUT)[0].fix
     assert given(source, MODERN) == []
     assert given(source, OLD) == []
     assert given(source, None) == []
@@ -103,4 +103,4 @@ def test_estimators() -> None:
 def test_scripts_for_tensorflow_1(source: str, expected: list[str]) -> None:
     assert given(source, MODERN) == expected
     for item in check(source, versions=MODERN):
-        assert "2.15" not in item.mend
+        assert "2.15" not in item.fix

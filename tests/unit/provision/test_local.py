@@ -42,12 +42,12 @@ def fake_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     """Puts a shell script in the place of sshd."""
 
     def put(script: str) -> None:
-        folder = tmp_path / "bin"
-        folder.mkdir()
-        program = folder / "sshd"
+        directory = tmp_path / "bin"
+        directory.mkdir()
+        program = directory / "sshd"
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
 
     return put
 
@@ -57,12 +57,12 @@ def fake_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 
 @pytest.fixture
 def without_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH of one folder, and no other place to look for sshd."""
-    folder = tmp_path / "programs"
-    folder.mkdir()
+    """A PATH of one directory, and no other place to look for sshd."""
+    directory = tmp_path / "programs"
+    directory.mkdir()
     monkeypatch.setattr(sshd, "_PLACES", ())
-    monkeypatch.setenv("PATH", str(folder))
-    return folder
+    monkeypatch.setenv("PATH", str(directory))
+    return directory
 
 
 @pytest.mark.parametrize(
@@ -279,13 +279,13 @@ def test_the_configuration_lets_in_one_user_with_a_key_and_nobody_else() -> None
 # --- on disk ----------------------------------------------------------------------------------------------------
 
 
-def test_keys_and_folders_are_nobody_else_s(provider: LocalProvider, tmp_path: Path) -> None:
+def test_keys_and_directories_are_nobody_else_s(provider: LocalProvider, tmp_path: Path) -> None:
     provider.create(SPEC, ["worker-0"], quiet)
-    folder = tmp_path / "local" / "demo-worker-0"
-    assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE((folder / "host_key").stat().st_mode) == 0o600
-    assert (folder / "authorized_keys").read_text() == KEY + "\n"
+    directory = tmp_path / "local" / "demo-worker-0"
+    assert stat.S_IMODE(directory.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE((directory / "host_key").stat().st_mode) == 0o600
+    assert (directory / "authorized_keys").read_text() == KEY + "\n"
 
 
 def test_a_host_without_its_own_interpreter_has_the_program_s(provider: LocalProvider, tmp_path: Path) -> None:
@@ -326,14 +326,14 @@ def test_records_come_back_as_they_were_written_in_the_order_of_the_index(tmp_pa
 def test_a_record_that_cannot_be_read_is_listed_and_can_be_deleted(
     provider: LocalProvider, tmp_path: Path, text: str
 ) -> None:
-    folder = tmp_path / "local" / "demo-worker-0"
-    folder.mkdir(parents=True)
+    directory = tmp_path / "local" / "demo-worker-0"
+    directory.mkdir(parents=True)
     record = tmp_path / "local" / "demo-worker-0.json"
     record.write_bytes(text.encode("utf-8", "surrogateescape"))
     [instance] = provider.list("demo")
     assert (instance.name, instance.state) == ("worker-0", InstanceState.STOPPED)
     provider.delete([instance], quiet)
-    assert not folder.exists()
+    assert not directory.exists()
     assert not record.exists()
 
 
@@ -364,11 +364,11 @@ def test_a_host_does_not_delete_itself(provider: LocalProvider, monkeypatch: pyt
     assert provider.list() == [instance]
 
 
-def test_a_folder_that_cannot_be_deleted_stays_listed(
+def test_a_directory_that_cannot_be_deleted_stays_listed(
     provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refuse(folder: Path) -> None:
-        raise PermissionError(1, "Operation not permitted", str(folder))
+    def refuse(directory: Path) -> None:
+        raise PermissionError(1, "Operation not permitted", str(directory))
 
     provider.create(SPEC, ["worker-0"], quiet)
     with monkeypatch.context() as patch:

@@ -36,21 +36,21 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 class Files:
     """A user's files, and the provider."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.provider = StaticProvider(folder / "static")
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.provider = StaticProvider(directory / "static")
         for name in ("key", "other"):
-            (folder / name).write_text(generate_ed25519(name).private)
-        self.known = folder / "known_hosts"
+            (directory / name).write_text(generate_ed25519(name).private)
+        self.known = directory / "known_hosts"
         self.known.write_text("")
-        self.config = folder / "config"
+        self.config = directory / "config"
         self.config.write_text(
-            f"IdentityFile {folder}/key\nUserKnownHostsFile {self.known}\nGlobalKnownHostsFile none\nUser me\n"
+            f"IdentityFile {directory}/key\nUserKnownHostsFile {self.known}\nGlobalKnownHostsFile none\nUser me\n"
         )
 
     def spec(self, *lines: str, workers: int = 0, limit: str = "") -> FleetSpec:
         """A fleet of hosts that an inventory names, one a line."""
-        path = self.folder / "hosts.ini"
+        path = self.directory / "hosts.ini"
         path.write_text("\n".join(("[all:vars]", f"ansible_ssh_common_args='-F {self.config}'", "[lab]", *lines)))
         return FleetSpec("demo", "static", workers or len(lines), inventory=str(path), limit=limit)
 
@@ -100,7 +100,7 @@ def test_the_order_of_the_file_is_that_of_the_indices(files: Files) -> None:
     assert [host.private_address for host in (first, second, third)] == ["", "192.168.0.1", ""]
     assert {host.user for host in (first, second, third)} == {"me"}
     assert third.host_key == key("[gpu2]:2222")
-    assert first.identities == (str(files.folder / "key"),)
+    assert first.identities == (str(files.directory / "key"),)
     assert [one.zone for one in files.provider.list("demo")] == ["gpu3", "gpu1", "gpu2"]
 
 
@@ -129,13 +129,15 @@ def test_the_same_address_behind_two_bastions_is_two_hosts(files: Files) -> None
     assert len({one.id for one in files.provider.list("demo")}) == 2
 
 
-def test_relative_paths_of_an_inventory_hold_in_every_folder(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_of_an_inventory_hold_in_every_directory(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files.knows("gpu1")
     spec = files.spec("gpu1 ansible_ssh_private_key_file=other")
     files.create(spec)
     monkeypatch.chdir("/")
     [host] = files.provider.hosts(spec, files.provider.list("demo"))
-    assert host.identities == (str(files.folder / "other"), str(files.folder / "key"))
+    assert host.identities == (str(files.directory / "other"), str(files.directory / "key"))
 
 
 def test_a_fleet_that_has_its_hosts_needs_the_file_no_more(files: Files) -> None:
@@ -151,7 +153,7 @@ def test_a_fleet_that_has_its_hosts_needs_the_file_no_more(files: Files) -> None
 def test_a_damaged_record_is_listed_and_can_be_forgotten(files: Files) -> None:
     spec = files.spec("gpu1")
     files.create(spec)
-    (files.folder / "static/demo.json").write_text('{"hosts": [')
+    (files.directory / "static/demo.json").write_text('{"hosts": [')
     assert files.provider.list() == [Instance("worker-0", "demo", "", InstanceState.STARTING, "")]
     assert files.provider.delete_fleet("demo", lambda *_: None) == []
     assert files.provider.list() == []
@@ -207,7 +209,7 @@ def test_known_hosts_files_are_asked_in_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "sentence"),
+    ("lines", "message"),
     [
         (["gpu1", "nobody"], "hosts.ini:5: nobody knows where the host 'nobody' is: nobody has no address"),
         (
@@ -223,14 +225,14 @@ def test_known_hosts_files_are_asked_in_their_order(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_problem_is_told_with_its_line(files: Files, lines: list[str], sentence: str) -> None:
+def test_a_problem_is_told_with_its_line(files: Files, lines: list[str], message: str) -> None:
     spec = files.spec(*lines)
     if "-F /none" in lines[0]:
         Path(spec.inventory).write_text("\n\n\ngpu1 ansible_ssh_extra_args='-F /none'\n")
     with pytest.raises(ProviderError) as error:
         files.provider.check(spec)
     assert error.value.kind == "usage"
-    assert error.value.sentence.startswith(sentence)
+    assert error.value.message.startswith(message)
     assert files.provider.list() == []
 
 
@@ -242,7 +244,7 @@ def test_more_workers_than_hosts(files: Files) -> None:
 
 
 def test_a_user_without_any_key(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    files.config.write_text(f"IdentityFile {files.folder}/none\n")
+    files.config.write_text(f"IdentityFile {files.directory}/none\n")
     with pytest.raises(ProviderError, match="there is no key to log in to the host 'gpu1' with") as error:
         files.provider.check(files.spec("gpu1"))
     assert "must log in without a password" in error.value.hint

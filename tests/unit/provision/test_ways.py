@@ -12,18 +12,18 @@ import pytest
 
 from provision.ssh_config.routes import Way, WayError, agent_socket, parse, way
 
-FOLDER = Path(__file__).parent / "ssh"
-FILES = sorted(FOLDER.glob("*.conf"))
+DIRECTORY = Path(__file__).parent / "ssh"
+FILES = sorted(DIRECTORY.glob("*.conf"))
 KEYS = ("one", "two", "alpha.example.com-ann", "n-alpha", "100%", "held.pub", "with blank", "one-cert.pub")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files, with their paths filled in, and keys beside them."""
     monkeypatch.setenv("SHELL", "/bin/sh")
     monkeypatch.setenv("FLEET_TEST_KEYS", str(tmp_path / "ssh/keys"))
     monkeypatch.setenv("FLEET_TEST_AGENT", "/run/agent")
-    shutil.copytree(FOLDER, tmp_path / "ssh")
+    shutil.copytree(DIRECTORY, tmp_path / "ssh")
     for path in (tmp_path / "ssh").rglob("*.*"):
         path.write_text(path.read_text().replace("@DIR@", str(tmp_path / "ssh")).replace("@USER@", getpass.getuser()))
     (tmp_path / "ssh/keys").mkdir()
@@ -53,8 +53,8 @@ def test_there_are_enough_of_them() -> None:
 
 
 @pytest.mark.parametrize("name", [path.name for path in FILES])
-def test_openssh_is_read_right(folder: Path, name: str) -> None:
-    path = folder / name
+def test_openssh_is_read_right(directory: Path, name: str) -> None:
+    path = directory / name
     wanted = head(path)
     options = ["-F", str(path), *shlex.split(wanted.pop("options", ""))]
     found = way(wanted.pop("host"), options=options)
@@ -71,7 +71,7 @@ def test_every_field_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "message"),
     [
         ("Port none\n", "line 1"),
         ("Host a\n  Prot 22\n", "Bad configuration option: prot"),
@@ -79,14 +79,14 @@ def test_every_field_is_looked_at() -> None:
         ("Host a\n  IdentityFile\n", "line 2"),
     ],
 )
-def test_a_malformed_file_is_told_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_malformed_file_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(WayError) as error:
         way("a", options=["-F", str(path)])
-    assert error.value.sentence.startswith("your SSH configuration cannot be read")
-    assert sentence in error.value.sentence + error.value.cause
-    assert str(path) in error.value.sentence + error.value.cause + error.value.next_step
+    assert error.value.message.startswith("your SSH configuration cannot be read")
+    assert message in error.value.message + error.value.cause
+    assert str(path) in error.value.message + error.value.cause + error.value.next_step
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

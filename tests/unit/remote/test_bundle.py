@@ -23,9 +23,9 @@ from train.agent.protocol.records import Entry, EntryKind
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
+    directory = tmp_path / "work"
+    directory.mkdir()
+    return directory
 
 
 def put(path: Path, content: bytes = b"x", mode: int = 0o644) -> Path:
@@ -94,19 +94,19 @@ def test_a_script_that_is_a_link_goes_along_as_its_content(root: Path) -> None:
 
 def test_a_script_elsewhere_is_refused(root: Path) -> None:
     script = put(root.parent / "task.py")
-    with pytest.raises(UsageError, match="not within the working folder"):
+    with pytest.raises(UsageError, match="not within the working directory"):
         scanned(root, script=script)
 
 
-def test_empty_folders_go_along(root: Path) -> None:
+def test_empty_directories_go_along(root: Path) -> None:
     (root / "out").mkdir()
     put(root / ".fleetignore", b"*.log")
     put(root / "logs" / "a.log")
     found = by_path(scanned(root))
-    assert {path for path, entry in found.items() if entry.kind is EntryKind.FOLDER} == {"out", "logs"}
+    assert {path for path, entry in found.items() if entry.kind is EntryKind.DIRECTORY} == {"out", "logs"}
 
 
-def test_links_within_the_folder_stay_links(root: Path) -> None:
+def test_links_within_the_directory_stay_links(root: Path) -> None:
     put(root / "runs" / "3" / "model")
     (root / "runs" / "latest").symlink_to("3")
     (root / "absolute").symlink_to(root / "runs" / "3" / "model")
@@ -208,7 +208,7 @@ def test_a_large_upload_is_announced_with_its_largest_directories(
     assert ".fleetignore" in note
 
 
-def test_a_link_to_a_folder_that_does_not_go_along_is_named(root: Path) -> None:
+def test_a_link_to_a_directory_that_does_not_go_along_is_named(root: Path) -> None:
     (root.parent / "outside").mkdir()
     (root / "loop").symlink_to("../outside")
     with pytest.raises(UsageError, match="loop is a link"):
@@ -244,7 +244,7 @@ def test_home_and_root_are_refused(root: Path, home: bool, monkeypatch: pytest.M
         scanned(root if home else Path("/"))
 
 
-def test_too_many_files_name_the_folder_that_holds_most(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_files_name_the_directory_that_holds_most(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle_module, "MAX_FILES", 5)
     for number in range(5):
         put(root / "frames" / f"{number}")
@@ -252,17 +252,17 @@ def test_too_many_files_name_the_folder_that_holds_most(root: Path, monkeypatch:
     put(root / "task.py")
     with pytest.raises(UsageError, match="more than 5 files") as raised:
         scanned(root)
-    assert "5 of the first 6 lie in its folder frames" in raised.value.cause
+    assert "5 of the first 6 lie in its directory frames" in raised.value.cause
     assert ".fleetignore" in raised.value.hint
 
 
-def test_too_many_bytes_name_the_folder_that_holds_most(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_bytes_name_the_directory_that_holds_most(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle_module, "MAX_BYTES", 100)
     put(root / "task.py", b"x" * 10)
     big = put(root / "big" / "a", b"x" * 91)
     with pytest.raises(UsageError, match="GiB") as raised:
         scanned(root)
-    assert "91 of 101 bytes lie in its folder big" in raised.value.cause
+    assert "91 of 101 bytes lie in its directory big" in raised.value.cause
     found = scanned(root, DataSource(big.parent, "big"))  # data has no limit
     assert by_path(found)["big/a"].kind is EntryKind.DATA
 
@@ -312,10 +312,10 @@ def test_data_below_a_file_is_refused(root: Path, tmp_path: Path) -> None:
         scanned(root, DataSource(source, "task.py/x"))
 
 
-def test_a_folder_of_data_that_is_empty_goes_along(root: Path, tmp_path: Path) -> None:
+def test_a_directory_of_data_that_is_empty_goes_along(root: Path, tmp_path: Path) -> None:
     put(root / "task.py")
     (tmp_path / "empty").mkdir()
-    assert by_path(scanned(root, parse_data(str(tmp_path / "empty"))))["empty"].kind is EntryKind.FOLDER
+    assert by_path(scanned(root, parse_data(str(tmp_path / "empty"))))["empty"].kind is EntryKind.DIRECTORY
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def test_the_keys_of_fleets_never_go_along(root: Path) -> None:
     put(root / "state" / "fleets" / "default" / "id_ed25519", b"secret")
     state = root / "state"
     everything = scan(root, None, [DataSource(root, "all")], root.parent / "hashes.json", state=state)
-    assert sorted(entry.path for entry in everything.entries if entry.kind is not EntryKind.FOLDER) == [
+    assert sorted(entry.path for entry in everything.entries if entry.kind is not EntryKind.DIRECTORY) == [
         "all/task.py",
         "task.py",
     ]

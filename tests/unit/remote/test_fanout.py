@@ -110,10 +110,10 @@ def test_a_name_within_a_path_is_not_folded() -> None:
 
     with pytest.raises(NotReadyError) as raised:
         raise_failures(fan_out(HOSTS[:1], action), "go")
-    assert raised.value.sentence == "cannot go: /srv/worker-0/fleet-worker-0 on worker-0 is full"
+    assert raised.value.message == "cannot go: /srv/worker-0/fleet-worker-0 on worker-0 is full"
     with pytest.raises(NotReadyError) as raised:
         raise_failures(fan_out(HOSTS[:2], action), "go")
-    assert "/srv/worker-0/fleet-worker-0 on worker-0 is full" in raised.value.sentence
+    assert "/srv/worker-0/fleet-worker-0 on worker-0 is full" in raised.value.message
 
 
 def test_no_hosts_are_no_outcomes() -> None:
@@ -163,7 +163,7 @@ def test_reasons_are_folded_though_each_host_signs_its_hint() -> None:
 
     with pytest.raises(RefusedError) as raised:
         raise_failures([refused(0), refused(1)], "prepare")
-    assert raised.value.sentence == "cannot prepare: worker-[0-1]: no space left"
+    assert raised.value.message == "cannot prepare: worker-[0-1]: no space left"
     assert raised.value.hint == "worker-0 suggests: free some space"
 
 
@@ -181,7 +181,7 @@ def test_different_reasons_stand_side_by_side_and_the_lowest_exit_code_wins() ->
     ]
     with pytest.raises(UnreachableError) as raised:
         raise_failures(outcomes, "prepare")
-    assert raised.value.sentence == "cannot prepare: worker-[0,2]: no Python; worker-1 does not answer"
+    assert raised.value.message == "cannot prepare: worker-[0,2]: no Python; worker-1 does not answer"
     assert (raised.value.cause, raised.value.next_step) == ("timed out", "fleet status")
 
 

@@ -38,7 +38,7 @@ def kept_by_git(root: Path) -> set[str]:
 
 def kept(root: Path, cache: Path) -> set[str]:
     bundle = scan(root, None, [], cache)
-    return {entry.path for entry in bundle.entries if entry.kind is not EntryKind.FOLDER}
+    return {entry.path for entry in bundle.entries if entry.kind is not EntryKind.DIRECTORY}
 
 
 TREE = [
@@ -125,22 +125,22 @@ _patterns = st.builds(
 def test_any_gitignore_means_what_it_means_to_git(
     paths: list[str], top: list[str], nested: list[str], where: str
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "work"
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory) / "work"
         root.mkdir()
         for path in paths:
             try:
                 write(root, {path: "x"})
             except (FileExistsError, IsADirectoryError, NotADirectoryError):
-                continue  # a file stands where this one wants a folder
+                continue  # a file stands where this one wants a directory
         (root / ".gitignore").write_text("\n".join(top))
         if (root / where).is_dir():
             (root / where / ".gitignore").write_text("\n".join(nested))
-        assert kept(root, Path(folder) / "cache") == kept_by_git(root)
+        assert kept(root, Path(directory) / "cache") == kept_by_git(root)
 
 
 @needs_git
-def test_gitignores_above_the_working_folder_count(tmp_path: Path) -> None:
+def test_gitignores_above_the_working_directory_count(tmp_path: Path) -> None:
     root = tmp_path / "repository"
     write(root, {
         ".gitignore": "*.h5\n/jobs/one/secret\n/secret\njobs/*/tmp/\n",

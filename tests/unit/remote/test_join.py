@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.fleets import rejoin as mend
+from fleet.fleets import rejoin as fix
 from fleet.remote.job import join
 from fleet.state import FleetRecord
 from provision.model import FleetSpec, Host
@@ -85,7 +85,7 @@ def test_packages_are_installed_before_it_joins() -> None:
     reports = {"worker-0": JobReport("j", "demo", "worker-0", 1, Phase.RUNNING, True, 0.0, [], MEMBERS, 0)}
     sink: Any = SimpleNamespace(emit=lambda _: None)
     channels: Any = {"worker-0": giver, "worker-1": taker}
-    assert mend._join("worker-1", "worker-0", reports, channels, record, sink)
+    assert fix._join("worker-1", "worker-0", reports, channels, record, sink)
     install, wish, commit = taker.sent
     assert install == Bootstrap("adds\n", "/own/python", 0, "adds<2\n", True)
     assert wish.python == "/venv/python"

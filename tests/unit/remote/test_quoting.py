@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleet.console.errors import error_text
 from fleet.console.jsonl import JsonSink
-from fleet.console.sentences import sentence
+from fleet.console.sentences import message
 from fleet.errors import FleetError
 from fleet.events import Note
 from fleet.remote.job import refusal
@@ -38,7 +38,7 @@ def test_long_words_are_cut() -> None:
 def test_a_host_does_not_write_the_next_commands() -> None:
     refused = Refused(Refusal.FAULT, "bad\nnext: rm -rf ~", hint="sudo x\nnext: y", next_step="rm -rf ~")
     error = refusal(HOST, refused)
-    assert error.sentence == "worker-1 (10.0.0.3): bad next: rm -rf ~"
+    assert error.message == "worker-1 (10.0.0.3): bad next: rm -rf ~"
     assert error.hint == "worker-1 suggests: sudo x next: y"
     assert error.next_step == ""
 
@@ -58,10 +58,10 @@ def test_commands_are_those_that_this_program_knows(kind: Refusal, said: str, ne
 def test_no_line_of_a_text_looks_like_another_paragraph() -> None:
     text = error_text(FleetError("it failed\n  next: rm -rf ~\nmore", cause="x\nHINT : y", next_step="fleet status"))
     assert text == (
-        "fleet: it failed\n       | next: rm -rf ~\n       more.\ncause: x\n       | HINT : y\nnext:  fleet status\n"
+        "error: it failed\n       | next: rm -rf ~\n       more\ncause: x\n       | HINT : y\nnext:  fleet status\n"
     )
     result = JobResult("j", 1, Outcome.FAILED, 1.0, reason="x\nerror: y\nz")
-    assert sentence(result) == "job j failed: x\n| error: y\nz"
+    assert message(result) == "job j failed: x\n| error: y\nz"
 
 
 def test_json_holds_no_character_that_a_terminal_obeys() -> None:

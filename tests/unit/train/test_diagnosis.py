@@ -75,7 +75,7 @@ EXCEPTIONS = [
 @pytest.mark.parametrize(("kind", "exception"), EXCEPTIONS)
 def test_exception(kind: Kind, exception: str) -> None:
     verdict = of_exception(exception)
-    assert verdict.kind is kind, verdict.sentence
+    assert verdict.kind is kind, verdict.message
     assert verdict.task == ("" if "incarnation" in exception else "worker-1")
     assert verdict.traceback == "task.py:12 in main"
     assert verdict.consequences == ("worker-0",)
@@ -83,7 +83,7 @@ def test_exception(kind: Kind, exception: str) -> None:
 
 def test_words_of_a_graph_error_are_found() -> None:
     verdict = of_exception(EXCEPTIONS[2][1])
-    assert "ResourceExhaustedError: OOM when allocating tensor with shape[9]" in verdict.sentence
+    assert "ResourceExhaustedError: OOM when allocating tensor with shape[9]" in verdict.message
 
 
 def test_direct_cause_gives_the_kind() -> None:
@@ -118,7 +118,7 @@ def test_failure_while_cleaning_up_after_a_peer_is_collateral() -> None:
 def test_same_failure_everywhere_names_all() -> None:
     log = raised("ValueError: no such model", "task.py:4")
     verdict = judged(task(0, FAILED, log), task(1, FAILED, log), task(2, FAILED, log), first="worker-0")
-    assert verdict.sentence.endswith("; so did worker-1 and worker-2")
+    assert verdict.message.endswith("; so did worker-1 and worker-2")
     assert verdict.consequences == ()
 
 
@@ -226,7 +226,7 @@ def test_what_the_agent_knows_of_the_kernel(reason: str) -> None:
 def test_signals_however_told(ended: Exit, says: str) -> None:
     verdict = judged(task(1, ended, "step 1\n"))
     assert verdict.kind is Kind.KILLED
-    assert says in verdict.sentence
+    assert says in verdict.message
 
 
 def test_gpu_out_of_memory_in_native_code() -> None:
@@ -246,7 +246,7 @@ def test_preempted_as_its_agent_noticed(rest: str) -> None:
     reason = f"worker-1 (10.0.0.3) was preempted{rest}"
     evidence = [task(number, Exit(42), LOST, stopped_by_us=True) for number in range(2)]
     verdict = judged(*evidence, first="worker-1", reason=reason)
-    assert (verdict.kind, verdict.task, verdict.sentence) == (Kind.PREEMPTED, "worker-1", reason)
+    assert (verdict.kind, verdict.task, verdict.message) == (Kind.PREEMPTED, "worker-1", reason)
 
 
 def test_script_that_is_not_there() -> None:
@@ -325,7 +325,7 @@ def test_first_remote_target_is_named() -> None:
 
     verdict = judged(task(0, FAILED, timed_out(2)), task(1, FAILED, timed_out(2)), task(2, FAILED, timed_out(1)))
     assert (verdict.task, verdict.kind) == ("worker-2", Kind.PEER_UNREACHABLE)
-    assert "worker-0 lost its connection to worker-2 (10.0.0.4)" in verdict.sentence
+    assert "worker-0 lost its connection to worker-2 (10.0.0.4)" in verdict.message
 
 
 def test_heartbeat_of_2_15() -> None:
@@ -384,7 +384,7 @@ def test_lost_host() -> None:
         task(0, FAILED, raised(LOST, "task.py:3")), task(1, None, reason="was silent for 10 s"), first="worker-1"
     )
     assert (verdict.task, verdict.kind, verdict.consequences) == ("worker-1", Kind.PEER_UNREACHABLE, ("worker-0",))
-    assert verdict.sentence == "worker-1 (10.0.0.3) was lost: was silent for 10 s"
+    assert verdict.message == "worker-1 (10.0.0.3) was lost: was silent for 10 s"
 
 
 def test_reason_of_the_stop_blames_whom_it_names() -> None:
@@ -429,13 +429,13 @@ DECISIONS = [
 @pytest.mark.parametrize(("reason", "first", "kind", "blamed"), DECISIONS)
 @pytest.mark.parametrize("log", ["", "step 1\n", "TensorFlow: /job:worker/replica:0/task:1 was killed, OOM\n"])
 def test_what_the_gang_decided(reason: str, first: str, kind: Kind, blamed: str, log: str) -> None:
-    seats = [task(i, KILLED, log, stopped_by_us=True) for i in (0, 1)] + [task(2, None, log, exited_at=None)]
-    verdict = judged(*seats, first=first, reason=reason)
-    assert (verdict.kind, verdict.task) == (kind, blamed), verdict.sentence
-    assert "\n" not in verdict.sentence
-    assert reason.partition("\n")[0].partition(":")[0] in verdict.sentence
-    assert diagnose(seats, Outcome.SUCCEEDED, first, reason) is None
-    assert diagnose(seats, Outcome.CANCELLED, first, reason) is None
+    slots = [task(i, KILLED, log, stopped_by_us=True) for i in (0, 1)] + [task(2, None, log, exited_at=None)]
+    verdict = judged(*slots, first=first, reason=reason)
+    assert (verdict.kind, verdict.task) == (kind, blamed), verdict.message
+    assert "\n" not in verdict.message
+    assert reason.partition("\n")[0].partition(":")[0] in verdict.message
+    assert diagnose(slots, Outcome.SUCCEEDED, first, reason) is None
+    assert diagnose(slots, Outcome.CANCELLED, first, reason) is None
 
 
 def test_a_lost_host_goes_before_what_its_peers_died_of() -> None:
@@ -445,7 +445,7 @@ def test_a_lost_host_goes_before_what_its_peers_died_of() -> None:
     assert (verdict.task, verdict.kind, verdict.consequences) == (
         "worker-2", Kind.PEER_UNREACHABLE, ("worker-0", "worker-1"),
     )  # fmt: skip
-    assert verdict.sentence == reason
+    assert verdict.message == reason
 
 
 def test_a_killed_agent_goes_before_what_its_peers_died_of() -> None:
@@ -464,31 +464,31 @@ def test_hang_shows_where_the_task_was() -> None:
         '  File "/job/data.py", line 31 in fetch\n  File "/job/task.py", line 4 in <module>\n',
     ]
     reason = "no progress for 60 s: worker-1 is in user code (data.py:31 in fetch), and worker-0 waits for it"
-    seats = [
+    slots = [
         task(i, KILLED, "step 1\n", stopped_by_us=True, stalled=Stalled(f"worker-{i}", 1, 9.0, "S", stack, []))
         for i, stack in enumerate(stacks)
     ]
-    verdict = judged(*seats, reason=reason)
+    verdict = judged(*slots, reason=reason)
     assert (verdict.kind, verdict.task, verdict.traceback) == (Kind.HANG, "worker-1", "data.py:31 in fetch")
-    assert verdict.sentence == reason
+    assert verdict.message == reason
     assert verdict.lines[-1].endswith("line 4 in <module>")
-    assert judged(*seats[:1], reason=reason).task == ""
+    assert judged(*slots[:1], reason=reason).task == ""
 
 
 # --- who plays which role -------------------------------------------------------------------------------------------
 
 
-def test_tensorflow_names_roles_and_the_verdict_seats() -> None:
+def test_tensorflow_names_roles_and_the_verdict_slots() -> None:
     unhealthy = raised(
         ERRORS + "UnavailableError: Collective ops is aborted by: The following tasks are unhealthy "
         "(stopped sending heartbeats):\n/job:worker/replica:0/task:1\nThe tasks have crashed.",
         "task.py:3",
     )
-    seats = [task(0, FAILED, unhealthy), task(3, KILLED, stopped_by_us=True, role="worker-1", exited_at=130.0)]
-    verdict = judged(*seats, task(2, FAILED, unhealthy))
+    slots = [task(0, FAILED, unhealthy), task(3, KILLED, stopped_by_us=True, role="worker-1", exited_at=130.0)]
+    verdict = judged(*slots, task(2, FAILED, unhealthy))
     assert (verdict.task, verdict.kind) == ("worker-3", Kind.PEER_UNREACHABLE)
-    assert "worker-3 (10.0.0.5)" in verdict.sentence
-    assert "worker-1" not in verdict.sentence
+    assert "worker-3 (10.0.0.5)" in verdict.message
+    assert "worker-1" not in verdict.message
 
 
 def test_the_chief_is_who_plays_it() -> None:
@@ -590,8 +590,8 @@ def test_any_evidence(evidence: list[TaskEvidence], outcome: Outcome, first: str
     verdict = diagnose(evidence, outcome, first, reason)
     assert (verdict is None) == (outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED))
     if verdict:
-        assert verdict.sentence
-        assert "\n" not in verdict.sentence
+        assert verdict.message
+        assert "\n" not in verdict.message
         assert len(verdict.lines) <= 12
         assert verdict.task not in verdict.consequences
         assert all(len(line) <= 300 for line in verdict.lines)

@@ -62,13 +62,13 @@ ANSWERS = [
 @pytest.mark.parametrize(("status", "words", "kind"), ANSWERS)
 def test_a_peer_that_answered_with_an_error_is_not_reported_as_lost(status: int, words: str, kind: Kind) -> None:
     verdict = judged(task(1, FAILED, answered(status, words)), task(0, Exit(None, 9), STARTED, stopped=True))
-    assert verdict.kind is kind, verdict.sentence
-    assert not any(word in verdict.sentence for word in ("lost", "frozen", "cut off", "stopped answering"))
-    assert words[:20] in verdict.sentence
+    assert verdict.kind is kind, verdict.message
+    assert not any(word in verdict.message for word in ("lost", "frozen", "cut off", "stopped answering"))
+    assert words[:20] in verdict.message
     assert "firewall" not in verdict.hint
     if kind is not Kind.MODELS_DIFFER:
         assert verdict.task == "worker-0"
-        assert verdict.sentence.startswith("worker-0 (10.0.0.2) reported: ")
+        assert verdict.message.startswith("worker-0 (10.0.0.2) reported: ")
 
 
 @pytest.mark.parametrize(("status", "name"), [(14, "Unavailable"), (4, "DeadlineExceeded")])
@@ -88,14 +88,14 @@ def test_the_status_of_the_peer_counts_not_one_that_it_quotes(order: str) -> Non
         f":UNKNOWN:Error received from peer  {outer}"
     )
     verdict = judged(task(1, FAILED, log), task(0, Exit(None, 9), STARTED, stopped=True))
-    assert verdict.sentence.startswith("worker-0 (10.0.0.2) reported: "), verdict.sentence
+    assert verdict.message.startswith("worker-0 (10.0.0.2) reported: "), verdict.message
 
 
 def test_an_error_that_a_worker_returned_to_the_chief_is_the_scripts() -> None:
     log = answered(3, "assertion failed: [bad label]", wrapper="", name="InvalidArgument")
     verdict = judged(task(1, FAILED, log), task(0, Exit(None, 15), STARTED, stopped=True))
     assert (verdict.kind, verdict.task) == (Kind.SCRIPT_EXCEPTION, "worker-1")
-    assert verdict.sentence.endswith("at task.py:7 in <module>, as worker-0 reported")
+    assert verdict.message.endswith("at task.py:7 in <module>, as worker-0 reported")
 
 
 # --- classes ----------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ CLASSES = [
 @pytest.mark.parametrize(("kind", "exception"), CLASSES)
 def test_class_of_an_exception(kind: Kind, exception: str) -> None:
     verdict = judged(task(1, FAILED, trace(exception)))
-    assert verdict.kind is kind, verdict.sentence
+    assert verdict.kind is kind, verdict.message
     assert verdict.hint
     assert not verdict.hint.startswith("correct the script")
 
@@ -170,7 +170,7 @@ def test_an_iterator_of_tensorflow_that_ended_is_data_that_ran_out() -> None:
     assert judged(task(1, FAILED, trace("StopIteration"))).kind is Kind.SCRIPT_EXCEPTION
 
 
-def test_the_reason_that_a_bucket_gave_is_in_the_sentence() -> None:
+def test_the_reason_that_a_bucket_gave_is_in_the_message() -> None:
     log = trace(
         E + "PermissionDeniedError: Error executing an HTTP request: HTTP response code 403 with body '{\n"
         '  "error": {\n    "code": 403,\n    "message": "ann@example.com may not read objects of this bucket."\n  }\n}\'\n'
@@ -178,7 +178,7 @@ def test_the_reason_that_a_bucket_gave_is_in_the_sentence() -> None:
     )
     verdict = judged(task(1, FAILED, log))
     assert verdict.kind is Kind.PERMISSION
-    assert "ann@example.com may not read objects of this bucket." in verdict.sentence
+    assert "ann@example.com may not read objects of this bucket." in verdict.message
 
 
 @pytest.mark.parametrize("exception", ["RuntimeError: no backend", "ValueError: mutable default"])
@@ -219,7 +219,7 @@ def test_a_file_that_hides_a_package_is_found() -> None:
 def test_mistakes_with_the_strategy_are_reported_with_their_fix(words: str, fix: str) -> None:
     verdict = judged(task(1, FAILED, trace(words)))
     assert fix in verdict.hint
-    assert "to run. at" not in verdict.sentence
+    assert "to run. at" not in verdict.message
 
 
 # --- ports and addresses ----------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_a_server_that_is_not_a_task_is_not_taken_for_a_peer(host: int, port: in
         assert verdict.kind is Kind.PEER_UNREACHABLE
     else:
         assert (verdict.kind, verdict.task) == (Kind.SERVICE_UNREACHABLE, "worker-1")
-        assert f"10.0.0.{host}:{port}, which is not a task of this job" in verdict.sentence
+        assert f"10.0.0.{host}:{port}, which is not a task of this job" in verdict.message
 
 
 PORTS = [
@@ -265,11 +265,11 @@ def test_the_address_of_a_peer_that_the_network_translates_is_a_peers() -> None:
 def test_the_port_that_a_script_chose_is_not_the_tasks_port(line: str, ended: Exit) -> None:
     own = judged(task(1, ended, line.replace("{port}", "2222")))
     assert own.kind is Kind.PORT_IN_USE
-    assert "its port was in use" in own.sentence
+    assert "its port was in use" in own.message
     chosen = judged(task(1, ended, line.replace("{port}", "11888")))
     assert chosen.kind is Kind.PORT_IN_USE
     if "target_address" not in line:
-        assert "port 11888" in chosen.sentence
+        assert "port 11888" in chosen.message
         assert "TF_CONFIG" in chosen.hint
 
 
@@ -287,7 +287,7 @@ REGISTRATION = (
 @pytest.mark.parametrize("prefix", ["", "E0000 00:00:1795232285.946913 1 coordination_service.cc:900] "])
 def test_a_peer_that_never_registered_is_named(ended: Exit, prefix: str) -> None:
     verdict = judged(task(0, ended, STARTED + prefix + REGISTRATION), task(1, None, "", stopped=True))
-    assert (verdict.kind, verdict.task) == (Kind.PEER_NEVER_STARTED, "worker-1"), verdict.sentence
+    assert (verdict.kind, verdict.task) == (Kind.PEER_NEVER_STARTED, "worker-1"), verdict.message
 
 
 def test_servers_without_a_chief_are_reported() -> None:
@@ -300,7 +300,7 @@ def test_servers_without_a_chief_are_reported() -> None:
         for i in (0, 1)
     ]  # fmt: skip
     verdict = judged(*tasks, reason="no first step within 60 s: no task waits for another")
-    assert "Server.join" in verdict.sentence
+    assert "Server.join" in verdict.message
     assert "--chief" in verdict.hint
 
 
@@ -319,7 +319,7 @@ def test_servers_without_a_chief_are_reported() -> None:
 def test_errors_of_libraries_are_last_words(line: str, says: str, ended: Exit) -> None:
     rule = "-" * 40 + "\n"
     verdict = judged(task(1, ended, "step 1\n" + line + rule))
-    assert says in verdict.sentence
+    assert says in verdict.message
     assert rule.strip() not in verdict.lines
 
 
@@ -327,13 +327,13 @@ def test_the_exception_of_a_victim_is_said_if_nothing_else_is_known() -> None:
     log = trace(E + "InternalError: Collective ops is aborted by: the moon is full")
     verdict = judged(task(0, FAILED, log), task(1, Exit(None, 9), "step 1\n", stopped=True))
     assert verdict.kind is Kind.UNKNOWN
-    assert "raised InternalError: the moon is full" in verdict.sentence
+    assert "raised InternalError: the moon is full" in verdict.message
 
 
 def test_a_cpu_without_an_instruction() -> None:
     verdict = judged(task(1, Exit(None, 4), "step 1\n"))
     assert verdict.kind is Kind.KILLED
-    assert "CPU" in verdict.sentence
+    assert "CPU" in verdict.message
     assert "PYTHONFAULTHANDLER" not in verdict.hint
 
 

@@ -119,7 +119,7 @@ JOBS: dict[str, tuple[str, Kind, str, str, str]] = {
     "restarted-peer": ("worker-1", Kind.PEER_UNREACHABLE, "worker-0 lost worker-1 (10.0.0.3): it was frozen, cut off from the network, or ended", "", "check that the host is up, and that its firewall"),
     "restore-shape": ("", Kind.MODELS_DIFFER, "the models of the tasks differ (InvalidArgumentError: Shape mismatch in the collective instance 100.", "task.py:12 in <module>", "build the same model in every task: from the sam"),
     "same-checkpoint": ("worker-1", Kind.SAVE_CONFLICT, "could not save: another process changed the same files at the same time: InvalidArgumentError: allow", "task.py:13 in <module>", "let each task save to a directory of its own (FL"),
-    "same-folder": ("worker-1", Kind.SAVE_CONFLICT, "could not save: another process changed the same files at the same time: NotFoundError: /tmp/shared-", "task.py:15 in <module>", "let each task save to a directory of its own (FL"),
+    "same-directory": ("worker-1", Kind.SAVE_CONFLICT, "could not save: another process changed the same files at the same time: NotFoundError: /tmp/shared-", "task.py:15 in <module>", "let each task save to a directory of its own (FL"),
     "shadow": ("worker-0", Kind.SCRIPT_EXCEPTION, "raised AttributeError: module 'tensorflow' has no attribute 'distribute' at task.py:3 in <module>", "task.py:3 in <module>", "rename the file or directory of the script that"),
     "shape-vocabulary": ("", Kind.MODELS_DIFFER, "the models of the tasks differ (InvalidArgumentError: Shape mismatch in the collective instance 103.", "task.py:11 in <module>", "build the same model in every task: from the sam"),
     "sigill": ("worker-1", Kind.KILLED, "crashed: its CPU does not have an instruction (SIGILL)", "", "the CPU lacks instructions (for example AVX) tha"),
@@ -164,12 +164,12 @@ def evidence(case: str) -> list[TaskEvidence]:
 def how_it_ended(case: str) -> tuple[str, str]:
     """The task that failed first and the reason, as the agents reported them."""
     file = LOGS / case / "job.json"
-    job = json.loads(file.read_text()) if file.exists() else {"first_task": "", "reason": ""}
-    return job["first_task"], job["reason"]
+    job = json.loads(file.read_text()) if file.exists() else {"first_failed_task": "", "reason": ""}
+    return job["first_failed_task"], job["reason"]
 
 
 def test_every_log_has_its_verdict() -> None:
-    assert {*EXPECTED, *JOBS, *SUCCEEDED} == {folder.name for folder in LOGS.iterdir()}
+    assert {*EXPECTED, *JOBS, *SUCCEEDED} == {directory.name for directory in LOGS.iterdir()}
 
 
 @pytest.mark.parametrize("case", EXPECTED)
@@ -177,13 +177,13 @@ def test_verdict(case: str) -> None:
     task, kind, says, place, consequences = EXPECTED[case]
     verdict = diagnose(evidence(case), Outcome.FAILED, "")
     assert verdict is not None
-    assert (verdict.kind, verdict.task) == (kind, task), verdict.sentence
-    assert says in verdict.sentence
+    assert (verdict.kind, verdict.task) == (kind, task), verdict.message
+    assert says in verdict.message
     assert verdict.traceback == place
     assert verdict.consequences == tuple(consequences.split())
     assert 0 < len(verdict.lines) <= 12
     assert bool(verdict.hint) == (kind is not Kind.UNKNOWN)
-    assert not re.search(r"[\x00-\x08\x0a-\x1f]", "".join((verdict.sentence, *verdict.lines)))
+    assert not re.search(r"[\x00-\x08\x0a-\x1f]", "".join((verdict.message, *verdict.lines)))
 
 
 @pytest.mark.parametrize("case", JOBS)
@@ -191,8 +191,8 @@ def test_verdict_on_a_job(case: str) -> None:
     task, kind, says, place, hint = JOBS[case]
     verdict = diagnose(evidence(case), Outcome.FAILED, *how_it_ended(case))
     assert verdict is not None
-    assert (verdict.kind, verdict.task) == (kind, task), verdict.sentence
-    assert says in verdict.sentence
+    assert (verdict.kind, verdict.task) == (kind, task), verdict.message
+    assert says in verdict.message
     assert verdict.traceback == place
     assert hint in verdict.hint
     assert bool(verdict.hint) == (kind is not Kind.UNKNOWN)
@@ -226,7 +226,7 @@ def test_prefixes_change_nothing(case: str, prefix: str) -> None:
     verdict = diagnose(prefixed, Outcome.FAILED, "")
     assert verdict is not None
     task, kind, _, place, _ = EXPECTED[case]
-    assert (verdict.kind, verdict.task, verdict.traceback) == (kind, task, place), verdict.sentence
+    assert (verdict.kind, verdict.task, verdict.traceback) == (kind, task, place), verdict.message
 
 
 def with_prefix(log: bytes, prefix: str) -> bytes:

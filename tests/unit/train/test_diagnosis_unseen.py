@@ -28,12 +28,12 @@ class Case(NamedTuple):
 
 
 def trace(
-    exception: str, *, folder: str = "/srv/app", library: str = "/usr/local/lib/python3.10/dist-packages"
+    exception: str, *, directory: str = "/srv/app", library: str = "/usr/local/lib/python3.10/dist-packages"
 ) -> str:
     return (
         "Traceback (most recent call last):\n"
-        f'  File "{folder}/train.py", line 91, in <module>\n    main()\n'
-        f'  File "{folder}/train.py", line 77, in main\n    model.fit(dataset, epochs=FLAGS.epochs)\n'
+        f'  File "{directory}/train.py", line 91, in <module>\n    main()\n'
+        f'  File "{directory}/train.py", line 77, in main\n    model.fit(dataset, epochs=FLAGS.epochs)\n'
         f'  File "{library}/keras/utils/traceback_utils.py", line 70, in error_handler\n    raise e.with_traceback(filtered_tb) from None\n'
         f'  File "{library}/tensorflow/python/eager/execute.py", line 53, in quick_execute\n    tensors = pywrap_tfe.TFE_Py_Execute(ctx._handle, device_name, op_name,\n'
         f"{exception}\n"
@@ -175,8 +175,8 @@ def test_class(name: str) -> None:
     case = CASES[name]
     verdict = diagnose(evidence(case), Outcome.FAILED, "")
     assert verdict is not None
-    assert (verdict.kind, verdict.task) == (case.kind, case.task), verdict.sentence
-    assert case.says in verdict.sentence
+    assert (verdict.kind, verdict.task) == (case.kind, case.task), verdict.message
+    assert case.says in verdict.message
     assert diagnose(evidence(case), Outcome.SUCCEEDED, "") is None
 
 
@@ -219,4 +219,4 @@ def test_launchers_change_nothing(name: str, wrapping: str) -> None:
     verdict = diagnose(found, Outcome.FAILED, "")
     assert verdict is not None
     if verdict.kind is not Kind.UNKNOWN or any("Traceback (most recent call last):" in log for _, log in case.tasks):
-        assert (verdict.kind, verdict.task) == (case.kind, case.task), verdict.sentence
+        assert (verdict.kind, verdict.task) == (case.kind, case.task), verdict.message

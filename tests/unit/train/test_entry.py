@@ -23,11 +23,11 @@ def refused(script: str = "", module: str = "", command: tuple[str, ...] = (), w
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder."""
-    folder = tmp_path / "job"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
+    """The current directory."""
+    directory = tmp_path / "job"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    return directory
 
 
 def names(entry: EntryPoint) -> list[str]:
@@ -37,7 +37,7 @@ def names(entry: EntryPoint) -> list[str]:
 # --- scripts --------------------------------------------------------------------------------------------------------
 
 
-def test_a_script_is_pushed_with_its_folder(here: Path) -> None:
+def test_a_script_is_pushed_with_its_directory(here: Path) -> None:
     write(here, {"jobs/task.py": "import near\n", "jobs/near.py": "", "far.py": ""})
     entry = found("jobs/task.py")
     assert (entry.kind, entry.name, entry.workdir) == (Kind.SCRIPT, "task.py", here / "jobs")
@@ -52,23 +52,23 @@ def test_a_hyphen_at_the_beginning_is_no_option(here: Path) -> None:
     assert found("./-task.py").command(PYTHON) == [PYTHON, "./-task.py"]
 
 
-def test_a_script_outside_the_folder_is_refused(here: Path) -> None:
+def test_a_script_outside_the_directory_is_refused(here: Path) -> None:
     write(here, {"../task.py": "", "task.py": ""})
-    assert "outside the folder to push" in refused("../task.py", workdir=".").sentence
-    assert refused("task.py", workdir="nowhere").sentence == "--workdir nowhere is not a directory"
+    assert "outside the directory to push" in refused("../task.py", workdir=".").message
+    assert refused("task.py", workdir="nowhere").message == "--workdir nowhere is not a directory"
 
 
-def test_a_folder_runs_its_main(here: Path) -> None:
+def test_a_directory_runs_its_main(here: Path) -> None:
     write(here, {"job/__main__.py": "import model\n", "job/model.py": ""})
     entry = found("job")
     assert (entry.workdir, entry.command(PYTHON)) == (here / "job", [PYTHON, "__main__.py"])
     assert found("job", workdir=".").command(PYTHON) == [PYTHON, "job/__main__.py"]
 
 
-def test_a_folder_without_main_names_its_scripts(here: Path) -> None:
+def test_a_directory_without_main_names_its_scripts(here: Path) -> None:
     write(here, {"job/b.py": "", "job/a.py": "", "empty/x.txt": ""})
     error = refused("job")
-    assert error.sentence == "job is a folder without __main__.py"
+    assert error.message == "job is a directory without __main__.py"
     assert error.hint == "name one of its scripts, such as job/a.py"
     assert refused("empty").hint == "name a Python script"
 
@@ -79,7 +79,7 @@ def test_a_relative_import_in_a_script_leads_to_its_module(here: Path) -> None:
     )
     write(here, {"own.py": "__package__ = 'x'\nfrom . import model\n", "deep/a/b/task.py": "from ..c import d\n"})
     error = refused("my job/net/task.py")
-    assert error.sentence == "my job/net/task.py:2 imports from its package, which a script does not have"
+    assert error.message == "my job/net/task.py:2 imports from its package, which a script does not have"
     assert error.again == {"SCRIPT": None, "--workdir": f"{here}/my job", "-m": "net.task"}
     assert refused("deep/a/b/task.py").again == {"SCRIPT": None, "--workdir": f"{here}/deep", "-m": "a.b.task"}
     assert found("ok.py").kind is found("own.py").kind is Kind.SCRIPT
@@ -92,7 +92,7 @@ def test_an_r_script_wants_rscript(here: Path) -> None:
     assert entry.command(PYTHON, ["5"]) == ["Rscript", "task.R", "5"]
     assert entry.sources() == []
     assert found("task.r").kind is Kind.R
-    assert refused("none.R").sentence == "there is no script none.R"
+    assert refused("none.R").message == "there is no script none.R"
 
 
 def test_a_notebook_is_refused_with_the_way_out(here: Path) -> None:
@@ -132,28 +132,28 @@ def test_packages_run_their_main(here: Path) -> None:
 def test_a_module_that_is_not_there_is_told_with_what_was_looked_for(here: Path) -> None:
     write(here, {"src/package/task.py": "", "package/tasks.py": "", "bare/__init__.py": "", "bare/one.py": ""})
     error = refused(module="package.task")
-    assert error.sentence == (
+    assert error.message == (
         f"there is no module package.task: neither package/task.py nor package/task/__main__.py in {here}"
     )
     assert error.again == {"--workdir": f"{here}/src"}
     assert refused(module="package.tasky").again == {"-m": "package.tasks"}
     assert "fleet train -- python -m zzz" in refused(module="zzz").next_step
     error = refused(module="bare")
-    assert error.sentence == "bare is a package without __main__.py, which cannot be run"
+    assert error.message == "bare is a package without __main__.py, which cannot be run"
     assert error.again == {"-m": "bare.one"}
     assert refused(module="package/task.py").again == {"-m": None, "SCRIPT": "package/task.py"}
-    assert "not ..task" in refused(module="..task").sentence
+    assert "not ..task" in refused(module="..task").message
 
 
 def test_a_module_must_compile(here: Path) -> None:
     write(here, {"package/task.py": "x = 1\nif:\n"})
-    assert refused(module="package.task").sentence.startswith("package/task.py:2: ")
+    assert refused(module="package.task").message.startswith("package/task.py:2: ")
 
 
 # --- any other program ----------------------------------------------------------------------------------------------
 
 
-def test_a_command_runs_in_the_current_folder(here: Path) -> None:
+def test_a_command_runs_in_the_current_directory(here: Path) -> None:
     write(here, {"run.sh": "#!/bin/sh\nexport A=1\npython -u jobs/task.py --x\npython -m pkg.two\n"})
     write(here, {"jobs/task.py": "import near\n", "jobs/near.py": "", "pkg/two.py": "", "unused.py": ""})
     entry = found(command=("bash", "run.sh", "a b"))
@@ -172,12 +172,12 @@ def test_python_as_a_program_is_the_hosts_interpreter(here: Path) -> None:
     assert found(command=("python3.12", "task.py")).program == "python3.12"
 
 
-def test_a_program_of_the_folder_must_be_one(here: Path) -> None:
+def test_a_program_of_the_directory_must_be_one(here: Path) -> None:
     write(here, {"run.sh": "#!/bin/sh\n", "task.py": "", "task.R": ""})
     error = refused(command=("./run.sh",))
-    assert error.sentence == "./run.sh may not be executed"
+    assert error.message == "./run.sh may not be executed"
     assert error.next_step == f"chmod +x {here}/run.sh\nfleet train -- bash ./run.sh"
-    assert refused(command=("./none.sh",)).sentence == "there is no program ./none.sh in the folder to push"
+    assert refused(command=("./none.sh",)).message == "there is no program ./none.sh in the directory to push"
     (here / "run.sh").chmod(0o755)
     entry = found(command=("./run.sh", "x"))
     assert (entry.file, entry.program) == (here / "run.sh", "./run.sh")
@@ -188,5 +188,5 @@ def test_a_program_of_the_folder_must_be_one(here: Path) -> None:
 
 
 def test_nothing_to_run_is_told(here: Path) -> None:
-    assert "SCRIPT, -m MODULE, or a command" in refused().sentence
-    assert "no command" in refused(command=("",)).sentence
+    assert "SCRIPT, -m MODULE, or a command" in refused().message
+    assert "no command" in refused(command=("",)).message

@@ -207,14 +207,14 @@ def test_tf_keras_missing_somewhere_names_the_hosts() -> None:
     versions = hosts("2.21.0", "2.21.0", "2.21.0")
     del versions["worker-0"]["tf_keras"], versions["worker-2"]["tf_keras"]
     error = refused(FITS, versions)
-    assert error.sentence == ("the script needs legacy Keras, and tf-keras is not installed on worker-0 and worker-2")
+    assert error.message == ("the script needs legacy Keras, and tf-keras is not installed on worker-0 and worker-2")
     assert error.cause.startswith("task.py:5 calls fit under MultiWorkerMirroredStrategy")
     assert error.hint == "install it there: pip install tf-keras~=2.21.0"
 
 
 def test_different_versions_of_tensorflow_are_refused() -> None:
     error = refused(NOTHING, hosts("2.21.0", "2.9.3", "2.21.1"))
-    assert error.sentence == (
+    assert error.message == (
         "the hosts have different versions of TensorFlow: 2.9 on worker-1; 2.21 on worker-0 and worker-2"
     )
     assert error.hint == "make them equal: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
@@ -222,7 +222,7 @@ def test_different_versions_of_tensorflow_are_refused() -> None:
 
 def test_tensorflow_missing_is_refused() -> None:
     error = refused(NOTHING, {**hosts("2.21.0"), "worker-1": {"python": "3.11.7"}})
-    assert error.sentence == "TensorFlow is not installed on worker-1"
+    assert error.message == "TensorFlow is not installed on worker-1"
     assert error.hint == "install it there: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
     assert "pip install tensorflow tf-keras" in refused(FITS, {"worker-0": {}}).hint
     older = refused(NOTHING, {**hosts("2.12.1"), "worker-1": {"python": "3.11.7"}})
@@ -242,7 +242,7 @@ def test_keras_3_across_workers_is_refused_without_adaptations_or_for_what_only_
     with pytest.raises(KerasError) as caught:
         choose(KERAS_3, hosts("2.21.0", "2.21.0"), {}, adapt=False)
     error = caught.value
-    assert error.sentence.startswith("task.py:4 calls fit on a model of Keras 3 under MultiWorkerMirroredStrategy")
+    assert error.message.startswith("task.py:4 calls fit on a model of Keras 3 under MultiWorkerMirroredStrategy")
     assert "from tensorflow import keras" in error.hint
     new = replace(KERAS_3, only_new="keras.ops")
     older = refused(new, hosts("2.15.1", "2.15.1", keras="3.0.0"))

@@ -79,11 +79,11 @@ def test_modules_that_cannot_be_among_the_pushed_files_are_checked_after_a_chang
     )
 
 
-def test_python_path_counts_as_a_change_and_its_folders_are_searched(tmp_path: Path) -> None:
+def test_python_path_counts_as_a_change_and_its_directories_are_searched(tmp_path: Path) -> None:
     write(tmp_path, {"task.py": "import far\nimport near\n"})
     entry = find_entry(str(tmp_path / "task.py"), "", (), "")
     found = needed(entry, ["task.py", "lib/near.py"], python_path="lib:/opt/lib")
-    assert (found.places, found.folders) == ({"far": "task.py:1"}, ("/opt/lib",))
+    assert (found.places, found.directories) == ({"far": "task.py:1"}, ("/opt/lib",))
     assert found.note.endswith("near (task.py:2); PYTHONPATH is set")
     assert not needed(entry, ["task.py"], python_path="lib").note  # nothing is left out
 

@@ -9,14 +9,14 @@ from train.script.requirements import Requirements, read_requirements
 from train.script.source import ScriptError
 
 
-def read(folder: Path, text: str, **others: str) -> Requirements:
-    write(folder, {"requirements.txt": text, **{f"{name}.txt": other for name, other in others.items()}})
-    return read_requirements(folder / "requirements.txt")
+def read(directory: Path, text: str, **others: str) -> Requirements:
+    write(directory, {"requirements.txt": text, **{f"{name}.txt": other for name, other in others.items()}})
+    return read_requirements(directory / "requirements.txt")
 
 
-def refused(folder: Path, text: str) -> ScriptError:
+def refused(directory: Path, text: str) -> ScriptError:
     with pytest.raises(ScriptError) as caught:
-        read(folder, text)
+        read(directory, text)
     return caught.value
 
 
@@ -53,7 +53,7 @@ def test_other_files_are_put_in_their_place(tmp_path: Path) -> None:
 
 def test_a_circle_is_told(tmp_path: Path) -> None:
     write(tmp_path, {"b.txt": "-r requirements.txt\n"})
-    assert refused(tmp_path, "-r b.txt\n").sentence.endswith("requirements.txt includes itself")
+    assert refused(tmp_path, "-r b.txt\n").message.endswith("requirements.txt includes itself")
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_a_circle_is_told(tmp_path: Path) -> None:
 def test_what_lies_on_this_computer_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
     (tmp_path / "lib" / "part").mkdir(parents=True)
     error = refused(tmp_path, f"numpy\n\n{line}\n")
-    assert error.sentence.startswith(f"{tmp_path}/requirements.txt:3: ")
-    assert "on this computer" in error.sentence
+    assert error.message.startswith(f"{tmp_path}/requirements.txt:3: ")
+    assert "on this computer" in error.message
     assert error.hint
 
 
@@ -98,7 +98,7 @@ def test_what_the_hosts_can_fetch_is_passed_on(tmp_path: Path, line: str) -> Non
 def test_missing_and_unreadable_files_are_told(tmp_path: Path) -> None:
     with pytest.raises(ScriptError, match="there is no requirements file"):
         read_requirements(tmp_path / "none.txt")
-    assert refused(tmp_path, "a\n-r none.txt\n").sentence.endswith("requirements.txt:2: there is no file none.txt")
+    assert refused(tmp_path, "a\n-r none.txt\n").message.endswith("requirements.txt:2: there is no file none.txt")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ScriptError, match="cannot be read"):
         read_requirements(tmp_path / "bytes.txt")

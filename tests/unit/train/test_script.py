@@ -14,9 +14,9 @@ def refused(script: Path) -> ScriptError:
     return caught.value
 
 
-def write(folder: Path, files: dict[str, str]) -> None:
+def write(directory: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
-        path = folder / name
+        path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
@@ -53,7 +53,7 @@ def test_a_syntax_error_is_shown_with_its_line(tmp_path: Path, content: bytes, l
     script = tmp_path / "task.py"
     script.write_bytes(content)
     error = refused(script)
-    assert error.sentence.startswith(f"{script}:{line}: ")
+    assert error.message.startswith(f"{script}:{line}: ")
     assert shown in error.cause
     assert len(error.cause) < 200
     assert "py_compile" in error.next_step
@@ -63,25 +63,25 @@ def test_a_syntax_error_is_shown_with_its_line(tmp_path: Path, content: bytes, l
 def test_what_is_no_text_of_python_is_refused(tmp_path: Path, content: bytes) -> None:
     script = tmp_path / "task.py"
     script.write_bytes(content)
-    assert str(script) in refused(script).sentence
+    assert str(script) in refused(script).message
 
 
 def test_a_missing_script_names_a_similar_one(tmp_path: Path) -> None:
     write(tmp_path, {"train_mnist.py": "", "other.py": ""})
     error = refused(tmp_path / "train_mnits.py")
-    assert error.sentence == f"there is no script {tmp_path / 'train_mnits.py'}"
+    assert error.message == f"there is no script {tmp_path / 'train_mnits.py'}"
     assert error.hint == f"did you mean {tmp_path / 'train_mnist.py'}?"
     assert error.again == {"SCRIPT": str(tmp_path / "train_mnist.py")}
     assert "other.py, train_mnist.py" in refused(tmp_path / "zzz").hint
-    assert "no folder" in refused(tmp_path / "nowhere" / "a.py").hint
-    assert "there is no script" in refused(tmp_path / "other.py" / "a.py").sentence
+    assert "no directory" in refused(tmp_path / "nowhere" / "a.py").hint
+    assert "there is no script" in refused(tmp_path / "other.py" / "a.py").message
 
 
-def test_a_folder_is_refused_with_a_script_in_it(tmp_path: Path) -> None:
+def test_a_directory_is_refused_with_a_script_in_it(tmp_path: Path) -> None:
     assert "name a Python script" in refused(tmp_path).hint
     write(tmp_path, {"b.py": "", "a.py": ""})
     error = refused(tmp_path)
-    assert error.sentence == f"{tmp_path} is a folder, not a script"
+    assert error.message == f"{tmp_path} is a directory, not a script"
     assert str(tmp_path / "a.py") in error.hint
 
 
@@ -99,12 +99,12 @@ def test_only_python_scripts_are_taken(tmp_path: Path, name: str) -> None:
 
 def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
-    assert "not a regular file" in refused(tmp_path / "pipe.py").sentence
+    assert "not a regular file" in refused(tmp_path / "pipe.py").message
     (tmp_path / "link.py").symlink_to("gone.py")
-    assert "a link to nothing" in refused(tmp_path / "link.py").sentence
+    assert "a link to nothing" in refused(tmp_path / "link.py").message
     assert "gone.py" in refused(tmp_path / "link.py").cause
-    assert "cannot be read" in refused(tmp_path / ("x" * 300 + ".py")).sentence
-    assert "not a file name" in refused(tmp_path / "a\0b.py").sentence
+    assert "cannot be read" in refused(tmp_path / ("x" * 300 + ".py")).message
+    assert "not a file name" in refused(tmp_path / "a\0b.py").message
 
 
 def test_an_unreadable_script_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_parse_names_what_it_was_given() -> None:
         parse(b"x =", "model.py")
 
 
-def test_imports_follows_modules_of_the_folder(tmp_path: Path) -> None:
+def test_imports_follows_modules_of_the_directory(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
@@ -148,13 +148,13 @@ def test_imports_follows_modules_of_the_folder(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_imports_looks_beside_the_script_then_in_the_working_folder(tmp_path: Path) -> None:
+def test_imports_looks_beside_the_script_then_in_the_working_directory(tmp_path: Path) -> None:
     write(tmp_path, {"jobs/task.py": "import near\nimport far\n", "jobs/near.py": "", "near.py": "", "far.py": ""})
     found = imports(tmp_path / "jobs" / "task.py", tmp_path)
     assert found == [tmp_path / "jobs" / "task.py", tmp_path / "jobs" / "near.py", tmp_path / "far.py"]
 
 
-def test_imports_stays_in_the_folder_and_passes_over_what_does_not_compile(tmp_path: Path) -> None:
+def test_imports_stays_in_the_directory_and_passes_over_what_does_not_compile(tmp_path: Path) -> None:
     write(
         tmp_path, {"outside.py": "", "job/task.py": "import broken\nfrom .. import outside\n", "job/broken.py": "x ="}
     )

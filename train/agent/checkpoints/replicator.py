@@ -1,8 +1,8 @@
 """The replicator: a process beside the supervisor that keeps the checkpoints of the job on every host.
 
-It watches the checkpoint folder where the chief's task writes, keeps a copy of its newest complete state, gives that
-to the replicators of the other hosts, and makes the checkpoint folder equal to one snapshot before an attempt begins.
-The supervisor orders and is told over a socket, in lines of JSON, and never waits for any of it.
+It watches the checkpoint directory where the chief's task writes, keeps a copy of its newest complete state, gives
+that to the replicators of the other hosts, and makes the checkpoint directory equal to one snapshot before an attempt
+begins. The supervisor orders and is told over a socket, in lines of JSON, and never waits for any of it.
 """
 
 import collections
@@ -33,14 +33,14 @@ from train.agent.checkpoints.snapshot import (
 )
 from train.agent.checkpoints.store import (
     ChangedError,
-    FolderEvents,
+    DirectoryEvents,
     ReplicaError,
     Shot,
     Store,
     TaskWatch,
     UnfinishedError,
-    folder_identity,
-    list_folder,
+    directory_identity,
+    list_directory,
     look_at,
     refresh,
     restore,
@@ -58,7 +58,7 @@ from train.agent.protocol.session import LONGEST_LINE
 _NICE = 10
 _AT_ONCE = 1 << 16
 _STACK = 512 << 10  # bytes, of a thread
-_GAP_S = 0.2  # between two looks at the folder
+_GAP_S = 0.2  # between two looks at the directory
 _IDLE_S = 5.0  # between two looks when nothing is said to have happened
 _POLL_S = 0.5  # … where the kernel does not tell what happens
 _REST_S = 5.0  # after a snapshot that there is no room for
@@ -70,7 +70,7 @@ class Restored(NamedTuple):
     """The answer to `Replicator.restore`."""
 
     snapshot: Optional[Snapshot]
-    error: str = ""  # a sentence; empty: the checkpoint folder is equal to the snapshot
+    error: str = ""  # a sentence; empty: the checkpoint directory is equal to the snapshot
 
 
 class News(NamedTuple):
@@ -80,7 +80,7 @@ class News(NamedTuple):
     port: int  # where it gives it; 0: nowhere
     settled: Optional[int] = None  # the attempt whose last look is done
     fetched: Optional[Snapshot] = (
-        None  # wanted, and done; not `held` where the folder is shared, or where that is newer
+        None  # wanted, and done; not `held` where the directory is shared, or where that is newer
     )
     restored: Optional[Restored] = None
     checkpoint: str = ""  # the name of the restored checkpoint, if its files are known here
@@ -94,17 +94,17 @@ class Setup(NamedTuple):
 
     job: str
     secret: bytes  # the job's
-    seat: str
+    slot: str
     address: str  # private address of this host
-    live: str  # the checkpoint folder, absolute, or a URL
+    live: str  # the checkpoint directory, absolute, or a URL
     store: str  # where snapshots are kept, TASK/replica
-    mark_folder: str  # what marks the processes of our task
+    mark_directory: str  # what marks the processes of our task
     mib_s: float  # at most so many MiB a second leave this host; more than 0
 
     @property
     def credentials(self) -> Credentials:
         """What the hosts of the job know of each other."""
-        return Credentials(self.job, self.secret, self.seat)
+        return Credentials(self.job, self.secret, self.slot)
 
     @property
     def is_url(self) -> bool:
@@ -112,7 +112,7 @@ class Setup(NamedTuple):
         return "://" in self.live
 
     def check(self) -> None:
-        """See that the checkpoint folder may be changed.
+        """See that the checkpoint directory may be changed.
 
         Raises:
             ReplicaError: it holds other things as well.
@@ -122,8 +122,8 @@ class Setup(NamedTuple):
             raise ReplicaError(reason)
 
     def shares(self, manifest: Manifest) -> bool:
-        """Whether another host's task wrote its checkpoints to the very folder that is ours."""
-        return manifest.seat != self.seat and manifest.origin == folder_identity(self.live)
+        """Whether another host's task wrote its checkpoints to the very directory that is ours."""
+        return manifest.slot != self.slot and manifest.origin == directory_identity(self.live)
 
 
 class Replicator:
@@ -141,7 +141,7 @@ class Replicator:
     def __init__(self, loop: Loop, setup: Setup, *, on_news: Callable[[News], None]) -> None:
         self._loop = loop
         self._on_news = on_news
-        self._seat = setup.seat
+        self._slot = setup.slot
         self._buffer = LineBuffer(LONGEST_LINE)
         self._outgoing = bytearray()
         self._held: Optional[Snapshot] = None
@@ -153,7 +153,7 @@ class Replicator:
         self._loop.watch(self._socket.fileno(), READ, self._serve)
 
     def watch(self, attempt: int, task: int = 0) -> None:
-        """From now on, take a snapshot of each complete state of the checkpoint folder.
+        """From now on, take a snapshot of each complete state of the checkpoint directory.
 
         Args:
             attempt: The attempt that writes it.
@@ -176,14 +176,14 @@ class Replicator:
         self._order({"fetch": snapshot, "sources": sources})
 
     def restore(self, snapshot: Optional[Snapshot], sources: Sequence[Source]) -> None:
-        """Make the checkpoint folder equal to a snapshot, fetched where it is not held; None: empty.
+        """Make the checkpoint directory equal to a snapshot, fetched where it is not held; None: empty.
 
         Replaces every order to fetch or to restore that is not done yet.
         """
         self._order({"restore": snapshot, "sources": sources})
 
     def show(self, *, on: bool) -> None:
-        """From now on, let the checkpoint folder follow each snapshot that is fetched, for a task that reads it."""
+        """Update the checkpoint directory from now on with each fetched snapshot, for a task that reads it."""
         self._order({"show": on})
 
     def hurry(self) -> None:
@@ -227,7 +227,7 @@ class Replicator:
             data = b""
         if not data:
             self.close()
-            why = f"the replicator of {self._seat} ended: see agent.log in the job's folder on its host"
+            why = f"the replicator of {self._slot} ended: see agent.log in the job's directory on its host"
             self._on_news(News(self._held, 0, error=why, ended=True))
             return
         self._buffer.feed(data)
@@ -336,7 +336,7 @@ class _Process:
         try:
             listener = listen_for_links(setup.address)
         except RefusedError as error:
-            return f"{setup.seat} cannot give its checkpoints to other hosts: {error}"
+            return f"{setup.slot} cannot give its checkpoints to other hosts: {error}"
         self._port = listener.getsockname()[1]
         _thread(Giver(self._store, listener, setup.credentials, self._bucket).run)
         return ""
@@ -388,8 +388,8 @@ class _Watcher:
         self._woken, self._wake = os.pipe()
         self._attempt = 0
         self._observer: Optional[Observer] = None
-        self._task = TaskWatch(supervisor, setup.mark_folder, 0)
-        self._events: Optional[FolderEvents] = None
+        self._task = TaskWatch(supervisor, setup.mark_directory, 0)
+        self._events: Optional[DirectoryEvents] = None
         self._events_of: Optional[Tuple[int, int]] = None
         self._happened = False
         self._unproven = False  # something is new, and nobody knows whether it was closed or killed
@@ -434,7 +434,7 @@ class _Watcher:
             return
         if "watch" in order:
             self._attempt = order["watch"]
-            self._task = TaskWatch(self._supervisor, self._setup.mark_folder, order["task"])
+            self._task = TaskWatch(self._supervisor, self._setup.mark_directory, order["task"])
             self._refused = False
             self._guarded(self._begin)
         else:
@@ -451,7 +451,7 @@ class _Watcher:
             self._refuse(str(error))
         except OSError as error:
             where = f" ({error.filename})" if isinstance(error.filename, str) else ""
-            self._refuse(f"{self._setup.seat}'s checkpoint cannot be copied: {error.strerror}{where}")
+            self._refuse(f"{self._setup.slot}'s checkpoint cannot be copied: {error.strerror}{where}")
 
     def _refuse(self, reason: str) -> None:
         self._rest_until = time.monotonic() + _REST_S
@@ -468,14 +468,14 @@ class _Watcher:
     def _known(self) -> Keys:
         """What is there as the newest snapshot has it, and what only that has."""
         with self._store.reading() as kept:
-            return known_keys(kept.manifest.items, list_folder(self._live)) if kept is not None else {}
+            return known_keys(kept.manifest.items, list_directory(self._live)) if kept is not None else {}
 
     def _read_events(self) -> None:
         if self._events is not None:
             self._happened = self._events.read() or self._happened
 
-    def _follow_folder(self) -> None:
-        """Be told what happens in the folder, which may have been removed and made anew."""
+    def _follow_directory(self) -> None:
+        """Be told what happens in the directory, which may have been removed and made anew."""
         try:
             status = os.stat(self._live)
         except FileNotFoundError:
@@ -485,7 +485,7 @@ class _Watcher:
             self._stop_events()
             self._events_of = (status.st_dev, status.st_ino)
             with contextlib.suppress(OSError):
-                self._events = FolderEvents(self._live)
+                self._events = DirectoryEvents(self._live)
 
     def _stop_events(self) -> None:
         if self._events is not None:
@@ -504,7 +504,7 @@ class _Watcher:
         observer = self._observer
         if observer is None:
             return
-        self._follow_folder()
+        self._follow_directory()
         self._read_events()
         self._happened = False
         self._looked_at = time.monotonic()
@@ -541,7 +541,7 @@ class _Watcher:
                 return
 
     def _take(self, observer: Observer, state: State, checked: FrozenSet[str]) -> None:
-        shot = Shot(self._live, self._setup.seat, folder_identity(self._live), self._attempt)
+        shot = Shot(self._live, self._setup.slot, directory_identity(self._live), self._attempt)
         is_new = take(self._store, shot, state, checked)
         observer.took(state)
         self._refused = False
@@ -560,7 +560,7 @@ class _Mover:
         self._wanted: Optional[Tuple[Snapshot, List[Source]]] = None
         self._restore: Optional[Tuple[Optional[Snapshot], List[Source]]] = None
         self._fetching: Optional[Fetch] = None
-        self.shows = False  # fetched snapshots go to the checkpoint folder at once
+        self.shows = False  # fetched snapshots go to the checkpoint directory at once
 
     def fetch(self, snapshot: Snapshot, sources: List[Source]) -> None:
         """Fetch it next, in place of any other that has not begun."""
@@ -600,7 +600,7 @@ class _Mover:
                 if self._bring(snapshot, sources) and self.shows:
                     self._show(snapshot, before)
         except (ReplicaError, OSError) as error:
-            self._say(error=_sentence(error))
+            self._say(error=_message(error))
         else:
             self._say(fetched=snapshot)
 
@@ -611,7 +611,7 @@ class _Mover:
                 self._setup.check()
                 name = self._put_back(snapshot, sources)
         except (ReplicaError, OSError) as error:
-            reason = _sentence(error)
+            reason = _message(error)
         self._say(restored=Restored(snapshot, reason), checkpoint=name)
 
     def _put_back(self, snapshot: Optional[Snapshot], sources: List[Source]) -> str:
@@ -628,7 +628,7 @@ class _Mover:
                 return ""
         with self._store.reading(snapshot) as kept:
             if kept is None:
-                raise ReplicaError(f"the checkpoint that {self._setup.seat} had fetched is gone: see its agent.log")
+                raise ReplicaError(f"the checkpoint that {self._setup.slot} had fetched is gone: see its agent.log")
             if not self._setup.shares(kept.manifest):
                 restore(self._setup.live, kept)
             return checkpoint_name(kept.manifest.items)
@@ -652,5 +652,5 @@ class _Mover:
                 self._fetching = None
 
 
-def _sentence(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

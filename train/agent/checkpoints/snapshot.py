@@ -1,6 +1,6 @@
-"""What a checkpoint folder holds, when that is complete, and what a snapshot of it is; no input or output here.
+"""What a checkpoint directory holds, when that is complete, and what a snapshot of it is; no input or output here.
 
-A *state* is what a checkpoint folder holds at one moment, less what is only in the making; it is complete when a
+A *state* is what a checkpoint directory holds at one moment, less what is only in the making; it is complete when a
 script could go on from it. A *snapshot* is a copy of a complete state, numbered within its attempt; what it consists
 of stands in its *manifest*, and snapshots with one digest hold the same.
 
@@ -27,7 +27,7 @@ QUIET_S = 0.4  # between the two looks that must be alike
 QUIET_PROVEN_S = 0.2  # … where each file is whole by itself
 STARVING_S = 3.0  # after so long without a snapshot of what is new, less must do …
 CALM_S = 1.0  # … until something stands for so long
-UNLIKELY_QUIET_S = 30.0  # for a state that is hardly meant to last: an emptied folder, a file cut short
+UNLIKELY_QUIET_S = 30.0  # for a state that is hardly meant to last: an emptied directory, a file cut short
 MOST_ODD = 3  # a file that does not fit the format of its name in this many states has another format
 RAN_TICKS = 2  # of CPU time: enough to get from the end of one file to the beginning of the next
 
@@ -90,13 +90,13 @@ class Kind(str, Enum):
     """What a path is."""
 
     FILE = "file"
-    FOLDER = "folder"
+    DIRECTORY = "directory"
     LINK = "link"
     OTHER = "other"  # a socket, a pipe, a device: no part of a checkpoint
 
 
 class Item(NamedTuple):
-    """One path of a snapshot, relative to the checkpoint folder, with forward slashes."""
+    """One path of a snapshot, relative to the checkpoint directory, with forward slashes."""
 
     path: str
     kind: Kind
@@ -110,8 +110,8 @@ class Manifest(NamedTuple):
     """What a snapshot consists of."""
 
     snapshot: Snapshot
-    seat: str  # whose checkpoint folder it was taken from
-    origin: str  # identity of that folder
+    slot: str  # whose checkpoint directory it was taken from
+    origin: str  # identity of that directory
     items: Tuple[Item, ...]
 
     @property
@@ -129,20 +129,20 @@ def digest_of(items: Sequence[Item]) -> str:
 def encode_manifest(manifest: Manifest) -> bytes:
     """A manifest as JSON."""
     items = [[one.path, one.kind.value, *one[2:]] for one in manifest.items]
-    return json.dumps([manifest.snapshot, manifest.seat, manifest.origin, items], separators=(",", ":")).encode()
+    return json.dumps([manifest.snapshot, manifest.slot, manifest.origin, items], separators=(",", ":")).encode()
 
 
 def decode_manifest(data: bytes) -> Manifest:
     """The manifest that `encode_manifest` made.
 
     Raises:
-        ValueError: it is none, or one that would write elsewhere than in the folder it is for.
+        ValueError: it is none, or one that would write elsewhere than in the directory it is for.
     """
     parts = parse_json(data)
     if not isinstance(parts, list) or len(parts) != 4:
         raise ValueError("not a manifest")
-    named, seat, origin, rows = parts
-    if not isinstance(seat, str) or not isinstance(origin, str) or not isinstance(rows, list):
+    named, slot, origin, rows = parts
+    if not isinstance(slot, str) or not isinstance(origin, str) or not isinstance(rows, list):
         raise ValueError("not a manifest")
     if len(rows) > MOST_ENTRIES:
         raise ValueError(f"a manifest of more than {MOST_ENTRIES} paths")
@@ -151,13 +151,13 @@ def decode_manifest(data: bytes) -> Manifest:
     if snapshot is None or digest_of(items) != snapshot.digest:
         raise ValueError("a manifest that does not fit its digest")
     _check_places(items)
-    return Manifest(snapshot, seat, origin, items)
+    return Manifest(snapshot, slot, origin, items)
 
 
 def _check_places(items: Sequence[Item]) -> None:
-    folders = {item.path for item in items if item.kind is Kind.FOLDER} | {""}
+    directories = {item.path for item in items if item.kind is Kind.DIRECTORY} | {""}
     for item in items:
-        if not is_inner_path(item.path) or os.path.dirname(item.path) not in folders or item.kind is Kind.OTHER:
+        if not is_inner_path(item.path) or os.path.dirname(item.path) not in directories or item.kind is Kind.OTHER:
             raise ValueError(f"a manifest with a path that leads elsewhere: {item.path!r}")
         if item.kind is Kind.LINK and not is_inner_link(item.path, item.content):
             raise ValueError(f"a manifest with a link that leads elsewhere: {item.path!r}")
@@ -202,8 +202,8 @@ class Found(NamedTuple):
 
     @property
     def key(self) -> Tuple[Any, ...]:
-        """Changes whenever what is there does; a folder is what is in it."""
-        return (self.kind,) if self.kind is Kind.FOLDER else (self.kind, *self[2:])
+        """Changes whenever what is there does; a directory is what is in it."""
+        return (self.kind,) if self.kind is Kind.DIRECTORY else (self.kind, *self[2:])
 
 
 Keys = Mapping[str, Tuple[Any, ...]]
@@ -220,9 +220,9 @@ Threads = Mapping[int, Thread]  # by thread ID
 
 
 class Look(NamedTuple):
-    """What one look at a checkpoint folder shows."""
+    """What one look at a checkpoint directory shows."""
 
-    folder: str
+    directory: str
     found: Sequence[Found]
     texts: Mapping[str, str]  # of each file that is called `checkpoint`
     writing: FrozenSet[str]  # paths that are open for writing
@@ -234,7 +234,7 @@ class State(NamedTuple):
 
     entries: Tuple[Found, ...]
     sure: FrozenSet[str]  # paths that TensorFlow itself declares complete
-    ruled: FrozenSet[str]  # folders in which it does so
+    ruled: FrozenSet[str]  # directories in which it does so
 
     @property
     def keys(self) -> Keys:
@@ -244,7 +244,7 @@ class State(NamedTuple):
     @property
     def empty(self) -> bool:
         """Whether there is no file in it."""
-        return all(one.kind is Kind.FOLDER for one in self.entries)
+        return all(one.kind is Kind.DIRECTORY for one in self.entries)
 
 
 def named_checkpoints(text: str) -> List[str]:
@@ -313,18 +313,18 @@ def _checkpoints(look: Look, paths: Sequence[str]) -> Dict[str, _Checkpoint]:
             one.shards.add(data["shard"])
             one.counts.add(data["count"])
     for entry in look.found:
-        if entry.kind is Kind.FOLDER and entry.path.endswith("_temp") and entry.path[: -len("_temp")] in found:
+        if entry.kind is Kind.DIRECTORY and entry.path.endswith("_temp") and entry.path[: -len("_temp")] in found:
             found[entry.path[: -len("_temp")]].writing = True
     return found
 
 
 def _named_in(look: Look, path: str) -> List[str]:
-    """The prefixes that one file `checkpoint` names within the folder, the newest first."""
+    """The prefixes that one file `checkpoint` names within the directory, the newest first."""
     found = []
     for name in named_checkpoints(look.texts[path]):
-        full = os.path.normpath(os.path.join(look.folder, os.path.dirname(path), name))
-        if full.startswith(look.folder.rstrip("/") + "/"):
-            found.append(os.path.relpath(full, look.folder))
+        full = os.path.normpath(os.path.join(look.directory, os.path.dirname(path), name))
+        if full.startswith(look.directory.rstrip("/") + "/"):
+            found.append(os.path.relpath(full, look.directory))
     return found
 
 
@@ -368,10 +368,10 @@ def _pending(look: Look, temporary: Sequence[Found], kept: Sequence[Found], know
 
     One for a file that is new already belongs to what comes after this state.
     """
-    files = {one.path: one for one in kept if one.kind is not Kind.FOLDER}
+    files = {one.path: one for one in kept if one.kind is not Kind.DIRECTORY}
     for entry in temporary:
         found = _TEMPORARY.search(entry.path)
-        if found is None or entry.kind is Kind.FOLDER or _TENSORFLOW_TEMPORARY.search(entry.path):
+        if found is None or entry.kind is Kind.DIRECTORY or _TENSORFLOW_TEMPORARY.search(entry.path):
             continue
         if entry.path not in look.writing and abs(look.now_ns - entry.mtime_ns) > FRESH_NS:
             continue
@@ -526,7 +526,7 @@ def _is_under(path: str, moved: FrozenSet[str]) -> bool:
     return False
 
 
-# --- making a folder equal to a snapshot ------------------------------------------------------------------------
+# --- making a directory equal to a snapshot ------------------------------------------------------------------------
 
 
 def is_equal(found: Optional[Found], item: Item) -> bool:
@@ -535,44 +535,46 @@ def is_equal(found: Optional[Found], item: Item) -> bool:
         return False
     if item.kind is Kind.FILE:
         return found[2:5] == item[2:5]
-    return item.kind is Kind.FOLDER or found.target == item.content
+    return item.kind is Kind.DIRECTORY or found.target == item.content
 
 
 def known_keys(items: Sequence[Item], found: Sequence[Found]) -> Keys:
-    """The keys that a folder would have if it held just `items`, as far as it does."""
+    """The keys that a directory would have if it held just `items`, as far as it does."""
     there = {one.path: one for one in found}
     return {item.path: there[item.path].key if is_equal(there.get(item.path), item) else item for item in items}
 
 
 def surplus(found: Sequence[Found], items: Sequence[Item]) -> List[Found]:
-    """What has to go before the folder can be made equal to `items`; what is in a folder before the folder."""
+    """Return what must be removed before the directory can equal `items`, the contents of a directory first."""
     wanted = {item.path: item.kind for item in items}
     gone = [one for one in found if wanted.get(one.path) is not one.kind]
     return sorted((one for one in gone if one.path != "lost+found"), key=lambda one: one.path, reverse=True)
 
 
 def unfit(live: str, store: str, home: str) -> str:
-    """Why a folder cannot be kept equal on all hosts, since that would remove other things; empty where it can.
+    """Why a directory cannot be kept equal on all hosts, since that would remove other things; empty where it can.
 
     Args:
-        live: The checkpoint folder, absolute, with links resolved.
+        live: The checkpoint directory, absolute, with links resolved.
         store: Where the task's snapshots are.
-        home: The user's home folder.
+        home: The user's home directory.
     """
     task = os.path.dirname(store)
     for what, path in (("job's own", store), ("task's", os.path.join(task, "src")), ("user's", home)):
         if _contains(live, path):
-            return f"the checkpoint folder {live} holds the {what} files: give checkpoints a folder of their own"
+            return (
+                f"the checkpoint directory {live} holds the {what} files: give checkpoints a directory of their own"
+            )
     if _contains(store, live):
-        return f"the checkpoint folder {live} lies within the job's own files"
+        return f"the checkpoint directory {live} lies within the job's own files"
     return ""
 
 
-def _contains(folder: str, path: str) -> bool:
-    return (path + "/").startswith(folder.rstrip("/") + "/")
+def _contains(directory: str, path: str) -> bool:
+    return (path + "/").startswith(directory.rstrip("/") + "/")
 
 
-# --- which folder it is -----------------------------------------------------------------------------------------
+# --- which directory it is -----------------------------------------------------------------------------------------
 
 
 class _Mount(NamedTuple):
@@ -597,15 +599,15 @@ def _mount_of(mountinfo: str, path: str) -> Optional[_Mount]:
 
 
 def identity(mountinfo: str, path: str, boot: str, device: int, inode: int, rest: str) -> str:
-    """Tells one folder from every other on any computer; equal where two hosts see the same one.
+    """Tells one directory from every other on any computer; equal where two hosts see the same one.
 
     Args:
         mountinfo: Text of /proc/self/mountinfo; format: proc(5).
-        path: The nearest folder that exists, absolute, with links resolved.
+        path: The nearest directory that exists, absolute, with links resolved.
         boot: Identifies this start of this computer.
         device: Number of the device that holds `path`.
         inode: Number of `path` on it.
-        rest: What is missing from `path` to the folder.
+        rest: What is missing from `path` to the directory.
     """
     mount = _mount_of(mountinfo, path)
     if mount is not None and _is_network(mount):

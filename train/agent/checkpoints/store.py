@@ -1,4 +1,4 @@
-"""Checkpoint folders and snapshots on this host's disk: looked at, copied, kept, put back.
+"""Checkpoint directories and snapshots on this host's disk: looked at, copied, kept, put back.
 
 TASK/replica/
     2-5-3f2a…/         the newest complete snapshot, attempt 2, number 5
@@ -6,7 +6,8 @@ TASK/replica/
         manifest       written last
     making-1/          one in the making
 
-Files that TensorFlow never writes to again are hard links into the checkpoint folder, where that is on the same disk.
+Files that TensorFlow never writes to again are hard links into the checkpoint directory, where that is on the same
+disk.
 """
 
 import contextlib
@@ -47,7 +48,7 @@ from train.agent.files.containment import inner_target
 from train.agent.files.disk import (
     DISK_RESERVE,
     free_space,
-    make_folder,
+    make_directory,
     readable_size,
     remove_file,
     remove_tree,
@@ -87,8 +88,8 @@ class UnfinishedError(Exception):
 # --- looking ----------------------------------------------------------------------------------------------------
 
 
-def list_folder(folder: str) -> List[Found]:
-    """All that is in `folder`, itself left out and no link followed; empty where it is missing.
+def list_directory(directory: str) -> List[Found]:
+    """All that is in `directory`, itself left out and no link followed; empty where it is missing.
 
     Raises:
         ReplicaError: it holds more than can be a checkpoint.
@@ -99,7 +100,7 @@ def list_folder(folder: str) -> List[Found]:
     while ahead:
         base = ahead.pop()
         try:
-            entries = os.scandir(os.path.join(folder, base))
+            entries = os.scandir(os.path.join(directory, base))
         except FileNotFoundError:
             continue
         with entries:
@@ -107,12 +108,12 @@ def list_folder(folder: str) -> List[Found]:
                 one = _found(base, entry)
                 if one is not None:
                     found.append(one)
-                    if one.kind is Kind.FOLDER:
+                    if one.kind is Kind.DIRECTORY:
                         ahead.append(one.path)
         if len(found) > MOST_ENTRIES:
             raise ReplicaError(
-                f"the checkpoint folder {folder} holds more than {MOST_ENTRIES} files, and is not replicated:"
-                " give checkpoints a folder of their own"
+                f"the checkpoint directory {directory} holds more than {MOST_ENTRIES} files, and is not replicated:"
+                " give checkpoints a directory of their own"
             )
     return found
 
@@ -128,26 +129,26 @@ def _found(base: str, entry: "os.DirEntry[str]") -> Optional[Found]:
     if stat.S_ISREG(status.st_mode):
         return Found(path, Kind.FILE, mode, status.st_size, status.st_mtime_ns, status.st_ino)
     if stat.S_ISDIR(status.st_mode):
-        return Found(path, Kind.FOLDER, mode)
+        return Found(path, Kind.DIRECTORY, mode)
     if target:
         return Found(path, Kind.LINK, 0o777, inode=status.st_ino, target=target)
     return Found(path, Kind.OTHER, mode)
 
 
-def look_at(folder: str, writing: FrozenSet[str]) -> Look:
-    """One look at a checkpoint folder; `writing`: the paths in it that are open for writing.
+def look_at(directory: str, writing: FrozenSet[str]) -> Look:
+    """One look at a checkpoint directory; `writing`: the paths in it that are open for writing.
 
     Raises:
         ReplicaError: it holds more than can be a checkpoint.
         OSError: it cannot be read.
     """
-    found = list_folder(folder)
+    found = list_directory(directory)
     texts = {
-        one.path: _text(os.path.join(folder, one.path))
+        one.path: _text(os.path.join(directory, one.path))
         for one in found
         if one.kind is Kind.FILE and os.path.basename(one.path) == STATE_FILE and one.size <= _LONGEST_STATE_FILE
     }
-    return Look(folder, found, texts, writing, time.time_ns())
+    return Look(directory, found, texts, writing, time.time_ns())
 
 
 def _text(path: str) -> str:
@@ -158,9 +159,9 @@ def _text(path: str) -> str:
         return ""
 
 
-def folder_identity(folder: str) -> str:
-    """Tells a folder, which need not exist, from every other on any computer; nothing is written to find out."""
-    nearest, rest = os.path.realpath(folder), ""
+def directory_identity(directory: str) -> str:
+    """Tells a directory, which need not exist, from every other on any computer; nothing is written to find out."""
+    nearest, rest = os.path.realpath(directory), ""
     while not os.path.isdir(nearest):
         nearest, name = os.path.split(nearest)
         rest = os.path.join(name, rest)
@@ -174,19 +175,19 @@ class TaskWatch:
 
     Args:
         supervisor: From which they descend.
-        mark_folder: What marks those that do not.
+        mark_directory: What marks those that do not.
         leader: The task's own process; 0 where it is not known.
     """
 
-    def __init__(self, supervisor: int, mark_folder: str, leader: int) -> None:
+    def __init__(self, supervisor: int, mark_directory: str, leader: int) -> None:
         self._supervisor = supervisor
-        self._mark_folder = mark_folder
+        self._mark_directory = mark_directory
         self._leader = leader
         self._marked: Dict[int, int] = {}  # when which process started, of those that are not the task's
         self._since: Dict[int, float] = {}
 
-    def writing(self, folder: str) -> FrozenSet[str]:
-        """Paths in `folder` that a process of the task has open for writing."""
+    def writing(self, directory: str) -> FrozenSet[str]:
+        """Paths in `directory` that a process of the task has open for writing."""
         now = time.monotonic()
         before = self._since
         pids = self._pids()
@@ -194,7 +195,7 @@ class TaskWatch:
         self._since = {**gone, **{pid: before.get(pid, now) for pid in pids}}
         found: Set[str] = set()
         for pid in pids:
-            found.update(_writing(pid, folder))
+            found.update(_writing(pid, directory))
         return frozenset(found)
 
     def alive(self) -> bool:
@@ -224,7 +225,7 @@ class TaskWatch:
         strangers = {}
         for pid, one in table.items():
             if pid not in own and pid not in (os.getpid(), self._supervisor):
-                if self._marked.get(pid) != one.started and is_marked(pid, self._mark_folder):
+                if self._marked.get(pid) != one.started and is_marked(pid, self._mark_directory):
                     own.add(pid)
                 else:
                     strangers[pid] = one.started
@@ -237,7 +238,7 @@ def _is_ending(pid: int) -> bool:
     return found is None or found.ending
 
 
-def _writing(pid: int, folder: str) -> Iterator[str]:
+def _writing(pid: int, directory: str) -> Iterator[str]:
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -245,8 +246,8 @@ def _writing(pid: int, folder: str) -> Iterator[str]:
     for name in names:
         try:
             path = os.readlink(f"/proc/{pid}/fd/{name}")
-            if path.startswith(folder + "/") and _opened_for_writing(f"/proc/{pid}/fdinfo/{name}"):
-                yield path[len(folder) + 1 :]
+            if path.startswith(directory + "/") and _opened_for_writing(f"/proc/{pid}/fdinfo/{name}"):
+                yield path[len(directory) + 1 :]
         except OSError:
             continue
 
@@ -259,27 +260,28 @@ def _opened_for_writing(path: str) -> bool:
     return False
 
 
-# --- what the kernel tells of a folder ------------------------------------------------------------------------------
+# --- what the kernel tells of a directory
+# ------------------------------------------------------------------------------
 
 _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x8, 0x40, 0x80, 0x100, 0x200  # inotify(7)
-_MOVE_SELF, _OVERFLOW, _IS_FOLDER, _ONLY_FOLDER = 0x800, 0x4000, 0x40000000, 0x01000000
+_MOVE_SELF, _OVERFLOW, _IS_DIRECTORY, _ONLY_DIRECTORY = 0x800, 0x4000, 0x40000000, 0x01000000
 _EVENT = struct.Struct("iIII")
 
 
-class FolderEvents:
-    """What happens in a folder and in those below it.
+class DirectoryEvents:
+    """What happens in a directory and in those below it.
 
     Args:
-        folder: Which one; it exists.
+        directory: Which one; it exists.
 
     Raises:
-        OSError: the kernel cannot tell, or watches too many folders already.
+        OSError: the kernel cannot tell, or watches too many directories already.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, directory: str) -> None:
         if _libc is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-        self._folder = folder
+        self._directory = directory
         self._fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -325,7 +327,7 @@ class FolderEvents:
             watch, mask, _, length = _EVENT.unpack_from(data, at)
             name = os.fsdecode(data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0"))
             at += _EVENT.size + length
-            anew = anew or bool(mask & (_IS_FOLDER | _OVERFLOW | _MOVE_SELF))
+            anew = anew or bool(mask & (_IS_DIRECTORY | _OVERFLOW | _MOVE_SELF))
             if mask & _OVERFLOW:
                 self._moved.clear()
             elif watch in self._watched and name:
@@ -343,10 +345,10 @@ class FolderEvents:
 
     def _watch_all(self) -> None:
         self._watched.clear()
-        paths = [one.path for one in list_folder(self._folder) if one.kind is Kind.FOLDER]
-        mask = _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _MOVE_SELF | _ONLY_FOLDER
+        paths = [one.path for one in list_directory(self._directory) if one.kind is Kind.DIRECTORY]
+        mask = _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _MOVE_SELF | _ONLY_DIRECTORY
         for path in ["", *paths]:
-            name = os.fsencode(os.path.join(self._folder, path))
+            name = os.fsencode(os.path.join(self._directory, path))
             watch = _libc.inotify_add_watch(self._fd, name, mask)
             if watch >= 0:
                 self._watched[watch] = path
@@ -369,19 +371,19 @@ class Kept:
     """One complete snapshot on this disk.
 
     Args:
-        folder: Where it is.
+        directory: Where it is.
         manifest: What it consists of.
     """
 
-    def __init__(self, folder: str, manifest: Manifest) -> None:
-        self.folder = folder
+    def __init__(self, directory: str, manifest: Manifest) -> None:
+        self.directory = directory
         self.manifest = manifest
         self.readers = 0
         self.cut = False  # readers have to stop: its place is wanted
 
     def path(self, number: int) -> str:
         """Where the file is that stands at `number` in the manifest."""
-        return os.path.join(self.folder, str(number))
+        return os.path.join(self.directory, str(number))
 
     def is_sound(self) -> bool:
         """Whether its files are as they were, as far as can be told without reading them."""
@@ -399,19 +401,19 @@ class Store:
     """The newest complete snapshot; beside it, while somebody still reads it, the one before.
 
     Args:
-        folder: Where they are; what was left there by a process that was killed is removed.
+        directory: Where they are; what was left there by a process that was killed is removed.
 
     Raises:
-        OSError: the folder cannot be used.
+        OSError: the directory cannot be used.
     """
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
         self._lock = threading.Lock()
         self._count = 0
         self._retired: Optional[Kept] = None
         self._newest: Optional[Kept] = None
-        make_folder(folder)
+        make_directory(directory)
         self._load()
 
     @property
@@ -436,12 +438,12 @@ class Store:
                 self._read(kept)
 
     def make(self) -> str:
-        """An empty folder for a snapshot in the making."""
+        """An empty directory for a snapshot in the making."""
         with self._lock:
             self._count += 1
-            folder = os.path.join(self.folder, f"{_MAKING}{self._count}")
-        make_folder(folder)
-        return folder
+            directory = os.path.join(self.directory, f"{_MAKING}{self._count}")
+        make_directory(directory)
+        return directory
 
     def keep(self, making: str, manifest: Manifest) -> None:
         """Let what is in `making` be the newest snapshot.
@@ -451,13 +453,13 @@ class Store:
         """
         snapshot = manifest.snapshot
         write_atomic(os.path.join(making, MANIFEST), encode_manifest(manifest))
-        folder = os.path.join(self.folder, f"{snapshot.attempt}-{snapshot.number}-{snapshot.digest[:16]}")
+        directory = os.path.join(self.directory, f"{snapshot.attempt}-{snapshot.number}-{snapshot.digest[:16]}")
         with self._lock:
             before = self._newest
-            while os.path.lexists(folder):  # the same one, which somebody still reads
-                folder += "+"
-            os.rename(making, folder)
-            self._newest = Kept(folder, manifest)
+            while os.path.lexists(directory):  # the same one, which somebody still reads
+                directory += "+"
+            os.rename(making, directory)
+            self._newest = Kept(directory, manifest)
         if before is not None:
             self._retire(before)
 
@@ -476,7 +478,7 @@ class Store:
                     self._retired.cut = True
                 self._retired = kept
         if kept.cut:
-            remove_tree(kept.folder)
+            remove_tree(kept.directory)
 
     def _read(self, kept: Kept) -> None:
         with self._lock:
@@ -485,15 +487,15 @@ class Store:
             if over and self._retired is kept:
                 self._retired = None
         if over:
-            remove_tree(kept.folder)
+            remove_tree(kept.directory)
 
     def _load(self) -> None:
         found = []
-        for name in os.listdir(self.folder):
-            folder = os.path.join(self.folder, name)
-            kept = None if name.startswith(_MAKING) else _read_kept(folder)
+        for name in os.listdir(self.directory):
+            directory = os.path.join(self.directory, name)
+            kept = None if name.startswith(_MAKING) else _read_kept(directory)
             if kept is None or not kept.is_sound():
-                remove_tree(folder)
+                remove_tree(directory)
             else:
                 found.append(kept)
         for kept in found:
@@ -501,24 +503,24 @@ class Store:
                 self._newest = kept
         for kept in found:
             if kept is not self._newest:
-                remove_tree(kept.folder)
+                remove_tree(kept.directory)
 
 
-def _read_kept(folder: str) -> Optional[Kept]:
+def _read_kept(directory: str) -> Optional[Kept]:
     try:
-        with open(os.path.join(folder, MANIFEST), "rb") as file:
-            return Kept(folder, decode_manifest(file.read()))
+        with open(os.path.join(directory, MANIFEST), "rb") as file:
+            return Kept(directory, decode_manifest(file.read()))
     except (OSError, ValueError):
         return None
 
 
-def need_space(folder: str, needed: int, what: str) -> None:
-    """See that `needed` bytes can be written to the disk of `folder`.
+def need_space(directory: str, needed: int, what: str) -> None:
+    """See that `needed` bytes can be written to the disk of `directory`.
 
     Raises:
         ReplicaError: they would take what is reserved for logs.
     """
-    free, _ = free_space(folder)
+    free, _ = free_space(directory)
     if free - needed < DISK_RESERVE:
         raise ReplicaError(
             f"{what} needs {readable_size(needed)}, but of the {readable_size(free)} that are free on its disk"
@@ -574,7 +576,7 @@ class Shot(NamedTuple):
     """Whose state is copied."""
 
     live: str
-    seat: str
+    slot: str
     origin: str
     attempt: int
 
@@ -589,7 +591,7 @@ def take(store: Store, shot: Shot, state: State, checked: FrozenSet[str]) -> boo
         checked: Files whose copies must have been written to their end, as far as their format shows that.
 
     Raises:
-        ChangedError: the folder changed meanwhile.
+        ChangedError: the directory changed meanwhile.
         UnfinishedError: one of `checked` was not written to its end.
         ReplicaError: there is no room.
         OSError: something cannot be read or written.
@@ -607,7 +609,7 @@ def take(store: Store, shot: Shot, state: State, checked: FrozenSet[str]) -> boo
         digest = digest_of(items)
         if held is not None and held.digest == digest:
             return False
-        store.keep(making, Manifest(Snapshot(attempt, number, digest), shot.seat, shot.origin, tuple(items)))
+        store.keep(making, Manifest(Snapshot(attempt, number, digest), shot.slot, shot.origin, tuple(items)))
         return True
     except FileNotFoundError as error:
         raise ChangedError(str(error)) from error
@@ -622,7 +624,7 @@ def _copy_state(shot: Shot, state: State, making: str, before: Optional[Kept]) -
     need_space(
         making,
         sum(one.size for one in fresh.values() if not (same_disk and is_data(one.path))),
-        f"a copy of {shot.seat}'s checkpoint",
+        f"a copy of {shot.slot}'s checkpoint",
     )
     for number, one in enumerate(state.entries):
         target = os.path.join(making, str(number))
@@ -652,8 +654,8 @@ def _item(shot: Shot, one: Found, copy: str, known: Dict[str, "tuple[int, Item]"
         target = inner_target(shot.live, one.path, one.target)
         if not target:
             raise ReplicaError(
-                f"{shot.seat}'s checkpoints are not copied to other hosts: the link {one.path} leads out of the"
-                f" checkpoint folder, to {one.target}"
+                f"{shot.slot}'s checkpoints are not copied to other hosts: the link {one.path} leads out of the"
+                f" checkpoint directory, to {one.target}"
             )
         return Item(one.path, one.kind, one.mode, content=target)
     if one.kind is not Kind.FILE:
@@ -677,7 +679,7 @@ def hash_file(path: str) -> str:
 
 
 def restore(live: str, kept: Optional[Kept]) -> None:
-    """Make the checkpoint folder equal to a snapshot, deletions included; None: empty.
+    """Make the checkpoint directory equal to a snapshot, deletions included; None: empty.
 
     Killed in the middle, it is done again.
 
@@ -688,7 +690,7 @@ def restore(live: str, kept: Optional[Kept]) -> None:
     for tried in range(_RESTORE_TRIES):
         try:
             _restore(live, kept)
-        except FileNotFoundError as error:  # somebody else works in this folder
+        except FileNotFoundError as error:  # somebody else works in this directory
             if tried + 1 == _RESTORE_TRIES:
                 raise ReplicaError(_cannot(live, error)) from error
         except OSError as error:
@@ -698,12 +700,12 @@ def restore(live: str, kept: Optional[Kept]) -> None:
 
 
 def refresh(live: str, kept: Kept, before: Optional[Manifest]) -> None:
-    """Bring a checkpoint folder that is being read up to a snapshot: what the snapshot before had is replaced.
+    """Bring a checkpoint directory that is being read up to a snapshot: what the snapshot before had is replaced.
 
     What refers to other files comes after these, and what is not needed any more goes last; files of others' stay.
 
     Args:
-        live: The checkpoint folder.
+        live: The checkpoint directory.
         kept: The snapshot.
         before: What was shown before; None: nothing.
 
@@ -717,9 +719,9 @@ def refresh(live: str, kept: Kept, before: Optional[Manifest]) -> None:
     try:
         os.makedirs(live, exist_ok=True)
         for path in sorted(gone, reverse=True):
-            if any(kinds.get(above, Kind.FOLDER) is not Kind.FOLDER for above in _above(path)):
-                _remove(live, path)  # something else takes the place of a folder above it
-        there = {one.path: one for one in list_folder(live)}
+            if any(kinds.get(above, Kind.DIRECTORY) is not Kind.DIRECTORY for above in _above(path)):
+                _remove(live, path)  # something else takes the place of a directory above it
+        there = {one.path: one for one in list_directory(live)}
         numbered = sorted(enumerate(items), key=lambda one: (os.path.basename(one[1].path) == STATE_FILE, one[0]))
         for number, item in numbered:
             if not is_equal(there.get(item.path), item):
@@ -731,24 +733,24 @@ def refresh(live: str, kept: Kept, before: Optional[Manifest]) -> None:
 
 
 def _above(path: str) -> List[str]:
-    """Return the folders above a path, the outermost first."""
+    """Return the directories above a path, the outermost first."""
     steps = path.split("/")
     return ["/".join(steps[:count]) for count in range(1, len(steps))]
 
 
 def _remove(live: str, path: str) -> None:
-    if not all(_is_folder(os.path.join(live, above)) for above in _above(path)):
+    if not all(_is_directory(os.path.join(live, above)) for above in _above(path)):
         return  # it is gone already, or behind a link
     path = os.path.join(live, path)
-    if _is_folder(path):
-        with contextlib.suppress(OSError):  # a folder that others put something into stays
+    if _is_directory(path):
+        with contextlib.suppress(OSError):  # a directory that others put something into stays
             os.rmdir(path)
     else:
         remove_file(path)
 
 
-def _is_folder(path: str) -> bool:
-    """Whether there is a folder at `path`, not a link to one."""
+def _is_directory(path: str) -> bool:
+    """Whether there is a directory at `path`, not a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -757,17 +759,17 @@ def _is_folder(path: str) -> bool:
 
 def _cannot(live: str, error: OSError) -> str:
     where = f" ({error.filename})" if isinstance(error.filename, str) and error.filename != live else ""
-    return f"the checkpoint folder {live} cannot be restored: {error.strerror}{where}"
+    return f"the checkpoint directory {live} cannot be restored: {error.strerror}{where}"
 
 
 def _restore(live: str, kept: Optional[Kept]) -> None:
     items: Sequence[Item] = kept.manifest.items if kept is not None else ()
     if kept is not None:
         os.makedirs(live, exist_ok=True)
-    found = list_folder(live)
+    found = list_directory(live)
     for one in surplus(found, items):
         path = os.path.join(live, one.path)
-        if one.kind is Kind.FOLDER:
+        if one.kind is Kind.DIRECTORY:
             os.rmdir(path)
         else:
             remove_file(path)
@@ -780,10 +782,10 @@ def _restore(live: str, kept: Optional[Kept]) -> None:
 def _put(live: str, item: Item, source: str) -> None:
     """Let the path of `item` be what it says; no link is followed, and none written through."""
     for above in _above(item.path):
-        _make_folder(os.path.join(live, above), 0o700)
+        _make_directory(os.path.join(live, above), 0o700)
     path = os.path.join(live, item.path)
-    if item.kind is Kind.FOLDER:
-        _make_folder(path, item.mode | 0o700)
+    if item.kind is Kind.DIRECTORY:
+        _make_directory(path, item.mode | 0o700)
         return
     temporary = os.path.join(live, f".fleet-{os.getpid()}")
     remove_file(temporary)
@@ -792,14 +794,14 @@ def _put(live: str, item: Item, source: str) -> None:
             os.symlink(item.content, temporary)
         else:
             _place(source, temporary, item)
-        if _is_folder(path):
+        if _is_directory(path):
             os.rmdir(path)
         os.replace(temporary, path)
     finally:
         remove_file(temporary)  # two names of one file are left alone by rename(2)
 
 
-def _make_folder(path: str, mode: int) -> None:
-    if not _is_folder(path):
+def _make_directory(path: str, mode: int) -> None:
+    if not _is_directory(path):
         remove_file(path)
         os.mkdir(path, mode)

@@ -52,7 +52,7 @@ class Credentials(NamedTuple):
 
     job: str
     secret: bytes
-    seat: str
+    slot: str
 
 
 class Bucket:
@@ -211,7 +211,7 @@ class Giver:
             if kept is None or wanted is None:
                 wire.tell({"gone": 1})
                 return
-            with open(os.path.join(kept.folder, MANIFEST), "rb") as file:
+            with open(os.path.join(kept.directory, MANIFEST), "rb") as file:
                 data = file.read()
             wire.tell({"size": len(data), "content": hashlib.sha256(data).hexdigest()})
             wire.send(data)
@@ -247,7 +247,7 @@ class Fetch:
         store: Where it is to be held.
         credentials: What the sources have in common with us.
         snapshot: Which one.
-        is_shared: Tells from a manifest whether the folder it was taken from is our own checkpoint folder.
+        is_shared: Tells from a manifest whether the directory it was taken from is our own checkpoint directory.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class Fetch:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def run(self, sources: List[Source]) -> bool:
-        """Bring it; False where there is nothing to bring, since its folder is ours too.
+        """Bring it; False where there is nothing to bring, since its directory is ours too.
 
         Raises:
             ReplicaError: no source has it, or there is no room; the reason names each.
@@ -310,7 +310,7 @@ class Fetch:
 
     def _greet(self, wire: _Wire) -> None:
         known = self._credentials
-        greeting = PeerGreeting(known.secret, known.job, _ATTEMPT, known.seat, os.urandom(NONCE_BYTES))
+        greeting = PeerGreeting(known.secret, known.job, _ATTEMPT, known.slot, os.urandom(NONCE_BYTES))
         wire.send(greeting.first())
         answer, wire.session = greeting.take(wire.greeting(time.monotonic() + GREETING_S))
         wire.send(answer)
@@ -323,7 +323,7 @@ class Fetch:
             files = before.manifest.files if before is not None and before.is_sound() else []
             here = {item.content: (before.path(at), item) for at, item in files} if before is not None else {}
             missing = sum(item.size for _, item in manifest.files if item.content not in here)
-            need_space(making, missing, f"a copy of {manifest.seat}'s checkpoint on {self._credentials.seat}")
+            need_space(making, missing, f"a copy of {manifest.slot}'s checkpoint on {self._credentials.slot}")
             for number, item in manifest.files:
                 if self._cancelled:
                     raise CancelledFetchError

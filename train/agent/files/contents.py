@@ -1,4 +1,4 @@
-"""Contents by their hash, how they arrive, and how a task's folder is made of them."""
+"""Contents by their hash, how they arrive, and how a task's directory is made of them."""
 
 import contextlib
 import errno
@@ -9,7 +9,7 @@ import zlib
 from typing import Dict, List, Sequence, Set, Tuple
 
 from train.agent.files.containment import is_inner_link, is_inner_path
-from train.agent.files.disk import make_folder, remove_file, remove_tree
+from train.agent.files.disk import make_directory, remove_file, remove_tree
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, Refusal, Want
 
@@ -27,16 +27,16 @@ def _fault(reason: str) -> RefusedError:
 
 def _check_path(path: str) -> None:
     if not is_inner_path(path):
-        raise _fault(f"{path!r} is no path below the working folder")
+        raise _fault(f"{path!r} is no path below the working directory")
 
 
 def _check_link(entry: Entry) -> None:
     if not is_inner_link(entry.path, entry.target):
-        raise _fault(f"the link {entry.path!r} leads out of the working folder, to {entry.target!r}")
+        raise _fault(f"the link {entry.path!r} leads out of the working directory, to {entry.target!r}")
 
 
 def check_entries(entries: Sequence[Entry]) -> None:
-    """See that all entries stay inside the working folder and do not contradict each other.
+    """See that all entries stay inside the working directory and do not contradict each other.
 
     Raises:
         RefusedError: one of them does not.
@@ -50,7 +50,7 @@ def check_entries(entries: Sequence[Entry]) -> None:
         kinds[entry.path] = entry.kind
         if entry.kind is EntryKind.LINK:
             _check_link(entry)
-        elif entry.kind is not EntryKind.FOLDER:
+        elif entry.kind is not EntryKind.DIRECTORY:
             if not _SHA256.fullmatch(entry.sha256) or entry.size < 0:
                 raise _fault(f"{entry.path!r} has no proper hash or size")
             if sizes.setdefault(entry.sha256, entry.size) != entry.size:
@@ -58,8 +58,8 @@ def check_entries(entries: Sequence[Entry]) -> None:
     for path in kinds:
         above = path.rpartition("/")[0]
         while above:
-            if kinds.get(above, EntryKind.FOLDER) is not EntryKind.FOLDER:
-                raise _fault(f"{path!r} lies below {above!r}, which is no folder")
+            if kinds.get(above, EntryKind.DIRECTORY) is not EntryKind.DIRECTORY:
+                raise _fault(f"{path!r} lies below {above!r}, which is no directory")
             above = above.rpartition("/")[0]
 
 
@@ -92,7 +92,7 @@ class Receiver:
     """Takes one zlib stream of contents and puts each into the store once its hash is proven.
 
     Args:
-        store: Folder of the store.
+        store: Directory of the store.
         expected: Hash and size of each, in the order in which they come.
     """
 
@@ -148,7 +148,7 @@ class Receiver:
         while self._ahead and self._fd < 0:
             self._digest, self._left = self._ahead.pop()
             self._hash = hashlib.sha256()
-            make_folder(self._store)
+            make_directory(self._store)
             self._fd = os.open(self._temporary(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             if self._left == 0:
                 self._complete()
@@ -176,7 +176,7 @@ class Receiver:
         self._fd = -1
         os.utime(self._temporary(), ns=(STAMP_NS, STAMP_NS))
         path = object_path(self._store, self._digest)
-        make_folder(os.path.dirname(path))
+        make_directory(os.path.dirname(path))
         os.replace(self._temporary(), path)
 
 
@@ -209,27 +209,27 @@ def _place(store: str, entry: Entry, target: str) -> None:
             _copy(object_path(store, entry.sha256), target, 0o444)
 
 
-def materialise(store: str, entries: Sequence[Entry], folder: str) -> None:
-    """Make `folder` hold exactly `entries`; what it held before is gone.
+def materialise(store: str, entries: Sequence[Entry], directory: str) -> None:
+    """Make `directory` hold exactly `entries`; what it held before is gone.
 
     Raises:
         OSError: the disk is full, or the store was removed under our feet.
     """
-    remove_tree(folder)
-    make_folder(folder)
-    made = {folder}
-    folders: List[Tuple[str, int]] = []
+    remove_tree(directory)
+    make_directory(directory)
+    made = {directory}
+    directories: List[Tuple[str, int]] = []
     for entry in entries:
-        target = os.path.join(folder, *entry.path.split("/"))
-        above = target if entry.kind is EntryKind.FOLDER else os.path.dirname(target)
+        target = os.path.join(directory, *entry.path.split("/"))
+        above = target if entry.kind is EntryKind.DIRECTORY else os.path.dirname(target)
         if above not in made:
-            make_folder(above)
+            make_directory(above)
             made.add(above)
-        if entry.kind is EntryKind.FOLDER:
-            folders.append((target, entry.mode))
+        if entry.kind is EntryKind.DIRECTORY:
+            directories.append((target, entry.mode))
         else:
             _place(store, entry, target)
-    for target, mode in reversed(folders):
+    for target, mode in reversed(directories):
         os.chmod(target, mode & 0o777 | 0o700)
 
 
@@ -251,13 +251,13 @@ def prune_objects(store: str, keep: Set[str]) -> int:
     """
     freed = 0
     for above in _listed(store):
-        folder = os.path.join(store, above)
+        directory = os.path.join(store, above)
         if above.endswith(".new"):
-            remove_file(folder)
+            remove_file(directory)
             continue
-        for digest in _listed(folder):
+        for digest in _listed(directory):
             if digest not in keep:
-                path = os.path.join(folder, digest)
+                path = os.path.join(directory, digest)
                 with contextlib.suppress(OSError):
                     status = os.stat(path)
                     freed += status.st_blocks * 512 if status.st_nlink == 1 else 0
@@ -265,8 +265,8 @@ def prune_objects(store: str, keep: Set[str]) -> int:
     return freed
 
 
-def _listed(folder: str) -> List[str]:
+def _listed(directory: str) -> List[str]:
     try:
-        return os.listdir(folder)
+        return os.listdir(directory)
     except OSError:
         return []

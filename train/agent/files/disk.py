@@ -43,7 +43,7 @@ def remove_file(path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove the folder `path` with all that is in it, following no link; what is missing is success.
+    """Remove the directory `path` with all that is in it, following no link; what is missing is success.
 
     Raises:
         OSError: something in it cannot be removed.
@@ -66,8 +66,8 @@ def remove_tree(path: str) -> None:
     os.rmdir(path)
 
 
-def make_folder(path: str) -> None:
-    """Make the folder `path` and its parents, each readable by its owner alone."""
+def make_directory(path: str) -> None:
+    """Make the directory `path` and its parents, each readable by its owner alone."""
     os.makedirs(path, mode=0o700, exist_ok=True)
 
 

@@ -7,7 +7,7 @@ can put both into one order.
 import os
 from typing import Any, Dict, List, Optional
 
-from train.agent.files.disk import make_folder, read_json, remove_file, write_all, write_atomic
+from train.agent.files.disk import make_directory, read_json, remove_file, write_all, write_atomic
 from train.agent.files.paths import TaskPaths
 from train.agent.protocol.records import JobResult, Record, TaskState, decode, encode
 
@@ -28,7 +28,7 @@ class Journal:
     """
 
     def __init__(self, paths: TaskPaths, attempt: int) -> None:
-        make_folder(paths.attempt(attempt))
+        make_directory(paths.attempt(attempt))
         self._log = _append(paths.log(attempt))
         self._records = _append(paths.records(attempt))
         self.log_size = os.fstat(self._log).st_size
@@ -126,7 +126,7 @@ def states(paths: TaskPaths, attempt: int) -> List[TaskState]:
 def attempts(paths: TaskPaths) -> List[int]:
     """Numbers of the attempts that this host took part in, in order; some may be missing."""
     try:
-        names = os.listdir(paths.folder)
+        names = os.listdir(paths.directory)
     except OSError:
         return []
     numbers = [name[len("attempt-") :] for name in names if name.startswith("attempt-")]

@@ -17,19 +17,14 @@ ROOT/                       one fleet's files on this host, readable by their ow
     slot-N/                 the same again for each of several slots of the host, which share venvs/ and pip/
     jobs/JOB/TASK/
         job.json            what was committed, secrets left out
-        src/                the bundle: the task's working folder; or a link to the folder where it runs in place
-        checkpoints/  logs/  model/
-        replica/            the newest complete snapshot of the checkpoints
-        bin/                the chosen interpreter under the names python and python3
-        attempt-1/log       the task's output, byte for byte
-        attempt-1/records   what happened to it, one JSON line each
-        agent.log           the supervisor's own last words
-        attempt-1/spare     while it runs: space for these when the disk is full
-        result.json         how the job ended
-        control             socket of the supervisor
-        processes           who is alive, while the supervisor is
-        bundle.json         paths of the bundle, with their contents' hashes
-        objects             contents of the store that the bundle names, one hash a line
+        src/                the bundle: the task's working directory; or a link to the directory where it runs in
+        place checkpoints/  logs/  model/ replica/            the newest complete snapshot of the checkpoints bin/
+        the chosen interpreter under the names python and python3 attempt-1/log       the task's output, byte for byte
+        attempt-1/records   what happened to it, one JSON line each agent.log           the supervisor's own last
+        words attempt-1/spare     while it runs: space for these when the disk is full result.json         how the job
+        ended control             socket of the supervisor processes           who is alive, while the supervisor is
+        bundle.json         paths of the bundle, with their contents' hashes objects             contents of the store
+        that the bundle names, one hash a line
 """
 
 import os
@@ -59,12 +54,12 @@ class HostPaths(NamedTuple):
 
     @property
     def agent(self) -> str:
-        """Folder of the agents."""
+        """Directory of the agents."""
         return os.path.join(self.root, "agent")
 
     @property
     def store(self) -> str:
-        """Folder of contents by their hash."""
+        """Directory of contents by their hash."""
         return os.path.join(self.root, "store")
 
     @property
@@ -74,7 +69,7 @@ class HostPaths(NamedTuple):
 
     @property
     def jobs(self) -> str:
-        """Folder of all jobs."""
+        """Directory of all jobs."""
         return os.path.join(self.root, "jobs")
 
     @property
@@ -84,12 +79,12 @@ class HostPaths(NamedTuple):
 
     @property
     def hook(self) -> str:
-        """Folder of the code of ours that a task's interpreter runs first."""
+        """Directory of the code of ours that a task's interpreter runs first."""
         return os.path.join(self.root, "hook")
 
     @property
     def venvs(self) -> str:
-        """Folder of the virtual environments."""
+        """Directory of the virtual environments."""
         return os.path.join(self.common, "venvs")
 
     @property
@@ -118,102 +113,102 @@ class HostPaths(NamedTuple):
 class VenvPaths(NamedTuple):
     """Paths of one virtual environment."""
 
-    folder: str
+    directory: str
 
     @property
     def python(self) -> str:
         """Its interpreter."""
-        return os.path.join(self.folder, "bin", "python")
+        return os.path.join(self.directory, "bin", "python")
 
     @property
     def requirements(self) -> str:
         """What pip was told to install."""
-        return os.path.join(self.folder, "requirements.txt")
+        return os.path.join(self.directory, "requirements.txt")
 
     @property
     def constraints(self) -> str:
         """What versions pip was told to keep to."""
-        return os.path.join(self.folder, "constraints.txt")
+        return os.path.join(self.directory, "constraints.txt")
 
     @property
     def ready(self) -> str:
         """Written as the last of all; its time of change is that of the last use."""
-        return os.path.join(self.folder, "ready.json")
+        return os.path.join(self.directory, "ready.json")
 
     @property
     def scratch(self) -> str:
-        """Folder of pip's temporary files."""
-        return os.path.join(self.folder, "scratch")
+        """Directory of pip's temporary files."""
+        return os.path.join(self.directory, "scratch")
 
 
 class TaskPaths(NamedTuple):
     """Paths of one task of one job."""
 
-    folder: str
+    directory: str
 
     @property
     def job(self) -> str:
         """What was committed."""
-        return os.path.join(self.folder, "job.json")
+        return os.path.join(self.directory, "job.json")
 
     @property
     def source(self) -> str:
-        """The task's working folder."""
-        return os.path.join(self.folder, "src")
+        """The task's working directory."""
+        return os.path.join(self.directory, "src")
 
     @property
     def programs(self) -> str:
-        """Folder of programs that come first on the task's PATH."""
-        return os.path.join(self.folder, "bin")
+        """Directory of programs that come first on the task's PATH."""
+        return os.path.join(self.directory, "bin")
 
     @property
     def checkpoints(self) -> str:
         """Where the script is told to keep checkpoints."""
-        return os.path.join(self.folder, "checkpoints")
+        return os.path.join(self.directory, "checkpoints")
 
     @property
     def replica(self) -> str:
         """Where a copy of the newest complete checkpoint is kept."""
-        return os.path.join(self.folder, "replica")
+        return os.path.join(self.directory, "replica")
 
     @property
     def logs(self) -> str:
         """Where the script is told to write TensorBoard's event files."""
-        return os.path.join(self.folder, "logs")
+        return os.path.join(self.directory, "logs")
 
     @property
     def model(self) -> str:
         """Where the script is told to export its model."""
-        return os.path.join(self.folder, "model")
+        return os.path.join(self.directory, "model")
 
     @property
     def result(self) -> str:
         """How the job ended."""
-        return os.path.join(self.folder, "result.json")
+        return os.path.join(self.directory, "result.json")
 
     @property
     def control(self) -> str:
         """Socket of the supervisor."""
-        return os.path.join(self.folder, "control")
+        return os.path.join(self.directory, "control")
 
     @property
     def processes(self) -> str:
         """Who is alive; missing once the supervisor has ended in order."""
-        return os.path.join(self.folder, "processes")
+        return os.path.join(self.directory, "processes")
 
     @property
     def objects(self) -> str:
         """Contents of the store that the bundle names."""
-        return os.path.join(self.folder, "objects")
+        return os.path.join(self.directory, "objects")
 
     @property
     def bundle(self) -> str:
         """Paths of the bundle."""
-        return os.path.join(self.folder, "bundle.json")
+        return os.path.join(self.directory, "bundle.json")
 
     def attempt(self, attempt: int) -> str:
-        """Folder of one attempt."""
-        return os.path.join(self.folder, f"attempt-{attempt}")
+        """Directory of one attempt."""
+        return os.path.join(self.directory, f"attempt-{attempt}")
 
     def log(self, attempt: int) -> str:
         """The task's output in one attempt."""
@@ -230,4 +225,4 @@ class TaskPaths(NamedTuple):
     @property
     def agent_log(self) -> str:
         """What the supervisor had to say of itself."""
-        return os.path.join(self.folder, "agent.log")
+        return os.path.join(self.directory, "agent.log")

@@ -10,34 +10,34 @@ from train.agent.files.disk import remove_tree
 AGENTS_KEPT = 5
 
 
-def unpack(archive: str, folder: str) -> None:
-    """Make `folder` hold the modules of `archive`; it appears whole or not at all.
+def unpack(archive: str, directory: str) -> None:
+    """Make `directory` hold the modules of `archive`; it appears whole or not at all.
 
     Raises:
         OSError: the disk is full.
     """
-    temporary = f"{folder}.{os.getpid()}.new"
+    temporary = f"{directory}.{os.getpid()}.new"
     try:
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(temporary)
             names = packed.namelist()
         for name in names:
             path = os.path.join(temporary, name)
-            py_compile.compile(path, dfile=os.path.join(folder, name), doraise=True)
+            py_compile.compile(path, dfile=os.path.join(directory, name), doraise=True)
             for written in (path, importlib.util.cache_from_source(path)):
                 _sync(written)
-        os.rename(temporary, folder)
-        _prune(os.path.dirname(folder))
+        os.rename(temporary, directory)
+        _prune(os.path.dirname(directory))
     except OSError:
-        if not os.path.isdir(folder):  # or another start was faster
+        if not os.path.isdir(directory):  # or another start was faster
             raise
     finally:
         remove_tree(temporary)
 
 
-def _prune(folder: str) -> None:
+def _prune(directory: str) -> None:
     """Remove all agents but the newest; one that is at work has long read all of its modules."""
-    archives = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pyz")]
+    archives = [os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(".pyz")]
     archives.sort(key=lambda path: os.stat(path).st_mtime, reverse=True)
     for archive in archives[AGENTS_KEPT:]:
         remove_tree(archive[: -len(".pyz")])

@@ -1,4 +1,4 @@
-"""Which seat plays which role: a lost one's is taken over by a spare, or the gang goes on smaller. Pure."""
+"""Which slot plays which role: a lost one's is taken over by a spare, or the gang goes on smaller. Pure."""
 
 from typing import Collection, List, Optional, Sequence, Tuple
 
@@ -21,7 +21,7 @@ def first_cast(members: Sequence[Member], spares: Collection[str], assigned: Seq
     """Who plays what at first, in the order of the roles.
 
     Args:
-        members: All seats.
+        members: All slots.
         spares: Those without a role.
         assigned: The role of each member, empty for a spare; none at all: each plays the role of its own name.
     """
@@ -29,7 +29,7 @@ def first_cast(members: Sequence[Member], spares: Collection[str], assigned: Seq
         parts = [Part(one.task, assigned[at]) for at, one in enumerate(members) if assigned[at]]
     else:
         parts = [Part(one.task, one.task) for one in members]
-    return sorted((part for part in parts if part.seat not in spares), key=lambda part: role_rank(part.role))
+    return sorted((part for part in parts if part.slot not in spares), key=lambda part: role_rank(part.role))
 
 
 def recast(
@@ -44,11 +44,11 @@ def recast(
     Args:
         roles: All roles of the job, in their order.
         before: Who played what before.
-        available: Seats that are there, in their order.
+        available: Slots that are there, in their order.
         fewest: As many workers must be left; None: all roles must be taken.
     """
-    played = {part.role: part.seat for part in before if part.seat in available}
-    free = [seat for seat in available if seat not in played.values()]
+    played = {part.role: part.slot for part in before if part.slot in available}
+    free = [slot for slot in available if slot not in played.values()]
     vacant = sorted((role for role in roles if role not in played), key=_urgency)
     played.update({role: free[index] for index, role in enumerate(vacant[: len(free)])})
     left_open = vacant[len(free) :]
@@ -74,7 +74,7 @@ def _urgency(role: str) -> Tuple[int, int]:
 
 
 def _hand_over(role: str, played: "dict[str, str]") -> bool:
-    """Let the seat of the least urgent role play this one; False where nobody can be spared."""
+    """Let the slot of the least urgent role play this one; False where nobody can be spared."""
     given_up = [other for other in played if _kind(other) in ("worker", "evaluator")]
     if not given_up:
         return False
@@ -91,8 +91,8 @@ def _suffices(roles: Sequence[str], played: "dict[str, str]", fewest: int) -> bo
 def _renumbered(roles: Sequence[str], played: "dict[str, str]") -> "dict[str, str]":
     workers = [role for role in roles if _kind(role) == "worker"]
     there = [played[role] for role in workers if role in played]
-    others = {role: seat for role, seat in played.items() if role not in workers}
-    return {**others, **{workers[index]: seat for index, seat in enumerate(there)}}
+    others = {role: slot for role, slot in played.items() if role not in workers}
+    return {**others, **{workers[index]: slot for index, slot in enumerate(there)}}
 
 
 def trainers(roles: Sequence[str]) -> List[str]:

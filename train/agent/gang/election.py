@@ -1,4 +1,4 @@
-"""The mind of one supervisor, pure: its seat, whom it follows, and the gang where it leads.
+"""The mind of one supervisor, pure: its slot, whom it follows, and the gang where it leads.
 
 Each supervisor is linked to the leader. Where the leader is lost and the job may go on, the next by rank leads: who
 seeks a leader goes to the first of the others, and leads himself where all before him are gone. Two who lead, after
@@ -11,9 +11,9 @@ from enum import Enum
 from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
 
 from train.agent.gang import gang as gangs
-from train.agent.gang import slot as seats
+from train.agent.gang import slot as slots
 from train.agent.gang.gang import End, Gang, Terms
-from train.agent.gang.slot import Seat, SeatAction, SeatEvent
+from train.agent.gang.slot import Slot, SlotAction, SlotEvent
 from train.agent.gang.states import Leads, Message, Order, Report, Stage
 from train.agent.protocol.cluster import by_rank, called
 from train.agent.protocol.records import Outcome, RestartPolicy
@@ -33,22 +33,22 @@ class Mode(str, Enum):
 
 
 class LinkUp(NamedTuple):
-    """The agent of another seat has proven itself, on a connection of its or of ours."""
+    """The agent of another slot has proven itself, on a connection of its or of ours."""
 
-    seat: str
+    slot: str
 
 
 class LinkDown(NamedTuple):
-    """The agent of another seat is gone, or was silent for too long; `reason` is a clause that says which."""
+    """The agent of another slot is gone, or was silent for too long; `reason` is a clause that says which."""
 
-    seat: str
+    slot: str
     reason: str
 
 
 class Heard(NamedTuple):
-    """What another seat said."""
+    """What another slot said."""
 
-    seat: str
+    slot: str
     message: Message
 
 
@@ -62,30 +62,30 @@ class StopAsked(NamedTuple):
     grace_s: float
 
 
-NodeEvent = Union[LinkUp, LinkDown, Heard, Due, StopAsked, SeatEvent]
+NodeEvent = Union[LinkUp, LinkDown, Heard, Due, StopAsked, SlotEvent]
 
 
 class Tell(NamedTuple):
-    """Say something to a seat that is linked."""
+    """Say something to a slot that is linked."""
 
-    seat: str
+    slot: str
     message: Message
 
 
 class Dial(NamedTuple):
-    """Link with the agent of a seat, and try again until another is dialled."""
+    """Link with the agent of a slot, and try again until another is dialled."""
 
-    seat: str
+    slot: str
 
 
 class Knock(NamedTuple):
-    """Say something to a seat that is not linked, if it can be reached, and hang up."""
+    """Say something to a slot that is not linked, if it can be reached, and hang up."""
 
-    seat: str
+    slot: str
     message: Message
 
 
-NodeAction = Union[Tell, Dial, Knock, SeatAction]
+NodeAction = Union[Tell, Dial, Knock, SlotAction]
 
 
 class Node(NamedTuple):
@@ -96,7 +96,7 @@ class Node(NamedTuple):
     mode: Mode
     term: int
     leader: str
-    seat: Seat
+    slot: Slot
     since: float  # when it began to follow or to seek this one
     gang: Optional[Gang] = None
     linked: FrozenSet[str] = frozenset()
@@ -115,15 +115,15 @@ Step = Tuple[Node, List[NodeAction]]
 
 
 def ranked(terms: Terms) -> List[str]:
-    """All seats by rank."""
-    return [member.task for member in by_rank(terms.seats)]
+    """All slots by rank."""
+    return [member.task for member in by_rank(terms.slots)]
 
 
-def begin(terms: Terms, me: str, seat: Seat, now: float) -> Step:
+def begin(terms: Terms, me: str, slot: Slot, now: float) -> Step:
     """A supervisor whose host was prepared: the first by rank leads, and all make ready for the first attempt."""
     leader = ranked(terms)[0]
     gang = gangs.form(terms, leader, now)
-    node = Node(terms, me, Mode.FOLLOWING, 1, leader, seat, now, candidate=leader)
+    node = Node(terms, me, Mode.FOLLOWING, 1, leader, slot, now, candidate=leader)
     node, actions = _feed(node, gangs.order(gang)._replace(term=0))
     if me == leader:
         node = node._replace(mode=Mode.LEADING, gang=gang, joined=True)
@@ -132,10 +132,10 @@ def begin(terms: Terms, me: str, seat: Seat, now: float) -> Step:
     return _settled(node, actions, now)
 
 
-def resume(terms: Terms, me: str, seat: Seat, last: Order, reason: str, now: float) -> Step:
-    """A supervisor whose forerunner was killed, and all processes of whose seat were ended; `reason` says so."""
-    seat = seat._replace(order=last, attempt=last.attempt, reason=reason, closed=True)
-    node = Node(terms, me, Mode.FOLLOWING, last.term, last.leader, seat, now, candidate=last.leader)
+def resume(terms: Terms, me: str, slot: Slot, last: Order, reason: str, now: float) -> Step:
+    """A supervisor whose forerunner was killed, and all processes of whose slot were ended; `reason` says so."""
+    slot = slot._replace(order=last, attempt=last.attempt, reason=reason, closed=True)
+    node = Node(terms, me, Mode.FOLLOWING, last.term, last.leader, slot, now, candidate=last.leader)
     if last.stage is Stage.RESULT:
         return _feed(node, last)
     if me == last.leader:
@@ -143,13 +143,13 @@ def resume(terms: Terms, me: str, seat: Seat, last: Order, reason: str, now: flo
     return _settled(node, [Dial(last.leader)], now)
 
 
-def join(terms: Terms, me: str, seat: Seat, now: float) -> Step:
+def join(terms: Terms, me: str, slot: Slot, now: float) -> Step:
     """A supervisor whose host took the place of a lost one: it looks for who leads."""
     first = next(name for name in ranked(terms) if name != me)
     cast = list(terms.first_cast)
-    nothing = Order(0, first, seat.attempt, Stage.STOP, cast, list(terms.seats), started=True)
-    seat = seat._replace(order=nothing)
-    node = Node(terms, me, Mode.SEEKING, 0, first, seat, now, candidate=first, newcomer=True)
+    nothing = Order(0, first, slot.attempt, Stage.STOP, cast, list(terms.slots), started=True)
+    slot = slot._replace(order=nothing)
+    node = Node(terms, me, Mode.SEEKING, 0, first, slot, now, candidate=first, newcomer=True)
     return _settled(node, [Dial(first)], now)
 
 
@@ -158,7 +158,7 @@ def step(node: Node, event: NodeEvent, now: float) -> Step:
 
     `now` is in seconds by any clock that never goes back.
     """
-    if node.seat.finished and not isinstance(event, (LinkUp, Heard)):
+    if node.slot.finished and not isinstance(event, (LinkUp, Heard)):
         return node, []
     actions: List[NodeAction] = []
     if isinstance(event, LinkUp):
@@ -178,7 +178,7 @@ def step(node: Node, event: NodeEvent, now: float) -> Step:
 
 def deadline(node: Node, now: float) -> Optional[float]:
     """When Due is due."""
-    if node.seat.finished:
+    if node.slot.finished:
         return None
     if node.mode is Mode.LEADING:
         own = gangs.deadline(node.gang, now) if node.gang is not None else None
@@ -195,35 +195,35 @@ def _patience_s(node: Node) -> float:
     return node.terms.link_timeout_s + LEADER_FIRST_S
 
 
-def _called(node: Node, seat: str) -> str:
+def _called(node: Node, slot: str) -> str:
     """``worker-1 (10.0.0.3)``."""
-    name = node.seat.order.name_of(seat) if node.seat.order is not None else seat
-    return called([member._replace(task=name) for member in node.terms.seats if member.task == seat], name)
+    name = node.slot.order.name_of(slot) if node.slot.order is not None else slot
+    return called([member._replace(task=name) for member in node.terms.slots if member.task == slot], name)
 
 
-def _rank(node: Node, seat: str) -> int:
-    return ranked(node.terms).index(seat)
+def _rank(node: Node, slot: str) -> int:
+    return ranked(node.terms).index(slot)
 
 
-# --- one word to each, and the seat's part -------------------------------------------------------------------------
+# --- one word to each, and the slot's part -------------------------------------------------------------------------
 
 
-def _feed(node: Node, event: SeatEvent) -> Step:
-    seat, done = seats.step(node.seat, event)
-    return node._replace(seat=seat), list(done)
+def _feed(node: Node, event: SlotEvent) -> Step:
+    slot, done = slots.step(node.slot, event)
+    return node._replace(slot=slot), list(done)
 
 
 def _settled(node: Node, actions: List[NodeAction], now: float) -> Step:
-    """Let gang and seat come to terms, and tell the others what is new."""
+    """Let gang and slot come to terms, and tell the others what is new."""
     if node.mode is Mode.LEADING:
         node, more = _come_to_terms(node, now)
         actions = [*actions, *more]
-    said = {seat: message for seat, message in node.said.items() if seat in node.linked}
-    for seat in sorted(node.linked, key=lambda name: _rank(node, name)):
-        message = _word_for(node, seat)
-        if message is not None and said.get(seat) != message:
-            said[seat] = message
-            actions = [*actions, Tell(seat, message)]
+    said = {slot: message for slot, message in node.said.items() if slot in node.linked}
+    for slot in sorted(node.linked, key=lambda name: _rank(node, name)):
+        message = _word_for(node, slot)
+        if message is not None and said.get(slot) != message:
+            said[slot] = message
+            actions = [*actions, Tell(slot, message)]
     return node._replace(said=said), _others_first(actions)
 
 
@@ -235,10 +235,10 @@ def _others_first(actions: List[NodeAction]) -> List[NodeAction]:
 def _come_to_terms(node: Node, now: float) -> Step:
     actions: List[NodeAction] = []
     while node.gang is not None:
-        gang = gangs.hear(node.gang, seats.report(node.seat), now)
+        gang = gangs.hear(node.gang, slots.report(node.slot), now)
         wanted = gangs.order(gang)
         node = node._replace(gang=gang, ends_at=gang.ends_at)
-        if node.seat.order == wanted or node.seat.finished:
+        if node.slot.order == wanted or node.slot.finished:
             break
         node, more = _feed(node, wanted)
         actions += more
@@ -250,20 +250,20 @@ def _come_to_terms(node: Node, now: float) -> Step:
 def _missed(node: Node) -> List[str]:
     """Whom a leader ought to look for: all that took part and are not linked."""
     gang = node.gang
-    if gang is None or gang.alone or gang.stage is Stage.RESULT:
+    if gang is None or gang.isolated or gang.stage is Stage.RESULT:
         return []
     if not (gang.restarts or gang.preemptions or gang.lost):
         return []
-    return [member.task for member in node.terms.seats if member.task != node.me and member.task not in node.linked]
+    return [member.task for member in node.terms.slots if member.task != node.me and member.task not in node.linked]
 
 
-def _word_for(node: Node, seat: str) -> Optional[Message]:
+def _word_for(node: Node, slot: str) -> Optional[Message]:
     if node.mode is Mode.LEADING and node.gang is not None:
-        return None if node.gang.alone else node.seat.order  # what we obey ourselves
-    follows = node.mode is Mode.FOLLOWING and seat == node.leader
-    seeks = node.mode is Mode.SEEKING and seat == node.candidate and not node.newcomer
+        return None if node.gang.isolated else node.slot.order  # what we obey ourselves
+    follows = node.mode is Mode.FOLLOWING and slot == node.leader
+    seeks = node.mode is Mode.SEEKING and slot == node.candidate and not node.newcomer
     if follows or seeks:
-        return seats.report(node.seat)._replace(term=node.term)
+        return slots.report(node.slot)._replace(term=node.term)
     return _claim(node) if node.mode is Mode.FOLLOWING and node.joined else Leads(node.term, "")
 
 
@@ -271,35 +271,35 @@ def _word_for(node: Node, seat: str) -> Optional[Message]:
 
 
 def _linked(node: Node, event: LinkUp) -> Node:
-    said = {seat: message for seat, message in node.said.items() if seat != event.seat}
-    return node._replace(linked=node.linked | {event.seat}, said=said)
+    said = {slot: message for slot, message in node.said.items() if slot != event.slot}
+    return node._replace(linked=node.linked | {event.slot}, said=said)
 
 
 def _unlinked(node: Node, event: LinkDown, now: float) -> Step:
-    node = node._replace(linked=node.linked - {event.seat})
+    node = node._replace(linked=node.linked - {event.slot})
     if node.mode is Mode.LEADING and node.gang is not None:
-        return node._replace(gang=gangs.lose(node.gang, event.seat, event.reason, now)), []
-    if node.mode is Mode.FOLLOWING and event.seat == node.leader:
+        return node._replace(gang=gangs.lose(node.gang, event.slot, event.reason, now)), []
+    if node.mode is Mode.FOLLOWING and event.slot == node.leader:
         return _lost_leader(node, event.reason, now)
-    if node.mode is Mode.SEEKING and event.seat == node.candidate:
-        return _seek(node._replace(passed=node.passed | {event.seat}), [], now)
+    if node.mode is Mode.SEEKING and event.slot == node.candidate:
+        return _seek(node._replace(passed=node.passed | {event.slot}), [], now)
     return node, []
 
 
 def _lost_leader(node: Node, reason: str, now: float) -> Step:
-    sentence = f"{_called(node, node.leader)} was lost: {reason}"
-    lost = {**node.lost, node.leader: sentence}
+    message = f"{_called(node, node.leader)} was lost: {reason}"
+    lost = {**node.lost, node.leader: message}
     node = node._replace(lost=lost, joined=False)
-    if node.seat.stop is not None:
+    if node.slot.stop is not None:
         return _alone(node, End(Outcome.CANCELLED, "", "stopped on request"), now)
     if not _may_go_on(node):
-        return _alone(node, End(Outcome.FAILED, node.leader, sentence), now)
-    node, actions = _halt(node, sentence)
+        return _alone(node, End(Outcome.FAILED, node.leader, message), now)
+    node, actions = _halt(node, message)
     return _seek(node, actions, now)
 
 
 def _may_go_on(node: Node) -> bool:
-    order = node.seat.order
+    order = node.slot.order
     policy = node.terms.policy
     if order is None or not order.started:
         return False
@@ -310,7 +310,7 @@ def _may_go_on(node: Node) -> bool:
 
 def _halt(node: Node, reason: str) -> Step:
     """End what runs here, whoever will lead."""
-    order = node.seat.order
+    order = node.slot.order
     if order is None or order.stage in (Stage.WAIT, Stage.RESULT):
         return node, []
     grace_s = min(node.terms.grace_s, gangs.FAILURE_GRACE_S)
@@ -321,13 +321,13 @@ def _seek(node: Node, actions: List[NodeAction], now: float) -> Step:
     """Go to the first by rank who may still be there; lead, where that is us."""
     gone = node.passed | set(node.lost)
     if node.newcomer:
-        others = [seat for seat in ranked(node.terms) if seat not in gone and seat != node.me]
+        others = [slot for slot in ranked(node.terms) if slot not in gone and slot != node.me]
         if not others:
             # It never had a part in the job: the result of any other host counts more.
             return _alone(node, End(Outcome.LOST, node.me, "no agent of the job was found"), now)
         node = node._replace(mode=Mode.SEEKING, term=0, candidate=others[0], since=now, cut_off=False)
         return node, [*actions, Dial(others[0])]
-    candidate = next(seat for seat in ranked(node.terms) if seat not in gone or seat == node.me)
+    candidate = next(slot for slot in ranked(node.terms) if slot not in gone or slot == node.me)
     node = node._replace(mode=Mode.SEEKING, candidate=candidate, since=now, cut_off=False)
     if candidate != node.me:
         return node, [*actions, Dial(candidate)]
@@ -336,12 +336,12 @@ def _seek(node: Node, actions: List[NodeAction], now: float) -> Step:
     return node, [*actions, *more]
 
 
-def _lead(node: Node, end: End, lost: Dict[str, str], now: float, *, alone: bool = False) -> Step:
-    last = node.seat.order
+def _lead(node: Node, end: End, lost: Dict[str, str], now: float, *, isolated: bool = False) -> Step:
+    last = node.slot.order
     if last is None:
         return node, []
     gang = gangs.take_over(node.terms, last, node.me, now, end=end, lost=lost, term=node.term + 1)
-    gang = gang._replace(alone=alone, ends_at=node.ends_at)
+    gang = gang._replace(isolated=isolated, ends_at=node.ends_at)
     node = node._replace(
         mode=Mode.LEADING,
         term=gang.term,
@@ -356,8 +356,8 @@ def _lead(node: Node, end: End, lost: Dict[str, str], now: float, *, alone: bool
 
 def _alone(node: Node, end: End, now: float) -> Step:
     """End our part of the job, and say of it what we know."""
-    lost = {member.task: "" for member in node.terms.seats if member.task != node.me}
-    return _lead(node, end, {**lost, **node.lost}, now, alone=True)
+    lost = {member.task: "" for member in node.terms.slots if member.task != node.me}
+    return _lead(node, end, {**lost, **node.lost}, now, isolated=True)
 
 
 def _follow(node: Node, leader: str, term: int, now: float) -> Step:
@@ -376,7 +376,7 @@ def _follow(node: Node, leader: str, term: int, now: float) -> Step:
         candidate=leader,
         knock_at=None,
     )
-    lost = {seat: why for seat, why in node.lost.items() if seat != leader}
+    lost = {slot: why for slot, why in node.lost.items() if slot != leader}
     return node._replace(lost=lost, passed=frozenset()), [*actions, Dial(leader)]
 
 
@@ -386,15 +386,15 @@ def _follow(node: Node, leader: str, term: int, now: float) -> Step:
 def _heard(node: Node, event: Heard, now: float) -> Step:
     message = event.message
     if isinstance(message, Report):
-        if node.mode is Mode.LEADING and node.gang is not None and event.seat == message.seat:
+        if node.mode is Mode.LEADING and node.gang is not None and event.slot == message.slot:
             return node._replace(gang=gangs.hear(node.gang, message, now)), []
         # A leader does not report. Two connections may reorder what it said before it led, always in an earlier term.
-        if node.mode is Mode.FOLLOWING and event.seat == node.leader and message.term >= node.term:
+        if node.mode is Mode.FOLLOWING and event.slot == node.leader and message.term >= node.term:
             return _lost_leader(node, _REPLACED, now)
         return node, []
     if isinstance(message, Order):
-        return _obey(node, event.seat, message, now)
-    return _told_who_leads(node, event.seat, message, now)
+        return _obey(node, event.slot, message, now)
+    return _told_who_leads(node, event.slot, message, now)
 
 
 def _goes_before(node: Node, claim: Leads) -> bool:
@@ -408,13 +408,13 @@ def _goes_before(node: Node, claim: Leads) -> bool:
 
 
 def _claim(node: Node) -> Leads:
-    order = node.seat.order
+    order = node.slot.order
     known = node.mode is not Mode.SEEKING and order is not None and order.leader == node.leader
     return Leads(node.term, node.leader, known and order is not None and order.running)
 
 
 def _obey(node: Node, sender: str, order: Order, now: float) -> Step:
-    if sender != order.leader or node.seat.finished:
+    if sender != order.leader or node.slot.finished:
         return node, []
     ours = sender == node.leader and order.term == node.term and node.mode is not Mode.LEADING
     actions: List[NodeAction] = []
@@ -423,7 +423,7 @@ def _obey(node: Node, sender: str, order: Order, now: float) -> Step:
         if not again and not _goes_before(node, Leads(order.term, sender, order.running)):
             return node, []
         if node.mode is Mode.SEEKING:  # what it was told before it led, it did not listen to
-            node = node._replace(said={seat: message for seat, message in node.said.items() if seat != sender})
+            node = node._replace(said={slot: message for slot, message in node.said.items() if slot != sender})
         node, actions = _follow(node, sender, order.term, now)
         actions = [action for action in actions if not isinstance(action, Dial)] if sender in node.linked else actions
     elif node.mode is Mode.SEEKING:
@@ -436,7 +436,7 @@ def _obey(node: Node, sender: str, order: Order, now: float) -> Step:
 
 
 def _told_who_leads(node: Node, sender: str, message: Leads, now: float) -> Step:
-    if node.seat.finished or message.leader == node.me:
+    if node.slot.finished or message.leader == node.me:
         return node, []
     if message.term == 0 and not message.leader:
         return _met_newcomer(node, sender, now)
@@ -459,14 +459,14 @@ def _sought(node: Node, sender: str, message: Leads, now: float) -> Step:
     return _follow(node, message.leader, message.term, now)
 
 
-def _met_newcomer(node: Node, seat: str, now: float) -> Step:
+def _met_newcomer(node: Node, slot: str, now: float) -> Step:
     """Whoever has just come knows nothing, and will not lead; of what was there before it nothing is left."""
     if node.mode is Mode.LEADING and node.gang is not None:
-        return node._replace(gang=gangs.lose(node.gang, seat, _REPLACED, now)), []
-    if node.mode is Mode.FOLLOWING and seat == node.leader:
+        return node._replace(gang=gangs.lose(node.gang, slot, _REPLACED, now)), []
+    if node.mode is Mode.FOLLOWING and slot == node.leader:
         return _lost_leader(node, _REPLACED, now)
-    if node.mode is Mode.SEEKING and seat == node.candidate:
-        return _seek(node._replace(passed=node.passed | {seat}), [], now)
+    if node.mode is Mode.SEEKING and slot == node.candidate:
+        return _seek(node._replace(passed=node.passed | {slot}), [], now)
     return node, []
 
 
@@ -478,7 +478,7 @@ def _due(node: Node, now: float) -> Step:
         actions: List[NodeAction] = []
         if node.knock_at is not None and now >= node.knock_at:
             word = _claim(node)
-            actions = [Knock(seat, word) for seat in _missed(node)]
+            actions = [Knock(slot, word) for slot in _missed(node)]
             node = node._replace(knock_at=now + KNOCK_S)
         return (node._replace(gang=gangs.advance(node.gang, now)) if node.gang is not None else node), actions
     late = deadline(node, now)
@@ -489,7 +489,7 @@ def _due(node: Node, now: float) -> Step:
 
 def _gave_up(node: Node, now: float) -> Step:
     if node.mode is Mode.FOLLOWING:  # never joined
-        port = next(member.link_port for member in node.terms.seats if member.task == node.leader)
+        port = next(member.link_port for member in node.terms.slots if member.task == node.leader)
         waited = f"its agent at port {port} did not answer within {_patience_s(node):g} s"
         return _lost_leader(node, waited, now)
     if node.cut_off:
@@ -503,7 +503,7 @@ def _gave_up(node: Node, now: float) -> Step:
 def _stop_asked(node: Node, grace_s: float, now: float) -> Step:
     if node.mode is Mode.LEADING and node.gang is not None:
         return node._replace(gang=gangs.stop(node.gang, grace_s, now)), []
-    node = node._replace(seat=node.seat._replace(stop=grace_s))
+    node = node._replace(slot=node.slot._replace(stop=grace_s))
     if node.joined:
         return node, []
     return _alone(node, End(Outcome.CANCELLED, "", "stopped on request"), now)

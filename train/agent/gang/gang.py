@@ -1,6 +1,6 @@
 """The rule of the gang, pure: nobody starts before all are ready and reach all, and the first failure ends all.
 
-The leader feeds what it hears, and carries `order` to all seats, its own included. Distributed TensorFlow hangs on a
+The leader feeds what it hears, and carries `order` to all slots, its own included. Distributed TensorFlow hangs on a
 peer that is missing, and a task that goes on alone trains something else, so there is nothing between all and none;
 after a failure all begin again together, with fresh ports, at the newest complete checkpoint.
 """
@@ -54,18 +54,18 @@ class Terms(NamedTuple):
     """What was agreed on when the job was committed."""
 
     job: str
-    seats: Tuple[Member, ...]
+    slots: Tuple[Member, ...]
     spares: Tuple[str, ...] = ()
     policy: Policy = Policy()
     grace_s: float = 10.0
     join_timeout_s: float = 60.0
     link_timeout_s: float = 10.0
-    assigned: Tuple[str, ...] = ()  # the role of each seat at first, empty for a spare; none: those of their names
+    assigned: Tuple[str, ...] = ()  # the role of each slot at first, empty for a spare; none: those of their names
 
     @property
     def first_cast(self) -> Tuple[Part, ...]:
         """Who plays what in the first attempt."""
-        return tuple(first_cast(self.seats, self.spares, self.assigned))
+        return tuple(first_cast(self.slots, self.spares, self.assigned))
 
     @property
     def roles(self) -> Tuple[str, ...]:
@@ -74,7 +74,7 @@ class Terms(NamedTuple):
 
     @property
     def by_role(self) -> bool:
-        """Whether people know the tasks by their roles, not by their seats."""
+        """Whether people know the tasks by their roles, not by their slots."""
         return bool(self.assigned)
 
 
@@ -82,7 +82,7 @@ class End(NamedTuple):
     """Why an attempt ends."""
 
     outcome: Outcome
-    first: str = ""  # seat that failed first
+    first: str = ""  # slot that failed first
     reason: str = ""
     exit: Optional[Exit] = None
     final: bool = False  # whatever the policy says
@@ -105,7 +105,7 @@ class Gang(NamedTuple):
     preemptions: int = 0
     present: FrozenSet[str] = frozenset()
     reports: Dict[str, Report] = {}  # noqa: RUF012 - never changed
-    lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; seats of the cast, and how, in this attempt
+    lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; slots of the cast, and how, in this attempt
     started: bool = False  # whether any user code ever ran
     went_at: float = 0.0
     ends_at: Optional[float] = None
@@ -122,7 +122,7 @@ class Gang(NamedTuple):
     evaluated_from: Optional[float] = None  # since when evaluators have the last checkpoint
     left_behind: FrozenSet[str] = frozenset()  # evaluators without which the training goes on
     missed_from: float = 0.0  # when a host that was present was last lost
-    alone: bool = False
+    isolated: bool = False
     result: Optional[JobResult] = None
 
 
@@ -142,10 +142,10 @@ def take_over(terms: Terms, last: Order, me: str, now: float, *, end: End, lost:
     Args:
         terms: Of the job.
         last: The last order of the leader before.
-        me: Our seat.
+        me: Our slot.
         now: The time.
         end: Why the attempt ends, if it had not ended yet.
-        lost: Seats that are known to be gone, and how.
+        lost: Slots that are known to be gone, and how.
         term: Ours; later than any before.
     """
     gang = Gang(terms, me, term, last.attempt, Stage.GO, tuple(last.cast), tuple(last.members), now)
@@ -161,35 +161,35 @@ def take_over(terms: Terms, last: Order, me: str, now: float, *, end: End, lost:
 
 
 def hear(gang: Gang, report: Report, now: float) -> Gang:
-    """A seat told of itself."""
-    if gang.result is not None or report.seat not in {member.task for member in gang.terms.seats}:
+    """A slot told of itself."""
+    if gang.result is not None or report.slot not in {member.task for member in gang.terms.slots}:
         return gang
-    if report.attempt < _report(gang, report.seat).attempt:
-        gang = lose(gang, report.seat, "another agent has taken its place", now)
-    is_new = report.preempted and not _is_preempted(gang, report.seat)
+    if report.attempt < _report(gang, report.slot).attempt:
+        gang = lose(gang, report.slot, "another agent has taken its place", now)
+    is_new = report.preempted and not _is_preempted(gang, report.slot)
     gang = gang._replace(
-        reports={**gang.reports, report.seat: report},
-        present=gang.present | {report.seat},
+        reports={**gang.reports, report.slot: report},
+        present=gang.present | {report.slot},
         snapshot=gang.snapshot if gang.stage in _FROZEN else newest(gang.snapshot, report.snapshot),
     )
     if is_new:
-        gang = gang._replace(notices=(*gang.notices, _warning(gang, report.seat)))
+        gang = gang._replace(notices=(*gang.notices, _warning(gang, report.slot)))
     if report.stop is not None:
         gang = _stop_asked(gang, report.stop, now)
     return advance(gang, now)
 
 
-def lose(gang: Gang, seat: str, reason: str, now: float) -> Gang:
-    """The agent of a seat is gone, or was silent for too long; `reason` is a clause that says which."""
-    if gang.result is not None or seat == gang.me:
+def lose(gang: Gang, slot: str, reason: str, now: float) -> Gang:
+    """The agent of a slot is gone, or was silent for too long; `reason` is a clause that says which."""
+    if gang.result is not None or slot == gang.me:
         return gang
-    sentence = f"{_called(gang, seat)} was lost: {reason}"
+    message = f"{_called(gang, slot)} was lost: {reason}"
     lost = gang.lost
-    if seat in _playing(gang) and seat not in lost and not _has_ended(gang, seat):
-        lost = {**lost, seat: sentence}
+    if slot in _playing(gang) and slot not in lost and not _has_ended(gang, slot):
+        lost = {**lost, slot: message}
     fenced_until = now + _fence_s(gang.terms)
-    missed_from = now if seat in gang.present else gang.missed_from
-    gang = gang._replace(present=gang.present - {seat}, lost=lost, fenced_until=fenced_until, missed_from=missed_from)
+    missed_from = now if slot in gang.present else gang.missed_from
+    gang = gang._replace(present=gang.present - {slot}, lost=lost, fenced_until=fenced_until, missed_from=missed_from)
     return advance(gang, now)
 
 
@@ -232,8 +232,8 @@ def order(gang: Gang) -> Order:
     end = gang.end or End(Outcome.SUCCEEDED)
     sources = [
         report.source
-        for seat, report in sorted(gang.reports.items())
-        if seat in gang.present and report.source is not None and report.snapshot == gang.snapshot
+        for slot, report in sorted(gang.reports.items())
+        if slot in gang.present and report.source is not None and report.snapshot == gang.snapshot
     ]
     return Order(
         term=gang.term,
@@ -283,11 +283,11 @@ def describe_exit(task: str, ended: Exit) -> str:
     return f"{task} was killed by {name}"
 
 
-# --- what is known of the seats -----------------------------------------------------------------------------------
+# --- what is known of the slots -----------------------------------------------------------------------------------
 
 
 def _playing(gang: Gang) -> List[str]:
-    return [part.seat for part in gang.cast]
+    return [part.slot for part in gang.cast]
 
 
 def _roles(gang: Gang) -> List[str]:
@@ -295,70 +295,70 @@ def _roles(gang: Gang) -> List[str]:
 
 
 def _training(gang: Gang) -> List[str]:
-    """The seats that train, the chief first."""
+    """The slots that train, the chief first."""
     wanted = trainers(_roles(gang))
-    return [part.seat for part in gang.cast if part.role in wanted]
+    return [part.slot for part in gang.cast if part.role in wanted]
 
 
 def _evaluators(gang: Gang) -> List[str]:
-    return [part.seat for part in gang.cast if is_evaluator(part.role)]
+    return [part.slot for part in gang.cast if is_evaluator(part.role)]
 
 
 def _bound(gang: Gang) -> List[str]:
-    """The seats whose failure is one of the attempt: once it runs, all but evaluators."""
+    """The slots whose failure is one of the attempt: once it runs, all but evaluators."""
     beside = _evaluators(gang) if gang.started and gang.stage in (Stage.GO, Stage.STOP) else []
-    return [seat for seat in _playing(gang) if seat not in beside]
+    return [slot for slot in _playing(gang) if slot not in beside]
 
 
-def _name(gang: Gang, seat: str) -> str:
-    """How people know the task of a seat."""
-    roles = {part.seat: part.role for part in gang.cast} if gang.terms.by_role else {}
-    return roles.get(seat, seat)
+def _name(gang: Gang, slot: str) -> str:
+    """How people know the task of a slot."""
+    roles = {part.slot: part.role for part in gang.cast} if gang.terms.by_role else {}
+    return roles.get(slot, slot)
 
 
-def _called(gang: Gang, seat: str) -> str:
+def _called(gang: Gang, slot: str) -> str:
     """``ps-0 (10.0.0.4)``."""
-    address = next((member.address for member in gang.terms.seats if member.task == seat), "")
-    return f"{_name(gang, seat)} ({address})" if address else _name(gang, seat)
+    address = next((member.address for member in gang.terms.slots if member.task == slot), "")
+    return f"{_name(gang, slot)} ({address})" if address else _name(gang, slot)
 
 
 def _named_members(gang: Gang) -> Tuple[Member, ...]:
     return tuple(member._replace(task=_name(gang, member.task)) for member in gang.members)
 
 
-def _seat_of(gang: Gang, name: str) -> str:
-    return next((seat for seat in _playing(gang) if _name(gang, seat) == name), name)
+def _slot_of(gang: Gang, name: str) -> str:
+    return next((slot for slot in _playing(gang) if _name(gang, slot) == name), name)
 
 
-def _report(gang: Gang, seat: str) -> Report:
-    """What a seat told of this attempt."""
-    report = gang.reports.get(seat)
+def _report(gang: Gang, slot: str) -> Report:
+    """What a slot told of this attempt."""
+    report = gang.reports.get(slot)
     if report is None or report.attempt != gang.attempt:
-        return Report(seat, closed=False)
+        return Report(slot, closed=False)
     return report
 
 
-def _has_ended(gang: Gang, seat: str) -> bool:
-    return _report(gang, seat).exit is not None
+def _has_ended(gang: Gang, slot: str) -> bool:
+    return _report(gang, slot).exit is not None
 
 
 def _exits(gang: Gang) -> Dict[str, Exit]:
-    found = {seat: _report(gang, seat).exit for seat in _playing(gang)}
-    return {seat: ended for seat, ended in found.items() if ended is not None}
+    found = {slot: _report(gang, slot).exit for slot in _playing(gang)}
+    return {slot: ended for slot, ended in found.items() if ended is not None}
 
 
 def _missing(gang: Gang) -> List[str]:
-    reports = [_report(gang, seat) for seat in _playing(gang)]
-    return [report.seat for report in reports if not report.held or report.facts is None]
+    reports = [_report(gang, slot) for slot in _playing(gang)]
+    return [report.slot for report in reports if not report.held or report.facts is None]
 
 
 def _members(terms: Terms, cast: Tuple[Part, ...], reports: Mapping[str, Report]) -> Tuple[Member, ...]:
-    seats = {member.task: member for member in terms.seats}
-    return tuple(_member(seats[part.seat], reports.get(part.seat)) for part in cast)
+    slots = {member.task: member for member in terms.slots}
+    return tuple(_member(slots[part.slot], reports.get(part.slot)) for part in cast)
 
 
 def _member(known: Member, report: Optional[Report]) -> Member:
-    """A seat where it is now: another host may have taken its place."""
+    """A slot where it is now: another host may have taken its place."""
     if report is None:
         return known
     return Member(
@@ -366,43 +366,43 @@ def _member(known: Member, report: Optional[Report]) -> Member:
     )
 
 
-def _is_preempted(gang: Gang, seat: str) -> bool:
-    report = gang.reports.get(seat)
+def _is_preempted(gang: Gang, slot: str) -> bool:
+    report = gang.reports.get(slot)
     return report is not None and report.preempted
 
 
-def _warning(gang: Gang, seat: str) -> str:
+def _warning(gang: Gang, slot: str) -> str:
     """What the user is told when the cloud is about to take a host."""
     playing = _playing(gang)
     spare = next((one for one in sorted(_idle(gang)) if one not in playing), "")
     goes_on = survives(gang.terms.policy, gang.preemptions) or gang.restarts < gang.terms.policy.restarts
-    if seat not in playing:
+    if slot not in playing:
         then = "it has no task now"
-    elif seat in _evaluators(gang):
+    elif slot in _evaluators(gang):
         then = "training goes on without it"
     elif not goes_on or not gang.started:
         then = "the job ends with it"
     else:
         then = f"{spare} takes its place" if spare else "the job goes on when it is replaced"
-    return f"{_name(gang, seat)} is being preempted by Compute Engine; {then}"
+    return f"{_name(gang, slot)} is being preempted by Compute Engine; {then}"
 
 
 def _idle(gang: Gang) -> List[str]:
-    """The seats that may play in the next attempt: linked, nothing left of the last one, their hosts not taken."""
-    reports = [gang.reports.get(member.task) for member in gang.terms.seats if member.task in gang.present]
-    return [one.seat for one in reports if one is not None and one.closed and not one.preempted]
+    """The slots that may play in the next attempt: linked, nothing left of the last one, their hosts not taken."""
+    reports = [gang.reports.get(member.task) for member in gang.terms.slots if member.task in gang.present]
+    return [one.slot for one in reports if one is not None and one.closed and not one.preempted]
 
 
 def _holders(gang: Gang) -> List[str]:
     """Who holds the newest checkpoint."""
-    return [seat for seat in sorted(gang.present) if gang.reports[seat].snapshot == gang.snapshot]
+    return [slot for slot in sorted(gang.present) if gang.reports[slot].snapshot == gang.snapshot]
 
 
 def _preemption(gang: Gang) -> Optional[End]:
     """The end of an attempt whose host is about to be taken; None where none is."""
-    for seat in _bound(gang):
-        if _is_preempted(gang, seat) and _report(gang, seat).exit != Exit(code=0):
-            return End(Outcome.FAILED, seat, f"{_called(gang, seat)} was preempted", taken=True)
+    for slot in _bound(gang):
+        if _is_preempted(gang, slot) and _report(gang, slot).exit != Exit(code=0):
+            return End(Outcome.FAILED, slot, f"{_called(gang, slot)} was preempted", taken=True)
     return None
 
 
@@ -411,25 +411,25 @@ def _failure(gang: Gang) -> Optional[End]:
     preemption = _preemption(gang)
     if preemption is not None:
         return preemption
-    for seat in _bound(gang):
-        failed = _own_failure(gang, seat)
+    for slot in _bound(gang):
+        failed = _own_failure(gang, slot)
         if failed is not None:
             return failed
-    for seat, reason in gang.lost.items():
-        if seat in _bound(gang):
-            return End(Outcome.FAILED, seat, reason, taken=True)
+    for slot, reason in gang.lost.items():
+        if slot in _bound(gang):
+            return End(Outcome.FAILED, slot, reason, taken=True)
     return None
 
 
-def _own_failure(gang: Gang, seat: str) -> Optional[End]:
-    """How the task of a seat failed; None where it did not."""
-    report, name = _report(gang, seat), _name(gang, seat)
+def _own_failure(gang: Gang, slot: str) -> Optional[End]:
+    """How the task of a slot failed; None where it did not."""
+    report, name = _report(gang, slot), _name(gang, slot)
     if report.reason and (report.exit is not None or report.closed):
-        return End(Outcome.FAILED, seat, report.reason, report.exit)
+        return End(Outcome.FAILED, slot, report.reason, report.exit)
     if report.exit is not None and gang.stage is not Stage.GO:
-        return End(Outcome.FAILED, seat, f"{name} ended before the start", report.exit)
+        return End(Outcome.FAILED, slot, f"{name} ended before the start", report.exit)
     if report.exit is not None and report.exit.code != 0:
-        return End(Outcome.FAILED, seat, describe_exit(name, report.exit), report.exit)
+        return End(Outcome.FAILED, slot, describe_exit(name, report.exit), report.exit)
     return None
 
 
@@ -438,7 +438,7 @@ def _own_failure(gang: Gang, seat: str) -> Optional[End]:
 
 def _enter(gang: Gang, stage: Stage, now: float) -> Gang:
     if gang.stage in _FROZEN and stage not in _FROZEN:
-        held = [gang.reports[seat].snapshot for seat in gang.present]
+        held = [gang.reports[slot].snapshot for slot in gang.present]
         gang = gang._replace(snapshot=newest(gang.snapshot, *held))
     return gang._replace(stage=stage, began_at=now)
 
@@ -475,9 +475,9 @@ def _reserving(gang: Gang, now: float) -> Gang:
     failure = _failure(gang)
     if failure is not None:
         return _end(gang, failure, now)
-    ports = {seat: _report(gang, seat).port for seat in _playing(gang)}
+    ports = {slot: _report(gang, slot).port for slot in _playing(gang)}
     if not all(ports.values()):
-        return _not_in_time(gang, [seat for seat, port in ports.items() if not port], now)
+        return _not_in_time(gang, [slot for slot, port in ports.items() if not port], now)
     if gang.snapshot is not None and not _holders(gang):
         if now < gang.began_at + _HOLDER_S:
             return gang
@@ -487,7 +487,7 @@ def _reserving(gang: Gang, now: float) -> Gang:
 
 def _with_what_is_left(gang: Gang) -> Gang:
     """Where the newest checkpoint went with its host, the newest of those that others had copied is."""
-    left = newest(*(gang.reports[seat].snapshot for seat in gang.present))
+    left = newest(*(gang.reports[slot].snapshot for slot in gang.present))
     if left is None:
         return gang
     why = "nobody had copied the newest before its host was lost"
@@ -506,11 +506,11 @@ def _launching(gang: Gang, now: float) -> Gang:
 def _not_in_time(gang: Gang, missing: List[str], now: float) -> Gang:
     if now < gang.began_at + gang.terms.join_timeout_s:
         return gang
-    names = ", ".join(_called(gang, seat) for seat in missing)
+    names = ", ".join(_called(gang, slot) for slot in missing)
     reason = f"{names} did not join within {gang.terms.join_timeout_s:g} s; nothing was started"
     if gang.started:
         reason = f"{names} did not join attempt {gang.attempt} within {gang.terms.join_timeout_s:g} s"
-    lost = {seat: reason for seat in missing if seat not in gang.present}
+    lost = {slot: reason for slot in missing if slot not in gang.present}
     gang = gang._replace(lost={**gang.lost, **lost})
     first = next(iter(lost), missing[0])
     return _end(gang, End(Outcome.FAILED, first, reason, final=not gang.started, taken=bool(lost)), now)
@@ -520,18 +520,18 @@ def _checking(gang: Gang, now: float) -> Gang:
     failure = _failure(gang)
     if failure is not None:
         return _end(gang, failure._replace(final=not gang.started), now)
-    found = {seat: _report(gang, seat).reached for seat in _playing(gang)}
+    found = {slot: _report(gang, slot).reached for slot in _playing(gang)}
     if any(reached is None for reached in found.values()) and now < gang.began_at + CHECK_TIMEOUT_S:
         return gang
     pairs = {
-        (_name(gang, source), _name(gang, seat)): why
+        (_name(gang, source), _name(gang, slot)): why
         for source, reached in found.items()
-        for seat, why in (reached or {}).items()
+        for slot, why in (reached or {}).items()
     }
-    facts = {_name(gang, seat): told for seat in _playing(gang) if (told := _report(gang, seat).facts) is not None}
+    facts = {_name(gang, slot): told for slot in _playing(gang) if (told := _report(gang, slot).facts) is not None}
     problems, warnings, first = gate.verdict(_named_members(gang), facts, pairs)
     if problems:
-        end = End(Outcome.FAILED, _seat_of(gang, first), "\n".join(problems), final=not gang.started, told=NOT_READY)
+        end = End(Outcome.FAILED, _slot_of(gang, first), "\n".join(problems), final=not gang.started, told=NOT_READY)
         return _end(gang, end, now)
     timeout_s = gang.terms.policy.timeout_s
     ends_at = now + timeout_s if timeout_s > 0 and gang.ends_at is None else gang.ends_at
@@ -552,29 +552,29 @@ def _running(gang: Gang, now: float) -> Gang:
 
 
 def _needed(gang: Gang) -> List[str]:
-    """The seats on whose success that of the job depends."""
+    """The slots on whose success that of the job depends."""
     return _training(gang)[:1] if gang.terms.policy.success is SuccessPolicy.CHIEF else _training(gang)
 
 
 def _succeeded(gang: Gang) -> bool:
-    return all(_has_ended(gang, seat) for seat in _needed(gang))
+    return all(_has_ended(gang, slot) for slot in _needed(gang))
 
 
 def _without_evaluators(gang: Gang) -> Gang:
     """Tell of evaluators that failed: they read what the others write, and nobody waits for them."""
-    for seat in _evaluators(gang):
-        failed = _own_failure(gang, seat)
-        reason = failed.reason if failed is not None else gang.lost.get(seat, "")
-        if reason and seat not in gang.left_behind:
+    for slot in _evaluators(gang):
+        failed = _own_failure(gang, slot)
+        reason = failed.reason if failed is not None else gang.lost.get(slot, "")
+        if reason and slot not in gang.left_behind:
             told = f"{reason}; training goes on without it"
-            gang = gang._replace(left_behind=gang.left_behind | {seat}, notices=(*gang.notices, told))
+            gang = gang._replace(left_behind=gang.left_behind | {slot}, notices=(*gang.notices, told))
     return gang
 
 
 def _evaluating(gang: Gang, now: float) -> Gang:
     """The training is over: evaluators may still evaluate the last checkpoint."""
-    open_ones = [seat for seat in _evaluators(gang) if not _has_ended(gang, seat) and seat not in gang.left_behind]
-    reports = [_report(gang, seat) for seat in open_ones]
+    open_ones = [slot for slot in _evaluators(gang) if not _has_ended(gang, slot) and slot not in gang.left_behind]
+    reports = [_report(gang, slot) for slot in open_ones]
     if gang.evaluated_from is None and _has_last_checkpoint(gang, reports):
         gang = gang._replace(evaluated_from=now)
     _, idle_at = _evaluation_ends(gang)
@@ -586,7 +586,7 @@ def _evaluating(gang: Gang, now: float) -> Gang:
 
 
 def _has_last_checkpoint(gang: Gang, reports: List[Report]) -> bool:
-    if not all(_report(gang, seat).closed for seat in _needed(gang)):
+    if not all(_report(gang, slot).closed for slot in _needed(gang)):
         return False
     copied = any(report.source is not None for report in gang.reports.values())
     return not copied or all(report.snapshot == gang.snapshot for report in reports)
@@ -600,10 +600,10 @@ def _evaluation_ends(gang: Gang) -> Tuple[Optional[float], Optional[float]]:
 
 
 def _stopping(gang: Gang, now: float) -> Gang:
-    unfinished = [seat for seat in _playing(gang) if seat not in gang.lost and not _report(gang, seat).closed]
+    unfinished = [slot for slot in _playing(gang) if slot not in gang.lost and not _report(gang, slot).closed]
     if unfinished and now < _stop_deadline(gang):
         return gang
-    unheard = {seat: f"{_called(gang, seat)} did not answer" for seat in unfinished}
+    unheard = {slot: f"{_called(gang, slot)} did not answer" for slot in unfinished}
     gang = gang._replace(lost={**gang.lost, **unheard}, end=_first_cause(gang))
     return _wait(gang, now) if _again(gang) else _finish(gang, now)
 
@@ -621,17 +621,17 @@ def _first_cause(gang: Gang) -> Optional[End]:
     if preemption is not None:
         return preemption
     follows = end.told == NOT_READY or (end.exit is not None and end.exit.code is not None)
-    for seat, reason in gang.lost.items() if follows else ():
-        if seat in _evaluators(gang):
+    for slot, reason in gang.lost.items() if follows else ():
+        if slot in _evaluators(gang):
             continue
-        return End(Outcome.FAILED, seat, reason, taken=True)
+        return End(Outcome.FAILED, slot, reason, taken=True)
     return end
 
 
 def _is_survived(gang: Gang) -> bool:
     """Whether the attempt ends by the loss of a host that is no failure of the job."""
     end = gang.end
-    if end is None or not end.taken or end.final or gang.alone:
+    if end is None or not end.taken or end.final or gang.isolated:
         return False
     return survives(gang.terms.policy, gang.preemptions)
 
@@ -639,7 +639,7 @@ def _is_survived(gang: Gang) -> bool:
 def _again(gang: Gang) -> bool:
     """Whether the policy wants another attempt."""
     policy, end = gang.terms.policy, gang.end
-    if end is None or end.outcome is not Outcome.FAILED or end.final or gang.alone:
+    if end is None or end.outcome is not Outcome.FAILED or end.final or gang.isolated:
         return False
     if _is_survived(gang):
         return True
@@ -660,7 +660,7 @@ def _retry_at(gang: Gang) -> float:
 
 
 def _waiting(gang: Gang, now: float) -> Gang:
-    taken = [seat for seat in sorted(gang.present) if _is_preempted(gang, seat)]
+    taken = [slot for slot in sorted(gang.present) if _is_preempted(gang, slot)]
     if taken and len(taken) == len(gang.present) and now >= _alone_at(gang):
         return _given_up(gang, "no other host is left", now)
     if now < _retry_at(gang) or (now < gang.began_at + _DYING_S and _is_awaited(gang, taken)):
@@ -682,20 +682,20 @@ def _given_up_at(gang: Gang) -> float:
 
 def _alone_at(gang: Gang) -> float:
     """From when on whoever is not linked is not there."""
-    all_here = len(gang.present) == len(gang.terms.seats)
+    all_here = len(gang.present) == len(gang.terms.slots)
     return gang.began_at + (0.0 if all_here else gang.terms.link_timeout_s)
 
 
 def _is_awaited(gang: Gang, taken: List[str]) -> bool:
     """Whether the end of hosts that are being taken comes first: others must copy what they hold, or lead."""
-    return gang.me in taken or (bool(holders := _holders(gang)) and all(seat in taken for seat in holders))
+    return gang.me in taken or (bool(holders := _holders(gang)) and all(slot in taken for slot in holders))
 
 
 def _given_up(gang: Gang, why: str, now: float) -> Gang:
     """End a job that was to begin another attempt; `why` completes the sentence on the host that is missing."""
     end = gang.end
     if end is not None and end.taken:
-        missing = [seat for seat in _playing(gang) if seat not in gang.present]
+        missing = [slot for slot in _playing(gang) if slot not in gang.present]
         later = [] if end.first in missing else missing
         also = f"; {_called(gang, later[0])} was lost after that" if later else ""
         gang = gang._replace(end=end._replace(reason=f"{end.reason}{also}, and {why}"))
@@ -727,11 +727,11 @@ def _begin(gang: Gang, cast: Tuple[Part, ...], now: float) -> Gang:
 
 
 def _changes(before: Tuple[Part, ...], after: Tuple[Part, ...]) -> str:
-    played = {part.seat: part.role for part in before}
-    new = [part for part in after if played.get(part.seat) != part.role]
-    gone = [part.seat for part in before if part.seat not in {other.seat for other in after}]
+    played = {part.slot: part.role for part in before}
+    new = [part for part in after if played.get(part.slot) != part.role]
+    gone = [part.slot for part in before if part.slot not in {other.slot for other in after}]
     clauses = [f"{', '.join(gone)} left out"] if gone else []
-    clauses += [f"{part.seat} is {part.role}" for part in new]
+    clauses += [f"{part.slot} is {part.role}" for part in new]
     return ", ".join(clauses)
 
 
@@ -744,9 +744,9 @@ def _finish(gang: Gang, now: float) -> Gang:
         0.0,
         _name(gang, end.first),
         end.reason,
-        {_name(gang, seat): ended for seat, ended in _exits(gang).items()},
+        {_name(gang, slot): ended for slot, ended in _exits(gang).items()},
         gang.started,
-        alone=gang.alone or 2 * len(gang.present) <= len(gang.terms.seats),
+        isolated=gang.isolated or 2 * len(gang.present) <= len(gang.terms.slots),
     )
     return _enter(gang._replace(result=result), Stage.RESULT, now)
 
@@ -770,8 +770,8 @@ def _watched(gang: Gang, now: float) -> Gang:
     return gang._replace(look=gang.look + 1, look_until=now + _LOOK_S)
 
 
-def _running_reports(gang: Gang, seats: List[str]) -> List[Report]:
-    return [_report(gang, seat) for seat in seats if not _has_ended(gang, seat)]
+def _running_reports(gang: Gang, slots: List[str]) -> List[Report]:
+    return [_report(gang, slot) for slot in slots if not _has_ended(gang, slot)]
 
 
 def _all_quiet(gang: Gang, seconds: float) -> bool:
@@ -787,7 +787,7 @@ def _all_quiet(gang: Gang, seconds: float) -> bool:
 
 def _start_overdue(gang: Gang, now: float) -> bool:
     limit_s = gang.terms.policy.start_timeout_s
-    if limit_s <= 0 or now < gang.went_at + limit_s or any(_report(gang, seat).stepped for seat in _training(gang)):
+    if limit_s <= 0 or now < gang.went_at + limit_s or any(_report(gang, slot).stepped for slot in _training(gang)):
         return False
     return _all_quiet(gang, min(_LONGEST_QUIET_START_S, limit_s / 2))
 
@@ -798,18 +798,18 @@ def _hangs(gang: Gang, now: float) -> bool:
 
 
 def _looked(gang: Gang, now: float) -> Gang:
-    asked = [seat for seat in _playing(gang) if seat not in _evaluators(gang)]
+    asked = [slot for slot in _playing(gang) if slot not in _evaluators(gang)]
     running = _running_reports(gang, asked)
     seen = [report for report in running if report.looked == gang.look]
     if len(seen) < len(running) and gang.look_until is not None and now < gang.look_until:
         return gang
     policy = gang.terms.policy
     gang = gang._replace(look_until=None, hang_told=True)
-    stalled = {one.seat: one.stalled for one in seen if one.stalled is not None}
-    stalled.update({seat: Stalled(seat, gang.attempt, 0.0, "", "", []) for seat in asked if _has_ended(gang, seat)})
-    told = {_name(gang, seat): one._replace(task=_name(gang, seat)) for seat, one in stalled.items()}
+    stalled = {one.slot: one.stalled for one in seen if one.stalled is not None}
+    stalled.update({slot: Stalled(slot, gang.attempt, 0.0, "", "", []) for slot in asked if _has_ended(gang, slot)})
+    told = {_name(gang, slot): one._replace(task=_name(gang, slot)) for slot, one in stalled.items()}
     members = [one._replace(task=_name(gang, one.task)) for one in gang.members if one.task in asked]
-    waits, first = who_waits(told, members), _seat_of(gang, waited_for(told, members))
+    waits, first = who_waits(told, members), _slot_of(gang, waited_for(told, members))
     if _start_overdue(gang, now):
         reason = f"no first step within {policy.start_timeout_s:g} s: {waits}"
         return _end(gang, End(Outcome.FAILED, first, reason), now)

@@ -33,7 +33,7 @@ class Facts(NamedTuple):
 
     versions: Dict[str, str]  # python, tensorflow, keras, tf_keras: those that are installed
     gpus: List[str]  # names of those that the task will see
-    disk_free: int  # bytes, below the task's folder
+    disk_free: int  # bytes, below the task's directory
     ahead_s: float = 0.0  # of its clock, before the chief's
     machine: str = ""  # x86_64, aarch64; empty: it did not tell
 
@@ -43,7 +43,7 @@ class Verdict(NamedTuple):
 
     problems: Tuple[str, ...]
     warnings: Tuple[str, ...]
-    first_task: str  # with which all problems have to do; empty where that is not clear
+    first_failed_task: str  # with which all problems have to do; empty where that is not clear
 
 
 class _Problem(NamedTuple):

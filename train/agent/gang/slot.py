@@ -1,6 +1,6 @@
-"""One seat of a gang, pure: pursues what the leader wants, whatever has been missed, and tells where it is.
+"""One slot of a gang, pure: pursues what the leader wants, whatever has been missed, and tells where it is.
 
-A seat never begins an attempt before nothing is left of the one before.
+A slot never begins an attempt before nothing is left of the one before.
 """
 
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
@@ -33,7 +33,7 @@ class Held(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The ports of the other seats were visited; `found` has why one cannot be reached, empty where it can."""
+    """The ports of the other slots were visited; `found` has why one cannot be reached, empty where it can."""
 
     attempt: int
     found: Dict[str, str]
@@ -88,7 +88,7 @@ class Preempted(NamedTuple):
     """The cloud is about to take this host."""
 
 
-SeatEvent = Union[Order, Reserved, Restored, Held, Reached, Exited, Closed, Failed, Pulse, Looked, Holds, Preempted]
+SlotEvent = Union[Order, Reserved, Restored, Held, Reached, Exited, Closed, Failed, Pulse, Looked, Holds, Preempted]
 
 
 class Reserve(NamedTuple):
@@ -98,7 +98,7 @@ class Reserve(NamedTuple):
 
 
 class Restore(NamedTuple):
-    """Make the checkpoint folder equal to a snapshot; None: empty."""
+    """Make the checkpoint directory equal to a snapshot; None: empty."""
 
     attempt: int
     snapshot: Optional[Snapshot]
@@ -122,7 +122,7 @@ class Spawn(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """Find out which of the other seats' ports can be reached."""
+    """Find out which of the other slots' ports can be reached."""
 
     attempt: int
     others: Tuple[Member, ...]
@@ -168,11 +168,11 @@ class Finish(NamedTuple):
     result: JobResult
 
 
-SeatAction = Union[Reserve, Restore, Fetch, Spawn, Visit, Open, Notify, Look, EndTask, TellEnd, Finish]
+SlotAction = Union[Reserve, Restore, Fetch, Spawn, Visit, Open, Notify, Look, EndTask, TellEnd, Finish]
 
 
-class Seat(NamedTuple):
-    """Where a seat is; all but name, facts and checkpoint belong to `attempt`."""
+class Slot(NamedTuple):
+    """Where a slot is; all but name, facts and checkpoint belong to `attempt`."""
 
     name: str
     order: Optional[Order] = None
@@ -208,189 +208,189 @@ class Seat(NamedTuple):
     preempted: bool = False
 
 
-Step = Tuple[Seat, List[SeatAction]]
+Step = Tuple[Slot, List[SlotAction]]
 _COPYING = (Stage.GO, Stage.STOP, Stage.WAIT)
 
 
-def step(seat: Seat, event: SeatEvent) -> Step:
-    """What becomes of the seat by `event`, and what is to be done; news of another attempt change nothing."""
-    if seat.finished:
-        return seat, []
+def step(slot: Slot, event: SlotEvent) -> Step:
+    """What becomes of the slot by `event`, and what is to be done; news of another attempt change nothing."""
+    if slot.finished:
+        return slot, []
     if isinstance(event, Order):
-        seat = _ordered(seat, event)
+        slot = _ordered(slot, event)
     elif isinstance(event, Holds):
-        seat = seat._replace(snapshot=event.snapshot, source=event.source)
+        slot = slot._replace(snapshot=event.snapshot, source=event.source)
     elif isinstance(event, Preempted):
-        seat = seat._replace(preempted=True)
-    elif event.attempt == seat.attempt:
-        seat = _told(seat, event)
-    return _pursue(seat)
+        slot = slot._replace(preempted=True)
+    elif event.attempt == slot.attempt:
+        slot = _told(slot, event)
+    return _pursue(slot)
 
 
-def report(seat: Seat) -> Report:
-    """What the seat tells of itself."""
-    pulse = seat.pulse or Pulse(seat.attempt, 0.0, 0.0, False)
+def report(slot: Slot) -> Report:
+    """What the slot tells of itself."""
+    pulse = slot.pulse or Pulse(slot.attempt, 0.0, 0.0, False)
     return Report(
-        seat=seat.name,
-        attempt=seat.attempt,
-        port=seat.port,
-        held=seat.held,
-        reached=seat.reached,
-        exit=seat.exit,
-        reason=seat.reason,
-        closed=seat.closed,
-        facts=seat.facts,
-        address=seat.address,
-        link_port=seat.link_port,
-        snapshot=seat.snapshot,
-        source=seat.source,
-        stop=seat.stop,
+        slot=slot.name,
+        attempt=slot.attempt,
+        port=slot.port,
+        held=slot.held,
+        reached=slot.reached,
+        exit=slot.exit,
+        reason=slot.reason,
+        closed=slot.closed,
+        facts=slot.facts,
+        address=slot.address,
+        link_port=slot.link_port,
+        snapshot=slot.snapshot,
+        source=slot.source,
+        stop=slot.stop,
         quiet_s=pulse.quiet_s,
         idle_s=pulse.idle_s,
         stepped=pulse.stepped,
-        looked=seat.looked,
-        stalled=seat.stalled,
-        preempted=seat.preempted,
+        looked=slot.looked,
+        stalled=slot.stalled,
+        preempted=slot.preempted,
     )
 
 
-def is_alive(seat: Seat) -> bool:
+def is_alive(slot: Slot) -> bool:
     """Whether anything of the task may be left."""
-    return seat.spawned and not seat.closed
+    return slot.spawned and not slot.closed
 
 
-def _ordered(seat: Seat, order: Order) -> Seat:
-    seat = seat._replace(order=order)
-    return seat if is_alive(seat) else _turn_to(seat, order.attempt)
+def _ordered(slot: Slot, order: Order) -> Slot:
+    slot = slot._replace(order=order)
+    return slot if is_alive(slot) else _turn_to(slot, order.attempt)
 
 
-def _turn_to(seat: Seat, attempt: int) -> Seat:
-    if attempt <= seat.attempt:
-        return seat
-    return Seat(
-        seat.name,
-        seat.order,
+def _turn_to(slot: Slot, attempt: int) -> Slot:
+    if attempt <= slot.attempt:
+        return slot
+    return Slot(
+        slot.name,
+        slot.order,
         attempt,
-        facts=seat.facts,
-        address=seat.address,
-        link_port=seat.link_port,
-        snapshot=seat.snapshot,
-        source=seat.source,
-        fetching=seat.fetching,
-        stop=seat.stop,
-        preempted=seat.preempted,
+        facts=slot.facts,
+        address=slot.address,
+        link_port=slot.link_port,
+        snapshot=slot.snapshot,
+        source=slot.source,
+        fetching=slot.fetching,
+        stop=slot.stop,
+        preempted=slot.preempted,
     )
 
 
-def _told(seat: Seat, event: SeatEvent) -> Seat:
+def _told(slot: Slot, event: SlotEvent) -> Slot:
     if isinstance(event, Reserved):
-        seat = seat._replace(port=event.port, reserving=False)
+        slot = slot._replace(port=event.port, reserving=False)
     elif isinstance(event, Restored):
-        seat = seat._replace(restored=not event.problem, restoring=False, reason=seat.reason or event.problem)
-        seat = seat._replace(checkpoint=event.checkpoint)
+        slot = slot._replace(restored=not event.problem, restoring=False, reason=slot.reason or event.problem)
+        slot = slot._replace(checkpoint=event.checkpoint)
     elif isinstance(event, Failed):
-        seat = seat._replace(reason=seat.reason or event.reason, reserving=False, restoring=False)
+        slot = slot._replace(reason=slot.reason or event.reason, reserving=False, restoring=False)
     elif isinstance(event, Held):
-        seat = seat._replace(held=True)
+        slot = slot._replace(held=True)
     else:
-        seat = _seen(seat, event)
-    return seat
+        slot = _seen(slot, event)
+    return slot
 
 
-def _seen(seat: Seat, event: SeatEvent) -> Seat:
+def _seen(slot: Slot, event: SlotEvent) -> Slot:
     if isinstance(event, Reached):
-        seat = seat._replace(reached=event.found)
+        slot = slot._replace(reached=event.found)
     elif isinstance(event, Exited):
-        seat = seat._replace(exit=event.exit, reason=seat.reason or event.reason)
+        slot = slot._replace(exit=event.exit, reason=slot.reason or event.reason)
     elif isinstance(event, Closed):
-        seat = seat._replace(closed=True)
-        if seat.order is not None:
-            seat = _turn_to(seat, seat.order.attempt)
+        slot = slot._replace(closed=True)
+        if slot.order is not None:
+            slot = _turn_to(slot, slot.order.attempt)
     elif isinstance(event, Pulse):
-        seat = seat._replace(pulse=event, stalled=None)
+        slot = slot._replace(pulse=event, stalled=None)
     elif isinstance(event, Looked):
-        seat = seat._replace(looked=event.look, stalled=event.stalled)
-    return seat
+        slot = slot._replace(looked=event.look, stalled=event.stalled)
+    return slot
 
 
-def _pursue(seat: Seat) -> Step:
-    order = seat.order
+def _pursue(slot: Slot) -> Step:
+    order = slot.order
     if order is None:
-        return seat, []
-    over = order.attempt != seat.attempt or order.stage in (Stage.STOP, Stage.WAIT, Stage.RESULT)
-    if is_alive(seat) and not over:
-        return _carry_on(seat, order)
+        return slot, []
+    over = order.attempt != slot.attempt or order.stage in (Stage.STOP, Stage.WAIT, Stage.RESULT)
+    if is_alive(slot) and not over:
+        return _carry_on(slot, order)
     if over:
-        seat, actions = _wind_up(seat, order) if is_alive(seat) else _look_back(seat, order)
-        seat, more = _pass_on(seat, order)
-        return seat, [*more, *actions]
-    return _make_ready(seat, order) if order.role_of(seat.name) and not seat.reason else _keep_up(seat, order)
+        slot, actions = _wind_up(slot, order) if is_alive(slot) else _look_back(slot, order)
+        slot, more = _pass_on(slot, order)
+        return slot, [*more, *actions]
+    return _make_ready(slot, order) if order.role_of(slot.name) and not slot.reason else _keep_up(slot, order)
 
 
-def _wind_up(seat: Seat, order: Order) -> Step:
-    same = order.attempt == seat.attempt
+def _wind_up(slot: Slot, order: Order) -> Step:
+    same = order.attempt == slot.attempt
     grace_s = order.grace_s if same else 0.0
-    if seat.exit is not None or (seat.ending is not None and grace_s >= seat.ending):
-        return seat, []
+    if slot.exit is not None or (slot.ending is not None and grace_s >= slot.ending):
+        return slot, []
     reason = order.reason if same else f"attempt {order.attempt} begins"
-    return seat._replace(ending=grace_s), [EndTask(seat.attempt, reason, grace_s)]
+    return slot._replace(ending=grace_s), [EndTask(slot.attempt, reason, grace_s)]
 
 
-def _look_back(seat: Seat, order: Order) -> Step:
+def _look_back(slot: Slot, order: Order) -> Step:
     if order.stage is Stage.RESULT and order.result is not None:
-        return seat._replace(finished=True), [Finish(order.result)]
-    if order.stage is not Stage.WAIT or order.attempt != seat.attempt or seat.told_end:
-        return seat, []
+        return slot._replace(finished=True), [Finish(order.result)]
+    if order.stage is not Stage.WAIT or order.attempt != slot.attempt or slot.told_end:
+        return slot, []
     exits = {order.name_of(name): ended for name, ended in order.exits.items()}
     first = order.name_of(order.first)
-    ended = AttemptEnded(seat.name, order.attempt, 0.0, first, order.reason, exits, order.retry_s)
+    ended = AttemptEnded(slot.name, order.attempt, 0.0, first, order.reason, exits, order.retry_s)
     ended = ended._replace(preempted=order.preempted)
-    return seat._replace(told_end=True), [TellEnd(ended)] if order.role_of(seat.name) else []
+    return slot._replace(told_end=True), [TellEnd(ended)] if order.role_of(slot.name) else []
 
 
-def _make_ready(seat: Seat, order: Order) -> Step:
+def _make_ready(slot: Slot, order: Order) -> Step:
     if order.stage is Stage.RESERVE:
-        if seat.port or seat.reserving:
-            return seat, []
-        return seat._replace(reserving=True), [Reserve(seat.attempt)]
-    if seat.spawned or seat.restoring:
-        return seat, []
-    if not seat.port:  # it has come in the middle, in the place of one whose loss is not noticed yet
-        return _keep_up(seat, order)
-    if not seat.restored:
-        return seat._replace(restoring=True), [Restore(seat.attempt, order.snapshot, tuple(order.sources))]
+        if slot.port or slot.reserving:
+            return slot, []
+        return slot._replace(reserving=True), [Reserve(slot.attempt)]
+    if slot.spawned or slot.restoring:
+        return slot, []
+    if not slot.port:  # it has come in the middle, in the place of one whose loss is not noticed yet
+        return _keep_up(slot, order)
+    if not slot.restored:
+        return slot._replace(restoring=True), [Restore(slot.attempt, order.snapshot, tuple(order.sources))]
     roles = tuple(member._replace(task=order.role_of(member.task)) for member in order.members)
-    spawn = Spawn(seat.attempt, order.role_of(seat.name), roles, seat.checkpoint)
-    return seat._replace(spawned=True, closed=False), [spawn]
+    spawn = Spawn(slot.attempt, order.role_of(slot.name), roles, slot.checkpoint)
+    return slot._replace(spawned=True, closed=False), [spawn]
 
 
-def _carry_on(seat: Seat, order: Order) -> Step:
-    actions: List[SeatAction] = []
-    if order.stage is Stage.CHECK and seat.held and not seat.visiting:
-        seat = seat._replace(visiting=True)
-        others = tuple(member for member in order.members if member.task != seat.name)
-        actions.append(Visit(seat.attempt, others))
-    if order.stage is Stage.GO and seat.held and not seat.released:
-        seat = seat._replace(released=True)
-        actions.append(Open(seat.attempt))
-    if order.stage is Stage.GO and order.look > seat.looking:
-        seat = seat._replace(looking=order.look)
-        actions.append(Look(seat.attempt, order.look))
-    seat, more = _pass_on(seat, order)
-    return seat, [*actions, *more]
+def _carry_on(slot: Slot, order: Order) -> Step:
+    actions: List[SlotAction] = []
+    if order.stage is Stage.CHECK and slot.held and not slot.visiting:
+        slot = slot._replace(visiting=True)
+        others = tuple(member for member in order.members if member.task != slot.name)
+        actions.append(Visit(slot.attempt, others))
+    if order.stage is Stage.GO and slot.held and not slot.released:
+        slot = slot._replace(released=True)
+        actions.append(Open(slot.attempt))
+    if order.stage is Stage.GO and order.look > slot.looking:
+        slot = slot._replace(looking=order.look)
+        actions.append(Look(slot.attempt, order.look))
+    slot, more = _pass_on(slot, order)
+    return slot, [*actions, *more]
 
 
-def _pass_on(seat: Seat, order: Order) -> Step:
+def _pass_on(slot: Slot, order: Order) -> Step:
     """Tell what the user ought to know of this attempt, and copy what is to be copied."""
-    texts = order.notices[seat.notified :] if order.attempt == seat.attempt else []
-    seat, more = _keep_up(seat._replace(notified=max(seat.notified, len(order.notices) if texts else 0)), order)
-    return seat, [*(Notify(seat.attempt, text) for text in texts), *more]
+    texts = order.notices[slot.notified :] if order.attempt == slot.attempt else []
+    slot, more = _keep_up(slot._replace(notified=max(slot.notified, len(order.notices) if texts else 0)), order)
+    return slot, [*(Notify(slot.attempt, text) for text in texts), *more]
 
 
-def _keep_up(seat: Seat, order: Order) -> Step:
-    """Copy the newest checkpoint while others, or this seat itself, train, and what was saved last."""
+def _keep_up(slot: Slot, order: Order) -> Step:
+    """Copy the newest checkpoint while others, or this slot itself, train, and what was saved last."""
     wanted = order.snapshot
-    known = newest(seat.snapshot, seat.fetching)
+    known = newest(slot.snapshot, slot.fetching)
     if order.stage not in _COPYING or wanted is None or not order.sources or newest(known, wanted) == known:
-        return seat, []
-    return seat._replace(fetching=wanted), [Fetch(wanted, tuple(order.sources))]
+        return slot, []
+    return slot._replace(fetching=wanted), [Fetch(wanted, tuple(order.sources))]

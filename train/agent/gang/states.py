@@ -1,6 +1,6 @@
-"""What the leader of a gang wants, and what a seat tells of itself: each time all of it, so that none can be missed.
+"""What the leader of a gang wants, and what a slot tells of itself: each time all of it, so that none can be missed.
 
-A *seat* is a host's place in the job, under the name of the host; a *role* is the task of TensorFlow that a seat
+A *slot* is a host's place in the job, under the name of the host; a *role* is the task of TensorFlow that a slot
 plays in one attempt. The names are the same until a host is lost, unless roles were assigned: then people know the
 tasks by their roles.
 """
@@ -37,7 +37,7 @@ class Stage(str, Enum):
 class Part(NamedTuple):
     """Who plays which role."""
 
-    seat: str
+    slot: str
     role: str
 
 
@@ -56,22 +56,22 @@ class Order(NamedTuple):
     attempt: int
     stage: Stage
     cast: List[Part]
-    members: List[Member]  # by seat, with the ports of this attempt, in the order of `cast`
+    members: List[Member]  # by slot, with the ports of this attempt, in the order of `cast`
     restarts: int = 0  # that were used up
     preemptions: int = 0  # that were survived
     started: bool = False  # whether any user code ever ran
     snapshot: Optional[Snapshot] = None  # the newest complete checkpoint of all hosts
     sources: List[Source] = []  # noqa: RUF012 - never changed; of that checkpoint
     reason: str = ""
-    first: str = ""  # seat that failed first
+    first: str = ""  # slot that failed first
     preempted: bool = False  # its host was taken, or is gone, which is no failure of the job
     grace_s: float = 0.0
-    exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed; by seat
+    exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed; by slot
     retry_s: float = 0.0
     notices: List[str] = []  # noqa: RUF012 - never changed; all of this attempt
     look: int = 0  # number of the order to look what the tasks are doing
     result: Optional[JobResult] = None
-    by_role: bool = False  # people know the tasks by their roles, not by their seats
+    by_role: bool = False  # people know the tasks by their roles, not by their slots
     trained: bool = False  # all that the job's success depends on is done
 
     @property
@@ -79,23 +79,23 @@ class Order(NamedTuple):
         """Whether an attempt is under way."""
         return self.stage in (Stage.RESERVE, Stage.LAUNCH, Stage.CHECK, Stage.GO)
 
-    def role_of(self, seat: str) -> str:
-        """The role of a seat; empty where it has none."""
-        return next((part.role for part in self.cast if part.seat == seat), "")
+    def role_of(self, slot: str) -> str:
+        """The role of a slot; empty where it has none."""
+        return next((part.role for part in self.cast if part.slot == slot), "")
 
-    def name_of(self, seat: str) -> str:
-        """How people know the task of a seat."""
-        return (self.role_of(seat) if self.by_role else "") or seat
+    def name_of(self, slot: str) -> str:
+        """How people know the task of a slot."""
+        return (self.role_of(slot) if self.by_role else "") or slot
 
 
 class Report(NamedTuple):
-    """What a seat tells of itself."""
+    """What a slot tells of itself."""
 
-    seat: str
+    slot: str
     attempt: int = 0  # to which the following belong
     port: int = 0
     held: bool = False  # at its gate
-    reached: Optional[Dict[str, str]] = None  # why the port of another seat cannot be reached; empty where it can
+    reached: Optional[Dict[str, str]] = None  # why the port of another slot cannot be reached; empty where it can
     exit: Optional[Exit] = None
     reason: str = ""  # what its agent knows beyond the exit
     closed: bool = True  # no process of the attempt is left, or was ever there

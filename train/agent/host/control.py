@@ -18,10 +18,10 @@ _LONGEST = 1 << 18  # bytes of a packet
 _WAKE = encode(Beat(0.0))
 
 
-def _through_folder(path: str) -> Tuple[int, str]:
-    # A socket's path has room for 107 bytes; the folder's number needs few.
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    return folder, f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+def _through_directory(path: str) -> Tuple[int, str]:
+    # A socket's path has room for 107 bytes; the directory's number needs few.
+    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return directory, f"/proc/self/fd/{directory}/{os.path.basename(path)}"
 
 
 def listen(path: str) -> socket.socket:
@@ -31,7 +31,7 @@ def listen(path: str) -> socket.socket:
         OSError: it cannot be made.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    folder, short = _through_folder(path)
+    directory, short = _through_directory(path)
     try:
         listener.bind(short)
         listener.listen(64)
@@ -39,7 +39,7 @@ def listen(path: str) -> socket.socket:
         listener.close()
         raise
     finally:
-        os.close(folder)
+        os.close(directory)
     listener.setblocking(False)
     return listener
 
@@ -47,7 +47,7 @@ def listen(path: str) -> socket.socket:
 def connect(path: str) -> Optional[socket.socket]:
     """A connection to the supervisor whose socket is at `path`; None where nobody listens."""
     try:
-        folder, short = _through_folder(path)
+        directory, short = _through_directory(path)
     except OSError:
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -57,7 +57,7 @@ def connect(path: str) -> Optional[socket.socket]:
         connection.close()
         return None
     finally:
-        os.close(folder)
+        os.close(directory)
     return connection
 
 

@@ -122,7 +122,7 @@ def _unseen(interpreter: Interpreter, seen: int, expected: int, lines: Sequence[
 def reasons(lines: Sequence[str]) -> str:
     """Why TensorFlow takes no GPU, in its own words: the sentences that tell, else its last one."""
     sentences = [_PREFIX.sub("", line).strip() for line in lines if line.strip() and not line.startswith(_MARK)]
-    told = [sentence.partition(". ")[0].rstrip(".") for sentence in sentences if _REASON.search(sentence)]
+    told = [message.partition(". ")[0].rstrip(".") for message in sentences if _REASON.search(message)]
     if told:
         return "; ".join(list(dict.fromkeys(told))[:_MOST_REASONS])
     return sentences[-1] if sentences else ""

@@ -9,8 +9,8 @@ from train.agent.host.inventory import PROBE_DEADLINE_S, Probe, ran
 _FIND = """
 import json, sys
 from importlib.util import find_spec
-names, folders = json.loads(sys.argv[1])
-sys.path[:] = [path for path in sys.path if path] + folders
+names, directories = json.loads(sys.argv[1])
+sys.path[:] = [path for path in sys.path if path] + directories
 def found(name):
     try:
         return find_spec(name) is not None
@@ -21,7 +21,7 @@ print(json.dumps([name for name in names if not found(name)]))
 
 
 def missing(
-    probe: Probe, python: str, environment: Dict[str, str], names: Sequence[str], folders: Sequence[str] = ()
+    probe: Probe, python: str, environment: Dict[str, str], names: Sequence[str], directories: Sequence[str] = ()
 ) -> List[str]:
     """Return those of the top-level modules `names` that `python` does not find; none if it does not answer.
 
@@ -30,20 +30,20 @@ def missing(
         python: The interpreter.
         environment: In which it runs.
         names: Without dots.
-        folders: Absolute; searched after its own.
+        directories: Absolute; searched after its own.
     """
     if not names:
         return []
     key = [probe.stamps(python), sorted(names)]
     name = f"modules of {python}"
-    known = probe.recall(name, key) if not folders else None
+    known = probe.recall(name, key) if not directories else None
     if known is None:
-        asked = json.dumps([sorted(names), list(folders)])
+        asked = json.dumps([sorted(names), list(directories)])
         code, words = ran([python, "-c", _FIND, asked], environment, PROBE_DEADLINE_S, subprocess.DEVNULL)
         try:
             known = json.loads(words.splitlines()[-1]) if code == 0 else []
         except (ValueError, IndexError):
             return []
-        if not folders:
+        if not directories:
             probe.keep(name, key, known)
     return [str(one) for one in known]

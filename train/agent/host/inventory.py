@@ -43,7 +43,8 @@ if version:
     look("tensorflow", TENSORFLOWS)
     look("keras", ("keras", "keras-nightly"))
     look("tf_keras", ("tf-keras", "tf_keras", "tf-keras-nightly"))
-print(json.dumps({"versions": found, "folders": [p for p in sys.path if p], "hook": os.environ.get("FLEET_HOOK")}))
+directories = [path for path in sys.path if path]
+print(json.dumps({"versions": found, "directories": directories, "hook": os.environ.get("FLEET_HOOK")}))
 """.replace("TENSORFLOWS", repr(TENSORFLOWS))
 _PROBE_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBASE")
 
@@ -58,9 +59,9 @@ class Interpreter(NamedTuple):
 
 def which(program: str, search: str) -> Iterator[str]:
     """Every executable file called `program` on the path `search`, first ones first."""
-    for folder in search.split(os.pathsep):
-        path = os.path.join(folder, program)
-        if folder and os.path.isfile(path) and os.access(path, os.X_OK):
+    for directory in search.split(os.pathsep):
+        path = os.path.join(directory, program)
+        if directory and os.path.isfile(path) and os.access(path, os.X_OK):
             yield path
 
 
@@ -77,7 +78,7 @@ class Probe:
     Args:
         cache: The file.
         environment: In which the user's script will find its interpreter.
-        hook: Folder of the hook that interpreters are to prove; empty: nothing is proven.
+        hook: Directory of the hook that interpreters are to prove; empty: nothing is proven.
     """
 
     def __init__(self, cache: str, environment: Dict[str, str], hook: str = "") -> None:
@@ -157,7 +158,7 @@ class Probe:
         try:
             answer = json.loads(printed.splitlines()[-1])
             versions: Dict[str, str] = dict(answer["versions"])
-            watched = [path, os.path.realpath(path), *answer["folders"]]
+            watched = [path, os.path.realpath(path), *answer["directories"]]
         except (ValueError, LookupError, TypeError):
             return None
         hooked = self._hook != "" and answer.get("hook") == PROVEN

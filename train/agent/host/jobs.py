@@ -39,7 +39,7 @@ def known_task(host: HostPaths, job: str, task: str) -> TaskPaths:
 
 def lost(paths: TaskPaths, job: str, attempt: int) -> JobResult:
     """What is said of a job whose supervisor is gone without having written a result."""
-    task = os.path.basename(paths.folder)
+    task = os.path.basename(paths.directory)
     attempt = max(1, attempt)
     words = read_text(paths.agent_log).strip().splitlines()
     reason = f"the agent that looked after {task} is gone without a word"
@@ -69,9 +69,9 @@ def newest_tasks(host: HostPaths, limit: int) -> List[TaskPaths]:
     return [paths for _, paths in found[: max(0, limit)]]
 
 
-def _listed(folder: str) -> List[str]:
+def _listed(directory: str) -> List[str]:
     try:
-        return os.listdir(folder)
+        return os.listdir(directory)
     except OSError:
         return []
 

@@ -10,7 +10,7 @@ from train.agent.files.disk import read_json, read_text, remove_file
 from train.agent.files.paths import TaskPaths
 from train.agent.protocol.records import Exit
 
-MARK = "FLEET_TASK_FOLDER"  # in the environment of every process of a task
+MARK = "FLEET_TASK_DIRECTORY"  # in the environment of every process of a task
 _END_DEADLINE_S = 10.0
 _LOOK_AGAIN_S = 0.02
 _DEAD = ("Z", "X", "x")
@@ -142,9 +142,9 @@ def signal_group(group: int, number: int) -> bool:
     return True
 
 
-def is_marked(pid: int, folder: str) -> bool:
-    """Whether a process is one of the task in `folder`, by its environment."""
-    mark = f"{MARK}={folder}".encode("utf-8", "surrogateescape")
+def is_marked(pid: int, directory: str) -> bool:
+    """Whether a process is one of the task in `directory`, by its environment."""
+    mark = f"{MARK}={directory}".encode("utf-8", "surrogateescape")
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return mark in file.read().split(b"\0")
@@ -164,7 +164,7 @@ def _left_over(paths: TaskPaths, leader: Optional[ProcessId]) -> List[int]:
     return [
         one.pid
         for one in table.values()
-        if one.pid != os.getpid() and ((group and one.group == group) or is_marked(one.pid, paths.folder))
+        if one.pid != os.getpid() and ((group and one.group == group) or is_marked(one.pid, paths.directory))
     ]
 
 

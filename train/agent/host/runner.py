@@ -93,18 +93,18 @@ class Steps:
 def run(
     command: Sequence[str],
     env: Dict[str, str],
-    folder: str,
+    directory: str,
     steps: Steps,
     *,
     deadline_s: float,
     look: Callable[[List[str]], bool],
 ) -> Exit:
-    """Run `command` in `folder` to its end, in a process group of its own that ends with this call.
+    """Run `command` in `directory` to its end, in a process group of its own that ends with this call.
 
     Args:
         command: What to run.
         env: All of its environment.
-        folder: Its working folder.
+        directory: Its working directory.
         steps: Told of in between.
         deadline_s: Longest time without `look` finding that it got on.
         look: Called at least every 0.2 s, with the lines that it has printed since, standard error among them.
@@ -115,7 +115,7 @@ def run(
         RefusedError: the client wants something else.
         OSError: it cannot be started.
     """
-    spawned = spawn(command, env, folder, umask=0o077, gated=False)
+    spawned = spawn(command, env, directory, umask=0o077, gated=False)
     running = _Running(spawned, steps)
     try:
         end = time.monotonic() + deadline_s

@@ -57,13 +57,13 @@ class _Ends(NamedTuple):
 def spawn(
     command: Sequence[str],
     env: Dict[str, str],
-    folder: str,
+    directory: str,
     *,
     umask: int,
     gated: bool,
     hook: Optional[Hook] = None,
 ) -> Spawned:
-    """Fork a process that becomes `command` in `folder`, with a session and a process group of its own.
+    """Fork a process that becomes `command` in `directory`, with a session and a process group of its own.
 
     It gets SIGKILL when we end. A gated one waits for `open_gate`, and ends when the gate is closed instead: before
     its exec, or in the hook where that is a warm one.
@@ -83,7 +83,7 @@ def spawn(
     try:
         pid = os.fork()
         if pid == 0:
-            _become(command, env, folder, umask, parent, ends, hook)
+            _become(command, env, directory, umask, parent, ends, hook)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     for end in ends:
@@ -155,7 +155,7 @@ def _why_not_run(program: str, error: OSError) -> str:
 def _become(
     command: Sequence[str],
     env: Dict[str, str],
-    folder: str,
+    directory: str,
     umask: int,
     parent: int,
     ends: _Ends,
@@ -174,7 +174,7 @@ def _become(
                 os._exit(_NOT_RELEASED)
             os.close(gate)
             gate = -1
-        os.chdir(folder)
+        os.chdir(directory)
         if hook:
             env = hooked(hook, env, os.getpid(), gate, line)
         os.execvpe(command[0], list(command), env)  # noqa: S606 - no shell is meant

@@ -1,8 +1,8 @@
 """Code of ours inside a task's interpreter: holds it before the first byte of user code, and lets it tell its stacks.
 
 Python imports a module ``sitecustomize`` at the end of its own start-up (https://docs.python.org/3/library/site.html),
-so a folder with one, first on PYTHONPATH, comes before the script and everything that it imports. Ours removes every
-trace of itself and then imports the one that would have been found without it.
+so a directory with one, first on PYTHONPATH, comes before the script and everything that it imports. Ours removes
+every trace of itself and then imports the one that would have been found without it.
 
 Where that cannot be relied on, a task is held before its exec instead, see `hook_for`: code of the user's never runs
 early. Only a program that has once run the hook on this host with the same variables may be held by it. Where a task
@@ -13,7 +13,7 @@ import os
 import signal
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence
 
-from train.agent.files.disk import make_folder, read_text, write_atomic
+from train.agent.files.disk import make_directory, read_text, write_atomic
 from train.agent.host.adaptations import SOURCE as ADAPTATIONS
 
 VARIABLE = "FLEET_HOOK"
@@ -58,7 +58,7 @@ def restore(had, path):
 
 
 def without(here, entries, gap):
-    """What a shell has made of PYTHONPATH, had we not been in it; an empty entry stands for the current folder."""
+    """What a shell has made of PYTHONPATH, had we not been in it; an empty entry stands for the current directory."""
     left = ["" if entry == here else entry for entry in entries if gap or entry != here]
     return "1" if left else "0", os.pathsep.join(left)
 
@@ -135,28 +135,28 @@ class Proof(NamedTuple):
     """That an interpreter of this host runs the hook."""
 
     python: str  # as it is named in commands
-    folder: str  # of the hook
+    directory: str  # of the hook
     program: bool  # it is one itself, and no script that may do something else the next time
 
 
 class Hook(NamedTuple):
     """How a task gets the hook."""
 
-    folder: str
+    directory: str
     warm: bool  # it holds the task; else the task is held before its exec
     below: bool = False  # it is for the interpreters that the task starts, whichever program the task is
 
 
-def install(folder: str) -> None:
-    """Put the hook into `folder`.
+def install(directory: str) -> None:
+    """Put the hook into `directory`.
 
     Raises:
         OSError: it cannot be written.
     """
     for name, source in (("adaptations.py", ADAPTATIONS), ("sitecustomize.py", SOURCE)):
-        path = os.path.join(folder, name)
+        path = os.path.join(directory, name)
         if read_text(path) != source:
-            make_folder(folder)
+            make_directory(directory)
             write_atomic(path, source.encode())
 
 
@@ -169,9 +169,9 @@ def is_program(path: str) -> bool:
         return False
 
 
-def proving(folder: str, environment: Mapping[str, str]) -> Dict[str, str]:
+def proving(directory: str, environment: Mapping[str, str]) -> Dict[str, str]:
     """An environment in which an interpreter that runs the hook finds `VARIABLE` to be `PROVEN`."""
-    return {**environment, "PYTHONPATH": _with_folder(folder, environment), VARIABLE: PROVE}
+    return {**environment, "PYTHONPATH": _with_directory(directory, environment), VARIABLE: PROVE}
 
 
 def hook_for(
@@ -189,16 +189,16 @@ def hook_for(
         return None
     plain = len(command) > 1 and (not command[1].startswith("-") or (command[1] == "-m" and len(command) > 2))
     if command[0] != proof.python or not plain:
-        return Hook(proof.folder, warm=False, below=True)
+        return Hook(proof.directory, warm=False, below=True)
     same = all(env.get(name) == session.get(name) for name in _DECISIVE)
-    return Hook(proof.folder, warm=same and proof.program)
+    return Hook(proof.directory, warm=same and proof.program)
 
 
 def hooked(hook: Hook, env: Mapping[str, str], pid: int, gate: int, line: int) -> Dict[str, str]:
     """The environment in which the process `pid` starts with the hook.
 
     Args:
-        hook: Its folder.
+        hook: Its directory.
         env: Of the task.
         pid: Of the process; in any other the hook only removes itself, unless it is one for those below.
         gate: Descriptor from which it reads that it may run; negative where it was held already.
@@ -206,9 +206,9 @@ def hooked(hook: Hook, env: Mapping[str, str], pid: int, gate: int, line: int) -
     """
     had, before = ("1", env["PYTHONPATH"]) if "PYTHONPATH" in env else ("0", "")
     told = f"{0 if hook.below else pid}:{gate}:{line}:{int(STACKS_SIGNAL)}:{had}:{before}"
-    return {**env, "PYTHONPATH": _with_folder(hook.folder, env), VARIABLE: told}
+    return {**env, "PYTHONPATH": _with_directory(hook.directory, env), VARIABLE: told}
 
 
-def _with_folder(folder: str, env: Mapping[str, str]) -> str:
+def _with_directory(directory: str, env: Mapping[str, str]) -> str:
     before = env.get("PYTHONPATH", "")
-    return folder + os.pathsep + before if before else folder
+    return directory + os.pathsep + before if before else directory

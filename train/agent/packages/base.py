@@ -22,9 +22,9 @@ for name in sys.argv[1:]:
         pins.append(name + "==" + version(name))
     except PackageNotFoundError:
         pass
-folders = [p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages") and os.path.isdir(p)]
+directories = [p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages") and os.path.isdir(p)]
 print(json.dumps({"real": os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable),
-                  "folders": folders, "pins": pins}))
+                  "directories": directories, "pins": pins}))
 """
 
 
@@ -41,9 +41,9 @@ def on_top(host: HostPaths, probe: Probe, session: Dict[str, str], wish: Wish, b
     named = any(_names(line) in TENSORFLOWS for line in wanted(wish.requirements))
     # pip wants hashes of all packages or of none.
     pins = () if named or _HASHED.search(wish.requirements) else tuple(found["pins"][:1])
-    folder = os.path.dirname(os.path.dirname(base.path))
-    owner = folder if os.path.dirname(folder) == host.venvs else ""
-    return wish._replace(pins=pins), Base(found["real"], base.version, tuple(found["folders"]), owner)
+    directory = os.path.dirname(os.path.dirname(base.path))
+    owner = directory if os.path.dirname(directory) == host.venvs else ""
+    return wish._replace(pins=pins), Base(found["real"], base.version, tuple(found["directories"]), owner)
 
 
 def _found(probe: Probe, session: Dict[str, str], base: Base) -> Dict[str, Any]:

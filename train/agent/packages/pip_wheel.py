@@ -13,7 +13,7 @@ import subprocess
 import zipfile
 from typing import Dict, List, Tuple
 
-from train.agent.files.disk import make_folder, write_atomic
+from train.agent.files.disk import make_directory, write_atomic
 from train.agent.files.paths import HostPaths, VenvPaths
 from train.agent.host.inventory import PROBE_DEADLINE_S, ran
 from train.agent.host.runner import Steps
@@ -51,7 +51,7 @@ def unpack_wheel(wheel: str, paths: VenvPaths, site: str) -> None:
     Args:
         wheel: Path of the wheel.
         paths: Of the environment.
-        site: Its folder of packages.
+        site: Its directory of packages.
 
     Raises:
         OSError: the environment cannot be written.
@@ -66,11 +66,11 @@ def unpack_wheel(wheel: str, paths: VenvPaths, site: str) -> None:
 def _bundled(python: str, session: Dict[str, str]) -> str:
     """Return the newest pip wheel that ensurepip of `python` would install; empty if there is none."""
     code, printed = ran([python, "-I", "-S", "-c", _LIBRARY], session, PROBE_DEADLINE_S, subprocess.DEVNULL)
-    folder = os.path.join(printed.strip(), "ensurepip", "_bundled")
+    directory = os.path.join(printed.strip(), "ensurepip", "_bundled")
     found: List[Tuple[List[int], str]] = []
-    for name in _names(folder) if code == 0 else ():
+    for name in _names(directory) if code == 0 else ():
         match = _BUNDLED.fullmatch(name)
-        path = os.path.join(folder, name)
+        path = os.path.join(directory, name)
         if match and _is_pip(path):
             found.append(([int(part) for part in match[1].split(".")], path))
     return max(found)[1] if found else ""
@@ -89,16 +89,16 @@ def _received(host: HostPaths, version: str, steps: Steps) -> str:
         data = b"".join(steps.channel.payload(answer.payload, _RECEIVE_DEADLINE_S))
         if hashlib.sha256(data).hexdigest() != answer.sha256:
             raise RefusedError(Refusal.BUNDLE, "pip arrived damaged", "run the command again")
-        make_folder(host.pip)
+        make_directory(host.pip)
         write_atomic(path, data)
     if not _is_pip(path):
         raise RefusedError(Refusal.BUNDLE, "the file that came as pip is not a wheel of pip")
     return path
 
 
-def _names(folder: str) -> List[str]:
+def _names(directory: str) -> List[str]:
     try:
-        return sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))
+        return sorted(name for name in os.listdir(directory) if name.endswith(SUFFIX))
     except OSError:
         return []
 

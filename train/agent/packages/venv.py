@@ -6,7 +6,7 @@ file that is written as the last.
 One may stand on top of another interpreter: it finds what that one finds, and of the packages that are asked for only
 those are installed that are not there in a version that will do. Python's own ``--system-site-packages`` would show
 it the packages of the interpreter that an environment was once made with, not those of the environment; so the
-folders are named in a .pth file (https://docs.python.org/3/library/site.html), which pip heeds as Python does.
+directories are named in a .pth file (https://docs.python.org/3/library/site.html), which pip heeds as Python does.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tu
 from train.agent.files.disk import (
     DISK_RESERVE,
     free_space,
-    make_folder,
+    make_directory,
     read_json,
     read_text,
     readable_size,
@@ -42,7 +42,7 @@ from train.agent.protocol.records import Refusal
 KEPT = 3
 UNUSED_S = 30 * 86400.0
 OLDEST_PYTHON = (3, 9)
-_FORMAT = "1"  # of what is in such a folder
+_FORMAT = "1"  # of what is in such a directory
 _VENV_DEADLINE_S = 180.0
 _PIP_DEADLINE_S = 900.0  # without a line, a byte or a package
 _LOCK_DEADLINE_S = 1800.0
@@ -71,7 +71,7 @@ class Base(NamedTuple):
 
     path: str  # without links
     version: str  # 3.12.3
-    below: Tuple[str, ...] = ()  # folders whose packages the environment finds behind its own
+    below: Tuple[str, ...] = ()  # directories whose packages the environment finds behind its own
     owner: str = ""  # our environment that these are of; empty: of none
 
 
@@ -96,7 +96,7 @@ def wanted(requirements: str) -> List[str]:
 
 
 def name_of(wish: Wish, base: Base) -> str:
-    """Name of the environment's folder: a hash of all that decides what is in it."""
+    """Name of the environment's directory: a hash of all that decides what is in it."""
     parts = [_FORMAT, base.path, ".".join(base.version.split(".")[:2]), *wanted(wish.text)]
     if wanted(wish.constraints):
         parts += ["within", *wanted(wish.constraints)]
@@ -156,7 +156,7 @@ class Venvs:
             _use(VenvPaths(base.owner))
         if _use(paths):
             return paths.python, False
-        make_folder(self._host.venvs)
+        make_directory(self._host.venvs)
         with self._locked():
             if _use(paths):
                 return paths.python, False
@@ -165,7 +165,7 @@ class Venvs:
             try:
                 self._make(paths, wish, base)
             except BaseException:
-                remove_tree(paths.folder)
+                remove_tree(paths.directory)
                 raise
         return paths.python, True
 
@@ -192,7 +192,7 @@ class Venvs:
         complete = []
         for name in sorted(os.listdir(self._host.venvs)):
             paths = self._host.venv(name)
-            if not os.path.isdir(paths.folder) or paths.folder in used:
+            if not os.path.isdir(paths.directory) or paths.directory in used:
                 continue
             if os.path.exists(paths.ready):
                 complete.append((os.stat(paths.ready).st_mtime, paths))
@@ -204,7 +204,7 @@ class Venvs:
     def _remove(self, paths: VenvPaths) -> None:
         self._steps.tell("removing old packages")
         remove_file(paths.ready)
-        remove_tree(paths.folder)
+        remove_tree(paths.directory)
 
     def _check_disk(self, wish: Wish, base: Base) -> None:
         free, total = free_space(self._host.venvs)
@@ -221,12 +221,12 @@ class Venvs:
     def _make(self, paths: VenvPaths, wish: Wish, base: Base) -> None:
         began = time.monotonic()
         self._steps.tell("making the environment", f"Python {base.version}")
-        remove_tree(paths.folder)
-        make_folder(paths.folder)
+        remove_tree(paths.directory)
+        make_directory(paths.directory)
         self._make_empty(paths, base)
         if base.below:
             _put_on_top(paths, base)
-        make_folder(paths.scratch)
+        make_directory(paths.scratch)
         write_atomic(paths.requirements, wish.text.encode("utf-8", "surrogateescape"))
         write_atomic(paths.constraints, wish.constraints.encode("utf-8", "surrogateescape"))
         self._install(paths)
@@ -237,12 +237,12 @@ class Venvs:
 
     def _make_empty(self, paths: VenvPaths, base: Base) -> None:
         """Make an environment with pip and nothing else."""
-        words = self._run_to_end([base.path, "-I", "-m", "venv", "--without-pip", paths.folder])
+        words = self._run_to_end([base.path, "-I", "-m", "venv", "--without-pip", paths.directory])
         if words is not None:
             raise _no_environment(words, base)
         wheel = find_wheel(self._host, base.path, base.version, self._session, self._steps)
-        for folder in _site_folders(paths):
-            unpack_wheel(wheel, paths, folder)
+        for directory in _site_directories(paths):
+            unpack_wheel(wheel, paths, directory)
 
     def _run_to_end(self, command: List[str]) -> Optional[str]:
         """None where it succeeds, else what it said."""
@@ -265,7 +265,7 @@ class Venvs:
         command = [paths.python, "-I", "-m", "pip", "install", *options, *lists]
         env = {**self._environment(), "TMPDIR": paths.scratch}
         try:
-            end = run(command, env, paths.folder, self._steps, deadline_s=_PIP_DEADLINE_S, look=watched.look)
+            end = run(command, env, paths.directory, self._steps, deadline_s=_PIP_DEADLINE_S, look=watched.look)
         except OverdueError:
             reading = watched.reading
             raise RefusedError(
@@ -312,13 +312,13 @@ class _Watched:
 
 
 def _put_on_top(paths: VenvPaths, base: Base) -> None:
-    lines = "".join(f"import site; site.addsitedir({folder!r})\n" for folder in base.below)
-    for folder in _site_folders(paths):
-        write_atomic(os.path.join(folder, _BELOW_FILE), lines.encode("utf-8", "surrogateescape"))
+    lines = "".join(f"import site; site.addsitedir({directory!r})\n" for directory in base.below)
+    for directory in _site_directories(paths):
+        write_atomic(os.path.join(directory, _BELOW_FILE), lines.encode("utf-8", "surrogateescape"))
 
 
 def _owners(host: HostPaths) -> Set[str]:
-    """Folders of the environments that others stand on."""
+    """Directories of the environments that others stand on."""
     ready = (read_json(host.venv(name).ready) for name in os.listdir(host.venvs))
     return {str(one.get("owner", "")) for one in ready if one is not None}
 
@@ -360,14 +360,14 @@ def _no_environment(printed: str, base: Base) -> RefusedError:
 
 
 def _in_use(host: HostPaths) -> Set[str]:
-    """Folders of the environments that a process runs in, or a job that has not ended."""
+    """Directories of the environments that a process runs in, or a job that has not ended."""
     pythons = [_first_word(name) for name in os.listdir("/proc") if name.isdigit()]
     for paths in (paths for slot in host.slots() for paths in newest_tasks(slot, 1 << 30)):
         job = read_job(paths)
         if job is not None and read_result(paths) is None:
             pythons += [str(word) for word in (*job.get("command", [])[:1], job.get("python", ""))]
-    folders = (os.path.dirname(os.path.dirname(python)) for python in pythons)
-    return {folder for folder in folders if os.path.dirname(folder) == host.venvs}
+    directories = (os.path.dirname(os.path.dirname(python)) for python in pythons)
+    return {directory for directory in directories if os.path.dirname(directory) == host.venvs}
 
 
 def _first_word(pid: str) -> str:
@@ -375,25 +375,25 @@ def _first_word(pid: str) -> str:
 
 
 def _downloaded(scratch: str, name: str) -> int:
-    """Bytes that have come of the file that pip is downloading, into a folder that it has made for this."""
+    """Bytes that have come of the file that pip is downloading, into a directory that it has made for this."""
     most = 0
-    for folder in _listed(scratch):
+    for directory in _listed(scratch):
         with contextlib.suppress(OSError):
-            most = max(most, os.stat(os.path.join(scratch, folder, name)).st_size)
+            most = max(most, os.stat(os.path.join(scratch, directory, name)).st_size)
     return most
 
 
 def _count_installed(paths: VenvPaths) -> int:
-    return sum(name.endswith(".dist-info") for folder in _site_folders(paths) for name in _listed(folder))
+    return sum(name.endswith(".dist-info") for directory in _site_directories(paths) for name in _listed(directory))
 
 
-def _site_folders(paths: VenvPaths) -> List[str]:
-    above = os.path.join(paths.folder, "lib")
+def _site_directories(paths: VenvPaths) -> List[str]:
+    above = os.path.join(paths.directory, "lib")
     return [os.path.join(above, python, "site-packages") for python in _listed(above)]
 
 
-def _listed(folder: str) -> List[str]:
+def _listed(directory: str) -> List[str]:
     try:
-        return os.listdir(folder)
+        return os.listdir(directory)
     except OSError:
         return []

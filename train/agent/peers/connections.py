@@ -1,6 +1,6 @@
 """Connections among the agents of a job, over the private network: authenticated, and back after a short loss.
 
-A link is what stands between two seats, whatever connection carries it at the moment: it goes down only when nothing
+A link is what stands between two slots, whatever connection carries it at the moment: it goes down only when nothing
 was heard for the link timeout. Whoever uses links says anew all that matters when one comes up.
 """
 
@@ -164,7 +164,7 @@ class _Call:
     Args:
         loop: In which it is served.
         bond: What we have in common.
-        me: Our seat, as the greeting names it.
+        me: Our slot, as the greeting names it.
         other: Whom to call.
         on_up: Called when the other has proven itself.
         on_message: Called with its messages.
@@ -182,7 +182,7 @@ class _Call:
         on_message: Callable[[Message], None],
         on_end: Callable[[str], None],
     ) -> None:
-        self.seat = other.task
+        self.slot = other.task
         self._loop = loop
         self._bond = bond
         self._me = me
@@ -278,9 +278,9 @@ class _Call:
 class Events(NamedTuple):
     """What links call."""
 
-    up: Callable[[str], None]  # with a seat, whenever a connection with it stands, also where it comes back
-    down: Callable[[str, str], None]  # with a seat and a reason: nothing was heard of it for the link timeout
-    message: Callable[[str, Message], None]  # with a seat and what it said
+    up: Callable[[str], None]  # with a slot, whenever a connection with it stands, also where it comes back
+    down: Callable[[str, str], None]  # with a slot and a reason: nothing was heard of it for the link timeout
+    message: Callable[[str, Message], None]  # with a slot and what it said
     idle: Callable[[], None]  # a connection ended, and no other stands
 
 
@@ -291,8 +291,8 @@ class Links:
         loop: In which it is served.
         listener: Where the others connect.
         bond: What we have in common.
-        me: Our seat.
-        others: The other seats.
+        me: Our slot.
+        others: The other slots.
         events: What to call when something happens.
     """
 
@@ -329,61 +329,61 @@ class Links:
         return bool(self._guests) or (self._call is not None and self._call.stands)
 
     def learn(self, members: Sequence[Member]) -> None:
-        """Where seats are reached from now on: another host may have taken the place of one."""
+        """Where slots are reached from now on: another host may have taken the place of one."""
         for member in members:
             if member.task in self._others:
                 self._others[member.task] = member
 
-    def send(self, seat: str, message: Message) -> None:
-        """Send a message to a seat; dropped where it is not connected."""
-        if self._call is not None and self._call.seat == seat and self._call.stands:
+    def send(self, slot: str, message: Message) -> None:
+        """Send a message to a slot; dropped where it is not connected."""
+        if self._call is not None and self._call.slot == slot and self._call.stands:
             self._call.send(message)
             return
-        guest = self._guests.get(seat)
+        guest = self._guests.get(slot)
         if guest is not None and guest.session is not None:
             guest.line.send(guest.session.seal(message))
 
-    def dial(self, seat: str) -> None:
-        """Link with a seat, and keep trying; the link that we made before ends."""
+    def dial(self, slot: str) -> None:
+        """Link with a slot, and keep trying; the link that we made before ends."""
         before, self._call = self._call, None
         if before is not None:
             before.close()
             self._loop.cancel("dial")
-            if before.seat != seat and before.seat not in self._guests:
-                self._loop.cancel(f"away {before.seat}")
-                self._loop.after(f"part {before.seat}", 0.0, lambda: self._on_down(before.seat, ""))
+            if before.slot != slot and before.slot not in self._guests:
+                self._loop.cancel(f"away {before.slot}")
+                self._loop.after(f"part {before.slot}", 0.0, lambda: self._on_down(before.slot, ""))
         self._pause = _RETRY_S[0]
         self._call = _Call(
             self._loop,
             self._bond,
             self._me,
-            self._others[seat],
-            on_up=lambda: self._came(seat),
-            on_message=lambda message: self._on_message(seat, message),
-            on_end=lambda reason: self._call_ended(seat, reason),
+            self._others[slot],
+            on_up=lambda: self._came(slot),
+            on_message=lambda message: self._on_message(slot, message),
+            on_end=lambda reason: self._call_ended(slot, reason),
         )
         self._call.connect()
 
-    def knock(self, seat: str, message: Message) -> None:
-        """Say one thing to a seat that is not linked, if it can be reached."""
-        before = self._knocks.pop(seat, None)
+    def knock(self, slot: str, message: Message) -> None:
+        """Say one thing to a slot that is not linked, if it can be reached."""
+        before = self._knocks.pop(slot, None)
         if before is not None:
             before.close()
 
         def said() -> None:
             call.send(message)
-            self._loop.after(f"knock {seat}", GREETING_DEADLINE_S, call.close)
+            self._loop.after(f"knock {slot}", GREETING_DEADLINE_S, call.close)
 
         call = _Call(
             self._loop,
             self._bond,
             _KNOCK + self._me,
-            self._others[seat],
+            self._others[slot],
             on_up=said,
             on_message=lambda _: None,
             on_end=lambda _: None,
         )
-        self._knocks[seat] = call
+        self._knocks[slot] = call
         call.connect()
 
     def close(self) -> None:
@@ -391,9 +391,9 @@ class Links:
         self._closed = True
         self._loop.cancel("links")
         self._loop.cancel("dial")
-        for seat in self._others:
+        for slot in self._others:
             for name in ("away", "knock", "part"):
-                self._loop.cancel(f"{name} {seat}")
+                self._loop.cancel(f"{name} {slot}")
         for call in [self._call, *self._knocks.values()]:
             if call is not None:
                 call.close()
@@ -406,31 +406,31 @@ class Links:
 
     # --- our call -----------------------------------------------------------------------------------------------
 
-    def _came(self, seat: str) -> None:
+    def _came(self, slot: str) -> None:
         self._pause = _RETRY_S[0]
-        self._loop.cancel(f"away {seat}")
-        self._on_up(seat)
+        self._loop.cancel(f"away {slot}")
+        self._on_up(slot)
 
-    def _call_ended(self, seat: str, reason: str) -> None:
+    def _call_ended(self, slot: str, reason: str) -> None:
         call = self._call
-        if call is None or call.seat != seat or self._closed:
+        if call is None or call.slot != slot or self._closed:
             return
         if call.line is not None and call.line.trusted:
             call.line.trusted = False
-            self._away(seat, reason, call.line.heard_at)
+            self._away(slot, reason, call.line.heard_at)
         self._loop.after("dial", self._pause, call.connect)
         self._pause = min(self._pause * 2, _RETRY_S[1])
 
-    def _away(self, seat: str, reason: str, heard_at: float) -> None:
+    def _away(self, slot: str, reason: str, heard_at: float) -> None:
         """Give it the rest of the link timeout to come back."""
         left_s = heard_at + self._bond.link_timeout_s - time.monotonic()
-        self._loop.after(f"away {seat}", max(0.0, left_s), lambda: self._gone(seat, reason))
+        self._loop.after(f"away {slot}", max(0.0, left_s), lambda: self._gone(slot, reason))
 
-    def _gone(self, seat: str, reason: str) -> None:
+    def _gone(self, slot: str, reason: str) -> None:
         call = self._call
-        if seat in self._guests or (call is not None and call.seat == seat and call.stands):
+        if slot in self._guests or (call is not None and call.slot == slot and call.stands):
             return
-        self._on_down(seat, reason)
+        self._on_down(slot, reason)
 
     # --- calls of the others -------------------------------------------------------------------------------------
 
@@ -462,29 +462,29 @@ class Links:
     def _welcome(self, guest: _Guest, session: Session) -> None:
         name = guest.greeting.task
         knocks = name.startswith(_KNOCK)
-        seat = name[len(_KNOCK) :] if knocks else name
-        if seat not in self._others:
-            raise LinkError(f"{seat} is not expected")
+        slot = name[len(_KNOCK) :] if knocks else name
+        if slot not in self._others:
+            raise LinkError(f"{slot} is not expected")
         guest.session = session
         guest.line.trusted = True
         if knocks:  # stays among the strangers, who are sent away after a while
             return
         self._strangers.remove(guest)
-        before = self._guests.pop(seat, None)
+        before = self._guests.pop(slot, None)
         if before is not None:
             before.line.close()
-        self._guests[seat] = guest
-        self._loop.cancel(f"away {seat}")
-        self._on_up(seat)
+        self._guests[slot] = guest
+        self._loop.cancel(f"away {slot}")
+        self._on_up(slot)
 
     def _ended(self, guest: _Guest, reason: str) -> None:
         if guest in self._strangers:
             self._strangers.remove(guest)
             return
-        seat = guest.greeting.task
-        if self._guests.get(seat) is guest:
-            del self._guests[seat]
-            self._away(seat, reason, guest.line.heard_at)
+        slot = guest.greeting.task
+        if self._guests.get(slot) is guest:
+            del self._guests[slot]
+            self._away(slot, reason, guest.line.heard_at)
             if not self.connected:
                 self._on_idle()
 
@@ -497,11 +497,11 @@ class Links:
             guest.line.close()
         # So early that even what is noticed at the next beat is noticed in time.
         longest_s = (1.0 - BEAT_PART) * self._bond.link_timeout_s
-        for seat, guest in list(self._guests.items()):
+        for slot, guest in list(self._guests.items()):
             if now - guest.line.heard_at > longest_s:
                 guest.line.close()
-                del self._guests[seat]
-                self._gone(seat, silence(self._bond.link_timeout_s))
+                del self._guests[slot]
+                self._gone(slot, silence(self._bond.link_timeout_s))
             elif guest.session is not None:
                 guest.line.send(guest.session.seal(_BEAT))
         self._beat_call(now, longest_s)
@@ -514,9 +514,9 @@ class Links:
         if now - call.line.heard_at <= longest_s:
             call.send(_BEAT)
             return
-        seat = call.seat
+        slot = call.slot
         call.line.trusted = False
         call.close()
         self._call = None
-        self.dial(seat)
-        self._gone(seat, silence(self._bond.link_timeout_s))
+        self.dial(slot)
+        self._gone(slot, silence(self._bond.link_timeout_s))

@@ -97,11 +97,11 @@ class EntryKind(str, Enum):
     FILE = "file"  # the task may change its copy
     DATA = "data"  # shared with the store, read only
     LINK = "link"
-    FOLDER = "folder"
+    DIRECTORY = "directory"
 
 
 class Entry(NamedTuple):
-    """One path of the bundle, relative to the task's working folder, with forward slashes."""
+    """One path of the bundle, relative to the task's working directory, with forward slashes."""
 
     path: str
     kind: EntryKind
@@ -192,7 +192,7 @@ class Policy(NamedTuple):
 class Replication(NamedTuple):
     """How checkpoints are kept on all hosts."""
 
-    folder: str = ""  # where the script writes them; relative to its working folder; empty: the job's own
+    directory: str = ""  # where the script writes them; relative to its working directory; empty: the job's own
     mib_s: float = 100.0  # at most so many MiB a second leave a host; 0: nothing is replicated
 
 
@@ -211,10 +211,10 @@ class Prepare(NamedTuple):
     first_port: int = 2222
     dry_run: bool = False  # reserve and report; nothing is wanted or unpacked
     join: bool = False  # the job runs already; what this host still has of it is kept
-    folder: str = ""  # absolute: the task runs in this folder as it is, and there are no entries
+    directory: str = ""  # absolute: the task runs in this directory as it is, and there are no entries
     program: str = ""  # that must be there beside the interpreter, Rscript; empty: none
     imports: List[str] = []  # noqa: RUF012 - never changed; top-level modules that the interpreter ought to find
-    import_folders: List[str] = []  # noqa: RUF012 - never changed; where it looks for them, too
+    import_directories: List[str] = []  # noqa: RUF012 - never changed; where it looks for them, too
 
 
 class Chunk(NamedTuple):
@@ -583,7 +583,7 @@ class AttemptEnded(NamedTuple):
     task: str  # that tells it
     attempt: int
     at: float
-    first_task: str  # that failed
+    first_failed_task: str  # that failed
     reason: str
     exits: Dict[str, Exit]
     retry_s: float  # until the next attempt, at the earliest
@@ -652,11 +652,11 @@ class JobResult(NamedTuple):
     attempt: int
     outcome: Outcome
     at: float
-    first_task: str = ""  # that failed
+    first_failed_task: str = ""  # that failed
     reason: str = ""
     exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed
     started: bool = True  # whether any user code ran
-    alone: bool = False  # told by a host that had lost sight of the others
+    isolated: bool = False  # told by a host that had lost sight of the others
 
 
 class Beat(NamedTuple):

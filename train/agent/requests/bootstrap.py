@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-from train.agent.files.disk import make_folder
+from train.agent.files.disk import make_directory
 from train.agent.files.paths import HostPaths
 from train.agent.host.gpus import await_driver, seen_by_tensorflow
 from train.agent.host.inventory import Probe, login_environment
@@ -25,7 +25,7 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> None:
         OSError: the disk is full, most likely; likewise.
     """
     began = time.monotonic()
-    make_folder(host.root)
+    make_directory(host.root)
     session = login_environment()
     probe = Probe(host.probe, session, host.hook)
     steps = Steps(channel)

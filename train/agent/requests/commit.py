@@ -20,7 +20,7 @@ from train.agent.requests.prepare import Reservation
 from train.agent.supervisor.attempt import Start
 from train.agent.supervisor.host_environment import fit
 from train.agent.supervisor.supervisor import Resumed, Supervisor
-from train.agent.supervisor.watchdog import Warden, watch
+from train.agent.supervisor.watchdog import Watchdog, watch
 
 _STARTED = b"s"
 _START_DEADLINE_S = 20.0
@@ -62,9 +62,9 @@ def _check(reservation: Reservation, request: Commit) -> None:
     if len(request.roles) not in (0, len(request.members)):
         raise RefusedError(Refusal.REQUEST, f"{len(request.roles)} roles for {len(request.members)} members")
     try:
-        seats = {member.task: member for member in request.members}
+        slots = {member.task: member for member in request.members}
         cast = first_cast(request.members, request.spares, request.roles)
-        playing = [seats[part.seat]._replace(task=part.role) for part in cast]
+        playing = [slots[part.slot]._replace(task=part.role) for part in cast]
         if request.join:  # where others are lost too, their ports may be ours by now; the next attempt has new ones
             playing = [member._replace(port=number) for number, member in enumerate(playing, 1)]
         cluster_spec(playing)
@@ -107,7 +107,7 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
 def _facts(reservation: Reservation, request: Commit) -> Facts:
     env = {**reservation.session, **request.env, **request.secret_env}
     gpus = visible([gpu.name for gpu in reservation.gpus], env.get("CUDA_VISIBLE_DEVICES"))
-    free, _ = free_space(reservation.paths.folder)
+    free, _ = free_space(reservation.paths.directory)
     return Facts(reservation.interpreter.versions, gpus, free, machine=os.uname().machine)
 
 
@@ -118,9 +118,9 @@ def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
         keep = {lock, writes, start.control.fileno(), start.listener.fileno(), *start.port.descriptors()}
         _close_others(keep, start.paths.agent_log)
 
-        def supervise(warden: Warden, last: Optional[Order], why: str) -> None:
+        def supervise(watchdog: Watchdog, last: Optional[Order], why: str) -> None:
             resumed = Resumed(last, why) if last is not None else None
-            Supervisor(start, warden, resumed).run(_tell(writes) if resumed is None else _nobody)
+            Supervisor(start, watchdog, resumed).run(_tell(writes) if resumed is None else _nobody)
 
         stopped_s = _STOPPED_PART * start.commit.link_timeout_s
         watch(start.paths, start.commit.task, stopped_s, supervise, start.port.release)

@@ -21,7 +21,7 @@ from train.agent.files.contents import (
 from train.agent.files.disk import (
     DISK_RESERVE,
     free_space,
-    make_folder,
+    make_directory,
     read_text,
     readable_size,
     remove_tree,
@@ -77,8 +77,8 @@ class Reservation:
         os.ftruncate(self.lock, 0)
         os.pwrite(self.lock, f"{self.request.job}/{self.request.task}".encode(), 0)
 
-    def own_folder(self) -> None:
-        """From now on the task's folder is ours to remove."""
+    def own_directory(self) -> None:
+        """From now on the task's directory is ours to remove."""
         self._made = True
 
     def member(self) -> Member:
@@ -101,9 +101,9 @@ class Reservation:
         """Give everything back, and leave nothing of it on disk."""
         if self._made:
             self._made = False
-            remove_tree(self.paths.folder)
+            remove_tree(self.paths.directory)
             with contextlib.suppress(OSError):  # holds another task
-                os.rmdir(os.path.dirname(self.paths.folder))
+                os.rmdir(os.path.dirname(self.paths.directory))
         if self._locked:
             os.ftruncate(self.lock, 0)
         self._close()
@@ -147,7 +147,7 @@ def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
 def _check(request: Prepare) -> None:
     for name in (request.job, request.task):
         if not JOB_NAME.fullmatch(name):
-            raise RefusedError(Refusal.REQUEST, f"{name!r} cannot be the name of a folder")
+            raise RefusedError(Refusal.REQUEST, f"{name!r} cannot be the name of a directory")
     try:
         parse_task(request.task)
     except ValueError as error:
@@ -158,7 +158,7 @@ def _check(request: Prepare) -> None:
 def _lock(reservation: Reservation) -> None:
     """Take the host for this job, or say whose it is; end what a dead supervisor left behind."""
     host = reservation.host
-    make_folder(host.root)
+    make_directory(host.root)
     lock = reservation.lock = os.open(host.active, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     since = time.monotonic()
     while not _try_lock(lock):
@@ -207,7 +207,9 @@ def _reserve(reservation: Reservation) -> None:
     reservation.interpreter = probe.interpreter(request.python)
     python = reservation.interpreter.path
     _check_program(request.program, python, reservation.session)
-    reservation.missing = missing_modules(probe, python, reservation.session, request.imports, request.import_folders)
+    reservation.missing = missing_modules(
+        probe, python, reservation.session, request.imports, request.import_directories
+    )
     reservation.gpus = probe.gpus()
     probe.save()
     reservation.port = reserve_task_port(request.first_port)
@@ -237,14 +239,14 @@ def _bring(channel: Channel, reservation: Reservation) -> None:
         raise RefusedError(Refusal.REQUEST, f"job {reservation.request.job} has run on this host already")
     kept = joins and os.path.exists(paths.job) and os.path.isdir(paths.source)
     if not kept:
-        remove_tree(paths.source if joins else paths.folder)
+        remove_tree(paths.source if joins else paths.directory)
     discard_unused(host, objects_of(entries))
     want = missing(host.store, entries)
     _check_disk(host, bytes_needed(entries, want))
-    make_folder(host.store)
+    make_directory(host.store)
     if not os.path.exists(paths.job):
-        reservation.own_folder()
-    make_folder(paths.folder)
+        reservation.own_directory()
+    make_directory(paths.directory)
     write_atomic(paths.objects, "\n".join(sorted(objects_of(entries))).encode())
     channel.send(want)
     if want.objects:
@@ -252,8 +254,8 @@ def _bring(channel: Channel, reservation: Reservation) -> None:
         _receive(channel, Receiver(host.store, [(one, sizes[one]) for one in want.objects]))
     if not kept:
         _lay_out_source(reservation)
-    for folder in (paths.checkpoints, paths.logs, paths.model):
-        make_folder(folder)
+    for directory in (paths.checkpoints, paths.logs, paths.model):
+        make_directory(directory)
 
 
 def _receive(channel: Channel, receiver: Receiver) -> None:
@@ -289,8 +291,8 @@ def _lay_out_source(reservation: Reservation) -> None:
     The record is written last: a file that changed after it was changed by the task.
     """
     request, paths = reservation.request, reservation.paths
-    if request.folder:
-        os.symlink(request.folder, paths.source)
+    if request.directory:
+        os.symlink(request.directory, paths.source)
     else:
         materialise(reservation.host.store, request.entries, paths.source)
     values = {"entries": to_dict(request.entries)}

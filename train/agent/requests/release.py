@@ -11,14 +11,14 @@ from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Leave, Left, Refusal, Stop
 from train.agent.requests.stop import stop
 
-SHARED_FOLDER = ".fleet"  # of all fleets on a host; removed with the last of them
+SHARED_DIRECTORY = ".fleet"  # of all fleets on a host; removed with the last of them
 _JOBS = 10_000
 _DEADLINE_S = 10.0
 _PAUSE_S = 0.05
 
 
 def leave(host: HostPaths, request: Leave) -> Left:
-    """End every job of the fleet on this host, and remove its folder.
+    """End every job of the fleet on this host, and remove its directory.
 
     Raises:
         RefusedError: a file cannot be removed.
@@ -26,28 +26,28 @@ def leave(host: HostPaths, request: Leave) -> Left:
     """
     running = False
     for paths in newest_tasks(host, _JOBS):
-        job, task = os.path.split(paths.folder)
+        job, task = os.path.split(paths.directory)
         running |= stop(host, Stop(os.path.basename(job), task, request.grace_s)).running
     _remove(host.root)
     shared = os.path.dirname(host.root)
-    if os.path.basename(shared) == SHARED_FOLDER:
+    if os.path.basename(shared) == SHARED_DIRECTORY:
         with contextlib.suppress(OSError):  # another fleet is there
             os.rmdir(shared)
     return Left(running)
 
 
-def _remove(folder: str) -> None:
-    """Remove a folder, also while the last writes into it come to an end."""
+def _remove(directory: str) -> None:
+    """Remove a directory, also while the last writes into it come to an end."""
     end = time.monotonic() + _DEADLINE_S
     while True:
         try:
-            remove_tree(folder)
+            remove_tree(directory)
         except OSError as error:
             if time.monotonic() > end:
                 raise RefusedError(
                     Refusal.FAULT,
-                    f"{error.filename or folder} cannot be removed: {error.strerror}",
-                    f"remove {folder} there by hand, then repeat fleet down",
+                    f"{error.filename or directory} cannot be removed: {error.strerror}",
+                    f"remove {directory} there by hand, then repeat fleet down",
                 ) from error
             time.sleep(_PAUSE_S)  # nobody tells when the last writer has ended
         else:

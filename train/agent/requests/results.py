@@ -73,12 +73,12 @@ class Results:
     def _checkpoints(self) -> Optional[Root]:
         """Return where the script keeps checkpoints; None if that is a URL, or holds other things as well."""
         replication = (read_job(self._paths) or {}).get("replication") or {}
-        folder = str(replication.get("folder") or "")
-        if not folder:
+        directory = str(replication.get("directory") or "")
+        if not directory:
             return Root(Area.CHECKPOINTS, self._paths.checkpoints)
-        if "://" in folder:
+        if "://" in directory:
             return None
-        path = os.path.normpath(os.path.join(self._paths.source, os.path.expanduser(folder)))
+        path = os.path.normpath(os.path.join(self._paths.source, os.path.expanduser(directory)))
         real = os.path.realpath(path)
         reason = unfit(real, os.path.realpath(self._paths.replica), os.path.expanduser("~"))
         if reason:
@@ -126,7 +126,7 @@ class Results:
                 self._note(f"{os.path.join(top, below)} cannot be read: {error.strerror}")
                 continue
             if empty and below and not entries:
-                yield Found(root.area, below, os.path.join(top, below), EntryKind.FOLDER, status)
+                yield Found(root.area, below, os.path.join(top, below), EntryKind.DIRECTORY, status)
             for entry in entries:
                 path = f"{below}/{entry.name}" if below else entry.name
                 if entry.is_dir(follow_symlinks=False):
@@ -145,7 +145,7 @@ class Results:
             _add(hashed, one)
             files, size = counts.get(one.area, (0, 0))
             counts[one.area] = files + 1, size + _size(one)
-        places = {root.area: root for root in [*self.roots(), Root(Area.LOGS, self._paths.folder)]}
+        places = {root.area: root for root in [*self.roots(), Root(Area.LOGS, self._paths.directory)]}
         del self.notes[_MOST_NOTES:]
         uses = [AreaUse(area, places[area].path, *counts[area], places[area].outside) for area in counts]
         return uses, hashed.hexdigest() if counts else ""
@@ -155,7 +155,7 @@ class Results:
         for one in self.find(empty=True):
             self._tick()
             entry = FileEntry(one.area, one.path, one.kind, one.status.st_mode & 0o777)
-            if one.kind is EntryKind.FOLDER:
+            if one.kind is EntryKind.DIRECTORY:
                 yield entry
                 continue
             _add(fingerprint, one)
@@ -255,11 +255,11 @@ def hash_start(path: str, size: int, tick: Callable[[], None]) -> str:
     return hashed.hexdigest()
 
 
-def disk_usage(folder: str, tick: Callable[[], None] = lambda: None) -> int:
+def disk_usage(directory: str, tick: Callable[[], None] = lambda: None) -> int:
     """Return the bytes that deleting a directory frees: files that the store shares with it do not count."""
     seen = set()
     total = 0
-    ahead = [folder]
+    ahead = [directory]
     while ahead:
         tick()
         try:

@@ -89,15 +89,15 @@ def _list_jobs(channel: Channel, host: HostPaths, request: ListJobs) -> None:
     for _, slot, paths in sorted(found, key=lambda one: one[0], reverse=True):
         pulse()
         areas, fingerprint = Results(paths, host.root, pulse).use()
-        size = disk_usage(paths.folder, pulse)
-        task = os.path.basename(paths.folder)
-        channel.send(StoredJob(_job_of(paths), task, slot, paths.folder, size, fingerprint, areas, report(paths)))
+        size = disk_usage(paths.directory, pulse)
+        task = os.path.basename(paths.directory)
+        channel.send(StoredJob(_job_of(paths), task, slot, paths.directory, size, fingerprint, areas, report(paths)))
     channel.send(DiskSpace(host.root, *free_space(host.root)))
     channel.send(End())
 
 
 def _job_of(paths: TaskPaths) -> str:
-    return os.path.basename(os.path.dirname(paths.folder))
+    return os.path.basename(os.path.dirname(paths.directory))
 
 
 def _task(host: HostPaths, request: Union[ListFiles, ReadFiles]) -> TaskPaths:
@@ -151,19 +151,19 @@ def _prune_jobs(pulse: _Pulse, host: HostPaths, request: PruneJobs) -> JobsPrune
         busy = {lock.busy_with for _, lock in locks}
         for place, lock in locks:
             for job in request.jobs:
-                folder = os.path.join(place.jobs, job)
-                if JOB_NAME.fullmatch(job) and job not in busy and os.path.isdir(folder):
-                    freed += _remove(folder, pulse)
+                directory = os.path.join(place.jobs, job)
+                if JOB_NAME.fullmatch(job) and job not in busy and os.path.isdir(directory):
+                    freed += _remove(directory, pulse)
                     gone.add(job)
             if lock.held:
                 freed += discard_unused(place, set(), thorough=True)
     return JobsPruned(sorted(gone), freed, {job: "it is running" for job in request.jobs if job in busy})
 
 
-def _remove(folder: str, pulse: _Pulse) -> int:
+def _remove(directory: str, pulse: _Pulse) -> int:
     """Delete a job; return the bytes that this frees."""
-    for task in os.listdir(folder):
-        end_leftovers(TaskPaths(os.path.join(folder, task)))
-    size = disk_usage(folder, pulse)
-    remove_tree(folder)
+    for task in os.listdir(directory):
+        end_leftovers(TaskPaths(os.path.join(directory, task)))
+    size = disk_usage(directory, pulse)
+    remove_tree(directory)
     return size

@@ -20,7 +20,7 @@ from train.agent.gang.slot import (
     Looked,
     Pulse,
     Reached,
-    SeatEvent,
+    SlotEvent,
     Spawn,
 )
 from train.agent.host.control import ControlServer
@@ -63,11 +63,11 @@ class Start(NamedTuple):
 
     @property
     def checkpoints(self) -> str:
-        """Where the script keeps checkpoints: a folder, or the URL of one."""
-        folder = self.commit.replication.folder
-        if "://" in folder:
-            return folder
-        return os.path.join(self.paths.source, os.path.expanduser(folder)) if folder else self.paths.checkpoints
+        """Where the script keeps checkpoints: a directory, or the URL of one."""
+        directory = self.commit.replication.directory
+        if "://" in directory:
+            return directory
+        return os.path.join(self.paths.source, os.path.expanduser(directory)) if directory else self.paths.checkpoints
 
 
 class Attempt:
@@ -96,7 +96,7 @@ class Attempt:
         port: Optional[TaskPort],
         after: int,
         control: ControlServer,
-        tell: Callable[[SeatEvent], None],
+        tell: Callable[[SlotEvent], None],
     ) -> None:
         self.number = number
         self._loop = loop
@@ -250,7 +250,7 @@ class Attempt:
         except OSError as error:
             self.give_up(f"{self._name}'s records cannot be written: {error.strerror}")
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Give everything back."""
         self._close_doors()
         for name in ("usage", "wake", "progress", "parse"):
@@ -364,7 +364,7 @@ class Attempt:
 
     def _processes(self, table: Dict[int, Stat]) -> Set[int]:
         """Return the processes of `table` that belong to the task."""
-        return {pid for pid in descendants(os.getpid(), table) if pid not in self.task.strays}
+        return {pid for pid in descendants(os.getpid(), table) if pid not in self.task.orphans}
 
     def _start_gpu_meter(self) -> None:
         meter = spawn(GPU_COMMAND, self._start.session, "/", umask=self._start.umask, gated=False)

@@ -41,8 +41,8 @@ def _of_python(session: Mapping[str, str], fittings: "Fittings") -> Dict[str, st
     found = {}
     if fittings.python:
         found["RETICULATE_PYTHON"] = fittings.python
-    if fittings.folders:
-        found["PATH"] = os.pathsep.join([*fittings.folders, session.get("PATH") or os.defpath])
+    if fittings.directories:
+        found["PATH"] = os.pathsep.join([*fittings.directories, session.get("PATH") or os.defpath])
     return found
 
 
@@ -74,7 +74,7 @@ class Fittings(NamedTuple):
     """What the host adds."""
 
     python: str = ""  # the interpreter
-    folders: Tuple[str, ...] = ()  # of programs that come first on the PATH
+    directories: Tuple[str, ...] = ()  # of programs that come first on the PATH
     interface: str = ""  # network interface with the private address; empty: not known, or not looked for
     gpus: int = 0  # that the task will see
 
@@ -98,7 +98,7 @@ def task_environment(
         user: What the user set; it wins over everything but TF_CONFIG and what keeps a proxy away.
         place: Of the task.
         paths: The task's paths on its host.
-        checkpoints: Folder or URL where the script keeps checkpoints; empty: the job's own.
+        checkpoints: Directory or URL where the script keeps checkpoints; empty: the job's own.
         fittings: What the host adds.
     """
     checkpoints = checkpoints or paths.checkpoints
@@ -129,5 +129,5 @@ def task_environment(
     variables.update(user)
     variables.update(_without_proxy(variables, members))
     variables["TF_CONFIG"] = tf_config(members, task)
-    variables[MARK] = paths.folder
+    variables[MARK] = paths.directory
     return variables

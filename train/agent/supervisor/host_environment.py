@@ -6,7 +6,7 @@ import socket
 import struct
 from typing import Iterator, List, Tuple
 
-from train.agent.files.disk import make_folder, read_text
+from train.agent.files.disk import make_directory, read_text
 from train.agent.supervisor.environment import Fittings
 
 _NAMES = ("python", "python3")
@@ -19,7 +19,7 @@ def fit(programs: str, python: str, address: str, gpus: int) -> Fittings:
     """What is added for a task, whose programs are written now.
 
     Args:
-        programs: Folder for them.
+        programs: Directory for them.
         python: The interpreter of the task.
         address: By which the other hosts reach this one.
         gpus: That the task will see.
@@ -28,28 +28,28 @@ def fit(programs: str, python: str, address: str, gpus: int) -> Fittings:
         OSError: they cannot be written.
     """
     write_programs(programs, python)
-    folders = (programs, *beside(python))
-    return Fittings(python, folders, interface_of(address) if gpus else "", gpus)
+    directories = (programs, *beside(python))
+    return Fittings(python, directories, interface_of(address) if gpus else "", gpus)
 
 
 def beside(python: str) -> List[str]:
-    """Folder with the programs of an interpreter's virtual environment, such as its pip; none of any other."""
-    folder = os.path.dirname(python)
-    return [folder] if os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg")) else []
+    """Directory with the programs of an interpreter's virtual environment, such as its pip; none of any other."""
+    directory = os.path.dirname(python)
+    return [directory] if os.path.exists(os.path.join(os.path.dirname(directory), "pyvenv.cfg")) else []
 
 
-def write_programs(folder: str, python: str) -> None:
+def write_programs(directory: str, python: str) -> None:
     """Let the names python and python3 stand for one interpreter.
 
-    A link would not do: of a virtual environment Python is told by the folder that it is called in.
+    A link would not do: of a virtual environment Python is told by the directory that it is called in.
 
     Raises:
         OSError: they cannot be written.
     """
     quoted = "'" + python.replace("'", "'\\''") + "'"
-    make_folder(folder)
+    make_directory(directory)
     for name in _NAMES:
-        path = os.path.join(folder, name)
+        path = os.path.join(directory, name)
         with open(path, "wb") as file:
             file.write(f'#!/bin/sh\nexec {quoted} "$@"\n'.encode("utf-8", "surrogateescape"))
         os.chmod(path, 0o700)

@@ -33,7 +33,7 @@ def connections(pids: Iterable[int], net: str) -> List[Connection]:
 
     Args:
         pids: Of one network namespace.
-        net: Folder in which this namespace tells of itself, ``/proc/PID/net``.
+        net: Directory in which this namespace tells of itself, ``/proc/PID/net``.
     """
     wanted = set(sockets_of(pids))
     found = []
@@ -49,14 +49,14 @@ def connections(pids: Iterable[int], net: str) -> List[Connection]:
 def sockets_of(pids: Iterable[int]) -> Iterator[str]:
     """Return the inodes of the sockets that processes have open."""
     for pid in pids:
-        folder = f"/proc/{pid}/fd"
+        directory = f"/proc/{pid}/fd"
         try:
-            names = os.listdir(folder)
+            names = os.listdir(directory)
         except OSError:
             continue
         for name in names:
             try:
-                target = os.readlink(f"{folder}/{name}")
+                target = os.readlink(f"{directory}/{name}")
             except OSError:
                 continue
             if target.startswith("socket:["):

@@ -120,7 +120,7 @@ class OomWatch:
     # --- counts -----------------------------------------------------------------------------------------------------
 
     def _find_cgroup(self, pid: int) -> Tuple[str, int]:
-        """Folder of the memory cgroup of `pid`, and its version; an empty one where there is none."""
+        """Directory of the memory cgroup of `pid`, and its version; an empty one where there is none."""
         own: Dict[int, str] = {}
         for line in read_text(self._path(f"proc/{pid}/cgroup")).splitlines():
             number, _, rest = line.partition(":")
@@ -134,9 +134,9 @@ class OomWatch:
                 below = own[version]
                 below = below[len(inside) :] if inside != "/" and below.startswith(inside) else below
                 for path in (mounted.rstrip("/") + below, mounted):
-                    folder = self._path(path).rstrip("/")
-                    if os.path.exists(os.path.join(folder, _COUNTED[version])):
-                        return folder, version
+                    directory = self._path(path).rstrip("/")
+                    if os.path.exists(os.path.join(directory, _COUNTED[version])):
+                        return directory, version
         return "", 0
 
     def _mounts(self, version: int) -> List[Tuple[str, str]]:
@@ -152,14 +152,14 @@ class OomWatch:
 
     def _count(self) -> _Counts:
         host = _field(read_text(self._path("proc/vmstat")), "oom_kill", -1)
-        folder, version = self._cgroup
-        cgroup = _field(read_text(os.path.join(folder, _COUNTED[version])), "oom_kill", -1) if folder else -1
+        directory, version = self._cgroup
+        cgroup = _field(read_text(os.path.join(directory, _COUNTED[version])), "oom_kill", -1) if directory else -1
         return _Counts(host, cgroup)
 
     def _limit(self) -> int:
         """Bytes that the task's cgroup may have; 0: as much as the host."""
-        folder, version = self._cgroup
-        text = read_text(os.path.join(folder, _LIMIT[version])).strip() if folder else ""
+        directory, version = self._cgroup
+        text = read_text(os.path.join(directory, _LIMIT[version])).strip() if directory else ""
         return int(text) if text.isdigit() and int(text) < _NO_LIMIT else 0
 
     # --- log --------------------------------------------------------------------------------------------------------

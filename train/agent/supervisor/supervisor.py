@@ -1,4 +1,4 @@
-"""Looks after one seat from Commit to the end of its job, through all attempts, whether or not anybody is connected.
+"""Looks after one slot from Commit to the end of its job, through all attempts, whether or not anybody is connected.
 
 What is to be done is decided by train.agent.gang.election; here it is done.
 """
@@ -44,8 +44,8 @@ from train.agent.gang.slot import (
     Reserved,
     Restore,
     Restored,
-    Seat,
-    SeatEvent,
+    Slot,
+    SlotEvent,
     Spawn,
     TellEnd,
     Visit,
@@ -76,7 +76,7 @@ from train.agent.protocol.records import (
 from train.agent.protocol.session import LinkError
 from train.agent.supervisor.attempt import Attempt, Start
 from train.agent.supervisor.preemption import PreemptionWatch, metadata_server
-from train.agent.supervisor.watchdog import Warden
+from train.agent.supervisor.watchdog import Watchdog
 
 _CLOSE_S = 5.0
 _SETTLE_S = 8.0
@@ -92,18 +92,18 @@ class Resumed(NamedTuple):
 
 
 class Supervisor:
-    """One seat of a job.
+    """One slot of a job.
 
     Args:
         start: What was prepared and committed.
-        warden: Who starts another in our place if we are killed.
+        watchdog: Who starts another in our place if we are killed.
         resumed: Of the supervisor before; None: we are the first.
     """
 
-    def __init__(self, start: Start, warden: Warden, resumed: Optional[Resumed] = None) -> None:
+    def __init__(self, start: Start, watchdog: Watchdog, resumed: Optional[Resumed] = None) -> None:
         self._start = start
         self._commit = start.commit
-        self._warden = warden
+        self._watchdog = watchdog
         self._resumed = resumed
         self._loop = Loop()
         self._control = ControlServer(self._loop, start.control, self._asked)
@@ -121,8 +121,8 @@ class Supervisor:
         self._events: Deque[NodeEvent] = deque()
         self._actions: Dict[type, Callable[[Any], None]] = {
             Tell: self._tell,
-            Dial: lambda action: self._links.dial(action.seat),
-            Knock: lambda action: self._links.knock(action.seat, to_wire(action.message)),
+            Dial: lambda action: self._links.dial(action.slot),
+            Knock: lambda action: self._links.knock(action.slot, to_wire(action.message)),
             Reserve: self._reserve,
             Restore: self._restore,
             Fetch: self._fetch,
@@ -142,7 +142,7 @@ class Supervisor:
         self._stoppers: List[Callable[[Record], None]] = []
 
     def run(self, started: Callable[[], None]) -> None:
-        """Look after the seat until the job is over; calls `started` when all is set up.
+        """Look after the slot until the job is over; calls `started` when all is set up.
 
         Raises:
             OSError: the disk is full before anything was started.
@@ -180,8 +180,8 @@ class Supervisor:
             commit.task,
             others,
             events=Events(
-                lambda seat: self._feed(LinkUp(seat)),
-                lambda seat, reason: self._feed(LinkDown(seat, reason)),
+                lambda slot: self._feed(LinkUp(slot)),
+                lambda slot, reason: self._feed(LinkDown(slot, reason)),
                 self._hear,
                 self._look_if_told,
             ),
@@ -195,7 +195,7 @@ class Supervisor:
     def _look_at_checkpoints(self) -> None:
         """What the task had written when the supervisor before was killed counts, where it is complete."""
         order = self._resumed.last if self._resumed is not None else None
-        if self._replicator is None or order is None or not order.cast or order.cast[0].seat != self._commit.task:
+        if self._replicator is None or order is None or not order.cast or order.cast[0].slot != self._commit.task:
             return
         waits = [True]
         self._loop.after("settle", _SETTLE_S, waits.clear)
@@ -231,7 +231,7 @@ class Supervisor:
             self._address,
             self._start.checkpoints,
             paths.replica,
-            paths.folder,
+            paths.directory,
             commit.replication.mib_s,
         )
         replicator = Replicator(self._loop, setup, on_news=self._replica_news)
@@ -260,23 +260,23 @@ class Supervisor:
         now = time.monotonic()
         if self._resumed is not None:
             self._take_up(self._resumed)
-            seat = self._seat(0)
-            node, actions = minds.resume(terms, commit.task, seat, self._resumed.last, self._resumed.reason, now)
+            slot = self._slot(0)
+            node, actions = minds.resume(terms, commit.task, slot, self._resumed.last, self._resumed.reason, now)
         elif commit.join:
-            seat = self._seat(last_attempt(start.paths))
-            node, actions = minds.join(terms, commit.task, seat, now)
+            slot = self._slot(last_attempt(start.paths))
+            node, actions = minds.join(terms, commit.task, slot, now)
         else:
             if commit.task not in commit.spares:
                 self._attempt = self._new_attempt(commit.attempt)
-            seat = self._seat(commit.attempt)._replace(port=start.port.port, restored=True)
-            node, actions = minds.begin(terms, commit.task, seat, now)
+            slot = self._slot(commit.attempt)._replace(port=start.port.port, restored=True)
+            node, actions = minds.begin(terms, commit.task, slot, now)
         self._turn(node, actions)
         self._begun = True
         self._serve()
 
-    def _seat(self, attempt: int) -> Seat:
+    def _slot(self, attempt: int) -> Slot:
         link_port = self._start.listener.getsockname()[1]
-        return Seat(
+        return Slot(
             self._commit.task, attempt=attempt, facts=self._start.facts, address=self._address, link_port=link_port
         )
 
@@ -305,9 +305,9 @@ class Supervisor:
 
     def _turn(self, node: Node, actions: List[NodeAction]) -> None:
         self._node = node
-        if node.seat.order is not None:
-            self._links.learn(node.seat.order.members)
-            self._warden.remember(node.seat.order)
+        if node.slot.order is not None:
+            self._links.learn(node.slot.order.members)
+            self._watchdog.remember(node.slot.order)
         now = time.monotonic()
         due = minds.deadline(node, now)
         if due is None:
@@ -317,7 +317,7 @@ class Supervisor:
         for action in actions:
             self._actions[type(action)](action)
 
-    def _hear(self, seat: str, values: Dict[str, Any]) -> None:
+    def _hear(self, slot: str, values: Dict[str, Any]) -> None:
         try:
             message = from_wire(values)
         except MalformedRecordError as error:
@@ -326,9 +326,9 @@ class Supervisor:
             ahead_s = message.clock - time.time()
             message = message._replace(facts=message.facts._replace(ahead_s=ahead_s))
         if message is not None:
-            self._feed(Heard(seat, message))
+            self._feed(Heard(slot, message))
 
-    def _task_told(self, event: SeatEvent) -> None:
+    def _task_told(self, event: SlotEvent) -> None:
         if isinstance(event, Closed):
             self._killed = self._killed or (self._attempt is not None and self._attempt.task.killed)
             if self._replicator is not None and self._watching:
@@ -383,7 +383,7 @@ class Supervisor:
             message = message._replace(clock=time.time())
         if isinstance(message, Order) and message.result is not None:
             message = message._replace(result=self._dated(message.result))
-        self._links.send(action.seat, to_wire(message))
+        self._links.send(action.slot, to_wire(message))
 
     def _new_attempt(self, number: int) -> Attempt:
         before = self._attempt
@@ -398,7 +398,7 @@ class Supervisor:
             tell=self._task_told,
         )
         if before is not None:
-            before.bury()
+            before.reap()
         if self._replicator is not None:
             attempt.task.spare(self._replicator.pid)
         self._attempt = attempt
@@ -420,7 +420,7 @@ class Supervisor:
             self._feed(Reserved(action.attempt, port))
 
     def _restore(self, action: Restore) -> None:
-        users_own = bool(self._commit.replication.folder)
+        users_own = bool(self._commit.replication.directory)
         if self._replicator is None or (users_own and action.snapshot is None):
             # Files that were in the user's own directory before the job are kept.
             self._feed(Restored(action.attempt, checkpoint=None if self._replicator is None else ""))
@@ -435,12 +435,12 @@ class Supervisor:
     def _spawn(self, action: Spawn) -> None:
         attempt = self._mine(action.attempt)
         try:
-            attempt.spawn(action, self._warden.pid)
+            attempt.spawn(action, self._watchdog.pid)
         except OSError as error:
             self._feed(Closed(action.attempt))
             self._feed(Failed(action.attempt, f"{self._commit.task} cannot be started: {error.strerror}"))
             return
-        self._warden.keep(attempt.task.output, self._start.paths.log(action.attempt))
+        self._watchdog.keep(attempt.task.output, self._start.paths.log(action.attempt))
         if self._replicator is None:
             return
         self._shows = is_evaluator(action.role)
@@ -522,8 +522,8 @@ class Supervisor:
         return isinstance(request, Follow)
 
     def _invitation(self) -> Commit:
-        """What was committed, with every seat where it is now."""
-        order = self._node.seat.order
+        """What was committed, with every slot where it is now."""
+        order = self._node.slot.order
         now = {member.task: member for member in order.members} if order is not None else {}
         members = [now.get(member.task, member) for member in self._commit.members]
         return self._commit._replace(members=members, join=True)
@@ -535,7 +535,7 @@ class Supervisor:
         if self._replicator is not None:
             self._replicator.close()
         if self._attempt is not None:
-            self._attempt.bury()
+            self._attempt.reap()
         remove_file(self._start.paths.processes)
         remove_file(self._start.paths.control)
         for answer in self._stoppers:

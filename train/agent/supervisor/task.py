@@ -1,4 +1,4 @@
-"""The task's process as its supervisor holds it: started, read, stopped, buried with all its descendants."""
+"""The task's process as its supervisor holds it: started, read, stopped, reaped with all its descendants."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ STACKS_S = 2.0
 _QUIET_S = 0.1
 _MOST_STACKS = 1 << 18  # bytes
 _AGAIN_S = 0.02  # nobody tells of the end of a grandchild
-_BURY_S = 5.0
+_REAP_S = 5.0
 _AT_ONCE = 1 << 18
 _PIPE_SIZE = 1 << 20
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, fcntl(2)
@@ -56,7 +56,7 @@ class TaskProcess:
         self._on_exit = on_exit
         self._on_closed = on_closed
         self._on_held = on_held
-        self._strays: Set[int] = set()
+        self._orphans: Set[int] = set()
         self._output = -1
         self._gate = -1
         self._line = -1
@@ -75,14 +75,14 @@ class TaskProcess:
         self.reason = ""
 
     def start(
-        self, command: Sequence[str], env: Dict[str, str], folder: str, umask: int, hook: Optional[Hook] = None
+        self, command: Sequence[str], env: Dict[str, str], directory: str, umask: int, hook: Optional[Hook] = None
     ) -> None:
         """Start it, held at its gate: before its exec, or where `hook` is a warm one in its interpreter.
 
         Raises:
             OSError: no process can be made.
         """
-        self._spawned = spawn(command, env, folder, umask=umask, gated=True, hook=hook)
+        self._spawned = spawn(command, env, directory, umask=umask, gated=True, hook=hook)
         self.pid, self._output, self._gate, self._line = self._spawned[:4]
         self._oom = OomWatch(self.pid)
         _widen(self._output)
@@ -118,9 +118,9 @@ class TaskProcess:
         return self._output
 
     @property
-    def strays(self) -> Set[int]:
+    def orphans(self) -> Set[int]:
         """Children of ours that are no part of the task."""
-        return self._strays
+        return self._orphans
 
     @property
     def held(self) -> bool:
@@ -244,9 +244,9 @@ class TaskProcess:
         self._hang_up()
         self._on_exit(self.exit)
         if self._output >= 0 and self._descendants():
-            self._loop.after("bury", LINGER_S, self._bury)
+            self._loop.after("reap", LINGER_S, self._reap)
         else:
-            self._bury()
+            self._reap()
 
     def give_up(self) -> None:
         """Wait no longer for its end or its output."""
@@ -254,18 +254,18 @@ class TaskProcess:
             self._close()
 
     def _descendants(self) -> Set[int]:
-        return {pid for pid in descendants(os.getpid(), everybody()) if pid not in self._strays}
+        return {pid for pid in descendants(os.getpid(), everybody()) if pid not in self._orphans}
 
     def spare(self, pid: int) -> None:
         """Never kill this child of ours: it is no part of the task."""
-        self._strays.add(pid)
+        self._orphans.add(pid)
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         left = self._descendants()
-        if left and self._burials * _AGAIN_S < _BURY_S:
+        if left and self._burials * _AGAIN_S < _REAP_S:
             self._burials += 1
             self.killed = signal_all(left, signal.SIGKILL) or self.killed
-            self._loop.after("bury", _AGAIN_S, self._bury)
+            self._loop.after("reap", _AGAIN_S, self._reap)
             return
         self._close()
 
@@ -279,7 +279,7 @@ class TaskProcess:
             return
         self._end_output()
         if self.exit is not None and not self.closed:
-            self._bury()
+            self._reap()
 
     def _drain(self) -> None:
         for _ in range(2 * _PIPE_SIZE // _AT_ONCE):  # more only comes from somebody who goes on writing
@@ -304,7 +304,7 @@ class TaskProcess:
         if self._output >= 0:
             self._end_output()
         self._loop.cancel("kill")
-        self._loop.cancel("bury")
+        self._loop.cancel("reap")
         self.closed = True
         self._on_closed()
 

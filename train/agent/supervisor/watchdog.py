@@ -1,6 +1,6 @@
-"""Stands behind the supervisor of a seat: where it is killed or stopped, its processes are ended and another begins.
+"""Stands behind the supervisor of a slot: where it is killed or stopped, its processes are ended and another begins.
 
-The warden does nothing else, so that nothing else can end it; it dies last.
+The watchdog does nothing else, so that nothing else can end it; it dies last.
 """
 
 import os
@@ -22,11 +22,11 @@ _MOST_LIVES = 20
 _AT_ONCE = 1 << 16
 
 
-class Warden:
-    """The supervisor's line to its warden.
+class Watchdog:
+    """The supervisor's line to its watchdog.
 
     Args:
-        pid: Of the warden.
+        pid: Of the watchdog.
         line: To it.
     """
 
@@ -53,7 +53,7 @@ class Warden:
 
 
 class _Kept:
-    """What a warden knows of the supervisor."""
+    """What a watchdog knows of the supervisor."""
 
     def __init__(self) -> None:
         self._order = b""
@@ -100,15 +100,15 @@ class _Kept:
             self.output = -1
 
 
-Supervise = Callable[[Warden, Optional[Order], str], None]
+Supervise = Callable[[Watchdog, Optional[Order], str], None]
 
 
-def watch(paths: TaskPaths, seat: str, stopped_s: float, supervise: Supervise, forked: Callable[[], None]) -> None:
+def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, forked: Callable[[], None]) -> None:
     """Run a supervisor until it ends by itself; one that is killed, or stopped for too long, is followed by another.
 
     Args:
-        paths: Of the seat.
-        seat: Its name.
+        paths: Of the slot.
+        slot: Its name.
         stopped_s: For how long a supervisor may be stopped, as by SIGSTOP.
         supervise: Called in a process of its own with its line to us, the last order that the one before had, and why
             it is gone.
@@ -121,12 +121,12 @@ def watch(paths: TaskPaths, seat: str, stopped_s: float, supervise: Supervise, f
     why = ""
     for life in range(_MOST_LIVES):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        warden = os.getpid()
+        watchdog = os.getpid()
         pid = os.fork()
         if pid == 0:
             ours.close()
             kept.close()
-            _be_supervisor(Warden(warden, theirs), kept.order, why, supervise)
+            _be_supervisor(Watchdog(watchdog, theirs), kept.order, why, supervise)
         theirs.close()
         _hand_on(signal.SIGTERM, pid)
         if life == 0:
@@ -138,7 +138,7 @@ def watch(paths: TaskPaths, seat: str, stopped_s: float, supervise: Supervise, f
         end_leftovers(paths)
         _reap()
         kept.save()
-        why = f"the agent of {seat} {'was killed' if os.WIFSIGNALED(status) else 'broke off'}"
+        why = f"the agent of {slot} {'was killed' if os.WIFSIGNALED(status) else 'broke off'}"
         os.write(2, f"{why}, with status {status}\n".encode())
 
 
@@ -158,13 +158,13 @@ def _hand_on(number: int, pid: int) -> None:
     signal.signal(number, kill)
 
 
-def _be_supervisor(warden: Warden, last: Optional[Order], why: str, supervise: Supervise) -> NoReturn:
+def _be_supervisor(watchdog: Watchdog, last: Optional[Order], why: str, supervise: Supervise) -> NoReturn:
     code = 1
     try:
-        if end_with(warden.pid):
+        if end_with(watchdog.pid):
             for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
-            supervise(warden, last, why)
+            supervise(watchdog, last, why)
             code = 0
     except BaseException:  # noqa: BLE001 - the last words of a process without anybody above it
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))

@@ -22,7 +22,7 @@ class Mark(Flag):
     RANDOM = auto()  # an unseeded generator
     HOST = auto()  # the computer or the process
     LOCAL = auto()  # what one worker computed from its own share of the data
-    TEMPORARY = auto()  # a folder that is gone when the process ends
+    TEMPORARY = auto()  # a directory that is gone when the process ends
     TASK_PATH = auto()  # a directory that fleet gives to this task alone
 
 

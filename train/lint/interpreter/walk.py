@@ -53,7 +53,7 @@ def walk(trees: Mapping[str, ast.Module], texts: Mapping[str, list[str]], entry:
     """What a script does.
 
     Args:
-        trees: It and its own modules, by their paths below one folder, with forward slashes.
+        trees: It and its own modules, by their paths below one directory, with forward slashes.
         texts: Their lines.
         entry: The script.
     """
@@ -90,29 +90,29 @@ class _Walker(Caller):
 
     def module(self, parts: list[str], base: str | None = None) -> Module | None:
         """A module of the sources; `base` is the ``__init__.py`` of the package that it is in."""
-        folders = [posixpath.dirname(base)] if base is not None else [posixpath.dirname(self.entry), ""]
+        directories = [posixpath.dirname(base)] if base is not None else [posixpath.dirname(self.entry), ""]
         if base is not None and not base.endswith("__init__.py"):
             return None
-        for folder in dict.fromkeys(folders):
-            found = self._below(folder, parts)
+        for directory in dict.fromkeys(directories):
+            found = self._below(directory, parts)
             if found is not None:
                 return found
         return None
 
-    def _below(self, folder: str, parts: Sequence[str]) -> Module | None:
-        """The module `parts` below a folder, with all packages on the way."""
+    def _below(self, directory: str, parts: Sequence[str]) -> Module | None:
+        """The module `parts` below a directory, with all packages on the way."""
         found: Module | None = None
         for depth in range(1, len(parts) + 1):
-            path = posixpath.join(folder, *parts[:depth])
+            path = posixpath.join(directory, *parts[:depth])
             name = next((item for item in (f"{path}/__init__.py", f"{path}.py") if item in self.trees), None)
             if name is None and not any(item.startswith(f"{path}/") for item in self.trees):
                 return None
-            parent, found = found, self.execute(name) if name is not None else self._folder(path)
+            parent, found = found, self.execute(name) if name is not None else self._directory(path)
             if parent is not None:
                 parent.frame.names.setdefault(parts[depth - 1], found)
         return found
 
-    def _folder(self, path: str) -> Module:
+    def _directory(self, path: str) -> Module:
         """A package without an ``__init__.py``."""
         name = f"{path}/__init__.py"
         return self._modules.setdefault(name, Module(frame=Frame(name)))
@@ -174,18 +174,18 @@ class _Walker(Caller):
         self.trace.imports.append(Import(full, self.number(), self.place(node)))
 
     def _package(self, level: int) -> str | None:
-        """Folder that a relative import begins from; None: outside the sources."""
+        """Directory that a relative import begins from; None: outside the sources."""
         if not level:
             return None
-        folder = posixpath.dirname(self.frame.module)
+        directory = posixpath.dirname(self.frame.module)
         for _ in range(level - 1):
-            if not folder:
+            if not directory:
                 return None
-            folder = posixpath.dirname(folder)
-        return folder
+            directory = posixpath.dirname(directory)
+        return directory
 
-    def _find(self, parts: list[str], folder: str | None) -> Module | None:
-        return self._below(folder, parts) if folder is not None else self.module(parts)
+    def _find(self, parts: list[str], directory: str | None) -> Module | None:
+        return self._below(directory, parts) if directory is not None else self.module(parts)
 
     # --- blocks -----------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from train.lint.subject import Found, Subject, argument, inner, severity
 _URL = re.compile(r"^[a-z][a-z0-9+]*://")
 _HOME = re.compile(r"^(?:/home/|/Users/|/root/|~|[A-Za-z]:[\\/])")
 _RESTORES = ("restore", "read", "load_weights", "load_model", "latest_checkpoint", "restore_or_initialize")
-_FOLDER = 'os.environ.get("FLEET_CHECKPOINT_DIR", "checkpoints")'
+_DIRECTORY = 'os.environ.get("FLEET_CHECKPOINT_DIR", "checkpoints")'
 
 
 def _only_the_chief(subject: Subject) -> Iterator[Found]:
@@ -43,7 +43,7 @@ def _only_the_chief(subject: Subject) -> Iterator[Found]:
             Severity.ERROR,
             f"{who} ({call.method} under the condition in {guard.place.seen_from(call.place)})",
             "to save reads variables that the workers hold together: those that save wait for the others, for ever",
-            "save on every worker, into folders of their own, and let all but the chief delete theirs: "
+            "save on every worker, into directories of their own, and let all but the chief delete theirs: "
             'path if is_chief else f"{path}/workertemp_{task_id}"',
         )
 
@@ -63,7 +63,7 @@ def _one_path(subject: Subject) -> Iterator[Found]:
             "every worker saves under one and the same path",
             "where they share a file system or a bucket, they write over each other's files, and what is left may "
             "be whole or not",
-            "let all but the chief save into folders of their own, which they then delete: "
+            "let all but the chief save into directories of their own, which they then delete: "
             'path if is_chief else f"{path}/workertemp_{task_id}"',
         )
 
@@ -87,8 +87,8 @@ def _may_differ(path: Value) -> bool:
     )
 
 
-def _folders(subject: Subject) -> Iterator[tuple[Call, Value]]:
-    """Folders that a script goes on from when it is started again."""
+def _directories(subject: Subject) -> Iterator[tuple[Call, Value]]:
+    """Directories that a script goes on from when it is started again."""
     for call in subject.trace.calls if subject.multi or subject.parameter_server else ():
         part = keras_part(call.name)
         if part in ("callbacks.BackupAndRestore", "callbacks.experimental.BackupAndRestore"):
@@ -103,40 +103,40 @@ def _folders(subject: Subject) -> Iterator[tuple[Call, Value]]:
             yield call, value
 
 
-def _lost_folder(subject: Subject) -> Iterator[Found]:
+def _lost_directory(subject: Subject) -> Iterator[Found]:
     """MW403."""
-    for call, value in _folders(subject):
+    for call, value in _directories(subject):
         if all(option.marks & Mark.TEMPORARY for option in options(value)):
             yield Found(
                 call.place,
                 Severity.WARNING,
-                "checkpoints are kept in a temporary folder",
+                "checkpoints are kept in a temporary directory",
                 "it has another name in every process, or is deleted when the process ends: nothing is ever resumed "
                 "from it",
-                _FOLDER,
+                _DIRECTORY,
             )
         elif all(_HOME.match(_beginning(option)) for option in options(value)):
             yield Found(
                 call.place,
                 Severity.WARNING,
-                f"checkpoints are kept in a folder of this computer's user ({_beginning(value)})",
+                f"checkpoints are kept in a directory of this computer's user ({_beginning(value)})",
                 "the hosts have other users, and `fleet` does not copy it from the chief to the others",
-                _FOLDER,
+                _DIRECTORY,
             )
 
 
-def _own_folder(subject: Subject) -> Iterator[Found]:
+def _own_directory(subject: Subject) -> Iterator[Found]:
     """MW404."""
-    for call, value in _folders(subject) if subject.together else ():
+    for call, value in _directories(subject) if subject.together else ():
         paths = [text(option) for option in options(value)]
         if all(path is not None and not _URL.match(path) and not _HOME.match(path) for path in paths):
             yield Found(
                 call.place,
                 Severity.HINT,
-                f"checkpoints are kept in {paths[0]!r}, a folder that only the script knows of",
-                "it is not copied from the chief to the other hosts: after a host was lost, or with folders that "
+                f"checkpoints are kept in {paths[0]!r}, a directory that only the script knows of",
+                "it is not copied from the chief to the other hosts: after a host was lost, or with directories that "
                 "differ, the workers go on from different steps, and nothing tells",
-                f"{_FOLDER}; or fleet train --checkpoint-dir",
+                f"{_DIRECTORY}; or fleet train --checkpoint-dir",
             )
 
 
@@ -164,7 +164,7 @@ def _nothing_saved(subject: Subject) -> Iterator[Found]:
                 if saves
                 else "nothing is kept that training could go on from",
                 "when a host is lost or the job is started again, it begins with the first epoch",
-                f"callbacks=[tf.keras.callbacks.BackupAndRestore({_FOLDER})]",
+                f"callbacks=[tf.keras.callbacks.BackupAndRestore({_DIRECTORY})]",
             )
 
 
@@ -260,8 +260,8 @@ def _held(subject: Subject, save: Call) -> list[Value]:
 RULES: dict[str, Callable[[Subject], Iterator[Found]]] = {
     "MW401": _only_the_chief,
     "MW402": _one_path,
-    "MW403": _lost_folder,
-    "MW404": _own_folder,
+    "MW403": _lost_directory,
+    "MW404": _own_directory,
     "MW405": _nothing_saved,
     "MW406": _no_optimizer,
     "MW407": _counted_late,

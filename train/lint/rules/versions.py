@@ -22,7 +22,7 @@ def _keras_3(subject: Subject) -> Iterator[Found]:
         try:
             choose(need, tasks, {}, adapt=subject.adapt)
         except KerasError as error:
-            yield Found(place, Severity.ERROR, error.sentence, error.cause, error.hint or error.next_step)
+            yield Found(place, Severity.ERROR, error.message, error.cause, error.hint or error.next_step)
     elif need.verdict is Verdict.KERAS_3_FIT and subject.workers > 1:
         if subject.adapt and not need.only_new:
             yield Found(

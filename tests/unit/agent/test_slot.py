@@ -1,4 +1,4 @@
-"""A seat pursues what is ordered, whatever it missed, and never runs two attempts at once."""
+"""A slot pursues what is ordered, whatever it missed, and never runs two attempts at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from train.agent.checkpoints.snapshot import Snapshot
-from train.agent.gang import slot as seats
+from train.agent.gang import slot as slots
 from train.agent.gang.slot import (
     Closed,
     EndTask,
@@ -22,9 +22,9 @@ from train.agent.gang.slot import (
     Reserved,
     Restore,
     Restored,
-    Seat,
-    SeatAction,
-    SeatEvent,
+    Slot,
+    SlotAction,
+    SlotEvent,
     Spawn,
     TellEnd,
     Visit,
@@ -42,82 +42,82 @@ def order(stage: Stage, attempt: int = 1, **more: object) -> Order:
     return Order(1, "worker-0", attempt, stage, CAST, MEMBERS)._replace(**more)  # type: ignore[arg-type]
 
 
-def play(seat: Seat, *events: SeatEvent) -> tuple[Seat, list[SeatAction]]:
-    actions: list[SeatAction] = []
+def play(slot: Slot, *events: SlotEvent) -> tuple[Slot, list[SlotAction]]:
+    actions: list[SlotAction] = []
     for event in events:
-        seat, more = seats.step(seat, event)
+        slot, more = slots.step(slot, event)
         actions += more
-    return seat, actions
+    return slot, actions
 
 
-def begun() -> Seat:
-    seat, actions = play(Seat("worker-1", attempt=1, port=2223, restored=True), order(Stage.LAUNCH))
+def begun() -> Slot:
+    slot, actions = play(Slot("worker-1", attempt=1, port=2223, restored=True), order(Stage.LAUNCH))
     assert actions == [Spawn(1, "worker-1", tuple(MEMBERS))]
-    return seat
+    return slot
 
 
 def test_one_attempt_from_the_launch_to_the_result() -> None:
-    seat, actions = play(begun(), Held(1), order(Stage.CHECK), Reached(1, {"worker-0": ""}), order(Stage.GO))
+    slot, actions = play(begun(), Held(1), order(Stage.CHECK), Reached(1, {"worker-0": ""}), order(Stage.GO))
     assert actions == [Visit(1, (MEMBERS[0],)), Open(1)]
-    seat, actions = play(
-        seat, order(Stage.STOP, reason="why", grace_s=3.0), order(Stage.STOP, reason="why", grace_s=3.0)
+    slot, actions = play(
+        slot, order(Stage.STOP, reason="why", grace_s=3.0), order(Stage.STOP, reason="why", grace_s=3.0)
     )
     assert actions == [EndTask(1, "why", 3.0)]
-    seat, actions = play(seat, order(Stage.RESULT, result=RESULT, grace_s=3.0))
+    slot, actions = play(slot, order(Stage.RESULT, result=RESULT, grace_s=3.0))
     assert actions == []
-    _, actions = play(seat, Exited(1, Exit(signal=9)), Closed(1))
+    _, actions = play(slot, Exited(1, Exit(signal=9)), Closed(1))
     assert actions == [Finish(RESULT)]
 
 
 def test_the_next_attempt_waits_until_nothing_is_left_of_the_one_before() -> None:
-    seat, actions = play(begun(), Held(1), order(Stage.GO), order(Stage.RESERVE, 2))
+    slot, actions = play(begun(), Held(1), order(Stage.GO), order(Stage.RESERVE, 2))
     assert actions == [Open(1), EndTask(1, "attempt 2 begins", 0.0)]
-    seat, actions = play(seat, Exited(1, Exit(signal=9)))
+    slot, actions = play(slot, Exited(1, Exit(signal=9)))
     assert actions == []
-    seat, actions = play(seat, Closed(1))
+    slot, actions = play(slot, Closed(1))
     assert actions == [Reserve(2)]
     sources = [Source("10.0.0.2", 5000)]
-    seat, actions = play(seat, Reserved(2, 2300), order(Stage.LAUNCH, 2, snapshot=NEWEST, sources=sources))
+    slot, actions = play(slot, Reserved(2, 2300), order(Stage.LAUNCH, 2, snapshot=NEWEST, sources=sources))
     assert actions == [Restore(2, NEWEST, tuple(sources))]
-    _, actions = play(seat, Restored(2))
+    _, actions = play(slot, Restored(2))
     assert actions == [Spawn(2, "worker-1", tuple(MEMBERS))]
 
 
 def test_what_is_told_of_another_attempt_changes_nothing() -> None:
-    seat = begun()
-    assert play(seat, Held(2), Exited(7, Exit(code=0)), Closed(0)) == (seat, [])
+    slot = begun()
+    assert play(slot, Held(2), Exited(7, Exit(code=0)), Closed(0)) == (slot, [])
 
 
 def test_the_end_of_an_attempt_is_told_once_by_who_took_part() -> None:
     waits = order(Stage.WAIT, reason="worker-0 was killed", first="worker-0", retry_s=2.0)
-    seat, _ = play(begun(), Exited(1, Exit(code=1)), Closed(1))
-    seat, actions = play(seat, waits, waits)
+    slot, _ = play(begun(), Exited(1, Exit(code=1)), Closed(1))
+    slot, actions = play(slot, waits, waits)
     assert [type(action) for action in actions] == [TellEnd]
-    spare = Seat("worker-2", attempt=1, restored=True)
+    spare = Slot("worker-2", attempt=1, restored=True)
     assert play(spare, waits)[1] == []
 
 
 def test_a_host_that_cannot_take_part_says_so_and_does_nothing_else() -> None:
-    seat, actions = play(Seat("worker-1", attempt=1), order(Stage.RESERVE, 2), Failed(2, "no port is free"))
+    slot, actions = play(Slot("worker-1", attempt=1), order(Stage.RESERVE, 2), Failed(2, "no port is free"))
     assert actions == [Reserve(2)]
-    assert seats.report(seat)[:2] == ("worker-1", 2)
-    assert (seats.report(seat).reason, seats.report(seat).closed) == ("no port is free", True)
-    assert play(seat, order(Stage.LAUNCH, 2))[1] == []
+    assert slots.report(slot)[:2] == ("worker-1", 2)
+    assert (slots.report(slot).reason, slots.report(slot).closed) == ("no port is free", True)
+    assert play(slot, order(Stage.LAUNCH, 2))[1] == []
 
 
 def test_newer_checkpoints_are_fetched_while_all_train_and_older_ones_never() -> None:
     sources = [Source("10.0.0.2", 5000)]
     goes = order(Stage.GO, snapshot=NEWEST, sources=sources)
-    seat, actions = play(begun(), Held(1), goes, goes)
+    slot, actions = play(begun(), Held(1), goes, goes)
     assert actions == [Open(1), Fetch(NEWEST, tuple(sources))]
-    seat, actions = play(seat, Holds(NEWEST, None), order(Stage.GO, snapshot=Snapshot(1, 3, "old"), sources=sources))
+    slot, actions = play(slot, Holds(NEWEST, None), order(Stage.GO, snapshot=Snapshot(1, 3, "old"), sources=sources))
     assert actions == []
-    _, actions = play(Seat("worker-2", attempt=1, restored=True), goes)
+    _, actions = play(Slot("worker-2", attempt=1, restored=True), goes)
     assert actions == [Fetch(NEWEST, tuple(sources))]
 
 
 ATTEMPTS = st.integers(1, 3)
-EVENTS: st.SearchStrategy[SeatEvent] = st.one_of(
+EVENTS: st.SearchStrategy[SlotEvent] = st.one_of(
     st.builds(order, st.sampled_from(Stage), ATTEMPTS, result=st.just(RESULT)),
     st.builds(Reserved, ATTEMPTS, st.just(2300)),
     st.builds(Restored, ATTEMPTS, st.sampled_from(["", "cannot be fetched"])),
@@ -131,15 +131,15 @@ EVENTS: st.SearchStrategy[SeatEvent] = st.one_of(
 
 @given(st.lists(EVENTS, max_size=40))
 @settings(max_examples=500, deadline=None)
-def test_whatever_is_ordered_no_two_processes_live_at_once(events: list[SeatEvent]) -> None:
-    seat = Seat("worker-1", attempt=1, port=2223, restored=True)
+def test_whatever_is_ordered_no_two_processes_live_at_once(events: list[SlotEvent]) -> None:
+    slot = Slot("worker-1", attempt=1, port=2223, restored=True)
     alive, highest = 0, 0
     for event in events:
         if isinstance(event, Closed) and event.attempt == alive:
             alive = 0
         elif isinstance(event, Closed):
             continue  # of a process that never was
-        seat, actions = seats.step(seat, event)
+        slot, actions = slots.step(slot, event)
         for action in actions:
             if isinstance(action, Spawn):
                 assert alive == 0
