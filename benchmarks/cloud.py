@@ -133,10 +133,10 @@ def main() -> None:
 
 def report(what: str, runs: Sequence[Measured]) -> None:
     """One line: wall and CPU time of the program."""
-    seconds = [one.seconds for one in runs]
+    seconds = [item.seconds for item in runs]
     print(
         f"{what:<50} {median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f}, n={len(runs)}), "
-        f"CPU {median(one.cpu_s for one in runs):.2f} s"
+        f"CPU {median(item.cpu_s for item in runs):.2f} s"
     )
 
 

@@ -21,15 +21,15 @@ SLEEP = "import time\ntime.sleep(600)\n"
 
 def agents(state: Path) -> list[psutil.Process]:
     """The agent's processes of all hosts, tasks and sshd left out."""
-    found = []
+    result = []
     for process in psutil.process_iter():
         try:
             ours = str(state) in " ".join(process.cmdline())
             if ours and "python" in process.name() and "TF_CONFIG" not in process.environ():
-                found.append(process)
+                result.append(process)
         except psutil.Error:
             continue
-    return found
+    return result
 
 
 def main() -> None:

@@ -78,8 +78,8 @@ def main() -> None:
     """Print the medians and their difference."""
     with tempfile.TemporaryDirectory() as root, Launches(Path(root), SCRIPT) as stage:
         series = interleaved({"fleet train": stage.with_fleet, "two ssh by hand": stage.by_hand}, RUNS)
-    for one in series.values():
-        print(one)
+    for sery in series.values():
+        print(sery)
     more = series["fleet train"].median - series["two ssh by hand"].median
     print(f"ratio {series['fleet train'].median / series['two ssh by hand'].median:.2f}")
     verdict = "reached" if more <= GOAL_S else "MISSED"

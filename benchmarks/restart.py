@@ -128,9 +128,9 @@ def main() -> None:
     stopped, again, alone = [], [], []
     with tempfile.TemporaryDirectory() as root, Stage(Path(root), SCRIPT, WORKERS) as stage:
         for _ in range(RUNS):
-            found = with_fleet(stage)
-            stopped.append(found[0])
-            again.append(found[1])
+            result = with_fleet(stage)
+            stopped.append(result[0])
+            again.append(result[1])
             alone.append(by_hand(stage))
     print(line("one of 4 killed: the others stopped after", stopped, STOPPED_GOAL_S))
     print(line("  from there to user code on the last of the next attempt", again, AGAIN_GOAL_S))

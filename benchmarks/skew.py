@@ -44,11 +44,11 @@ def skew(stage: Stage) -> float:
 def main() -> None:
     """Print the median and the spread."""
     with tempfile.TemporaryDirectory() as root, Stage(Path(root), SCRIPT, HOSTS) as stage:
-        found = [skew(stage) for _ in range(RUNS + 1)][1:]
-    median = statistics.median(found)
+        skews = [skew(stage) for _ in range(RUNS + 1)][1:]
+    median = statistics.median(skews)
     print(
-        f"start skew over {HOSTS} hosts {1000 * median:.1f} ms  ({1000 * min(found):.1f} to {1000 * max(found):.1f}, "
-        f"n={len(found)})   goal: at most {1000 * GOAL_S:.0f} ms   {'reached' if median <= GOAL_S else 'MISSED'}"
+        f"start skew over {HOSTS} hosts {1000 * median:.1f} ms  ({1000 * min(skews):.1f} to {1000 * max(skews):.1f}, "
+        f"n={len(skews)})   goal: at most {1000 * GOAL_S:.0f} ms   {'reached' if median <= GOAL_S else 'MISSED'}"
     )
 
 

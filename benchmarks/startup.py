@@ -30,8 +30,8 @@ def main() -> None:
             },
             RUNS,
         )
-    for one in series.values():
-        print(one)
+    for sery in series.values():
+        print(sery)
     print(ratio(series, "fleet --help", "ansible --version", 0.4))
     print(ratio(series, "fleet status", "ansible --version", 0.6))
 

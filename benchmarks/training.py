@@ -64,10 +64,10 @@ os.replace(path + ".tmp", path)
 
 def speed(marks: Path) -> float:
     """Steps a second that the workers counted."""
-    found = [float((marks / f"speed-{rank}").read_text()) for rank in range(WORKERS)]
+    result = [float((marks / f"speed-{rank}").read_text()) for rank in range(WORKERS)]
     for rank in range(WORKERS):
         (marks / f"speed-{rank}").unlink()
-    return statistics.mean(found)
+    return statistics.mean(result)
 
 
 def with_fleet(stage: Stage) -> float:
@@ -107,9 +107,9 @@ def main() -> None:
                     agent.append(with_fleet(stage))
                 else:
                     hand.append(by_hand(stage))
-    for what, found in (("under the agent", agent), ("started by hand", hand)):
-        spread = f"({min(found):.1f} to {max(found):.1f}, n={len(found)})"
-        print(f"{what:<18} {statistics.median(found):7.1f} steps/s  {spread}")
+    for what, result in (("under the agent", agent), ("started by hand", hand)):
+        spread = f"({min(result):.1f} to {max(result):.1f}, n={len(result)})"
+        print(f"{what:<18} {statistics.median(result):7.1f} steps/s  {spread}")
     ratio = statistics.median(agent) / statistics.median(hand)
     print(f"ratio of the medians {ratio:.3f}   goal: at least {GOAL}   {'reached' if ratio >= GOAL else 'MISSED'}")
 

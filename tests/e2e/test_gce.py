@@ -74,8 +74,8 @@ def rented(program: Program, emulator: Emulator) -> Iterator[Program]:
 
 
 def names(emulator: Emulator) -> list[str]:
-    found: list[str] = emulator.state()["instances"]
-    return found
+    result: list[str] = emulator.state()["instances"]
+    return result
 
 
 def test_the_readme_is_followed_from_an_empty_directory(rented: Program, emulator: Emulator) -> None:
@@ -91,7 +91,7 @@ def test_the_readme_is_followed_from_an_empty_directory(rented: Program, emulato
     assert len(names(emulator)) == 2
     ran = rented.run(*train, timeout=180)
     for task in ("worker-0", "worker-1"):
-        losses = [float(found) for line in lines_of(ran, task) for found in re.findall(r" loss: ([0-9.]+)", line)]
+        losses = [float(item) for line in lines_of(ran, task) for item in re.findall(r" loss: ([0-9.]+)", line)]
         assert len(losses) == 2
         assert losses[1] < losses[0]
     assert lines_of(rented.run(*logs), "worker-1") == lines_of(ran, "worker-1")[-5:]
@@ -115,8 +115,8 @@ def test_a_spot_instance_is_taken_back_and_the_job_goes_on(rented: Program, emul
     client = rented.start("train", "task.py")
 
     def log() -> str:
-        found = emulator.cloud.directory.glob("*/covers/home/fleet/*/jobs/*/worker-0/attempt-1/log")
-        return "".join(path.read_text() for path in found)
+        result = emulator.cloud.directory.glob("*/covers/home/fleet/*/jobs/*/worker-0/attempt-1/log")
+        return "".join(path.read_text() for path in result)
 
     wait_for("a checkpoint", lambda: "step 20" in log(), deadline_s=90)
     emulator.preempt(next(name for name in before if name.endswith("worker-1")), 4.0)

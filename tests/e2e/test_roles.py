@@ -82,7 +82,7 @@ def test_an_evaluator_beside_a_chief_and_a_worker_evaluates_what_they_save(progr
     assert config["task"] == {"type": "evaluator", "index": 0}
     evaluated = [line.split()[1:] for line in lines_of(ran, "evaluator-0") if line.startswith("evaluated")]
     assert [float(total) for _, total, _ in evaluated] == [10.0 * int(epoch) for epoch, _, _ in evaluated]
-    assert {one for _, _, one in evaluated} == {"1.0"}
+    assert {item for _, _, item in evaluated} == {"1.0"}
     assert evaluated[-1][0] == "4", "the last checkpoint is evaluated, too"
     assert not program.tasks()
 

@@ -28,17 +28,17 @@ srun -l fleet agent task.py -- --epochs 3
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     if why := obstacle():
         pytest.skip(why)
-    with slurm(tmp_path_factory.mktemp("slurm")) as found:
-        found.let_in()
-        shutil.copy(EXAMPLES / "keras_fit.py", found.work / "task.py")
-        shutil.copy(EXAMPLES / "digits.npz", found.work)
-        yield found
+    with slurm(tmp_path_factory.mktemp("slurm")) as result:
+        result.let_in()
+        shutil.copy(EXAMPLES / "keras_fit.py", result.work / "task.py")
+        shutil.copy(EXAMPLES / "digits.npz", result.work)
+        yield result
 
 
 def losses(text: str, prefix: str) -> list[float]:
     """The losses that one task printed."""
     lines = [line for line in text.splitlines() if line.startswith(prefix)]
-    return [float(found[1].rstrip(".")) for line in lines for found in LOSS.finditer(line)]
+    return [float(item[1].rstrip(".")) for line in lines for item in LOSS.finditer(line)]
 
 
 def assert_trained_as_one(text: str, *prefixes: str) -> None:

@@ -1,4 +1,4 @@
-"""Sentences and hints of the verdicts, one of each for every kind; a rule may have its own."""
+"""Clauses and hints of the verdicts, one of each for every kind; a rule may replace them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a diagnosis is made from, and what it says."""
+"""Input and output of a diagnosis."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Kind(str, Enum):
     NAME_RESOLUTION = "name-resolution"
     DISK_FULL = "disk-full"
     PREEMPTED = "preempted"
-    KILLED = "killed"  # by a signal that nobody of us sent, crashes in native code included
+    KILLED = "killed"  # by a signal that fleet did not send; includes crashes in native code
     HANG = "hang"
     DEADLINE = "deadline"  # the job ran for longer than it was allowed to
     KERAS_3 = "keras-3"
@@ -47,21 +47,21 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True)
 class TaskEvidence:
-    """What is known of one task after its end.
+    """The evidence of one task after its end.
 
     Attributes:
         task: ``worker-1``.
-        address: By which its peers reach it.
+        address: The address at which its peers reach it.
         host: Name of its host.
-        exit: How its process ended; None: nobody saw it.
-        exited_at: Seconds since the epoch by its host's clock; None or 0: not known.
-        reason: What its agent said of it; empty: nothing.
-        stopped_by_us: Whether its agent had sent TERM or KILL before it ended.
-        role: The task that it was to TensorFlow, where that has another name.
-        stalled: What it was doing when the tasks were found to make no progress; None: nobody looked.
-        port: Of its TensorFlow server, as TF_CONFIG gives it; 0: not known.
-        log_tail: The last of its output; of more than LARGEST_TAIL bytes the last so many are read.
-        log_head: The first of its output; of more than LARGEST_HEAD bytes the first so many are read.
+        exit: How its process ended; None if unknown.
+        exited_at: Seconds since the epoch by its host's clock; None or 0 if unknown.
+        reason: The reason that its agent reported; empty if none.
+        stopped_by_us: True if its agent sent SIGTERM or SIGKILL before it ended.
+        role: Its name in TensorFlow's cluster, if that differs from `task`.
+        stalled: What it was doing when the tasks made no progress; None if it was not inspected.
+        port: Port of its TensorFlow server in TF_CONFIG; 0 if unknown.
+        log_tail: The end of its output; at most the last LARGEST_TAIL bytes are read.
+        log_head: The start of its output; at most the first LARGEST_HEAD bytes are read.
     """
 
     task: str
@@ -83,12 +83,12 @@ class Verdict:
     """The first cause of a job's failure.
 
     Attributes:
-        task: Whose failure came first; empty: that of no single task.
+        task: The task that failed first; empty if no single task did.
         kind: Class of the cause.
         message: Task and cause in one sentence, without a full stop.
         lines: The log lines that decided, at most MOST_LINES, without control characters.
-        traceback: Where in the user's own code it was raised: ``task.py:12 in main``; empty: no exception.
-        consequences: Tasks whose own errors only follow from it.
+        traceback: Place in the user's code that raised it: ``task.py:12 in main``; empty: no exception.
+        consequences: Tasks whose errors are consequences of it.
         hint: What to change, one sentence; empty if unknown.
         next_step: Commands that can be pasted into a shell, one a line.
     """

@@ -1,4 +1,4 @@
-"""What the output and the end of one task tell, before they are compared with those of its peers."""
+"""Parse the output and the exit of one task, before they are compared with those of its peers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from train.diagnosis.rules import (
     is_collateral,
     is_of_coordination,
     is_silence,
+    mentions_peers,
     status_in,
-    tells_of_peers,
     type_of,
 )
 from train.diagnosis.text import error_in, is_chatter, is_noise, is_progress, lines_of, shortened
@@ -25,11 +25,11 @@ from train.diagnosis.tracebacks import Raised, find_all, frame_in
 _LAST_WORDS = 60
 _MOST_AFTERWORDS = 40
 _PROGRESS_AFTER = 2
-# How shells and container engines say by which signal a process died: 128 and its number.
+# Shells and container engines report a signal as 128 plus its number.
 _SHELL_SIGNALS = {128 + number: number for number in (1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 15)}
-# How programs say it that exit with what Python's subprocess gave them: the number, negative.
+# Programs that exit with the return code of Python's subprocess report it as the negative number.
 _SHELL_SIGNALS.update({256 - number: number for number in (6, 7, 9, 11, 15)})
-# By these a process may end itself while it goes down with an exception.
+# A process may end itself with these signals while it handles an exception.
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 
 _TASK = re.compile(r"/job:(\w{1,40})/(?:replica:\d{1,9}/)?task:(\d{1,9})")
@@ -58,13 +58,13 @@ _STRUCTURE = re.compile(
     r"|<stack traces unavailable|\d+ (?:successful operations|derived errors ignored)|Function call stack"
     r"|Errors may have originated|Input Source"
 )
-# Before the words of an exception: which of several it is, where in the graph, and the collective that it came by.
+# Before the message of an exception: its number, its place in the graph, and the collective that failed.
 _PREAMBLE = re.compile(
     r"^(?:\(\d+\) \w[\w ]{0,40}: +|\{\{function_node .{0,400}?\}\} )?(?:Collective ops is aborted by: ){0,4}(?=\S)"
 )
-# What a server answered to a request of HTTP, as TensorFlow quotes it.
+# The body of an HTTP response, as TensorFlow quotes it.
 _BODY = re.compile(r'"message"\s?:\s?"([^"\n]{1,300})|<(?:Message|Code)>([^<\n]{1,300})<')
-# Addresses that gRPC names when it cannot connect; those of version 6 are in brackets or percent-encoded.
+# Addresses that gRPC names when it cannot connect; IPv6 addresses are in brackets or percent-encoded.
 _ENDPOINT = re.compile(
     r"\bipv[46]:(?:(\d{1,3}(?:\.\d{1,3}){3})|(?:\[|%5B)([0-9a-fA-F:.]{2,45})(?:\]|%5D)):(\d{1,5})\b"
 )
@@ -84,8 +84,8 @@ class Remote:
 
     Attributes:
         task: The peer.
-        status: Of gRPC; None: not known.
-        text: What it says.
+        status: The gRPC status; None if unknown.
+        text: The error message.
         line: Index of the line that names the peer.
     """
 
@@ -96,7 +96,7 @@ class Remote:
 
     @property
     def raised(self) -> Raised:
-        """As the exception that TensorFlow makes of it."""
+        """The error as the exception that TensorFlow raises for it."""
         return Raised(type_of(self.status or 0), self.text, (), 0, 0, 0)
 
 
@@ -105,8 +105,8 @@ class Cluster:
     """The tasks of a job as the readings need them.
 
     Attributes:
-        tasks: By the names that TensorFlow has for them, the tasks that have these roles.
-        endpoints: Address and port of each; a port that is not known is 0.
+        tasks: The tasks by the names that TensorFlow uses for them.
+        endpoints: Address and port of each; an unknown port is 0.
     """
 
     tasks: Mapping[str, str] = field(default_factory=dict)
@@ -114,9 +114,9 @@ class Cluster:
 
     def has(self, address: str, port: int) -> bool:
         """Return whether a task listens there, or may do so: names are not resolved."""
-        if not all(_is_address(known) for known, _ in self.endpoints):
+        if not all(_is_address(address) for address, _ in self.endpoints):
             return True
-        return any(known == address and number in (0, port) for known, number in self.endpoints)
+        return any(host == address and number in (0, port) for host, number in self.endpoints)
 
 
 def _is_address(text: str) -> bool:
@@ -129,10 +129,10 @@ def _is_address(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Reading:
-    """One task's evidence, read.
+    """The parsed evidence of one task.
 
     Attributes:
-        evidence: What was read.
+        evidence: The evidence.
         lines: Its last output, cleaned.
         raised: The exceptions in it.
         cluster: All tasks of the job.
@@ -150,12 +150,12 @@ class Reading:
 
     @property
     def ours(self) -> bool:
-        """Whether we ended it."""
+        """True if fleet stopped it."""
         return self.evidence.stopped_by_us
 
     @property
     def at(self) -> float:
-        """When it ended, in seconds; infinite where that is not known."""
+        """The time of its end in seconds; infinite if unknown."""
         return self.evidence.exited_at or float("inf")
 
     @property
@@ -165,13 +165,13 @@ class Reading:
 
     @property
     def unseen(self) -> bool:
-        """Whether nobody saw it end."""
+        """True if its exit status is unknown."""
         ended = self.evidence.exit
         return ended is None or (ended.code is None and ended.signal is None)
 
     @cached_property
     def signal(self) -> int:
-        """By which signal it died; 0: by none."""
+        """The signal that killed it; 0: none."""
         ended = self.evidence.exit
         if ended is None:
             return 0
@@ -185,12 +185,12 @@ class Reading:
 
     @property
     def code(self) -> int | None:
-        """Its exit code; None: it died of a signal, or nobody saw it end."""
+        """Its exit code; None: killed by a signal, or unknown."""
         return None if self.unseen or self.signal or self.evidence.exit is None else self.evidence.exit.code
 
     @cached_property
     def fatal(self) -> Raised | None:
-        """The exception that ended it, as far as the log shows; None: it ended otherwise, or of a handled one."""
+        """The exception that ended it, as far as the log shows; None: it ended for another reason."""
         if self.code == 0 and not self.ours:
             return None
         if self.signal and not self.ours and self.signal not in _CRASHES and self.signal != signal.SIGINT:
@@ -199,25 +199,25 @@ class Reading:
 
     @cached_property
     def collateral(self) -> bool:
-        """Whether it failed only because a peer did."""
+        """True if it failed only because a peer failed."""
         if self.fatal:
             return is_collateral(self.fatal) and not self.service
         if self.signal and self.signal not in _CRASHES:
             return False
-        # A crash prints its calls after what TensorFlow said; an exit of its own choice follows at once.
+        # A crash prints its calls after TensorFlow's message; a normal exit follows the message immediately.
         words = self.last_words if self.signal else self.last_words[-20:]
         return self.code != 0 and any(
-            tells_of_peers(line) if is_noise(line) else is_of_coordination(line) for line in words
+            mentions_peers(line) if is_noise(line) else is_of_coordination(line) for line in words
         )
 
     @cached_property
     def service(self) -> str:
-        """What its exception could not reach, if that is not a task of the job: address and port; else empty."""
+        """Address and port that its exception could not reach, if no task of the job listens there; else empty."""
         text = self.fatal.message if self.fatal else ""
         if _CANNOT_CONNECT.search(text) and _DATA_SERVICE.search(text) and not _ENDPOINT.search(text):
             return "the tf.data service"
-        found = _ENDPOINT.findall(text) if _CANNOT_CONNECT.search(text) and not _OF_TASKS.search(text) else []
-        ends = {(v4 or v6, int(port)) for v4, v6, port in found}
+        match = _ENDPOINT.findall(text) if _CANNOT_CONNECT.search(text) and not _OF_TASKS.search(text) else []
+        ends = {(v4 or v6, int(port)) for v4, v6, port in match}
         if not ends or any(self.cluster.has(*end) for end in ends):
             return ""
         address, port = min(ends)
@@ -227,7 +227,7 @@ class Reading:
     def listens(self) -> int:
         """The last port on which it reports that it could not listen; 0: it does not name one."""
         ports = [
-            found.group(1) for line in self.lines if "ddress" in line for found in [_LISTENS.search(line)] if found
+            match.group(1) for line in self.lines if "ddress" in line for match in [_LISTENS.search(line)] if match
         ]
         return int(ports[-1]) if ports else 0
 
@@ -251,8 +251,8 @@ class Reading:
         return None if words > _MOST_AFTERWORDS or progress >= _PROGRESS_AFTER else last
 
     @cached_property
-    def said(self) -> str:
-        """The last line of its own, or the last error of a library, that may tell something; empty: none."""
+    def last_output(self) -> str:
+        """The last line that the script printed, or the last error of a library; empty: none."""
         for line in reversed(self.last_words):
             words = error_in(line) if is_noise(line) else "" if is_progress(line) else line.strip()
             if _HAS_LETTERS.search(words) and not _TASK_ALONE.match(words):
@@ -264,26 +264,26 @@ class Reading:
         """The last error that a library logged; empty: none."""
         return next(filter(None, map(error_in, reversed(self.last_words))), "")
 
-    def _task(self, found: re.Match[str] | None) -> str:
-        """The task that a line of TensorFlow names; empty: none."""
-        role = f"{found.group(1)}-{int(found.group(2))}" if found else ""
+    def _task(self, match: re.Match[str] | None) -> str:
+        """Return the task that a line of TensorFlow names; empty: none."""
+        role = f"{match.group(1)}-{int(match.group(2))}" if match else ""
         return self.cluster.tasks.get(role, role)
 
     def named(self, text: str) -> str:
-        """The first task that a text of TensorFlow names; empty: none."""
+        """Return the first task that a text of TensorFlow names; empty: none."""
         return self._task(_TASK.search(text))
 
     @cached_property
     def accused(self) -> list[str]:
-        """The peers that it names as the ones that are gone, the likeliest first; none that answered."""
+        """The peers that it reports as gone, the likeliest first; none that answered."""
         named: list[str] = []
         listing = False
         for line in self.lines:
             alone = _TASK_ALONE.match(line) if listing else None
             listing = bool(alone) or "unhealthy (stopped sending heartbeats)" in line
-            found = alone or _TIMED_OUT.search(line)
-            if found:
-                named.append(self._task(found))
+            match = alone or _TIMED_OUT.search(line)
+            if match:
+                named.append(self._task(match))
         if not named:
             named = [self._task(_REPORTED.search(line)) for line in self.lines if "Error reported from" in line]
         if not named:
@@ -292,38 +292,38 @@ class Reading:
 
     @cached_property
     def remotes(self) -> list[Remote]:
-        """The errors that its requests to peers ended with, as they stand in its output, the first one first."""
+        """The errors of its requests to peers, in the order of its output."""
         return [] if self.code == 0 else list(self._remotes())
 
     def _remotes(self) -> Iterator[Remote]:
         for number, line in enumerate(self.lines):
-            found = _REMOTE.search(line)
-            if not found or "CoordinationService/" in line:
+            match = _REMOTE.search(line)
+            if not match or "CoordinationService/" in line:
                 continue
-            # TensorFlow puts gRPC's own text, with the status, behind the peer's name, and its message before it.
-            after = "\n".join((line[found.end() :], *self.lines[number + 1 : number + 3]))
+            # TensorFlow prints gRPC's text with the status after the peer's name, and its message before it.
+            after = "\n".join((line[match.end() :], *self.lines[number + 1 : number + 3]))
             before = [text for text in self.lines[max(0, number - 3) : number] if text.strip()][-1:] or [""]
             status = status_in(after)
             status = status_in(before[0]) if status is None else status
-            yield Remote(self._task(found), status, _without_prefix(before[0]), number)
+            yield Remote(self._task(match), status, _without_prefix(before[0]), number)
 
     @cached_property
     def answers(self) -> list[Remote]:
-        """The errors of their own that peers answered with: those in its exception, or else in what was logged."""
+        """The errors that peers answered with: those in its exception, otherwise those in its log."""
         within = range(self.fatal.at, self.fatal.end) if self.fatal else range(0)
-        answered = [one for one in self.remotes if is_answer(one.status) and one.task != self.task]
-        own = [one for one in answered if not tells_of_peers(one.text) and "Ignoring an error" not in one.text]
-        return [one for one in own if one.line in within] or own
+        answered = [remote for remote in self.remotes if is_answer(remote.status) and remote.task != self.task]
+        errors = [each for each in answered if not mentions_peers(each.text) and "Ignoring an error" not in each.text]
+        return [error for error in errors if error.line in within] or errors
 
     @cached_property
     def awaited(self) -> list[str]:
-        """The peers that it was still waiting for at its start; ``""`` stands for some that it did not name."""
+        """The peers that it was still waiting for at its start; ``""`` represents peers that it did not name."""
         waiting: dict[str, None] = {}
         listing = False
         for line in self.lines:
-            found = _WAITING.search(line)
-            if found:
-                waiting = {} if int(found.group(1)) == 0 else {"": None}
+            match = _WAITING.search(line)
+            if match:
+                waiting = {} if int(match.group(1)) == 0 else {"": None}
             if "has passed with status: OK" in line or is_progress(line):
                 waiting = {}
             if _BARRIER.search(line):
@@ -337,66 +337,66 @@ class Reading:
 
     @cached_property
     def barrier(self) -> tuple[str, list[str]]:
-        """The barrier at which it waited in vain, and the peers that did not come; empty: there is none."""
-        found = _ANY_BARRIER.search(self.fatal.message) if self.fatal else None
-        if not found or not self.fatal:
+        """The barrier at which it timed out, and the peers that did not reach it; empty: none."""
+        match = _ANY_BARRIER.search(self.fatal.message) if self.fatal else None
+        if not match or not self.fatal:
             return "", []
         listed = self.fatal.message.partition("imed out task names:")[2].split("\n")
         names = [self._task(alone) for line in listed if (alone := _TASK_ALONE.match(line))]
-        return found.group(1), [name for name in names if name != self.task]
+        return match.group(1), [name for name in names if name != self.task]
 
     @cached_property
     def arrived(self) -> set[str]:
-        """The tasks that had joined when its output ended; empty: it was not waiting for any, or does not tell."""
+        """The tasks that had joined when its output ended; empty: it was not waiting, or it is unknown."""
         joined: set[str] = set()
         for line in self.lines:
-            found = _JOINED.search(line)
-            if found:
-                joined.add(self._task(found))
+            match = _JOINED.search(line)
+            if match:
+                joined.add(self._task(match))
             elif joined and line.strip() and not is_noise(line) and not _TASK_ALONE.match(line):
                 return set()
         return joined
 
     @cached_property
     def progressed(self) -> bool:
-        """Whether it trained."""
+        """True if it trained."""
         return any(is_progress(line) for line in self.lines)
 
     @cached_property
     def serves(self) -> bool:
-        """Whether it had come so far as to wait for the others."""
+        """True if its server started."""
         return any("Started server with target" in line for line in self.lines)
 
     @cached_property
     def leads(self) -> bool:
-        """Whether the coordination service of the cluster ran in it."""
+        """True if the coordination service of the cluster ran in it."""
         return any("Initializing CoordinationService" in line for line in self.lines)
 
     @property
     def is_server(self) -> bool:
-        """Whether it is a parameter server, which only waits for what others ask of it."""
+        """True if it is a parameter server, which only waits for requests."""
         return (self.evidence.role or self.task).startswith("ps-")
 
     @cached_property
     def alone(self) -> bool:
-        """Whether its server stood, and nothing happened after that."""
+        """True if its server started and nothing happened after that."""
         started = [i for i, line in enumerate(self.lines) if "Started server with target" in line]
         return bool(started) and not any(line.strip() for line in self.lines[started[-1] + 1 :])
 
     @cached_property
     def lost_leader(self) -> bool:
-        """Whether its own heartbeats had no answer."""
+        """True if its heartbeats had no answer."""
         text = self.fatal.message if self.fatal else "\n".join(self.last_words[-30:])
         return _HEARTBEAT.search(text) is not None
 
     @cached_property
     def first_epoch(self) -> int:
-        """The epoch with which it began, as Keras counts; 0: it does not say."""
+        """The first epoch that Keras printed; 0: none."""
         head = lines_of(self.evidence.log_head[:LARGEST_HEAD])
         for line in (*head, *self.lines):
-            found = _EPOCH.match(line)
-            if found:
-                return int(found.group(1))
+            match = _EPOCH.match(line)
+            if match:
+                return int(match.group(1))
         return 0
 
 
@@ -404,7 +404,7 @@ def read(evidence: TaskEvidence, cluster: Cluster) -> Reading:
     """Read one task's evidence; linear in its size.
 
     Args:
-        evidence: What is left of the task.
+        evidence: The evidence of the task.
         cluster: All tasks of the job.
     """
     lines = lines_of(evidence.log_tail[-LARGEST_TAIL:] or evidence.log_head[:LARGEST_HEAD])
@@ -412,7 +412,7 @@ def read(evidence: TaskEvidence, cluster: Cluster) -> Reading:
 
 
 def _without_prefix(line: str) -> str:
-    """Return what a line of a log or the first line of an exception says, without what stands before it."""
+    """Return the message of a log line or of the first line of an exception, without its prefix."""
     text = error_in(line) or line.strip()
     text = re.sub(r"^(?:[\w.]{1,120}Error: |BaseCollectiveExecutor::StartAbort |Aborting RingReduce with )", "", text)
     text = re.sub(r"^[A-Z_]{4,20}: ", "", text)
@@ -420,7 +420,7 @@ def _without_prefix(line: str) -> str:
 
 
 def headline(raised: Raised) -> str:
-    """Return what an exception says, in one line."""
+    """Return the message of an exception in one line."""
     lines = raised.message.split("\n")
     if lines[0].startswith("in user code:"):  # a traceback of its own, indented
         inner = [number for number, line in enumerate(lines) if _INNER.match(line)]
@@ -428,21 +428,21 @@ def headline(raised: Raised) -> str:
             lines = [_INNER.sub("", lines[inner[-1]]), *(line.strip() for line in lines[inner[-1] + 1 :])]
     rest: list[str] = []
     for line in lines:
-        text = line.strip()
-        if not text or _STRUCTURE.match(text) or text.startswith(('File "', "[[{{")):
+        stripped = line.strip()
+        if not stripped or _STRUCTURE.match(stripped) or stripped.startswith(('File "', "[[{{")):
             continue
-        if line[:1].isspace() and not rest and not text.startswith("("):
+        if line[:1].isspace() and not rest and not stripped.startswith("("):
             continue  # source code below a file's name
-        rest.append(_PREAMBLE.sub("", text))
+        rest.append(_PREAMBLE.sub("", stripped))
         if rest[-1].endswith("{"):  # a value of several lines
             rest[-1] += "…" + next((line.strip() for line in lines if line.startswith("}")), "")
         if not rest[-1].endswith(":") and not rest[-1].startswith("Exception encountered when calling"):
             break
-    said = " ".join(rest[-2:])
-    body = _BODY.search(raised.message) if "HTTP response code" in said else None
-    if body:  # the reason comes behind the beginning of what was answered
-        said = f"{said.partition(' with body')[0]}: {body.group(1) or body.group(2)}"
-    return shortened(said, 240)
+    text = " ".join(rest[-2:])
+    body = _BODY.search(raised.message) if "HTTP response code" in text else None
+    if body:  # the reason follows the start of the response
+        text = f"{text.partition(' with body')[0]}: {body.group(1) or body.group(2)}"
+    return shortened(text, 240)
 
 
 def source_of(lines: list[str], raised: Raised) -> str:
@@ -451,7 +451,7 @@ def source_of(lines: list[str], raised: Raised) -> str:
 
 
 def _call_of(lines: list[str], raised: Raised) -> list[str]:
-    """Return the lines of a traceback for its user's own last call: the file, and the source code."""
+    """Return the lines of a traceback for the last call in the user's code: the file and the source code."""
     call: list[str] = []
     for number in range(raised.first, raised.at):
         text = lines[number].strip()
@@ -461,17 +461,17 @@ def _call_of(lines: list[str], raised: Raised) -> list[str]:
 
 
 def excerpt(lines: list[str], raised: Raised) -> tuple[str, ...]:
-    """Return the lines of a traceback that say most: its user's own last call, and the exception."""
+    """Return the most useful lines of a traceback: the last call in the user's code, and the exception."""
     call = _call_of(lines, raised)
-    said = [line for line in lines[raised.at : raised.end] if line.strip()]
+    shown = [line for line in lines[raised.at : raised.end] if line.strip()]
     most = MOST_LINES - 1 - len(call)
-    if len(said) > most:
-        said = [said[0], *said[1 - most :]]
-    return tuple(shortened(line) for line in [lines[raised.first], *call, *said])
+    if len(shown) > most:
+        shown = [shown[0], *shown[1 - most :]]
+    return tuple(shortened(line) for line in [lines[raised.first], *call, *shown])
 
 
 def ending(lines: list[str], most: int = MOST_LINES) -> tuple[str, ...]:
-    """Return the last lines that say something; what libraries log at their start only if there is nothing else."""
+    """Return the last lines with content; startup messages of libraries only if there is nothing else."""
     filled = [line for line in lines if line.strip()]
     telling = [line for line in filled if not is_chatter(line) and _HAS_LETTERS.search(line)]
     return tuple(shortened(line) for line in (telling or filled)[-most:])

@@ -1,4 +1,4 @@
-"""What known failures look like, as tables: exceptions, last words of a process, reasons of agents.
+"""Tables of known failures: exceptions, last output of a process, reasons of agents.
 
 A new rule is one row. The texts are those of TensorFlow 1.4 to 2.21, Keras 2 and 3, CPython, CUDA, NCCL and Linux.
 """
@@ -15,17 +15,17 @@ from train.diagnosis.tracebacks import Raised
 
 @dataclass(frozen=True)
 class Rule:
-    """One way in which a kind of failure shows.
+    """A pattern that identifies a kind of failure.
 
     Attributes:
         kind: The class of the failure.
         text: Found in the message of the exception, or in the line.
         types: Matches the whole short name of the exception; None: any.
-        unless: Found in the text if it is something else after all; None: nothing.
-        shared: Whether no single task is to blame: the tasks disagree with each other.
-        clause: Replaces the clause of the kind; empty: it stays.
-        hint: Replaces the hint of the kind; empty: it stays.
-        calls: Found in the file of one of the exception's calls; None: wherever it was raised.
+        unless: Excludes texts that contain it; None: excludes none.
+        shared: True if no single task is to blame because the tasks disagree with each other.
+        clause: Replaces the clause of the kind; empty: the kind's clause.
+        hint: Replaces the hint of the kind; empty: the kind's hint.
+        calls: Found in the file of a call in the traceback; None: raised in any file.
     """
 
     kind: Kind
@@ -83,13 +83,13 @@ _COLLATERAL_TEXT = re.compile(
     r"|RecvAsync is cancelled|remote process exited or there was a network error|Failed to pick subchannel"
     r"|Horovod has been shut down|cluster registration failed|Unexpected task registered"
 )
-# The coordination service's own words: nobody else's lines have them, even without the prefix of TensorFlow's log.
+# Texts of the coordination service alone, with or without the prefix of TensorFlow's log.
 _COORDINATION_TEXT = re.compile(
     r"Barrier timed out\. |stopped sending heartbeats|CoordinationService/\w|cluster registration failed"
 )
-# Stands in what a peer answered, too: the status tells that from silence.
+# Part of answers of peers, too: only the status distinguishes an answer from silence.
 _REMOTE_TEXT = re.compile(r"Additional GRPC error information from remote target")
-# Words of gRPC that are too common anywhere but at the beginning of what an exception says.
+# Texts of gRPC that identify it only at the start of an exception's message.
 _COLLATERAL_HEAD = re.compile(
     r"OS Error|Endpoint read failed|Trying to connect an http1\.x server|Broken pipe|GOAWAY|Stream removed"
     r"|keepalive watchdog timeout|Transport closed|No route to host|Network is unreachable|Connection reset by peer"
@@ -99,7 +99,7 @@ _COLLATERAL_TYPE = re.compile(
     r"(?:Unavailable|DeadlineExceeded|Internal|Cancelled|Aborted|InvalidArgument|XlaRuntime|JaxRuntime)Error"
     r"|InvalidArgument"
 )
-# A peer that ended and was started again, while this task went on.
+# A peer that ended and was restarted while this task continued.
 RESTARTED = re.compile(
     r"different incarnation|different device incarnation|has likely restarted|was probably restarted"
     r"|incarnation doesn't match with one in the group|Graph handle is not found|Unable to find a context_id matching"
@@ -108,9 +108,9 @@ RESTARTED_FOR_SURE = re.compile(
     r"different device incarnation|was probably restarted|Graph handle is not found|Unable to find a context_id"
 )
 TIMED_OUT = re.compile(r"Collective has timed out")
-# With these words no exception of TensorFlow is anything but collateral.
+# Any exception of TensorFlow with these words is collateral.
 _DERIVED = re.compile(r"Collective ops is aborted by|\[_Derived_\]")
-# Says what a peer reports of itself, or what the whole group disagrees on.
+# A peer's report about itself, or a disagreement of the whole group.
 _NEVER_COLLATERAL = re.compile(
     r"unknown device\.|Collective instance \d+ expected type|joining a group|that group has size"
     r"|Shape mismatch in the collective instance|found no source for broadcast"
@@ -133,7 +133,7 @@ _CUDA_TYPES = (
     r"|Accelerator|CUDA\w*|Import|OS|Assertion)Error"
 )
 _IMPORTED = r"(?:Import|Attribute|Type|Runtime|NotFound|OS|Value|System|ModuleNotFound|VersionConflict|Version)Error"
-# Since TensorFlow 1 and in every release: where they are missing, the module is not TensorFlow.
+# In every release since TensorFlow 1: if they are missing, the module is not TensorFlow.
 _ALWAYS = (
     r"(?:distribute|Variable|constant|data|keras|io|train|nn|config|__version__|float32|zeros|ones|cast|reduce_sum|math"
     r"|random|Tensor|function|test|image|saved_model|compat)"
@@ -355,7 +355,7 @@ EXCEPTIONS = (
     ),
 )  # fmt: skip
 
-# What helps with exceptions of the script or the host that are of no other kind.
+# Hints for exceptions of the script or the host that have no other kind.
 SCRIPT_HINTS = (
     _rule(
         Kind.SCRIPT_EXCEPTION,
@@ -405,7 +405,7 @@ SCRIPT_HINTS = (
         Kind.SCRIPT_EXCEPTION,
         r"",
         types=r"TBNotInstalledError",
-        hint="list tensorboard in requirements.txt beside the script",
+        hint="list tensorboard in requirements.txt next to the script",
     ),
     _rule(
         Kind.SCRIPT_EXCEPTION,
@@ -422,7 +422,7 @@ SCRIPT_HINTS = (
     ),
 )  # fmt: skip
 
-# Memory, or what fails without it: only the lines before can tell whose.
+# Out of memory, or a consequence of it: only earlier lines show whether on the host or the GPU.
 MEMORY = (
     _rule(
         Kind.UNKNOWN,
@@ -449,7 +449,7 @@ MEMORY_WORDS = (
     ),
 )
 
-# --- last words: lines of a process that ended without an exception -----------------------------------------------
+# --- last output: lines of a process that ended without an exception -----------------------------------------------
 
 LAST_WORDS = (
     _rule(
@@ -526,7 +526,7 @@ EARLY_WORDS = (
 
 # --- reasons that an agent gives ----------------------------------------------------------------------------------
 
-# What the gang says once it has decided: nothing in a log knows better.
+# Decisions of the gang; they take precedence over logs.
 DECISIONS = (
     _rule(Kind.DEADLINE, r"^the job ran longer than \S{1,20} s\b"),
     _rule(Kind.HANG, r"^no (?:progress for|first step within) \S{1,20} s\b"),
@@ -555,14 +555,14 @@ REASONS = (
     ),
     _rule(Kind.KILLED, r"(?i)\bagent of \S{1,80} was killed\b|\bwas killed by (?:SIG[A-Z]|signal)"),
 )
-# Of a task that its own agent ended, these say why it did; anything else says only that it had to.
+# For a task that its agent stopped, only these reasons are causes.
 OWN_REASONS = (Kind.DISK_FULL, Kind.HOST_OUT_OF_MEMORY, Kind.PREEMPTED)
 
 # --- statuses that peers answered with ----------------------------------------------------------------------------
 
-# With these the peer did not answer at all: DEADLINE_EXCEEDED and UNAVAILABLE, of gRPC.
+# The peer did not answer at all: DEADLINE_EXCEEDED and UNAVAILABLE of gRPC.
 _SILENT = {4, 14}
-_CANCELLED = 1  # by the caller's own abort: it says nothing of the peer
+_CANCELLED = 1  # aborted by the caller; no information about the peer
 _STATUS = re.compile(r"grpc_status\"?: ?(\d{1,2})")
 _STATUS_FIRST = re.compile(r"Error received from peer .{0,80}?\{grpc_status: ?(\d{1,2})")
 _STATUS_NAMES = {
@@ -575,9 +575,9 @@ _NAMED_STATUS = re.compile(rf"\b({'|'.join(_STATUS_NAMES)}): |\b(\w{{5,24}}Error
 
 
 def status_in(text: str) -> int | None:
-    """Return the status of gRPC that a text carries: the number if it has one, else the first name; None: none.
+    """Return the gRPC status in a text: the number if it has one, otherwise the first name; None: none.
 
-    What a peer answered may quote the answer of another one: the outer status stands first or last in its line.
+    An answer may quote the answer of another peer: the outer status comes first or last in its line.
     """
     line = next((line for line in text.split("\n") if _STATUS.search(line)), "")
     first = _STATUS_FIRST.search(line)
@@ -592,7 +592,7 @@ def status_in(text: str) -> int | None:
 
 
 def is_silence(status: int | None) -> bool:
-    """Return whether a peer that is reported with this status did not answer; without one it is taken for silent."""
+    """Return whether this status means that the peer did not answer; None means so too."""
     return status is None or status in _SILENT
 
 
@@ -609,7 +609,7 @@ def type_of(status: int) -> str:
 
 def is_collateral(raised: Raised) -> bool:
     """Return whether an exception only reports that a peer is gone, or that a failure aborted the collective."""
-    return not _NEVER_COLLATERAL.search(raised.message) and any(_is_collateral(one) for one in raised.chain())
+    return not _NEVER_COLLATERAL.search(raised.message) and any(_is_collateral(link) for link in raised.chain())
 
 
 def _is_collateral(raised: Raised) -> bool:
@@ -617,38 +617,38 @@ def _is_collateral(raised: Raised) -> bool:
         return True
     if _COLLATERAL_TYPE.fullmatch(raised.short) is None:
         return False
-    return tells_of_peers(raised.message) or _COLLATERAL_HEAD.match(raised.message) is not None
+    return mentions_peers(raised.message) or _COLLATERAL_HEAD.match(raised.message) is not None
 
 
-def tells_of_peers(text: str) -> bool:
-    """Return whether a text is of the kind that collateral failures leave."""
+def mentions_peers(text: str) -> bool:
+    """Return whether a text is typical of a failure that another task caused."""
     if _COLLATERAL_TEXT.search(text):
         return True
     return _REMOTE_TEXT.search(text) is not None and not is_answer(status_in(text))
 
 
 def is_of_coordination(text: str) -> bool:
-    """Return whether a text is the coordination service's, whoever printed it."""
+    """Return whether a text comes from the coordination service, whichever process printed it."""
     return _COORDINATION_TEXT.search(text) is not None
 
 
 def rule_of(raised: Raised) -> Rule | None:
     """Return the rule that fits an exception, or else its direct cause."""
-    one: Raised | None = raised
-    while one:
+    link: Raised | None = raised
+    while link:
         for rule in EXCEPTIONS:
-            if rule.fits(one):
+            if rule.fits(link):
                 return rule
         # An iterator of TensorFlow that is at its end raises StopIteration while it handles OutOfRangeError.
-        one = one.before if one.caused or one.short == "StopIteration" else None
+        link = link.before if link.caused or link.short == "StopIteration" else None
     return None
 
 
 def hint_of(raised: Raised) -> str:
-    """Return what helps with an exception that no rule classifies; empty: not known."""
+    """Return the hint for an exception that no rule classifies; empty: none."""
     return next((rule.hint for rule in SCRIPT_HINTS if rule.fits(raised)), "")
 
 
-def reading(text: str, rules: tuple[Rule, ...]) -> Rule | None:
+def find_rule(text: str, rules: tuple[Rule, ...]) -> Rule | None:
     """Return the first of `rules` that reads `text`."""
     return next((rule for rule in rules if rule.reads(text)), None)

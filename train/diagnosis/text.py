@@ -1,4 +1,4 @@
-"""Log bytes as lines: control characters and the prefixes of launchers taken out, sizes bounded."""
+"""Split log bytes into lines, without control characters and prefixes of launchers; sizes are bounded."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ TRACEBACK = "Traceback (most recent call last):"
 _LONGEST_LINE = 4096
 _LONGEST_PREFIX = 160
 _MOST_SHAPES = 4
-_LEAST_SHARE = 0.2  # of all lines have a prefix that is one
-_LEAST_OBJECTS = 0.5  # of all lines are objects of JSON, where they are meant to be
+_LEAST_SHARE = 0.2  # of all lines must have a prefix
+_LEAST_OBJECTS = 0.5  # of all lines must be JSON objects
 _TEXT_KEYS = ("log", "message", "msg", "textPayload")
 
 _BREAK = re.compile(r"\r?\n")
@@ -21,7 +21,7 @@ _CONTROL = re.compile(
     r"|\x1b\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)"  # window titles
     r"|[\x00-\x08\x0b-\x1f\x7f]"
 )
-# Lines by which TensorFlow, absl, grpc and NCCL log; their text never belongs to an exception.
+# Log lines of TensorFlow, absl, gRPC, and NCCL; their text never belongs to an exception.
 _NOISE = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [DIWEF] \S"
     r"|[DIWEF]\d{4} \d\d:\d\d:\d\d"
@@ -38,7 +38,7 @@ _CALL = re.compile(r'(?:(?<=\S)|(?<=\S ))  File "(?=[^"]{1,300}", line \d)')
 _CHATTER = re.compile(
     r"(?:\S+ \S+: )?[DIW](?:\d{4})? |(?:DEBUG|INFO):|WARNING: All|To enable|\S{1,80}:\d+:\d+ \[\d+\] NCCL INFO"
 )
-# What stands before the words of an error that TensorFlow, absl or NCCL logged, and what they log at every start.
+# The prefix of errors that TensorFlow, absl, or NCCL log, and errors that they log at every start.
 _ERROR_PREFIX = re.compile(
     r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [EF]|[EF]\d{4} \d\d:\d\d:\d{2,12}\.?\d* +\d+) \S{1,120}:\d+\] "
     r"|ERROR:[\w.]{1,40}:|\S{1,80}:\d+:\d+ \[\d+\] (?:\S{1,60}:\d+ )?(?=NCCL WARN )"
@@ -56,8 +56,8 @@ _BAR = re.compile(r"^\s*\d+/(?:\d+|Unknown)\s+(?:\[|━|-\s|\d+m?s)|\d{1,3}(?:\.
 def lines_of(data: bytes) -> list[str]:
     """Return the lines of a log, cleaned and without the prefix that a launcher may have put before each.
 
-    A carriage return ends a line as a newline does, but of a progress bar that is drawn again and again only the
-    last state is left. The middle of a line longer than 4 KiB is left out.
+    A carriage return ends a line as a newline does, but only the last state of a progress bar is kept. The middle of
+    a line longer than 4 KiB is left out.
     """
     text = data.decode("utf-8", "replace")
     return _unprefixed([_clean(part) for line in _unpacked(_BREAK.split(text)) for part in _drawn(line)])
@@ -82,19 +82,19 @@ def _is_redrawn(part: str, after: str) -> bool:
 
 
 def _unpacked(lines: list[str]) -> list[str]:
-    """The lines, where each is an object of JSON, as container engines and clouds write them, what it holds."""
+    """Return the text fields of lines that are JSON objects, as container engines and clouds write them."""
     objects = sum(1 for line in lines if line.startswith('{"'))
     if not objects or objects < _LEAST_OBJECTS * sum(1 for line in lines if line.strip()):
         return lines
-    found: list[str] = []
+    result: list[str] = []
     for line in lines:
         try:
             values = json.loads(line) if line.startswith('{"') else None
         except (ValueError, RecursionError):
             values = None
         held = [values[key] for key in _TEXT_KEYS if isinstance(values.get(key), str)] if values else []
-        found += _BREAK.split(held[0].removesuffix("\n")) if held else [line]
-    return found
+        result += _BREAK.split(held[0].removesuffix("\n")) if held else [line]
+    return result
 
 
 def _clean(line: str) -> str:
@@ -104,19 +104,19 @@ def _clean(line: str) -> str:
 
 
 def is_noise(line: str) -> bool:
-    """Whether a library wrote this line into its log."""
+    """Return whether this is a log line of a library."""
     return _NOISE.match(line) is not None
 
 
 def is_chatter(line: str) -> bool:
-    """Return whether it did so for information only, or does so at every start."""
+    """Return whether this is an informational log line of a library, or one that it prints at every start."""
     return is_noise(line) and (_CHATTER.match(line) is not None or _AT_START.search(line) is not None)
 
 
 def error_in(line: str) -> str:
-    """Return the words of an error or warning that a library logged, without its prefix; empty: it is none."""
-    found = _ERROR_PREFIX.match(line)
-    return line[found.end() :].strip() if found and not _AT_START.search(line) else ""
+    """Return the text of an error or warning that a library logged, without its prefix; empty: none."""
+    match = _ERROR_PREFIX.match(line)
+    return line[match.end() :].strip() if match and not _AT_START.search(line) else ""
 
 
 def is_progress(line: str) -> bool:
@@ -125,14 +125,14 @@ def is_progress(line: str) -> bool:
 
 
 def shortened(line: str, most: int = 300) -> str:
-    """The line, cut to `most` characters."""
+    """Return the line, cut to `most` characters."""
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def _unprefixed(lines: list[str]) -> list[str]:
-    """The lines without the prefix that a launcher put before most of them, whatever numbers are in it.
+    """Return the lines without the prefix that a launcher added to most of them; numbers in it may differ.
 
-    It shows before lines whose own beginning is known: tracebacks and their calls, and what TensorFlow logs.
+    The prefix is found before lines with a known start: tracebacks, their calls, and TensorFlow's log lines.
     """
     shapes: dict[str, re.Pattern[str]] = {}
     for line in lines:
@@ -146,22 +146,22 @@ def _unprefixed(lines: list[str]) -> list[str]:
 
 
 def _logged_at(line: str) -> int:
-    """Where a line of TensorFlow's log or of a traceback's calls begins in this one; -1: nowhere."""
+    """Return the index at which a line of TensorFlow's log or a call of a traceback begins; -1: none."""
     begin = line[: 2 * _LONGEST_PREFIX]
-    found = _LOGGED.search(begin) or _CALL.search(begin)
-    return found.start() if found else -1
+    match = _LOGGED.search(begin) or _CALL.search(begin)
+    return match.start() if match else -1
 
 
 def _strip(line: str, shapes: list[re.Pattern[str]]) -> str:
     for shape in shapes:
-        found = shape.match(line)
-        if found:
-            return line[found.end() :]
+        match = shape.match(line)
+        if match:
+            return line[match.end() :]
     return line
 
 
 def _shape(prefix: str) -> str:
-    """A pattern for prefixes like this one: other numbers, other padding, the text after it left whole."""
+    """Return a pattern for prefixes like this one with other numbers and other padding."""
     body = prefix.rstrip(" \t")
     parts = re.findall(r"\d+|\s+|\D", body)
     written = [r"\d+" if part.isdecimal() else r"\s+" if part.isspace() else re.escape(part) for part in parts]

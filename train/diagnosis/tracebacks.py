@@ -1,4 +1,4 @@
-"""Finds Python's tracebacks in a log, whatever stands around and between their lines."""
+"""Find Python's tracebacks in a log, also with other output between their lines."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CAUSE = "The above exception was the direct cause of the following exception:"
 _FRAME = re.compile(r'File "([^"]{1,1024})", line (\d{1,9})(?:, in (.{1,200}))?')
 _NOTEBOOK = re.compile(r"([A-Za-z_][\w.]{0,120})\s{2,}Traceback \(most recent call last\)$")
 _CELL = re.compile(r"(?:Cell )?In\s?\[(\d+)\], line (\d+)")
-_ABOVE = " (see above for traceback)"  # behind the type, where TensorFlow 1 is emulated
+_ABOVE = " (see above for traceback)"  # after the type, if TensorFlow 1 is emulated
 _NAMED = re.compile(rf"([A-Za-z_]\w{{0,120}}(?:\.[A-Za-z_<]\w{{0,120}}>?){{0,12}})(?:{re.escape(_ABOVE)})?(?:: ?|$)")
 _BOXED = re.compile(r"[│|] (\S.{0,1000}):(\d{1,9}) in (\S{1,200})\s*[│|]?$")
 _SUFFIX = re.compile(r"(?:Error|Exception|Warning|Interrupt|Exit|Iteration|Timeout|Group)$")
 _LOWER = re.compile(r"(?:error|timeout)$")  # socket.gaierror, struct.error
 _NO_TYPE = re.compile(r"(?:[A-Z_\d]+|Epochs?|Steps?|Loss|Iteration|Iter|Batch|Note|Hint|Traceback|File)$")
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
-# What stands before a traceback that did not end the process.
+# Texts before a traceback that did not end the process.
 _ASIDE = re.compile(
     r"Exception ignored (?:in|on)\b|Exception in thread\b|--- Logging error ---|Error in atexit|Process \S{1,80}:$"
     r"|Error in sys\.excepthook|Task exception was never retrieved|Future exception was never retrieved"
@@ -53,14 +53,14 @@ class Raised:
 
     Attributes:
         name: Its type as printed: ``tensorflow.python.framework.errors_impl.UnavailableError``.
-        message: What follows the type, with its further lines.
+        message: The text after the type, with its further lines.
         frames: Its calls, outermost first.
         first: Index of the line that begins it.
         at: Index of the line with its type.
         end: Index after the last line of its message.
-        aside: Whether it did not end the process: in a thread, in `__del__`, in a child process.
+        aside: True if it did not end the process: in a thread, in `__del__`, in a child process.
         before: The exception before it in the chain.
-        caused: Whether `before` is its direct cause, and not only what was being handled.
+        caused: True if `before` is its direct cause; False if it was being handled.
     """
 
     name: str
@@ -80,17 +80,17 @@ class Raised:
 
     @property
     def place(self) -> str:
-        """Innermost call in the user's own code, of this exception or of what it comes from; empty: none."""
+        """The innermost call in the user's code, of this exception or of one before it; empty: none."""
         raised: Raised | None = self
         while raised:
-            own = [frame for frame in raised.frames if not _LIBRARY.search(frame.file)]
-            if own:
-                return str(own[-1])
+            user_frames = [frame for frame in raised.frames if not _LIBRARY.search(frame.file)]
+            if user_frames:
+                return str(user_frames[-1])
             raised = raised.before
         return str(self.frames[-1]) if self.frames else ""
 
     def chain(self) -> Iterator[Raised]:
-        """This exception, and those that it came from."""
+        """Yield this exception and the exceptions before it."""
         raised: Raised | None = self
         while raised:
             yield raised
@@ -98,19 +98,19 @@ class Raised:
 
 
 def frame_in(text: str) -> str:
-    """``task.py:12 in main``, of a traceback's line without its indentation; empty: it is no call."""
-    found = _FRAME.match(text)
-    return str(_frame(found)) if found else ""
+    """Return the call in a traceback's line without indentation, ``task.py:12 in main``; empty: none."""
+    match = _FRAME.match(text)
+    return str(_frame(match)) if match else ""
 
 
-def _frame(found: re.Match[str]) -> Frame:
-    return Frame(found.group(1), int(found.group(2)), found.group(3) or "")
+def _frame(match: re.Match[str]) -> Frame:
+    return Frame(match.group(1), int(match.group(2)), match.group(3) or "")
 
 
 def find_all(lines: list[str]) -> list[Raised]:
-    """All exceptions whose tracebacks are in `lines`, in order; those that are cut off are left out."""
-    found: list[Raised] = []
-    link = ""  # CONTEXT or CAUSE, met since the last exception
+    """Return all exceptions with a complete traceback in `lines`, in order."""
+    result: list[Raised] = []
+    link = ""  # CONTEXT or CAUSE, if found since the last exception
     at = 0
     while at < len(lines):
         line = lines[at]
@@ -120,15 +120,15 @@ def find_all(lines: list[str]) -> list[Raised]:
             continue
         raised, after = _parse(lines, at)
         if raised:
-            before = found[-1] if found and (link or _is_quoted(raised, found[-1], lines)) else None
-            found.append(_linked(raised, before, caused=link != CONTEXT))
+            before = result[-1] if result and (link or _is_quoted(raised, result[-1], lines)) else None
+            result.append(_linked(raised, before, caused=link != CONTEXT))
             link = ""
         at = after
-    return found
+    return result
 
 
 def _is_quoted(raised: Raised, outer: Raised, lines: list[str]) -> bool:
-    """Return whether a traceback stands in the message of another exception, as those of callbacks do."""
+    """Return whether a traceback is quoted in the message of another exception, as those of callbacks are."""
     between = lines[outer.end : raised.first]
     return f"{raised.short}: " in outer.message and not any(line.strip() for line in between)
 
@@ -141,14 +141,14 @@ def _linked(raised: Raised, before: Raised | None, *, caused: bool) -> Raised:
 
 
 def _parse(lines: list[str], at: int) -> tuple[Raised | None, int]:
-    """The exception that begins at `at`, and where to look next."""
+    """Return the exception that begins at `at`, and the next line to parse."""
     line = lines[at]
     if TRACEBACK in line:
         return _block(lines, at, at + 1, len(line) - len(line.lstrip()))
     if "Traceback (most recent call last)" in line:
-        found = _NOTEBOOK.match(line)
-        if found:
-            return _notebook(lines, at, found.group(1))
+        match = _NOTEBOOK.match(line)
+        if match:
+            return _notebook(lines, at, match.group(1))
         if line.lstrip().startswith(("╭", "+-")):
             return _boxed(lines, at)
     if 'File "' in line and _syntax_error_follows(lines, at):
@@ -157,13 +157,13 @@ def _parse(lines: list[str], at: int) -> tuple[Raised | None, int]:
 
 
 def _syntax_error_follows(lines: list[str], at: int) -> bool:
-    """Whether a file and line stand at `at` for which the compiler, and no call, is to blame."""
-    found = _FRAME.match(lines[at].strip())
-    return bool(found) and any(line.startswith(_SYNTAX) for line in lines[at + 1 : at + 5])
+    """Return whether the file and line at `at` belong to a syntax error instead of a call."""
+    match = _FRAME.match(lines[at].strip())
+    return bool(match) and any(line.startswith(_SYNTAX) for line in lines[at + 1 : at + 5])
 
 
 def _block(lines: list[str], first: int, begin: int, column: int) -> tuple[Raised | None, int]:
-    """A traceback whose calls begin at line `begin`, and whose header stands at `column`."""
+    """Parse a traceback whose calls begin at line `begin` and whose header is at `column`."""
     frames: list[Frame] = []
     after_frame = False
     orphans = 0
@@ -191,15 +191,15 @@ def _block(lines: list[str], first: int, begin: int, column: int) -> tuple[Raise
 
 
 def _type_in(text: str, *, strict: bool) -> str:
-    """The type of an exception with which a line begins; empty: it does not.
+    """Return the type of the exception at the start of a line; empty: none.
 
-    `strict` where the line may be source code that lost its indentation: then only a name that ends as the names of
-    exceptions do.
+    `strict` is for lines that may be source code without its indentation: then only names with a suffix that is usual
+    for exceptions match.
     """
-    found = _NAMED.match(text)
-    if not found:
+    match = _NAMED.match(text)
+    if not match:
         return ""
-    name = found.group(1)
+    name = match.group(1)
     short = name.rpartition(".")[2]
     if _SUFFIX.search(short) or ("." in name and _LOWER.search(short)):
         return name
@@ -209,7 +209,7 @@ def _type_in(text: str, *, strict: bool) -> str:
 
 
 def _raised(lines: list[str], name: str, frames: tuple[Frame, ...], first: int, at: int) -> tuple[Raised, int]:
-    """The exception named on line `at`, with the further lines of its message."""
+    """Return the exception named on line `at`, with the further lines of its message."""
     end = at + 1
     while end < len(lines) and end - at < _MOST_MESSAGE_LINES and not _ends_message(lines[end]):
         end += 1
@@ -231,7 +231,7 @@ def _ends_message(line: str) -> bool:
 
 
 def _boxed(lines: list[str], first: int) -> tuple[Raised | None, int]:
-    """A traceback as rich draws it, in a box, with the exception below."""
+    """Parse a traceback as rich draws it: in a box, with the exception below."""
     frames: list[Frame] = []
     for at in range(first + 1, len(lines)):
         text = lines[at].strip()
@@ -247,7 +247,7 @@ def _boxed(lines: list[str], first: int) -> tuple[Raised | None, int]:
 
 
 def _notebook(lines: list[str], first: int, name: str) -> tuple[Raised | None, int]:
-    """A traceback as IPython prints it: the type stands before it, and again before the message."""
+    """Parse a traceback as IPython prints it: with the type before it, and again before the message."""
     frames: list[Frame] = []
     for at in range(first + 1, len(lines)):
         line = lines[at]

@@ -47,13 +47,13 @@ def lint(
         servers: The job has a chief and parameter servers; None: unknown.
     """
     trees: dict[str, ast.Module] = {}
-    found: list[Finding] = []
+    result: list[Finding] = []
     contents = {name: text.encode("utf-8", "surrogatepass") for name, text in sources.items()}
     for name, content in contents.items():
         try:
             trees[name] = parse(content, name)
         except ScriptError as error:
-            found.append(_unreadable(name, error, entry))
+            result.append(_unreadable(name, error, entry))
     if entry in trees:
         texts = {name: sources[name].splitlines() for name in trees}
         trace = walk(trees, texts, entry)
@@ -61,9 +61,9 @@ def lint(
         subject = Subject(
             trace, workers, gpus, versions, needs_legacy(ordered), adapt, servers, tuple(uses_of_tf1(trees))
         )
-        found += {_finding(name, item) for name, rule in RULES.items() for item in rule(subject)}
-    ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in found}}
-    kept = [item for item in found if not _is_ignored(item, ignored[item.file])]
+        result += {_finding(name, item) for name, rule in RULES.items() for item in rule(subject)}
+    ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in result}}
+    kept = [item for item in result if not _is_ignored(item, ignored[item.file])]
     kept.sort(key=lambda item: (item.line, item.rule, item.column, item.message))
     return sorted(kept, key=lambda item: (item.file != entry, item.file))
 

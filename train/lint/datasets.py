@@ -87,9 +87,9 @@ class Chain:
         """How it is divided among workers: ``AUTO`` where nobody says it, empty where nobody knows."""
         for call in reversed(self.steps):
             if call.method == "with_options":
-                found = _policy(call.argument("options", 0))
-                if found != "AUTO":
-                    return found
+                result = _policy(call.argument("options", 0))
+                if result != "AUTO":
+                    return result
         return "AUTO" if self.transparent else ""
 
     @property
@@ -109,8 +109,8 @@ def chains(value: Value | None) -> list[Chain]:
     """The data sets that a value may be; empty where nobody knows, or not of all that it may be."""
     if value is None:
         return []
-    found = [_chain(option) for option in options(value)]
-    return [item for item in found if item is not None] if None not in found else []
+    result = [_chain(option) for option in options(value)]
+    return [item for item in result if item is not None] if None not in result else []
 
 
 def iterated(value: Value | None) -> Value | None:
@@ -148,10 +148,10 @@ def _chain(value: Value) -> Chain | None:
 def _policy(value: Value | None) -> str:
     if not isinstance(value, Made):
         return ""
-    found = {
+    result = {
         option.name.rpartition(".")[2] if isinstance(option, Ref) else ""
         for path, content in value.attrs.items()
         if path.rpartition(".")[2] == "auto_shard_policy"
         for option in options(content)
     }
-    return found.pop() if len(found) == 1 else "" if found else "AUTO"
+    return result.pop() if len(result) == 1 else "" if result else "AUTO"

@@ -100,13 +100,13 @@ class Subject:
 
     def made_by(self, value: Value | None) -> list[Call]:
         """The calls that may have made a value; empty where nobody knows, or not of all that it may be."""
-        found = []
+        result = []
         for option in options(value) if value is not None else ():
             call = option.call if isinstance(option, Made | Instance) else None
             if call is None:
                 return []
-            found.append(call)
-        return found
+            result.append(call)
+        return result
 
     def is_multi(self, strategy: Value) -> bool:
         """Whether a strategy is, or may be, one for several workers."""

@@ -25,14 +25,14 @@ def uses_of_tf1(trees: Mapping[str, ast.Module]) -> Iterator[tuple[Place, str]]:
         aliases = _aliases(tree)
         nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
         seen: set[int] = set()
-        for node in sorted(nodes, key=lambda one: (one.lineno, one.col_offset, -len(ast.dump(one)))):
+        for node in sorted(nodes, key=lambda item: (item.lineno, item.col_offset, -len(ast.dump(item)))):
             name = _dotted(node)
             first, _, rest = name.partition(".")
             if first in aliases and node.lineno not in seen and _NAMES.match(rest):
                 seen.add(node.lineno)
                 yield Place(file, node.lineno, node.col_offset + 1), f"tf.{rest}"
         for statement in ast.walk(tree):
-            names = [one.name for one in statement.names] if isinstance(statement, ast.Import) else []
+            names = [item.name for item in statement.names] if isinstance(statement, ast.Import) else []
             names += [statement.module or ""] if isinstance(statement, ast.ImportFrom) else []
             for name in names:
                 if name.startswith("tensorflow.contrib"):
@@ -41,14 +41,14 @@ def uses_of_tf1(trees: Mapping[str, ast.Module]) -> Iterator[tuple[Place, str]]:
 
 def _aliases(tree: ast.Module) -> set[str]:
     """Return the names by which a module knows TensorFlow itself."""
-    found: set[str] = set()
+    result: set[str] = set()
     others: set[str] = set()
     for node in ast.walk(tree):
-        for one in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
-            bound = one.asname or one.name
-            plain = isinstance(node, ast.Import) and one.name == "tensorflow"
-            (found if plain else others).add(bound)
-    return found - others
+        for item in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+            bound = item.asname or item.name
+            plain = isinstance(node, ast.Import) and item.name == "tensorflow"
+            (result if plain else others).add(bound)
+    return result - others
 
 
 def _dotted(node: ast.expr) -> str:

@@ -25,10 +25,10 @@ def own_address(own: str, others: Sequence[str]) -> str:
 def _ways(name: str) -> Iterator[str]:
     """Own addresses of the ways to a node; nothing is sent."""
     try:
-        found = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)
+        result = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)
     except OSError:
         return
-    for family, kind, number, _, target in found:
+    for family, kind, number, _, target in result:
         try:
             with socket.socket(family, kind, number) as probe:
                 probe.connect(target)

@@ -78,7 +78,7 @@ class DirectoryMeeting:
                     f"waited {deadline_s:g} s for what {self._party.names(missing)} had to tell ({about})",
                     cause=f"the processes meet in {self._directory}",
                 )
-        return [read_json(str(self._run / f"{about}-{one}")) or {} for one in range(self.size)]
+        return [read_json(str(self._run / f"{about}-{item}")) or {} for item in range(self.size)]
 
     def give(self, about: str, mine: Value) -> None:
         """See Meeting."""
@@ -90,8 +90,8 @@ class DirectoryMeeting:
         patience = _Patience(deadline_s)
         while self._missing(about) != [0] and patience.wait():
             continue
-        found = {rank: read_json(str(self._run / f"{about}-{rank}")) for rank in range(1, self.size)}
-        return {rank: value for rank, value in found.items() if value is not None}
+        result = {rank: read_json(str(self._run / f"{about}-{rank}")) for rank in range(1, self.size)}
+        return {rank: value for rank, value in result.items() if value is not None}
 
     def abandon(self, message: str, code: int) -> None:
         """See Meeting."""
@@ -246,14 +246,14 @@ def _make(directory: Path) -> None:
     """
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
-        found = directory.lstat()
+        result = directory.lstat()
     except OSError as error:
         raise MeetingError(
             f"the processes cannot meet in {directory}",
             cause=error.strerror or "",
             hint="name another directory that all nodes share: --rendezvous DIR",
         ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if not stat.S_ISDIR(result.st_mode) or result.st_uid != os.geteuid() or result.st_mode & 0o077:
         raise MeetingError(
             f"the processes cannot meet in {directory}: others could read the job's secret there",
             cause="it is no directory of yours that is closed to others",

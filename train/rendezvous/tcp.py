@@ -131,14 +131,14 @@ class TcpMeeting:
             if not isinstance(values, list) or len(values) != self.size or not _all_objects(values):
                 raise _unexpected(self._place)
             return values
-        found = self._take(about, deadline_s, strict=True)
-        missing = [rank for rank in range(1, self.size) if rank not in found]
+        result = self._take(about, deadline_s, strict=True)
+        missing = [rank for rank in range(1, self.size) if rank not in result]
         if missing:
             raise MeetingError(
                 f"waited {deadline_s:g} s for what {self._party.names(missing)} had to tell ({about})",
                 cause=f"the processes meet at {self._place}",
             )
-        values = [mine, *(found[rank] for rank in range(1, self.size))]
+        values = [mine, *(result[rank] for rank in range(1, self.size))]
         for rank in range(1, self.size):
             self._send(rank, {"about": about, "values": values})
         return values
@@ -175,13 +175,13 @@ class TcpMeeting:
             deadline_s: Longest time, in seconds.
             strict: One that is gone or gives up ends the meeting.
         """
-        found: dict[int, Value] = {}
+        result: dict[int, Value] = {}
         waiting = set(self._lines)
 
         def took(rank: int, message: Value | None) -> None:
             if message is not None and "abandoned" not in message:
                 if message.get("about") == about and _all_objects([message.get("value")]):
-                    found[rank] = message["value"]
+                    result[rank] = message["value"]
                     waiting.discard(rank)
                 return
             waiting.discard(rank)
@@ -189,7 +189,7 @@ class TcpMeeting:
                 self._broken(rank, message)
 
         _serve(self._lines, waiting, time.monotonic() + deadline_s, took)
-        return found
+        return result
 
     def _broken(self, rank: int, message: Value | None) -> None:
         who = self._party.name(rank)
@@ -382,12 +382,12 @@ class _Host:
             if now >= end:
                 raise self._absent(deadline_s)
             self._drop_late(now)
-            until = min([end, *(one.until for one in itertools.islice(self._unproven, 1))])
+            until = min([end, *(item.until for item in itertools.islice(self._unproven, 1))])
             for key, _ in self._selector.select(max(0.0, until - now)):
                 self._ready(key.data)
 
     def _drop_late(self, now: float) -> None:
-        for stranger in [one for one in self._unproven if one.until <= now]:
+        for stranger in [item for item in self._unproven if item.until <= now]:
             self._drop(stranger)
 
     def _drop(self, stranger: _Stranger) -> None:

@@ -51,15 +51,15 @@ def uses(tree: ast.Module) -> list[Use]:
     for node in nodes:
         _learn(node, aliases)
     called = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
-    found = []
+    result = []
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            found += [Use(item.full, node.lineno) for item in _imported(node)]
+            result += [Use(item.full, node.lineno) for item in _imported(node)]
         elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
             name = _resolve(node, aliases)
             line = node.end_lineno or node.lineno  # of the attribute, where a chain runs over several lines
-            found.append(Use(name, line, called.get(id(node))))
-    return [use for use in found if use.name != UNKNOWN]
+            result.append(Use(name, line, called.get(id(node))))
+    return [use for use in result if use.name != UNKNOWN]
 
 
 class _Import(NamedTuple):

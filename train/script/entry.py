@@ -100,10 +100,10 @@ class EntryPoint:
             return imports(self.file, self.workdir, module=self.kind is Kind.MODULE)
         if self.kind is Kind.R:
             return []
-        found: dict[Path, None] = {}
+        result: dict[Path, None] = {}
         for file, module in _named(self.words, self.workdir):
-            found.update(dict.fromkeys(imports(file, self.workdir, module=module)))
-        return list(found)
+            result.update(dict.fromkeys(imports(file, self.workdir, module=module)))
+        return list(result)
 
     def settings_of(self, variable: str) -> list[str]:
         """Return to what a command sets an environment variable, in its words or in a shell script among them.
@@ -231,8 +231,8 @@ def _module_file(name: str, parts: Sequence[str], directory: Path) -> Path:
             hint="" if inside else f"write {main}",
             again={"-m": f"{name}.{inside[0]}"} if inside else None,
         )
-    found = next((path for path in ((main,) if package else (module, main)) if path.is_file()), None)
-    if found is None:
+    result = next((path for path in ((main,) if package else (module, main)) if path.is_file()), None)
+    if result is None:
         tried = " nor ".join(path.relative_to(directory).as_posix() for path in (module, main))
         message = f"there is no module {name}: neither {tried} in {directory}"
         again = _similar_module(name, parts, directory)
@@ -244,7 +244,7 @@ def _module_file(name: str, parts: Sequence[str], directory: Path) -> Path:
             hint="name the directory above it with --workdir, or run a module that is installed on the hosts",
             next_step=f"fleet train -- python -m {name}",
         )
-    return found
+    return result
 
 
 def _similar_module(name: str, parts: Sequence[str], directory: Path) -> dict[str, str] | None:
@@ -312,8 +312,8 @@ def _check_executable(first: str, path: Path) -> None:
 def _named(words: Sequence[str], directory: Path) -> Iterator[tuple[Path, bool]]:
     """Yield Python files of `directory` that a command or a text file among its words names; whether as a module."""
     for text in _texts(words, directory):
-        for found in _SCRIPT_NAMES.findall(text):
-            path = directory / found
+        for item in _SCRIPT_NAMES.findall(text):
+            path = directory / item
             if path.is_file() and path.resolve().is_relative_to(directory):
                 yield path, False
         for name in _MODULE_NAMES.findall(text):

@@ -195,18 +195,18 @@ def needs_legacy(sources: Mapping[str, bytes]) -> Need:
     decided = next(_settings(trees), None)
     if decided:
         return decided
-    found = [_Found(file, use) for file, tree in trees.items() for use in uses(tree)]
-    if not any(item.use.within(top) for item in found for top in ("tensorflow", "tf_keras")):
-        return _without_tensorflow(trees, found)
-    old_keras = any(item.use.within("tensorflow.keras") for item in found)
-    new_keras = any(item.use.within("keras") and not _neutral(item.use) for item in found)
-    strategy = next((item.use.last for item in found if item.use.last in _STRATEGIES), "")
-    fit = next((item for item in found if _is_fit(item.use)), None)
+    result = [_Found(file, use) for file, tree in trees.items() for use in uses(tree)]
+    if not any(item.use.within(top) for item in result for top in ("tensorflow", "tf_keras")):
+        return _without_tensorflow(trees, result)
+    old_keras = any(item.use.within("tensorflow.keras") for item in result)
+    new_keras = any(item.use.within("keras") and not _neutral(item.use) for item in result)
+    strategy = next((item.use.last for item in result if item.use.last in _STRATEGIES), "")
+    fit = next((item for item in result if _is_fit(item.use)), None)
     if strategy and fit and new_keras:
         need = fit.need(Verdict.KERAS_3_FIT, f"calls {fit.use.last} on a model of Keras 3 under {strategy}")
-        return replace(need, only_new=next(filter(None, (_new(item.use) for item in found)), ""))
+        return replace(need, only_new=next(filter(None, (_new(item.use) for item in result)), ""))
     if old_keras:
-        for item in found:
+        for item in result:
             old = _old(item.use)
             if old:
                 return item.need(Verdict.OLD_NAMES, f"uses {old}, which Keras 3 does not have")
@@ -216,9 +216,9 @@ def needs_legacy(sources: Mapping[str, bytes]) -> Need:
     return Need(Verdict.ANY)
 
 
-def _without_tensorflow(trees: Mapping[str, ast.Module], found: Sequence[_Found]) -> Need:
+def _without_tensorflow(trees: Mapping[str, ast.Module], result: Sequence[_Found]) -> Need:
     """Return what a script asks that does not import TensorFlow."""
-    if not any(item.use.within("keras") for item in found):
+    if not any(item.use.within("keras") for item in result):
         return Need(Verdict.ANY, tensorflow=False)
     assigned, defaults = _backends(trees)
     return Need(Verdict.ANY, only_keras=True, backends=tuple(assigned), default_backend="".join(defaults[:1]))
@@ -302,8 +302,8 @@ def _set_value(node: ast.AST, variable: str) -> str | None:
             return _text(node.args[1])
         if node.func.attr == "update":
             given = [_text(keyword.value) for keyword in node.keywords if keyword.arg == variable]
-            found = (_in_dict(argument, variable) for argument in node.args)
-            return next(iter(given), None) if given else next(filter(None, found), None)
+            result = (_in_dict(argument, variable) for argument in node.args)
+            return next(iter(given), None) if given else next(filter(None, result), None)
     return None
 
 

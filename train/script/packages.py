@@ -197,7 +197,9 @@ def _changes(tree: ast.Module, file: str) -> Iterator[_Change]:
 
 
 def _imports_path(node: ast.AST) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.module == "sys" and any(one.name == "path" for one in node.names)
+    return (
+        isinstance(node, ast.ImportFrom) and node.module == "sys" and any(name.name == "path" for name in node.names)
+    )
 
 
 def _is_other_module(node: ast.Subscript) -> bool:

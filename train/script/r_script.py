@@ -20,10 +20,10 @@ _TENSORFLOW = re.compile(r"\btensorflow\b|\bkeras3?\b|\btf\$")
 
 def needs_of_r(text: str, name: str) -> Need:
     """Return what the R script `name` asks of Keras, and which backends it chooses."""
-    code = _COMMENT.sub(lambda found: found[1] or "", text)
+    code = _COMMENT.sub(lambda item: item[1] or "", text)
     if not _TENSORFLOW.search(code):
         return Need(Verdict.ANY, tensorflow=False)
-    backends = tuple(found[1] or "" for found in _BACKEND.finditer(code))
+    backends = tuple(item[1] or "" for item in _BACKEND.finditer(code))
     strategy, fit = _STRATEGY.search(code), _FIT.search(code)
     if _KERAS_3.search(code) and strategy is None and not _ITSELF.search(code):
         return Need(Verdict.ANY, only_keras=True, backends=backends)

@@ -120,7 +120,7 @@ def read_requirements(file: Path) -> Requirements:
     """
     reading = _Reading()
     reading.read(file, reading.lines, ())
-    names = {found[1] for line in reading.lines if (found := _NAME.match(line))}
+    names = {match[1] for line in reading.lines if (match := _NAME.match(line))}
     return Requirements(
         "".join(line + "\n" for line in reading.lines),
         "".join(line + "\n" for line in reading.constraints),

@@ -88,15 +88,15 @@ def imports(script: Path, workdir: Path, *, module: bool = False) -> list[Path]:
     """
     roots = [workdir] if module else [script.parent, workdir]
     first = [script, *(_packages(script, workdir) if module else ())]
-    found = {os.path.realpath(path): path for path in first}
+    result = {os.path.realpath(path): path for path in first}
     waiting = list(first)
     while waiting:
         for path in _siblings(waiting.pop(0), roots):
             key = os.path.realpath(path)
-            if key not in found and _inside(path, workdir):
-                found[key] = path
+            if key not in result and _inside(path, workdir):
+                result[key] = path
                 waiting.append(path)
-    return list(found.values())
+    return list(result.values())
 
 
 def parse(content: bytes, name: str) -> ast.Module:
@@ -229,13 +229,13 @@ def _packages(module: Path, workdir: Path) -> Iterator[Path]:
 def imported_files(roots: list[Path], parts: list[str]) -> Iterator[Path]:
     """Files that importing the dotted name `parts` executes; its last part may be no module but a name in one."""
     for root in roots:
-        found = []
+        result = []
         for depth in range(1, len(parts) + 1):
             place = root.joinpath(*parts[:depth])
             choices = (place / "__init__.py", place.with_name(place.name + ".py"))
-            found += [path for path in choices if path.is_file()][:1]
-        if found:
-            yield from found
+            result += [path for path in choices if path.is_file()][:1]
+        if result:
+            yield from result
             return
 
 

@@ -88,7 +88,7 @@ def test_the_first_cause_stands_in_place_of_what_the_agents_say() -> None:
 
 
 def test_an_unknown_cause_is_shown_with_the_last_words_as_train_shows_it() -> None:
-    message = "worker-1 exited with code 1; its last words: giving up"
+    message = "worker-1 exited with code 1; last output: giving up"
     job = JobStatus("j", "task.py", 1, NOW, outcome=Outcome.FAILED, reason="worker-1 exited with code 1")
     unknown = replace(job, verdict=Verdict("worker-1", Kind.UNKNOWN, message))
     assert render_status([FleetStatus("demo", "local", (), unknown)], now=NOW).endswith(f"{message}\n")

@@ -60,8 +60,8 @@ def check(
 
 def told(source: str, **where: int | None) -> list[str]:
     """The same as ``MW101 error 12``."""
-    found = check(source, workers=where.get("workers") or 2, gpus=where.get("gpus"))
-    return [f"{item.rule} {item.severity.value} {item.line}" for item in found]
+    result = check(source, workers=where.get("workers") or 2, gpus=where.get("gpus"))
+    return [f"{item.rule} {item.severity.value} {item.line}" for item in result]
 
 
 def line(source: str, piece: str) -> int:

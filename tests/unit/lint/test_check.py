@@ -49,27 +49,27 @@ LATE = TF + "x = tf.constant(1)\nstrategy = tf.distribute.MultiWorkerMirroredStr
 def test_examples_and_tutorials(script: str, expected: list[str], workers: int) -> None:
     path = ROOT / script
     sources = {file.relative_to(path.parent).as_posix(): file.read_text() for file in imports(path, path.parent)}
-    found = lint(sources, path.name, workers=workers)
-    assert [f"{item.place} {item.rule} {item.severity.value}" for item in found] == expected
+    result = lint(sources, path.name, workers=workers)
+    assert [f"{item.place} {item.rule} {item.severity.value}" for item in result] == expected
 
 
 # --- what a finding is --------------------------------------------------------------------------------------------
 
 
 def test_a_finding_says_what_why_and_what_to_write() -> None:
-    (found,) = check(LATE.format(""))
-    assert (found.rule, found.file, found.line, found.column) == ("MW101", "task.py", 4, 12)
-    assert (found.place, found.severity) == ("task.py:4", Severity.ERROR)
-    assert found.message == (
+    (result,) = check(LATE.format(""))
+    assert (result.rule, result.file, result.line, result.column) == ("MW101", "task.py", 4, 12)
+    assert (result.place, result.severity) == ("task.py:4", Severity.ERROR)
+    assert result.message == (
         "MultiWorkerMirroredStrategy is made after tf.constant (line 3) has started TensorFlow's runtime"
     )
-    assert found.reason
-    assert found.fix
+    assert result.reason
+    assert result.fix
 
 
 def test_the_column_counts_characters() -> None:
-    (found,) = check("é = 'ü'; x = input('é')\n")
-    assert found.column == 14
+    (result,) = check("é = 'ü'; x = input('é')\n")
+    assert result.column == 14
 
 
 def test_the_line_of_a_chain_is_that_of_its_last_name() -> None:
@@ -79,8 +79,8 @@ def test_the_line_of_a_chain_is_that_of_its_last_name() -> None:
 
 def test_findings_come_in_the_order_of_files_and_lines() -> None:
     modules = {"a.py": "input()\n", "z.py": "input()\ninput()\n"}
-    found = check("import z\nimport a\ninput()\n", modules=modules)
-    assert [item.place for item in found] == ["task.py:3", "a.py:1", "z.py:1", "z.py:2"]
+    result = check("import z\nimport a\ninput()\n", modules=modules)
+    assert [item.place for item in result] == ["task.py:3", "a.py:1", "z.py:1", "z.py:2"]
 
 
 # --- silence ------------------------------------------------------------------------------------------------------
@@ -127,15 +127,15 @@ def test_a_comment_may_stand_on_any_line_of_the_statement() -> None:
     ],
 )
 def test_a_script_that_does_not_compile(source: str, line: int) -> None:
-    (found,) = check(source)
-    assert (found.rule, found.severity, found.file) == (UNREADABLE, Severity.ERROR, "task.py")
-    assert found.line in (line, 1)
-    assert "task.py" not in found.message or found.line == 1
+    (result,) = check(source)
+    assert (result.rule, result.severity, result.file) == (UNREADABLE, Severity.ERROR, "task.py")
+    assert result.line in (line, 1)
+    assert "task.py" not in result.message or result.line == 1
 
 
 def test_a_module_that_does_not_compile_may_never_be_reached() -> None:
-    found = check("import a\n" + LATE.format(""), modules={"a.py": "x =\n"})
-    assert [(item.rule, item.severity.value, item.file) for item in found] == [
+    result = check("import a\n" + LATE.format(""), modules={"a.py": "x =\n"})
+    assert [(item.rule, item.severity.value, item.file) for item in result] == [
         ("MW101", "error", "task.py"),
         ("MW001", "warning", "a.py"),
     ]

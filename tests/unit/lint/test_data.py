@@ -113,15 +113,15 @@ def test_shares_of_the_data(data: str, workers: int, expected: list[str]) -> Non
 
 def test_few_files_are_shared_out_by_elements_unless_the_script_or_the_user_decides() -> None:
     def severities(data: str, *, adapt: bool) -> list[tuple[str, bool]]:
-        found = check(HEAD + data + TAIL + FIT, adapt=adapt)
-        return [(item.severity.value, item.fails) for item in found if item.rule == "MW302"]
+        result = check(HEAD + data + TAIL + FIT, adapt=adapt)
+        return [(item.severity.value, item.fails) for item in result if item.rule == "MW302"]
 
-    one = "data = tf.data.TFRecordDataset('one').batch(batch)\n"
+    entry = "data = tf.data.TFRecordDataset('one').batch(batch)\n"
     tfds = "import tensorflow_datasets as tfds\ndata = tfds.load('mnist', split='train').batch(batch)\n"
-    assert severities(one, adapt=True) == severities(tfds, adapt=True) == [("hint", False)]
-    assert severities(one, adapt=False) == [("error", True)]
+    assert severities(entry, adapt=True) == severities(tfds, adapt=True) == [("hint", False)]
+    assert severities(entry, adapt=False) == [("error", True)]
     assert severities(tfds, adapt=False) == [("warning", True)]
-    assert severities(one + POLICY.format("FILE"), adapt=True) == [("error", True)]
+    assert severities(entry + POLICY.format("FILE"), adapt=True) == [("error", True)]
 
 
 def test_options_that_are_set_under_a_condition_are_not_known() -> None:

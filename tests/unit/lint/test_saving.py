@@ -42,9 +42,9 @@ def rules(source: str) -> list[str]:
 )
 def test_only_some_save(save: str) -> None:
     source = TRAINED.replace("import os", "import json, os, sys", 1) + CHIEF + save
-    found = [item for item in check(source) if item.rule == "MW401"]
-    assert [item.severity.value for item in found] == ["error"]
-    assert "save" in source.splitlines()[found[0].line - 1]
+    result = [item for item in check(source) if item.rule == "MW401"]
+    assert [item.severity.value for item in result] == ["error"]
+    assert "save" in source.splitlines()[result[0].line - 1]
 
 
 @pytest.mark.parametrize(

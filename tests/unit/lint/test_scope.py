@@ -30,10 +30,10 @@ def rules(source: str) -> list[str]:
     ],
 )
 def test_a_model_outside_of_the_scope(model: str) -> None:
-    found = [item for item in check(GANG + DATA + model + BACKUP + FIT) if item.rule == "MW201"]
-    assert len(found) == 1
-    assert found[0].severity.value == "error"
-    assert "tf.keras" in (GANG + DATA + model).splitlines()[found[0].line - 1] or "Net()" in model
+    result = [item for item in check(GANG + DATA + model + BACKUP + FIT) if item.rule == "MW201"]
+    assert len(result) == 1
+    assert result[0].severity.value == "error"
+    assert "tf.keras" in (GANG + DATA + model).splitlines()[result[0].line - 1] or "Net()" in model
 
 
 @pytest.mark.parametrize(

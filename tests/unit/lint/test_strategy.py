@@ -46,10 +46,10 @@ def test_a_script_that_is_right_gives_nothing() -> None:
 )
 def test_operations_before_the_strategy(early: str) -> None:
     source = TF + early + MAKE + REST
-    found = [item for item in check(source) if item.rule == "MW101"]
-    assert [item.line for item in found] == [line(source, MAKE)]
-    assert found[0].severity.value == "error"
-    assert "Collective ops must be configured" in found[0].reason
+    result = [item for item in check(source) if item.rule == "MW101"]
+    assert [item.line for item in result] == [line(source, MAKE)]
+    assert result[0].severity.value == "error"
+    assert "Collective ops must be configured" in result[0].reason
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_what_does_not_start_the_runtime(early: str) -> None:
 def test_a_module_that_is_imported_first_starts_the_runtime() -> None:
     modules = {"data.py": "import tensorflow as tf\n\nsize = tf.constant(3)\n"}
     source = "import data\n" + TF + MAKE + REST
-    found = check(source, modules=modules)
-    assert [(item.rule, item.file, item.line) for item in found] == [("MW101", "task.py", 4)]
-    assert "tf.constant (data.py:3)" in found[0].message
+    result = check(source, modules=modules)
+    assert [(item.rule, item.file, item.line) for item in result] == [("MW101", "task.py", 4)]
+    assert "tf.constant (data.py:3)" in result[0].message
     assert check(TF + MAKE + "import data\n" + REST, modules=modules) == []
 
 
@@ -167,9 +167,9 @@ CLUSTER = '{"cluster": {"worker": ["localhost:12345", "localhost:23456"]}, "task
 )
 def test_who_sets_tf_config(piece: str, expected: list[str]) -> None:
     source = TF.replace("os", "os, json", 1) + piece + MAKE + REST
-    found = check(source)
-    assert [item.severity.value for item in found if item.rule == "MW103"] == expected
-    assert len(found) == len(expected)
+    result = check(source)
+    assert [item.severity.value for item in result if item.rule == "MW103"] == expected
+    assert len(result) == len(expected)
 
 
 # --- MW104: addresses in the script -------------------------------------------------------------------------------
@@ -291,8 +291,8 @@ SIMPLE = "resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec)\
     ],
 )
 def test_parameter_servers_need_a_chief(source: str, servers: bool | None, expected: list[str]) -> None:
-    found = lint({"task.py": source}, "task.py", workers=2, servers=servers)
-    assert [item.severity.value for item in found if item.rule == "MW108"] == expected
+    result = lint({"task.py": source}, "task.py", workers=2, servers=servers)
+    assert [item.severity.value for item in result if item.rule == "MW108"] == expected
 
 
 # --- MW109: Slurm --------------------------------------------------------------------------------------------------
@@ -312,4 +312,4 @@ def test_parameter_servers_need_a_chief(source: str, servers: bool | None, expec
     ],
 )
 def test_a_cluster_from_slurm_is_not_that_of_the_job(source: str, expected: list[str]) -> None:
-    assert [one for one in told(TF + source) if one.startswith("MW109")] == expected
+    assert [item for item in told(TF + source) if item.startswith("MW109")] == expected

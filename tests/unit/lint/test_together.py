@@ -30,9 +30,9 @@ def rules(source: str) -> list[str]:
     ],
 )
 def test_what_only_some_do(piece: str) -> None:
-    found = check(READY + FIT + IMPORTS + CHIEF + piece)
-    assert {item.rule for item in found} == {"MW501"}
-    assert {item.severity.value for item in found} == {"error"}
+    result = check(READY + FIT + IMPORTS + CHIEF + piece)
+    assert {item.rule for item in result} == {"MW501"}
+    assert {item.severity.value for item in result} == {"error"}
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_a_function_that_returns_early_leaves_its_own_loops_only() -> None:
     ],
 )
 def test_decisions_that_differ(piece: str) -> None:
-    found = check(READY_LOOP + IMPORTS + "start = time.time()\nlimit = start\n" + piece)
-    assert [(item.rule, item.severity.value) for item in found] == [("MW502", "warning")]
+    result = check(READY_LOOP + IMPORTS + "start = time.time()\nlimit = start\n" + piece)
+    assert [(item.rule, item.severity.value) for item in result] == [("MW502", "warning")]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ KERAS_3 = "import keras\n" + GANG + DATA + MODEL.replace("tf.keras", "keras") + 
 
 
 def given(source: str, versions: dict[str, str] | None, workers: int = 2) -> list[str]:
-    found = check(source, versions=versions, workers=workers)
-    return [f"{item.rule} {item.severity.value} {item.line}" for item in found]
+    result = check(source, versions=versions, workers=workers)
+    return [f"{item.rule} {item.severity.value} {item.line}" for item in result]
 
 
 # --- MW601: which Keras -------------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ def test_models_of_keras_3() -> None:
     only = KERAS_3 + "keras.ops.mean([1.0])\n"
     assert given(only, None) == ["MW601 warning 11"]
     assert given(only, MODERN) == ["MW601 error 11"]
-    assert [one.severity.value for one in check(KERAS_3, adapt=False) if one.rule == "MW601"] == ["warning"]
+    assert [item.severity.value for item in check(KERAS_3, adapt=False) if item.rule == "MW601"] == ["warning"]
     assert given(KERAS_3, OLD) == []
     assert given(KERAS_3, None, workers=1) == []
     assert given(KERAS_3, MODERN, workers=1) == []

@@ -10,8 +10,8 @@ EARLY = "import tensorflow as tf\nx = tf.constant(1)\n"
 def places(source: str, modules: dict[str, str], entry: str = "task.py") -> list[str]:
     from train.lint.check import lint
 
-    found = lint({entry: source, **modules}, entry, workers=2)
-    return [f"{item.rule} {item.place}" for item in found]
+    result = lint({entry: source, **modules}, entry, workers=2)
+    return [f"{item.rule} {item.place}" for item in result]
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def places(source: str, modules: dict[str, str], entry: str = "task.py") -> list
 )
 def test_modules_are_executed_where_they_are_imported(line: str, modules: dict[str, str]) -> None:
     make = "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
-    found = places(line + "\n" + make, modules)
-    assert found == [f"MW101 task.py:{line.count(chr(10)) + 3}"]
+    result = places(line + "\n" + make, modules)
+    assert result == [f"MW101 task.py:{line.count(chr(10)) + 3}"]
     assert places(make + line + "\n", modules) == []
     below = {f"src/{name}": text for name, text in modules.items()}
-    assert places(line + "\n" + make, below, "src/task.py") == [found[0].replace("task", "src/task")]
+    assert places(line + "\n" + make, below, "src/task.py") == [result[0].replace("task", "src/task")]
 
 
 def test_a_module_that_is_not_there_is_nobodys_business() -> None:

@@ -273,9 +273,9 @@ def test_earliest_failure_of_its_own() -> None:
 
 
 def test_agents_decide_where_clocks_do_not() -> None:
-    one, other = task(0, FAILED, MISTAKE, exited_at=120.0), task(1, FAILED, "bye", exited_at=120.4)
-    assert judged(one, other).task == "worker-0"
-    assert judged(one, other, first="worker-1").task == "worker-1"
+    item, other = task(0, FAILED, MISTAKE, exited_at=120.0), task(1, FAILED, "bye", exited_at=120.4)
+    assert judged(item, other).task == "worker-0"
+    assert judged(item, other, first="worker-1").task == "worker-1"
 
 
 def test_collateral_is_not_first_even_when_it_ended_first() -> None:

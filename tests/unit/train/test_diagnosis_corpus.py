@@ -32,7 +32,7 @@ EXPECTED: dict[str, tuple[str, Kind, str, str, str]] = {
     "endless": ("worker-0", Kind.DATA_RAN_OUT, "End of sequence; so did worker-1", "task.py:107 in <module>", ""),
     "exception": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised ValueError: loss is not a number: nan at step 10", "task.py:67 in fault", "worker-0"),
     "exception0": ("worker-0", Kind.SCRIPT_EXCEPTION, "raised ValueError: loss is not a number", "task.py:67 in fault", "worker-1"),
-    "exit-text": ("worker-1", Kind.UNKNOWN, "its last words: no GPU on this host, giving up", "", "worker-0"),
+    "exit-text": ("worker-1", Kind.UNKNOWN, "last output: no GPU on this host, giving up", "", "worker-0"),
     "exit0": ("worker-1", Kind.STOPPED_EARLY, "exited with code 0 while the others were still training", "", "worker-0"),
     "exit3": ("worker-1", Kind.UNKNOWN, "exited with code 3", "", "worker-0"),
     "faulthandler": ("worker-1", Kind.KILLED, "crashed in native code (SIGSEGV)", "", "worker-0"),
@@ -125,7 +125,7 @@ JOBS: dict[str, tuple[str, Kind, str, str, str]] = {
     "sigill": ("worker-1", Kind.KILLED, "crashed: its CPU does not have an instruction (SIGILL)", "", "the CPU lacks instructions (for example AVX) tha"),
     "steps-differ": ("worker-1", Kind.STOPPED_EARLY, "exited with code 0 while the others were still training", "", "let every worker take the same number of steps"),
     "stop-iteration": ("worker-1", Kind.DATA_RAN_OUT, "ran out of data: StopIteration", "task.py:16 in <module>", "give every worker the same number of batches: re"),
-    "sys-exit": ("worker-1", Kind.UNKNOWN, "exited with code 1 without a traceback; its last words: no labels.txt: run prepare.py first", "", ""),
+    "sys-exit": ("worker-1", Kind.UNKNOWN, "exited with code 1 without a traceback; last output: no labels.txt: run prepare.py first", "", ""),
     "tensorboard": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised TBNotInstalledError: TensorBoard is not installed, missing implementation for tf.summary.scal", "task.py:13 in <module>", "list tensorboard in requirements.txt beside the"),
     "tf-config-index": ("worker-0", Kind.SCRIPT_EXCEPTION, "raised TypeError: 'str' object cannot be interpreted as an integer at task.py:9 in <module>", "task.py:9 in <module>", "correct the script where the traceback points"),
     "tf-config-type": ("worker-1", Kind.WRONG_TF_CONFIG, "has a TF_CONFIG that does not fit the cluster: ValueError: Unrecognized task_type: master, valid tas", "task.py:11 in <module>", "give every task the same cluster in TF_CONFIG, i"),
@@ -138,11 +138,11 @@ SUCCEEDED = ("k-ranout", "stagger", "thread")
 
 def evidence(case: str) -> list[TaskEvidence]:
     ends = json.loads((LOGS / case / "ends.json").read_text())
-    found = []
+    result = []
     for task, end in ends.items():
         log = (LOGS / case / f"{task}.log").read_bytes()
         known = bool(end["at"])
-        found.append(
+        result.append(
             TaskEvidence(
                 task,
                 end.get("address", ""),
@@ -158,7 +158,7 @@ def evidence(case: str) -> list[TaskEvidence]:
                 end.get("port", 0),
             )
         )
-    return found
+    return result
 
 
 def how_it_ended(case: str) -> tuple[str, str]:
@@ -222,7 +222,7 @@ PREFIXES = (
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("case", EXPECTED)
 def test_prefixes_change_nothing(case: str, prefix: str) -> None:
-    prefixed = [replace(one, log_tail=with_prefix(one.log_tail, prefix)) for one in evidence(case)]
+    prefixed = [replace(item, log_tail=with_prefix(item.log_tail, prefix)) for item in evidence(case)]
     verdict = diagnose(prefixed, Outcome.FAILED, "")
     assert verdict is not None
     task, kind, _, place, _ = EXPECTED[case]
@@ -239,7 +239,7 @@ def with_prefix(log: bytes, prefix: str) -> bytes:
 
 @pytest.mark.parametrize("case", EXPECTED)
 def test_windows_line_ends_change_nothing(case: str) -> None:
-    changed = [replace(one, log_tail=one.log_tail.replace(b"\n", b"\r\n")) for one in evidence(case)]
+    changed = [replace(item, log_tail=item.log_tail.replace(b"\n", b"\r\n")) for item in evidence(case)]
     verdict = diagnose(changed, Outcome.FAILED, "")
     assert verdict is not None
     assert (verdict.kind, verdict.task) == (EXPECTED[case][1], EXPECTED[case][0])

@@ -203,7 +203,7 @@ def wrapped(wrapping: str, line: str, number: int) -> str:
         "line": line,
         "json": json.dumps(line + "\n"),
     }
-    return re.sub(r"<(minute|second|line|json)>", lambda found: parts[found.group(1)], WRAPPINGS[wrapping])
+    return re.sub(r"<(minute|second|line|json)>", lambda item: parts[item.group(1)], WRAPPINGS[wrapping])
 
 
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
@@ -211,12 +211,12 @@ def wrapped(wrapping: str, line: str, number: int) -> str:
 def test_launchers_change_nothing(name: str, wrapping: str) -> None:
     """But that a few lines without anything known among them keep what stands before them."""
     case = CASES[name]
-    found = []
-    for one in evidence(case):
-        lines = one.log_tail.decode().splitlines()
+    result = []
+    for item in evidence(case):
+        lines = item.log_tail.decode().splitlines()
         text = "".join(wrapped(wrapping, line, number) + "\n" for number, line in enumerate(lines))
-        found.append(replace(one, log_tail=text.encode()))
-    verdict = diagnose(found, Outcome.FAILED, "")
+        result.append(replace(item, log_tail=text.encode()))
+    verdict = diagnose(result, Outcome.FAILED, "")
     assert verdict is not None
     if verdict.kind is not Kind.UNKNOWN or any("Traceback (most recent call last):" in log for _, log in case.tasks):
         assert (verdict.kind, verdict.task) == (case.kind, case.task), verdict.message

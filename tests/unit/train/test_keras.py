@@ -148,11 +148,11 @@ def test_a_source_is_read_in_its_own_encoding() -> None:
 
 
 def hosts(*tensorflow: str, tf_keras: bool = True, keras: str = "3.15.1") -> dict[str, dict[str, str]]:
-    found = {}
+    result = {}
     for index, version in enumerate(tensorflow):
         versions = {"python": "3.11.7", "tensorflow": version, "keras": keras}
-        found[f"worker-{index}"] = {**versions, "tf_keras": version} if tf_keras else versions
-    return found
+        result[f"worker-{index}"] = {**versions, "tf_keras": version} if tf_keras else versions
+    return result
 
 
 def refused(
@@ -334,7 +334,7 @@ def test_old_names_are_in_tf_keras_and_not_in_keras_3() -> None:
     by_name = dict(zip([*OLD_NAMES, *NEW_NAMES], json.loads(answer.stdout), strict=True))
     assert {name for name in NEW_NAMES if by_name.pop(name)[0]} == set()
     by_name.pop("optimizers.legacy")  # there too, to raise an error
-    assert {name for name, found in by_name.items() if found != [True, False]} == set()
+    assert {name for name, result in by_name.items() if result != [True, False]} == set()
 
 
 # --- other backends of Keras 3 ------------------------------------------------------------------------------------

@@ -63,8 +63,8 @@ def test_what_a_module_imports_at_once(tmp_path: Path) -> None:
             "pkg/beside.py": "",
         },
     )
-    found = needed(find_entry("", "pkg.task", (), str(tmp_path))).places
-    assert found == {"beside": "pkg/task.py:3", "first": "pkg/__init__.py:1", "second": "pkg/near.py:1"}
+    result = needed(find_entry("", "pkg.task", (), str(tmp_path))).places
+    assert result == {"beside": "pkg/task.py:3", "first": "pkg/__init__.py:1", "second": "pkg/near.py:1"}
 
 
 @pytest.mark.parametrize("line", ["sys.path.insert(0, 'lib')", "sys.path += ['lib']", "from sys import path"])
@@ -72,9 +72,9 @@ def test_modules_that_cannot_be_among_the_pushed_files_are_checked_after_a_chang
     tmp_path: Path, line: str
 ) -> None:
     write(tmp_path, {"task.py": f"import sys\n{line}\nimport far, near.sub, deep\n"})
-    found = needed(find_entry(str(tmp_path / "task.py"), "", (), ""), ["task.py", "lib/near/sub.py", "x/y/deep.py"])
-    assert found.places == {"sys": "task.py:1", "far": "task.py:3"}
-    assert found.note == (
+    result = needed(find_entry(str(tmp_path / "task.py"), "", (), ""), ["task.py", "lib/near/sub.py", "x/y/deep.py"])
+    assert result.places == {"sys": "task.py:1", "far": "task.py:3"}
+    assert result.note == (
         "not checked whether these can be imported: near (task.py:3), deep (task.py:3); task.py:2 changes sys.path"
     )
 
@@ -82,24 +82,26 @@ def test_modules_that_cannot_be_among_the_pushed_files_are_checked_after_a_chang
 def test_python_path_counts_as_a_change_and_its_directories_are_searched(tmp_path: Path) -> None:
     write(tmp_path, {"task.py": "import far\nimport near\n"})
     entry = find_entry(str(tmp_path / "task.py"), "", (), "")
-    found = needed(entry, ["task.py", "lib/near.py"], python_path="lib:/opt/lib")
-    assert (found.places, found.directories) == ({"far": "task.py:1"}, ("/opt/lib",))
-    assert found.note.endswith("near (task.py:2); PYTHONPATH is set")
+    result = needed(entry, ["task.py", "lib/near.py"], python_path="lib:/opt/lib")
+    assert (result.places, result.directories) == ({"far": "task.py:1"}, ("/opt/lib",))
+    assert result.note.endswith("near (task.py:2); PYTHONPATH is set")
     assert not needed(entry, ["task.py"], python_path="lib").note  # nothing is left out
 
 
 @pytest.mark.parametrize("line", ["sys.meta_path.append(f)", "sys.path_hooks.clear()", "sys.modules[name] = made"])
 def test_nothing_is_checked_after_a_change_of_the_import_hooks(tmp_path: Path, line: str) -> None:
     write(tmp_path, {"task.py": f"import sys\n{line}\nimport far\n"})
-    found = needed(find_entry(str(tmp_path / "task.py"), "", (), ""))
-    assert found.places == {}
-    assert found.note.startswith("not checked whether these can be imported: far (task.py:3); task.py:2 changes sys.")
+    result = needed(find_entry(str(tmp_path / "task.py"), "", (), ""))
+    assert result.places == {}
+    assert result.note.startswith(
+        "not checked whether these can be imported: far (task.py:3); task.py:2 changes sys."
+    )
 
 
 def test_modules_that_the_script_makes_itself_are_not_missing(tmp_path: Path) -> None:
     write(tmp_path, {"task.py": "import sys\nsys.modules['made'] = sys.modules[__name__]\nimport made, far\n"})
-    found = needed(find_entry(str(tmp_path / "task.py"), "", (), ""))
-    assert (list(found.places), found.note) == (["sys", "far"], "")
+    result = needed(find_entry(str(tmp_path / "task.py"), "", (), ""))
+    assert (list(result.places), result.note) == (["sys", "far"], "")
 
 
 def test_only_known_packages_are_to_be_installed(tmp_path: Path) -> None:
@@ -130,8 +132,8 @@ def test_other_programs_need_nothing_that_is_known(tmp_path: Path) -> None:
 def test_a_command_of_python_needs_what_its_script_imports(tmp_path: Path, words: tuple[str, ...]) -> None:
     source = "import pandas\nimport tensorflow as tf\ntf.keras.callbacks.TensorBoard('logs')\n"
     write(tmp_path, {"task.py": source, "pkg/__init__.py": "", "pkg/__main__.py": source})
-    found = needed(find_entry("", "", words, str(tmp_path))).places
-    assert {"pandas", "tensorflow", "tensorboard"} <= found.keys()
+    result = needed(find_entry("", "", words, str(tmp_path))).places
+    assert {"pandas", "tensorflow", "tensorboard"} <= result.keys()
 
 
 @pytest.mark.parametrize("words", [("python", "-c", "import x"), ("python", "-I", "task.py"), ("python", "none.py")])

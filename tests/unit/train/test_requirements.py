@@ -21,13 +21,13 @@ def refused(directory: Path, text: str) -> ScriptError:
 
 
 def test_lines_lose_comments_and_backslashes_alone(tmp_path: Path) -> None:
-    found = read(
+    result = read(
         tmp_path,
         "\ufeff# a list\r\nTensorflow-CPU==2.21.0  # the same everywhere\r\n\n--index-url https://pypi.example/simple\n"
         "scikit_learn[alldeps] >=1.5 ; python_version < '3.13'\nrequests==2.32.0 \\\n    --hash=sha256:0123 \\\n"
         "    --hash=sha256:4567\n# no more \\\npkg @ git+https://example.com/a/b#egg=pkg\n--pre\n-i https://x.example/y\n",
     )
-    assert found.text.splitlines() == [
+    assert result.text.splitlines() == [
         "Tensorflow-CPU==2.21.0",
         "--index-url https://pypi.example/simple",
         "scikit_learn[alldeps] >=1.5 ; python_version < '3.13'",
@@ -36,18 +36,18 @@ def test_lines_lose_comments_and_backslashes_alone(tmp_path: Path) -> None:
         "--pre",
         "-i https://x.example/y",
     ]
-    assert found.constraints == ""
-    assert found.names == {"tensorflow-cpu", "scikit-learn", "requests", "pkg"}
+    assert result.constraints == ""
+    assert result.names == {"tensorflow-cpu", "scikit-learn", "requests", "pkg"}
 
 
 def test_other_files_are_put_in_their_place(tmp_path: Path) -> None:
     write(
         tmp_path, {"deep/base.txt": "b\n-r more.txt\n-c pins.txt\n", "deep/more.txt": "c\n", "deep/pins.txt": "n<2\n"}
     )
-    found = read(tmp_path, "a\n-r deep/base.txt\n--requirement=other.txt\n-cpins.txt\nz\n", other="d", pins="m<3")
-    assert found.text == "a\nb\nc\nd\nz\n"
-    assert found.constraints == "n<2\nm<3\n"
-    assert found.names == {"a", "b", "c", "d", "z"}
+    result = read(tmp_path, "a\n-r deep/base.txt\n--requirement=other.txt\n-cpins.txt\nz\n", other="d", pins="m<3")
+    assert result.text == "a\nb\nc\nd\nz\n"
+    assert result.constraints == "n<2\nm<3\n"
+    assert result.names == {"a", "b", "c", "d", "z"}
     assert read(tmp_path, "-r https://example.com/r.txt\n").text == "-r https://example.com/r.txt\n"
 
 
@@ -105,6 +105,6 @@ def test_missing_and_unreadable_files_are_told(tmp_path: Path) -> None:
 
 
 def test_modules_are_matched_with_the_packages_that_bring_them() -> None:
-    found = Requirements("", names=frozenset({"scikit-learn", "tf-keras", "pyyaml", "opencv-python", "python-box"}))
-    assert all(map(found.brings, ["sklearn", "tf_keras", "yaml", "cv2", "box"]))
-    assert not any(map(found.brings, ["numpy", "keras", "python"]))
+    result = Requirements("", names=frozenset({"scikit-learn", "tf-keras", "pyyaml", "opencv-python", "python-box"}))
+    assert all(map(result.brings, ["sklearn", "tf_keras", "yaml", "cv2", "box"]))
+    assert not any(map(result.brings, ["numpy", "keras", "python"]))

@@ -140,9 +140,9 @@ def test_imports_follows_modules_of_the_directory(tmp_path: Path) -> None:
             "unused.py": "",
         },
     )
-    found = [path.relative_to(tmp_path).as_posix() for path in imports(tmp_path / "main.py", tmp_path)]
-    assert found[0] == "main.py"
-    assert sorted(found) == [
+    result = [path.relative_to(tmp_path).as_posix() for path in imports(tmp_path / "main.py", tmp_path)]
+    assert result[0] == "main.py"
+    assert sorted(result) == [
         "data.py", "lazy.py", "main.py", "net/__init__.py", "net/block.py", "net/layers.py", "net/model.py",
         "pkg/deep/leaf.py",
     ]  # fmt: skip
@@ -150,16 +150,16 @@ def test_imports_follows_modules_of_the_directory(tmp_path: Path) -> None:
 
 def test_imports_looks_beside_the_script_then_in_the_working_directory(tmp_path: Path) -> None:
     write(tmp_path, {"jobs/task.py": "import near\nimport far\n", "jobs/near.py": "", "near.py": "", "far.py": ""})
-    found = imports(tmp_path / "jobs" / "task.py", tmp_path)
-    assert found == [tmp_path / "jobs" / "task.py", tmp_path / "jobs" / "near.py", tmp_path / "far.py"]
+    result = imports(tmp_path / "jobs" / "task.py", tmp_path)
+    assert result == [tmp_path / "jobs" / "task.py", tmp_path / "jobs" / "near.py", tmp_path / "far.py"]
 
 
 def test_imports_stays_in_the_directory_and_passes_over_what_does_not_compile(tmp_path: Path) -> None:
     write(
         tmp_path, {"outside.py": "", "job/task.py": "import broken\nfrom .. import outside\n", "job/broken.py": "x ="}
     )
-    found = imports(tmp_path / "job" / "task.py", tmp_path / "job")
-    assert found == [tmp_path / "job" / "task.py", tmp_path / "job" / "broken.py"]
+    result = imports(tmp_path / "job" / "task.py", tmp_path / "job")
+    assert result == [tmp_path / "job" / "task.py", tmp_path / "job" / "broken.py"]
 
 
 def test_imports_takes_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,11 +134,11 @@ class Caller(Evaluator):
     ) -> Value:
         if all(isinstance(option, Bound) for option in func.options):
             return self._method_of_either(func, node, args, keywords, starred)
-        found = []
+        result = []
         for option in func.options:
             with self.under(self.guard("if", node, func.marks)):
-                found.append(self.called(option, node, args, keywords, starred=starred))
-        return join(found, func.marks)
+                result.append(self.called(option, node, args, keywords, starred=starred))
+        return join(result, func.marks)
 
     def _own(self, function: Function, owner: Value) -> Function:
         return Function(node=function.node, frame=function.frame, owner=owner, defaults=function.defaults)
@@ -167,18 +167,18 @@ class Caller(Evaluator):
         wanted = function.node.args
         plain = [argument.arg for argument in (*wanted.posonlyargs, *wanted.args)]
         given = [function.owner, *args] if function.owner is not None else list(args)
-        found: dict[str, Value] = dict(zip(plain, given, strict=False))
+        result: dict[str, Value] = dict(zip(plain, given, strict=False))
         if wanted.vararg is not None:
-            found[wanted.vararg.arg] = Items(union(given), given[len(plain) :], exact=not starred)
+            result[wanted.vararg.arg] = Items(union(given), given[len(plain) :], exact=not starred)
         named = {*plain, *(argument.arg for argument in wanted.kwonlyargs)}
-        found.update({name: value for name, value in keywords.items() if name in named})
+        result.update({name: value for name, value in keywords.items() if name in named})
         if wanted.kwarg is not None:
             rest = {name: value for name, value in keywords.items() if name not in named}
-            found[wanted.kwarg.arg] = Table(union(iter(rest.values())), rest, exact=not starred)
-        for name in named - set(found):
+            result[wanted.kwarg.arg] = Table(union(iter(rest.values())), rest, exact=not starred)
+        for name in named - set(result):
             default = function.defaults.get(name)
-            found[name] = default if default is not None and not starred else unknown()
-        return found
+            result[name] = default if default is not None and not starred else unknown()
+        return result
 
     # --- everything else --------------------------------------------------------------------------------------------
 
@@ -229,11 +229,11 @@ class Caller(Evaluator):
         if len(types) == 1 and "?" not in types and len({bound.name for bound in bounds}) == 1:
             name = f"{types.pop()}.{bounds[0].name}"
             return self._outside(name, join(receivers), node, args, keywords, starred)
-        found = []
+        result = []
         for bound in bounds:
             with self.under(self.guard("if", node, func.marks)):
-                found.append(self._method(bound, node, args, keywords, starred))
-        return join(found, func.marks)
+                result.append(self._method(bound, node, args, keywords, starred))
+        return join(result, func.marks)
 
     def _of_table(self, table: Table, name: str, args: list[Value], keywords: dict[str, Value]) -> Value:
         if name in ("get", "pop", "setdefault") and args:
@@ -401,11 +401,11 @@ def _function(args: Sequence[Value]) -> Value | None:
 
 
 def _shared(node: ast.AST) -> list[str]:
-    found: list[str] = []
+    result: list[str] = []
     for child in ast.walk(node):
         if isinstance(child, ast.Global | ast.Nonlocal):
-            found += child.names
-    return found
+            result += child.names
+    return result
 
 
 def _is_scope(value: Value | None) -> bool:

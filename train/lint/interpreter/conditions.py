@@ -82,12 +82,12 @@ def compared(left: Value, op: ast.cmpop, right: Value) -> Value:
         known = _known(left.value, op, right.value)
         if known is not None:
             return Const(left.marks | right.marks, known)
-    for one, other in ((left, right), (right, left)):
-        what = what_of(one)
+    for item, other in ((left, right), (right, left)):
+        what = what_of(item)
         if what in _OF_A_TASK and is_none(other):
             return Opaque(Mark.NONE, "no_tf_config" if isinstance(op, ast.Is | ast.Eq) else "has_tf_config")
         if what == "index":
-            return Opaque(union((left, right)), _index(op, other, swapped=one is right))
+            return Opaque(union((left, right)), _index(op, other, swapped=item is right))
         if what == "type":
             return _type(op, other, left.marks | right.marks)
     return Opaque(union((left, right)))
@@ -129,11 +129,11 @@ def _type(op: ast.cmpop, other: Value, marks: Mark) -> Value:
     names = {text(item) for item in items}
     if None in names or not names:
         return Opaque(marks)
-    found = Opaque(marks)
+    result = Opaque(marks)
     if names <= _BESIDE:
-        found = Opaque(marks, "outside")
+        result = Opaque(marks, "outside")
     elif names <= {"chief", "master"}:
-        found = Opaque(marks, "chief")
+        result = Opaque(marks, "chief")
     elif "worker" in names:
-        found = Opaque(Mark.NONE, "inside")
-    return negated(found) if isinstance(op, ast.NotEq | ast.NotIn | ast.IsNot) else found
+        result = Opaque(Mark.NONE, "inside")
+    return negated(result) if isinstance(op, ast.NotEq | ast.NotIn | ast.IsNot) else result

@@ -122,9 +122,9 @@ class Evaluator(State):
     # --- names ------------------------------------------------------------------------------------------------------
 
     def _name(self, node: ast.Name) -> Value:
-        found = self.frame.find(node.id)
-        if found is not None:
-            return found
+        result = self.frame.find(node.id)
+        if result is not None:
+            return result
         if node.id == "get_ipython":
             caught = {name for guard in self.guards for name in guard.caught}
             self.trace.without_ipython = self.trace.without_ipython or bool(caught & {"NameError", "*"})
@@ -154,12 +154,12 @@ class Evaluator(State):
     def _instance_attribute(self, instance: Instance, name: str) -> Value:
         if name in instance.attrs:
             return instance.attrs[name]
-        found = instance.cls.find(name)
-        if isinstance(found, Function):
-            bound = found if found.static else _owned(found, instance)
-            return self.enter(bound, [], {}) if is_property(found.node) else bound
-        if found is not None:
-            return found
+        result = instance.cls.find(name)
+        if isinstance(result, Function):
+            bound = result if result.static else _owned(result, instance)
+            return self.enter(bound, [], {}) if is_property(result.node) else bound
+        if result is not None:
+            return result
         return Bound(instance.marks, receiver=instance, name=name) if instance.cls.outside() else unknown()
 
     def _outside_attribute(self, value: Value, name: str) -> Value:
@@ -179,9 +179,9 @@ class Evaluator(State):
         owner = self.frame.find("self")
         if isinstance(owner, Instance):
             for base in owner.cls.bases:
-                found = base.find(name) if isinstance(base, Class) else None
-                if isinstance(found, Function):
-                    return _owned(found, owner)
+                result = base.find(name) if isinstance(base, Class) else None
+                if isinstance(result, Function):
+                    return _owned(result, owner)
         return unknown()
 
     def _subscript(self, node: ast.Subscript) -> Value:
@@ -254,28 +254,28 @@ class Evaluator(State):
 
     def _boolop(self, node: ast.BoolOp) -> Value:
         decides = isinstance(node.op, ast.Or)
-        found = [self.evaluate(node.values[0])]
+        result = [self.evaluate(node.values[0])]
         exited = self.exited
         with self.bounded():
             for operand in node.values[1:]:
-                if conditions.truth(found[-1]) is decides:
+                if conditions.truth(result[-1]) is decides:
                     break
-                condition = conditions.negated(found[-1]) if decides else found[-1]
+                condition = conditions.negated(result[-1]) if decides else result[-1]
                 what = conditions.condition_of(condition)
                 if conditions.truth(condition) is None:
                     self.guards.append(self.guard("if", node, condition.marks, what))
-                found.append(self.evaluate(operand))
+                result.append(self.evaluate(operand))
         self.exited = exited
-        if all(conditions.truth(value) is not None for value in found):
-            return found[-1]
-        return self._either(found) if decides else conditions.both(found)
+        if all(conditions.truth(value) is not None for value in result):
+            return result[-1]
+        return self._either(result) if decides else conditions.both(result)
 
-    def _either(self, found: list[Value]) -> Value:
+    def _either(self, result: list[Value]) -> Value:
         """`a or b`: a condition where it asks for the task, else one of the values."""
-        asks = any(value.marks & Mark.ROLE and conditions.what_of(value) not in ("index", "task") for value in found)
-        if asks or conditions.what_of(found[0]) in ("has_tf_config", "no_tf_config"):
-            return conditions.any_of(found)
-        return join([value for value in found if conditions.truth(value) is not False] or found)
+        asks = any(value.marks & Mark.ROLE and conditions.what_of(value) not in ("index", "task") for value in result)
+        if asks or conditions.what_of(result[0]) in ("has_tf_config", "no_tf_config"):
+            return conditions.any_of(result)
+        return join([value for value in result if conditions.truth(value) is not False] or result)
 
     def _compare(self, node: ast.Compare) -> Value:
         values = [self.evaluate(item) for item in (node.left, *node.comparators)]
@@ -299,8 +299,8 @@ class Evaluator(State):
         if known is not None:
             return self.evaluate(node.body if known else node.orelse)
         exited = self.exited
-        one, other = self.arms(node, test)
-        with self.under(one):
+        item, other = self.arms(node, test)
+        with self.under(item):
             body = self.evaluate(node.body)
         with self.under(other):
             orelse = self.evaluate(node.orelse)
@@ -315,18 +315,18 @@ class Evaluator(State):
     # --- collections ------------------------------------------------------------------------------------------------
 
     def _list(self, node: ast.List | ast.Tuple | ast.Set) -> Value:
-        found: list[Value] = []
+        result: list[Value] = []
         exact = True
         for item in node.elts:
             value = self.evaluate(item.value if isinstance(item, ast.Starred) else item)
             if not isinstance(item, ast.Starred):
-                found.append(value)
+                result.append(value)
             elif isinstance(value, Items):
-                found += value.items
+                result += value.items
                 exact = exact and value.exact
             else:
                 exact = False
-        return Items(union(found), found, exact)
+        return Items(union(result), result, exact)
 
     _tuple = _list
     _set = _list
@@ -403,9 +403,9 @@ class Evaluator(State):
 
     def arms(self, node: ast.AST, test: Value) -> tuple[Any, Any]:
         """The two arms of a condition."""
-        one = self.guard("if", node, test.marks, conditions.condition_of(test))
+        item = self.guard("if", node, test.marks, conditions.condition_of(test))
         opposite = conditions.condition_of(conditions.negated(test))
-        return one, type(one)(one.number, 1, "if", one.place, test.marks, opposite)
+        return item, type(item)(item.number, 1, "if", item.place, test.marks, opposite)
 
     def assign(self, target: ast.expr, value: Value) -> None:
         """Bind a target to a value."""

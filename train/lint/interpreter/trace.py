@@ -20,9 +20,9 @@ def place_of(node: ast.AST, file: str, source: list[str]) -> Place:
     return Place(file, line, len(text.encode("utf-8", "surrogatepass")[:offset].decode("utf-8", "replace")) + 1)
 
 
-def apart(one: Call, other: Call) -> bool:
+def apart(call: Call, other: Call) -> bool:
     """Whether never both happen: they are in different arms of one condition."""
-    arms = {guard.number: guard.arm for guard in one.guards}
+    arms = {guard.number: guard.arm for guard in call.guards}
     return any(arms.get(guard.number, guard.arm) != guard.arm for guard in other.guards)
 
 

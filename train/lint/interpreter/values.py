@@ -252,9 +252,9 @@ class Class(Value):
         if name in self.frame.names:
             return self.frame.names[name]
         for base in self.bases if depth else []:
-            found = base.find(name, depth - 1) if isinstance(base, Class) else None
-            if found is not None:
-                return found
+            result = base.find(name, depth - 1) if isinstance(base, Class) else None
+            if result is not None:
+                return result
         return None
 
     def outside(self, depth: int = 8) -> str:
@@ -299,15 +299,15 @@ def options(value: Value) -> tuple[Value, ...]:
 
 def join(values: Sequence[Value], marks: Mark = Mark.NONE) -> Value:
     """One of `values`; which one depends on what `marks` say."""
-    found: list[Value] = []
+    result: list[Value] = []
     for value in values:
         for option in options(value):
-            if not any(_same(option, other) for other in found):
-                found.append(option)
-    if len(found) == 1:
-        return found[0]
-    every = marks | union(found)
-    return Either(every, tuple(found)) if 0 < len(found) <= _MOST_OPTIONS else Opaque(every | Mark.UNKNOWN)
+            if not any(_same(option, other) for other in result):
+                result.append(option)
+    if len(result) == 1:
+        return result[0]
+    every = marks | union(result)
+    return Either(every, tuple(result)) if 0 < len(result) <= _MOST_OPTIONS else Opaque(every | Mark.UNKNOWN)
 
 
 def union(values: Sequence[Value] | Iterator[Value]) -> Mark:
@@ -330,9 +330,9 @@ def is_none(value: Value | None) -> bool:
     return value is None or (isinstance(value, Const) and value.value is None)
 
 
-def _same(one: Value, other: Value) -> bool:
-    if isinstance(one, Const) and isinstance(other, Const):
-        return type(one.value) is type(other.value) and one.value == other.value and one.marks == other.marks
-    if isinstance(one, Ref) and isinstance(other, Ref):
-        return one.name == other.name
-    return one is other
+def _same(value: Value, other: Value) -> bool:
+    if isinstance(value, Const) and isinstance(other, Const):
+        return type(value.value) is type(other.value) and value.value == other.value and value.marks == other.marks
+    if isinstance(value, Ref) and isinstance(other, Ref):
+        return value.name == other.name
+    return value is other

@@ -94,23 +94,23 @@ class _Walker(Caller):
         if base is not None and not base.endswith("__init__.py"):
             return None
         for directory in dict.fromkeys(directories):
-            found = self._below(directory, parts)
-            if found is not None:
-                return found
+            result = self._below(directory, parts)
+            if result is not None:
+                return result
         return None
 
     def _below(self, directory: str, parts: Sequence[str]) -> Module | None:
         """The module `parts` below a directory, with all packages on the way."""
-        found: Module | None = None
+        result: Module | None = None
         for depth in range(1, len(parts) + 1):
             path = posixpath.join(directory, *parts[:depth])
             name = next((item for item in (f"{path}/__init__.py", f"{path}.py") if item in self.trees), None)
             if name is None and not any(item.startswith(f"{path}/") for item in self.trees):
                 return None
-            parent, found = found, self.execute(name) if name is not None else self._directory(path)
+            parent, result = result, self.execute(name) if name is not None else self._directory(path)
             if parent is not None:
-                parent.frame.names.setdefault(parts[depth - 1], found)
-        return found
+                parent.frame.names.setdefault(parts[depth - 1], result)
+        return result
 
     def _directory(self, path: str) -> Module:
         """A package without an ``__init__.py``."""
@@ -162,7 +162,7 @@ class _Walker(Caller):
         else:
             star = canonical(".".join(parts))
             self._imported(star, node)
-            self.frame.names.update({one: Ref(name=f"{star}.{one}") for one in star_names(star)})
+            self.frame.names.update({item: Ref(name=f"{star}.{item}") for item in star_names(star)})
 
     def _bind_import(self, name: str, value: Value) -> None:
         old = self.frame.names.get(name)
@@ -281,9 +281,9 @@ class _Walker(Caller):
             flow = self.run(node.body if known else node.orelse)
             self.main_only = outer
             return flow
-        one, other = self.arms(node, test)
+        item, other = self.arms(node, test)
         before = dict(self.frame.names)
-        first = self._arm(one, node.body)
+        first = self._arm(item, node.body)
         after, self.frame.names = self.frame.names, before
         second = self._arm(other, node.orelse)
         if first is _Flow.NEXT and second is _Flow.NEXT:
@@ -293,7 +293,7 @@ class _Walker(Caller):
             return min(first, second)
         if first is _Flow.NEXT:
             self.frame.names = after
-        rest, left = (one, second) if first is _Flow.NEXT else (other, first)
+        rest, left = (item, second) if first is _Flow.NEXT else (other, first)
         self.guards.append(replace(rest, kind="rest") if left is _Flow.EXIT else rest)
         if left is _Flow.EXIT and rest.marks & DIFFERS:
             self.sticky.add(rest.number)
@@ -461,24 +461,24 @@ class _Walker(Caller):
             else:
                 flow = self.run(node.body)
             asked = union([Opaque(guard.marks & DIFFERS) for guard in self.guards[start:]])
-        found = self._returns.pop()
+        result = self._returns.pop()
         self._outer_loops.pop()
         self.stack.pop()
         self.frame, self.scopes = outer, scopes
         if flow is _Flow.EXIT:
             self.exited = True
         if flow is _Flow.NEXT:
-            found.append(Const())
-        return join(found, asked) if found else unknown()
+            result.append(Const())
+        return join(result, asked) if result else unknown()
 
 
-def _joined(one: dict[str, Value], other: dict[str, Value], marks: Mark) -> dict[str, Value]:
+def _joined(item: dict[str, Value], other: dict[str, Value], marks: Mark) -> dict[str, Value]:
     """Names after a condition that depends on what `marks` say."""
-    found = dict(one)
+    result = dict(item)
     for name, value in other.items():
-        old = one.get(name)
-        found[name] = value if old is None or old is value else join((old, value), marks)
-    return found
+        old = item.get(name)
+        result[name] = value if old is None or old is value else join((old, value), marks)
+    return result
 
 
 def _asks_for_main(node: ast.expr) -> bool:
@@ -506,12 +506,12 @@ def _exceptions(node: ast.expr | None) -> list[str]:
 
 
 def _captured(pattern: ast.pattern) -> list[str]:
-    found = []
+    result = []
     for item in ast.walk(pattern):
         name = item.rest if isinstance(item, ast.MatchMapping) else getattr(item, "name", None)
         if isinstance(name, str):
-            found.append(name)
-    return found
+            result.append(name)
+    return result
 
 
 def _loaded(node: ast.expr) -> ast.expr:

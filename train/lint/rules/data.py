@@ -30,9 +30,9 @@ def _uses(subject: Subject) -> Iterator[tuple[Call, Value, str]]:
 def _endless(subject: Subject) -> Iterator[Found]:
     """MW301."""
     for call, value, steps in _uses(subject):
-        found = chains(value)
-        endless = all(chain.endless and chain.distributed is None for chain in found)
-        if found and endless and is_none(argument(call, steps)):
+        result = chains(value)
+        endless = all(chain.endless and chain.distributed is None for chain in result)
+        if result and endless and is_none(argument(call, steps)):
             yield Found(
                 call.place,
                 severity(call, Severity.ERROR),
@@ -42,8 +42,8 @@ def _endless(subject: Subject) -> Iterator[Found]:
             )
     for loop in subject.trace.loops:
         over = iterated(loop.over) or loop.over
-        found = chains(over)
-        if found and all(chain.endless for chain in found) and not loop.left:
+        result = chains(over)
+        if result and all(chain.endless for chain in result) and not loop.left:
             yield Found(
                 loop.place,
                 Severity.ERROR,
@@ -59,26 +59,26 @@ def _divided(subject: Subject) -> Iterator[tuple[Call, list[Chain]]]:
         return
     for call, value, _ in _uses(subject):
         if subject.shared(call.receiver):
-            found = chains(value)
-            if found and all(chain.distributed is None for chain in found):
-                yield call, found
+            result = chains(value)
+            if result and all(chain.distributed is None for chain in result):
+                yield call, result
     for call in subject.of(Kind.STRATEGY, "experimental_distribute_dataset"):
-        found = chains(call.argument("dataset", 0))
-        if found and call.receiver is not None and subject.is_multi(call.receiver):
-            yield call, found
+        result = chains(call.argument("dataset", 0))
+        if result and call.receiver is not None and subject.is_multi(call.receiver):
+            yield call, result
 
 
 def _few_files(subject: Subject) -> Iterator[Found]:
     """MW302."""
-    for call, found in _divided(subject):
-        files = [chain.files for chain in found if chain.policy in ("AUTO", "FILE")]
+    for call, result in _divided(subject):
+        files = [chain.files for chain in result if chain.policy in ("AUTO", "FILE")]
         known = [number for number in files if number is not None and number < subject.workers]
-        if len(known) != len(found):
+        if len(known) != len(result):
             continue
-        source = found[0].source
+        source = result[0].source
         sure = Severity.WARNING if source.name == TFDS else Severity.ERROR
         number = "one file" if known[0] == 1 else f"{known[0]} files"
-        if subject.adapt and all(chain.policy == "AUTO" for chain in found):
+        if subject.adapt and all(chain.policy == "AUTO" for chain in result):
             yield Found(
                 source.place,
                 Severity.HINT,
@@ -99,10 +99,10 @@ def _few_files(subject: Subject) -> Iterator[Found]:
 
 def _no_files(subject: Subject) -> Iterator[Found]:
     """MW303."""
-    for call, found in _divided(subject):
-        chain = found[0]
+    for call, result in _divided(subject):
+        chain = result[0]
         mapped = chain.step("interleave") or chain.step("flat_map")
-        if any(item.policy != "FILE" or not (item.in_memory or item.generated) for item in found) or mapped:
+        if any(item.policy != "FILE" or not (item.in_memory or item.generated) for item in result) or mapped:
             continue
         yield Found(
             chain.source.place,
@@ -115,10 +115,10 @@ def _no_files(subject: Subject) -> Iterator[Found]:
 
 def _undivided(subject: Subject) -> Iterator[Found]:
     """MW304."""
-    for call, found in _divided(subject):
-        if all(chain.policy == "OFF" and chain.finite and not chain.sharded for chain in found):
+    for call, result in _divided(subject):
+        if all(chain.policy == "OFF" and chain.finite and not chain.sharded for chain in result):
             yield Found(
-                found[0].source.place,
+                result[0].source.place,
                 severity(call, Severity.WARNING),
                 "the policy is OFF, and nothing else shares the data out",
                 "every worker reads all of it: an epoch takes as many times longer as there are workers, and data "
@@ -149,8 +149,8 @@ def _runs_out(subject: Subject) -> Iterator[Found]:
             continue
         if steps.marks & (Mark.UNKNOWN | Mark.REPLICAS):  # it may be exactly as many as there are
             continue
-        found = chains(argument(call, "x"))
-        if found and all(chain.finite and chain.transparent and chain.step("repeat") is None for chain in found):
+        result = chains(argument(call, "x"))
+        if result and all(chain.finite and chain.transparent and chain.step("repeat") is None for chain in result):
             yield Found(
                 call.place,
                 severity(call, Severity.WARNING),
@@ -167,8 +167,8 @@ def _is_one(value: Value | None) -> bool:
 
 def _batches(subject: Subject) -> Iterator[tuple[Call, Value]]:
     """Sizes of batches for all workers together."""
-    for _, found in _divided(subject):
-        for chain in found:
+    for _, result in _divided(subject):
+        for chain in result:
             size = chain.batch()
             call = chain.step("batch") or chain.step("padded_batch")
             if size is not None and call is not None and not chain.sharded and chain.policy != "OFF":
@@ -224,7 +224,7 @@ def _shuffled(subject: Subject) -> Iterator[Found]:
         for chain in chains(call.receiver):
             mixed = chain.step("shuffle")
             listed = chain.source if chain.source.method == "list_files" else None
-            first = next((one for one in (mixed, listed) if one is not None and _unseeded(one)), None)
+            first = next((item for item in (mixed, listed) if item is not None and _unseeded(item)), None)
             if first is not None:
                 yield Found(
                     call.place,
@@ -255,8 +255,8 @@ def _same_batches(subject: Subject) -> Iterator[Found]:
     for call in subject.of(Kind.STRATEGY, "run"):
         given = call.argument("args", 1)
         for value in inner(given) if isinstance(given, Items) else ():
-            found = chains(iterated(value))
-            if found and all(item.distributed is None and item.finite and not item.sharded for item in found):
+            result = chains(iterated(value))
+            if result and all(item.distributed is None and item.finite and not item.sharded for item in result):
                 yield Found(
                     call.place,
                     severity(call, Severity.WARNING),
@@ -273,9 +273,9 @@ def _servers(subject: Subject) -> Iterator[Found]:
         return
     for call in subject.of(Kind.MODEL, "fit"):
         made = subject.made_by(call.receiver)
-        scopes = [scope for one in made for scope in one.scopes]
+        scopes = [scope for entry in made for scope in entry.scopes]
         names = {item.call.method for item in scopes if isinstance(item, Made)}
-        strategies = {one.method for one in subject.parameter_server}
+        strategies = {entry.method for entry in subject.parameter_server}
         if names & strategies and not call.starred and is_none(argument(call, "steps_per_epoch")):
             yield Found(
                 call.place,

@@ -73,8 +73,8 @@ def _starts_anew(subject: Subject, call: Call) -> bool:
     if isinstance(call.receiver, Made) and call.receiver.call.method == "get_context":
         method = call.receiver.call.argument("method", 0)
     else:
-        for one in subject.calls("set_start_method"):
-            method = one.argument("method", 0)
+        for item in subject.calls("set_start_method"):
+            method = item.argument("method", 0)
     return text(method) in ("spawn", "forkserver")
 
 

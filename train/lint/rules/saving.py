@@ -229,9 +229,9 @@ def _counted_late(subject: Subject) -> Iterator[Found]:
             if count.receiver is None or count.loops[-1:] != around:
                 continue
             before = [
-                one
-                for one in subject.calls("assign", "assign_add")
-                if one.receiver is count.receiver and one.order < save.order and save.loops[-1] in one.loops
+                call
+                for call in subject.calls("assign", "assign_add")
+                if call.receiver is count.receiver and call.order < save.order and save.loops[-1] in call.loops
             ]
             if count.order > save.order and any(count.receiver is value for value in held) and not before:
                 yield Found(

@@ -23,7 +23,7 @@ def _model(subject: Subject) -> Iterator[Found]:
             continue
         made = subject.made_by(call.receiver)
         early = all(call.order < strategy.order for strategy in subject.multi)
-        if early or not made or not all(subject.outside(one) and _related(subject, one) for one in made):
+        if early or not made or not all(subject.outside(item) and _related(subject, item) for item in made):
             continue
         first = made[0]
         where = call.place.seen_from(first.place)

@@ -172,7 +172,7 @@ def _writes_cluster(subject: Subject) -> Iterator[Found]:
         if not call.name.startswith("tensorflow.train.") or not isinstance(table, Table):
             continue
         lists = [item for item in table.items.values() if isinstance(item, Items)]
-        if lists and any(item.items and all(text(one) is not None for one in item.items) for item in lists):
+        if lists and any(item.items and all(text(entry) is not None for entry in item.items) for item in lists):
             yield Found(
                 call.place,
                 severity(call, Severity.ERROR),

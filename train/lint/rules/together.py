@@ -38,13 +38,13 @@ def taking_part(subject: Subject) -> list[Call]:
 def only_some(subject: Subject) -> list[tuple[Call, Guard]]:
     """Those of them that only some workers get to, with the condition; not where the others do the same."""
     calls = taking_part(subject)
-    found = []
+    result = []
     for call in calls:
         for guard in call.guards:
             if guard.marks & Mark.ROLE and guard.what not in _NO_GANG and not _elsewhere(call, guard, calls):
-                found.append((call, guard))
+                result.append((call, guard))
                 break
-    return found
+    return result
 
 
 def _collective(subject: Subject, call: Call) -> bool:
@@ -57,7 +57,7 @@ def _collective(subject: Subject, call: Call) -> bool:
     if kind_of(call.receiver) is Kind.MODEL:
         return subject.shared(call.receiver)
     owners = subject.made_by(call.receiver)
-    return bool(owners) and all(one.name in _SAVERS and _holds_shared(subject, one) for one in owners)
+    return bool(owners) and all(owner.name in _SAVERS and _holds_shared(subject, owner) for owner in owners)
 
 
 def _holds_shared(subject: Subject, call: Call, depth: int = 2) -> bool:
@@ -77,9 +77,9 @@ def _holds_shared(subject: Subject, call: Call, depth: int = 2) -> bool:
 def _elsewhere(call: Call, guard: Guard, calls: list[Call]) -> bool:
     """Whether those that do not get here do the same at another place."""
     return any(
-        other.number == guard.number and other.arm != guard.arm and GROUPS[one.method] == GROUPS[call.method]
-        for one in calls
-        for other in one.guards
+        other.number == guard.number and other.arm != guard.arm and GROUPS[item.method] == GROUPS[call.method]
+        for item in calls
+        for other in item.guards
     )
 
 
@@ -146,7 +146,7 @@ def _leaves(subject: Subject, marks: Mark) -> Iterator[tuple[Leave, Guard, Call]
         for guard in leave.guards[start:]:
             if not guard.marks & marks or guard.kind == "loop":
                 continue
-            call = next((one for one in calls if set(leave.loops) & set(one.loops)), None)
+            call = next((item for item in calls if set(leave.loops) & set(item.loops)), None)
             if call is not None:
                 yield leave, guard, call
 

@@ -1,0 +1,49 @@
+"""Tests of the language check, and the check itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.language import CHECKED, PHRASES, check, check_python, check_text
+
+
+def test_checked_files_are_plain_technical_english() -> None:
+    assert not [str(finding) for finding in check(CHECKED)]
+
+
+@pytest.mark.parametrize(
+    ("text", "banned"),
+    [
+        ("# 10s where not said", "where not said"),
+        ("the script tells\n    # what it does", "tells"),
+        ("a task that goes on", "goes on"),
+        ("host-1 is no host", "is no"),
+    ],
+)
+def test_a_banned_phrase_is_found(text: str, banned: str) -> None:
+    assert next(check_text("file.md", text)).text.startswith(banned)
+
+
+@pytest.mark.parametrize(
+    "text", ["there is no host-1", "stand-in", "aforesaid", "retold", "the task is no longer running"]
+)
+def test_other_text_is_accepted(text: str) -> None:
+    assert not list(check_text("file.md", text))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'def f():\n    """Whether it runs."""\n',
+        "told = 1\n",
+        "def test_who_is_told(): ...\n",
+        "for one in []: ...\n",
+        'raise ValueError("it failed.")\n',
+    ],
+)
+def test_a_banned_name_docstring_or_error_is_found(code: str) -> None:
+    assert list(check_python("file.py", code))
+
+
+def test_every_phrase_has_a_replacement() -> None:
+    assert all(replacement for _, replacement in PHRASES)

@@ -1,0 +1,628 @@
+"""Compare the evidence of all tasks and find the task that failed first, and the cause."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+
+from train.agent.gang.hang import doing, serves
+from train.agent.protocol.records import Outcome
+from train.diagnosis.messages import (
+    CLAUSES,
+    CRASH_HINT,
+    HINTS,
+    ILLEGAL_HINT,
+    INTERRUPT_HINT,
+    JOIN_HINT,
+    OWN_PORT_HINT,
+    PACKAGE_HINT,
+    RESTARTED_HINT,
+    SERVERS_HINT,
+    SHARED_CLAUSES,
+)
+from train.diagnosis.model import MOST_LINES, Kind, TaskEvidence, Verdict
+from train.diagnosis.reading import Cluster, Reading, Remote, ending, excerpt, headline, read, source_of
+from train.diagnosis.rules import (
+    DECISIONS,
+    EARLY_WORDS,
+    LAST_WORDS,
+    MEMORY,
+    MEMORY_WORDS,
+    OWN_REASONS,
+    REASONS,
+    RESTARTED,
+    RESTARTED_FOR_SURE,
+    TIMED_OUT,
+    Rule,
+    find_rule,
+    hint_of,
+    mentions_peers,
+    rule_of,
+)
+from train.diagnosis.text import error_in, shortened
+from train.diagnosis.tracebacks import Raised
+from train.script.packages import advice
+
+# Clocks of hosts differ by less than this; within it, the order of the reports to the chief's agent decides.
+_CLOCKS_S = 1.0
+# A peer may fail because of an early exit shortly before that process is gone.
+_EXIT_S = 2.0
+_CUT = re.compile(
+    r"Connection timed out|failed to connect|OS Error|No route to host|Network is unreachable"
+    r"|Connection reset by peer|Socket closed|Broken pipe|\"description\":\"EOF\""
+)
+_IMPORT = re.compile(r"(?:from \S+ )?import ")
+
+
+def diagnose(
+    evidence: Sequence[TaskEvidence], result_outcome: Outcome, first_failed_task: str, reason: str = ""
+) -> Verdict | None:
+    """Return the first cause of a failed attempt, or job; None: it succeeded, or was stopped on request.
+
+    A decision of the gang comes first: the job ran too long, made no progress, or lost a host or an agent. Otherwise
+    the task to blame is, in this order: the first that failed by itself; the task that exited with code 0 while
+    others still needed it; the task whose error its peers received; the task that its peers lost; the task that
+    never joined. If the evidence shows none of these, the kind is UNKNOWN.
+
+    Args:
+        evidence: The evidence of each task, in any order.
+        result_outcome: How the job ended.
+        first_failed_task: The task that the agents saw fail first; empty: none. It decides only if the clocks of the
+            hosts do not.
+        reason: Why it ended, as the agents report; empty if unknown.
+    """
+    if result_outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED):
+        return None
+    tasks = _by_role(evidence)
+    cluster = Cluster(tasks, {(item.address, item.port) for item in evidence})
+    readings = sorted((read(item, cluster) for item in evidence), key=lambda reading: (reading.at, reading.task))
+    case = _Case(readings, first_failed_task, tasks, reason)
+    return (
+        case.decided()
+        or case.own_failure()
+        or case.early_exit()
+        or case.lost_leader()
+        or case.reported_by_peers()
+        or case.lost_by_peers()
+        or case.never_started()
+        or case.missed_barrier()
+        or case.reported()
+        or case.all_collateral()
+        or case.unknown()
+    )
+
+
+def _by_role(evidence: Sequence[TaskEvidence]) -> dict[str, str]:
+    """Return the tasks by the names that TensorFlow uses for them."""
+    tasks = {item.task: item.task for item in evidence if item.role in ("", item.task)}
+    return {**tasks, **{item.role: item.task for item in evidence if item.role}}
+
+
+def _mentions(text: str, task: str) -> bool:
+    """Return whether a text contains the whole name of a task."""
+    return re.search(rf"(?<![\w-]){re.escape(task)}(?![\w-])", text) is not None
+
+
+def _one_line(reason: str) -> str:
+    """Return the first line of a reason, with the number of further lines."""
+    first, *others = reason.strip().splitlines() or [""]
+    return f"{first} (and {len(others)} more)" if others else first
+
+
+class _Case:
+    """A failed attempt.
+
+    Args:
+        readings: Its tasks in the order in which they ended.
+        first_failed_task: The task that the agents saw fail first.
+        tasks: The tasks by the names that TensorFlow uses for them.
+        reason: Why it ended, as the agents report.
+    """
+
+    def __init__(
+        self, readings: list[Reading], first_failed_task: str, tasks: Mapping[str, str], reason: str
+    ) -> None:
+        self._readings = readings
+        self._by_task = {reading.task: reading for reading in readings}
+        self._first_failed_task = first_failed_task
+        self._leader = tasks.get("chief-0", tasks.get("worker-0", "worker-0"))
+        self._reason = _one_line(reason)
+
+    # --- the task -------------------------------------------------------------------------------------------------
+
+    def decided(self) -> Verdict | None:
+        """Return the decision of the gang."""
+        reasons = [(self._reason, "")] + [
+            (_one_line(reading.evidence.reason), reading.task) for reading in self._readings
+        ]
+        for reason, task in reasons:
+            rule = find_rule(reason, DECISIONS) if reason else None
+            if rule:
+                return self._from_reason(rule.kind, reason, task)
+        return None
+
+    def _from_reason(self, kind: Kind, reason: str, task: str) -> Verdict:
+        """Return a verdict from the reason that an agent reported.
+
+        Args:
+            kind: The class of the cause.
+            reason: The agent's text.
+            task: The agent's task; empty for a reason of the gang.
+        """
+        if kind is Kind.HANG:
+            return self._hang(reason, task)
+        if kind is Kind.DEADLINE:
+            return self._verdict(None, kind, reason, ())
+        named = [name for name in self._by_task if _mentions(reason, name)]
+        named.sort(key=lambda name: (name != self._first_failed_task, reason.index(name)))
+        about = named[0] if named else task or self._first_failed_task
+        message = reason if named else f"{self._called(about)} {CLAUSES[kind]}: {reason}" if about else reason
+        lines = ending(self._by_task[about].lines) if about in self._by_task else ()
+        return self._verdict(about, kind, message, lines)
+
+    def _hang(self, reason: str, task: str) -> Verdict:
+        stuck = next((reading for reading in self._readings if reading.fatal and not reading.collateral), None)
+        if stuck and stuck.fatal:
+            raised = describe(stuck.fatal)
+            message = f"{stuck.name} raised {raised}, but its process did not end, and the others waited for it"
+            return self._verdict(stuck, Kind.HANG, message, excerpt(stuck.lines, stuck.fatal), stuck.fatal.place)
+        looked = {
+            reading.task: reading.evidence.stalled
+            for reading in self._readings
+            if reading.evidence.stalled is not None
+        }
+        doings = {name: doing(seen) for name, seen in looked.items()}
+        awaited = [name for name, activity in doings.items() if activity.does]
+        if looked and all(serves(seen) for seen in looked.values()):
+            first = next(iter(looked.values()))
+            message = f"{reason.partition(':')[0]}: all tasks wait in Server.join for a chief, and there is none"
+            lines = tuple(shortened(line) for line in first.stack.splitlines() if line.strip())
+            return self._verdict(None, Kind.HANG, message, lines, doing(first).place, hint=SERVERS_HINT)
+        about = self._first_failed_task or task or (awaited[0] if len(awaited) == 1 else "")
+        message = reason
+        if about and not _mentions(reason, about):
+            message = f"{self._called(about)} {CLAUSES[Kind.HANG]}: {reason}"
+        if about in looked:
+            lines = tuple(shortened(line) for line in looked[about].stack.splitlines() if line.strip())
+            place = doings[about].place.partition(", inside")[0]
+            return self._verdict(about, Kind.HANG, message, lines or (looked[about].kernel,), place)
+        lines = ending(self._by_task[about].lines) if about in self._by_task else ()
+        return self._verdict(about, Kind.HANG, message, lines)
+
+    def own_failure(self) -> Verdict | None:
+        """Return the earliest failure that no peer caused."""
+        failed = [reading for reading in self._readings if self._failed_by_itself(reading)]
+        if not failed:
+            return None
+        first = failed[0]
+        reported_first = self._by_task.get(self._first_failed_task)
+        if reported_first in failed and reported_first is not None and not reported_first.at > first.at + _CLOCKS_S:
+            first = reported_first
+        return self._of_task(first, [reading.task for reading in failed])
+
+    def _failed_by_itself(self, reading: Reading) -> bool:
+        if self._own_reason(reading):
+            return True
+        if reading.ours or reading.code == 0:
+            return False
+        if reading.unseen:
+            return (reading.fatal is not None and not reading.collateral) or bool(
+                reading.evidence.reason and self._is_lost(reading)
+            )
+        return not reading.collateral
+
+    def _is_lost(self, reading: Reading) -> bool:
+        """Return whether a task with an unknown end was the first to fail."""
+        return self._first_failed_task in ("", reading.task)
+
+    def _own_reason(self, reading: Reading) -> Rule | None:
+        """Return the rule for the reason that the agent reported, if the reason is a cause."""
+        reason = reading.evidence.reason
+        if not reason or any(_mentions(reason, task) for task in self._by_task if task != reading.task):
+            return None
+        rule = find_rule(reason, REASONS)
+        if reading.ours:
+            return rule if rule and rule.kind in OWN_REASONS else None
+        return rule if reading.code == 0 or (rule and rule.kind in OWN_REASONS) else None
+
+    def early_exit(self) -> Verdict | None:
+        """Return the first task that exited with code 0 before its peers failed because of that."""
+        victims = [reading for reading in self._readings if reading.collateral and not reading.ours]
+        if not victims:
+            return None
+        latest = max(victim.at for victim in victims)
+        left = [
+            reading
+            for reading in self._readings
+            if reading.code == 0 and not reading.ours and reading.at <= latest + _EXIT_S
+        ]
+        if not left:
+            return None
+        first = left[0]
+        for line in reversed(first.last_words):
+            rule = find_rule(line, EARLY_WORDS)
+            if rule:
+                message = f"{first.name} {CLAUSES[rule.kind]} and exited while the others were still training"
+                return self._verdict(first, rule.kind, message, (shortened(line),))
+        message = f"{first.name} {CLAUSES[Kind.STOPPED_EARLY]}"
+        hint = JOIN_HINT if first.is_server else ""
+        return self._verdict(first, Kind.STOPPED_EARLY, message, ending(first.lines), hint=hint)
+
+    def lost_leader(self) -> Verdict | None:
+        """Return the chief if it answered none of the other tasks."""
+        leader = self._leader
+        others = [
+            reading
+            for reading in self._readings
+            if reading.task != leader and reading.collateral and not reading.ours
+        ]
+        if not others or not all(other.lost_leader for other in others):
+            return None
+        accusers = [
+            reading for reading in self._readings if reading.task == leader and others[0].task in reading.accused
+        ]
+        if (
+            len(others) == 1
+            and len(self._readings) > 2
+            and any(others[0].task in reading.accused for reading in self._readings)
+        ):
+            return None  # this task was cut off, not the chief
+        where = self._called(leader)
+        if len(others) == 1 and accusers:
+            message = (
+                f"{where} and {others[0].name} lost each other: the network between them broke, or one was frozen"
+            )
+            return self._verdict(None, Kind.PEER_UNREACHABLE, message, _about_peers(others[0]))
+        names = _listed([other.task for other in others])
+        message = f"{where} stopped answering {names}: it was frozen, or cut off from the network"
+        return self._verdict(leader, Kind.PEER_UNREACHABLE, message, _about_peers(others[0]))
+
+    def reported_by_peers(self) -> Verdict | None:
+        """Return the task that answered its peers with an error."""
+        for witness in self._witnesses():
+            if not witness.answers:
+                continue
+            answer = witness.answers[0]
+            if RESTARTED_FOR_SURE.search(answer.text):
+                return self._came_back(witness, answer.task, _about_peers(witness))
+            return self._of_answer(witness, answer)
+        return None
+
+    def _of_answer(self, reading: Reading, answer: Remote) -> Verdict:
+        rule = rule_of(answer.raised)
+        answer_text = f"{answer.raised.short}: {shortened(answer.text, 240)}"
+        kind = rule.kind if rule else Kind.UNKNOWN
+        if rule and rule.shared:
+            return self._verdict(
+                None, kind, f"{rule.clause or SHARED_CLAUSES[kind]} ({answer_text})", _about_peers(reading)
+            )
+        message = f"{self._called(answer.task)} reported: {answer_text}"
+        return self._verdict(answer.task, kind, message, _about_peers(reading), hint=rule.hint if rule else "")
+
+    def _witnesses(self) -> list[Reading]:
+        """Return the tasks whose output may mention their peers; tasks that fleet did not stop come first."""
+        failed = [
+            reading for reading in self._readings if reading.code != 0 and (reading.collateral or not reading.ours)
+        ]
+        return sorted(failed, key=lambda reading: (reading.ours, reading.at))
+
+    def lost_by_peers(self) -> Verdict | None:
+        """Return the task that the others report as gone."""
+        for witness in self._witnesses():
+            if not witness.accused:
+                continue
+            accused = witness.accused[0]
+            cut = "Connection timed out" in witness.fatal.message if witness.fatal else False
+            loss = f"lost its connection to {self._called(accused)}" if cut else f"lost {self._called(accused)}"
+            why = "the network between them is broken" if cut else "it was frozen, cut off from the network, or ended"
+            return self._verdict(
+                accused, Kind.PEER_UNREACHABLE, f"{witness.task} {loss}: {why}", _about_peers(witness)
+            )
+        return None
+
+    def never_started(self) -> Verdict | None:
+        """Return a task that the others still waited for at the end."""
+        leader = self._by_task.get(self._leader)
+        if leader and leader.alone and leader.leads and leader.code != 0:
+            message = (
+                f"{leader.name} could not reach its own server at the address that TF_CONFIG gives it: "
+                "that address is another host's, or a proxy is set and no_proxy does not except it"
+            )
+            return self._verdict(leader, Kind.PEER_UNREACHABLE, message, ending(leader.lines))
+        for reading in self._readings:
+            deserted = self._deserted(reading)
+            absent = [task for task in self._by_task if reading.arrived and task not in reading.arrived]
+            if reading.code == 0 or not (reading.awaited or deserted or absent):
+                continue
+            missing = [task for task in reading.awaited if task] or absent or ([self._leader] if deserted else [])
+            names = _listed([self._called(task) for task in missing]) or "some of its peers"
+            lines = tuple(
+                shortened(line) for line in reading.lines if "waiting for" in line.lower() or "/task:" in line
+            )
+            message = f"{reading.task} waited for {names}, which never joined"
+            return self._verdict(
+                missing[0] if missing else "",
+                Kind.PEER_NEVER_STARTED,
+                message,
+                lines[-MOST_LINES:] or ending(reading.lines),
+            )
+        return None
+
+    def missed_barrier(self) -> Verdict | None:
+        """Return the task that did not reach a barrier at which the others waited."""
+        for witness in self._witnesses():
+            barrier, missing = witness.barrier
+            if missing:
+                suspect = self._by_task.get(missing[0]) if len(missing) == 1 else None
+                names = _listed([self._called(task) for task in missing])
+                message = f"{names} did not come to the barrier '{barrier}', at which {witness.task} waited"
+                return self._verdict(suspect, Kind.HANG, message, _about_peers(witness))
+        return None
+
+    def _deserted(self, reading: Reading) -> bool:
+        """Return whether it waited for a chief that never started."""
+        if reading.fatal:
+            return "CoordinationService/RegisterTask" in reading.fatal.message
+        leader = self._by_task.get(self._leader)
+        return reading.task != self._leader and reading.alone and not (leader and leader.serves)
+
+    def reported(self) -> Verdict | None:
+        """Return what the agents report; used if the logs show no cause."""
+        order = sorted(self._readings, key=lambda reading: reading.task != self._first_failed_task)
+        for reason, task in [(_one_line(reading.evidence.reason), reading.task) for reading in order] + [
+            (self._reason, "")
+        ]:
+            rule = find_rule(reason, REASONS) if reason else None
+            if rule:
+                return self._from_reason(rule.kind, reason, task)
+        return None
+
+    def all_collateral(self) -> Verdict | None:
+        """Return what the failures have in common if each is a consequence of another."""
+        victims = [reading for reading in self._readings if reading.collateral and not reading.ours]
+        if victims and all(victim.fatal and TIMED_OUT.search(victim.fatal.message) for victim in victims):
+            others = [reading for reading in self._readings if reading not in victims and reading.code is None]
+            suspect = others[0] if len(others) == 1 else None
+            stuck = suspect.name if suspect else "one of the workers"
+            message = f"{stuck} made no progress: the collectives of {_listed([v.task for v in victims])} timed out"
+            return self._verdict(suspect, Kind.HANG, message, _about_peers(victims[0]))
+        for victim in victims:
+            rule = rule_of(victim.fatal) if victim.fatal else None
+            if rule:
+                message = f"the workers failed together: {_failure(victim)}"
+                return self._verdict(None, rule.kind, message, _about_peers(victim))
+        if victims and any(_CUT.search(line) for line in victims[0].lines):
+            message = f"the workers lost each other, and none of their logs shows why: {_failure(victims[0])}"
+            return self._verdict(None, Kind.PEER_UNREACHABLE, message, _about_peers(victims[0]))
+        return None
+
+    def unknown(self) -> Verdict:
+        """Describe the first failure without a cause."""
+        reading = self._by_task.get(self._first_failed_task) or next(
+            (reading for reading in self._readings if reading.code != 0), None
+        )
+        if reading is None:
+            text = self._reason or "the job failed for an unknown reason"
+            return Verdict(self._first_failed_task, Kind.UNKNOWN, text)
+        if self._reason and (reading.ours or reading.unseen):
+            return self._verdict(reading, Kind.UNKNOWN, self._reason, ending(reading.lines))
+        if reading.fatal:
+            message = f"{reading.name} raised {describe(reading.fatal)}"
+            return self._verdict(
+                reading, Kind.UNKNOWN, message, excerpt(reading.lines, reading.fatal), reading.fatal.place
+            )
+        words = (
+            f"; last output: {shortened(reading.last_output, 200)}"
+            if reading.last_output
+            else ", and its log does not show why"
+        )
+        return self._verdict(
+            reading, Kind.UNKNOWN, f"{reading.name} {self._ended(reading)}{words}", ending(reading.lines)
+        )
+
+    # --- the cause ------------------------------------------------------------------------------------------------
+
+    def _of_task(self, reading: Reading, failed: list[str]) -> Verdict:
+        """Return the verdict on a task that failed by itself."""
+        rule = self._own_reason(reading)
+        if rule:
+            return self._verdict(
+                reading,
+                rule.kind,
+                f"{reading.name} {CLAUSES[rule.kind]}: {reading.evidence.reason}",
+                ending(reading.lines),
+                but=failed,
+            )
+        if reading.fatal and reading.signal != signal.SIGINT:
+            return self._of_exception(reading, reading.fatal, failed)
+        if reading.unseen:
+            return self._of_lost(reading)
+        for line in reversed(reading.last_words):
+            rule = find_rule(line, LAST_WORDS)
+            if rule:
+                clause, hint = self._clause_and_hint(reading, rule)
+                text = f"{reading.name} {clause}: {shortened(error_in(line) or line.strip(), 200)}"
+                return self._verdict(reading, rule.kind, text, ending(reading.lines), but=failed, hint=hint)
+        if reading.signal:
+            return self._of_signal(reading, failed)
+        return self._of_code(reading, failed)
+
+    def _of_exception(self, reading: Reading, fatal: Raised, failed: list[str]) -> Verdict:
+        if RESTARTED_FOR_SURE.search(fatal.message) or (RESTARTED.search(fatal.message) and reading.progressed):
+            return self._came_back(reading, reading.named(fatal.message), excerpt(reading.lines, fatal))
+        rule = rule_of(fatal) or _memory(reading, fatal)
+        kind = Kind.SERVICE_UNREACHABLE if reading.service else rule.kind if rule else Kind.SCRIPT_EXCEPTION
+        text = describe(fatal)
+        lines = excerpt(reading.lines, fatal)
+        if kind is Kind.VERSION_MISMATCH and self._resumed_apart():
+            kind = Kind.CHECKPOINT_NOT_SHARED
+        elif kind is Kind.CHECKPOINT_NOT_SHARED and rule and not rule.clause and self._leader in failed:
+            kind = Kind.FILE_NOT_FOUND
+        if rule and rule.shared:
+            message = f"{rule.clause or SHARED_CLAUSES[kind]} ({text})"
+            return self._verdict(None, kind, message, lines, fatal.place, hint=rule.hint)
+        alike = [task for task in failed if task != reading.task and _same(self._by_task[task].fatal, fatal)]
+        too = f"; so did {_listed(alike)}" if alike else ""
+        clause, hint = self._clause_and_hint(reading, rule) if rule and rule.kind is kind else ("", "")
+        if kind in (Kind.SCRIPT_EXCEPTION, Kind.UNKNOWN):
+            if fatal.place and text.endswith(".") and not text.endswith(".."):
+                text = text[:-1]  # the sentence continues
+            where = f" at {fatal.place}" if fatal.place else ""
+            by = next((f", as {answer.task} reported" for answer in reading.answers if answer.line < fatal.end), "")
+            message = f"{reading.name} raised {text}{where}{by}{too}"
+            hint = hint_of(fatal) or _package_hint(fatal) or _import_hint(reading, fatal)
+        elif kind is Kind.SERVICE_UNREACHABLE:
+            message = (
+                f"{reading.name} could not reach {reading.service}, which is not a task of this job: {text}{too}"
+            )
+        else:
+            message = f"{reading.name} {clause or CLAUSES[kind]}: {text}{too}"
+        return self._verdict(reading, kind, message, lines, fatal.place, but=failed, hint=hint)
+
+    def _clause_and_hint(self, reading: Reading, rule: Rule) -> tuple[str, str]:
+        """Return the clause and the hint of a rule for one task; the hint is empty if it is that of the kind."""
+        if rule.kind is Kind.PORT_IN_USE and reading.listens and reading.evidence.port not in (0, reading.listens):
+            return (
+                f"could not listen on port {reading.listens}, which was in use. fleet gave it port "
+                f"{reading.evidence.port}: the script sets TF_CONFIG, or opens a port of its own",
+                OWN_PORT_HINT,
+            )
+        return rule.clause or CLAUSES[rule.kind], rule.hint
+
+    def _came_back(self, reading: Reading, peer: str, lines: Sequence[str]) -> Verdict:
+        """Blame a peer that ended and was restarted, which this task only noticed."""
+        lost = self._called(peer) if peer else "a peer"
+        message = f"{reading.task} lost {lost}: it ended, and was started again while the others continued"
+        return self._verdict(peer, Kind.PEER_UNREACHABLE, message, lines, but=[reading.task], hint=RESTARTED_HINT)
+
+    def _resumed_apart(self) -> bool:
+        """Return whether the tasks began with different epochs, or one while the chief was still restoring."""
+        epochs = {each.first_epoch for each in self._readings if each.first_epoch}
+        leader = self._by_task.get(self._leader)
+        return len(epochs) > 1 or bool(epochs and leader and not leader.first_epoch)
+
+    def _of_lost(self, reading: Reading) -> Verdict:
+        """Return the verdict on a task with an unknown end: its agent or its host is gone."""
+        rule = find_rule(reading.evidence.reason, REASONS)
+        kind = rule.kind if rule else Kind.UNKNOWN
+        message = f"{reading.name} was lost: {reading.evidence.reason}"
+        return self._verdict(reading, kind, message, ending(reading.lines))
+
+    def _of_signal(self, reading: Reading, failed: list[str]) -> Verdict:
+        try:
+            name = signal.Signals(reading.signal).name
+        except ValueError:
+            name = f"signal {reading.signal}"
+        message, hint = f"{reading.name} was killed by {name}", ""
+        if reading.signal == signal.SIGINT:
+            where = f" at {reading.fatal.place}" if reading.fatal and reading.fatal.place else ""
+            message, hint = f"{reading.name} was interrupted by SIGINT or KeyboardInterrupt{where}", INTERRUPT_HINT
+        if reading.signal == signal.SIGILL:
+            message, hint = f"{reading.name} crashed: its CPU does not have an instruction ({name})", ILLEGAL_HINT
+        elif reading.signal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE):
+            words = f"; last output: {shortened(reading.error, 200)}" if reading.error else ""
+            message, hint = f"{reading.name} crashed in native code ({name}){words}", CRASH_HINT
+        rule = find_rule(reading.evidence.reason, REASONS) if reading.evidence.reason else None
+        if rule and rule.kind is Kind.PREEMPTED:
+            return self._verdict(
+                reading, rule.kind, f"{message}: {reading.evidence.reason}", ending(reading.lines), but=failed
+            )
+        if reading.evidence.reason and name not in reading.evidence.reason:
+            message = f"{message} ({reading.evidence.reason})"
+        return self._verdict(reading, Kind.KILLED, message, ending(reading.lines), but=failed, hint=hint)
+
+    def _of_code(self, reading: Reading, failed: list[str]) -> Verdict:
+        """Return the verdict on a task that exited without an exception and without a known message."""
+        words = f"; last output: {shortened(reading.last_output, 200)}" if reading.last_output else ""
+        message = f"{reading.name} {self._ended(reading)} without a traceback{words}"
+        return self._verdict(reading, Kind.UNKNOWN, message, ending(reading.lines), but=failed)
+
+    # --- the verdict ----------------------------------------------------------------------------------------------
+
+    def _verdict(
+        self,
+        blamed: Reading | str | None,
+        kind: Kind,
+        message: str,
+        lines: Sequence[str],
+        place: str = "",
+        *,
+        but: Sequence[str] = (),
+        hint: str = "",
+    ) -> Verdict:
+        """Return the verdict, with the tasks that failed because of it.
+
+        Args:
+            blamed: The task to blame; None: no single task.
+            kind: The class of the cause.
+            message: The cause.
+            lines: The lines of the log that decided.
+            place: Where in the user's code it was raised.
+            but: Tasks that failed by themselves.
+            hint: What to change; empty: that of the kind.
+        """
+        task = blamed.task if isinstance(blamed, Reading) else blamed or ""
+        follow = tuple(
+            sorted(each.task for each in self._readings if each.collateral and each.task not in (task, *but))
+        )
+        return Verdict(task, kind, message, tuple(lines[:MOST_LINES]), place, follow, hint or HINTS[kind])
+
+    def _called(self, task: str) -> str:
+        reading = self._by_task.get(task)
+        return reading.name if reading else task
+
+    @staticmethod
+    def _ended(reading: Reading) -> str:
+        if reading.ours:
+            return "was stopped"
+        if reading.unseen:
+            return "ended unseen"
+        return f"was killed by signal {reading.signal}" if reading.signal else f"exited with code {reading.code}"
+
+
+def _package_hint(fatal: Raised) -> str:
+    """Return what to do about a module that was not found; empty: it is another exception."""
+    package = re.match(r"No module named '([\w.-]{1,80})'(?!; )", fatal.message)
+    return advice(package.group(1).partition(".")[0]) if package else ""
+
+
+def _import_hint(reading: Reading, fatal: Raised) -> str:
+    """Return the hint for an exception out of a package that the script imports; empty: that of the kind."""
+    inside = bool(fatal.frames) and str(fatal.frames[-1]) != fatal.place
+    return PACKAGE_HINT if inside and _IMPORT.match(source_of(reading.lines, fatal)) else ""
+
+
+def _memory(reading: Reading, fatal: Raised) -> Rule | None:
+    """Return the rule for an exception caused by missing memory; earlier lines show whether it is the GPU's."""
+    if not any(rule.fits(fatal) for rule in MEMORY):
+        return None
+    matches = (find_rule(line, MEMORY_WORDS) for line in reversed(reading.lines))
+    return next((rule for rule in matches if rule), next(rule for rule in MEMORY if rule.fits(fatal)))
+
+
+def describe(raised: Raised) -> str:
+    """Return type and message of an exception: ``ValueError: loss is not a number``."""
+    text = headline(raised)
+    return f"{raised.short}: {text}" if text else raised.short
+
+
+def _failure(reading: Reading) -> str:
+    return describe(reading.fatal) if reading.fatal else (ending(reading.lines, 1) or ("",))[0]
+
+
+def _same(raised: Raised | None, other: Raised) -> bool:
+    """Return whether two tasks failed with the same exception at the same place."""
+    return raised is not None and raised.short == other.short and raised.place == other.place
+
+
+def _about_peers(reading: Reading) -> tuple[str, ...]:
+    """Return the lines in which a task mentions its peers."""
+    if reading.fatal:
+        return excerpt(reading.lines, reading.fatal)
+    lines = [shortened(line) for line in reading.last_words if mentions_peers(line) or "/task:" in line]
+    return tuple(lines[:MOST_LINES]) or ending(reading.lines)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
