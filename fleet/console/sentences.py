@@ -234,9 +234,9 @@ def _attempt_ended(event: AttemptEnded) -> str:
 
 
 def _stalled(event: Stalled) -> str:
-    from train.agent.gang.hang import told
+    from train.agent.gang.hang import describe
 
-    return f"no progress: {told(event)}" + (f" (state {event.state})" if event.state else "")
+    return f"no progress: {describe(event)}" + (f" (state {event.state})" if event.state else "")
 
 
 def _job_diagnosed(event: JobDiagnosed) -> str:

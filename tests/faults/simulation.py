@@ -15,35 +15,44 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
-from train.agent.gang import election as minds
+from train.agent.gang import election
 from train.agent.gang.assignment import is_coordinated, is_evaluator
-from train.agent.gang.election import Dial, Due, Heard, Knock, LinkDown, LinkUp, Node, Tell
-from train.agent.gang.gang import Terms
+from train.agent.gang.election import (
+    DeadlineReached,
+    Dial,
+    MessageReceived,
+    Peer,
+    PeerConnected,
+    PeerLost,
+    ProbePeer,
+    SendMessage,
+)
 from train.agent.gang.readiness import Facts
-from train.agent.gang.slot import (
+from train.agent.gang.reconciler import (
+    CheckpointHeld,
     Closed,
     EndTask,
     Exited,
     Failed,
     Fetch,
     Finish,
-    Held,
-    Holds,
-    Look,
-    Looked,
-    Open,
+    HeldAtGate,
+    InspectTask,
+    OpenGate,
+    PortsProbed,
     Preempted,
-    Pulse,
-    Reached,
+    ProbePorts,
     Reserve,
     Reserved,
     Restore,
     Restored,
     Slot,
     Spawn,
-    Visit,
+    TaskActivity,
+    TaskInspected,
 )
-from train.agent.gang.states import Order, Source
+from train.agent.gang.scheduling import Terms
+from train.agent.gang.states import DesiredState, Source
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Policy
 
 LINK_TIMEOUT_S = 10.0
@@ -77,7 +86,7 @@ class Host:
     """A host, its supervisor and its task."""
 
     name: str
-    node: Node | None = None
+    node: Peer | None = None
     up: bool = True
     frozen: bool = False
     life: int = 0  # of its supervisor; what was meant for a former one is void
@@ -85,7 +94,7 @@ class Host:
     task: Task | None = None
     held_snapshot: Snapshot | None = None
     live: Snapshot | None = None
-    last_order: Order | None = None
+    last_order: DesiredState | None = None
     result: JobResult | None = None
     done: bool = False
     ends: list[tuple[int, str, Exit]] = field(default_factory=list)  # attempt, role, exit of tasks past their gate
@@ -170,14 +179,14 @@ class World:
     def _birth(self, host: Host, slot: Slot) -> Callable[[], None]:
         def born() -> None:
             if host.up:
-                node, actions = minds.begin(self.terms, host.name, slot, self.now)
+                node, actions = election.begin(self.terms, host.name, slot, self.now)
                 self._turn(host, node, actions)
                 self._pulse(host, host.life)
                 self._hold(host, host.held_snapshot)
 
         return born
 
-    def feed(self, host: Host, event: minds.NodeEvent) -> None:
+    def feed(self, host: Host, event: election.PeerEvent) -> None:
         """Let a supervisor know of something."""
         if host.node is None or not host.up or host.done:
             return
@@ -185,13 +194,13 @@ class World:
             life = host.life
             self.at(0.5, lambda: self.feed(host, event) if host.life == life else None)
             return
-        node, actions = minds.step(host.node, event, self.now)
+        node, actions = election.step(host.node, event, self.now)
         self._turn(host, node, actions)
 
-    def _turn(self, host: Host, node: Node, actions: list[minds.NodeAction]) -> None:
+    def _turn(self, host: Host, node: Peer, actions: list[election.PeerAction]) -> None:
         host.node = node
-        if node.slot.order is not None:
-            host.last_order = node.slot.order
+        if node.slot.desired is not None:
+            host.last_order = node.slot.desired
         for action in actions:
             self._do(host, action)
         self._set_timer(host)
@@ -199,14 +208,14 @@ class World:
 
     def _set_timer(self, host: Host) -> None:
         host.timer += 1
-        due = minds.deadline(host.node, self.now) if host.node is not None else None
+        due = election.deadline(host.node, self.now) if host.node is not None else None
         if due is None:
             return
         timer = host.timer
 
         def ring() -> None:
             if host.timer == timer:
-                self.feed(host, Due())
+                self.feed(host, DeadlineReached())
 
         self.at(max(0.0, due - self.now) + 0.001, ring)
 
@@ -216,33 +225,33 @@ class World:
         task = host.task
         if task is not None and task.gone and task.exit is None:
             idle = task.frozen or self._serves(task) or self._peers_stuck(task)
-            self.feed(host, Pulse(task.attempt, 60.0 if idle else 0.0, 60.0 if idle else 0.0, True))
+            self.feed(host, TaskActivity(task.attempt, 60.0 if idle else 0.0, 60.0 if idle else 0.0, True))
         self.at(PULSE_S, lambda: self._pulse(host, life))
 
-    def _do(self, host: Host, action: minds.NodeAction) -> None:
-        if isinstance(action, Tell):
+    def _do(self, host: Host, action: election.PeerAction) -> None:
+        if isinstance(action, SendMessage):
             self._send(host.name, action.slot, action.message)
         elif isinstance(action, Dial):
             host.dialling = action.slot
             self._dial(host, host.life, 0.01)
-        elif isinstance(action, Knock):
+        elif isinstance(action, ProbePeer):
             self._knock(host, action)
         elif isinstance(action, Finish):
             self._finish(host, action.result)
-        elif isinstance(action, (Spawn, Open, Look, EndTask)):
+        elif isinstance(action, (Spawn, OpenGate, InspectTask, EndTask)):
             self._do_with_task(host, action)
         else:
             self._make_ready(host, action)
 
-    def _later(self, host: Host) -> Callable[[float, minds.NodeEvent], None]:
+    def _later(self, host: Host) -> Callable[[float, election.PeerEvent], None]:
         life = host.life
 
-        def later(seconds: float, event: minds.NodeEvent) -> None:
+        def later(seconds: float, event: election.PeerEvent) -> None:
             self.at(seconds, lambda: self.feed(host, event) if host.life == life else None)
 
         return later
 
-    def _make_ready(self, host: Host, action: minds.NodeAction) -> None:
+    def _make_ready(self, host: Host, action: election.PeerAction) -> None:
         life, later, quick = host.life, self._later(host), self.random.uniform(0.001, 0.05)
         if isinstance(action, Reserve):
             later(quick, Reserved(action.attempt, next(self.ports)))
@@ -250,17 +259,17 @@ class World:
             self._restore(host, action)
         elif isinstance(action, Fetch):
             self._fetch(host, action.snapshot, life)
-        elif isinstance(action, Visit):
+        elif isinstance(action, ProbePorts):
             found = {o.task: "" if self.reach(host.name, o.task) else "timed out" for o in action.others}
-            later(5.0 if any(found.values()) else quick, Reached(action.attempt, found))
+            later(5.0 if any(found.values()) else quick, PortsProbed(action.attempt, found))
 
-    def _do_with_task(self, host: Host, action: Spawn | Open | Look | EndTask) -> None:
+    def _do_with_task(self, host: Host, action: Spawn | OpenGate | InspectTask | EndTask) -> None:
         if isinstance(action, Spawn):
             self._spawn(host, action, self._later(host))
-        elif isinstance(action, Open):
+        elif isinstance(action, OpenGate):
             self._open(host)
-        elif isinstance(action, Look):
-            self._later(host)(0.02, Looked(action.attempt, action.look, None))
+        elif isinstance(action, InspectTask):
+            self._later(host)(0.02, TaskInspected(action.attempt, action.inspection, None))
         else:
             self._end_task(host, action)
 
@@ -307,7 +316,7 @@ class World:
                 return
             fresh = Slot(host.name, facts=HEALTHY, attempt=slot.attempt)
             reason = f"the agent of {host.name} was killed"
-            node, actions = minds.resume(self.terms, host.name, fresh, last, reason, self.now)
+            node, actions = election.resume(self.terms, host.name, fresh, last, reason, self.now)
             self._turn(host, node, actions)
             self._pulse(host, life)
             self._hold(host, host.held_snapshot)
@@ -361,7 +370,7 @@ class World:
         host.up, host.life, host.timer = True, host.life + 1, host.timer + 1
         host.frozen, host.dialling, host.task = False, "", None
         host.node = host.held_snapshot = host.live = host.last_order = host.result = None
-        node, actions = minds.join(self.terms, host.name, Slot(host.name, facts=HEALTHY), self.now)
+        node, actions = election.join(self.terms, host.name, Slot(host.name, facts=HEALTHY), self.now)
         self._turn(host, node, actions)
         self._pulse(host, host.life)
 
@@ -423,14 +432,14 @@ class World:
         self.at(pause_s, attempt)
 
     def _part(self, host: Host, life: int, other: str) -> None:
-        self.at(0.0, lambda: self.feed(host, LinkDown(other, "")) if host.life == life else None)
+        self.at(0.0, lambda: self.feed(host, PeerLost(other, "")) if host.life == life else None)
 
     def _connect(self, host: Host, other: Host) -> None:
         link = Link(host.name, other.name, {host.name: self.now, other.name: self.now})
         self.links[(host.name, other.name)] = link
         for one, two in ((host, other), (other, host)):
             self.away.pop((one.name, two.name), None)
-            self.feed(one, LinkUp(two.name))
+            self.feed(one, PeerConnected(two.name))
         self._listen(link)
 
     def _listen(self, link: Link) -> None:
@@ -467,7 +476,7 @@ class World:
     def _deliver(self, link: Link, receiver: str, message: object) -> None:
         sender = link.dialler if receiver == link.other else link.other
         if link.open:
-            self.feed(self.hosts[receiver], Heard(sender, message))  # type: ignore[arg-type]
+            self.feed(self.hosts[receiver], MessageReceived(sender, message))  # type: ignore[arg-type]
 
     def _break(self, link: Link, by: str) -> None:
         """The connection ends; who did not end it waits for it to come back."""
@@ -491,7 +500,7 @@ class World:
         self.at(max(0.0, until - self.now), over)
 
     def _down(self, host: Host, other: Host, reason: str) -> None:
-        self.feed(host, LinkDown(other.name, reason))
+        self.feed(host, PeerLost(other.name, reason))
 
     def _hang_up_all(self, host: Host) -> None:
         for link in list(self.links.values()):
@@ -500,21 +509,21 @@ class World:
         for pair in [pair for pair in self.away if pair[0] == host.name]:
             del self.away[pair]
 
-    def _knock(self, host: Host, action: Knock) -> None:
+    def _knock(self, host: Host, action: ProbePeer) -> None:
         other = self.hosts[action.slot]
         if self.reach(host.name, action.slot) and other.node is not None and not other.done:
-            self.at(0.02, lambda: self.feed(other, Heard(host.name, action.message)))
+            self.at(0.02, lambda: self.feed(other, MessageReceived(host.name, action.message)))
 
     # --- tasks ----------------------------------------------------------------------------------------------------
 
-    def _spawn(self, host: Host, action: Spawn, later: Callable[[float, minds.NodeEvent], None]) -> None:
+    def _spawn(self, host: Host, action: Spawn, later: Callable[[float, election.PeerEvent], None]) -> None:
         if host.task is not None and host.task.alive:
             raise BrokenPropertyError(f"{host.name} spawned twice")
         host.task = Task(action.attempt, action.role, host.live)
         self.say(f"{host.name} spawns attempt {action.attempt} as {action.role} at {host.live}")
         known = self.attempts.setdefault(action.attempt, {})
         known[host.name] = host.live
-        later(self.random.uniform(0.01, 0.4), Held(action.attempt))
+        later(self.random.uniform(0.01, 0.4), HeldAtGate(action.attempt))
 
     def _open(self, host: Host) -> None:
         task = host.task
@@ -620,7 +629,7 @@ class World:
     def _hold(self, host: Host, snapshot: Snapshot | None) -> None:
         host.held_snapshot = newest(host.held_snapshot, snapshot)
         source = Source(host.name, 1) if host.held_snapshot else None
-        self.feed(host, Holds(host.held_snapshot, source))
+        self.feed(host, CheckpointHeld(host.held_snapshot, source))
 
     def _fetch(self, host: Host, snapshot: Snapshot, life: int) -> None:
         def fetched() -> None:

@@ -105,7 +105,7 @@ def test_an_address_that_leads_to_another_computer(connect: Connect, hosts: Host
         stranger.kill()
         stranger.communicate()
     assert (
-        "worker-2 (10.77.0.4) cannot reach worker-1 at 10.77.0.3:2222: something else answers there; "
+        "worker-2 (10.77.0.4) cannot reach worker-1 at 10.77.0.3:2222: another program answers there; "
         in result.reason
     )
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.faults.simulation import BrokenPropertyError, Host, World
-from train.agent.gang.election import StopAsked
+from train.agent.gang.election import StopRequested
 from train.agent.protocol.records import Exit, OnHang, Outcome, Policy, RestartPolicy, SuccessPolicy
 
 HISTORIES = 600
@@ -46,7 +46,7 @@ def inject(world: World, chance: random.Random) -> None:
     elif kind == 12 or (kind == 13 and not host.up):
         world.preempt(host, chance.choice([5.0, 40.0])) if host.up else world.replace(host)
     elif kind == 11 and chance.random() < 0.3:
-        world.feed(host, StopAsked(5.0))
+        world.feed(host, StopRequested(5.0))
 
 
 def cut(world: World, host: Host, chance: random.Random) -> None:

@@ -2,78 +2,99 @@
 
 from __future__ import annotations
 
-from train.agent.gang import election as minds
-from train.agent.gang.election import Due, Heard, LinkDown, LinkUp, Mode, NodeAction, NodeEvent, Tell
-from train.agent.gang.gang import Terms
-from train.agent.gang.slot import Finish, Slot
-from train.agent.gang.states import Leads, Message, Order, Part, Report, Stage
+from train.agent.gang import election
+from train.agent.gang.election import (
+    DeadlineReached,
+    MessageReceived,
+    Mode,
+    PeerAction,
+    PeerConnected,
+    PeerEvent,
+    PeerLost,
+    SendMessage,
+)
+from train.agent.gang.reconciler import Finish, Slot
+from train.agent.gang.scheduling import Terms
+from train.agent.gang.states import Assignment, DesiredState, LeaderClaim, Message, SlotStatus, Stage
 from train.agent.protocol.records import Member, Outcome, Policy
 
 SLOTS = tuple(Member(f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
 TERMS = Terms("job", SLOTS, ("worker-2",), Policy(restarts=3))
-CAST = [Part("worker-0", "worker-0"), Part("worker-1", "worker-1")]
+CAST = [Assignment("worker-0", "worker-0"), Assignment("worker-1", "worker-1")]
 
 
-def order(term: int, leader: str, stage: Stage) -> Order:
-    return Order(term=term, leader=leader, attempt=1, stage=stage, cast=CAST, members=list(SLOTS[:2]), started=True)
+def order(term: int, leader: str, stage: Stage) -> DesiredState:
+    return DesiredState(
+        term=term, leader=leader, attempt=1, stage=stage, assignments=CAST, members=list(SLOTS[:2]), started=True
+    )
 
 
-def reports(actions: list[NodeAction], to: str) -> list[Report]:
+def reports(actions: list[PeerAction], to: str) -> list[SlotStatus]:
     return [
-        one.message for one in actions if isinstance(one, Tell) and one.slot == to and isinstance(one.message, Report)
+        one.message
+        for one in actions
+        if isinstance(one, SendMessage) and one.slot == to and isinstance(one.message, SlotStatus)
     ]
 
 
 def test_a_slot_tells_a_new_leader_anew_what_it_told_before_that_one_led() -> None:
     """The others notice the loss of a leader at different times, and who does not lead yet does not listen."""
-    node, _ = minds.begin(TERMS, "worker-2", Slot("worker-2"), 0.0)
-    for event in (LinkUp("worker-0"), Heard("worker-0", order(1, "worker-0", Stage.GO))):
-        node, _ = minds.step(node, event, 1.0)
-    node, _ = minds.step(node, LinkDown("worker-0", "silent"), 2.0)
-    node, actions = minds.step(node, LinkUp("worker-1"), 2.1)
+    node, _ = election.begin(TERMS, "worker-2", Slot("worker-2"), 0.0)
+    for event in (PeerConnected("worker-0"), MessageReceived("worker-0", order(1, "worker-0", Stage.GO))):
+        node, _ = election.step(node, event, 1.0)
+    node, _ = election.step(node, PeerLost("worker-0", "silent"), 2.0)
+    node, actions = election.step(node, PeerConnected("worker-1"), 2.1)
     assert node.mode is Mode.SEEKING
     assert reports(actions, "worker-1")
-    node, _ = minds.step(node, Heard("worker-1", Leads(1, "worker-0", True)), 2.2)
-    node, actions = minds.step(node, Heard("worker-1", order(2, "worker-1", Stage.WAIT)), 3.0)
+    node, _ = election.step(node, MessageReceived("worker-1", LeaderClaim(1, "worker-0", True)), 2.2)
+    node, actions = election.step(node, MessageReceived("worker-1", order(2, "worker-1", Stage.WAIT)), 3.0)
     assert (node.mode, node.leader) == (Mode.FOLLOWING, "worker-1")
     assert reports(actions, "worker-1")
 
 
 def test_what_a_leader_reported_before_it_led_does_not_count_against_it() -> None:
     """Each may call the other at once: what was said on two connections may be read in another order."""
-    other, _ = minds.begin(TERMS, "worker-1", Slot("worker-1"), 0.0)
-    for event in (LinkUp("worker-0"), Heard("worker-0", order(1, "worker-0", Stage.GO)), LinkUp("worker-0")):
-        other, said = minds.step(other, event, 1.0)
-    other, leads = minds.step(other, Heard("worker-0", Leads(0, "")), 2.0)
-    orders = [one.message for one in leads if isinstance(one, Tell) and isinstance(one.message, Order)]
+    other, _ = election.begin(TERMS, "worker-1", Slot("worker-1"), 0.0)
+    for event in (
+        PeerConnected("worker-0"),
+        MessageReceived("worker-0", order(1, "worker-0", Stage.GO)),
+        PeerConnected("worker-0"),
+    ):
+        other, said = election.step(other, event, 1.0)
+    other, leads = election.step(other, MessageReceived("worker-0", LeaderClaim(0, "")), 2.0)
+    orders = [one.message for one in leads if isinstance(one, SendMessage) and isinstance(one.message, DesiredState)]
     assert (other.mode, len(reports(said, "worker-0")), len(orders)) == (Mode.LEADING, 1, 1)
-    joined, _ = minds.join(TERMS, "worker-0", Slot("worker-0"), 1.0)
-    joined, _ = minds.step(joined, LinkUp("worker-1"), 1.0)
+    joined, _ = election.join(TERMS, "worker-0", Slot("worker-0"), 1.0)
+    joined, _ = election.step(joined, PeerConnected("worker-1"), 1.0)
     late: list[Message] = [*orders, *reports(said, "worker-0")]
     for message in late:
-        joined, _ = minds.step(joined, Heard("worker-1", message), 3.0)
+        joined, _ = election.step(joined, MessageReceived("worker-1", message), 3.0)
     assert (joined.mode, joined.leader, joined.joined) == (Mode.FOLLOWING, "worker-1", True)
 
 
 def test_two_who_follow_each_other_find_out() -> None:
     nodes = {}
     for me, leader, term in (("worker-0", "worker-1", 2), ("worker-1", "worker-0", 3)):
-        node, _ = minds.join(TERMS, me, Slot(me), 0.0)
-        for event in (LinkUp(leader), Heard(leader, order(term, leader, Stage.WAIT))):
-            node, said = minds.step(node, event, 1.0)
+        node, _ = election.join(TERMS, me, Slot(me), 0.0)
+        for event in (PeerConnected(leader), MessageReceived(leader, order(term, leader, Stage.WAIT))):
+            node, said = election.step(node, event, 1.0)
         nodes[me] = node, reports(said, leader)[-1]
-    heard, _ = minds.step(nodes["worker-0"][0], Heard("worker-1", nodes["worker-1"][1]), 2.0)
+    heard, _ = election.step(nodes["worker-0"][0], MessageReceived("worker-1", nodes["worker-1"][1]), 2.0)
     assert heard.mode is Mode.LEADING
-    kept, _ = minds.step(nodes["worker-1"][0], Heard("worker-0", nodes["worker-0"][1]), 2.0)
+    kept, _ = election.step(nodes["worker-1"][0], MessageReceived("worker-0", nodes["worker-0"][1]), 2.0)
     assert kept.mode is Mode.FOLLOWING
 
 
 def test_a_newcomer_that_finds_nobody_does_not_report_how_the_job_ended() -> None:
     """Its host took the place of a lost one, and the others ended without it: only they can report the outcome."""
-    node, _ = minds.join(TERMS, "worker-0", Slot("worker-0"), 0.0)
+    node, _ = election.join(TERMS, "worker-0", Slot("worker-0"), 0.0)
     results = []
-    events: tuple[NodeEvent, ...] = (LinkDown("worker-1", "refused"), LinkDown("worker-2", "refused"), Due())
+    events: tuple[PeerEvent, ...] = (
+        PeerLost("worker-1", "refused"),
+        PeerLost("worker-2", "refused"),
+        DeadlineReached(),
+    )
     for at, event in enumerate(events):
-        node, actions = minds.step(node, event, float(at))
+        node, actions = election.step(node, event, float(at))
         results += [one.result for one in actions if isinstance(one, Finish)]
     assert [result.outcome for result in results] == [Outcome.LOST]

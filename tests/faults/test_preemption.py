@@ -129,7 +129,7 @@ def test_a_job_goes_on_from_what_it_saved_at_the_notice(fleet: FaultFleet, numbe
     assert (ended["first_failed_task"], ended["preempted"], ended["attempts"]) == (host.name, True, 4)
     assert ended["reason"] == f"{host.name} ({host.where.address}) was preempted"
     notes = [event["text"] for event in told.of("note")]
-    assert f"{host.name} is being preempted by Compute Engine; the job goes on when it is replaced" in notes
+    assert f"{host.name} is being preempted by Compute Engine; the job continues when it is replaced" in notes
     assert [told.said(one.name, 2, "begin") for one in fleet.hosts] == [[saved]] * 2
     assert told.result["attempt"] == 2
     job.nothing_is_left()

@@ -34,7 +34,17 @@ from train.agent.checkpoints.snapshot import (
 )
 from train.agent.files.contents import Receiver, check_entries
 from train.agent.gang.readiness import Facts
-from train.agent.gang.states import Leads, Message, Order, Part, Report, Source, Stage, from_wire, to_wire
+from train.agent.gang.states import (
+    Assignment,
+    DesiredState,
+    LeaderClaim,
+    Message,
+    SlotStatus,
+    Source,
+    Stage,
+    from_wire,
+    to_wire,
+)
 from train.agent.protocol import records
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, Exit, MalformedRecordError, Member, decode, encode
@@ -88,9 +98,13 @@ def fuzz_messages(mangler: Mangler, rounds: int) -> None:
     """Messages of other agents that know the secret."""
     member = Member("worker-1", "10.0.0.2", 2222, 4000)
     snapshot = Snapshot(1, 2, "d")
-    order = Order(1, "worker-0", 1, Stage.GO, [Part("worker-1", "worker-1")], [member], snapshot=snapshot)
-    report = Report("worker-1", reached={"worker-0": ""}, exit=Exit(1), facts=Facts({"python": "3"}, ["T4"], 5))
-    messages: list[Message] = [order, report._replace(source=Source("a", 1)), Leads(1, "worker-0")]
+    order = DesiredState(
+        1, "worker-0", 1, Stage.GO, [Assignment("worker-1", "worker-1")], [member], snapshot=snapshot
+    )
+    report = SlotStatus(
+        "worker-1", probe_results={"worker-0": ""}, exit=Exit(1), facts=Facts({"python": "3"}, ["T4"], 5)
+    )
+    messages: list[Message] = [order, report._replace(source=Source("a", 1)), LeaderClaim(1, "worker-0")]
     for _ in range(rounds):
         message: Message = mangler.random.choice(messages)
         with contextlib.suppress(MalformedRecordError, JsonError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.soak.lane import HOSTS, Client, Lane, thaw
-from tests.soak.processes import AGENTS, Part, Process
+from tests.soak.processes import AGENTS, Process, ProcessKind
 
 FOREVER = 3600.0
 """Frozen until the client has ended: longer than any client may take, in seconds."""
@@ -31,7 +31,7 @@ class Fault(NamedTuple):
     Attributes:
         phase: What `at_s` counts from: ``start`` of the client, or the first output of a task (``running``).
         at_s: Seconds after that.
-        target: ``client``, ``host`` (all of its agents), ``computer`` (its agents and its sshd), or a Part's value.
+        target: ``client``, ``host`` (all of its agents), ``computer`` (its agents and its sshd), or a process kind.
         host: Whose process, where `target` is not the client.
         number: Signal to send.
         frozen_s: For SIGSTOP, seconds until SIGCONT; at the latest when the client has ended.
@@ -173,7 +173,7 @@ class Faults:
     def strike(self, fault: Fault) -> bool:
         """Carry out one fault now; False if there is no such process yet."""
         if fault.target == "client":
-            targets = [Process(self._client.process.pid, 0, Part.TASK, "", 0, 0)]
+            targets = [Process(self._client.process.pid, 0, ProcessKind.TASK, "", 0, 0)]
             targets = targets if self._client.process.poll() is None else []
         else:
             targets = [one for one in self._lane.processes() if one.host == fault.host and self._is_met(fault, one)]

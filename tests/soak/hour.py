@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.soak.histories import Fault, Faults
 from tests.soak.lane import HOSTS, Client, Lane
-from tests.soak.processes import Part, memory_and_files
+from tests.soak.processes import ProcessKind, memory_and_files
 
 _SAMPLE_S = 10.0
 _AFTER_S = 900.0
@@ -86,7 +86,7 @@ def _sample(lane: Lane, client: Client, samples: dict[str, list[tuple[float, int
     except OSError:
         return
     for process in lane.processes():
-        if process.part is not Part.TASK:
+        if process.part is not ProcessKind.TASK:
             samples[process.part.value].append((now, process.rss_kib, process.files))
 
 

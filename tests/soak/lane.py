@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.program import PROGRAM, Program
-from tests.soak.processes import Part, Process, processes
+from tests.soak.processes import Process, ProcessKind, processes
 
 WORKERS = 3
 HOSTS = tuple(f"worker-{index}" for index in range(WORKERS))
@@ -160,11 +160,11 @@ class Lane:
 
     def left(self) -> list[Process]:
         """What runs beside one listening sshd for each host."""
-        return [one for one in self.processes() if one.part is not Part.LISTENER]
+        return [one for one in self.processes() if one.part is not ProcessKind.LISTENER]
 
     def is_up(self) -> bool:
         """Whether every host has its listening sshd."""
-        return {one.host for one in self.processes() if one.part is Part.LISTENER} == {*HOSTS}
+        return {one.host for one in self.processes() if one.part is ProcessKind.LISTENER} == {*HOSTS}
 
     def renew(self) -> list[Process]:
         """Take the fleet down, and make another one; returns what was left."""

@@ -16,7 +16,7 @@ _MARK = re.compile(rb"(?:^|\0)FLEET_INSTANCE=([0-9a-f]+)")
 _AGENT = b"\0-I\0-S\0-c\0"
 
 
-class Part(Enum):
+class ProcessKind(Enum):
     """What a process does in a fleet."""
 
     LISTENER = "listener"
@@ -28,7 +28,7 @@ class Part(Enum):
     TASK = "task"
 
 
-AGENTS = (Part.CONVERSATION, Part.WATCHDOG, Part.SUPERVISOR, Part.REPLICATOR)
+AGENTS = (ProcessKind.CONVERSATION, ProcessKind.WATCHDOG, ProcessKind.SUPERVISOR, ProcessKind.REPLICATOR)
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Process:
 
     pid: int
     parent: int
-    part: Part
+    part: ProcessKind
     host: str
     rss_kib: int
     files: int
@@ -98,23 +98,23 @@ def _host_of(entry: str, words: bytes, names: Mapping[str, str]) -> str:
     return names.get(mark[1].decode(), "") if mark else ""
 
 
-def _parts(found: Mapping[int, tuple[int, bytes, str]]) -> dict[int, Part]:
-    parts: dict[int, Part] = {}
+def _parts(found: Mapping[int, tuple[int, bytes, str]]) -> dict[int, ProcessKind]:
+    parts: dict[int, ProcessKind] = {}
     for pid, (_, words, _) in found.items():
         if words.startswith(b"sshd"):
-            parts[pid] = Part.LISTENER if b"[listener]" in words else Part.SESSION
+            parts[pid] = ProcessKind.LISTENER if b"[listener]" in words else ProcessKind.SESSION
         elif _AGENT not in words:
-            parts[pid] = Part.TASK
+            parts[pid] = ProcessKind.TASK
 
-    def part_of(pid: int) -> Part:
+    def part_of(pid: int) -> ProcessKind:
         if pid not in parts:
             parent = found[pid][0]
             above = part_of(parent) if parent in found else None
             parts[pid] = {
-                Part.SESSION: Part.CONVERSATION,
-                Part.WATCHDOG: Part.SUPERVISOR,
-                Part.SUPERVISOR: Part.REPLICATOR,
-            }.get(above or Part.TASK, Part.WATCHDOG)
+                ProcessKind.SESSION: ProcessKind.CONVERSATION,
+                ProcessKind.WATCHDOG: ProcessKind.SUPERVISOR,
+                ProcessKind.SUPERVISOR: ProcessKind.REPLICATOR,
+            }.get(above or ProcessKind.TASK, ProcessKind.WATCHDOG)
         return parts[pid]
 
     for pid in found:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.program import Program, lines_of, wait_for
-from tests.soak.processes import Part, Process, processes
+from tests.soak.processes import Process, ProcessKind, processes
 
 pytestmark = pytest.mark.wire
 
@@ -25,7 +25,7 @@ for number in range(40):
 """
 
 
-def of(program: Program, part: Part, host: str) -> list[Process]:
+def of(program: Program, part: ProcessKind, host: str) -> list[Process]:
     return [one for one in processes(program.state) if one.part is part and one.host == host]
 
 
@@ -44,10 +44,10 @@ def test_a_host_that_joins_again_is_shown_completely(program: Program, tmp_path:
     program.script("task.py", TASK)
     client = program.start("train", "task.py", "--restarts", "5", "--grace", "1", "--", str(tmp_path / "stop"))
     wait_for("the first attempt", lambda: runs(program, "worker-1", 1), 60)
-    for part in (Part.WATCHDOG, Part.SUPERVISOR):
+    for part in (ProcessKind.WATCHDOG, ProcessKind.SUPERVISOR):
         for process in of(program, part, "worker-1"):
             process.send(signal.SIGKILL)
-    wait_for("the end of worker-1", lambda: not of(program, Part.TASK, "worker-1"), 60)
+    wait_for("the end of worker-1", lambda: not of(program, ProcessKind.TASK, "worker-1"), 60)
     assert "worker-1 joined job" in program.run("up", "--workers", "2").err
     wait_for("the second attempt", lambda: runs(program, "worker-1", 2), 60)
     (tmp_path / "stop").touch()
@@ -65,8 +65,8 @@ def test_frozen_connections_at_the_end_are_replaced_or_reported(program: Program
     client = program.start("train", "task.py", "--", str(tmp_path / "stop"))
     for worker in ("worker-0", "worker-1"):
         wait_for(f"the first line of {worker}", lambda worker=worker: runs(program, worker, 1), 60)  # type: ignore[misc]
-    frozen = of(program, Part.CONVERSATION, "worker-0")
-    frozen += of(program, Part.SESSION, "worker-1") + of(program, Part.LISTENER, "worker-1")
+    frozen = of(program, ProcessKind.CONVERSATION, "worker-0")
+    frozen += of(program, ProcessKind.SESSION, "worker-1") + of(program, ProcessKind.LISTENER, "worker-1")
     for process in frozen:
         assert process.send(signal.SIGSTOP)
     try:

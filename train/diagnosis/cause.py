@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 
-from train.agent.gang.hang import doing, serves
+from train.agent.gang.hang import find_activity, is_serving
 from train.agent.protocol.records import Outcome
 from train.diagnosis.messages import (
     CLAUSES,
@@ -172,20 +172,20 @@ class _Case:
             for reading in self._readings
             if reading.evidence.stalled is not None
         }
-        doings = {name: doing(seen) for name, seen in looked.items()}
+        doings = {name: find_activity(seen) for name, seen in looked.items()}
         awaited = [name for name, activity in doings.items() if activity.does]
-        if looked and all(serves(seen) for seen in looked.values()):
+        if looked and all(is_serving(seen) for seen in looked.values()):
             first = next(iter(looked.values()))
             message = f"{reason.partition(':')[0]}: all tasks wait in Server.join for a chief, and there is none"
             lines = tuple(shortened(line) for line in first.stack.splitlines() if line.strip())
-            return self._verdict(None, Kind.HANG, message, lines, doing(first).place, hint=SERVERS_HINT)
+            return self._verdict(None, Kind.HANG, message, lines, find_activity(first).location, hint=SERVERS_HINT)
         about = self._first_failed_task or task or (awaited[0] if len(awaited) == 1 else "")
         message = reason
         if about and not _mentions(reason, about):
             message = f"{self._called(about)} {CLAUSES[Kind.HANG]}: {reason}"
         if about in looked:
             lines = tuple(shortened(line) for line in looked[about].stack.splitlines() if line.strip())
-            place = doings[about].place.partition(", inside")[0]
+            place = doings[about].location.partition(", inside")[0]
             return self._verdict(about, Kind.HANG, message, lines or (looked[about].kernel,), place)
         lines = ending(self._by_task[about].lines) if about in self._by_task else ()
         return self._verdict(about, Kind.HANG, message, lines)

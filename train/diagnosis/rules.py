@@ -544,7 +544,7 @@ REASONS = (
     _rule(Kind.PEER_NEVER_STARTED, r"(?i)did not join|never (?:joined|started)"),
     _rule(
         Kind.NAME_RESOLUTION,
-        r"(?i)name resolution|cannot resolve|could not resolve|name or service not known|name is not known there",
+        r"(?i)name resolution|cannot resolve|could not resolve|name or service not known|cannot be resolved",
     ),
     _rule(Kind.PORT_IN_USE, r"(?i)port \S{1,20} (?:is )?(?:in use|taken|busy)|address already in use"),
     _rule(Kind.VERSION_MISMATCH, r"(?i)different versions?\b|versions? differ|(?:tensorflow|keras) differs"),

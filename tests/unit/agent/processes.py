@@ -16,7 +16,7 @@ from train.agent.supervisor.task import TaskProcess
 DEADLINE_S = 20.0
 
 
-class Held:
+class HeldProcess:
     """A task's process, and all that it told."""
 
     def __init__(self) -> None:
@@ -65,9 +65,9 @@ class Held:
 
 
 @contextmanager
-def process() -> Iterator[Held]:
+def process() -> Iterator[HeldProcess]:
     """A process that is not there any more afterwards."""
-    one = Held()
+    one = HeldProcess()
     try:
         yield one
     finally:

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from train.agent.checkpoints.snapshot import Snapshot
-from train.agent.gang import gang
-from train.agent.gang.gang import CHECK_TIMEOUT_S, FAILURE_GRACE_S, NOT_READY, Gang, Terms
+from train.agent.gang import scheduling
 from train.agent.gang.readiness import TIMED_OUT, Facts
-from train.agent.gang.states import Report, Source, Stage
+from train.agent.gang.scheduling import CHECK_TIMEOUT_S, FAILURE_GRACE_S, NOT_READY, Gang, Terms
+from train.agent.gang.states import SlotStatus, Source, Stage
 from train.agent.protocol.records import (
     Exit,
     JobResult,
@@ -51,19 +51,19 @@ class Play:
             **{"join_timeout_s": 60.0, **terms},
         )
         self.now = 100.0
-        self.gang = gang.form(self.terms, "worker-0", self.now)
-        self.reports = {name: Report(name, 1, facts=HEALTHY, port=2222) for name in self.names}
+        self.gang = scheduling.form_gang(self.terms, "worker-0", self.now)
+        self.statuses = {name: SlotStatus(name, 1, facts=HEALTHY, port=2222) for name in self.names}
 
     def at(self, stage: Stage) -> bool:
         return self.gang.stage is stage
 
     @property
     def playing(self) -> list[str]:
-        return [part.slot for part in self.gang.cast]
+        return [part.slot for part in self.gang.assignments]
 
     def tell(self, name: str, **changes: object) -> None:
-        self.reports[name] = self.reports[name]._replace(**changes)  # type: ignore[arg-type]
-        self.gang = gang.hear(self.gang, self.reports[name], self.now)
+        self.statuses[name] = self.statuses[name]._replace(**changes)  # type: ignore[arg-type]
+        self.gang = scheduling.receive_status(self.gang, self.statuses[name], self.now)
 
     def tell_all(self, **changes: object) -> None:
         for name in self.playing:
@@ -71,10 +71,10 @@ class Play:
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.gang = gang.advance(self.gang, self.now)
+        self.gang = scheduling.advance(self.gang, self.now)
 
     def lose(self, name: str, reason: str = "its agent was silent for 10 s") -> None:
-        self.gang = gang.lose(self.gang, name, reason, self.now)
+        self.gang = scheduling.mark_lost(self.gang, name, reason, self.now)
 
     def start(self) -> Play:
         """As far as the order to go."""
@@ -82,12 +82,14 @@ class Play:
             self.tell(name)
         if self.gang.stage is Stage.RESERVE:
             for name in self.names:
-                self.tell(name, attempt=self.gang.attempt, exit=None, reason="", held=False, reached=None, port=2300)
+                self.tell(
+                    name, attempt=self.gang.attempt, exit=None, reason="", held=False, probe_results=None, port=2300
+                )
         assert self.at(Stage.LAUNCH)
         self.tell_all(held=True, closed=False)
         assert self.at(Stage.CHECK)
         for name in self.playing:
-            self.tell(name, reached={other: "" for other in self.playing if other != name})
+            self.tell(name, probe_results={other: "" for other in self.playing if other != name})
         assert self.at(Stage.GO)
         return self
 
@@ -98,7 +100,7 @@ class Play:
         """All that run end, as they were told to."""
         for name in self.playing:
             if name not in but:
-                self.tell(name, exit=self.reports[name].exit or KILLED, closed=True)
+                self.tell(name, exit=self.statuses[name].exit or KILLED, closed=True)
 
     @property
     def result(self) -> JobResult:
@@ -113,12 +115,12 @@ def test_nobody_goes_before_all_are_ready_and_every_pair_is_proven() -> None:
     assert play.at(Stage.LAUNCH)
     play.tell("worker-1", held=True, closed=False)
     assert play.at(Stage.CHECK)
-    assert gang.deadline(play.gang, play.now) == 100.0 + CHECK_TIMEOUT_S
-    play.tell("worker-0", reached={"worker-1": ""})
+    assert scheduling.deadline(play.gang, play.now) == 100.0 + CHECK_TIMEOUT_S
+    play.tell("worker-0", probe_results={"worker-1": ""})
     assert play.at(Stage.CHECK)
-    play.tell("worker-1", reached={"worker-0": ""})
+    play.tell("worker-1", probe_results={"worker-0": ""})
     assert play.at(Stage.GO)
-    assert gang.deadline(play.gang, play.now) is None
+    assert scheduling.deadline(play.gang, play.now) is None
 
 
 def test_a_gang_of_one() -> None:
@@ -135,9 +137,9 @@ def test_a_gang_of_one() -> None:
 def test_a_pair_that_is_blocked_starts_nothing_and_is_named_with_both_ends() -> None:
     play = Play(2, AGAIN)
     play.tell_all(held=True, closed=False)
-    play.tell("worker-1", reached={"worker-0": TIMED_OUT})
-    play.tell("worker-0", reached={"worker-1": ""})
-    order = gang.order(play.gang)
+    play.tell("worker-1", probe_results={"worker-0": TIMED_OUT})
+    play.tell("worker-0", probe_results={"worker-1": ""})
+    order = scheduling.desired_state(play.gang)
     assert (order.stage, order.reason) == (Stage.STOP, NOT_READY)
     play.close()
     assert (play.result.outcome, play.result.first_failed_task, play.result.started) == (
@@ -155,8 +157,8 @@ def test_hosts_that_do_not_fit_together_start_nothing() -> None:
     play = Play(2)
     play.tell("worker-1", facts=OLD)
     play.tell_all(held=True, closed=False)
-    play.tell("worker-0", reached={"worker-1": ""})
-    play.tell("worker-1", reached={"worker-0": ""})
+    play.tell("worker-0", probe_results={"worker-1": ""})
+    play.tell("worker-1", probe_results={"worker-0": ""})
     play.close()
     assert play.result.reason.startswith("TensorFlow differs: 2.21 on worker-0 (10.0.0.2), 2.19 on worker-1")
 
@@ -165,17 +167,17 @@ def test_warnings_come_with_the_start() -> None:
     play = Play(2)
     play.tell("worker-1", facts=HEALTHY._replace(ahead_s=-60.0))
     play.start()
-    (warning,) = gang.order(play.gang).notices
+    (warning,) = scheduling.desired_state(play.gang).notices
     assert warning.startswith("the clock of worker-0 (10.0.0.2) is 60 s ahead of that of worker-1 (10.0.0.3)")
 
 
 def test_who_does_not_tell_what_it_reaches_is_named() -> None:
     play = Play(2)
     play.tell_all(held=True, closed=False)
-    play.tell("worker-0", reached={"worker-1": ""})
+    play.tell("worker-0", probe_results={"worker-1": ""})
     play.wait(CHECK_TIMEOUT_S)
     play.close()
-    assert play.result.reason.startswith("worker-1 (10.0.0.3) did not say in time which of the others it reaches")
+    assert play.result.reason.startswith("worker-1 (10.0.0.3) did not report in time which hosts it reaches")
 
 
 def test_who_does_not_join_in_time_is_named() -> None:
@@ -193,7 +195,7 @@ def test_who_does_not_join_in_time_is_named() -> None:
 def test_the_first_failure_is_the_cause_and_our_own_kills_are_not() -> None:
     play = Play(3).start()
     play.exit("worker-1", Exit(code=1))
-    order = gang.order(play.gang)
+    order = scheduling.desired_state(play.gang)
     assert (order.stage, order.reason, order.grace_s) == (Stage.STOP, "worker-1 exited with code 1", FAILURE_GRACE_S)
     play.close()
     assert (play.result.first_failed_task, play.result.reason) == ("worker-1", "worker-1 exited with code 1")
@@ -220,8 +222,8 @@ def test_a_reason_of_the_agent_counts_even_with_a_clean_exit() -> None:
 
 
 def test_signals_are_named() -> None:
-    assert gang.describe_exit("worker-1", Exit(signal=9)) == "worker-1 was killed by SIGKILL"
-    assert gang.describe_exit("worker-1", Exit(signal=63)) == "worker-1 was killed by signal 63"
+    assert scheduling.describe_exit("worker-1", Exit(signal=9)) == "worker-1 was killed by SIGKILL"
+    assert scheduling.describe_exit("worker-1", Exit(signal=63)) == "worker-1 was killed by signal 63"
 
 
 def test_an_agent_that_is_lost_after_the_clean_exit_of_its_task_fails_nothing() -> None:
@@ -237,11 +239,14 @@ def test_an_agent_that_is_lost_after_the_clean_exit_of_its_task_fails_nothing() 
 
 def test_a_stop_cancels_and_a_task_that_never_ends_is_not_waited_for() -> None:
     play = Play(2, AGAIN).start()
-    play.tell("worker-1", stop=3.0)
-    assert (gang.order(play.gang).stage, gang.order(play.gang).grace_s) == (Stage.STOP, 3.0)
+    play.tell("worker-1", stop_grace_s=3.0)
+    assert (scheduling.desired_state(play.gang).stage, scheduling.desired_state(play.gang).grace_s) == (
+        Stage.STOP,
+        3.0,
+    )
     play.exit("worker-0", DONE)
     play.tell("worker-0", closed=True)
-    due = gang.deadline(play.gang, play.now)
+    due = scheduling.deadline(play.gang, play.now)
     assert due is not None
     play.wait(due - play.now)
     assert (play.result.outcome, play.result.exits) == (Outcome.CANCELLED, {"worker-0": DONE})
@@ -257,8 +262,8 @@ def test_all_begin_again_with_new_ports_at_the_newest_checkpoint() -> None:
     play.tell("worker-1", snapshot=old, source=Source("10.0.0.3", 5000))
     play.exit("worker-1", KILLED)
     play.close()
-    order = gang.order(play.gang)
-    assert (order.stage, order.retry_s, order.first, order.exits) == (
+    order = scheduling.desired_state(play.gang)
+    assert (order.stage, order.retry_s, order.first_failed_slot, order.exits) == (
         Stage.WAIT,
         1.0,
         "worker-1",
@@ -267,7 +272,7 @@ def test_all_begin_again_with_new_ports_at_the_newest_checkpoint() -> None:
     play.wait(1.0)
     assert (play.gang.stage, play.gang.attempt) == (Stage.RESERVE, 2)
     play.start()
-    order = gang.order(play.gang)
+    order = scheduling.desired_state(play.gang)
     assert (order.attempt, order.snapshot, order.sources) == (2, new, [Source("10.0.0.2", 5000)])
     assert [member.port for member in order.members] == [2300, 2300]
 
@@ -311,7 +316,7 @@ def test_a_lost_host_is_waited_for_and_may_come_back() -> None:
     assert play.at(Stage.WAIT)
     play.tell("worker-1", exit=KILLED, closed=True)
     assert play.at(Stage.RESERVE)
-    assert gang.order(play.gang).notices == []
+    assert scheduling.desired_state(play.gang).notices == []
 
 
 def test_a_host_that_does_not_come_back_ends_the_job() -> None:
@@ -327,8 +332,11 @@ def test_with_fewer_workers_the_roles_are_numbered_anew() -> None:
     play.lose("worker-1")
     play.close("worker-1")
     play.wait(30.0)
-    order = gang.order(play.gang)
-    assert [(part.slot, part.role) for part in order.cast] == [("worker-0", "worker-0"), ("worker-2", "worker-1")]
+    order = scheduling.desired_state(play.gang)
+    assert [(part.slot, part.role) for part in order.assignments] == [
+        ("worker-0", "worker-0"),
+        ("worker-2", "worker-1"),
+    ]
     assert order.notices == ["attempt 2: worker-1 left out, worker-2 is worker-1"]
 
 
@@ -339,8 +347,11 @@ def test_a_spare_takes_over_at_once_and_never_before_the_lost_one_has_noticed() 
     play.wait(1.0)
     assert play.at(Stage.WAIT)  # what it ran may still be alive
     play.wait(3.5)
-    order = gang.order(play.gang)
-    assert [(part.slot, part.role) for part in order.cast] == [("worker-0", "worker-0"), ("worker-2", "worker-1")]
+    order = scheduling.desired_state(play.gang)
+    assert [(part.slot, part.role) for part in order.assignments] == [
+        ("worker-0", "worker-0"),
+        ("worker-2", "worker-1"),
+    ]
 
 
 def test_success_of_the_chief() -> None:
@@ -357,7 +368,7 @@ def test_when_the_time_is_up_the_job_ends_whatever_the_policy() -> None:
     play.wait(59.0)
     assert play.at(Stage.GO)
     play.wait(1.0)
-    assert gang.order(play.gang).grace_s == 10.0
+    assert scheduling.desired_state(play.gang).grace_s == 10.0
     play.close()
     assert (play.result.outcome, play.result.reason) == (
         Outcome.FAILED,
@@ -371,17 +382,17 @@ def test_when_the_time_is_up_the_job_ends_whatever_the_policy() -> None:
 def test_a_hang_is_looked_into_and_told_once() -> None:
     play = Play(2, Policy(hang_timeout_s=30.0)).start()
     play.tell("worker-0", quiet_s=31.0, idle_s=31.0, stepped=True)
-    assert gang.order(play.gang).look == 0
+    assert scheduling.desired_state(play.gang).inspection == 0
     play.tell("worker-1", quiet_s=31.0, idle_s=0.0, stepped=True)
-    assert gang.order(play.gang).look == 1
-    play.tell_all(looked=1)
-    (notice,) = gang.order(play.gang).notices
+    assert scheduling.desired_state(play.gang).inspection == 1
+    play.tell_all(inspected=1)
+    (notice,) = scheduling.desired_state(play.gang).notices
     assert notice.startswith("no progress for 30 s: ")
     play.tell("worker-1", quiet_s=36.0)
-    assert gang.order(play.gang).look == 1
+    assert scheduling.desired_state(play.gang).inspection == 1
     play.tell("worker-1", quiet_s=0.0)
     play.tell_all(quiet_s=31.0, idle_s=31.0)
-    assert gang.order(play.gang).look == 2
+    assert scheduling.desired_state(play.gang).inspection == 2
 
 
 def test_a_hang_may_end_the_attempt() -> None:
@@ -390,17 +401,17 @@ def test_a_hang_may_end_the_attempt() -> None:
     play.wait(5.0)  # nobody answers
     play.close()
     assert play.at(Stage.WAIT)
-    assert gang.order(play.gang).reason.startswith("no progress for 30 s")
+    assert scheduling.desired_state(play.gang).reason.startswith("no progress for 30 s")
 
 
 def test_a_start_without_a_step_ends_only_where_nobody_does_anything() -> None:
     play = Play(2, Policy(start_timeout_s=600.0)).start()
     play.wait(601.0)
     play.tell_all(quiet_s=601.0, idle_s=0.0)  # compiling, perhaps
-    assert gang.order(play.gang).look == 0
+    assert scheduling.desired_state(play.gang).inspection == 0
     play.tell("worker-0", idle_s=60.0)
-    assert gang.order(play.gang).look == 1
-    play.tell_all(looked=1)
+    assert scheduling.desired_state(play.gang).inspection == 1
+    play.tell_all(inspected=1)
     play.close()
     assert play.result.reason.startswith("no first step within 600 s: ")
 
@@ -415,13 +426,13 @@ CHANGES = st.fixed_dictionaries(
         "held": st.booleans(),
         "closed": st.booleans(),
         "port": st.sampled_from([0, 2300]),
-        "reached": st.sampled_from([None, {}, dict.fromkeys(names(COUNT), "")]),
+        "probe_results": st.sampled_from([None, {}, dict.fromkeys(names(COUNT), "")]),
         "exit": st.sampled_from([None, DONE, Exit(code=1), KILLED]),
         "reason": st.sampled_from(["", "", "its log cannot be written"]),
         "quiet_s": st.sampled_from([0.0, 40.0]),
         "idle_s": st.sampled_from([0.0, 40.0]),
         "facts": st.sampled_from([HEALTHY, HEALTHY, OLD]),
-        "stop": st.sampled_from([None, None, None, 1.0]),
+        "stop_grace_s": st.sampled_from([None, None, None, 1.0]),
     },
 )
 POLICIES = st.builds(
@@ -445,12 +456,12 @@ def promises(before: Gang, after: Gang) -> None:
     assert after.attempt >= before.attempt
     assert after.restarts <= after.terms.policy.restarts
     if after.stage is Stage.GO and before.stage is not Stage.GO and before.attempt == after.attempt:
-        for part in after.cast:
-            report = after.reports[part.slot]
+        for part in after.assignments:
+            report = after.statuses[part.slot]
             assert report.held
-            assert report.reached is not None
-            assert not any(report.reached.values())
-        assert len({after.reports[part.slot].facts == OLD for part in after.cast}) == 1
+            assert report.probe_results is not None
+            assert not any(report.probe_results.values())
+        assert len({after.statuses[part.slot].facts == OLD for part in after.assignments}) == 1
     if after.attempt > before.attempt:
         assert after.end is None
         assert after.terms.policy.restart is not RestartPolicy.NEVER or after.terms.policy.preemptions
@@ -465,27 +476,29 @@ def test_whatever_the_order_of_events_a_gang_ends_once_and_rightly(
     for name, change, pause_s in events:
         before = play.gang
         play.now += pause_s
-        if change == "lost" and name != play.gang.me:
+        if change == "lost" and name != play.gang.local_slot:
             play.lose(name)
         elif change == "next":
             play.tell(name, attempt=play.gang.attempt)
         elif isinstance(change, dict):
-            told = play.reports[name].exit
+            told = play.statuses[name].exit
             play.tell(name, **change if told is None else {**change, "exit": told})  # a slot never unsays an exit
         promises(before, play.gang)
         if before.result is not None:
             assert play.gang is before
-    play.gang = gang.stop(play.gang, 1.0, play.now)
+    play.gang = scheduling.request_stop(play.gang, 1.0, play.now)
     for _ in range(100):
         if play.gang.stage is Stage.RESULT:
             break
-        due = gang.deadline(play.gang, play.now)
+        due = scheduling.deadline(play.gang, play.now)
         assert due is not None
         play.now = due
-        play.gang = gang.advance(play.gang, play.now)
+        play.gang = scheduling.advance(play.gang, play.now)
     result = play.result
     if result.outcome is Outcome.SUCCEEDED:
-        needed = ["worker-0"] if policy.success is SuccessPolicy.CHIEF else [part.slot for part in play.gang.cast]
+        needed = (
+            ["worker-0"] if policy.success is SuccessPolicy.CHIEF else [part.slot for part in play.gang.assignments]
+        )
         assert all(result.exits.get(slot) == DONE for slot in needed)
     else:
         assert result.reason
@@ -518,5 +531,5 @@ def test_a_job_that_is_given_up_names_the_host_that_is_missing() -> None:
     assert play.at(Stage.WAIT)
     play.wait(1.0)
     first = "worker-1 (10.0.0.3) was lost: its agent was silent for 10 s"
-    then = "worker-2 (10.0.0.4) was lost after that, and nobody took its place within 60 s"
+    then = "worker-2 (10.0.0.4) was lost after that, and it was not replaced within 60 s"
     assert play.result.reason == f"{first}; {then}"

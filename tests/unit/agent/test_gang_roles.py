@@ -6,10 +6,10 @@ import pytest
 
 from tests.unit.agent.test_gang import AGAIN, DONE, HEALTHY, KILLED, OLD, ONCE, Play
 from train.agent.checkpoints.snapshot import Snapshot
-from train.agent.gang import gang
-from train.agent.gang.gang import EVALUATION_IDLE_S, EVALUATION_S, End
+from train.agent.gang import scheduling
 from train.agent.gang.readiness import TIMED_OUT
-from train.agent.gang.states import Part, Source, Stage, from_line, to_line
+from train.agent.gang.scheduling import EVALUATION_IDLE_S, EVALUATION_S, End
+from train.agent.gang.states import Assignment, Source, Stage, from_line, to_line
 from train.agent.protocol.records import Exit, OnHang, Outcome, Policy, Stalled, SuccessPolicy
 
 COORDINATED = ("chief-0", "worker-0", "worker-1", "ps-0")
@@ -29,7 +29,7 @@ def evaluated(policy: Policy = ONCE) -> Play:
 def test_with_parameter_servers_the_end_of_the_chief_is_that_of_the_job() -> None:
     play = coordinated()
     play.exit("worker-0", DONE)
-    order = gang.order(play.gang)
+    order = scheduling.desired_state(play.gang)
     assert (order.stage, order.grace_s, order.by_role) == (Stage.STOP, 10.0, True)
     play.close()
     assert play.result.outcome is Outcome.SUCCEEDED
@@ -50,11 +50,11 @@ def test_a_failed_server_or_worker_ends_the_attempt_under_the_name_of_its_role(s
     """TensorFlow's coordinator goes on without a worker, but its process does not end while one is missing."""
     play = coordinated(AGAIN._replace(success=SuccessPolicy.CHIEF))
     play.exit(slot, KILLED)
-    assert gang.order(play.gang).reason == f"{role} was killed by SIGKILL"
+    assert scheduling.desired_state(play.gang).reason == f"{role} was killed by SIGKILL"
     play.close()
     assert play.at(Stage.WAIT)
-    order = gang.order(play.gang)
-    assert (order.first, order.name_of(order.first)) == (slot, role)
+    order = scheduling.desired_state(play.gang)
+    assert (order.first_failed_slot, order.display_name(order.first_failed_slot)) == (slot, role)
     play = coordinated()
     play.lose(slot)
     play.close(slot)
@@ -71,22 +71,22 @@ def test_a_spare_takes_over_a_parameter_server() -> None:
     play.close("worker-3")
     play.wait(40.0)
     assert play.gang.attempt == 2
-    assert Part("worker-4", "ps-0") in play.gang.cast
-    assert gang.order(play.gang).notices == ["attempt 2: worker-3 left out, worker-4 is ps-0"]
+    assert Assignment("worker-4", "ps-0") in play.gang.assignments
+    assert scheduling.desired_state(play.gang).notices == ["attempt 2: worker-3 left out, worker-4 is ps-0"]
 
 
 def test_a_blocked_pair_and_hosts_that_differ_are_told_by_role() -> None:
     play = Play(3, roles=("chief-0", "worker-0", "ps-0"))
     play.tell_all(held=True, closed=False)
-    play.tell("worker-0", reached={"worker-1": "", "worker-2": TIMED_OUT})
-    play.tell("worker-1", reached={"worker-0": "", "worker-2": ""})
-    play.tell("worker-2", reached={"worker-0": "", "worker-1": ""})
+    play.tell("worker-0", probe_results={"worker-1": "", "worker-2": TIMED_OUT})
+    play.tell("worker-1", probe_results={"worker-0": "", "worker-2": ""})
+    play.tell("worker-2", probe_results={"worker-0": "", "worker-1": ""})
     play.close()
     assert play.result.reason.startswith("chief-0 (10.0.0.2) cannot reach ps-0 at 10.0.0.4:2222: timed out")
     assert play.result.first_failed_task == "ps-0"
     play = Play(3, roles=("chief-0", "worker-0", "ps-0"))
     play.tell("worker-2", facts=OLD)
-    play.tell_all(held=True, closed=False, reached={})
+    play.tell_all(held=True, closed=False, probe_results={})
     play.wait(100.0)
     play.close()
     assert "2.19 on ps-0 (10.0.0.4)" in play.result.reason
@@ -98,7 +98,7 @@ def test_a_coordinator_needs_no_gpu_of_its_own_but_a_chief_among_workers_does() 
         play.tell("worker-1", facts=HEALTHY._replace(gpus=["Tesla T4"]))
         play.tell_all(held=True, closed=False)
         for slot in play.playing:
-            play.tell(slot, reached={other: "" for other in play.playing if other != slot})
+            play.tell(slot, probe_results={other: "" for other in play.playing if other != slot})
         assert play.at(Stage.GO) is fits
 
 
@@ -116,11 +116,11 @@ def test_training_goes_on_without_an_evaluator(how: str) -> None:
         play.tell("worker-2", preempted=True)
         play.exit("worker-2", KILLED)
     assert play.at(Stage.GO)
-    told = gang.order(play.gang).notices[-1]
+    told = scheduling.desired_state(play.gang).notices[-1]
     assert told.startswith("evaluator-0 ")
-    assert told.endswith("training goes on without it")
+    assert told.endswith("training continues without it")
     play.wait(1.0)
-    assert gang.order(play.gang).notices[-1] == told
+    assert scheduling.desired_state(play.gang).notices[-1] == told
     play.exit("worker-0", DONE)
     play.exit("worker-1", DONE)
     play.close("worker-2" if how == "lost" else "")
@@ -143,7 +143,7 @@ def trained() -> Play:
         play.exit(slot, DONE)
         play.tell(slot, closed=True)
     assert play.at(Stage.GO)
-    assert gang.order(play.gang).trained
+    assert scheduling.desired_state(play.gang).trained
     return play
 
 
@@ -153,7 +153,7 @@ def test_after_the_training_an_evaluator_has_time_for_the_last_checkpoint() -> N
     play.wait(EVALUATION_IDLE_S + 1.0)
     assert play.at(Stage.GO)
     play.tell("worker-2", snapshot=LAST, quiet_s=70.0, idle_s=70.0)
-    due = gang.deadline(play.gang, play.now)
+    due = scheduling.deadline(play.gang, play.now)
     assert due == play.now + EVALUATION_IDLE_S
     play.tell("worker-2", quiet_s=0.0, idle_s=0.0)
     play.wait(EVALUATION_IDLE_S)
@@ -189,10 +189,12 @@ def test_what_fails_after_the_training_fails_nothing() -> None:
     play.close()
     assert play.result.outcome is Outcome.SUCCEEDED
     play = trained()
-    last = from_line(to_line(gang.order(play.gang)))
+    last = from_line(to_line(scheduling.desired_state(play.gang)))
     end = End(Outcome.FAILED, "worker-0", "worker-0 (10.0.0.2) was lost: its agent was silent for 10 s")
-    taken = gang.take_over(play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": end.reason}, term=2)
-    assert gang.order(taken).stage is Stage.STOP
+    taken = scheduling.take_over(
+        play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": end.reason}, term=2
+    )
+    assert scheduling.desired_state(taken).stage is Stage.STOP
     assert taken.end == End(Outcome.SUCCEEDED)
 
 
@@ -214,17 +216,17 @@ def test_idle_servers_and_evaluators_are_no_hang() -> None:
     play = coordinated(WATCHED)
     for slot in ("worker-1", "worker-2", "worker-3"):
         play.tell(slot, quiet_s=90.0, idle_s=90.0)
-    assert gang.order(play.gang).look == 0
+    assert scheduling.desired_state(play.gang).inspection == 0
     play.tell("worker-0", quiet_s=90.0, idle_s=0.0)  # a coordinator that computes
-    assert gang.order(play.gang).look == 0
+    assert scheduling.desired_state(play.gang).inspection == 0
     play.tell("worker-1", quiet_s=90.0, idle_s=0.0)  # a worker that computes for one that has nothing to say
     play.tell("worker-0", quiet_s=90.0, idle_s=90.0)
-    assert gang.order(play.gang).look == 0
+    assert scheduling.desired_state(play.gang).inspection == 0
     play.tell("worker-1", quiet_s=90.0, idle_s=90.0)
-    assert gang.order(play.gang).look == 1
+    assert scheduling.desired_state(play.gang).inspection == 1
     play = evaluated(WATCHED)
     play.tell("worker-2", quiet_s=90.0, idle_s=90.0)
-    assert gang.order(play.gang).look == 0
+    assert scheduling.desired_state(play.gang).inspection == 0
 
 
 def test_a_hang_is_told_by_role_and_evaluators_are_not_asked() -> None:
@@ -233,9 +235,9 @@ def test_a_hang_is_told_by_role_and_evaluators_are_not_asked() -> None:
         play.tell(slot, quiet_s=90.0, idle_s=90.0)
     stopped = Stalled("worker-1", 1, 0.0, "T", "", [])
     waits = Stalled("worker-0", 1, 0.0, "T", "", [])
-    play.tell("worker-0", looked=1, stalled=waits)
-    play.tell("worker-1", looked=1, stalled=stopped)
-    assert gang.order(play.gang).notices == [
+    play.tell("worker-0", inspected=1, hang=waits)
+    play.tell("worker-1", inspected=1, hang=stopped)
+    assert scheduling.desired_state(play.gang).notices == [
         "no progress for 60 s: chief-0 and worker-0 are stopped (by SIGSTOP or a debugger); no task waits for another"
     ]
 
@@ -246,4 +248,4 @@ def test_an_evaluator_that_shows_progress_is_no_first_step_of_the_training() -> 
     play.wait(61.0)
     for slot in ("worker-0", "worker-1"):
         play.tell(slot, quiet_s=61.0, idle_s=61.0)
-    assert gang.order(play.gang).look == 1
+    assert scheduling.desired_state(play.gang).inspection == 1

@@ -124,8 +124,8 @@ def test_hosts_that_are_alike_and_reach_each_other_may_start() -> None:
             2,
             {(0, 1): STRANGER},
             [
-                "worker-0 (10.0.0.2) cannot reach worker-1 at 10.0.0.3:2222: something else answers there; "
-                "check that 10.0.0.3 is the address of the host of worker-1, and of no other"
+                "worker-0 (10.0.0.2) cannot reach worker-1 at 10.0.0.3:2222: another program answers there; "
+                "check that 10.0.0.3 is the address of the host of worker-1, and of no other host"
             ],
             "worker-1",
         ),
@@ -245,7 +245,7 @@ def test_a_nearly_full_disk_is_a_warning_with_the_command_that_frees_it() -> Non
     found = judged(3, changed={1: FACTS._replace(disk_free=1 << 30)})
     assert not found.problems
     assert found.warnings == (
-        "little disk space is left: 1.0 GiB on worker-1 (10.0.0.3); `fleet jobs` shows what uses it, and "
+        "disk space is low: 1.0 GiB on worker-1 (10.0.0.3); `fleet jobs` shows what uses it, and "
         "`fleet jobs --prune` deletes ended jobs",
     )
 
@@ -253,8 +253,8 @@ def test_a_nearly_full_disk_is_a_warning_with_the_command_that_frees_it() -> Non
 def test_hosts_of_two_architectures_are_named() -> None:
     found = judged(2, changed={0: FACTS._replace(machine="x86_64"), 1: FACTS._replace(machine="aarch64")})
     assert found.problems == (
-        "the hosts are of different architectures: x86_64 on worker-0 (10.0.0.2), aarch64 on worker-1 (10.0.0.3); "
-        "take hosts of one architecture",
+        "the hosts have different architectures: x86_64 on worker-0 (10.0.0.2), aarch64 on worker-1 (10.0.0.3); "
+        "use hosts of one architecture",
     )
     assert judged(2, changed={0: FACTS._replace(machine="x86_64")}).problems == ()
 

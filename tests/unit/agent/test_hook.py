@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.processes import Held, hook_in, process, script_in
+from tests.unit.agent.processes import HeldProcess, hook_in, process, script_in
 from tests.unit.agent.test_bootstrap import interpreter
 from train.agent.host.inventory import Probe
 from train.agent.host.startup import VARIABLE, Hook, Proof, hook_for, is_program
@@ -35,7 +35,7 @@ print(json.dumps({
 
 
 def started(
-    one: Held, directory: Path, script: str, hook: Hook | None, python: str = sys.executable, **env: str
+    one: HeldProcess, directory: Path, script: str, hook: Hook | None, python: str = sys.executable, **env: str
 ) -> None:
     command = [python, script_in(directory, script)]
     one.task.start(command, {"PATH": os.defpath, **env}, str(directory), 0o022, hook)

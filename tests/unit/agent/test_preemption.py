@@ -13,10 +13,10 @@ import pytest
 
 from tests.unit.agent.test_gang import DONE, KILLED, Play
 from train.agent.checkpoints.snapshot import Snapshot
-from train.agent.gang import gang, slot
-from train.agent.gang.gang import PREEMPTION_GRACE_S
-from train.agent.gang.slot import EndTask, Fetch, Notify, Preempted, Slot, TellEnd
-from train.agent.gang.states import Order, Part, Source, Stage
+from train.agent.gang import reconciler, scheduling
+from train.agent.gang.reconciler import EndTask, Fetch, Notify, Preempted, ReportAttemptEnd, Slot
+from train.agent.gang.scheduling import PREEMPTION_GRACE_S
+from train.agent.gang.states import Assignment, DesiredState, Source, Stage
 from train.agent.host.loop import Loop
 from train.agent.protocol.records import Exit, Member, Outcome, Policy, RestartPolicy
 from train.agent.supervisor import preemption
@@ -192,41 +192,51 @@ def test_where_nobody_listens_nobody_asks_for_long(monkeypatch: pytest.MonkeyPat
 # --- the slot -----------------------------------------------------------------------------------------------------
 
 SLOTS = [Member(f"worker-{n}", f"10.0.0.{n + 2}", 2222, 4000) for n in range(2)]
-CAST = [Part(member.task, member.task) for member in SLOTS]
+ASSIGNMENTS = [Assignment(member.task, member.task) for member in SLOTS]
 OLD, NEW = Snapshot(1, 4, "a"), Snapshot(1, 5, "b")
 
 
-def order(stage: Stage, **more: object) -> Order:
-    values = {"term": 1, "leader": "worker-0", "attempt": 1, "stage": stage, "cast": CAST, "members": SLOTS, **more}
-    return Order(**values)  # type: ignore[arg-type]
+def order(stage: Stage, **more: object) -> DesiredState:
+    values = {
+        "term": 1,
+        "leader": "worker-0",
+        "attempt": 1,
+        "stage": stage,
+        "assignments": ASSIGNMENTS,
+        "members": SLOTS,
+        **more,
+    }
+    return DesiredState(**values)  # type: ignore[arg-type]
 
 
 def running() -> Slot:
-    found, _ = slot.step(Slot("worker-1", attempt=1, spawned=True, closed=False, held=True), order(Stage.GO))
+    found, _ = reconciler.step(Slot("worker-1", attempt=1, spawned=True, closed=False, held=True), order(Stage.GO))
     return found
 
 
 def test_a_slot_tells_that_its_host_is_being_taken_in_whatever_attempt() -> None:
-    taken, _ = slot.step(running(), Preempted())
-    assert slot.report(taken).preempted
+    taken, _ = reconciler.step(running(), Preempted())
+    assert reconciler.build_status(taken).preempted
     ended = taken._replace(closed=True)
-    later, _ = slot.step(ended, order(Stage.RESERVE)._replace(attempt=2))
+    later, _ = reconciler.step(ended, order(Stage.RESERVE)._replace(attempt=2))
     assert later.attempt == 2
-    assert slot.report(later).preempted
+    assert reconciler.build_status(later).preempted
 
 
 def test_while_an_attempt_ends_notices_are_passed_on_and_the_last_checkpoint_is_copied() -> None:
     found = running()._replace(snapshot=OLD)
     sources = [Source("10.0.0.2", 5000)]
     wanted = order(Stage.STOP, snapshot=NEW, sources=sources, grace_s=10.0, notices=["be warned"], reason="taken")
-    found, actions = slot.step(found, wanted)
+    found, actions = reconciler.step(found, wanted)
     assert actions == [Notify(1, "be warned"), Fetch(NEW, tuple(sources)), EndTask(1, "taken", 10.0)]
-    _, actions = slot.step(found, wanted)
+    _, actions = reconciler.step(found, wanted)
     assert actions == []
     closed = found._replace(closed=True, snapshot=OLD, fetching=None)
-    _, actions = slot.step(closed, wanted._replace(stage=Stage.WAIT, preempted=True, first="worker-0"))
+    _, actions = reconciler.step(
+        closed, wanted._replace(stage=Stage.WAIT, preempted=True, first_failed_slot="worker-0")
+    )
     assert isinstance(actions[0], Fetch)
-    assert isinstance(actions[1], TellEnd)
+    assert isinstance(actions[1], ReportAttemptEnd)
     assert actions[1].ended.preempted
 
 
@@ -238,12 +248,12 @@ SPOT = Policy(preemptions=-1, backoff_s=1.0, host_timeout_s=1800.0)
 def test_a_preemption_ends_the_attempt_at_once_with_grace_and_is_no_restart() -> None:
     play = Play(3, SPOT, grace_s=30.0).start()
     play.tell("worker-1", preempted=True)
-    wanted = gang.order(play.gang)
-    assert (wanted.stage, wanted.first, wanted.grace_s) == (Stage.STOP, "worker-1", PREEMPTION_GRACE_S)
+    wanted = scheduling.desired_state(play.gang)
+    assert (wanted.stage, wanted.first_failed_slot, wanted.grace_s) == (Stage.STOP, "worker-1", PREEMPTION_GRACE_S)
     assert wanted.reason == "worker-1 (10.0.0.3) was preempted"
     assert wanted.preempted
     assert wanted.notices == [
-        "worker-1 is being preempted by Compute Engine; the job goes on when it is replaced",
+        "worker-1 is being preempted by Compute Engine; the job continues when it is replaced",
     ]
     play.close()
     assert play.at(Stage.WAIT)
@@ -256,7 +266,11 @@ def test_a_preemption_ends_the_attempt_at_once_with_grace_and_is_no_restart() ->
     play.wait(5.0)
     assert (play.gang.stage, play.gang.attempt) == (Stage.RESERVE, 2)
     assert (play.gang.restarts, play.gang.preemptions) == (0, 1)
-    assert [member.address for member in gang.order(play.gang).members] == ["10.0.0.2", "10.0.0.9", "10.0.0.4"]
+    assert [member.address for member in scheduling.desired_state(play.gang).members] == [
+        "10.0.0.2",
+        "10.0.0.9",
+        "10.0.0.4",
+    ]
 
 
 @pytest.mark.parametrize("restart", RestartPolicy)
@@ -278,8 +292,8 @@ def test_a_host_that_is_gone_without_notice_is_a_preemption_where_these_are_surv
     play.exit("worker-0", Exit(code=1))  # TensorFlow noticed first
     play.tell("worker-0", closed=True)
     play.lose("worker-1")
-    wanted = gang.order(play.gang)
-    assert (wanted.stage, wanted.first, wanted.preempted) == (Stage.WAIT, "worker-1", True)
+    wanted = scheduling.desired_state(play.gang)
+    assert (wanted.stage, wanted.first_failed_slot, wanted.preempted) == (Stage.WAIT, "worker-1", True)
     play.tell("worker-1", attempt=0, exit=None, closed=True)
     play.wait(10.0)
     play.start()
@@ -297,8 +311,8 @@ def test_what_the_taking_of_a_host_brings_about_is_told_as_that() -> None:
     play.exit("worker-0", Exit(signal=15))
     play.tell("worker-1", preempted=True)
     play.close()
-    wanted = gang.order(play.gang)
-    assert (wanted.stage, wanted.first, wanted.preempted) == (Stage.WAIT, "worker-1", True)
+    wanted = scheduling.desired_state(play.gang)
+    assert (wanted.stage, wanted.first_failed_slot, wanted.preempted) == (Stage.WAIT, "worker-1", True)
 
 
 def test_one_that_is_taken_after_its_task_is_done_harms_nobody() -> None:
@@ -317,14 +331,16 @@ def test_without_a_replacement_the_job_ends_and_says_so() -> None:
     play.close()
     play.lose("worker-1")
     play.wait(1800.0)
-    assert play.result.reason == ("worker-1 (10.0.0.3) was preempted, and nobody took its place within 1800 s")
+    assert play.result.reason == ("worker-1 (10.0.0.3) was preempted, and it was not replaced within 1800 s")
     assert (play.result.first_failed_task, play.result.outcome) == ("worker-1", Outcome.FAILED)
 
 
 def test_where_no_preemption_is_survived_the_job_ends() -> None:
     play = Play(2, Policy()).start()
     play.tell("worker-1", preempted=True)
-    assert gang.order(play.gang).notices == ["worker-1 is being preempted by Compute Engine; the job ends with it"]
+    assert scheduling.desired_state(play.gang).notices == [
+        "worker-1 is being preempted by Compute Engine; the job ends with it"
+    ]
     play.close()
     assert play.result.reason == "worker-1 (10.0.0.3) was preempted"
 
@@ -348,15 +364,15 @@ def test_a_spare_begins_when_the_last_checkpoint_has_left_the_host() -> None:
     for name in play.names:
         play.tell(name, snapshot=OLD, source=Source(name, 1))
     play.tell("worker-1", preempted=True)
-    assert gang.order(play.gang).notices[-1].endswith("; worker-2 takes its place")
+    assert scheduling.desired_state(play.gang).notices[-1].endswith("; worker-2 replaces it")
     play.tell("worker-1", snapshot=NEW)
     play.close()
     play.wait(1.0)
     assert play.at(Stage.WAIT)
-    assert gang.order(play.gang).sources == [Source("worker-1", 1)]
+    assert scheduling.desired_state(play.gang).sources == [Source("worker-1", 1)]
     play.tell("worker-0", snapshot=NEW)
     assert play.at(Stage.RESERVE)
-    assert [(part.slot, part.role) for part in gang.order(play.gang).cast] == [
+    assert [(part.slot, part.role) for part in scheduling.desired_state(play.gang).assignments] == [
         ("worker-0", "worker-0"),
         ("worker-2", "worker-1"),
     ]
@@ -368,13 +384,13 @@ def test_a_leader_that_is_taken_leaves_the_next_attempt_to_another() -> None:
     play.close()
     play.wait(50.0)
     assert play.at(Stage.WAIT)
-    last = gang.order(play.gang)
-    end = gang.End(Outcome.FAILED, "worker-0", "worker-0 was lost", taken=True)
-    after = gang.take_over(play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": "lost"}, term=2)
+    last = scheduling.desired_state(play.gang)
+    end = scheduling.End(Outcome.FAILED, "worker-0", "worker-0 was lost", host_lost=True)
+    after = scheduling.take_over(play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": "lost"}, term=2)
     for name in ("worker-1", "worker-2"):
-        after = gang.hear(after, play.reports[name]._replace(preempted=False), play.now)
-    assert gang.order(after).first == "worker-0"
-    after = gang.advance(after, play.now + 20.0)
+        after = scheduling.receive_status(after, play.statuses[name]._replace(preempted=False), play.now)
+    assert scheduling.desired_state(after).first_failed_slot == "worker-0"
+    after = scheduling.advance(after, play.now + 20.0)
     assert (after.stage, after.preemptions, after.restarts) == (Stage.RESERVE, 1, 0)
 
 
@@ -388,14 +404,14 @@ def test_where_the_newest_checkpoint_went_with_its_host_the_one_before_is_begun_
     play.wait(10.0)
     play.tell("worker-1", attempt=0, exit=None, closed=True, snapshot=None, source=None)
     play.wait(5.0)
-    play.tell("worker-0", attempt=2, port=2300, exit=None, held=False, reached=None)
+    play.tell("worker-0", attempt=2, port=2300, exit=None, held=False, probe_results=None)
     play.tell("worker-1", attempt=2, port=2300)
     assert play.at(Stage.RESERVE)
     play.wait(5.0)
-    wanted = gang.order(play.gang)
+    wanted = scheduling.desired_state(play.gang)
     assert (wanted.stage, wanted.snapshot) == (Stage.LAUNCH, OLD)
     assert wanted.notices == [
-        "attempt 2 begins at an earlier checkpoint: nobody had copied the newest before its host was lost"
+        "attempt 2 starts from an earlier checkpoint: the newest one was lost with its host before it was copied"
     ]
     play.tell("worker-1", snapshot=NEW)  # found on its disk after all
-    assert gang.order(play.gang).snapshot == OLD
+    assert scheduling.desired_state(play.gang).snapshot == OLD

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from train.agent.gang import readiness as gate
+from train.agent.gang import readiness
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import reserve_task_port
 from train.agent.peers import probes as reach
@@ -134,7 +134,7 @@ def test_a_closed_port_is_told_as_refused(site: Site, monkeypatch: pytest.Monkey
     listener = site.stranger()
     port = listener.getsockname()[1]
     listener.close()
-    assert site.visit(port) == {"worker-1": gate.REFUSED}
+    assert site.visit(port) == {"worker-1": readiness.REFUSED}
 
 
 def test_the_agent_of_another_task_is_told_by_name(site: Site) -> None:
@@ -144,12 +144,12 @@ def test_the_agent_of_another_task_is_told_by_name(site: Site) -> None:
 @pytest.mark.parametrize("bond", [Bond("other", SECRET, 1.0, 1), BOND._replace(attempt=2)])
 def test_another_job_or_attempt_is_a_stranger(site: Site, bond: Bond, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
-    assert site.visit(site.door(bond=bond)) == {"worker-1": gate.STRANGER}
+    assert site.visit(site.door(bond=bond)) == {"worker-1": readiness.STRANGER}
 
 
 def test_somebody_who_takes_the_connection_and_says_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
-    assert site.visit(site.stranger().getsockname()[1]) == {"worker-1": gate.SILENT}
+    assert site.visit(site.stranger().getsockname()[1]) == {"worker-1": readiness.SILENT}
 
 
 def test_a_host_that_swallows_packets_is_told_as_timed_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_a_host_that_swallows_packets_is_told_as_timed_out(site: Site, monkeypat
         filler.setblocking(False)
         filler.connect_ex(where)
         site.closing.append(filler.close)
-    assert site.visit(where[1]) == {"worker-1": gate.TIMED_OUT}
+    assert site.visit(where[1]) == {"worker-1": readiness.TIMED_OUT}
 
 
 def test_a_task_that_was_not_visited_twice_in_time_is_not_blamed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

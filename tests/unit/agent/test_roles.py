@@ -5,49 +5,49 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.agent.gang.assignment import first_cast, is_coordinated, is_evaluator, recast, trainers
-from train.agent.gang.states import Part
+from train.agent.gang.assignment import initial_assignments, is_coordinated, is_evaluator, reassign, trainers
+from train.agent.gang.states import Assignment
 from train.agent.protocol.records import Member
 
 ROLES = ["worker-0", "worker-1", "worker-2"]
-CAST = [Part(role, role) for role in ROLES]
+CAST = [Assignment(role, role) for role in ROLES]
 
 
 def test_at_first_each_plays_its_own_role_and_spares_play_none() -> None:
     members = [Member(f"worker-{n}", "10.0.0.1", 2222, 4000) for n in (2, 0, 1)]
-    assert first_cast(members, ["worker-2"]) == CAST[:2]
+    assert initial_assignments(members, ["worker-2"]) == CAST[:2]
 
 
 def test_a_spare_takes_over_the_vacant_role() -> None:
-    assert recast(ROLES, CAST, ["worker-0", "worker-2", "worker-3"], 3) == [
-        Part("worker-0", "worker-0"),
-        Part("worker-3", "worker-1"),
-        Part("worker-2", "worker-2"),
+    assert reassign(ROLES, CAST, ["worker-0", "worker-2", "worker-3"], 3) == [
+        Assignment("worker-0", "worker-0"),
+        Assignment("worker-3", "worker-1"),
+        Assignment("worker-2", "worker-2"),
     ]
 
 
 def test_fewer_are_numbered_without_a_gap_and_grow_again_when_one_is_back() -> None:
-    smaller = recast(ROLES, CAST, ["worker-1", "worker-2"], 2)
-    assert smaller == [Part("worker-1", "worker-0"), Part("worker-2", "worker-1")]
-    assert recast(ROLES, smaller, ROLES, 3) == [
-        Part("worker-1", "worker-0"),
-        Part("worker-2", "worker-1"),
-        Part("worker-0", "worker-2"),
+    smaller = reassign(ROLES, CAST, ["worker-1", "worker-2"], 2)
+    assert smaller == [Assignment("worker-1", "worker-0"), Assignment("worker-2", "worker-1")]
+    assert reassign(ROLES, smaller, ROLES, 3) == [
+        Assignment("worker-1", "worker-0"),
+        Assignment("worker-2", "worker-1"),
+        Assignment("worker-0", "worker-2"),
     ]
 
 
 def test_too_few_or_without_a_role_that_cannot_be_given_up_there_is_no_cast() -> None:
-    assert recast(ROLES, CAST, ["worker-0", "worker-2"], 3) is None
-    assert recast(ROLES, CAST, ["worker-0", "worker-2"], None) is None
+    assert reassign(ROLES, CAST, ["worker-0", "worker-2"], 3) is None
+    assert reassign(ROLES, CAST, ["worker-0", "worker-2"], None) is None
     roles = ["chief-0", "worker-0", "ps-0"]
-    cast = [Part(role, role) for role in roles]
-    assert recast(roles, cast, ["chief-0", "worker-0"], 1) is None
-    assert recast(roles, cast, ["chief-0", "ps-0"], 1) is None
+    assignments = [Assignment(role, role) for role in roles]
+    assert reassign(roles, assignments, ["chief-0", "worker-0"], 1) is None
+    assert reassign(roles, assignments, ["chief-0", "ps-0"], 1) is None
 
 
 MEMBERS = [Member(f"worker-{n}", "10.0.0.1", 2222 + n, 4000) for n in range(6)]
 ASSIGNED = ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", ""]
-MIXED = [Part(one.task, role) for one, role in zip(MEMBERS, ASSIGNED, strict=True) if role]
+MIXED = [Assignment(one.task, role) for one, role in zip(MEMBERS, ASSIGNED, strict=True) if role]
 MIXED_ROLES = [part.role for part in MIXED]
 SLOTS = [one.task for one in MEMBERS]
 
@@ -57,36 +57,44 @@ def without(*slots: str) -> list[str]:
 
 
 def test_roles_that_were_assigned_are_cast_in_the_order_of_their_types() -> None:
-    assert first_cast(MEMBERS, ["worker-5"], ASSIGNED) == MIXED
-    backwards = first_cast(MEMBERS[:3], [], ["ps-0", "worker-0", "chief-0"])
-    assert backwards == [Part("worker-2", "chief-0"), Part("worker-1", "worker-0"), Part("worker-0", "ps-0")]
+    assert initial_assignments(MEMBERS, ["worker-5"], ASSIGNED) == MIXED
+    backwards = initial_assignments(MEMBERS[:3], [], ["ps-0", "worker-0", "chief-0"])
+    assert backwards == [
+        Assignment("worker-2", "chief-0"),
+        Assignment("worker-1", "worker-0"),
+        Assignment("worker-0", "ps-0"),
+    ]
 
 
 def test_a_spare_takes_the_most_urgent_role() -> None:
-    taken = recast(MIXED_ROLES, MIXED, without("worker-3"), None)
+    taken = reassign(MIXED_ROLES, MIXED, without("worker-3"), None)
     assert taken is not None
-    assert Part("worker-5", "ps-0") in taken
-    both = recast(MIXED_ROLES, MIXED, without("worker-2", "worker-3"), 1)
+    assert Assignment("worker-5", "ps-0") in taken
+    both = reassign(MIXED_ROLES, MIXED, without("worker-2", "worker-3"), 1)
     assert both is not None
     assert [part.role for part in both] == ["chief-0", "worker-0", "ps-0", "evaluator-0"]
-    assert Part("worker-5", "ps-0") in both
+    assert Assignment("worker-5", "ps-0") in both
 
 
 def test_for_a_lost_parameter_server_the_evaluator_is_given_up_first_then_the_last_worker() -> None:
-    one = recast(MIXED_ROLES, MIXED, without("worker-3", "worker-5"), 2)
+    one = reassign(MIXED_ROLES, MIXED, without("worker-3", "worker-5"), 2)
     assert one == [
-        Part("worker-0", "chief-0"), Part("worker-1", "worker-0"), Part("worker-2", "worker-1"),
-        Part("worker-4", "ps-0"),
+        Assignment("worker-0", "chief-0"), Assignment("worker-1", "worker-0"), Assignment("worker-2", "worker-1"),
+        Assignment("worker-4", "ps-0"),
     ]  # fmt: skip
-    two = recast(MIXED_ROLES, MIXED, without("worker-0", "worker-3", "worker-5"), 1)
-    assert two == [Part("worker-4", "chief-0"), Part("worker-1", "worker-0"), Part("worker-2", "ps-0")]
-    assert recast(MIXED_ROLES, MIXED, without("worker-0", "worker-3", "worker-5"), 2) is None
+    two = reassign(MIXED_ROLES, MIXED, without("worker-0", "worker-3", "worker-5"), 1)
+    assert two == [
+        Assignment("worker-4", "chief-0"),
+        Assignment("worker-1", "worker-0"),
+        Assignment("worker-2", "ps-0"),
+    ]
+    assert reassign(MIXED_ROLES, MIXED, without("worker-0", "worker-3", "worker-5"), 2) is None
 
 
 def test_without_its_evaluator_a_job_goes_on_where_not_all_roles_must_be_taken() -> None:
     left = without("worker-4", "worker-5")
-    assert recast(MIXED_ROLES, MIXED, left, None) is None
-    assert recast(MIXED_ROLES, MIXED, left, 2) == MIXED[:4]
+    assert reassign(MIXED_ROLES, MIXED, left, None) is None
+    assert reassign(MIXED_ROLES, MIXED, left, 2) == MIXED[:4]
 
 
 def test_evaluators_and_parameter_servers_do_not_train() -> None:
@@ -102,11 +110,11 @@ def test_evaluators_and_parameter_servers_do_not_train() -> None:
 def test_whoever_is_left_a_mixed_cast_is_whole_but_for_what_may_be_given_up(
     available: set[str], fewest: int | None
 ) -> None:
-    cast = recast(MIXED_ROLES, MIXED, sorted(available), fewest)
-    if cast is None:
+    assignments = reassign(MIXED_ROLES, MIXED, sorted(available), fewest)
+    if assignments is None:
         assert fewest is None or len(available) < 5
         return
-    slots, roles = [part.slot for part in cast], [part.role for part in cast]
+    slots, roles = [part.slot for part in assignments], [part.role for part in assignments]
     assert len(set(slots)) == len(slots)
     assert set(slots) <= available
     assert {"chief-0", "ps-0", "worker-0"} <= set(roles)
@@ -116,12 +124,12 @@ def test_whoever_is_left_a_mixed_cast_is_whole_but_for_what_may_be_given_up(
 
 @given(st.sets(st.sampled_from([f"worker-{n}" for n in range(6)])), st.integers(0, 4))
 def test_a_cast_is_one_slot_a_role_without_gaps(available: set[str], fewest: int) -> None:
-    cast = recast(ROLES, CAST, sorted(available), fewest)
-    if cast is None:
+    assignments = reassign(ROLES, CAST, sorted(available), fewest)
+    if assignments is None:
         assert len(available) < max(1, fewest)
         return
-    slots, roles = [part.slot for part in cast], [part.role for part in cast]
-    assert roles == ROLES[: len(cast)]
+    slots, roles = [part.slot for part in assignments], [part.role for part in assignments]
+    assert roles == ROLES[: len(assignments)]
     assert len(set(slots)) == len(slots)
     assert set(slots) <= available
-    assert len(cast) >= min(len(ROLES), max(1, fewest))
+    assert len(assignments) >= min(len(ROLES), max(1, fewest))

@@ -6,18 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from train.agent.checkpoints.snapshot import Snapshot
-from train.agent.gang import slot as slots
-from train.agent.gang.slot import (
+from train.agent.gang import reconciler
+from train.agent.gang.reconciler import (
+    CheckpointHeld,
     Closed,
     EndTask,
     Exited,
     Failed,
     Fetch,
     Finish,
-    Held,
-    Holds,
-    Open,
-    Reached,
+    HeldAtGate,
+    OpenGate,
+    PortsProbed,
+    ProbePorts,
+    ReportAttemptEnd,
     Reserve,
     Reserved,
     Restore,
@@ -26,26 +28,24 @@ from train.agent.gang.slot import (
     SlotAction,
     SlotEvent,
     Spawn,
-    TellEnd,
-    Visit,
 )
-from train.agent.gang.states import Order, Part, Source, Stage
+from train.agent.gang.states import Assignment, DesiredState, Source, Stage
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome
 
 MEMBERS = [Member("worker-0", "10.0.0.2", 2222, 4000), Member("worker-1", "10.0.0.3", 2223, 4000)]
-CAST = [Part("worker-0", "worker-0"), Part("worker-1", "worker-1")]
+ASSIGNMENTS = [Assignment("worker-0", "worker-0"), Assignment("worker-1", "worker-1")]
 RESULT = JobResult("job", 1, Outcome.FAILED, 0.0)
 NEWEST = Snapshot(1, 4, "abc")
 
 
-def order(stage: Stage, attempt: int = 1, **more: object) -> Order:
-    return Order(1, "worker-0", attempt, stage, CAST, MEMBERS)._replace(**more)  # type: ignore[arg-type]
+def order(stage: Stage, attempt: int = 1, **more: object) -> DesiredState:
+    return DesiredState(1, "worker-0", attempt, stage, ASSIGNMENTS, MEMBERS)._replace(**more)  # type: ignore[arg-type]
 
 
 def play(slot: Slot, *events: SlotEvent) -> tuple[Slot, list[SlotAction]]:
     actions: list[SlotAction] = []
     for event in events:
-        slot, more = slots.step(slot, event)
+        slot, more = reconciler.step(slot, event)
         actions += more
     return slot, actions
 
@@ -57,8 +57,10 @@ def begun() -> Slot:
 
 
 def test_one_attempt_from_the_launch_to_the_result() -> None:
-    slot, actions = play(begun(), Held(1), order(Stage.CHECK), Reached(1, {"worker-0": ""}), order(Stage.GO))
-    assert actions == [Visit(1, (MEMBERS[0],)), Open(1)]
+    slot, actions = play(
+        begun(), HeldAtGate(1), order(Stage.CHECK), PortsProbed(1, {"worker-0": ""}), order(Stage.GO)
+    )
+    assert actions == [ProbePorts(1, (MEMBERS[0],)), OpenGate(1)]
     slot, actions = play(
         slot, order(Stage.STOP, reason="why", grace_s=3.0), order(Stage.STOP, reason="why", grace_s=3.0)
     )
@@ -70,8 +72,8 @@ def test_one_attempt_from_the_launch_to_the_result() -> None:
 
 
 def test_the_next_attempt_waits_until_nothing_is_left_of_the_one_before() -> None:
-    slot, actions = play(begun(), Held(1), order(Stage.GO), order(Stage.RESERVE, 2))
-    assert actions == [Open(1), EndTask(1, "attempt 2 begins", 0.0)]
+    slot, actions = play(begun(), HeldAtGate(1), order(Stage.GO), order(Stage.RESERVE, 2))
+    assert actions == [OpenGate(1), EndTask(1, "attempt 2 begins", 0.0)]
     slot, actions = play(slot, Exited(1, Exit(signal=9)))
     assert actions == []
     slot, actions = play(slot, Closed(1))
@@ -85,14 +87,14 @@ def test_the_next_attempt_waits_until_nothing_is_left_of_the_one_before() -> Non
 
 def test_what_is_told_of_another_attempt_changes_nothing() -> None:
     slot = begun()
-    assert play(slot, Held(2), Exited(7, Exit(code=0)), Closed(0)) == (slot, [])
+    assert play(slot, HeldAtGate(2), Exited(7, Exit(code=0)), Closed(0)) == (slot, [])
 
 
 def test_the_end_of_an_attempt_is_told_once_by_who_took_part() -> None:
-    waits = order(Stage.WAIT, reason="worker-0 was killed", first="worker-0", retry_s=2.0)
+    waits = order(Stage.WAIT, reason="worker-0 was killed", first_failed_slot="worker-0", retry_s=2.0)
     slot, _ = play(begun(), Exited(1, Exit(code=1)), Closed(1))
     slot, actions = play(slot, waits, waits)
-    assert [type(action) for action in actions] == [TellEnd]
+    assert [type(action) for action in actions] == [ReportAttemptEnd]
     spare = Slot("worker-2", attempt=1, restored=True)
     assert play(spare, waits)[1] == []
 
@@ -100,17 +102,19 @@ def test_the_end_of_an_attempt_is_told_once_by_who_took_part() -> None:
 def test_a_host_that_cannot_take_part_says_so_and_does_nothing_else() -> None:
     slot, actions = play(Slot("worker-1", attempt=1), order(Stage.RESERVE, 2), Failed(2, "no port is free"))
     assert actions == [Reserve(2)]
-    assert slots.report(slot)[:2] == ("worker-1", 2)
-    assert (slots.report(slot).reason, slots.report(slot).closed) == ("no port is free", True)
+    assert reconciler.build_status(slot)[:2] == ("worker-1", 2)
+    assert (reconciler.build_status(slot).reason, reconciler.build_status(slot).closed) == ("no port is free", True)
     assert play(slot, order(Stage.LAUNCH, 2))[1] == []
 
 
 def test_newer_checkpoints_are_fetched_while_all_train_and_older_ones_never() -> None:
     sources = [Source("10.0.0.2", 5000)]
     goes = order(Stage.GO, snapshot=NEWEST, sources=sources)
-    slot, actions = play(begun(), Held(1), goes, goes)
-    assert actions == [Open(1), Fetch(NEWEST, tuple(sources))]
-    slot, actions = play(slot, Holds(NEWEST, None), order(Stage.GO, snapshot=Snapshot(1, 3, "old"), sources=sources))
+    slot, actions = play(begun(), HeldAtGate(1), goes, goes)
+    assert actions == [OpenGate(1), Fetch(NEWEST, tuple(sources))]
+    slot, actions = play(
+        slot, CheckpointHeld(NEWEST, None), order(Stage.GO, snapshot=Snapshot(1, 3, "old"), sources=sources)
+    )
     assert actions == []
     _, actions = play(Slot("worker-2", attempt=1, restored=True), goes)
     assert actions == [Fetch(NEWEST, tuple(sources))]
@@ -121,11 +125,11 @@ EVENTS: st.SearchStrategy[SlotEvent] = st.one_of(
     st.builds(order, st.sampled_from(Stage), ATTEMPTS, result=st.just(RESULT)),
     st.builds(Reserved, ATTEMPTS, st.just(2300)),
     st.builds(Restored, ATTEMPTS, st.sampled_from(["", "cannot be fetched"])),
-    st.builds(Held, ATTEMPTS),
+    st.builds(HeldAtGate, ATTEMPTS),
     st.builds(Exited, ATTEMPTS, st.sampled_from([Exit(code=0), Exit(signal=9)])),
     st.builds(Closed, ATTEMPTS),
     st.builds(Failed, ATTEMPTS, st.just("no port is free")),
-    st.builds(Holds, st.just(NEWEST), st.none()),
+    st.builds(CheckpointHeld, st.just(NEWEST), st.none()),
 )
 
 
@@ -139,13 +143,13 @@ def test_whatever_is_ordered_no_two_processes_live_at_once(events: list[SlotEven
             alive = 0
         elif isinstance(event, Closed):
             continue  # of a process that never was
-        slot, actions = slots.step(slot, event)
+        slot, actions = reconciler.step(slot, event)
         for action in actions:
             if isinstance(action, Spawn):
                 assert alive == 0
                 assert action.attempt > highest
                 alive = highest = action.attempt
-            if isinstance(action, Open):
+            if isinstance(action, OpenGate):
                 assert action.attempt == alive
             if isinstance(action, Finish):
                 assert alive == 0

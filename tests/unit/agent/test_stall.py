@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.processes import Held, hook_in, process, script_in
-from train.agent.gang.hang import MOST_STACK, Connection, main_first, read_connection, threads_of, who_waits
+from tests.unit.agent.processes import HeldProcess, hook_in, process, script_in
+from train.agent.gang.hang import MOST_STACK, Connection, describe_hang, main_first, read_connection, threads_of
 from train.agent.protocol.records import Member, Stalled
 from train.agent.supervisor.inspection import MOST_SOCKETS, connections
 
@@ -64,43 +64,43 @@ def edited(gang: Gang, task: str, **values: object) -> Gang:
         ),
         (
             "keras-thread",
-            "worker-1 has come to the end of its script and waits for its own threads (task.py:30 in write), "
+            "worker-1 has reached the end of its script and waits for its own threads (task.py:30 in write), "
             "and worker-0 waits for it in a collective operation",
         ),
     ],
 )
 def test_real_gangs(name: str, message: str) -> None:
-    assert who_waits(*recorded(name)) == message
+    assert describe_hang(*recorded(name)) == message
 
 
 def test_a_task_that_did_not_answer() -> None:
     stalled, members = recorded("ctl-load")
     del stalled["worker-1"]
-    told = who_waits(stalled, members)
-    assert told == "worker-1 does not answer, and worker-0 and worker-2 wait for it in a collective operation"
+    describe = describe_hang(stalled, members)
+    assert describe == "worker-1 does not answer, and worker-0 and worker-2 wait for it in a collective operation"
 
 
 def test_a_task_that_has_ended() -> None:
-    told = who_waits(*edited(recorded("ctl-load"), "worker-1", state="", stack="", sockets=[]))
-    assert told == "worker-1 has ended, and worker-0 and worker-2 wait for it in a collective operation"
+    describe = describe_hang(*edited(recorded("ctl-load"), "worker-1", state="", stack="", sockets=[]))
+    assert describe == "worker-1 has ended, and worker-0 and worker-2 wait for it in a collective operation"
 
 
 def test_a_task_without_stacks_tells_what_the_kernel_knows() -> None:
     gang = edited(recorded("ctl-load"), "worker-1", stack="", kernel="CPU 3.0 s, waits in pipe_read")
-    assert who_waits(*gang).startswith("worker-1 does not tell what it does (CPU 3.0 s, waits in pipe_read), and")
+    assert describe_hang(*gang).startswith("worker-1 shows no stack (CPU 3.0 s, waits in pipe_read), and")
     gang = edited(gang, "worker-1", state="D", kernel="waits in nfs_wait_bit_killable")
-    assert who_waits(*gang).startswith("worker-1 is stuck in the kernel (waits in nfs_wait_bit_killable), and")
+    assert describe_hang(*gang).startswith("worker-1 is stuck in the kernel (waits in nfs_wait_bit_killable), and")
 
 
 def test_several_in_the_same_place_are_told_of_together() -> None:
     gang = recorded("ctl-load")
     stalled = {**gang[0], "worker-2": gang[0]["worker-1"]._replace(task="worker-2")}
-    assert who_waits(stalled, gang[1]) == (
+    assert describe_hang(stalled, gang[1]) == (
         "worker-1 and worker-2 are in user code (task.py:12 in load), "
         "and worker-0 waits for them in a collective operation"
     )
     stalled["worker-0"] = gang[0]["worker-1"]
-    assert who_waits(stalled, gang[1]) == (
+    assert describe_hang(stalled, gang[1]) == (
         "worker-0, worker-1 and worker-2 are in user code (task.py:12 in load); no task waits for another"
     )
 
@@ -112,7 +112,7 @@ def all_in_a_collective() -> Gang:
 
 
 def test_all_in_a_collective_operation_with_nothing_else_to_see() -> None:
-    assert who_waits(*all_in_a_collective()) == (
+    assert describe_hang(*all_in_a_collective()) == (
         "all tasks wait for each other in a collective operation (task.py:46 in main), "
         "and no connection between them is stuck"
     )
@@ -128,8 +128,8 @@ def test_all_in_a_collective_operation_with_nothing_else_to_see() -> None:
 def test_a_connection_that_is_stuck_is_named(change: str, how: str) -> None:
     stalled, members = all_in_a_collective()
     by_server = [one.replace("ESTABLISHED 0 unsent", change) for one in stalled["worker-1"].sockets]
-    told = who_waits(*edited((stalled, members), "worker-1", sockets=[by_server[1]]))
-    assert told == (
+    describe = describe_hang(*edited((stalled, members), "worker-1", sockets=[by_server[1]]))
+    assert describe == (
         f"nothing that worker-1 sends reaches worker-2 ({how}), and all tasks wait for each other "
         "in a collective operation"
     )
@@ -140,22 +140,22 @@ def test_a_stuck_connection_to_a_task_that_tells_nothing_of_its_own_is_known_by_
     silent = {task: seen._replace(sockets=[]) for task, seen in stalled.items()}
     stuck = f"10.9.9.9:40000 > {members[0].address}:{members[0].port} SYN_SENT 1 unsent 0 unread"
     silent["worker-2"] = silent["worker-2"]._replace(sockets=[stuck])
-    assert who_waits(silent, members).startswith("nothing that worker-2 sends reaches worker-0 (no answer")
+    assert describe_hang(silent, members).startswith("nothing that worker-2 sends reaches worker-0 (no answer")
     silent["worker-2"] = silent["worker-2"]._replace(
         sockets=["10.9.9.9:40000 > 8.8.8.8:443 SYN_SENT 1 unsent 0 unread"]
     )
-    assert who_waits(silent, members).startswith("all tasks wait for each other")
+    assert describe_hang(silent, members).startswith("all tasks wait for each other")
 
 
 def test_who_computes_inside_tensorflow_is_waited_for() -> None:
     gang = edited(all_in_a_collective(), "worker-1", kernel="CPU 99.0 s, now 198 % of a core")
-    assert who_waits(*gang) == (
+    assert describe_hang(*gang) == (
         "worker-1 computes in TensorFlow (task.py:46 in main), "
         "and worker-0 and worker-2 wait for it in a collective operation"
     )
     for task in gang[0]:  # as NCCL does that waits on a GPU
         gang = edited(gang, task, kernel="CPU 99.0 s, now 100 % of a core")
-    assert who_waits(*gang).startswith("all tasks wait for each other in a collective operation")
+    assert describe_hang(*gang).startswith("all tasks wait for each other in a collective operation")
 
 
 def frames(*places: str) -> str:
@@ -167,7 +167,7 @@ PACKAGES = "/venv/lib/python3.11/site-packages"
 
 
 @pytest.mark.parametrize(
-    ("stack", "told"),
+    ("stack", "expected"),
     [
         (
             frames("/usr/lib/python3.11/ssl.py read", "/usr/lib/python3.11/socket.py readinto", "/src/task.py fetch"),
@@ -188,17 +188,17 @@ PACKAGES = "/venv/lib/python3.11/site-packages"
         (frames("/usr/lib/python3.11/runpy.py run_module"), "is in user code (runpy.py:7 in run_module)"),
     ],
 )
-def test_places(stack: str, told: str) -> None:
+def test_places(stack: str, expected: str) -> None:
     gang = edited(recorded("ctl-load"), "worker-1", stack=stack)
-    expected = f"worker-1 {told}, and worker-0 and worker-2 wait for it in a collective operation"
-    assert who_waits(*gang) == expected
+    message = f"worker-1 {expected}, and worker-0 and worker-2 wait for it in a collective operation"
+    assert describe_hang(*gang) == message
 
 
 def test_a_server_that_only_serves_keeps_nobody_waiting() -> None:
-    serves = frames(f"{PACKAGES}/tensorflow/python/training/server_lib.py join", "/src/task.py main")
-    gang = edited(recorded("ctl-stop"), "worker-1", stack=serves, state="S")
-    assert who_waits(*gang).startswith("all tasks wait for each other in a collective operation")
-    assert who_waits({"ps-0": gang[0]["worker-1"]}, [Member("ps-0", "h", 1, 2)]) == "no task waits for another"
+    serving = frames(f"{PACKAGES}/tensorflow/python/training/server_lib.py join", "/src/task.py main")
+    gang = edited(recorded("ctl-stop"), "worker-1", stack=serving, state="S")
+    assert describe_hang(*gang).startswith("all tasks wait for each other in a collective operation")
+    assert describe_hang({"ps-0": gang[0]["worker-1"]}, [Member("ps-0", "h", 1, 2)]) == "no task waits for another"
 
 
 def test_training_in_another_thread_than_the_main_one() -> None:
@@ -206,7 +206,7 @@ def test_training_in_another_thread_than_the_main_one() -> None:
     waits = gang[0]["worker-0"].stack.replace("Main thread", "Thread 0x00007f")
     joins = frames("/usr/lib/python3.11/threading.py join", "/src/task.py main")
     gang = edited(gang, "worker-0", stack=joins + "\n" + waits)
-    assert who_waits(*gang).endswith("and worker-0 and worker-2 wait for it in a collective operation")
+    assert describe_hang(*gang).endswith("and worker-0 and worker-2 wait for it in a collective operation")
 
 
 # --- stacks as faulthandler writes them -----------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_a_long_one_is_cut_and_keeps_the_main_thread() -> None:
 # --- live tasks -----------------------------------------------------------------------------------------------------
 
 
-def looked_at(one: Held) -> Stalled:
+def looked_at(one: HeldProcess) -> Stalled:
     found: list[Stalled] = []
     one.task.look("worker-1", 3, found.append)
     one.until(lambda: found, 5.0)
@@ -266,10 +266,10 @@ load()
         assert found.kernel.startswith("CPU ")
         accepted, peer = server.accept()
         mine = "{}:{}".format(*server.getsockname())
-        (told,) = found.sockets
-        assert read_connection(told) == Connection("{}:{}".format(*peer), mine, "ESTABLISHED", 0, 0)
+        (describe,) = found.sockets
+        assert read_connection(describe) == Connection("{}:{}".format(*peer), mine, "ESTABLISHED", 0, 0)
         accepted.close()
-        assert who_waits({"worker-1": found}, [Member("worker-1", "127.0.0.1", 1, 2)]).startswith(
+        assert describe_hang({"worker-1": found}, [Member("worker-1", "127.0.0.1", 1, 2)]).startswith(
             "worker-1 is in user code (task.py:"
         )
 
@@ -308,5 +308,5 @@ def test_what_is_not_read_counts_and_stuck_ones_come_first() -> None:
 def test_text_of_a_connection_is_read_back() -> None:
     one = Connection("[::1]:1", "10.0.0.2:2222", "SYN_SENT", 1, 2)
     assert read_connection(str(one)) == one
-    with pytest.raises(ValueError, match="no connection"):
+    with pytest.raises(ValueError, match="not a connection"):
         read_connection("10.0.0.2:1 ESTABLISHED")

@@ -241,7 +241,7 @@ def test_preempted() -> None:
     assert judged(task(1, Exit(None, 15), "step 1\n", stopped_by_us=True, reason="preempted")).kind is Kind.PREEMPTED
 
 
-@pytest.mark.parametrize("rest", ["", ", and nobody took its place within 1800 s", ", and no other host is left"])
+@pytest.mark.parametrize("rest", ["", ", and it was not replaced within 1800 s", ", and no other host is left"])
 def test_preempted_as_its_agent_noticed(rest: str) -> None:
     reason = f"worker-1 (10.0.0.3) was preempted{rest}"
     evidence = [task(number, Exit(42), LOST, stopped_by_us=True) for number in range(2)]
@@ -418,10 +418,10 @@ DECISIONS = [
     ("worker-1 (10.0.0.3) did not join attempt 2 within 60 s", "worker-1", Kind.PEER_NEVER_STARTED, "worker-1"),
     ("worker-1 (10.0.0.3) cannot reach worker-0 at 10.0.0.2:2222: timed out; open TCP port 2222 between the hosts (all TCP among the hosts of the fleet)", "worker-0", Kind.PEER_UNREACHABLE, "worker-0"),
     ("worker-1 (10.0.0.3) cannot reach worker-0 at 10.0.0.2:2222: timed out; open TCP port 2222\nworker-2 (10.0.0.4) cannot reach worker-0 at 10.0.0.2:2222: timed out", "", Kind.PEER_UNREACHABLE, "worker-1"),
-    ("worker-1 (10.0.0.3) cannot reach worker-0 at worker-0:2222: its name is not known there; name worker-0 by an address that all hosts know", "worker-0", Kind.NAME_RESOLUTION, "worker-0"),
+    ("worker-1 (10.0.0.3) cannot reach worker-0 at worker-0:2222: its name cannot be resolved there; give worker-0 an address that all hosts can resolve", "worker-0", Kind.NAME_RESOLUTION, "worker-0"),
     ("worker-2 (10.0.0.4) has 12.0 MiB of disk left for the job, less than 64.0 MiB; free some space on the host", "worker-2", Kind.DISK_FULL, "worker-2"),
     ("TensorFlow differs: 2.21 on worker-0 (10.0.0.2), 2.19 on worker-1 (10.0.0.3); install the same release on all hosts", "worker-1", Kind.VERSION_MISMATCH, "worker-1"),
-    ("GPUs differ: 1 x T4 on worker-0 (10.0.0.2), none on worker-1 (10.0.0.3); TensorFlow wants as many on each worker", "worker-1", Kind.UNKNOWN, "worker-1"),
+    ("GPUs differ: 1 x T4 on worker-0 (10.0.0.2), none on worker-1 (10.0.0.3); TensorFlow requires the same number on each worker", "worker-1", Kind.UNKNOWN, "worker-1"),
     ("worker-1 ended before the start", "worker-1", Kind.UNKNOWN, "worker-1"),
 ]  # fmt: skip
 

@@ -1,111 +1,118 @@
-"""Which slot plays which role: a lost one's is taken over by a spare, or the gang goes on smaller. Pure."""
+"""Assign roles to slots: a spare takes over a lost role, or the gang continues with fewer workers. Pure."""
 
 from typing import Collection, List, Optional, Sequence, Tuple
 
-from train.agent.gang.states import Part
+from train.agent.gang.states import Assignment
 from train.agent.protocol.cluster import TASK_TYPES, parse_task
 from train.agent.protocol.records import Member
 
 _TRAINING = ("chief", "worker")
-# Whom nothing else can do without comes first when roles are vacant.
+# Vacant roles are filled in this order: the most essential first.
 _URGENCY = ("chief", "ps", "worker", "evaluator")
 
 
 def role_rank(role: str) -> Tuple[int, int]:
-    """Sorts roles by type as TensorFlow lists them, then by index."""
-    kind, index = parse_task(role)
-    return TASK_TYPES.index(kind), index
+    """Return a sort key for roles: by type in TensorFlow's order, then by index."""
+    task_type, index = parse_task(role)
+    return TASK_TYPES.index(task_type), index
 
 
-def first_cast(members: Sequence[Member], spares: Collection[str], assigned: Sequence[str] = ()) -> List[Part]:
-    """Who plays what at first, in the order of the roles.
+def initial_assignments(
+    members: Sequence[Member], spares: Collection[str], assigned: Sequence[str] = ()
+) -> List[Assignment]:
+    """Return the assignments of the first attempt, in the order of the roles.
 
     Args:
         members: All slots.
-        spares: Those without a role.
-        assigned: The role of each member, empty for a spare; none at all: each plays the role of its own name.
+        spares: Slots without a role.
+        assigned: Role of each member, empty for a spare. If there are none, the role is the member's name.
     """
     if assigned:
-        parts = [Part(one.task, assigned[at]) for at, one in enumerate(members) if assigned[at]]
+        assignments = [
+            Assignment(member.task, assigned[index]) for index, member in enumerate(members) if assigned[index]
+        ]
     else:
-        parts = [Part(one.task, one.task) for one in members]
-    return sorted((part for part in parts if part.slot not in spares), key=lambda part: role_rank(part.role))
+        assignments = [Assignment(member.task, member.task) for member in members]
+    return sorted(
+        (assignment for assignment in assignments if assignment.slot not in spares),
+        key=lambda assignment: role_rank(assignment.role),
+    )
 
 
-def recast(
-    roles: Sequence[str], before: Sequence[Part], available: Sequence[str], fewest: Optional[int]
-) -> Optional[List[Part]]:
-    """Who plays what in the next attempt; None where too few are left.
+def reassign(
+    roles: Sequence[str], before: Sequence[Assignment], available: Sequence[str], fewest: Optional[int]
+) -> Optional[List[Assignment]]:
+    """Return the assignments of the next attempt, or None if too few slots are available.
 
-    Whoever is still there keeps his role, and others who are there take over the vacant ones. Where they do not
-    suffice, the evaluator's role and the last workers' are given up, for the chief's and those of parameter servers
-    first, and the workers that stay are numbered without a gap.
+    Available slots keep their roles, and free slots take the vacant ones. If there are not enough, the evaluator and
+    then the last workers are given up to fill the chief and the parameter servers, and the remaining workers are
+    renumbered without a gap.
 
     Args:
-        roles: All roles of the job, in their order.
-        before: Who played what before.
-        available: Slots that are there, in their order.
-        fewest: As many workers must be left; None: all roles must be taken.
+        roles: All roles of the job, in order.
+        before: Assignments of the last attempt.
+        available: Slots that can take part, in order.
+        fewest: Minimum number of workers; None means that all roles must be filled.
     """
-    played = {part.role: part.slot for part in before if part.slot in available}
-    free = [slot for slot in available if slot not in played.values()]
-    vacant = sorted((role for role in roles if role not in played), key=_urgency)
-    played.update({role: free[index] for index, role in enumerate(vacant[: len(free)])})
-    left_open = vacant[len(free) :]
-    if left_open:
+    slots_by_role = {assignment.role: assignment.slot for assignment in before if assignment.slot in available}
+    free = [slot for slot in available if slot not in slots_by_role.values()]
+    vacant = sorted((role for role in roles if role not in slots_by_role), key=_urgency)
+    slots_by_role.update({role: free[index] for index, role in enumerate(vacant[: len(free)])})
+    unfilled = vacant[len(free) :]
+    if unfilled:
         if fewest is None:
             return None
-        for role in left_open:
-            if _kind(role) in ("chief", "ps") and not _hand_over(role, played):
+        for role in unfilled:
+            if _task_type(role) in ("chief", "ps") and not _reassign_slot(role, slots_by_role):
                 return None
-        if not _suffices(roles, played, fewest):
+        if not _has_enough_workers(roles, slots_by_role, fewest):
             return None
-        played = _renumbered(roles, played)
-    return [Part(played[role], role) for role in roles if role in played]
+        slots_by_role = _renumber(roles, slots_by_role)
+    return [Assignment(slots_by_role[role], role) for role in roles if role in slots_by_role]
 
 
-def _kind(role: str) -> str:
+def _task_type(role: str) -> str:
     return parse_task(role)[0]
 
 
 def _urgency(role: str) -> Tuple[int, int]:
-    kind, index = parse_task(role)
-    return _URGENCY.index(kind), index
+    task_type, index = parse_task(role)
+    return _URGENCY.index(task_type), index
 
 
-def _hand_over(role: str, played: "dict[str, str]") -> bool:
-    """Let the slot of the least urgent role play this one; False where nobody can be spared."""
-    given_up = [other for other in played if _kind(other) in ("worker", "evaluator")]
-    if not given_up:
+def _reassign_slot(role: str, slots_by_role: "dict[str, str]") -> bool:
+    """Give the slot of the least urgent role to `role`. Return False if no role can be given up."""
+    expendable = [other for other in slots_by_role if _task_type(other) in ("worker", "evaluator")]
+    if not expendable:
         return False
-    played[role] = played.pop(max(given_up, key=_urgency))
+    slots_by_role[role] = slots_by_role.pop(max(expendable, key=_urgency))
     return True
 
 
-def _suffices(roles: Sequence[str], played: "dict[str, str]", fewest: int) -> bool:
-    wanted = sum(_kind(role) == "worker" for role in roles)
-    left = sum(_kind(role) == "worker" for role in played)
-    return bool(trainers(list(played))) and left >= min(wanted, max(1, fewest))
+def _has_enough_workers(roles: Sequence[str], slots_by_role: "dict[str, str]", fewest: int) -> bool:
+    wanted = sum(_task_type(role) == "worker" for role in roles)
+    left = sum(_task_type(role) == "worker" for role in slots_by_role)
+    return bool(trainers(list(slots_by_role))) and left >= min(wanted, max(1, fewest))
 
 
-def _renumbered(roles: Sequence[str], played: "dict[str, str]") -> "dict[str, str]":
-    workers = [role for role in roles if _kind(role) == "worker"]
-    there = [played[role] for role in workers if role in played]
-    others = {role: slot for role, slot in played.items() if role not in workers}
-    return {**others, **{workers[index]: slot for index, slot in enumerate(there)}}
+def _renumber(roles: Sequence[str], slots_by_role: "dict[str, str]") -> "dict[str, str]":
+    workers = [role for role in roles if _task_type(role) == "worker"]
+    remaining = [slots_by_role[role] for role in workers if role in slots_by_role]
+    others = {role: slot for role, slot in slots_by_role.items() if role not in workers}
+    return {**others, **{workers[index]: slot for index, slot in enumerate(remaining)}}
 
 
 def trainers(roles: Sequence[str]) -> List[str]:
-    """The roles that train: on their success that of a job depends, and only their standstill is one."""
-    return [role for role in roles if _kind(role) in _TRAINING]
+    """Return the roles that train. Only they decide the success of a job, and only they can hang."""
+    return [role for role in roles if _task_type(role) in _TRAINING]
 
 
 def is_evaluator(role: str) -> bool:
-    """Whether a role is beside the cluster: it reads checkpoints, and nobody waits for it."""
-    return _kind(role) == "evaluator"
+    """Return True if a role is outside the cluster: it reads checkpoints, and no task waits for it."""
+    return _task_type(role) == "evaluator"
 
 
 def is_coordinated(roles: Sequence[str]) -> bool:
-    """Whether a chief sends the others their work: ParameterServerStrategy, where no other task ends by itself."""
-    kinds = {_kind(role) for role in roles}
+    """Return True if a chief sends the others their work (ParameterServerStrategy): only the chief ends by itself."""
+    kinds = {_task_type(role) for role in roles}
     return {"chief", "ps"} <= kinds

@@ -1,509 +1,523 @@
-"""The mind of one supervisor, pure: its slot, whom it follows, and the gang where it leads.
+"""Elect the leader of a gang, and follow or lead it: a pure state machine of one supervisor.
 
-Each supervisor is linked to the leader. Where the leader is lost and the job may go on, the next by rank leads: who
-seeks a leader goes to the first of the others, and leads himself where all before him are gone. Two who lead, after
-a network was in two parts, find each other, since a leader knocks at whom it misses: the one with an attempt under
-way goes on, then the one of the later term, then the one of the lower rank, and the other ends what runs in its part
-before it follows. A job in two parts is kept from going on twice by `min_workers` greater than half of its workers.
+Each supervisor is connected to the leader. If the leader is lost and the job may continue, the next slot by rank
+leads: a supervisor that seeks a leader dials the first of the others, and leads itself if all before it are gone.
+After a network partition there may be two leaders. They find each other, because a leader probes missing slots: the
+one with an attempt in progress wins, then the one with the later term, then the one with the lower rank. The other
+ends its tasks before it follows. If `min_workers` is greater than half of the workers, a partitioned job never runs
+twice.
 """
 
 from enum import Enum
 from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
 
-from train.agent.gang import gang as gangs
-from train.agent.gang import slot as slots
-from train.agent.gang.gang import End, Gang, Terms
-from train.agent.gang.slot import Slot, SlotAction, SlotEvent
-from train.agent.gang.states import Leads, Message, Order, Report, Stage
+from train.agent.gang import reconciler, scheduling
+from train.agent.gang.reconciler import Slot, SlotAction, SlotEvent
+from train.agent.gang.scheduling import End, Gang, Terms
+from train.agent.gang.states import DesiredState, LeaderClaim, Message, SlotStatus, Stage
 from train.agent.protocol.cluster import by_rank, called
 from train.agent.protocol.records import Outcome, RestartPolicy
 
-# How much longer than the leader the others wait for a gang to be complete, so that the verdict is the leader's.
+# The others wait this much longer than the leader for a complete gang, so that the leader decides.
 LEADER_FIRST_S = 5.0
-KNOCK_S = 2.0
-_REPLACED = "another agent has taken its place"
+PROBE_INTERVAL_S = 2.0
+_REPLACED = "another agent replaced it"
 
 
 class Mode(str, Enum):
-    """What a supervisor is to the others."""
+    """The relation of a supervisor to the others."""
 
     LEADING = "leading"
     FOLLOWING = "following"
     SEEKING = "seeking"
 
 
-class LinkUp(NamedTuple):
-    """The agent of another slot has proven itself, on a connection of its or of ours."""
+class PeerConnected(NamedTuple):
+    """The agent of another slot has authenticated, on a connection in either direction."""
 
     slot: str
 
 
-class LinkDown(NamedTuple):
-    """The agent of another slot is gone, or was silent for too long; `reason` is a clause that says which."""
+class PeerLost(NamedTuple):
+    """The agent of another slot is gone or was silent for too long; `reason` is a clause that says which."""
 
     slot: str
     reason: str
 
 
-class Heard(NamedTuple):
-    """What another slot said."""
+class MessageReceived(NamedTuple):
+    """A message of another slot."""
 
     slot: str
     message: Message
 
 
-class Due(NamedTuple):
-    """The point in time of `deadline` has come."""
+class DeadlineReached(NamedTuple):
+    """The time returned by `deadline` has come."""
 
 
-class StopAsked(NamedTuple):
-    """Somebody on this host wants the job to end."""
+class StopRequested(NamedTuple):
+    """A user of this host requests the end of the job."""
 
     grace_s: float
 
 
-NodeEvent = Union[LinkUp, LinkDown, Heard, Due, StopAsked, SlotEvent]
+PeerEvent = Union[PeerConnected, PeerLost, MessageReceived, DeadlineReached, StopRequested, SlotEvent]
 
 
-class Tell(NamedTuple):
-    """Say something to a slot that is linked."""
+class SendMessage(NamedTuple):
+    """Send a message to a connected slot."""
 
     slot: str
     message: Message
 
 
 class Dial(NamedTuple):
-    """Link with the agent of a slot, and try again until another is dialled."""
+    """Connect to the agent of a slot; retry until another one is dialled."""
 
     slot: str
 
 
-class Knock(NamedTuple):
-    """Say something to a slot that is not linked, if it can be reached, and hang up."""
+class ProbePeer(NamedTuple):
+    """Send one message to a slot that is not connected, if it can be reached, and disconnect."""
 
     slot: str
     message: Message
 
 
-NodeAction = Union[Tell, Dial, Knock, SlotAction]
+PeerAction = Union[SendMessage, Dial, ProbePeer, SlotAction]
 
 
-class Node(NamedTuple):
-    """What a supervisor knows."""
+class Peer(NamedTuple):
+    """The state of one supervisor."""
 
     terms: Terms
-    me: str
+    local_slot: str
     mode: Mode
     term: int
     leader: str
     slot: Slot
-    since: float  # when it began to follow or to seek this one
+    mode_since: float  # when it started to follow or seek this candidate
     gang: Optional[Gang] = None
-    linked: FrozenSet[str] = frozenset()
-    passed: FrozenSet[str] = frozenset()  # candidates that are gone
+    connected: FrozenSet[str] = frozenset()
+    passed_over: FrozenSet[str] = frozenset()  # candidates that did not answer
     candidate: str = ""
-    joined: bool = False  # the leader was heard
-    newcomer: bool = False  # took a lost host's place, and never leads before it was heard
-    cut_off: bool = False  # others still hear the leader whom we lost
-    lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; leaders, and how they were lost
-    ends_at: Optional[float] = None
-    knock_at: Optional[float] = None
-    said: Dict[str, Message] = {}  # noqa: RUF012 - never changed; the last word to each that is linked
+    joined: bool = False  # a message of the leader was received
+    newcomer: bool = False  # replaces a lost host; never leads before it has joined
+    cut_off: bool = False  # others are still connected to the leader that was lost here
+    lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; lost leader -> reason
+    job_deadline: Optional[float] = None
+    probe_at: Optional[float] = None
+    sent: Dict[str, Message] = {}  # noqa: RUF012 - never changed; last message to each connected slot
 
 
-Step = Tuple[Node, List[NodeAction]]
+Step = Tuple[Peer, List[PeerAction]]
 
 
 def ranked(terms: Terms) -> List[str]:
-    """All slots by rank."""
+    """Return all slots by rank."""
     return [member.task for member in by_rank(terms.slots)]
 
 
-def begin(terms: Terms, me: str, slot: Slot, now: float) -> Step:
-    """A supervisor whose host was prepared: the first by rank leads, and all make ready for the first attempt."""
+def begin(terms: Terms, local_slot: str, slot: Slot, now: float) -> Step:
+    """Return the state of a supervisor in a new job: the first slot by rank leads, and all prepare an attempt."""
     leader = ranked(terms)[0]
-    gang = gangs.form(terms, leader, now)
-    node = Node(terms, me, Mode.FOLLOWING, 1, leader, slot, now, candidate=leader)
-    node, actions = _feed(node, gangs.order(gang)._replace(term=0))
-    if me == leader:
-        node = node._replace(mode=Mode.LEADING, gang=gang, joined=True)
+    gang = scheduling.form_gang(terms, leader, now)
+    peer = Peer(terms, local_slot, Mode.FOLLOWING, 1, leader, slot, now, candidate=leader)
+    peer, actions = _step_slot(peer, scheduling.desired_state(gang)._replace(term=0))
+    if local_slot == leader:
+        peer = peer._replace(mode=Mode.LEADING, gang=gang, joined=True)
     else:
         actions.append(Dial(leader))
-    return _settled(node, actions, now)
+    return _settle(peer, actions, now)
 
 
-def resume(terms: Terms, me: str, slot: Slot, last: Order, reason: str, now: float) -> Step:
-    """A supervisor whose forerunner was killed, and all processes of whose slot were ended; `reason` says so."""
-    slot = slot._replace(order=last, attempt=last.attempt, reason=reason, closed=True)
-    node = Node(terms, me, Mode.FOLLOWING, last.term, last.leader, slot, now, candidate=last.leader)
+def resume(terms: Terms, local_slot: str, slot: Slot, last: DesiredState, reason: str, now: float) -> Step:
+    """Return the state of a supervisor that replaces a killed one whose processes were all ended."""
+    slot = slot._replace(desired=last, attempt=last.attempt, reason=reason, closed=True)
+    peer = Peer(terms, local_slot, Mode.FOLLOWING, last.term, last.leader, slot, now, candidate=last.leader)
     if last.stage is Stage.RESULT:
-        return _feed(node, last)
-    if me == last.leader:
-        return _settled(*_lead(node, End(Outcome.FAILED, me, reason), {}, now), now)
-    return _settled(node, [Dial(last.leader)], now)
+        return _step_slot(peer, last)
+    if local_slot == last.leader:
+        return _settle(*_lead(peer, End(Outcome.FAILED, local_slot, reason), {}, now), now)
+    return _settle(peer, [Dial(last.leader)], now)
 
 
-def join(terms: Terms, me: str, slot: Slot, now: float) -> Step:
-    """A supervisor whose host took the place of a lost one: it looks for who leads."""
-    first = next(name for name in ranked(terms) if name != me)
-    cast = list(terms.first_cast)
-    nothing = Order(0, first, slot.attempt, Stage.STOP, cast, list(terms.slots), started=True)
-    slot = slot._replace(order=nothing)
-    node = Node(terms, me, Mode.SEEKING, 0, first, slot, now, candidate=first, newcomer=True)
-    return _settled(node, [Dial(first)], now)
+def join(terms: Terms, local_slot: str, slot: Slot, now: float) -> Step:
+    """Return the state of a supervisor whose host replaces a lost one: it seeks the leader."""
+    first = next(name for name in ranked(terms) if name != local_slot)
+    assignments = list(terms.initial_assignments)
+    nothing = DesiredState(0, first, slot.attempt, Stage.STOP, assignments, list(terms.slots), started=True)
+    slot = slot._replace(desired=nothing)
+    peer = Peer(terms, local_slot, Mode.SEEKING, 0, first, slot, now, candidate=first, newcomer=True)
+    return _settle(peer, [Dial(first)], now)
 
 
-def step(node: Node, event: NodeEvent, now: float) -> Step:
-    """What becomes of a supervisor by `event`, and what is to be done.
+def step(peer: Peer, event: PeerEvent, now: float) -> Step:
+    """Return the supervisor's state after `event`, and the actions to perform.
 
-    `now` is in seconds by any clock that never goes back.
+    `now` is in seconds of a monotonic clock.
     """
-    if node.slot.finished and not isinstance(event, (LinkUp, Heard)):
-        return node, []
-    actions: List[NodeAction] = []
-    if isinstance(event, LinkUp):
-        node = _linked(node, event)
-    elif isinstance(event, LinkDown):
-        node, actions = _unlinked(node, event, now)
-    elif isinstance(event, Heard):
-        node, actions = _heard(node, event, now)
-    elif isinstance(event, Due):
-        node, actions = _due(node, now)
-    elif isinstance(event, StopAsked):
-        node, actions = _stop_asked(node, event.grace_s, now)
+    if peer.slot.finished and not isinstance(event, (PeerConnected, MessageReceived)):
+        return peer, []
+    actions: List[PeerAction] = []
+    if isinstance(event, PeerConnected):
+        peer = _peer_connected(peer, event)
+    elif isinstance(event, PeerLost):
+        peer, actions = _peer_lost(peer, event, now)
+    elif isinstance(event, MessageReceived):
+        peer, actions = _receive(peer, event, now)
+    elif isinstance(event, DeadlineReached):
+        peer, actions = _deadline_reached(peer, now)
+    elif isinstance(event, StopRequested):
+        peer, actions = _stop_requested(peer, event.grace_s, now)
     else:
-        node, actions = _feed(node, event)
-    return _settled(node, actions, now)
+        peer, actions = _step_slot(peer, event)
+    return _settle(peer, actions, now)
 
 
-def deadline(node: Node, now: float) -> Optional[float]:
-    """When Due is due."""
-    if node.slot.finished:
+def deadline(peer: Peer, now: float) -> Optional[float]:
+    """Return when to feed `DeadlineReached`, or None."""
+    if peer.slot.finished:
         return None
-    if node.mode is Mode.LEADING:
-        own = gangs.deadline(node.gang, now) if node.gang is not None else None
-        return min((point for point in (own, node.knock_at) if point is not None), default=None)
-    if node.mode is Mode.FOLLOWING and node.joined:
+    if peer.mode is Mode.LEADING:
+        own = scheduling.deadline(peer.gang, now) if peer.gang is not None else None
+        return min((point for point in (own, peer.probe_at) if point is not None), default=None)
+    if peer.mode is Mode.FOLLOWING and peer.joined:
         return None
-    return node.since + _patience_s(node)
+    return peer.mode_since + _patience_s(peer)
 
 
-def _patience_s(node: Node) -> float:
-    """How long a leader may be sought before he counts as gone."""
-    if node.mode is Mode.FOLLOWING and not node.lost:
-        return node.terms.join_timeout_s + LEADER_FIRST_S
-    return node.terms.link_timeout_s + LEADER_FIRST_S
+def _patience_s(peer: Peer) -> float:
+    """Return how long to seek a leader before it counts as gone."""
+    if peer.mode is Mode.FOLLOWING and not peer.lost:
+        return peer.terms.join_timeout_s + LEADER_FIRST_S
+    return peer.terms.link_timeout_s + LEADER_FIRST_S
 
 
-def _called(node: Node, slot: str) -> str:
+def _describe_slot(peer: Peer, slot: str) -> str:
     """``worker-1 (10.0.0.3)``."""
-    name = node.slot.order.name_of(slot) if node.slot.order is not None else slot
-    return called([member._replace(task=name) for member in node.terms.slots if member.task == slot], name)
+    name = peer.slot.desired.display_name(slot) if peer.slot.desired is not None else slot
+    return called([member._replace(task=name) for member in peer.terms.slots if member.task == slot], name)
 
 
-def _rank(node: Node, slot: str) -> int:
-    return ranked(node.terms).index(slot)
+def _rank(peer: Peer, slot: str) -> int:
+    return ranked(peer.terms).index(slot)
 
 
-# --- one word to each, and the slot's part -------------------------------------------------------------------------
+# --- messages and the local slot -----------------------------------------------------------------------------------
 
 
-def _feed(node: Node, event: SlotEvent) -> Step:
-    slot, done = slots.step(node.slot, event)
-    return node._replace(slot=slot), list(done)
+def _step_slot(peer: Peer, event: SlotEvent) -> Step:
+    slot, done = reconciler.step(peer.slot, event)
+    return peer._replace(slot=slot), list(done)
 
 
-def _settled(node: Node, actions: List[NodeAction], now: float) -> Step:
-    """Let gang and slot come to terms, and tell the others what is new."""
-    if node.mode is Mode.LEADING:
-        node, more = _come_to_terms(node, now)
+def _settle(peer: Peer, actions: List[PeerAction], now: float) -> Step:
+    """Synchronize the gang with the local slot, and send each connected slot what is new."""
+    if peer.mode is Mode.LEADING:
+        peer, more = _synchronize(peer, now)
         actions = [*actions, *more]
-    said = {slot: message for slot, message in node.said.items() if slot in node.linked}
-    for slot in sorted(node.linked, key=lambda name: _rank(node, name)):
-        message = _word_for(node, slot)
-        if message is not None and said.get(slot) != message:
-            said[slot] = message
-            actions = [*actions, Tell(slot, message)]
-    return node._replace(said=said), _others_first(actions)
+    sent = {slot: message for slot, message in peer.sent.items() if slot in peer.connected}
+    for slot in sorted(peer.connected, key=lambda name: _rank(peer, name)):
+        message = _message_for(peer, slot)
+        if message is not None and sent.get(slot) != message:
+            sent[slot] = message
+            actions = [*actions, SendMessage(slot, message)]
+    return peer._replace(sent=sent), _messages_first(actions)
 
 
-def _others_first(actions: List[NodeAction]) -> List[NodeAction]:
-    # What goes over the network takes longer than what stays here.
-    return sorted(actions, key=lambda action: not isinstance(action, Tell))
+def _messages_first(actions: List[PeerAction]) -> List[PeerAction]:
+    # Messages take longer than local actions.
+    return sorted(actions, key=lambda action: not isinstance(action, SendMessage))
 
 
-def _come_to_terms(node: Node, now: float) -> Step:
-    actions: List[NodeAction] = []
-    while node.gang is not None:
-        gang = gangs.hear(node.gang, slots.report(node.slot), now)
-        wanted = gangs.order(gang)
-        node = node._replace(gang=gang, ends_at=gang.ends_at)
-        if node.slot.order == wanted or node.slot.finished:
+def _synchronize(peer: Peer, now: float) -> Step:
+    actions: List[PeerAction] = []
+    while peer.gang is not None:
+        gang = scheduling.receive_status(peer.gang, reconciler.build_status(peer.slot), now)
+        wanted = scheduling.desired_state(gang)
+        peer = peer._replace(gang=gang, job_deadline=gang.job_deadline)
+        if peer.slot.desired == wanted or peer.slot.finished:
             break
-        node, more = _feed(node, wanted)
+        peer, more = _step_slot(peer, wanted)
         actions += more
-    missing = node.gang is not None and bool(_missed(node))
-    knock_at = None if not missing else node.knock_at if node.knock_at is not None else now + KNOCK_S
-    return node._replace(knock_at=knock_at), actions
+    missing = peer.gang is not None and bool(_missing_slots(peer))
+    probe_at = None if not missing else peer.probe_at if peer.probe_at is not None else now + PROBE_INTERVAL_S
+    return peer._replace(probe_at=probe_at), actions
 
 
-def _missed(node: Node) -> List[str]:
-    """Whom a leader ought to look for: all that took part and are not linked."""
-    gang = node.gang
+def _missing_slots(peer: Peer) -> List[str]:
+    """Return the slots that a leader probes: all that took part and are not connected."""
+    gang = peer.gang
     if gang is None or gang.isolated or gang.stage is Stage.RESULT:
         return []
     if not (gang.restarts or gang.preemptions or gang.lost):
         return []
-    return [member.task for member in node.terms.slots if member.task != node.me and member.task not in node.linked]
+    return [
+        member.task
+        for member in peer.terms.slots
+        if member.task != peer.local_slot and member.task not in peer.connected
+    ]
 
 
-def _word_for(node: Node, slot: str) -> Optional[Message]:
-    if node.mode is Mode.LEADING and node.gang is not None:
-        return None if node.gang.isolated else node.slot.order  # what we obey ourselves
-    follows = node.mode is Mode.FOLLOWING and slot == node.leader
-    seeks = node.mode is Mode.SEEKING and slot == node.candidate and not node.newcomer
+def _message_for(peer: Peer, slot: str) -> Optional[Message]:
+    if peer.mode is Mode.LEADING and peer.gang is not None:
+        return None if peer.gang.isolated else peer.slot.desired  # what the local slot follows, too
+    follows = peer.mode is Mode.FOLLOWING and slot == peer.leader
+    seeks = peer.mode is Mode.SEEKING and slot == peer.candidate and not peer.newcomer
     if follows or seeks:
-        return slots.report(node.slot)._replace(term=node.term)
-    return _claim(node) if node.mode is Mode.FOLLOWING and node.joined else Leads(node.term, "")
+        return reconciler.build_status(peer.slot)._replace(term=peer.term)
+    return _claim(peer) if peer.mode is Mode.FOLLOWING and peer.joined else LeaderClaim(peer.term, "")
 
 
-# --- links ----------------------------------------------------------------------------------------------------------
+# --- connections ---------------------------------------------------------------------------------------------------
 
 
-def _linked(node: Node, event: LinkUp) -> Node:
-    said = {slot: message for slot, message in node.said.items() if slot != event.slot}
-    return node._replace(linked=node.linked | {event.slot}, said=said)
+def _peer_connected(peer: Peer, event: PeerConnected) -> Peer:
+    sent = {slot: message for slot, message in peer.sent.items() if slot != event.slot}
+    return peer._replace(connected=peer.connected | {event.slot}, sent=sent)
 
 
-def _unlinked(node: Node, event: LinkDown, now: float) -> Step:
-    node = node._replace(linked=node.linked - {event.slot})
-    if node.mode is Mode.LEADING and node.gang is not None:
-        return node._replace(gang=gangs.lose(node.gang, event.slot, event.reason, now)), []
-    if node.mode is Mode.FOLLOWING and event.slot == node.leader:
-        return _lost_leader(node, event.reason, now)
-    if node.mode is Mode.SEEKING and event.slot == node.candidate:
-        return _seek(node._replace(passed=node.passed | {event.slot}), [], now)
-    return node, []
+def _peer_lost(peer: Peer, event: PeerLost, now: float) -> Step:
+    peer = peer._replace(connected=peer.connected - {event.slot})
+    if peer.mode is Mode.LEADING and peer.gang is not None:
+        return peer._replace(gang=scheduling.mark_lost(peer.gang, event.slot, event.reason, now)), []
+    if peer.mode is Mode.FOLLOWING and event.slot == peer.leader:
+        return _leader_lost(peer, event.reason, now)
+    if peer.mode is Mode.SEEKING and event.slot == peer.candidate:
+        return _seek_leader(peer._replace(passed_over=peer.passed_over | {event.slot}), [], now)
+    return peer, []
 
 
-def _lost_leader(node: Node, reason: str, now: float) -> Step:
-    message = f"{_called(node, node.leader)} was lost: {reason}"
-    lost = {**node.lost, node.leader: message}
-    node = node._replace(lost=lost, joined=False)
-    if node.slot.stop is not None:
-        return _alone(node, End(Outcome.CANCELLED, "", "stopped on request"), now)
-    if not _may_go_on(node):
-        return _alone(node, End(Outcome.FAILED, node.leader, message), now)
-    node, actions = _halt(node, message)
-    return _seek(node, actions, now)
+def _leader_lost(peer: Peer, reason: str, now: float) -> Step:
+    message = f"{_describe_slot(peer, peer.leader)} was lost: {reason}"
+    lost = {**peer.lost, peer.leader: message}
+    peer = peer._replace(lost=lost, joined=False)
+    if peer.slot.stop_grace_s is not None:
+        return _finish_isolated(peer, End(Outcome.CANCELLED, "", "stopped on request"), now)
+    if not _can_continue(peer):
+        return _finish_isolated(peer, End(Outcome.FAILED, peer.leader, message), now)
+    peer, actions = _stop_local_task(peer, message)
+    return _seek_leader(peer, actions, now)
 
 
-def _may_go_on(node: Node) -> bool:
-    order = node.slot.order
-    policy = node.terms.policy
-    if order is None or not order.started:
+def _can_continue(peer: Peer) -> bool:
+    desired_state = peer.slot.desired
+    policy = peer.terms.policy
+    if desired_state is None or not desired_state.started:
         return False
-    if order.stage is Stage.WAIT or order.trained or gangs.survives(policy, order.preemptions):
+    if (
+        desired_state.stage is Stage.WAIT
+        or desired_state.trained
+        or scheduling.tolerates_preemption(policy, desired_state.preemptions)
+    ):
         return True
-    return policy.restart is not RestartPolicy.NEVER and order.restarts < policy.restarts
+    return policy.restart is not RestartPolicy.NEVER and desired_state.restarts < policy.restarts
 
 
-def _halt(node: Node, reason: str) -> Step:
-    """End what runs here, whoever will lead."""
-    order = node.slot.order
-    if order is None or order.stage in (Stage.WAIT, Stage.RESULT):
-        return node, []
-    grace_s = min(node.terms.grace_s, gangs.FAILURE_GRACE_S)
-    return _feed(node, order._replace(stage=Stage.STOP, reason=reason, first=node.leader, grace_s=grace_s))
+def _stop_local_task(peer: Peer, reason: str) -> Step:
+    """End the local task, whoever will lead."""
+    desired_state = peer.slot.desired
+    if desired_state is None or desired_state.stage in (Stage.WAIT, Stage.RESULT):
+        return peer, []
+    grace_s = min(peer.terms.grace_s, scheduling.FAILURE_GRACE_S)
+    return _step_slot(
+        peer, desired_state._replace(stage=Stage.STOP, reason=reason, first_failed_slot=peer.leader, grace_s=grace_s)
+    )
 
 
-def _seek(node: Node, actions: List[NodeAction], now: float) -> Step:
-    """Go to the first by rank who may still be there; lead, where that is us."""
-    gone = node.passed | set(node.lost)
-    if node.newcomer:
-        others = [slot for slot in ranked(node.terms) if slot not in gone and slot != node.me]
+def _seek_leader(peer: Peer, actions: List[PeerAction], now: float) -> Step:
+    """Dial the first slot by rank that may still be alive; lead if that is the local slot."""
+    gone = peer.passed_over | set(peer.lost)
+    if peer.newcomer:
+        others = [slot for slot in ranked(peer.terms) if slot not in gone and slot != peer.local_slot]
         if not others:
-            # It never had a part in the job: the result of any other host counts more.
-            return _alone(node, End(Outcome.LOST, node.me, "no agent of the job was found"), now)
-        node = node._replace(mode=Mode.SEEKING, term=0, candidate=others[0], since=now, cut_off=False)
-        return node, [*actions, Dial(others[0])]
-    candidate = next(slot for slot in ranked(node.terms) if slot not in gone or slot == node.me)
-    node = node._replace(mode=Mode.SEEKING, candidate=candidate, since=now, cut_off=False)
-    if candidate != node.me:
-        return node, [*actions, Dial(candidate)]
-    end = End(Outcome.FAILED, node.leader, node.lost.get(node.leader, ""), taken=node.leader in node.lost)
-    node, more = _lead(node, end, dict(node.lost), now)
-    return node, [*actions, *more]
+            # It never took part in the job: the result of any other host takes precedence.
+            return _finish_isolated(peer, End(Outcome.LOST, peer.local_slot, "no agent of the job was found"), now)
+        peer = peer._replace(mode=Mode.SEEKING, term=0, candidate=others[0], mode_since=now, cut_off=False)
+        return peer, [*actions, Dial(others[0])]
+    candidate = next(slot for slot in ranked(peer.terms) if slot not in gone or slot == peer.local_slot)
+    peer = peer._replace(mode=Mode.SEEKING, candidate=candidate, mode_since=now, cut_off=False)
+    if candidate != peer.local_slot:
+        return peer, [*actions, Dial(candidate)]
+    end = End(Outcome.FAILED, peer.leader, peer.lost.get(peer.leader, ""), host_lost=peer.leader in peer.lost)
+    peer, more = _lead(peer, end, dict(peer.lost), now)
+    return peer, [*actions, *more]
 
 
-def _lead(node: Node, end: End, lost: Dict[str, str], now: float, *, isolated: bool = False) -> Step:
-    last = node.slot.order
+def _lead(peer: Peer, end: End, lost: Dict[str, str], now: float, *, isolated: bool = False) -> Step:
+    last = peer.slot.desired
     if last is None:
-        return node, []
-    gang = gangs.take_over(node.terms, last, node.me, now, end=end, lost=lost, term=node.term + 1)
-    gang = gang._replace(isolated=isolated, ends_at=node.ends_at)
-    node = node._replace(
+        return peer, []
+    gang = scheduling.take_over(peer.terms, last, peer.local_slot, now, end=end, lost=lost, term=peer.term + 1)
+    gang = gang._replace(isolated=isolated, job_deadline=peer.job_deadline)
+    peer = peer._replace(
         mode=Mode.LEADING,
         term=gang.term,
-        leader=node.me,
+        leader=peer.local_slot,
         gang=gang,
         joined=True,
-        passed=frozenset(),
-        candidate=node.me,
+        passed_over=frozenset(),
+        candidate=peer.local_slot,
     )
-    return node, []
+    return peer, []
 
 
-def _alone(node: Node, end: End, now: float) -> Step:
-    """End our part of the job, and say of it what we know."""
-    lost = {member.task: "" for member in node.terms.slots if member.task != node.me}
-    return _lead(node, end, {**lost, **node.lost}, now, isolated=True)
+def _finish_isolated(peer: Peer, end: End, now: float) -> Step:
+    """End the local part of the job with the result as far as it is known here."""
+    lost = {member.task: "" for member in peer.terms.slots if member.task != peer.local_slot}
+    return _lead(peer, end, {**lost, **peer.lost}, now, isolated=True)
 
 
-def _follow(node: Node, leader: str, term: int, now: float) -> Step:
-    """Follow another, whose claim is better; what runs here was begun by nobody that counts any more."""
-    if leader == node.leader and node.mode is Mode.FOLLOWING:
-        return node._replace(term=term), []
-    reason = f"{_called(node, leader)} leads the job now"
-    halted, actions = _halt(node, reason)
-    node = halted._replace(
+def _follow(peer: Peer, leader: str, term: int, now: float) -> Step:
+    """Follow another leader with a better claim; the local task belongs to an outdated attempt and ends."""
+    if leader == peer.leader and peer.mode is Mode.FOLLOWING:
+        return peer._replace(term=term), []
+    reason = f"{_describe_slot(peer, leader)} leads the job now"
+    halted, actions = _stop_local_task(peer, reason)
+    peer = halted._replace(
         mode=Mode.FOLLOWING,
         leader=leader,
         term=term,
         gang=None,
         joined=False,
-        since=now,
+        mode_since=now,
         candidate=leader,
-        knock_at=None,
+        probe_at=None,
     )
-    lost = {slot: why for slot, why in node.lost.items() if slot != leader}
-    return node._replace(lost=lost, passed=frozenset()), [*actions, Dial(leader)]
+    lost = {slot: why for slot, why in peer.lost.items() if slot != leader}
+    return peer._replace(lost=lost, passed_over=frozenset()), [*actions, Dial(leader)]
 
 
-# --- what the others say --------------------------------------------------------------------------------------------
+# --- messages of the others ----------------------------------------------------------------------------------------
 
 
-def _heard(node: Node, event: Heard, now: float) -> Step:
+def _receive(peer: Peer, event: MessageReceived, now: float) -> Step:
     message = event.message
-    if isinstance(message, Report):
-        if node.mode is Mode.LEADING and node.gang is not None and event.slot == message.slot:
-            return node._replace(gang=gangs.hear(node.gang, message, now)), []
-        # A leader does not report. Two connections may reorder what it said before it led, always in an earlier term.
-        if node.mode is Mode.FOLLOWING and event.slot == node.leader and message.term >= node.term:
-            return _lost_leader(node, _REPLACED, now)
-        return node, []
-    if isinstance(message, Order):
-        return _obey(node, event.slot, message, now)
-    return _told_who_leads(node, event.slot, message, now)
+    if isinstance(message, SlotStatus):
+        if peer.mode is Mode.LEADING and peer.gang is not None and event.slot == message.slot:
+            return peer._replace(gang=scheduling.receive_status(peer.gang, message, now)), []
+        # A leader sends no status. Two connections may reorder older messages, which have an earlier term.
+        if peer.mode is Mode.FOLLOWING and event.slot == peer.leader and message.term >= peer.term:
+            return _leader_lost(peer, _REPLACED, now)
+        return peer, []
+    if isinstance(message, DesiredState):
+        return _accept_desired_state(peer, event.slot, message, now)
+    return _receive_claim(peer, event.slot, message, now)
 
 
-def _goes_before(node: Node, claim: Leads) -> bool:
-    """Whether a claim to lead is better than that of whom we follow, or than ours."""
-    ours = _claim(node)
-    return (claim.running, claim.term, -_rank(node, claim.leader)) > (
+def _has_priority(peer: Peer, claim: LeaderClaim) -> bool:
+    """Return True if a claim to lead is better than that of the current leader."""
+    ours = _claim(peer)
+    return (claim.running, claim.term, -_rank(peer, claim.leader)) > (
         ours.running,
         ours.term,
-        -_rank(node, ours.leader),
+        -_rank(peer, ours.leader),
     )
 
 
-def _claim(node: Node) -> Leads:
-    order = node.slot.order
-    known = node.mode is not Mode.SEEKING and order is not None and order.leader == node.leader
-    return Leads(node.term, node.leader, known and order is not None and order.running)
+def _claim(peer: Peer) -> LeaderClaim:
+    desired_state = peer.slot.desired
+    known = peer.mode is not Mode.SEEKING and desired_state is not None and desired_state.leader == peer.leader
+    return LeaderClaim(peer.term, peer.leader, known and desired_state is not None and desired_state.running)
 
 
-def _obey(node: Node, sender: str, order: Order, now: float) -> Step:
-    if sender != order.leader or node.slot.finished:
-        return node, []
-    ours = sender == node.leader and order.term == node.term and node.mode is not Mode.LEADING
-    actions: List[NodeAction] = []
+def _accept_desired_state(peer: Peer, sender: str, desired_state: DesiredState, now: float) -> Step:
+    if sender != desired_state.leader or peer.slot.finished:
+        return peer, []
+    ours = sender == peer.leader and desired_state.term == peer.term and peer.mode is not Mode.LEADING
+    actions: List[PeerAction] = []
     if not ours:
-        again = sender == node.leader and order.term > node.term
-        if not again and not _goes_before(node, Leads(order.term, sender, order.running)):
-            return node, []
-        if node.mode is Mode.SEEKING:  # what it was told before it led, it did not listen to
-            node = node._replace(said={slot: message for slot, message in node.said.items() if slot != sender})
-        node, actions = _follow(node, sender, order.term, now)
-        actions = [action for action in actions if not isinstance(action, Dial)] if sender in node.linked else actions
-    elif node.mode is Mode.SEEKING:
-        node = node._replace(mode=Mode.FOLLOWING, lost={})
-    timeout_s = node.terms.policy.timeout_s
-    if order.stage is Stage.GO and timeout_s > 0 and node.ends_at is None:
-        node = node._replace(ends_at=now + timeout_s)
-    node, more = _feed(node._replace(joined=True, cut_off=False, newcomer=False), order)
-    return node, [*actions, *more]
+        is_new_term = sender == peer.leader and desired_state.term > peer.term
+        if not is_new_term and not _has_priority(
+            peer, LeaderClaim(desired_state.term, sender, desired_state.running)
+        ):
+            return peer, []
+        if peer.mode is Mode.SEEKING:  # the new leader ignored what was sent to it before it led
+            peer = peer._replace(sent={slot: message for slot, message in peer.sent.items() if slot != sender})
+        peer, actions = _follow(peer, sender, desired_state.term, now)
+        actions = (
+            [action for action in actions if not isinstance(action, Dial)] if sender in peer.connected else actions
+        )
+    elif peer.mode is Mode.SEEKING:
+        peer = peer._replace(mode=Mode.FOLLOWING, lost={})
+    timeout_s = peer.terms.policy.timeout_s
+    if desired_state.stage is Stage.GO and timeout_s > 0 and peer.job_deadline is None:
+        peer = peer._replace(job_deadline=now + timeout_s)
+    peer, more = _step_slot(peer._replace(joined=True, cut_off=False, newcomer=False), desired_state)
+    return peer, [*actions, *more]
 
 
-def _told_who_leads(node: Node, sender: str, message: Leads, now: float) -> Step:
-    if node.slot.finished or message.leader == node.me:
-        return node, []
+def _receive_claim(peer: Peer, sender: str, message: LeaderClaim, now: float) -> Step:
+    if peer.slot.finished or message.leader == peer.local_slot:
+        return peer, []
     if message.term == 0 and not message.leader:
-        return _met_newcomer(node, sender, now)
-    if node.mode is Mode.SEEKING:
-        return _sought(node, sender, message, now)
-    hands_over = sender == node.leader and message.leader != sender
-    if message.leader and (hands_over or _goes_before(node, message)):
-        return _follow(node, message.leader, message.term, now)
-    if node.mode is Mode.FOLLOWING and node.joined and message.leader == sender and sender not in node.linked:
-        return node, [Knock(sender, _claim(node))]  # it does not reach who leads, or it would know
-    return node, []
+        return _receive_newcomer(peer, sender, now)
+    if peer.mode is Mode.SEEKING:
+        return _receive_claim_while_seeking(peer, sender, message, now)
+    hands_over = sender == peer.leader and message.leader != sender
+    if message.leader and (hands_over or _has_priority(peer, message)):
+        return _follow(peer, message.leader, message.term, now)
+    if peer.mode is Mode.FOLLOWING and peer.joined and message.leader == sender and sender not in peer.connected:
+        return peer, [ProbePeer(sender, _claim(peer))]  # it cannot reach the leader, or it would follow it
+    return peer, []
 
 
-def _sought(node: Node, sender: str, message: Leads, now: float) -> Step:
-    """What becomes of who seeks a leader when he is told of one, or that nobody is known."""
+def _receive_claim_while_seeking(peer: Peer, sender: str, message: LeaderClaim, now: float) -> Step:
+    """Handle a claim while seeking: follow the leader, or wait if none is known."""
     if not message.leader:
-        return (node._replace(since=now, cut_off=False) if sender == node.candidate else node), []
-    if message.leader in node.lost and sender != message.leader:
-        return node._replace(cut_off=True), []
-    return _follow(node, message.leader, message.term, now)
+        return (peer._replace(mode_since=now, cut_off=False) if sender == peer.candidate else peer), []
+    if message.leader in peer.lost and sender != message.leader:
+        return peer._replace(cut_off=True), []
+    return _follow(peer, message.leader, message.term, now)
 
 
-def _met_newcomer(node: Node, slot: str, now: float) -> Step:
-    """Whoever has just come knows nothing, and will not lead; of what was there before it nothing is left."""
-    if node.mode is Mode.LEADING and node.gang is not None:
-        return node._replace(gang=gangs.lose(node.gang, slot, _REPLACED, now)), []
-    if node.mode is Mode.FOLLOWING and slot == node.leader:
-        return _lost_leader(node, _REPLACED, now)
-    if node.mode is Mode.SEEKING and slot == node.candidate:
-        return _seek(node._replace(passed=node.passed | {slot}), [], now)
-    return node, []
+def _receive_newcomer(peer: Peer, slot: str, now: float) -> Step:
+    """Handle a new supervisor in an existing slot: it will not lead, and nothing of its predecessor is left."""
+    if peer.mode is Mode.LEADING and peer.gang is not None:
+        return peer._replace(gang=scheduling.mark_lost(peer.gang, slot, _REPLACED, now)), []
+    if peer.mode is Mode.FOLLOWING and slot == peer.leader:
+        return _leader_lost(peer, _REPLACED, now)
+    if peer.mode is Mode.SEEKING and slot == peer.candidate:
+        return _seek_leader(peer._replace(passed_over=peer.passed_over | {slot}), [], now)
+    return peer, []
 
 
-# --- time and users -------------------------------------------------------------------------------------------
+# --- deadlines and users -------------------------------------------------------------------------------------------
 
 
-def _due(node: Node, now: float) -> Step:
-    if node.mode is Mode.LEADING:
-        actions: List[NodeAction] = []
-        if node.knock_at is not None and now >= node.knock_at:
-            word = _claim(node)
-            actions = [Knock(slot, word) for slot in _missed(node)]
-            node = node._replace(knock_at=now + KNOCK_S)
-        return (node._replace(gang=gangs.advance(node.gang, now)) if node.gang is not None else node), actions
-    late = deadline(node, now)
+def _deadline_reached(peer: Peer, now: float) -> Step:
+    if peer.mode is Mode.LEADING:
+        actions: List[PeerAction] = []
+        if peer.probe_at is not None and now >= peer.probe_at:
+            claim = _claim(peer)
+            actions = [ProbePeer(slot, claim) for slot in _missing_slots(peer)]
+            peer = peer._replace(probe_at=now + PROBE_INTERVAL_S)
+        return (peer._replace(gang=scheduling.advance(peer.gang, now)) if peer.gang is not None else peer), actions
+    late = deadline(peer, now)
     if late is None or now < late:
-        return node, []
-    return _gave_up(node, now)
+        return peer, []
+    return _leader_timed_out(peer, now)
 
 
-def _gave_up(node: Node, now: float) -> Step:
-    if node.mode is Mode.FOLLOWING:  # never joined
-        port = next(member.link_port for member in node.terms.slots if member.task == node.leader)
-        waited = f"its agent at port {port} did not answer within {_patience_s(node):g} s"
-        return _lost_leader(node, waited, now)
-    if node.cut_off:
-        first = next(iter(node.lost))
-        return _alone(node, End(Outcome.FAILED, first, f"{node.lost[first]}; others still reach it"), now)
-    if node.candidate in node.linked:
-        return node._replace(since=now), []
-    return _seek(node._replace(passed=node.passed | {node.candidate}), [], now)
+def _leader_timed_out(peer: Peer, now: float) -> Step:
+    if peer.mode is Mode.FOLLOWING:  # never joined
+        port = next(member.link_port for member in peer.terms.slots if member.task == peer.leader)
+        waited = f"its agent at port {port} did not answer within {_patience_s(peer):g} s"
+        return _leader_lost(peer, waited, now)
+    if peer.cut_off:
+        first = next(iter(peer.lost))
+        return _finish_isolated(peer, End(Outcome.FAILED, first, f"{peer.lost[first]}; others still reach it"), now)
+    if peer.candidate in peer.connected:
+        return peer._replace(mode_since=now), []
+    return _seek_leader(peer._replace(passed_over=peer.passed_over | {peer.candidate}), [], now)
 
 
-def _stop_asked(node: Node, grace_s: float, now: float) -> Step:
-    if node.mode is Mode.LEADING and node.gang is not None:
-        return node._replace(gang=gangs.stop(node.gang, grace_s, now)), []
-    node = node._replace(slot=node.slot._replace(stop=grace_s))
-    if node.joined:
-        return node, []
-    return _alone(node, End(Outcome.CANCELLED, "", "stopped on request"), now)
+def _stop_requested(peer: Peer, grace_s: float, now: float) -> Step:
+    if peer.mode is Mode.LEADING and peer.gang is not None:
+        return peer._replace(gang=scheduling.request_stop(peer.gang, grace_s, now)), []
+    peer = peer._replace(slot=peer.slot._replace(stop_grace_s=grace_s))
+    if peer.joined:
+        return peer, []
+    return _finish_isolated(peer, End(Outcome.CANCELLED, "", "stopped on request"), now)

@@ -1,8 +1,8 @@
-"""What tasks do that make no progress, and who of them waits for whom. Pure.
+"""Find out what the tasks of a hung job do, and which task the others wait for. Pure.
 
 A task that waits for its peers is inside TensorFlow: in a collective operation, at a barrier of the coordination
-service, or at the start of its server. Whoever is elsewhere is the one waited for. The places are those of stacks of
-TensorFlow 2.21, the format of stacks is that of CPython's faulthandler.
+service, or at the start of its server. The others wait for the task that is somewhere else. The patterns match the
+stacks of TensorFlow 2.21 in the format of CPython's faulthandler.
 """
 
 import os
@@ -24,7 +24,7 @@ _TENSORFLOW = re.compile(r"/tensorflow/python/|/(?:tf_)?keras/")
 COLLECTIVE = "in a collective operation"
 BARRIER = "at a barrier"
 START = "at the start of TensorFlow's server"
-# Where a frame of TensorFlow waits for the peers: end of its file's name, name of its function; the first that fits.
+# Frames of TensorFlow that wait for peers: end of the file name and name of the function; the first match counts.
 _WAITS = (
     (re.compile(r"/eager/context\.py wait_at_barrier"), BARRIER),
     (re.compile(r"/eager/context\.py (?:ensure_initialized|enable_collective_ops|get_config_key_value)"), START),
@@ -40,7 +40,7 @@ _SERVES = re.compile(r"/training/server_lib\.py join")
 _REPLICAS = re.compile(r"/distribute/mirrored_run\.py |/training/coordinator\.py ")
 _CALLED_BACK = re.compile(r"/ops/script_ops\.py ")
 _JOINS = re.compile(r"/threading\.py |/concurrent/futures/|/queue\.py ")
-_NEAR = 3  # frames from the innermost of TensorFlow on, among which the one that tells is
+_NEAR = 3  # the waiting frame is among this many from the innermost TensorFlow frame on
 _SHARE = re.compile(r"now (\d+) % of a core")
 _BUSY_PERCENT = 50
 _ASKING = "SYN_SENT"
@@ -61,21 +61,21 @@ class Connection(NamedTuple):
 
 
 def read_connection(text: str) -> Connection:
-    """A connection from its text.
+    """Return a connection from its text.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a connection.
     """
     words = text.split()
     if len(words) != 8 or words[1] != ">":
-        raise ValueError(f"no connection: {text!r}")
+        raise ValueError(f"not a connection: {text!r}")
     return Connection(words[0], words[2], words[3], int(words[4]), int(words[6]))
 
 
 def main_first(text: str) -> str:
-    """What faulthandler wrote, the main thread first; cut to `MOST_STACK`.
+    """Return faulthandler's output with the main thread first, cut to `MOST_STACK` characters.
 
-    It lists threads from the newest to the oldest, which is the main one.
+    faulthandler lists threads from the newest to the oldest, which is the main thread.
     """
     threads = threads_of(text)
     if not threads:
@@ -87,7 +87,7 @@ def main_first(text: str) -> str:
 
 
 def threads_of(text: str) -> List[Tuple[str, List[str]]]:
-    """Heading and frames of each thread that faulthandler lists; the stack in C, as Python 3.14 has it, left out."""
+    """Return the heading and frames of each thread that faulthandler lists, without the C stack of Python 3.14."""
     found: List[Tuple[str, List[str]]] = []
     for line in text.splitlines():
         if line.endswith(_HEAD) and "C stack" not in line:
@@ -108,28 +108,28 @@ class Frame(NamedTuple):
         return f"{self.file} {self.function}"
 
     @property
-    def place(self) -> str:
-        """As a person is told of it: ``task.py:31 in load``."""
+    def location(self) -> str:
+        """Return the location for messages: ``task.py:31 in load``."""
         return f"{os.path.basename(self.file)}:{self.line} in {self.function}"
 
 
-class Doing(NamedTuple):
-    """What one task does."""
+class Activity(NamedTuple):
+    """What one task is doing."""
 
-    waits: str = ""  # for its peers: where
-    does: str = ""  # else: one of the keys of `_CLAUSES`; empty for one that nobody waits for
-    place: str = ""
-    busy: bool = False  # it uses the processor
+    waits: str = ""  # where it waits for its peers
+    does: str = ""  # otherwise a key of `_CLAUSES`; empty if no task waits for it
+    location: str = ""
+    busy: bool = False  # it uses the CPU
 
 
 Stack = List[Frame]
 
-# Of one task, and of several.
+# Clause for one task, and for several.
 _CLAUSES = {
     "ended": ("has ended", "have ended"),
     "stopped": ("is stopped", "are stopped"),
     "kernel": ("is stuck in the kernel", "are stuck in the kernel"),
-    "mute": ("does not tell what it does", "do not tell what they do"),
+    "mute": ("shows no stack", "show no stacks"),
     "silent": ("does not answer", "do not answer"),
     "code": ("is in user code", "are in user code"),
     "called": ("is in user code of its input pipeline", "are in user code of their input pipelines"),
@@ -137,29 +137,29 @@ _CLAUSES = {
     "library": ("is in library code", "are in library code"),
     "computes": ("computes in TensorFlow", "compute in TensorFlow"),
     "threads": (
-        "has come to the end of its script and waits for its own threads",
-        "have come to the end of their scripts and wait for their own threads",
+        "has reached the end of its script and waits for its own threads",
+        "have reached the end of their scripts and wait for their own threads",
     ),
 }
 
 
-def doing(seen: Stalled) -> Doing:
-    """What a task does, from its state and its stacks."""
-    if seen.state in ("", "Z", "X", "x"):
-        return Doing(does="ended")
-    if seen.state in ("T", "t"):
-        return Doing(does="stopped", place="by SIGSTOP or a debugger")
-    stacks = [_frames(lines) for _, lines in threads_of(seen.stack)]
+def find_activity(inspection: Stalled) -> Activity:
+    """Return what a task is doing, from its state and its stacks."""
+    if inspection.state in ("", "Z", "X", "x"):
+        return Activity(does="ended")
+    if inspection.state in ("T", "t"):
+        return Activity(does="stopped", location="by SIGSTOP or a debugger")
+    stacks = [_frames(lines) for _, lines in threads_of(inspection.stack)]
     if not stacks or not stacks[0]:
-        return Doing(does="kernel" if seen.state == "D" else "mute", place=seen.kernel)
-    found = _of_stack(stacks[0])
+        return Activity(does="kernel" if inspection.state == "D" else "mute", location=inspection.kernel)
+    found = _activity_of_stack(stacks[0])
     if not found.waits:
-        found = _elsewhere(stacks) or found
+        found = _activity_elsewhere(stacks) or found
     if found.waits or found.does == "input":
-        found = _called_back(stacks) or found
+        found = _callback_activity(stacks) or found
     if found.does == "threads":
-        found = found._replace(place=next(filter(None, map(_users_place, stacks[1:])), ""))
-    share = _SHARE.search(seen.kernel)
+        found = found._replace(location=next(filter(None, map(_user_location, stacks[1:])), ""))
+    share = _SHARE.search(inspection.kernel)
     return found._replace(busy=share is not None and int(share.group(1)) >= _BUSY_PERCENT)
 
 
@@ -168,84 +168,89 @@ def _frames(lines: Sequence[str]) -> Stack:
     return [Frame(*one.groups()) for one in found if one]
 
 
-def _is_users(frame: Frame) -> bool:
+def _is_user_code(frame: Frame) -> bool:
     return not (_STANDARD.search(frame.file) or _INSTALLED.search(frame.file))
 
 
-def _place(stack: Stack) -> str:
-    """Where user code is; what it called is added."""
-    users = next((frame for frame in stack if _is_users(frame)), None)
+def _location(stack: Stack) -> str:
+    """Return the location in user code, with the function that it called."""
+    users = next((frame for frame in stack if _is_user_code(frame)), None)
     if users is None:
-        return stack[0].place
+        return stack[0].location
     inner = stack[0]
     inside = "" if inner is users else f", inside {inner.function} of {os.path.basename(inner.file)}"
-    return users.place + inside
+    return users.location + inside
 
 
-def _users_place(stack: Stack) -> str:
-    return next((frame.place for frame in stack if _is_users(frame)), "")
+def _user_location(stack: Stack) -> str:
+    return next((frame.location for frame in stack if _is_user_code(frame)), "")
 
 
-def _of_stack(stack: Stack) -> Doing:
+def _activity_of_stack(stack: Stack) -> Activity:
     first = next((frame for frame in stack if not _STANDARD.search(frame.file)), None)
     if first is None:
         ends = any(_SHUTDOWN.search(str(frame)) for frame in stack)
-        return Doing(does="threads") if ends else Doing(does="code", place=stack[0].place)
-    if _is_users(first) or not _TENSORFLOW.search(first.file):
-        return Doing(does="code", place=_place(stack))
+        return Activity(does="threads") if ends else Activity(does="code", location=stack[0].location)
+    if _is_user_code(first) or not _TENSORFLOW.search(first.file):
+        return Activity(does="code", location=_location(stack))
     if _SERVES.search(str(first)):
-        return Doing()
+        return Activity()
     if _INPUT.search(str(first)):
-        return Doing(does="input", place=_users_place(stack))
+        return Activity(does="input", location=_user_location(stack))
     at = stack.index(first)
     for pattern, where in _WAITS:
         if any(pattern.search(str(frame)) for frame in stack[at : at + _NEAR]):
-            return Doing(waits=where, place=_users_place(stack))
-    return Doing(does="library", place=_place(stack))
+            return Activity(waits=where, location=_user_location(stack))
+    return Activity(does="library", location=_location(stack))
 
 
-def _elsewhere(stacks: List[Stack]) -> Optional[Doing]:
-    """Where the main thread only waits for another one of its own: what that one waits for."""
+def _activity_elsewhere(stacks: List[Stack]) -> Optional[Activity]:
+    """Return what another thread waits for if the main thread only waits for that thread."""
     main = stacks[0]
     first = next((frame for frame in main if not _STANDARD.search(frame.file)), None)
     if not _JOINS.search(str(main[0])) and not (first is not None and _REPLICAS.search(str(first))):
         return None
-    found = (_of_stack(stack) for stack in stacks[1:] if stack)
+    found = (_activity_of_stack(stack) for stack in stacks[1:] if stack)
     return next((one for one in found if one.waits), None)
 
 
-def _called_back(stacks: List[Stack]) -> Optional[Doing]:
-    """User code that TensorFlow called from the input pipeline: a generator, a py_function."""
+def _callback_activity(stacks: List[Stack]) -> Optional[Activity]:
+    """Return user code that TensorFlow called from the input pipeline: a generator or a py_function."""
     for stack in stacks[1:]:
         if any(_CALLED_BACK.search(str(frame)) for frame in stack):
-            return Doing(does="called", place=_place(stack))
+            return Activity(does="called", location=_location(stack))
     return None
 
 
-def who_waits(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
-    """One sentence, without a full stop, on who waits for whom; it says so where that is not clear.
+def describe_hang(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
+    """Return a sentence without a period on which tasks wait for which one.
 
     Args:
-        stalled: What each task does, by the name under which `members` has it.
-        members: All tasks of the attempt; one that is not in `stalled` did not answer.
+        stalled: Inspection of each task, by its name in `members`.
+        members: All tasks of the attempt; a task that is not in `stalled` did not answer.
     """
-    waiting, others = _sorted(stalled, members)
+    waiting, others = _split_by_waiting(stalled, members)
     if waiting and others:
-        return f"{_told(others)}, and {_waiting(waiting, 'it' if len(others) == 1 else 'them')}"
+        return f"{_describe_others(others)}, and {_describe_waiting(waiting, 'it' if len(others) == 1 else 'them')}"
     if waiting:
-        return _all_wait(waiting, _stuck(stalled, members))
-    return f"{_told(others)}; no task waits for another" if others else "no task waits for another"
+        return _describe_all_waiting(waiting, _stuck(stalled, members))
+    return f"{_describe_others(others)}; no task waits for another" if others else "no task waits for another"
 
 
-def waited_for(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
-    """The one task for which others wait; empty where there is none, or more than one."""
-    waiting, others = _sorted(stalled, members)
+def blocking_task(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
+    """Return the one task that others wait for; empty if there is none or more than one."""
+    waiting, others = _split_by_waiting(stalled, members)
     return next(iter(others)) if waiting and len(others) == 1 else ""
 
 
-def _sorted(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> Tuple[Dict[str, Doing], Dict[str, Doing]]:
-    """Those that wait for peers, and those that do something else."""
-    found = {one.task: doing(stalled[one.task]) if one.task in stalled else Doing(does="silent") for one in members}
+def _split_by_waiting(
+    stalled: Mapping[str, Stalled], members: Sequence[Member]
+) -> Tuple[Dict[str, Activity], Dict[str, Activity]]:
+    """Return the tasks that wait for peers, and those that do something else."""
+    found = {
+        one.task: find_activity(stalled[one.task]) if one.task in stalled else Activity(does="silent")
+        for one in members
+    }
     others = {task: one for task, one in found.items() if one.does}
     waiting = {task: one for task, one in found.items() if one.waits}
     if not others:
@@ -256,69 +261,71 @@ def _sorted(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> Tuple[
     return waiting, others
 
 
-def serves(seen: Stalled) -> bool:
-    """Return whether a task waits in TensorFlow's ``Server.join`` for what a chief gives it to do."""
-    stacks = [_frames(lines) for _, lines in threads_of(seen.stack)]
+def is_serving(inspection: Stalled) -> bool:
+    """Return True if a task waits in TensorFlow's ``Server.join`` for work from a chief."""
+    stacks = [_frames(lines) for _, lines in threads_of(inspection.stack)]
     return bool(stacks) and any(_SERVES.search(str(frame)) for frame in stacks[0])
 
 
-def told(seen: Stalled) -> str:
-    """What one task does, as a sentence without a full stop: ``worker-1 is in user code (task.py:31 in load)``."""
-    one = doing(seen)
+def describe(inspection: Stalled) -> str:
+    """Return what one task does as a sentence without a period: ``worker-1 is in user code (task.py:31 in load)``."""
+    one = find_activity(inspection)
     if one.waits:
-        return f"{seen.task} waits for its peers {one.waits}{_bracketed(one.place)}"
-    return _told({seen.task: one}) if one.does else f"{seen.task} serves its peers"
+        return f"{inspection.task} waits for its peers {one.waits}{_parenthesize(one.location)}"
+    return _describe_others({inspection.task: one}) if one.does else f"{inspection.task} serves its peers"
 
 
-def _told(others: Mapping[str, Doing]) -> str:
-    """``worker-1 is in user code (task.py:31 in load)``; tasks that do the same are told of together."""
+def _describe_others(others: Mapping[str, Activity]) -> str:
+    """Return clauses such as ``worker-1 is in user code (task.py:31 in load)``; equal ones are joined."""
     groups: Dict[Tuple[str, str], List[str]] = {}
     for task, one in others.items():
-        groups.setdefault((one.does, one.place), []).append(task)
-    return listed(
+        groups.setdefault((one.does, one.location), []).append(task)
+    return join_names(
         [
-            f"{listed(tasks)} {_CLAUSES[does][len(tasks) > 1]}" + (f" ({place})" if place else "")
-            for (does, place), tasks in groups.items()
+            f"{join_names(tasks)} {_CLAUSES[does][len(tasks) > 1]}" + (f" ({location})" if location else "")
+            for (does, location), tasks in groups.items()
         ]
     )
 
 
-def _waiting(waiting: Mapping[str, Doing], whom: str) -> str:
-    """``worker-0 and worker-2 wait for it in a collective operation``."""
+def _describe_waiting(waiting: Mapping[str, Activity], target: str) -> str:
+    """Return clauses such as ``worker-0 and worker-2 wait for it in a collective operation``."""
     groups: Dict[str, List[str]] = {}
     for task, one in waiting.items():
         groups.setdefault(one.waits, []).append(task)
-    return listed(
+    return join_names(
         [
-            f"{listed(tasks)} {'waits' if len(tasks) == 1 else 'wait'} for {whom} {where}"
+            f"{join_names(tasks)} {'waits' if len(tasks) == 1 else 'wait'} for {target} {where}"
             for where, tasks in groups.items()
         ]
     )
 
 
-def _all_wait(waiting: Mapping[str, Doing], stuck: str) -> str:
-    places = dict.fromkeys((one.waits, one.place) for one in waiting.values())
+def _describe_all_waiting(waiting: Mapping[str, Activity], stuck: str) -> str:
+    places = dict.fromkeys((one.waits, one.location) for one in waiting.values())
     if stuck:
-        return f"{stuck}, and all tasks wait for each other {listed(list(dict.fromkeys(one for one, _ in places)))}"
+        return (
+            f"{stuck}, and all tasks wait for each other {join_names(list(dict.fromkeys(one for one, _ in places)))}"
+        )
     if len(places) > 1:
-        parts = [f"{task} {one.waits}{_bracketed(one.place)}" for task, one in waiting.items()]
-        return f"all tasks wait for each other, at different places: {listed(parts)}"
-    where, place = next(iter(places))
-    return f"all tasks wait for each other {where}{_bracketed(place)}, and no connection between them is stuck"
+        parts = [f"{task} {one.waits}{_parenthesize(one.location)}" for task, one in waiting.items()]
+        return f"all tasks wait for each other, at different places: {join_names(parts)}"
+    where, location = next(iter(places))
+    return f"all tasks wait for each other {where}{_parenthesize(location)}, and no connection between them is stuck"
 
 
-def _bracketed(place: str) -> str:
-    return f" ({place})" if place else ""
+def _parenthesize(location: str) -> str:
+    return f" ({location})" if location else ""
 
 
 def _stuck(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
-    """A pair between which nothing passes, as a clause; empty where there is none."""
-    ends = {task: [read_connection(text) for text in seen.sockets] for task, seen in stalled.items()}
+    """Return a clause on a pair whose connection is stuck; empty if there is none."""
+    ends = {task: [read_connection(text) for text in inspection.sockets] for task, inspection in stalled.items()}
     owners = {one.local: task for task, own in ends.items() for one in own}
     owners.update({endpoint(one.address, one.port): one.task for one in members})
     for task, own in ends.items():
         for one in own:
-            other = owners.get(one.remote) or _alone_at(one.remote, members)
+            other = owners.get(one.remote) or _only_task_at(one.remote, members)
             if other in ("", task):
                 continue
             if one.state == _ASKING:
@@ -328,13 +335,13 @@ def _stuck(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
     return ""
 
 
-def _alone_at(end: str, members: Sequence[Member]) -> str:
-    """The one task at the address of `end`; empty where there is none, or several."""
+def _only_task_at(end: str, members: Sequence[Member]) -> str:
+    """Return the only task at the address of `end`; empty if there is none or more than one."""
     address = end.rpartition(":")[0].strip("[]")
     tasks = [one.task for one in members if one.address == address]
     return tasks[0] if len(tasks) == 1 else ""
 
 
-def listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+def join_names(names: Sequence[str]) -> str:
+    """Join names: ``a``, ``a and b``, ``a, b and c``."""
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]

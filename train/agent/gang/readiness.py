@@ -1,7 +1,7 @@
-"""What must hold of the hosts of a gang before any user code runs. Pure.
+"""Check that the hosts of a gang are ready before any user code runs. Pure.
 
-Left to itself TensorFlow waits an hour in silence for a port that it cannot reach, and ends with an obscure error, or
-with none, where versions or GPUs differ.
+Without this check TensorFlow waits up to an hour in silence for a port that it cannot reach. If versions or GPUs
+differ, it fails with an obscure error or with none.
 """
 
 from collections import Counter
@@ -12,38 +12,38 @@ from train.agent.protocol.cluster import endpoint, parse_task
 from train.agent.protocol.records import Member
 
 CLOCKS_APART_S = 5.0
-_NAMED = 4  # names in a sentence, before the rest is counted
+_NAMED = 4  # names in a message before the rest is counted
 
 TIMED_OUT = "timed out"
 REFUSED = "connection refused"
-UNKNOWN_NAME = "its name is not known there"
-SILENT = "something takes the connection, and this job's agent does not answer on it"
-STRANGER = "something else answers there"
-ANOTHER = "answers there"  # behind the name of a task
+UNKNOWN_NAME = "its name cannot be resolved there"
+SILENT = "the connection is accepted, but not answered by an agent of this job"
+STRANGER = "another program answers there"
+ANOTHER = "answers there"  # follows the name of a task
 
 _ALL_TCP = "(all TCP among the hosts of the fleet)"
-# Releases of one packet that may differ between hosts no further than in their third number.
+# Releases of one package may differ between hosts only in their third number.
 _PACKAGES = {"tensorflow": "TensorFlow", "keras": "Keras", "tf_keras": "tf-keras"}
 # Only these take part in collective operations.
 _TRAINING = ("chief", "worker")
 
 
 class Facts(NamedTuple):
-    """What an agent tells of its host when it joins."""
+    """The properties of its host that an agent reports when it joins."""
 
-    versions: Dict[str, str]  # python, tensorflow, keras, tf_keras: those that are installed
-    gpus: List[str]  # names of those that the task will see
-    disk_free: int  # bytes, below the task's directory
-    ahead_s: float = 0.0  # of its clock, before the chief's
-    machine: str = ""  # x86_64, aarch64; empty: it did not tell
+    versions: Dict[str, str]  # installed versions of python, tensorflow, keras, tf_keras
+    gpus: List[str]  # names of the GPUs visible to the task
+    disk_free: int  # bytes, in the file system of the task's directory
+    ahead_s: float = 0.0  # by which its clock is ahead of the chief's
+    machine: str = ""  # x86_64, aarch64; empty: unknown
 
 
 class Verdict(NamedTuple):
-    """Why the gang cannot start, and what is worth knowing where it can; a sentence each."""
+    """Why the gang cannot start, and the warnings if it can; one sentence each."""
 
     problems: Tuple[str, ...]
     warnings: Tuple[str, ...]
-    first_failed_task: str  # with which all problems have to do; empty where that is not clear
+    first_failed_task: str  # the only task that all problems involve; empty if there is none
 
 
 class _Problem(NamedTuple):
@@ -52,7 +52,7 @@ class _Problem(NamedTuple):
 
 
 Pairs = Mapping[Tuple[str, str], str]
-"""By the names of two tasks: why the first does not reach the second; empty where it does."""
+"""Maps two tasks to the reason why the first cannot reach the second; empty if it can."""
 
 
 def read_facts(values: Mapping[str, Any], ahead_s: float) -> Facts:
@@ -67,7 +67,7 @@ def read_facts(values: Mapping[str, Any], ahead_s: float) -> Facts:
 
 
 def visible(gpus: Sequence[str], wanted: Optional[str]) -> List[str]:
-    """Those of a host's GPUs that CUDA shows a process whose CUDA_VISIBLE_DEVICES is `wanted`; None: it is not set.
+    """Return the GPUs that CUDA shows to a process whose CUDA_VISIBLE_DEVICES is `wanted`; None means not set.
 
     Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars
     """
@@ -85,41 +85,41 @@ def visible(gpus: Sequence[str], wanted: Optional[str]) -> List[str]:
 
 
 def verdict(members: Sequence[Member], facts: Mapping[str, Facts], pairs: Pairs) -> Verdict:
-    """Whether the gang of `members` may start; every pair and every fact must be known for that."""
+    """Decide whether the gang of `members` may start; every pair and all facts must be known."""
     known = {member.task: facts[member.task] for member in members if member.task in facts}
     problems = [
-        *_unreached(members, pairs),
-        *_disks(members, known),
-        *_machines(members, known),
-        *_differences(members, known),
-        *_gpu_counts(members, known),
+        *_reachability_problems(members, pairs),
+        *_disk_problems(members, known),
+        *_architecture_problems(members, known),
+        *_version_problems(members, known),
+        *_gpu_problems(members, known),
     ]
-    problems += [_Problem(f"{_called(one)} did not join", one.task) for one in members if one.task not in known]
+    problems += [_Problem(f"{_label(one)} did not join", one.task) for one in members if one.task not in known]
     blamed = {problem.task for problem in problems}
     first = next(iter(blamed)) if len(blamed) == 1 else ""
     return Verdict(tuple(problem.text for problem in problems), tuple(_warnings(members, known)), first)
 
 
-def _called(member: Member) -> str:
+def _label(member: Member) -> str:
     return f"{member.task} ({member.address})"
 
 
-def _listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b, c and 9 more``."""
+def _join_names(names: Sequence[str]) -> str:
+    """Join names: ``a``, ``a and b``, ``a, b, c and 9 more``."""
     shown = list(names) if len(names) <= _NAMED else [*names[: _NAMED - 1], f"{len(names) - _NAMED + 1} more"]
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
 
 
-# --- who reaches whom -----------------------------------------------------------------------------------------------
+# --- reachability --------------------------------------------------------------------------------------------------
 
 
-def _unreached(members: Sequence[Member], pairs: Pairs) -> List[_Problem]:
+def _reachability_problems(members: Sequence[Member], pairs: Pairs) -> List[_Problem]:
     silent = [
         one for one in members if any((one.task, other.task) not in pairs for other in members if other is not one)
     ]
     problems = [
         _Problem(
-            f"{_called(one)} did not say in time which of the others it reaches; try again when its host is idle",
+            f"{_label(one)} did not report in time which hosts it reaches; try again when its host is idle",
             one.task,
         )
         for one in silent
@@ -129,13 +129,13 @@ def _unreached(members: Sequence[Member], pairs: Pairs) -> List[_Problem]:
     for pair, clause in pairs.items():
         if clause and pair[0] != pair[1] and tasks.issuperset(pair):
             broken.setdefault(clause, set()).add(pair)
-    blamed = _blamed({pair for group in broken.values() for pair in group})
-    texts = [text for clause, group in sorted(broken.items()) for text in _folded(members, clause, group)]
+    blamed = _find_common_task({pair for group in broken.values() for pair in group})
+    texts = [text for clause, group in sorted(broken.items()) for text in _describe_pairs(members, clause, group)]
     return [*problems, *[_Problem(text, blamed) for text in texts]]
 
 
-def _blamed(broken: Set[Tuple[str, str]]) -> str:
-    """The task that all broken pairs lead to; else the one that stands in all of them."""
+def _find_common_task(broken: Set[Tuple[str, str]]) -> str:
+    """Return the task that is the target of all broken pairs, or else the one that is in all of them."""
     targets = {target for _, target in broken}
     if len(targets) == 1:
         return next(iter(targets))
@@ -143,12 +143,12 @@ def _blamed(broken: Set[Tuple[str, str]]) -> str:
     return next(iter(common)) if len(common) == 1 else ""
 
 
-def _folded(members: Sequence[Member], clause: str, broken: Set[Tuple[str, str]]) -> Iterator[str]:
-    """A sentence for each pair that is broken in the same way; one for several that share an end."""
+def _describe_pairs(members: Sequence[Member], clause: str, broken: Set[Tuple[str, str]]) -> Iterator[str]:
+    """Yield a sentence for each pair that is broken in the same way; one for several that share an end."""
     others = len(members) - 1
-    places = {member.task: endpoint(member.address, member.port) for member in members}
+    endpoints = {member.task: endpoint(member.address, member.port) for member in members}
     if others > 1 and len(broken) == others * len(members):
-        ends = _listed([f"{member.task} at {places[member.task]}" for member in members])
+        ends = _join_names([f"{member.task} at {endpoints[member.task]}" for member in members])
         yield f"no host can reach another ({ends}): {clause}; {_advice(clause, members)}"
         return
     left = set(broken)
@@ -157,55 +157,55 @@ def _folded(members: Sequence[Member], clause: str, broken: Set[Tuple[str, str]]
         targets = [one for one in members if (source.task, one.task) in broken]
         if 1 < others == len(targets) and any(one.task not in reached_by_none for one in targets):
             left -= {(source.task, one.task) for one in targets}
-            ends = _listed([f"{one.task} at {places[one.task]}" for one in targets])
-            yield f"{_called(source)} can reach none of the others ({ends}): {clause}; {_advice(clause, targets)}"
+            ends = _join_names([f"{one.task} at {endpoints[one.task]}" for one in targets])
+            yield f"{_label(source)} can reach none of the others ({ends}): {clause}; {_advice(clause, targets)}"
     for target in members:
         sources = [one for one in members if (one.task, target.task) in left]
         if sources:
-            who = _listed([_called(one) for one in sources])
+            probers = _join_names([_label(one) for one in sources])
             if 1 < others == len(sources):
-                who = f"none of the others ({who}) can"
+                probers = f"none of the others ({probers}) can"
             else:
-                who += " cannot"
-            yield f"{who} reach {target.task} at {places[target.task]}: {clause}; {_advice(clause, [target])}"
+                probers += " cannot"
+            yield f"{probers} reach {target.task} at {endpoints[target.task]}: {clause}; {_advice(clause, [target])}"
 
 
 def _advice(clause: str, targets: Sequence[Member]) -> str:
     ports = sorted({one.port for one in targets})
-    open_ports = f"TCP port{'s' if len(ports) > 1 else ''} {_listed([str(port) for port in ports])}"
-    hosts = _listed([f"{one.address} is the address of the host of {one.task}" for one in targets])
+    open_ports = f"TCP port{'s' if len(ports) > 1 else ''} {_join_names([str(port) for port in ports])}"
+    hosts = _join_names([f"{one.address} is the address of the host of {one.task}" for one in targets])
     if clause == UNKNOWN_NAME:
-        return f"name {_listed([one.task for one in targets])} by an address that all hosts know"
+        return f"give {_join_names([one.task for one in targets])} an address that all hosts can resolve"
     if clause in (STRANGER, SILENT) or clause.endswith(ANOTHER):
-        return f"check that {hosts}, and of no other"
+        return f"check that {hosts}, and of no other host"
     if clause == REFUSED:
         return f"check that {hosts}, and that no firewall rejects {open_ports} between the hosts {_ALL_TCP}"
     return f"open {open_ports} between the hosts {_ALL_TCP}"
 
 
-# --- what the hosts have --------------------------------------------------------------------------------------------
+# --- properties of the hosts ---------------------------------------------------------------------------------------
 
 
-def _disks(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+def _disk_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
     for member in members:
         found = facts.get(member.task)
         if found is not None and found.disk_free < DISK_RESERVE:
             yield _Problem(
-                f"{_called(member)} has {readable_size(found.disk_free)} of disk left for the job, less than "
+                f"{_label(member)} has {readable_size(found.disk_free)} of disk left for the job, less than "
                 f"{readable_size(DISK_RESERVE)}; free some space on the host",
                 member.task,
             )
 
 
-def _low_disks(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[str]:
+def _disk_warnings(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[str]:
     def free(one: Facts) -> str:
         return readable_size(one.disk_free) if DISK_RESERVE <= one.disk_free < DISK_LOW else ""
 
-    groups = _grouped(members, facts, free)
+    groups = _group_by(members, facts, free)
     groups.pop("", None)
     if groups:
         yield (
-            f"little disk space is left: {_sides(groups)}; `fleet jobs` shows what uses it, and `fleet jobs --prune` "
+            f"disk space is low: {_format(groups)}; `fleet jobs` shows what uses it, and `fleet jobs --prune` "
             "deletes ended jobs"
         )
 
@@ -213,7 +213,7 @@ def _low_disks(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterato
 Groups = Dict[str, List[Member]]
 
 
-def _grouped(members: Sequence[Member], facts: Mapping[str, Facts], key: Callable[[Facts], str]) -> Groups:
+def _group_by(members: Sequence[Member], facts: Mapping[str, Facts], key: Callable[[Facts], str]) -> Groups:
     groups: Groups = {}
     for member in members:
         if member.task in facts:
@@ -221,13 +221,13 @@ def _grouped(members: Sequence[Member], facts: Mapping[str, Facts], key: Callabl
     return groups
 
 
-def _sides(groups: Groups) -> str:
-    """``2.21 on worker-0 (10.0.0.2), 2.19 on worker-1 (10.0.0.3)``."""
-    return ", ".join(f"{value} on {_listed([_called(one) for one in tasks])}" for value, tasks in groups.items())
+def _format(groups: Groups) -> str:
+    """Return values with their tasks: ``2.21 on worker-0 (10.0.0.2), 2.19 on worker-1 (10.0.0.3)``."""
+    return ", ".join(f"{value} on {_join_names([_label(one) for one in tasks])}" for value, tasks in groups.items())
 
 
-def _odd(groups: Groups) -> str:
-    """The one task that differs from all others, where there are at least two of these."""
+def _find_outlier(groups: Groups) -> str:
+    """Return the only task that differs from all others, if there are at least two others."""
     sizes = sorted((len(tasks), tasks[0].task) for tasks in groups.values())
     return sizes[0][1] if len(sizes) == 2 and sizes[0][0] == 1 < sizes[1][0] else ""
 
@@ -239,66 +239,66 @@ def _release_of(package: str) -> Callable[[Facts], str]:
     return release
 
 
-def _differences(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
-    for name, spoken in _PACKAGES.items():
-        groups = _grouped(members, facts, _release_of(name))
-        if name != "tensorflow":  # who lacks the others may well do without
+def _version_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+    for name, title in _PACKAGES.items():
+        groups = _group_by(members, facts, _release_of(name))
+        if name != "tensorflow":  # the script may not need the other packages
             groups.pop("none", None)
         if len(groups) > 1:
             yield _Problem(
-                f"{spoken} differs: {_sides(groups)}; install the same release on all hosts, "
-                "or name an interpreter that has it",
-                _odd(groups),
+                f"{title} differs: {_format(groups)}; install the same release on all hosts, "
+                "or select an interpreter that has it",
+                _find_outlier(groups),
             )
 
 
-def _machines(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+def _architecture_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
     training = [member for member in members if parse_task(member.task)[0] in _TRAINING]
-    groups = _grouped(training, facts, lambda one: one.machine)
+    groups = _group_by(training, facts, lambda one: one.machine)
     groups.pop("", None)
     if len(groups) > 1:
         yield _Problem(
-            f"the hosts are of different architectures: {_sides(groups)}; take hosts of one architecture",
-            _odd(groups),
+            f"the hosts have different architectures: {_format(groups)}; use hosts of one architecture",
+            _find_outlier(groups),
         )
 
 
-def _gpu_counts(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+def _gpu_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
     kinds = {parse_task(member.task)[0] for member in members}
     computing = ("worker",) if "ps" in kinds else _TRAINING  # a coordinator does not compute
     training = [member for member in members if parse_task(member.task)[0] in computing]
-    groups = _grouped(training, facts, lambda one: _gpus(one.gpus))
+    groups = _group_by(training, facts, lambda one: _describe_gpus(one.gpus))
     if len({len(facts[tasks[0].task].gpus) for tasks in groups.values()}) > 1:
         yield _Problem(
-            f"GPUs differ: {_sides(groups)}; TensorFlow wants as many on each worker: set CUDA_VISIBLE_DEVICES, "
-            "or mend the driver where nvidia-smi shows none",
-            _odd(groups),
+            f"GPUs differ: {_format(groups)}; TensorFlow requires the same number on each worker: set "
+            "CUDA_VISIBLE_DEVICES, or fix the driver if nvidia-smi shows none",
+            _find_outlier(groups),
         )
 
 
-def _gpus(names: Sequence[str]) -> str:
+def _describe_gpus(names: Sequence[str]) -> str:
     kinds = dict.fromkeys(names)
     return ", ".join(f"{list(names).count(kind)} x {kind}" for kind in kinds) if names else "none"
 
 
 def _warnings(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[str]:
-    yield from _low_disks(members, facts)
-    pythons = _grouped(members, facts, _release_of("python"))
+    yield from _disk_warnings(members, facts)
+    pythons = _group_by(members, facts, _release_of("python"))
     if len(pythons) > 1:
-        yield f"Python differs: {_sides(pythons)}; scripts may behave differently"
+        yield f"Python differs: {_format(pythons)}; scripts may behave differently"
     for name in ("keras", "tf_keras"):
-        groups = _grouped(members, facts, _release_of(name))
+        groups = _group_by(members, facts, _release_of(name))
         if "none" in groups and len(groups) > 1:
-            yield f"{_PACKAGES[name]} is not on all hosts: {_sides(groups)}; a script that imports it fails"
-    kinds = _grouped(members, facts, lambda one: _gpus(one.gpus))
+            yield f"{_PACKAGES[name]} is not on all hosts: {_format(groups)}; a script that imports it fails"
+    kinds = _group_by(members, facts, lambda one: _describe_gpus(one.gpus))
     if len(kinds) > 1 and len({len(facts[tasks[0].task].gpus) for tasks in kinds.values()}) == 1:
-        yield f"GPUs are of different kinds: {_sides(kinds)}; the slowest sets the pace"
+        yield f"GPUs are of different kinds: {_format(kinds)}; the slowest sets the pace"
     by_clock = sorted((one for one in members if one.task in facts), key=lambda one: facts[one.task].ahead_s)
     if by_clock:
         slow, fast = by_clock[0], by_clock[-1]
         apart_s = facts[fast.task].ahead_s - facts[slow.task].ahead_s
         if apart_s > CLOCKS_APART_S:
             yield (
-                f"the clock of {_called(fast)} is {apart_s:.0f} s ahead of that of {_called(slow)}; "
-                "let NTP set them: times in logs do not fit together"
+                f"the clock of {_label(fast)} is {apart_s:.0f} s ahead of that of {_label(slow)}; "
+                "synchronize the clocks with NTP: times in logs are not comparable"
             )

@@ -1,8 +1,7 @@
-"""What the leader of a gang wants, and what a slot tells of itself: each time all of it, so that none can be missed.
+"""The messages between the leader and the slots of a gang. Each one carries the whole state, so any may be lost.
 
-A *slot* is a host's place in the job, under the name of the host; a *role* is the task of TensorFlow that a slot
-plays in one attempt. The names are the same until a host is lost, unless roles were assigned: then people know the
-tasks by their roles.
+A *slot* is a host's place in the job and has the host's name. A *role* is the TensorFlow task that a slot runs in
+one attempt. Both names are equal until a host is lost, unless roles were assigned: then messages use the roles.
 """
 
 import json
@@ -23,122 +22,122 @@ from train.agent.protocol.strict_json import parse_json
 
 
 class Stage(str, Enum):
-    """How far an attempt is, in this order."""
+    """The stages of an attempt, in order."""
 
-    RESERVE = "reserve"  # a port on each host
-    LAUNCH = "launch"  # checkpoints as they ought to be, the process held at its gate
-    CHECK = "check"  # whether all reach all
+    RESERVE = "reserve"  # reserve a port on each host
+    LAUNCH = "launch"  # restore checkpoints, start the process, hold it at its gate
+    CHECK = "check"  # probe all pairs of task ports
     GO = "go"
     STOP = "stop"
-    WAIT = "wait"  # nothing runs; for the time and the hosts of the next attempt
+    WAIT = "wait"  # nothing runs; wait for the back-off and the hosts of the next attempt
     RESULT = "result"
 
 
-class Part(NamedTuple):
-    """Who plays which role."""
+class Assignment(NamedTuple):
+    """A slot and the role that it runs."""
 
     slot: str
     role: str
 
 
 class Source(NamedTuple):
-    """Where a checkpoint can be fetched."""
+    """An address from which a checkpoint can be fetched."""
 
     address: str
     port: int
 
 
-class Order(NamedTuple):
-    """What the leader wants now."""
+class DesiredState(NamedTuple):
+    """The state that the leader wants all slots to reach."""
 
-    term: int  # of the leader; a later one knows better
+    term: int  # of the leader; a later term overrides an earlier one
     leader: str
     attempt: int
     stage: Stage
-    cast: List[Part]
+    assignments: List[Assignment]
     members: List[Member]  # by slot, with the ports of this attempt, in the order of `cast`
-    restarts: int = 0  # that were used up
-    preemptions: int = 0  # that were survived
-    started: bool = False  # whether any user code ever ran
-    snapshot: Optional[Snapshot] = None  # the newest complete checkpoint of all hosts
-    sources: List[Source] = []  # noqa: RUF012 - never changed; of that checkpoint
+    restarts: int = 0  # restarts used so far
+    preemptions: int = 0  # preemptions tolerated so far
+    started: bool = False  # True if user code ever ran
+    snapshot: Optional[Snapshot] = None  # newest complete checkpoint of all hosts
+    sources: List[Source] = []  # noqa: RUF012 - never changed; sources of that checkpoint
     reason: str = ""
-    first: str = ""  # slot that failed first
-    preempted: bool = False  # its host was taken, or is gone, which is no failure of the job
+    first_failed_slot: str = ""
+    preempted: bool = False  # the host of that slot was lost, which is not a failure of the job
     grace_s: float = 0.0
     exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed; by slot
     retry_s: float = 0.0
-    notices: List[str] = []  # noqa: RUF012 - never changed; all of this attempt
-    look: int = 0  # number of the order to look what the tasks are doing
+    notices: List[str] = []  # noqa: RUF012 - never changed; all notices of this attempt
+    inspection: int = 0  # number of the latest inspection of the tasks
     result: Optional[JobResult] = None
-    by_role: bool = False  # people know the tasks by their roles, not by their slots
-    trained: bool = False  # all that the job's success depends on is done
+    by_role: bool = False  # messages to the user name tasks by role
+    trained: bool = False  # all tasks that decide the job's success have succeeded
 
     @property
     def running(self) -> bool:
-        """Whether an attempt is under way."""
+        """Return True if an attempt is in progress."""
         return self.stage in (Stage.RESERVE, Stage.LAUNCH, Stage.CHECK, Stage.GO)
 
     def role_of(self, slot: str) -> str:
-        """The role of a slot; empty where it has none."""
-        return next((part.role for part in self.cast if part.slot == slot), "")
+        """Return the role of a slot, or an empty string if it has none."""
+        return next((assignment.role for assignment in self.assignments if assignment.slot == slot), "")
 
-    def name_of(self, slot: str) -> str:
-        """How people know the task of a slot."""
+    def display_name(self, slot: str) -> str:
+        """Return the name of a slot's task in messages to the user."""
         return (self.role_of(slot) if self.by_role else "") or slot
 
 
-class Report(NamedTuple):
-    """What a slot tells of itself."""
+class SlotStatus(NamedTuple):
+    """The status that a slot reports to the leader."""
 
     slot: str
-    attempt: int = 0  # to which the following belong
+    attempt: int = 0  # attempt of the fields below
     port: int = 0
     held: bool = False  # at its gate
-    reached: Optional[Dict[str, str]] = None  # why the port of another slot cannot be reached; empty where it can
+    probe_results: Optional[Dict[str, str]] = None  # slot -> error; empty if its port is reachable
     exit: Optional[Exit] = None
-    reason: str = ""  # what its agent knows beyond the exit
-    closed: bool = True  # no process of the attempt is left, or was ever there
+    reason: str = ""  # what the agent knows beyond the exit status
+    closed: bool = True  # no process of the attempt exists
     facts: Optional[Facts] = None
-    clock: float = 0.0  # of its host, seconds since the epoch
-    address: str = ""  # by which the other hosts reach it now
+    clock: float = 0.0  # time of the host, seconds since the epoch
+    address: str = ""  # at which the other hosts reach it now
     link_port: int = 0
-    snapshot: Optional[Snapshot] = None  # the newest that this host holds
+    snapshot: Optional[Snapshot] = None  # newest complete checkpoint on this host
     source: Optional[Source] = None  # where it can be fetched
-    stop: Optional[float] = None  # somebody on this host wants the job to end, with so much grace
-    quiet_s: float = 0.0  # since the task last wrote anything
-    idle_s: float = 0.0  # since its processes last did anything
-    stepped: bool = False  # it has told of a step
-    looked: int = 0
-    stalled: Optional[Stalled] = None
-    preempted: bool = False  # the cloud is about to take its host
-    term: int = 0  # of the leader whom the sender follows, as far as it knows
+    stop_grace_s: Optional[float] = None  # grace period of a stop request on this host
+    quiet_s: float = 0.0  # since the last output of the task
+    idle_s: float = 0.0  # since its processes last used the CPU
+    stepped: bool = False  # it reported a training step
+    inspected: int = 0
+    hang: Optional[Stalled] = None
+    preempted: bool = False  # the cloud provider is about to take its host
+    term: int = 0  # of the leader that the sender follows
 
 
-class Leads(NamedTuple):
-    """Who leads, as far as the sender knows."""
+class LeaderClaim(NamedTuple):
+    """The leader that the sender knows."""
 
     term: int
-    leader: str  # empty: not known
-    running: bool = False  # an attempt of his is under way
+    leader: str  # empty: unknown
+    running: bool = False  # an attempt of this leader is in progress
 
 
-Message = Union[Order, Report, Leads]
+Message = Union[DesiredState, SlotStatus, LeaderClaim]
 
-_KINDS: Dict[str, Type[Any]] = {"order": Order, "report": Report, "leads": Leads}
+_KINDS: Dict[str, Type[Any]] = {"desired_state": DesiredState, "slot_status": SlotStatus, "leader_claim": LeaderClaim}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def to_wire(message: Message) -> Dict[str, Any]:
-    """A message as an object of plain JSON values."""
+    """Return a message as an object of plain JSON values."""
     return {_NAMES[type(message)]: to_dict(message)}
 
 
 def from_wire(values: Dict[str, Any]) -> Optional[Message]:
-    """The message that an object holds; None where it is none of these.
+    """Return the message in an object, or None if the object contains none.
 
     Raises:
-        MalformedRecordError: it is one, and cannot be read.
+        MalformedRecordError: the message is malformed.
     """
     for name, kind in _KINDS.items():
         if name in values:
@@ -147,16 +146,16 @@ def from_wire(values: Dict[str, Any]) -> Optional[Message]:
     return None
 
 
-def to_line(order: Order) -> bytes:
-    """An order as one line of JSON."""
-    return json.dumps(to_dict(order), separators=(",", ":")).encode()
+def to_line(state: DesiredState) -> bytes:
+    """Return a desired state as one line of JSON."""
+    return json.dumps(to_dict(state), separators=(",", ":")).encode()
 
 
-def from_line(line: bytes) -> Order:
-    """The order of such a line.
+def from_line(line: bytes) -> DesiredState:
+    """Return the desired state in a line of JSON.
 
     Raises:
-        MalformedRecordError: it is none.
+        MalformedRecordError: the line is malformed.
     """
-    order: Order = build(Order, parse_json(line))
-    return order
+    state: DesiredState = build(DesiredState, parse_json(line))
+    return state

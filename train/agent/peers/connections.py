@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from train.agent.gang.gang import BEAT_PART
+from train.agent.gang.scheduling import BEAT_FRACTION
 from train.agent.host.loop import READ, WRITE, Loop
 from train.agent.protocol.admission import Acceptor, most_strangers
 from train.agent.protocol.channel import LineBuffer, LineTooLongError
@@ -496,7 +496,7 @@ class Links:
             self._strangers.remove(guest)
             guest.line.close()
         # So early that even what is noticed at the next beat is noticed in time.
-        longest_s = (1.0 - BEAT_PART) * self._bond.link_timeout_s
+        longest_s = (1.0 - BEAT_FRACTION) * self._bond.link_timeout_s
         for slot, guest in list(self._guests.items()):
             if now - guest.line.heard_at > longest_s:
                 guest.line.close()
@@ -505,7 +505,7 @@ class Links:
             elif guest.session is not None:
                 guest.line.send(guest.session.seal(_BEAT))
         self._beat_call(now, longest_s)
-        self._loop.after("links", BEAT_PART * self._bond.link_timeout_s, self._beat)
+        self._loop.after("links", BEAT_FRACTION * self._bond.link_timeout_s, self._beat)
 
     def _beat_call(self, now: float, longest_s: float) -> None:
         call = self._call

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import Callable, Deque, Dict, Optional, Sequence
 
-from train.agent.gang import readiness as gate
+from train.agent.gang import readiness
 from train.agent.host.loop import READ, WRITE, Loop
 from train.agent.peers.connections import Bond
 from train.agent.protocol.admission import Acceptor, most_strangers
@@ -31,15 +31,15 @@ _PAUSE_S = (0.1, 1.0)  # before the second try, doubled up to the longest
 _AT_ONCE = 128
 _RESET = struct.pack("ii", 1, 0)
 _CLAUSES = {
-    errno.ETIMEDOUT: gate.TIMED_OUT,
-    errno.ECONNREFUSED: gate.REFUSED,
+    errno.ETIMEDOUT: readiness.TIMED_OUT,
+    errno.ECONNREFUSED: readiness.REFUSED,
     errno.EHOSTUNREACH: "no route to host",
     errno.ENETUNREACH: "network is unreachable",
     errno.ECONNRESET: "connection reset",
 }
 
 # Load on the other host can cause these; anything else is what a kernel, a firewall, or a name server answers.
-_BY_LOAD = (gate.TIMED_OUT, gate.SILENT, gate.STRANGER, "connection reset")
+_BY_LOAD = (readiness.TIMED_OUT, readiness.SILENT, readiness.STRANGER, "connection reset")
 
 
 def _clause(code: int) -> str:
@@ -203,7 +203,7 @@ class Visits:
             visit.connection.setblocking(False)
             code = visit.connection.connect_ex(where)
         except socket.gaierror:
-            self._failed(visit, gate.UNKNOWN_NAME)
+            self._failed(visit, readiness.UNKNOWN_NAME)
             return
         except OSError as error:
             self._failed(visit, _clause(error.errno or 0))
@@ -242,7 +242,7 @@ class Visits:
             return
         except OSError as error:  # our agents hang up on those whom they do not know, too
             reset = error.errno == errno.ECONNRESET
-            self._ended(visit, gate.STRANGER if reset else _clause(error.errno or 0))
+            self._ended(visit, readiness.STRANGER if reset else _clause(error.errno or 0))
             return
         visit.answer += data
         if visit.answer.endswith(b"\n") or not data or len(visit.answer) > LONGEST_GREETING:
@@ -253,12 +253,12 @@ class Visits:
         try:
             owner = port_owner(bond.secret, bond.job, bond.attempt, self._task, visit.nonce, bytes(visit.answer))
         except Exception:  # noqa: BLE001 - of a stranger's answer; nothing that it holds may end this process
-            return gate.STRANGER
-        return "" if owner == visit.member.task else f"{owner} {gate.ANOTHER}"
+            return readiness.STRANGER
+        return "" if owner == visit.member.task else f"{owner} {readiness.ANOTHER}"
 
     def _late(self, visit: _Visit) -> None:
         watched_for_answer = visit.connection is not None and self._stands(visit.connection)
-        self._ended(visit, gate.SILENT if watched_for_answer else gate.TIMED_OUT)
+        self._ended(visit, readiness.SILENT if watched_for_answer else readiness.TIMED_OUT)
 
     def _stands(self, connection: socket.socket) -> bool:
         try:
@@ -283,7 +283,7 @@ class Visits:
         visit.failures += 1
         pause_s = min(_PAUSE_S[0] * 2 ** (visit.failures - 1), _PAUSE_S[1])
         until = self._until if clause in _BY_LOAD else visit.began + VISIT_DEADLINE_S
-        is_proven = clause != gate.STRANGER and clause.endswith(f" {gate.ANOTHER}")
+        is_proven = clause != readiness.STRANGER and clause.endswith(f" {readiness.ANOTHER}")
         if is_proven or (visit.failures > 1 and time.monotonic() + pause_s >= until):
             self._found[task] = clause
             return

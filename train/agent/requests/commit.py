@@ -9,9 +9,9 @@ from typing import Callable, NoReturn, Optional, Set
 
 from train.agent.files.disk import free_space, read_text, remove_file
 from train.agent.files.journal import write_job
-from train.agent.gang.assignment import first_cast
+from train.agent.gang.assignment import initial_assignments
 from train.agent.gang.readiness import Facts, visible
-from train.agent.gang.states import Order
+from train.agent.gang.states import DesiredState
 from train.agent.host import control
 from train.agent.protocol.cluster import chief_of, cluster_spec
 from train.agent.protocol.errors import RefusedError
@@ -63,7 +63,7 @@ def _check(reservation: Reservation, request: Commit) -> None:
         raise RefusedError(Refusal.REQUEST, f"{len(request.roles)} roles for {len(request.members)} members")
     try:
         slots = {member.task: member for member in request.members}
-        cast = first_cast(request.members, request.spares, request.roles)
+        cast = initial_assignments(request.members, request.spares, request.roles)
         playing = [slots[part.slot]._replace(task=part.role) for part in cast]
         if request.join:  # where others are lost too, their ports may be ours by now; the next attempt has new ones
             playing = [member._replace(port=number) for number, member in enumerate(playing, 1)]
@@ -118,7 +118,7 @@ def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
         keep = {lock, writes, start.control.fileno(), start.listener.fileno(), *start.port.descriptors()}
         _close_others(keep, start.paths.agent_log)
 
-        def supervise(watchdog: Watchdog, last: Optional[Order], why: str) -> None:
+        def supervise(watchdog: Watchdog, last: Optional[DesiredState], why: str) -> None:
             resumed = Resumed(last, why) if last is not None else None
             Supervisor(start, watchdog, resumed).run(_tell(writes) if resumed is None else _nobody)
 

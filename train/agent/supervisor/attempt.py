@@ -12,16 +12,16 @@ from train.agent.files.journal import Journal
 from train.agent.files.paths import TaskPaths
 from train.agent.gang.assignment import is_evaluator
 from train.agent.gang.readiness import Facts
-from train.agent.gang.slot import (
+from train.agent.gang.reconciler import (
     Closed,
     Exited,
     Failed,
-    Held,
-    Looked,
-    Pulse,
-    Reached,
+    HeldAtGate,
+    PortsProbed,
     SlotEvent,
     Spawn,
+    TaskActivity,
+    TaskInspected,
 )
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
@@ -189,7 +189,7 @@ class Attempt:
             self._bond,
             self._commit.task,
             others,
-            lambda found: self._tell(Reached(self.number, found)),
+            lambda found: self._tell(PortsProbed(self.number, found)),
         )
         self._visits.begin()
 
@@ -222,7 +222,7 @@ class Attempt:
         def seen(stalled: Stalled) -> None:
             self.record(stalled)
             self._control.wake()
-            self._tell(Looked(self.number, number, stalled))
+            self._tell(TaskInspected(self.number, number, stalled))
 
         self.task.look(self._commit.task, self.number, seen)
 
@@ -270,7 +270,7 @@ class Attempt:
     # --- what the task does ---------------------------------------------------------------------------------------
 
     def _held(self) -> None:
-        self._tell(Held(self.number))
+        self._tell(HeldAtGate(self.number))
 
     def _output(self, data: bytes) -> None:
         if self._fault:
@@ -360,7 +360,7 @@ class Attempt:
             self._control.publish(self._usage)
         self._loop.after("usage", PERIOD_S, self._sample)
         stepped = self._parser.latest is not None
-        self._tell(Pulse(self.number, round(now - self._spoke_at, 1), round(now - self._moved_at, 1), stepped))
+        self._tell(TaskActivity(self.number, round(now - self._spoke_at, 1), round(now - self._moved_at, 1), stepped))
 
     def _processes(self, table: Dict[int, Stat]) -> Set[int]:
         """Return the processes of `table` that belong to the task."""

@@ -80,7 +80,7 @@ def _end(text: str) -> str:
     return endpoint(socket.inet_ntop(family, data), int(port, 16))
 
 
-class Look:
+class InspectTask:
     """Finds out what a task does without ever waiting; its answer comes when that of `dump` has come.
 
     Args:

@@ -13,33 +13,34 @@ from train.agent.checkpoints.replicator import News, Replicator, Setup
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.files.disk import remove_file
 from train.agent.files.journal import last_attempt, states, write_result
-from train.agent.gang import election as minds
+from train.agent.gang import election
 from train.agent.gang.assignment import is_evaluator
 from train.agent.gang.election import (
+    DeadlineReached,
     Dial,
-    Due,
-    Heard,
-    Knock,
-    LinkDown,
-    LinkUp,
-    Node,
-    NodeAction,
-    NodeEvent,
-    StopAsked,
-    Tell,
+    MessageReceived,
+    Peer,
+    PeerAction,
+    PeerConnected,
+    PeerEvent,
+    PeerLost,
+    ProbePeer,
+    SendMessage,
+    StopRequested,
 )
-from train.agent.gang.gang import Terms, most_attempts
-from train.agent.gang.slot import (
+from train.agent.gang.reconciler import (
+    CheckpointHeld,
     Closed,
     EndTask,
     Failed,
     Fetch,
     Finish,
-    Holds,
-    Look,
+    InspectTask,
     Notify,
-    Open,
+    OpenGate,
     Preempted,
+    ProbePorts,
+    ReportAttemptEnd,
     Reserve,
     Reserved,
     Restore,
@@ -47,10 +48,9 @@ from train.agent.gang.slot import (
     Slot,
     SlotEvent,
     Spawn,
-    TellEnd,
-    Visit,
 )
-from train.agent.gang.states import Message, Order, Report, Source, from_wire, to_wire
+from train.agent.gang.scheduling import Terms, max_attempts
+from train.agent.gang.states import DesiredState, Message, SlotStatus, Source, from_wire, to_wire
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.spawn import adopt_orphans
@@ -87,7 +87,7 @@ _NOTICE_S = 2.0  # a host that is taken may be told to end before its metadata s
 class Resumed(NamedTuple):
     """What is left of the supervisor before."""
 
-    last: Order
+    last: DesiredState
     reason: str
 
 
@@ -116,23 +116,23 @@ class Supervisor:
         self._shows = False  # our task reads checkpoints as they come
         self._replicator_lives = _REPLICATORS
         self._preemption: Optional[PreemptionWatch] = None
-        self._node: Node
+        self._node: Peer
         self._begun = False  # what happens before comes after
-        self._events: Deque[NodeEvent] = deque()
+        self._events: Deque[PeerEvent] = deque()
         self._actions: Dict[type, Callable[[Any], None]] = {
-            Tell: self._tell,
+            SendMessage: self._tell,
             Dial: lambda action: self._links.dial(action.slot),
-            Knock: lambda action: self._links.knock(action.slot, to_wire(action.message)),
+            ProbePeer: lambda action: self._links.knock(action.slot, to_wire(action.message)),
             Reserve: self._reserve,
             Restore: self._restore,
             Fetch: self._fetch,
             Spawn: self._spawn,
-            Visit: lambda action: self._mine(action.attempt).visit(action.others),
-            Open: lambda action: self._mine(action.attempt).open(),
+            ProbePorts: lambda action: self._mine(action.attempt).visit(action.others),
+            OpenGate: lambda action: self._mine(action.attempt).open(),
             Notify: self._notify,
-            Look: lambda action: self._mine(action.attempt).look(action.look),
+            InspectTask: lambda action: self._mine(action.attempt).look(action.look),
             EndTask: lambda action: self._mine(action.attempt).end(action.reason, action.grace_s),
-            TellEnd: self._tell_end,
+            ReportAttemptEnd: self._tell_end,
             Finish: lambda action: self._finish(action.result),
         }
         self._result: Optional[JobResult] = None
@@ -180,8 +180,8 @@ class Supervisor:
             commit.task,
             others,
             events=Events(
-                lambda slot: self._feed(LinkUp(slot)),
-                lambda slot, reason: self._feed(LinkDown(slot, reason)),
+                lambda slot: self._feed(PeerConnected(slot)),
+                lambda slot, reason: self._feed(PeerLost(slot, reason)),
                 self._hear,
                 self._look_if_told,
             ),
@@ -195,7 +195,12 @@ class Supervisor:
     def _look_at_checkpoints(self) -> None:
         """What the task had written when the supervisor before was killed counts, where it is complete."""
         order = self._resumed.last if self._resumed is not None else None
-        if self._replicator is None or order is None or not order.cast or order.cast[0].slot != self._commit.task:
+        if (
+            self._replicator is None
+            or order is None
+            or not order.assignments
+            or order.assignments[0].slot != self._commit.task
+        ):
             return
         waits = [True]
         self._loop.after("settle", _SETTLE_S, waits.clear)
@@ -261,15 +266,15 @@ class Supervisor:
         if self._resumed is not None:
             self._take_up(self._resumed)
             slot = self._slot(0)
-            node, actions = minds.resume(terms, commit.task, slot, self._resumed.last, self._resumed.reason, now)
+            node, actions = election.resume(terms, commit.task, slot, self._resumed.last, self._resumed.reason, now)
         elif commit.join:
             slot = self._slot(last_attempt(start.paths))
-            node, actions = minds.join(terms, commit.task, slot, now)
+            node, actions = election.join(terms, commit.task, slot, now)
         else:
             if commit.task not in commit.spares:
                 self._attempt = self._new_attempt(commit.attempt)
             slot = self._slot(commit.attempt)._replace(port=start.port.port, restored=True)
-            node, actions = minds.begin(terms, commit.task, slot, now)
+            node, actions = election.begin(terms, commit.task, slot, now)
         self._turn(node, actions)
         self._begun = True
         self._serve()
@@ -290,7 +295,7 @@ class Supervisor:
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def _feed(self, event: NodeEvent) -> None:
+    def _feed(self, event: PeerEvent) -> None:
         # An action may itself lead to an event, as when a link breaks under a message: one after the other.
         self._events.append(event)
         if self._begun and len(self._events) == 1:
@@ -299,21 +304,21 @@ class Supervisor:
     def _serve(self) -> None:
         while self._events:
             event = self._events[0]
-            self._turn(*minds.step(self._node, event, time.monotonic()))
+            self._turn(*election.step(self._node, event, time.monotonic()))
             self._events.popleft()
         self._look_if_told()
 
-    def _turn(self, node: Node, actions: List[NodeAction]) -> None:
+    def _turn(self, node: Peer, actions: List[PeerAction]) -> None:
         self._node = node
-        if node.slot.order is not None:
-            self._links.learn(node.slot.order.members)
-            self._watchdog.remember(node.slot.order)
+        if node.slot.desired is not None:
+            self._links.learn(node.slot.desired.members)
+            self._watchdog.remember(node.slot.desired)
         now = time.monotonic()
-        due = minds.deadline(node, now)
+        due = election.deadline(node, now)
         if due is None:
             self._loop.cancel("node")
         else:
-            self._loop.after("node", max(0.0, due - now), lambda: self._feed(Due()))
+            self._loop.after("node", max(0.0, due - now), lambda: self._feed(DeadlineReached()))
         for action in actions:
             self._actions[type(action)](action)
 
@@ -322,11 +327,11 @@ class Supervisor:
             message = from_wire(values)
         except MalformedRecordError as error:
             raise LinkError(f"its agent sent a message that cannot be read: {error}") from error
-        if isinstance(message, Report) and message.facts is not None:
+        if isinstance(message, SlotStatus) and message.facts is not None:
             ahead_s = message.clock - time.time()
             message = message._replace(facts=message.facts._replace(ahead_s=ahead_s))
         if message is not None:
-            self._feed(Heard(slot, message))
+            self._feed(MessageReceived(slot, message))
 
     def _task_told(self, event: SlotEvent) -> None:
         if isinstance(event, Closed):
@@ -351,7 +356,7 @@ class Supervisor:
         for text in filter(None, (news.note, news.error)):
             self._notify(Notify(0, text))
         source = Source(self._address, news.port) if news.held is not None and news.port else None
-        self._feed(Holds(news.held, source))
+        self._feed(CheckpointHeld(news.held, source))
         if news.settled is not None or news.ended:
             self._on_settled()
         wanted = self._restoring
@@ -377,11 +382,11 @@ class Supervisor:
 
     # --- what is to be done -----------------------------------------------------------------------------------------
 
-    def _tell(self, action: Tell) -> None:
+    def _tell(self, action: SendMessage) -> None:
         message: Message = action.message
-        if isinstance(message, Report):
+        if isinstance(message, SlotStatus):
             message = message._replace(clock=time.time())
-        if isinstance(message, Order) and message.result is not None:
+        if isinstance(message, DesiredState) and message.result is not None:
             message = message._replace(result=self._dated(message.result))
         self._links.send(action.slot, to_wire(message))
 
@@ -462,8 +467,8 @@ class Supervisor:
             self._attempt.record(record)
             self._control.wake()
 
-    def _tell_end(self, action: TellEnd) -> None:
-        self._record(action.ended._replace(at=time.time(), attempts=most_attempts(self._commit.policy)))
+    def _tell_end(self, action: ReportAttemptEnd) -> None:
+        self._record(action.ended._replace(at=time.time(), attempts=max_attempts(self._commit.policy)))
 
     def _finish(self, result: JobResult) -> None:
         self._result = self._dated(result)
@@ -510,7 +515,7 @@ class Supervisor:
     def _asked(self, request: Record, answer: Callable[[Record], None]) -> bool:
         if isinstance(request, Stop):
             self._stoppers.append(answer)
-            self._feed(StopAsked(request.grace_s))
+            self._feed(StopRequested(request.grace_s))
             return True
         if isinstance(request, Invite) and self._begun:
             answer(self._invitation())
@@ -523,7 +528,7 @@ class Supervisor:
 
     def _invitation(self) -> Commit:
         """What was committed, with every slot where it is now."""
-        order = self._node.slot.order
+        order = self._node.slot.desired
         now = {member.task: member for member in order.members} if order is not None else {}
         members = [now.get(member.task, member) for member in self._commit.members]
         return self._commit._replace(members=members, join=True)

@@ -9,7 +9,7 @@ from train.agent.host.processes import catches, descendants, everybody, exit_of,
 from train.agent.host.spawn import open_gate, spawn
 from train.agent.host.startup import STACKS_SIGNAL, Hook
 from train.agent.protocol.records import Exit, Stalled
-from train.agent.supervisor.inspection import Look
+from train.agent.supervisor.inspection import InspectTask
 from train.agent.supervisor.oom import OomWatch
 
 # How long what is left of a task may go on writing after the task itself has ended.
@@ -140,7 +140,7 @@ class TaskProcess:
             attempt: Number of the attempt.
             on_done: Takes what was found.
         """
-        Look(self._speaker(), self.dump, task, attempt, on_done)
+        InspectTask(self._speaker(), self.dump, task, attempt, on_done)
 
     def dump(self, on_done: Callable[[str], None]) -> None:
         """Ask for the stacks of all its Python threads; what comes within two seconds goes to `on_done`, once.

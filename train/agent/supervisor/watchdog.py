@@ -12,7 +12,7 @@ import traceback
 from typing import Callable, List, NoReturn, Optional, Tuple
 
 from train.agent.files.paths import TaskPaths
-from train.agent.gang.states import Order, from_line, to_line
+from train.agent.gang.states import DesiredState, from_line, to_line
 from train.agent.host.processes import end_leftovers, stat_of
 from train.agent.host.spawn import adopt_orphans, end_with
 
@@ -33,9 +33,9 @@ class Watchdog:
     def __init__(self, pid: int, line: socket.socket) -> None:
         self.pid = pid
         self._line = line
-        self._last: Optional[Order] = None
+        self._last: Optional[DesiredState] = None
 
-    def remember(self, order: Order) -> None:
+    def remember(self, order: DesiredState) -> None:
         """Where the gang is, for the supervisor after us."""
         if order != self._last:
             self._last = order
@@ -70,7 +70,7 @@ class _Kept:
             self.output, self.log = descriptors[0], os.fsdecode(rest)
 
     @property
-    def order(self) -> Optional[Order]:
+    def order(self) -> Optional[DesiredState]:
         """The last order that it had."""
         return from_line(self._order) if self._order else None
 
@@ -100,7 +100,7 @@ class _Kept:
             self.output = -1
 
 
-Supervise = Callable[[Watchdog, Optional[Order], str], None]
+Supervise = Callable[[Watchdog, Optional[DesiredState], str], None]
 
 
 def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, forked: Callable[[], None]) -> None:
@@ -158,7 +158,7 @@ def _hand_on(number: int, pid: int) -> None:
     signal.signal(number, kill)
 
 
-def _be_supervisor(watchdog: Watchdog, last: Optional[Order], why: str, supervise: Supervise) -> NoReturn:
+def _be_supervisor(watchdog: Watchdog, last: Optional[DesiredState], why: str, supervise: Supervise) -> NoReturn:
     code = 1
     try:
         if end_with(watchdog.pid):

@@ -1,0 +1,882 @@
+"""Gang scheduling as a pure state machine: all tasks start together, and the first failure stops all of them.
+
+The leader feeds it with the status of all slots and sends `desired_state` to each of them, its own slot included.
+Distributed TensorFlow hangs if a peer is missing, so there is no partial operation. After a failure all tasks start
+again together, with new ports, from the newest complete checkpoint.
+"""
+
+import signal
+from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
+
+from train.agent.checkpoints.snapshot import Snapshot, newest
+from train.agent.gang import readiness
+from train.agent.gang.assignment import initial_assignments, is_coordinated, is_evaluator, reassign, trainers
+from train.agent.gang.hang import blocking_task, describe_hang
+from train.agent.gang.states import Assignment, DesiredState, SlotStatus, Stage
+from train.agent.protocol.records import (
+    Exit,
+    JobResult,
+    Member,
+    OnHang,
+    Outcome,
+    Policy,
+    RestartPolicy,
+    Stalled,
+    SuccessPolicy,
+)
+
+# Added to the grace period, for SIGKILL to take effect and the status to arrive.
+STOP_MARGIN_S = 10.0
+# After a failure no task can make progress, so a longer grace period would not help.
+FAILURE_GRACE_S = 1.0
+# Compute Engine takes a host 30 seconds after its notice; the last checkpoint must be copied by then.
+PREEMPTION_GRACE_S = 20.0
+# Until every agent has reported which ports it reaches.
+CHECK_TIMEOUT_S = 25.0
+LONGEST_BACKOFF_S = 60.0
+# TensorFlow's PreemptionCheckpointHandler exits with this code after it has written the checkpoint.
+# Source: tf.distribute.experimental.TerminationConfig
+RESTART_EXIT_CODE = 42
+# Interval of heartbeats as a fraction of the link timeout; silence is noticed one interval early.
+BEAT_FRACTION = 0.2
+_KILL_S = 1.0
+NOT_READY = "the hosts are not ready for the job"
+_INSPECTION_TIMEOUT_S = 5.0
+_LONGEST_QUIET_START_S = 60.0
+_PREEMPTION_TIMEOUT_S = 60.0  # after this time a preempted host that still exists is kept
+EVALUATION_S = 300.0  # for evaluators to evaluate the last checkpoint after the training
+EVALUATION_IDLE_S = 10.0  # an evaluator that has the last checkpoint and was idle this long is done
+_HOLDER_TIMEOUT_S = 5.0  # a new agent does not know the checkpoint of its host yet
+_FIXED_CHECKPOINT_STAGES = (Stage.LAUNCH, Stage.CHECK)  # all slots must start from the same checkpoint
+
+
+class Terms(NamedTuple):
+    """The parameters of a job, fixed when it was committed."""
+
+    job: str
+    slots: Tuple[Member, ...]
+    spares: Tuple[str, ...] = ()
+    policy: Policy = Policy()
+    grace_s: float = 10.0
+    join_timeout_s: float = 60.0
+    link_timeout_s: float = 10.0
+    assigned: Tuple[str, ...] = ()  # role of each slot, empty for a spare; none: its name
+
+    @property
+    def initial_assignments(self) -> Tuple[Assignment, ...]:
+        """Return the assignments of the first attempt."""
+        return tuple(initial_assignments(self.slots, self.spares, self.assigned))
+
+    @property
+    def roles(self) -> Tuple[str, ...]:
+        """Return all roles of the job."""
+        return tuple(assignment.role for assignment in self.initial_assignments)
+
+    @property
+    def by_role(self) -> bool:
+        """Return True if messages to the user name tasks by role instead of slot."""
+        return bool(self.assigned)
+
+
+class End(NamedTuple):
+    """Why an attempt ends."""
+
+    outcome: Outcome
+    first_failed_slot: str = ""
+    reason: str = ""
+    exit: Optional[Exit] = None
+    final: bool = False  # never restart
+    summary: str = ""  # short form of a long reason
+    host_lost: bool = False  # the host of `first_failed_slot` is gone or being preempted
+
+
+class Gang(NamedTuple):
+    """The state of a job at its leader; points in time are seconds of a monotonic clock."""
+
+    terms: Terms
+    local_slot: str
+    term: int
+    attempt: int
+    stage: Stage
+    assignments: Tuple[Assignment, ...]
+    members: Tuple[Member, ...]
+    began_at: float  # start of the stage
+    restarts: int = 0
+    preemptions: int = 0
+    connected: FrozenSet[str] = frozenset()
+    statuses: Dict[str, SlotStatus] = {}  # noqa: RUF012 - never changed
+    lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; slot of this attempt -> how it was lost
+    started: bool = False  # True if user code ever ran
+    gate_opened_at: float = 0.0
+    job_deadline: Optional[float] = None
+    end: Optional[End] = None
+    grace_s: float = 0.0
+    retry_s: float = 0.0
+    fenced_until: float = 0.0  # lost slots have noticed the loss and ended their tasks by then
+    snapshot: Optional[Snapshot] = None
+    notices: Tuple[str, ...] = ()
+    inspection: int = 0
+    inspection_deadline: Optional[float] = None
+    hang_reported: bool = False
+    trained_at: Optional[float] = None  # when the decisive slots succeeded
+    last_checkpoint_at: Optional[float] = None  # when evaluators received the last checkpoint
+    dropped_evaluators: FrozenSet[str] = frozenset()  # failed evaluators
+    last_lost_at: float = 0.0  # when a connected host was last lost
+    isolated: bool = False
+    result: Optional[JobResult] = None
+
+
+def _fence_s(terms: Terms) -> float:
+    return BEAT_FRACTION * terms.link_timeout_s + FAILURE_GRACE_S + _KILL_S
+
+
+def form_gang(terms: Terms, local_slot: str, now: float) -> Gang:
+    """Return a gang in its first attempt, before any status was received."""
+    assignments = terms.initial_assignments
+    return Gang(terms, local_slot, 1, 1, Stage.LAUNCH, assignments, _members(terms, assignments, {}), now)
+
+
+def take_over(
+    terms: Terms, last: DesiredState, local_slot: str, now: float, *, end: End, lost: Dict[str, str], term: int
+) -> Gang:
+    """Return a gang whose leader was lost and that `local_slot` leads now: the attempt ends, statuses are unknown.
+
+    Args:
+        terms: Terms of the job.
+        last: Last desired state of the previous leader.
+        local_slot: Name of the local slot.
+        now: Current time.
+        end: Why the attempt ends, unless it had ended before.
+        lost: Lost slots, and how each was lost.
+        term: New term; later than any before.
+    """
+    gang = Gang(terms, local_slot, term, last.attempt, Stage.GO, tuple(last.assignments), tuple(last.members), now)
+    gang = gang._replace(restarts=last.restarts, preemptions=last.preemptions, lost=lost)
+    gang = gang._replace(started=last.started, snapshot=last.snapshot)
+    if lost:
+        gang = gang._replace(fenced_until=now + _fence_s(terms))
+    if last.trained and end.outcome is Outcome.FAILED:
+        end = End(Outcome.SUCCEEDED)
+    elif last.stage is Stage.WAIT or (last.stage is Stage.STOP and last.preempted):
+        end = end._replace(reason=last.reason, first_failed_slot=last.first_failed_slot, host_lost=last.preempted)
+    return _end_attempt(gang, end, now)
+
+
+def receive_status(gang: Gang, report: SlotStatus, now: float) -> Gang:
+    """Update the gang with the status of a slot."""
+    if gang.result is not None or report.slot not in {member.task for member in gang.terms.slots}:
+        return gang
+    if report.attempt < _status_of(gang, report.slot).attempt:
+        gang = mark_lost(gang, report.slot, "another agent replaced it", now)
+    is_new = report.preempted and not _is_preempted(gang, report.slot)
+    gang = gang._replace(
+        statuses={**gang.statuses, report.slot: report},
+        connected=gang.connected | {report.slot},
+        snapshot=gang.snapshot if gang.stage in _FIXED_CHECKPOINT_STAGES else newest(gang.snapshot, report.snapshot),
+    )
+    if is_new:
+        gang = gang._replace(notices=(*gang.notices, _preemption_warning(gang, report.slot)))
+    if report.stop_grace_s is not None:
+        gang = _apply_stop_request(gang, report.stop_grace_s, now)
+    return advance(gang, now)
+
+
+def mark_lost(gang: Gang, slot: str, reason: str, now: float) -> Gang:
+    """Mark a slot as lost: its agent is gone or was silent for too long. `reason` is a clause that says which."""
+    if gang.result is not None or slot == gang.local_slot:
+        return gang
+    message = f"{_describe_slot(gang, slot)} was lost: {reason}"
+    lost = gang.lost
+    if slot in _assigned_slots(gang) and slot not in lost and not _has_ended(gang, slot):
+        lost = {**lost, slot: message}
+    fenced_until = now + _fence_s(gang.terms)
+    last_lost_at = now if slot in gang.connected else gang.last_lost_at
+    gang = gang._replace(
+        connected=gang.connected - {slot}, lost=lost, fenced_until=fenced_until, last_lost_at=last_lost_at
+    )
+    return advance(gang, now)
+
+
+def request_stop(gang: Gang, grace_s: float, now: float) -> Gang:
+    """End the job on request of a user."""
+    return advance(_apply_stop_request(gang, grace_s, now), now)
+
+
+def advance(gang: Gang, now: float) -> Gang:
+    """Return the gang after all transitions that are due by `now`."""
+    while True:
+        following = _STEPS[gang.stage](_enforce_job_timeout(gang, now), now)
+        if following is gang:
+            return gang
+        gang = following
+
+
+def deadline(gang: Gang, now: float) -> Optional[float]:
+    """Return when `advance` is due after `now` if no status arrives, or None."""
+    due: List[Optional[float]] = [gang.job_deadline if gang.stage is not Stage.STOP else None]
+    if gang.stage is Stage.RESULT:
+        return None
+    if gang.stage in (Stage.RESERVE, Stage.LAUNCH):
+        due.append(gang.began_at + gang.terms.join_timeout_s)
+        due.append(gang.began_at + _HOLDER_TIMEOUT_S)
+    elif gang.stage is Stage.CHECK:
+        due.append(gang.began_at + CHECK_TIMEOUT_S)
+    elif gang.stage is Stage.GO:
+        due += [gang.inspection_deadline, *_evaluation_deadlines(gang)]
+    elif gang.stage is Stage.STOP:
+        due.append(_stop_deadline(gang))
+    else:
+        waits = [
+            _retry_time(gang),
+            _presence_deadline(gang),
+            gang.began_at + _PREEMPTION_TIMEOUT_S,
+            _give_up_time(gang),
+        ]
+        due += [max(_retry_time(gang), point) for point in waits]
+    return min((point for point in due if point is not None and point > now), default=None)
+
+
+def desired_state(gang: Gang) -> DesiredState:
+    """Return the state that all slots have to reach now."""
+    end = gang.end or End(Outcome.SUCCEEDED)
+    sources = [
+        report.source
+        for slot, report in sorted(gang.statuses.items())
+        if slot in gang.connected and report.source is not None and report.snapshot == gang.snapshot
+    ]
+    return DesiredState(
+        term=gang.term,
+        leader=gang.local_slot,
+        attempt=gang.attempt,
+        stage=gang.stage,
+        assignments=list(gang.assignments),
+        members=list(gang.members),
+        restarts=gang.restarts,
+        preemptions=gang.preemptions,
+        started=gang.started,
+        snapshot=gang.snapshot,
+        sources=sources if gang.snapshot is not None else [],
+        reason=end.summary or end.reason,
+        first_failed_slot=end.first_failed_slot,
+        preempted=_is_tolerated_preemption(gang),
+        grace_s=gang.grace_s,
+        exits=_exits(gang) if gang.stage is Stage.WAIT else {},
+        retry_s=gang.retry_s,
+        notices=list(gang.notices),
+        inspection=gang.inspection,
+        result=gang.result,
+        by_role=gang.terms.by_role,
+        trained=gang.trained_at is not None,
+    )
+
+
+def tolerates_preemption(policy: Policy, preemptions: int) -> bool:
+    """Return True if one more loss of a host, after `preemptions` of them, is not a failure of the job."""
+    return policy.preemptions < 0 or preemptions < policy.preemptions
+
+
+def max_attempts(policy: Policy) -> int:
+    """Return the maximum number of attempts of a job; 0 means no limit."""
+    restarts = 0 if policy.restart is RestartPolicy.NEVER else policy.restarts
+    return 0 if policy.preemptions < 0 else 1 + restarts + policy.preemptions
+
+
+def describe_exit(task: str, ended: Exit) -> str:
+    """Return ``worker-1 was killed by SIGKILL``, or ``worker-1 exited with code 1``."""
+    if ended.signal is None:
+        return f"{task} exited with code {ended.code}"
+    try:
+        name = signal.Signals(ended.signal).name
+    except ValueError:
+        name = f"signal {ended.signal}"
+    return f"{task} was killed by {name}"
+
+
+# --- state of the slots --------------------------------------------------------------------------------------------
+
+
+def _assigned_slots(gang: Gang) -> List[str]:
+    return [assignment.slot for assignment in gang.assignments]
+
+
+def _assigned_roles(gang: Gang) -> List[str]:
+    return [assignment.role for assignment in gang.assignments]
+
+
+def _training_slots(gang: Gang) -> List[str]:
+    """Return the slots that train, the chief first."""
+    wanted = trainers(_assigned_roles(gang))
+    return [assignment.slot for assignment in gang.assignments if assignment.role in wanted]
+
+
+def _evaluator_slots(gang: Gang) -> List[str]:
+    return [assignment.slot for assignment in gang.assignments if is_evaluator(assignment.role)]
+
+
+def _required_slots(gang: Gang) -> List[str]:
+    """Return the slots whose failure ends the attempt: all, but no evaluators once it runs."""
+    outside = _evaluator_slots(gang) if gang.started and gang.stage in (Stage.GO, Stage.STOP) else []
+    return [slot for slot in _assigned_slots(gang) if slot not in outside]
+
+
+def _display_name(gang: Gang, slot: str) -> str:
+    """Return the name of a slot's task in messages to the user."""
+    roles = {assignment.slot: assignment.role for assignment in gang.assignments} if gang.terms.by_role else {}
+    return roles.get(slot, slot)
+
+
+def _describe_slot(gang: Gang, slot: str) -> str:
+    """Return the name with the address: ``ps-0 (10.0.0.4)``."""
+    address = next((member.address for member in gang.terms.slots if member.task == slot), "")
+    return f"{_display_name(gang, slot)} ({address})" if address else _display_name(gang, slot)
+
+
+def _members_by_display_name(gang: Gang) -> Tuple[Member, ...]:
+    return tuple(member._replace(task=_display_name(gang, member.task)) for member in gang.members)
+
+
+def _find_slot(gang: Gang, name: str) -> str:
+    return next((slot for slot in _assigned_slots(gang) if _display_name(gang, slot) == name), name)
+
+
+def _status_of(gang: Gang, slot: str) -> SlotStatus:
+    """Return the status of a slot in this attempt."""
+    report = gang.statuses.get(slot)
+    if report is None or report.attempt != gang.attempt:
+        return SlotStatus(slot, closed=False)
+    return report
+
+
+def _has_ended(gang: Gang, slot: str) -> bool:
+    return _status_of(gang, slot).exit is not None
+
+
+def _exits(gang: Gang) -> Dict[str, Exit]:
+    found = {slot: _status_of(gang, slot).exit for slot in _assigned_slots(gang)}
+    return {slot: ended for slot, ended in found.items() if ended is not None}
+
+
+def _unready_slots(gang: Gang) -> List[str]:
+    statuses = [_status_of(gang, slot) for slot in _assigned_slots(gang)]
+    return [report.slot for report in statuses if not report.held or report.facts is None]
+
+
+def _members(
+    terms: Terms, assignments: Tuple[Assignment, ...], statuses: Mapping[str, SlotStatus]
+) -> Tuple[Member, ...]:
+    slots = {member.task: member for member in terms.slots}
+    return tuple(_member(slots[assignment.slot], statuses.get(assignment.slot)) for assignment in assignments)
+
+
+def _member(known: Member, report: Optional[SlotStatus]) -> Member:
+    """Return the current address and ports of a slot; another host may have replaced the first one."""
+    if report is None:
+        return known
+    return Member(
+        known.task, report.address or known.address, report.port or known.port, report.link_port or known.link_port
+    )
+
+
+def _is_preempted(gang: Gang, slot: str) -> bool:
+    report = gang.statuses.get(slot)
+    return report is not None and report.preempted
+
+
+def _preemption_warning(gang: Gang, slot: str) -> str:
+    """Return the warning for the user that the cloud provider is about to take a host."""
+    playing = _assigned_slots(gang)
+    replacement = next((one for one in sorted(_available_slots(gang)) if one not in playing), "")
+    continues = (
+        tolerates_preemption(gang.terms.policy, gang.preemptions) or gang.restarts < gang.terms.policy.restarts
+    )
+    if slot not in playing:
+        consequence = "it has no task now"
+    elif slot in _evaluator_slots(gang):
+        consequence = "training continues without it"
+    elif not continues or not gang.started:
+        consequence = "the job ends with it"
+    else:
+        consequence = f"{replacement} replaces it" if replacement else "the job continues when it is replaced"
+    return f"{_display_name(gang, slot)} is being preempted by Compute Engine; {consequence}"
+
+
+def _available_slots(gang: Gang) -> List[str]:
+    """Return the slots that can take part in the next attempt: connected, closed, and not being preempted."""
+    statuses = [gang.statuses.get(member.task) for member in gang.terms.slots if member.task in gang.connected]
+    return [one.slot for one in statuses if one is not None and one.closed and not one.preempted]
+
+
+def _checkpoint_holders(gang: Gang) -> List[str]:
+    """Return the slots that hold the newest checkpoint."""
+    return [slot for slot in sorted(gang.connected) if gang.statuses[slot].snapshot == gang.snapshot]
+
+
+def _find_preemption(gang: Gang) -> Optional[End]:
+    """Return the end of an attempt that loses a host to preemption, or None."""
+    for slot in _required_slots(gang):
+        if _is_preempted(gang, slot) and _status_of(gang, slot).exit != Exit(code=0):
+            return End(Outcome.FAILED, slot, f"{_describe_slot(gang, slot)} was preempted", host_lost=True)
+    return None
+
+
+def _find_failure(gang: Gang) -> Optional[End]:
+    """Return the first failure among the tasks and their hosts, or None."""
+    preemption = _find_preemption(gang)
+    if preemption is not None:
+        return preemption
+    for slot in _required_slots(gang):
+        failed = _task_failure(gang, slot)
+        if failed is not None:
+            return failed
+    for slot, reason in gang.lost.items():
+        if slot in _required_slots(gang):
+            return End(Outcome.FAILED, slot, reason, host_lost=True)
+    return None
+
+
+def _task_failure(gang: Gang, slot: str) -> Optional[End]:
+    """Return how the task of a slot failed, or None if it did not."""
+    report, name = _status_of(gang, slot), _display_name(gang, slot)
+    if report.reason and (report.exit is not None or report.closed):
+        return End(Outcome.FAILED, slot, report.reason, report.exit)
+    if report.exit is not None and gang.stage is not Stage.GO:
+        return End(Outcome.FAILED, slot, f"{name} ended before the start", report.exit)
+    if report.exit is not None and report.exit.code != 0:
+        return End(Outcome.FAILED, slot, describe_exit(name, report.exit), report.exit)
+    return None
+
+
+# --- stages --------------------------------------------------------------------------------------------------------
+
+
+def _enter(gang: Gang, stage: Stage, now: float) -> Gang:
+    if gang.stage in _FIXED_CHECKPOINT_STAGES and stage not in _FIXED_CHECKPOINT_STAGES:
+        held = [gang.statuses[slot].snapshot for slot in gang.connected]
+        gang = gang._replace(snapshot=newest(gang.snapshot, *held))
+    return gang._replace(stage=stage, began_at=now)
+
+
+def _enforce_job_timeout(gang: Gang, now: float) -> Gang:
+    late = gang.job_deadline is not None and now >= gang.job_deadline
+    if not late or gang.stage in (Stage.STOP, Stage.RESULT):
+        return gang
+    if gang.trained_at is not None:
+        return _end_attempt(gang, End(Outcome.SUCCEEDED), now)
+    reason = f"the job ran longer than {gang.terms.policy.timeout_s:g} s (--timeout)"
+    return _end_attempt(gang, End(Outcome.FAILED, "", reason, final=True), now)
+
+
+def _apply_stop_request(gang: Gang, grace_s: float, now: float) -> Gang:
+    if gang.stage is Stage.RESULT or (gang.end is not None and gang.end.outcome is Outcome.CANCELLED):
+        return gang
+    end = End(Outcome.CANCELLED, "", "stopped on request")
+    if gang.stage is Stage.STOP:  # it is ending and will not restart
+        failed = gang.end is not None and gang.end.outcome is Outcome.FAILED and not _should_restart(gang)
+        return gang if failed else gang._replace(end=end)
+    return _end_attempt(gang, end, now, grace_s)
+
+
+def _end_attempt(gang: Gang, end: End, now: float, grace_s: Optional[float] = None) -> Gang:
+    if grace_s is None:
+        hopeless = end.outcome is Outcome.FAILED and not end.final
+        longest_s = PREEMPTION_GRACE_S if _is_preempted(gang, end.first_failed_slot) else FAILURE_GRACE_S
+        grace_s = min(gang.terms.grace_s, longest_s) if hopeless else gang.terms.grace_s
+    return _enter(gang._replace(end=end, grace_s=grace_s, inspection_deadline=None), Stage.STOP, now)
+
+
+def _advance_reserve(gang: Gang, now: float) -> Gang:
+    failure = _find_failure(gang)
+    if failure is not None:
+        return _end_attempt(gang, failure, now)
+    ports = {slot: _status_of(gang, slot).port for slot in _assigned_slots(gang)}
+    if not all(ports.values()):
+        return _enforce_join_timeout(gang, [slot for slot, port in ports.items() if not port], now)
+    if gang.snapshot is not None and not _checkpoint_holders(gang):
+        if now < gang.began_at + _HOLDER_TIMEOUT_S:
+            return gang
+        gang = _fall_back_to_older_checkpoint(gang)
+    return _enter(gang._replace(members=_members(gang.terms, gang.assignments, gang.statuses)), Stage.LAUNCH, now)
+
+
+def _fall_back_to_older_checkpoint(gang: Gang) -> Gang:
+    """Use the newest copied checkpoint if the newest one was lost with its host."""
+    left = newest(*(gang.statuses[slot].snapshot for slot in gang.connected))
+    if left is None:
+        return gang
+    notice = (
+        f"attempt {gang.attempt} starts from an earlier checkpoint: the newest one was lost with its host before it "
+        "was copied"
+    )
+    return gang._replace(snapshot=left, notices=(*gang.notices, notice))
+
+
+def _advance_launch(gang: Gang, now: float) -> Gang:
+    failure = _find_failure(gang)
+    if failure is not None:
+        return _end_attempt(gang, failure._replace(final=not gang.started), now)
+    missing = _unready_slots(gang)
+    return _enforce_join_timeout(gang, missing, now) if missing else _enter(gang, Stage.CHECK, now)
+
+
+def _enforce_join_timeout(gang: Gang, missing: List[str], now: float) -> Gang:
+    if now < gang.began_at + gang.terms.join_timeout_s:
+        return gang
+    names = ", ".join(_describe_slot(gang, slot) for slot in missing)
+    reason = f"{names} did not join within {gang.terms.join_timeout_s:g} s; nothing was started"
+    if gang.started:
+        reason = f"{names} did not join attempt {gang.attempt} within {gang.terms.join_timeout_s:g} s"
+    lost = {slot: reason for slot in missing if slot not in gang.connected}
+    gang = gang._replace(lost={**gang.lost, **lost})
+    first = next(iter(lost), missing[0])
+    return _end_attempt(gang, End(Outcome.FAILED, first, reason, final=not gang.started, host_lost=bool(lost)), now)
+
+
+def _advance_check(gang: Gang, now: float) -> Gang:
+    failure = _find_failure(gang)
+    if failure is not None:
+        return _end_attempt(gang, failure._replace(final=not gang.started), now)
+    probe_results = {slot: _status_of(gang, slot).probe_results for slot in _assigned_slots(gang)}
+    if any(results is None for results in probe_results.values()) and now < gang.began_at + CHECK_TIMEOUT_S:
+        return gang
+    pairs = {
+        (_display_name(gang, prober), _display_name(gang, slot)): error
+        for prober, results in probe_results.items()
+        for slot, error in (results or {}).items()
+    }
+    facts = {
+        _display_name(gang, slot): slot_facts
+        for slot in _assigned_slots(gang)
+        if (slot_facts := _status_of(gang, slot).facts) is not None
+    }
+    problems, warnings, first_failed_slot = readiness.verdict(_members_by_display_name(gang), facts, pairs)
+    if problems:
+        end = End(
+            Outcome.FAILED,
+            _find_slot(gang, first_failed_slot),
+            "\n".join(problems),
+            final=not gang.started,
+            summary=NOT_READY,
+        )
+        return _end_attempt(gang, end, now)
+    timeout_s = gang.terms.policy.timeout_s
+    job_deadline = now + timeout_s if timeout_s > 0 and gang.job_deadline is None else gang.job_deadline
+    gang = gang._replace(
+        started=True, gate_opened_at=now, job_deadline=job_deadline, notices=(*gang.notices, *warnings)
+    )
+    return _enter(gang, Stage.GO, now)
+
+
+def _advance_go(gang: Gang, now: float) -> Gang:
+    gang = _drop_failed_evaluators(gang)
+    if gang.trained_at is None:
+        failure = _find_failure(gang)
+        if failure is not None:
+            return _end_attempt(gang, failure, now)
+        if not _has_succeeded(gang):
+            return _watch_for_hang(gang, now)
+        gang = gang._replace(trained_at=now)
+    return _advance_evaluation(gang, now)
+
+
+def _decisive_slots(gang: Gang) -> List[str]:
+    """Return the slots whose success the success of the job depends on."""
+    return _training_slots(gang)[:1] if gang.terms.policy.success is SuccessPolicy.CHIEF else _training_slots(gang)
+
+
+def _has_succeeded(gang: Gang) -> bool:
+    return all(_has_ended(gang, slot) for slot in _decisive_slots(gang))
+
+
+def _drop_failed_evaluators(gang: Gang) -> Gang:
+    """Report failed evaluators. No other task waits for them, so training continues."""
+    for slot in _evaluator_slots(gang):
+        failed = _task_failure(gang, slot)
+        reason = failed.reason if failed is not None else gang.lost.get(slot, "")
+        if reason and slot not in gang.dropped_evaluators:
+            notice = f"{reason}; training continues without it"
+            gang = gang._replace(dropped_evaluators=gang.dropped_evaluators | {slot}, notices=(*gang.notices, notice))
+    return gang
+
+
+def _advance_evaluation(gang: Gang, now: float) -> Gang:
+    """Let evaluators evaluate the last checkpoint after training has ended."""
+    unfinished = [
+        slot for slot in _evaluator_slots(gang) if not _has_ended(gang, slot) and slot not in gang.dropped_evaluators
+    ]
+    statuses = [_status_of(gang, slot) for slot in unfinished]
+    if gang.last_checkpoint_at is None and _has_last_checkpoint(gang, statuses):
+        gang = gang._replace(last_checkpoint_at=now)
+    _, idle_at = _evaluation_deadlines(gang)
+    idle = all(min(one.quiet_s, one.idle_s) >= EVALUATION_IDLE_S for one in statuses)
+    late = gang.trained_at is not None and now >= gang.trained_at + EVALUATION_S
+    if not statuses or late or (idle and idle_at is not None and now >= idle_at):
+        return _end_attempt(gang, End(Outcome.SUCCEEDED), now)
+    return gang
+
+
+def _has_last_checkpoint(gang: Gang, statuses: List[SlotStatus]) -> bool:
+    if not all(_status_of(gang, slot).closed for slot in _decisive_slots(gang)):
+        return False
+    is_copied = any(report.source is not None for report in gang.statuses.values())
+    return not is_copied or all(report.snapshot == gang.snapshot for report in statuses)
+
+
+def _evaluation_deadlines(gang: Gang) -> Tuple[Optional[float], Optional[float]]:
+    """Return when evaluators are stopped at the latest, and when they are stopped if they are idle."""
+    latest = gang.trained_at + EVALUATION_S if gang.trained_at is not None else None
+    idle = gang.last_checkpoint_at + EVALUATION_IDLE_S if gang.last_checkpoint_at is not None else None
+    return latest, idle
+
+
+def _advance_stop(gang: Gang, now: float) -> Gang:
+    unfinished = [
+        slot for slot in _assigned_slots(gang) if slot not in gang.lost and not _status_of(gang, slot).closed
+    ]
+    if unfinished and now < _stop_deadline(gang):
+        return gang
+    unheard = {slot: f"{_describe_slot(gang, slot)} did not answer" for slot in unfinished}
+    gang = gang._replace(lost={**gang.lost, **unheard}, end=_first_cause(gang))
+    return _enter_wait(gang, now) if _should_restart(gang) else _finish(gang, now)
+
+
+def _stop_deadline(gang: Gang) -> float:
+    return gang.began_at + gang.grace_s + max(STOP_MARGIN_S, gang.terms.link_timeout_s + 1.0)
+
+
+def _first_cause(gang: Gang) -> Optional[End]:
+    """Return the end with its first cause: peers of a lost host may fail before the loss is known."""
+    end = gang.end
+    if end is None or end.outcome is not Outcome.FAILED or end.final or end.host_lost:
+        return end
+    preemption = _find_preemption(gang)
+    if preemption is not None:
+        return preemption
+    follows = end.summary == NOT_READY or (end.exit is not None and end.exit.code is not None)
+    for slot, reason in gang.lost.items() if follows else ():
+        if slot in _evaluator_slots(gang):
+            continue
+        return End(Outcome.FAILED, slot, reason, host_lost=True)
+    return end
+
+
+def _is_tolerated_preemption(gang: Gang) -> bool:
+    """Return True if the attempt ends by the loss of a host that is not a failure of the job."""
+    end = gang.end
+    if end is None or not end.host_lost or end.final or gang.isolated:
+        return False
+    return tolerates_preemption(gang.terms.policy, gang.preemptions)
+
+
+def _should_restart(gang: Gang) -> bool:
+    """Return True if the policy requires another attempt."""
+    policy, end = gang.terms.policy, gang.end
+    if end is None or end.outcome is not Outcome.FAILED or end.final or gang.isolated:
+        return False
+    if _is_tolerated_preemption(gang):
+        return True
+    if policy.restart is RestartPolicy.NEVER or gang.restarts >= policy.restarts:
+        return False
+    code = end.exit.code if end.exit is not None else None
+    permanent = code is not None and code < 128 and code != RESTART_EXIT_CODE
+    return not (permanent and policy.restart is RestartPolicy.EXIT_CODE)
+
+
+def _enter_wait(gang: Gang, now: float) -> Gang:
+    retry_s = min(LONGEST_BACKOFF_S, gang.terms.policy.backoff_s * 2.0 ** min(gang.restarts, 20))
+    return _enter(gang._replace(retry_s=retry_s), Stage.WAIT, now)
+
+
+def _retry_time(gang: Gang) -> float:
+    return max(gang.began_at + gang.retry_s, gang.fenced_until)
+
+
+def _advance_wait(gang: Gang, now: float) -> Gang:
+    host_lost = [slot for slot in sorted(gang.connected) if _is_preempted(gang, slot)]
+    if host_lost and len(host_lost) == len(gang.connected) and now >= _presence_deadline(gang):
+        return _give_up(gang, "no other host is left", now)
+    if now < _retry_time(gang) or (
+        now < gang.began_at + _PREEMPTION_TIMEOUT_S and _must_await_preempted(gang, host_lost)
+    ):
+        return gang
+    terms, idle = gang.terms, _available_slots(gang)
+    assignments = reassign(terms.roles, gang.assignments, idle, fewest=None)
+    if assignments is None and now >= _give_up_time(gang):
+        assignments = reassign(
+            terms.roles, gang.assignments, idle, fewest=terms.policy.min_workers or len(terms.roles)
+        )
+        if assignments is None:
+            return _give_up(gang, f"it was not replaced within {terms.policy.host_timeout_s:g} s", now)
+    return gang if assignments is None else _begin_attempt(gang, tuple(assignments), now)
+
+
+def _give_up_time(gang: Gang) -> float:
+    """Return when a missing host is given up: a host lost during the back-off has all of the host timeout, too."""
+    last_lost_at = max(gang.began_at, gang.last_lost_at)
+    return max(_retry_time(gang), last_lost_at + gang.terms.policy.host_timeout_s)
+
+
+def _presence_deadline(gang: Gang) -> float:
+    """Return the time after which a slot that is not connected counts as absent."""
+    all_here = len(gang.connected) == len(gang.terms.slots)
+    return gang.began_at + (0.0 if all_here else gang.terms.link_timeout_s)
+
+
+def _must_await_preempted(gang: Gang, host_lost: List[str]) -> bool:
+    """Return True if a preempted host leads or holds the only copies, so others must copy or take over first."""
+    return gang.local_slot in host_lost or (
+        bool(holders := _checkpoint_holders(gang)) and all(slot in host_lost for slot in holders)
+    )
+
+
+def _give_up(gang: Gang, why: str, now: float) -> Gang:
+    """End a job that cannot start another attempt; `why` completes the reason."""
+    end = gang.end
+    if end is not None and end.host_lost:
+        missing = [slot for slot in _assigned_slots(gang) if slot not in gang.connected]
+        later = [] if end.first_failed_slot in missing else missing
+        addition = f"; {_describe_slot(gang, later[0])} was lost after that" if later else ""
+        gang = gang._replace(end=end._replace(reason=f"{end.reason}{addition}, and {why}"))
+    return _finish(gang, now)
+
+
+def _begin_attempt(gang: Gang, assignments: Tuple[Assignment, ...], now: float) -> Gang:
+    attempt = 1 + max(gang.attempt, *(report.attempt for report in gang.statuses.values()))
+    changes = _describe_changes(gang.assignments, assignments)
+    survived = _is_tolerated_preemption(gang)
+    gang = gang._replace(
+        attempt=attempt,
+        restarts=gang.restarts + (not survived),
+        preemptions=gang.preemptions + survived,
+        assignments=assignments,
+        members=_members(gang.terms, assignments, gang.statuses),
+        lost={},
+        end=None,
+        grace_s=0.0,
+        retry_s=0.0,
+        inspection=0,
+        hang_reported=False,
+        trained_at=None,
+        last_checkpoint_at=None,
+        dropped_evaluators=frozenset(),
+        notices=(f"attempt {attempt}: {changes}",) if changes else (),
+    )
+    return _enter(gang, Stage.RESERVE, now)
+
+
+def _describe_changes(before: Tuple[Assignment, ...], after: Tuple[Assignment, ...]) -> str:
+    roles_before = {assignment.slot: assignment.role for assignment in before}
+    changed = [assignment for assignment in after if roles_before.get(assignment.slot) != assignment.role]
+    gone = [assignment.slot for assignment in before if assignment.slot not in {other.slot for other in after}]
+    clauses = [f"{', '.join(gone)} left out"] if gone else []
+    clauses += [f"{assignment.slot} is {assignment.role}" for assignment in changed]
+    return ", ".join(clauses)
+
+
+def _finish(gang: Gang, now: float) -> Gang:
+    end = gang.end or End(Outcome.SUCCEEDED)
+    result = JobResult(
+        gang.terms.job,
+        gang.attempt,
+        end.outcome,
+        0.0,
+        _display_name(gang, end.first_failed_slot),
+        end.reason,
+        {_display_name(gang, slot): ended for slot, ended in _exits(gang).items()},
+        gang.started,
+        isolated=gang.isolated or 2 * len(gang.connected) <= len(gang.terms.slots),
+    )
+    return _enter(gang._replace(result=result), Stage.RESULT, now)
+
+
+def _advance_result(gang: Gang, now: float) -> Gang:
+    del now
+    return gang
+
+
+# --- hang detection ------------------------------------------------------------------------------------------------
+
+
+def _watch_for_hang(gang: Gang, now: float) -> Gang:
+    if gang.inspection_deadline is not None:
+        return _evaluate_inspection(gang, now)
+    if not _is_hung(gang, now):
+        progress = gang.hang_reported and not _is_quiet(gang, gang.terms.policy.hang_timeout_s)
+        return gang._replace(hang_reported=False) if progress else gang
+    if gang.hang_reported:
+        return gang
+    return gang._replace(inspection=gang.inspection + 1, inspection_deadline=now + _INSPECTION_TIMEOUT_S)
+
+
+def _running_statuses(gang: Gang, slots: List[str]) -> List[SlotStatus]:
+    return [_status_of(gang, slot) for slot in slots if not _has_ended(gang, slot)]
+
+
+def _is_quiet(gang: Gang, seconds: float) -> bool:
+    """Return True if no trainer has produced output for `seconds` and at least one was idle.
+
+    With a coordinator all of them must be idle: workers write nothing, and the coordinator computes nothing.
+    """
+    running = _running_statuses(gang, _training_slots(gang))
+    idle = [status.idle_s >= seconds for status in running]
+    is_idle = all(idle) if is_coordinated(_assigned_roles(gang)) else any(idle)
+    return bool(running) and is_idle and all(status.quiet_s >= seconds for status in running)
+
+
+def _is_start_overdue(gang: Gang, now: float) -> bool:
+    limit_s = gang.terms.policy.start_timeout_s
+    if (
+        limit_s <= 0
+        or now < gang.gate_opened_at + limit_s
+        or any(_status_of(gang, slot).stepped for slot in _training_slots(gang))
+    ):
+        return False
+    return _is_quiet(gang, min(_LONGEST_QUIET_START_S, limit_s / 2))
+
+
+def _is_hung(gang: Gang, now: float) -> bool:
+    limit_s = gang.terms.policy.hang_timeout_s
+    return (limit_s > 0 and _is_quiet(gang, limit_s)) or _is_start_overdue(gang, now)
+
+
+def _evaluate_inspection(gang: Gang, now: float) -> Gang:
+    inspected_slots = [slot for slot in _assigned_slots(gang) if slot not in _evaluator_slots(gang)]
+    running = _running_statuses(gang, inspected_slots)
+    inspected = [report for report in running if report.inspected == gang.inspection]
+    if len(inspected) < len(running) and gang.inspection_deadline is not None and now < gang.inspection_deadline:
+        return gang
+    policy = gang.terms.policy
+    gang = gang._replace(inspection_deadline=None, hang_reported=True)
+    hangs = {report.slot: report.hang for report in inspected if report.hang is not None}
+    hangs.update(
+        {slot: Stalled(slot, gang.attempt, 0.0, "", "", []) for slot in inspected_slots if _has_ended(gang, slot)}
+    )
+    hangs_by_name = {
+        _display_name(gang, slot): report._replace(task=_display_name(gang, slot)) for slot, report in hangs.items()
+    }
+    members = [
+        report._replace(task=_display_name(gang, report.task))
+        for report in gang.members
+        if report.task in inspected_slots
+    ]
+    message, first_failed_slot = (
+        describe_hang(hangs_by_name, members),
+        _find_slot(gang, blocking_task(hangs_by_name, members)),
+    )
+    if _is_start_overdue(gang, now):
+        reason = f"no first step within {policy.start_timeout_s:g} s: {message}"
+        return _end_attempt(gang, End(Outcome.FAILED, first_failed_slot, reason), now)
+    reason = f"no progress for {policy.hang_timeout_s:g} s: {message}"
+    if policy.on_hang is OnHang.RESTART:
+        return _end_attempt(gang, End(Outcome.FAILED, first_failed_slot, reason), now)
+    return gang._replace(notices=(*gang.notices, reason))
+
+
+_STEPS: Dict[Stage, Callable[[Gang, float], Gang]] = {
+    Stage.RESERVE: _advance_reserve,
+    Stage.LAUNCH: _advance_launch,
+    Stage.CHECK: _advance_check,
+    Stage.GO: _advance_go,
+    Stage.STOP: _advance_stop,
+    Stage.WAIT: _advance_wait,
+    Stage.RESULT: _advance_result,
+}
