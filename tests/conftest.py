@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.program import Program
+
+# Compiling all modules in each process that the tests start, and all tests in each worker, doubles the CPU time.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_configure() -> None:

@@ -16,7 +16,10 @@ from typing import Any, TypeVar
 
 import psutil
 
-PROGRAM = Path(sys.executable).parent / "fleet"
+from tests.fork_server import PROGRAM, start_command
+
+__all__ = ["PROGRAM", "Program", "Ran", "lines_of", "task_config", "wait_for"]
+
 T = TypeVar("T")
 
 
@@ -74,14 +77,7 @@ class Program:
         return {**inherited, **own, **self.env, **(more or {})}
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [str(PROGRAM), *arguments],
-            cwd=self.directory,
-            env=self.environment(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        process = start_command(arguments, directory=self.directory, environment=self.environment(env))
         self.started.append(process)
         return process
 

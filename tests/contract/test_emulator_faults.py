@@ -15,10 +15,10 @@ import requests
 from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError, RefreshError
 from google.auth.transport.requests import Request
-from google.cloud import compute_v1 as compute
 from google.oauth2.credentials import Credentials
 
 from tests.emulator import Emulator
+from tests.emulator import library as compute
 from tests.emulator.client import PROJECT, Client, codes, t4
 from tests.emulator.faults import KINDS
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.cloud import compute_v1 as compute
 
 from tests.emulator import Emulator
+from tests.emulator import library as compute
 from tests.emulator.client import PROJECT, Client, spot, t4
 from tests.emulator.disk import Disk
 from tests.emulator.guests import GuestSpec, Publish

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions
-from google.cloud import compute_v1 as compute
 
 from tests.emulator import Emulator
+from tests.emulator import library as compute
 from tests.emulator.client import NAT, PROJECT, Client, codes, limited, spot, t4
 
 ZONE = "us-central1-a"

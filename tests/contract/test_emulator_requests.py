@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import requests
 from google.api_core import exceptions
-from google.cloud import compute_v1 as compute
 
 from tests.emulator import Emulator
+from tests.emulator import library as compute
 from tests.emulator.client import PROJECT, Client
 from tests.emulator.discovery import discovery
 from tests.emulator.filters import FilterError, parse_filter
@@ -425,7 +425,7 @@ def test_many_clients_at_once(emulator: Emulator) -> None:
         client = Client(emulator.url)
         client.create(f"worker-{index}")
         client.wait(client.instances.delete_unary(instance=f"worker-{index}", **AT_ZONE))
-        return client.create(f"worker-{index}").network_interfaces[0].network_i_p
+        return str(client.create(f"worker-{index}").network_interfaces[0].network_i_p)
 
     with ThreadPoolExecutor(8) as pool:
         addresses = list(pool.map(one, range(8)))

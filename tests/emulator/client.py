@@ -9,9 +9,9 @@ from typing import Any
 
 from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
-from google.cloud import compute_v1 as compute
 
 from tests.emulator import catalog
+from tests.emulator import library as compute
 
 PROJECT = "proj-1"
 IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
@@ -94,7 +94,7 @@ class Client:
         regional = compute.BulkInsertRegionInstanceRequest(
             region=place, bulk_insert_instance_resource_resource=resource, **told
         )
-        return self.of("RegionInstances").bulk_insert_unary(request=regional)  # type: ignore[no-any-return]
+        return self.of("RegionInstances").bulk_insert_unary(request=regional)
 
     def wait(self, operation: compute.Operation) -> compute.Operation:
         """The operation, once it is done."""

@@ -24,7 +24,8 @@ from provision.keys import generate_ed25519
 from provision.local import sshd
 from provision.model import FleetSpec, Host
 from tests.faults.namespaces import Namespace, namespaces
-from tests.program import PROGRAM, Ran, wait_for
+from tests.fork_server import start_command
+from tests.program import Ran, wait_for
 
 FLEET = "faults"
 USER = "root"
@@ -384,13 +385,13 @@ class FaultFleet:
         out, err = self.work / f"out-{number}", self.work / f"err-{number}"
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLEET_")}
         with out.open("wb") as printed, err.open("wb") as said:
-            client = subprocess.Popen(
-                [*self.laptop.prefix, str(PROGRAM), *words, "--fleet", FLEET, *(["--", *rest] if rest else [])],
-                cwd=self.work,
-                env={**inherited, "FLEET_STATE_DIR": str(self.state)},
-                stdin=subprocess.DEVNULL,
+            client = start_command(
+                [*words, "--fleet", FLEET, *(["--", *rest] if rest else [])],
+                directory=self.work,
+                environment={**inherited, "FLEET_STATE_DIR": str(self.state)},
                 stdout=printed,
                 stderr=said,
+                namespace=self.laptop.name,
             )
         self._clients.append(client)
         return client, out, err
