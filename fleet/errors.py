@@ -1,4 +1,4 @@
-"""What can go wrong, as types: a sentence, its cause, a hint, the next commands, an exit code.
+"""Errors of the program: message, cause, hint, next steps, and exit code.
 
     FleetError
     ├── InternalError       1   a bug of this program
@@ -19,34 +19,48 @@ Anything else that reaches the top is a bug of this program: exit code 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from fleet.typed import Again
+from fleet.steps import NextStep
+
+_E = TypeVar("_E", bound="FleetError")
 
 
 class FleetError(Exception):
-    """Something the user can read and act on.
+    """An error that the user can act on.
 
     Args:
-        message: What happened, one sentence, no trailing full stop needed.
-        cause: Why, when that is known and not said in the sentence.
+        message: What happened, one sentence in lower case without a final period.
+        cause: Why, if it is known and adds something.
         hint: What to change, one sentence.
-        next_step: Commands that can be pasted into a shell, one a line.
-        again: The typed command with changes, which the command line adds to the next steps.
+        next_steps: Commands to run next, the most useful first.
     """
 
     exit_code = 1
 
-    def __init__(
-        self, message: str, *, cause: str = "", hint: str = "", next_step: str = "", again: Again | None = None
-    ) -> None:
+    def __init__(self, message: str, *, cause: str = "", hint: str = "", next_steps: Sequence[NextStep] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.cause = cause
         self.hint = hint
-        self.next_step = next_step
-        self.again = again
+        self.next_steps = tuple(next_steps)
+
+    def replaced(
+        self: _E,
+        *,
+        message: str | None = None,
+        cause: str | None = None,
+        hint: str | None = None,
+        next_steps: Sequence[NextStep] | None = None,
+    ) -> _E:
+        """Return this error with other texts; None keeps one."""
+        return type(self)(
+            self.message if message is None else message,
+            cause=self.cause if cause is None else cause,
+            hint=self.hint if hint is None else hint,
+            next_steps=self.next_steps if next_steps is None else next_steps,
+        )
 
 
 class InternalError(FleetError):

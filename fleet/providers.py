@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 from fleet.config import caller
 from fleet.errors import (
-    CapacityError,
-    CredentialsError,
-    FleetError,
-    NotReadyError,
-    QuotaError,
-    UnreachableError,
     UsageError,
 )
 from fleet.state import Store
-from fleet.typed import Again
+from fleet.steps import Step
 from provision.model import CloudSpec
-from provision.provider import Provider, ProviderError
+from provision.provider import Provider
 
 BATCH_SYSTEMS = ("slurm", "pbs")
 LENDERS = ("static", *BATCH_SYSTEMS)
 """Providers of hosts that exist already, and stay."""
 
 NAMES = ("local", "gce", *LENDERS)
-
-_KINDS: dict[str, type[FleetError]] = {
-    "usage": UsageError,
-    "missing": NotReadyError,
-    "credentials": CredentialsError,
-    "quota": QuotaError,
-    "capacity": CapacityError,
-    "unreachable": UnreachableError,
-}
 
 
 def provider(name: str, store: Store, cloud: CloudSpec | None = None, *, keep: bool = True) -> Provider:
@@ -67,18 +49,5 @@ def provider(name: str, store: Store, cloud: CloudSpec | None = None, *, keep: b
     raise UsageError(
         f"there is no provider {name!r}",
         cause=f"providers of this version: {', '.join(NAMES)}",
-        next_step="fleet up --provider local",
+        next_steps=[Step("up", "--provider", "local")],
     )
-
-
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Raise what a provider reports as the error that the user gets."""
-    try:
-        yield
-    except ProviderError as error:
-        kind = _KINDS.get(error.kind, FleetError)
-        again = None if error.again is None else Again(error.again, "up")
-        raise kind(
-            error.message, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
-        ) from error

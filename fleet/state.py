@@ -33,8 +33,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fleet.config import with_fleet
 from fleet.errors import DamagedStateError, FleetError, NotFoundError, NotReadyError, UsageError
+from fleet.steps import Shell, Step
 from provision.keys import fingerprint, generate_ed25519, public_key
 from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
@@ -202,7 +202,7 @@ class FleetDirectory:
             raise DamagedStateError(
                 f"the record of fleet {self.path.name!r} cannot be read: {file}",
                 cause=str(error),
-                next_step=with_fleet("fleet down", self.path.name),
+                next_steps=[Step("down", fleet=self.path.name)],
             ) from error
 
     def write(self, record: FleetRecord) -> None:
@@ -280,7 +280,7 @@ class FleetDirectory:
                 f"the key of fleet {self.path.name!r} cannot be read: {self.key}",
                 cause=str(error),
                 hint="without it, nobody can log in to the hosts of this fleet",
-                next_step=with_fleet("fleet down", self.path.name),
+                next_steps=[Step("down", fleet=self.path.name)],
             ) from error
 
     def on_this_computer(self, job: str) -> OnThisComputer:
@@ -430,13 +430,13 @@ class Store:
             raise NotFoundError(
                 f"there is no fleet {name!r}",
                 cause=f"fleets that are up: {others}" if others else "",
-                next_step="fleet up --workers 2",
+                next_steps=[Step("up", "--workers", "2")],
             )
         if record is None or not record.ready:
             raise NotReadyError(
                 f"fleet {name!r} is not ready: `fleet up` has not finished",
                 hint="fleet up repairs it, fleet down deletes it",
-                next_step="fleet up\nfleet down",
+                next_steps=[Step("up"), Step("down")],
             )
         return directory, record
 
@@ -502,13 +502,13 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
         raise UsageError(
             f"the state directory {path} belongs to another user (uid {status.st_uid})",
             cause="whoever owns it decides which programs fleet runs to reach its hosts",
-            next_step='export FLEET_STATE_DIR="$HOME/.local/state/fleet"',
+            next_steps=[Shell('export FLEET_STATE_DIR="$HOME/.local/state/fleet"')],
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UsageError(
             f"other users may write to the state directory {path}",
             cause="whoever can write there decides which programs fleet runs to reach its hosts",
-            next_step=shlex.join(["chmod", "go-w", str(path)]),
+            next_steps=[Shell(shlex.join(["chmod", "go-w", str(path)]))],
         )
 
 

@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-Change = Mapping[str, str | bool | None]
-"""What to change on a command line: option → its value, True for a flag, None to remove it; empty: nothing.
+from fleet.steps import Change, Step
 
-``SCRIPT`` stands for the first operand.
-"""
-
-SCRIPT = "SCRIPT"
-
-
-@dataclass(frozen=True)
-class Again:
-    """A command to repeat as it was typed, but for some options.
-
-    Attributes:
-        change: Options to add, replace, or remove.
-        command: The subcommand that takes them, ``up``; empty: the one that was typed.
-    """
-
-    change: Change
-    command: str = ""
-
-
+SCRIPT = "SCRIPT"  # the first operand, in a Change
 _ENV = "--env"
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 
@@ -69,7 +49,7 @@ class Typed:
     """A command line.
 
     Attributes:
-        command: Program and subcommand, ``fleet train``.
+        command: The subcommand, ``train``.
         words: Options and operands, in the order typed.
         program: What follows ``--``.
         known: All names of options that the command takes.
@@ -87,7 +67,7 @@ class Typed:
             at = next((index for index, word in enumerate(words) if word.is_operand), len(words))
             words[at : at + 1] = [Word((str(change[SCRIPT]),))] if change[SCRIPT] else []
         options = {name: value for name, value in change.items() if name != SCRIPT}
-        return replace(self, words=(*_words(options), *words))
+        return replace(self, words=(*option_words(options), *words))
 
     def for_program(self, words: Iterable[str]) -> Typed:
         """Return the command line with `words` as arguments of the program, in front of those given."""
@@ -97,22 +77,21 @@ class Typed:
         """Return whether the command has all options of `change`."""
         return (self.known | {SCRIPT}).issuperset(change)
 
-    def text(self) -> str:
-        """Return the line, quoted for a shell.
+    def step(self) -> Step:
+        """Return the line as a step.
 
-        A value of ``--env`` whose name looks like that of a secret is left out: the variable is then taken from the
+        A value of ``--env`` whose name looks like that of a secret is left out: the variable is then copied from the
         environment.
         """
         words = [part for word in self.words for part in _shown(word)]
-        program = ["--", *self.program] if self.program else []
-        return " ".join([self.command, *map(shlex.quote, [*words, *program])])
+        return Step(self.command, *words, *(["--", *self.program] if self.program else []))
 
 
 def parse(command: str, arguments: Sequence[str], options: Iterable[Option]) -> Typed:
     """Split the arguments of a command.
 
     Args:
-        command: Program and subcommand.
+        command: The subcommand.
         arguments: What was typed after them.
         options: All that the command takes; anything else that begins with a dash is kept as it is.
     """
@@ -134,12 +113,8 @@ def parse(command: str, arguments: Sequence[str], options: Iterable[Option]) -> 
     return Typed(command, tuple(words), tuple(arguments[end + 1 :]), known)
 
 
-def command_line(command: str, change: Change) -> str:
-    """Return a command line that was not typed: `command` with the options of `change`."""
-    return Typed(command, _words(change)).text()
-
-
-def _words(change: Change) -> tuple[Word, ...]:
+def option_words(change: Change) -> tuple[Word, ...]:
+    """Return the options that a change adds to a command line."""
     return tuple(
         Word((name,) if value is True else (name, str(value)), name)
         for name, value in change.items()

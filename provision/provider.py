@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Protocol
 
 from provision.model import Finding, FleetSpec, Host, Instance, Quote, SshAccess
@@ -22,12 +23,22 @@ class Journal(Protocol):
         """All intents of a fleet, oldest first, each as it was given; under ``intent`` its name."""
 
 
+class ErrorKind(Enum):
+    """Kinds of provider errors; each has an exit code of the program."""
+
+    USAGE = "usage"
+    MISSING = "missing"  # a program, a file, or a setting
+    CREDENTIALS = "credentials"
+    QUOTA = "quota"
+    CAPACITY = "capacity"
+    UNREACHABLE = "unreachable"
+
+
 class ProviderError(Exception):
     """A provider could not do what it was asked.
 
     Attributes:
-        kind: One of ``missing`` (a program or setting is not there), ``capacity``, ``quota``,
-            ``credentials``, ``unreachable``, ``usage``.
+        kind: Kind of the error.
         message: What happened, for the user.
         cause: Why, when known.
         hint: What to change, one sentence.
@@ -37,7 +48,7 @@ class ProviderError(Exception):
 
     def __init__(
         self,
-        kind: str,
+        kind: ErrorKind,
         message: str,
         *,
         cause: str = "",

@@ -10,26 +10,13 @@ from types import TracebackType
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import ClientGoneError
 from train.agent.protocol.records import Hello, MalformedRecordError, Record
+from train.errors import LocalAgentError
 
 START_S = 30.0
 _END_S = 5.0
 # What a batch system sends to all processes of a job alike must not end the one that stops the job in order.
 _SHELL = """trap '' INT TERM HUP; exec "$@" """
 _MAIN = "import sys; sys.path.append(sys.argv.pop(1)); from train.agent.requests.serve import main; main()"
-
-
-class LocalAgentError(Exception):
-    """The agent does not do what it ought to.
-
-    Args:
-        message: What happened.
-        cause: Its last words.
-    """
-
-    def __init__(self, message: str, *, cause: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.cause = cause
 
 
 class LocalAgent:

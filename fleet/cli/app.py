@@ -28,7 +28,7 @@ from fleet.cli import (
     up,
 )
 from fleet.cli.application import Grouped, app
-from fleet.cli.failures import keep_traceback, next_steps, report_failure, usage_error, wants_json
+from fleet.cli.failures import keep_traceback, next_lines, report_failure, usage_error, wants_json
 from fleet.cli.options import Output
 from fleet.cli.program import WithProgram, WithTrial
 from fleet.cli.runtime import (
@@ -113,5 +113,5 @@ def run(arguments: list[str]) -> int:
         failure = InternalError.of(error)
     if isinstance(failure, InternalError):
         keep_traceback(failure)
-    failure.next_step = next_steps(failure, arguments, fleet)
-    return report_failure(failure, sink or (open_sink(Output.JSON) if wants_json(arguments) else None))
+    lines = next_lines(failure, arguments, fleet)
+    return report_failure(failure, lines, sink or (open_sink(Output.JSON) if wants_json(arguments) else None))

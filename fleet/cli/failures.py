@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 
 import typer
 from typer.exceptions import TyperException
 
 from fleet.cli.application import app
-from fleet.config import state_root, with_fleet
+from fleet.config import state_root
 from fleet.errors import FleetError, InternalError, UsageError
 from fleet.events import Sink
 from fleet.interrupts import ignore_interrupts
-from fleet.typed import Typed
+from fleet.steps import Again, Step
+from fleet.typed import Option, Typed, option_words, parse
 
 
 def typed_command(arguments: list[str]) -> Typed | None:
     """Return the command line as it was typed; None if it has no known command."""
-    from fleet.typed import Option, parse
-
     commands = getattr(typer.main.get_command(app), "commands", {})
     at = next((index for index, word in enumerate(arguments) if not word.startswith("-")), len(arguments))
     if at == len(arguments) or arguments[at] not in commands:
@@ -30,24 +30,26 @@ def typed_command(arguments: list[str]) -> Typed | None:
         for param in commands[arguments[at]].params
         if param.param_type_name == "option"
     ]
-    return parse(f"fleet {arguments[at]}", arguments[at + 1 :], options)
+    return parse(arguments[at], arguments[at + 1 :], options)
 
 
-def next_steps(error: FleetError, arguments: list[str], fleet: str) -> str:
-    """Return the commands to type next: the typed one with changes, then the others."""
-    from fleet.typed import command_line
-
-    lines = [line for line in error.next_step.split("\n") if line]
-    if error.again is not None and (typed := typed_command(arguments)) is not None:
-        change, command = error.again.change, f"fleet {error.again.command}"
-        if error.again.command and command != typed.command:
-            lines.insert(0, command_line(command, change))
-        elif typed.takes(change):
-            lines.insert(0, typed.changed(change).text())
-    return "\n".join(dict.fromkeys(with_fleet(line, fleet) for line in lines))
+def next_lines(error: FleetError, arguments: list[str], fleet: str) -> list[str]:
+    """Return the command lines of the next steps, each once, with the name of the fleet."""
+    typed = typed_command(arguments)
+    steps = (_resolve(step, typed) if isinstance(step, Again) else step for step in error.next_steps)
+    return list(dict.fromkeys(step.text(fleet) for step in steps if step is not None))
 
 
-def report_failure(error: FleetError, sink: Sink | None = None) -> int:
+def _resolve(again: Again, typed: Typed | None) -> Step | None:
+    """Return the typed command with the changes; None if it does not have the options."""
+    if typed is None:
+        return None
+    if again.command and again.command != typed.command:
+        return Step(again.command, *(part for word in option_words(again.change) for part in word.text))
+    return typed.changed(again.change).step() if typed.takes(again.change) else None
+
+
+def report_failure(error: FleetError, next_lines: Sequence[str] = (), sink: Sink | None = None) -> int:
     """Print an error and return its exit code."""
     ignore_interrupts()
     from fleet.console.colors import wants_color
@@ -57,7 +59,14 @@ def report_failure(error: FleetError, sink: Sink | None = None) -> int:
     json = sink if isinstance(sink, JsonSink) else None
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
     try:
-        print_error(error, sys.stderr, json=json, color=wants_color(sys.stderr, os.environ), width=width)
+        print_error(
+            error,
+            sys.stderr,
+            next_lines=next_lines,
+            json=json,
+            color=wants_color(sys.stderr, os.environ),
+            width=width,
+        )
     except BrokenPipeError:  # as with 2>&1 | head; the exit code still tells
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     return error.exit_code
@@ -105,4 +114,4 @@ def usage_error(error: TyperException, arguments: list[str]) -> UsageError:
     if not command and word and word not in commands:
         return unknown_command(word, commands)
     message = getattr(error, "format_message", lambda: str(error))().replace("\n", " ")
-    return UsageError(message, next_step=f"fleet {command} --help" if command else "fleet --help")
+    return UsageError(message, next_steps=[Step(*filter(None, [command]), "--help")])

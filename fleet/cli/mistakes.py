@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 
 from fleet.errors import UsageError
+from fleet.steps import Step
 from fleet.typed import Typed, Word
 
 _WITH_SCRIPT = ("train", "check", "agent")
@@ -43,10 +44,10 @@ def unknown_command(name: str, commands: Collection[str]) -> UsageError:
     meant = _HABITS.get(name.lower()) or next(iter(get_close_matches(name, commands, n=1, cutoff=_CLOSE)), "")
     hint = f"did you mean fleet {meant}?" if meant else ""
     if meant.startswith("-"):
-        step = f"fleet {meant}"
+        step = Step(meant)
     else:
-        step = f"fleet {meant.partition(' ')[0]} --help" if meant else "fleet --help"
-    return UsageError(f"there is no command {name!r}", hint=hint, next_step=step)
+        step = Step(meant.partition(" ")[0], "--help") if meant else Step("--help")
+    return UsageError(f"there is no command {name!r}", hint=hint, next_steps=[step])
 
 
 def unknown_option(name: str, typed: Typed, takers: Mapping[str, Collection[str]]) -> UsageError:
@@ -59,24 +60,25 @@ def unknown_option(name: str, typed: Typed, takers: Mapping[str, Collection[str]
         typed: The command line.
         takers: All options of each command by its name, ``train``; those of `typed` are among them.
     """
-    command = typed.command.partition(" ")[2]
-    hints, steps = [], []
+    command = typed.command
+    hints: list[str] = []
+    steps: list[Step] = []
     close = next(iter(get_close_matches(name, takers.get(command, ()), n=1, cutoff=_CLOSE)), "")
     if close:
         hints.append(f"did you mean {close}?")
         words = tuple(_renamed(word, name, close) for word in typed.words)
-        steps.append(Typed(typed.command, words, typed.program, typed.known).text())
+        steps.append(Typed(typed.command, words, typed.program, typed.known).step())
     elif name.startswith("--"):
         others = [other for other, names in takers.items() if name in names]
         hints += [f"{name} is an option of fleet {other}" for other in others[:1]]
     if command in _WITH_SCRIPT:
         hints.append("arguments of the script go after SCRIPT and --")
         separated = separate(typed)
-        steps += [separated.text()] if separated is not None else []
+        steps += [separated.step()] if separated is not None else []
     return UsageError(
-        f"{typed.command} has no option {name!r}",
+        f"fleet {typed.command} has no option {name!r}",
         hint=" ".join(hints) if close else "; ".join(hints),
-        next_step="\n".join(steps) or f"{typed.command} --help",
+        next_steps=steps or [Step(typed.command, "--help")],
     )
 
 

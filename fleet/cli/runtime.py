@@ -13,6 +13,7 @@ from fleet.errors import CancelledError, FleetError, UsageError
 from fleet.events import Sink
 from fleet.ports import Ports
 from fleet.settings import Settings
+from fleet.steps import Step
 
 
 def is_attended() -> bool:
@@ -95,7 +96,7 @@ def resolve_fleet(given: str) -> str:
     try:
         return validate_fleet_name(name)
     except ValueError as error:
-        raise UsageError(str(error), next_step="fleet up --fleet my-fleet") from None
+        raise UsageError(str(error), next_steps=[Step("up", "--fleet", "my-fleet")]) from None
 
 
 def run_command(

@@ -26,7 +26,8 @@ from fleet.jobs.ids import job_id
 from fleet.jobs.local import Slot, collected
 from fleet.jobs.outputs import Copies, Directories, mark, tidy
 from fleet.jobs.policy import check_policy, most_attempts
-from fleet.providers import translated
+from fleet.steps import Shell, read_steps
+from fleet.translation import translate, translated
 from provision.allocation.ranks import Given, Launch, find_launch
 from train.agent.host.processes import boot_id
 from train.agent.protocol.records import (
@@ -40,12 +41,13 @@ from train.agent.protocol.records import (
     build,
     to_dict,
 )
-from train.local import LocalAgent, LocalAgentError
+from train.errors import KerasError, LocalAgentError, MeetingError
+from train.local import LocalAgent
 from train.rendezvous.address import LOOPBACK, own_address
-from train.rendezvous.meeting import AbandonedError, Meeting, MeetingError, Party, Value
+from train.rendezvous.meeting import AbandonedError, Meeting, Party, Value
 from train.rendezvous.tcp import SECRET_VARIABLE
-from train.script.keras import Choice, KerasError, choose, needs_legacy, versions_of, with_adaptations
-from train.script.source import ScriptError, check_script, imports
+from train.script.keras import Choice, choose, needs_legacy, versions_of, with_adaptations
+from train.script.source import check_script, imports
 
 DEFAULT_WAIT_S = 60.0
 _PREPARED_S = 150.0
@@ -118,28 +120,21 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
             sink.emit(Note(f"another process on this node has rank {launch.rank}: this one has nothing to do"))
             return 0
         try:
-            with _met(request, launch, script, environ) as meeting:
+            with translated(), _met(request, launch, script, environ) as meeting:
                 return _taken_part(_Part(request, launch, script, meeting, sink, environ), meeting)
         except AbandonedError as error:
             return error.code
         except KeyboardInterrupt:
             raise CancelledError("interrupted; nothing was started") from None
-        except MeetingError as error:
-            raise NotReadyError(
-                error.message, cause=error.cause, hint=error.hint, next_step=error.next_step
-            ) from error
 
 
 def _taken_part(part: _Part, meeting: Meeting) -> int:
     """The exit code; the others are told of what goes wrong here."""
     try:
         return part.run()
-    except LocalAgentError as error:
-        meeting.abandon(error.message, NotReadyError.exit_code)
-        raise NotReadyError(error.message, cause=error.cause) from error
     except AbandonedError:
         raise
-    except MeetingError as error:
+    except (LocalAgentError, MeetingError) as error:
         meeting.abandon(error.message, NotReadyError.exit_code)
         raise
     except FleetError as error:
@@ -157,10 +152,8 @@ def _script(request: AgentRequest, launch: Launch) -> _Script:
             f"there is no directory {directory} on this node",
             hint="name a directory that all nodes have: --workdir DIR",
         )
-    try:
+    with translated():
         file = check_script(directory / request.script)
-    except ScriptError as error:
-        raise UsageError(error.message, cause=error.cause, hint=error.hint, next_step=error.next_step) from error
     name = request.script
     return _Script(directory, file, f"./{name}" if name.startswith("-") else name)
 
@@ -221,7 +214,7 @@ def _secret(request: AgentRequest, environ: Mapping[str, str]) -> str:
             f"a meeting at an address needs a secret of at least {_SECRET_LENGTH} characters",
             cause="else anybody who reaches the port could take part in the job",
             hint="set the same secret for all processes, before srun",
-            next_step=f"export {SECRET_VARIABLE}=$(openssl rand -hex 16)",
+            next_steps=[Shell(f"export {SECRET_VARIABLE}=$(openssl rand -hex 16)")],
         )
     return secret.strip()
 
@@ -409,8 +402,7 @@ class _Part:
             choice = choose(need, versions, self._request.env, adapt=adapt)
             return with_adaptations(choice, need, len(prepared), adapt=adapt)
         except KerasError as error:
-            found = NotReadyError(error.message, cause=error.cause, hint=error.hint, next_step=error.next_step)
-            raise self._common(found) from error
+            raise self._common(translate(error)) from error
 
     def _start(self, slot: Slot, commit: Commit) -> None:
         """Commit here and everywhere; where one cannot, nothing goes on."""
@@ -471,5 +463,5 @@ def _outcome(ended: Ended) -> None:
         outcome_or_raise(ended)
     except FleetError as error:
         error.hint = ended.verdict.hint if ended.verdict else ""
-        error.next_step = ended.verdict.next_step if ended.verdict else ""
+        error.next_steps = read_steps(ended.verdict.next_step) if ended.verdict else ()
         raise

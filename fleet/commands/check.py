@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fleet.config import for_fleet
 from fleet.errors import NotReadyError, UsageError
 from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, SmokeTested
 from fleet.fleets.access import Access
@@ -30,7 +29,7 @@ from fleet.jobs.program import (
 )
 from fleet.ports import Ports
 from fleet.state import FleetRecord
-from fleet.typed import Again
+from fleet.steps import Again
 from train.agent.gang.readiness import Facts, verdict
 from train.agent.host.adaptations import KERAS, VARIABLE
 from train.agent.protocol.records import BootstrapStep, Exit, Member, Prepare, Prepared, Trial, Tried
@@ -105,7 +104,7 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
         raise NotReadyError(
             f"fleet {request.fleet!r} is not fit" + (f" for {found.entry.name}" if found else ""),
             hint="correct it, then check again",
-            again=Again({}),
+            next_steps=[Again({})],
         )
     return CheckSummary(len(record.hosts))
 
@@ -161,7 +160,7 @@ class _Check:
         problems = _folded({host.host: host.problem for host in hosts if host.problem})
         judged = _judged(prepared)
         problems += judged.problems
-        notes = [for_fleet(text, self._record.spec.name) for text in judged.warnings]
+        notes = list(judged.warnings)
         if self._program and prepared:
             places = self._places(self._program)
             hosts = [dataclasses.replace(host, missing=tuple(filter(places.get, host.missing))) for host in hosts]

@@ -13,6 +13,7 @@ from fleet.events import Note, Sink
 from fleet.fleets.resolution import UpRequest
 from fleet.ports import Ports
 from fleet.settings import Settings
+from fleet.steps import Shell
 
 FLEET = "demo"
 EPOCHS = 5
@@ -56,7 +57,7 @@ def _need_tensorflow() -> None:
     if find_spec("tensorflow") is None:
         raise NotReadyError(
             "the demo trains with TensorFlow, which is not installed here",
-            next_step="pip install 'fleet[tensorflow]'",
+            next_steps=[Shell("pip install 'fleet[tensorflow]'")],
         )
 
 

@@ -8,8 +8,9 @@ from fleet.errors import CredentialsError, FleetError, NotReadyError
 from fleet.events import Checked, Sink
 from fleet.fleets.resolution import cloud_of
 from fleet.ports import Ports
-from fleet.providers import translated
 from fleet.settings import Settings
+from fleet.steps import read_steps
+from fleet.translation import translated
 from provision.model import CloudSpec
 from provision.quantities import counted
 
@@ -63,6 +64,6 @@ def run(request: DoctorRequest, ports: Ports, sink: Sink) -> DoctorSummary:
         raise kind(
             f"{len(missing)} of {counted(len(findings), 'check')} failed for provider {request.provider!r}",
             hint=next((finding.hint for finding in missing if finding.hint), ""),
-            next_step=next((finding.next_step for finding in missing if finding.next_step), ""),
+            next_steps=read_steps(next((finding.next_step for finding in missing if finding.next_step), "")),
         )
     return DoctorSummary(len(findings))

@@ -12,8 +12,10 @@ from fleet.fleets.connect import progress_to
 from fleet.fleets.release import leave, lent, untold
 from fleet.jobs.results import StoredJobs, places, survey
 from fleet.ports import Ports
-from fleet.providers import LENDERS, translated
+from fleet.providers import LENDERS
 from fleet.state import FleetDirectory, FleetRecord, cost_usd, slots
+from fleet.steps import Step
+from fleet.translation import translated
 from provision.model import CloudSpec, FleetSpec, Instance
 from provision.provider import Provider
 from provision.quantities import counted
@@ -62,7 +64,7 @@ def _down(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
     left = _delete(request.fleet, directory, provider, sink)
     if left:
         raise FleetError(
-            f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_step="fleet down"
+            f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_steps=[Step("down")]
         )
     directory.delete()
     bill = _bill(request.fleet, record, instances, ports.clock())
@@ -91,7 +93,7 @@ def _given_back(
     silent = leave(hosts, directory.key, sink)
     if silent and not ports.confirm(f"Forget {', '.join(silent)} nevertheless?"):
         raise CancelledError(
-            "the fleet is still known here", hint="repeat it when all of its hosts answer", next_step="fleet down"
+            "the fleet is still known here", hint="repeat it when all of its hosts answer", next_steps=[Step("down")]
         )
     return silent
 
@@ -107,7 +109,7 @@ def _delete(fleet: str, directory: FleetDirectory, provider: Provider, sink: Sin
     except KeyboardInterrupt:
         raise CancelledError(
             "fleet down was interrupted; some of the fleet may be left",
-            next_step="fleet down",
+            next_steps=[Step("down")],
         ) from None
 
 
@@ -165,14 +167,14 @@ def _ask(
     if not at_risk.jobs and not at_risk.silent:
         return
     sink.emit(at_risk)
-    pulls = [f"fleet pull {job.job}" for job in at_risk.jobs if job.pulled in ("no", "partly")]
+    pulls = [Step("pull", job.job) for job in at_risk.jobs if job.pulled in ("no", "partly")]
     if not ports.attended:
         raise UsageError(
             "results would be lost, and there is no terminal on which to ask you",
-            next_step="\n".join([*pulls[:_PULLS], "fleet down --yes"]),
+            next_steps=[*pulls[:_PULLS], Step("down", "--yes")],
         )
     if not ports.consent("Delete all of it nevertheless?"):
-        raise CancelledError("nothing was deleted", next_step="\n".join(pulls[:_PULLS]) or "fleet status")
+        raise CancelledError("nothing was deleted", next_steps=pulls[:_PULLS] or [Step("status")])
 
 
 def at_stake(

@@ -10,9 +10,9 @@ from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened, running_job
 from fleet.fleets.connect import BOOTED, progress_to, reach
 from fleet.ports import Ports
-from fleet.providers import translated
 from fleet.state import FleetDirectory, FleetRecord, with_hosts
-from fleet.typed import Again
+from fleet.steps import Again, Step
+from fleet.translation import translated
 from provision.quantities import counted
 
 
@@ -41,7 +41,7 @@ def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
         FleetError: the provider does not change it, or a host does not come back; `fleet up` repairs.
     """
     if request.seconds <= 0:
-        raise UsageError("a time of 0 would delete the fleet at once", next_step="fleet down")
+        raise UsageError("a time of 0 would delete the fleet at once", next_steps=[Step("down")])
     ports.store.need(request.fleet)
     with ports.store.lock(request.fleet, "extend"):
         directory, record = ports.store.need(request.fleet)
@@ -51,7 +51,7 @@ def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
         if len(instances) < record.spec.workers:
             raise NotReadyError(
                 f"fleet {request.fleet!r} has {len(instances)} of its {counted(record.spec.workers, 'instance')}",
-                next_step="fleet up",
+                next_steps=[Step("up")],
             )
         if record.spec.cloud is not None:
             _ask(record, directory, ports)
@@ -73,7 +73,7 @@ def _ask(record: FleetRecord, directory: FleetDirectory, ports: Ports) -> None:
             f"job {job} is running, and might end with this",
             cause=why,
             hint="--yes extends it nevertheless",
-            again=Again({"--yes": True}),
+            next_steps=[Again({"--yes": True})],
         )
     if not ports.confirm(f"{why}{f'; job {job}, which is running, would end' if job else ''}. Proceed?"):
-        raise CancelledError("nothing was changed", next_step="fleet status")
+        raise CancelledError("nothing was changed", next_steps=[Step("status")])

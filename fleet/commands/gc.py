@@ -12,9 +12,10 @@ from fleet.errors import CancelledError, CredentialsError, FleetError, UsageErro
 from fleet.events import InstanceChanged, Note, Orphan, OrphansDeleted, OrphansFound, Sink
 from fleet.fleets.release import leave, lent
 from fleet.ports import Ports
-from fleet.providers import LENDERS, translated
+from fleet.providers import LENDERS
 from fleet.settings import Settings
-from fleet.typed import Again
+from fleet.steps import Again, Step
+from fleet.translation import translated
 from provision.model import CloudSpec, FleetSpec
 from provision.quantities import counted
 
@@ -65,7 +66,7 @@ def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
     sink.emit(OrphansDeleted(len(to_delete) - len(left), tuple(left)))
     if left:
         raise FleetError(
-            f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_step="fleet gc"
+            f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_steps=[Step("gc")]
         )
     return GcSummary(len(to_delete))
 
@@ -74,11 +75,11 @@ def _ask(to_delete: int, found: int, ports: Ports) -> None:
     if not ports.attended:
         raise UsageError(
             f"{to_delete} of {counted(found, 'resource')} would be deleted, and there is no terminal to ask on",
-            again=Again({"--yes": True}),
+            next_steps=[Again({"--yes": True})],
         )
     which = "it" if to_delete == found == 1 else "all of them" if to_delete == found else f"{to_delete} of them"
     if not ports.consent(f"Delete {which}?"):
-        raise CancelledError("nothing was deleted", next_step="fleet status")
+        raise CancelledError("nothing was deleted", next_steps=[Step("status")])
 
 
 class _Local:

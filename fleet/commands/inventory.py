@@ -7,6 +7,7 @@ from typing import Literal
 
 from fleet.errors import UsageError
 from fleet.ports import Ports
+from fleet.steps import Step
 
 Form = Literal["ansible", "ssh-config", "json"]
 
@@ -32,4 +33,4 @@ def run(request: InventoryRequest, ports: Ports) -> str:
     try:
         return export(request.fleet, record.hosts, directory.key, directory.path / "known_hosts", request.form)
     except ValueError as error:
-        raise UsageError(str(error), next_step="fleet inventory --format json") from error
+        raise UsageError(str(error), next_steps=[Step("inventory", "--format", "json")]) from error

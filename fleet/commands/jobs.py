@@ -11,6 +11,7 @@ from fleet.fleets.access import Access
 from fleet.fleets.agents import ask_each, open_some
 from fleet.jobs.results import StoredJobs, Survey, ask_stores, survey_of
 from fleet.ports import Ports
+from fleet.steps import Step
 from provision.quantities import counted
 from train.agent.protocol.records import JobsPruned
 
@@ -90,7 +91,7 @@ def run(request: JobsRequest, ports: Ports, sink: Sink) -> JobsSummary:
 def _chosen(request: JobsRequest, found: Survey) -> Sequence[StoredJobs]:
     missing = [name for name in request.jobs if found.find(name) is None]
     if missing:
-        raise NotFoundError(f"fleet {request.fleet!r} has no job {missing[0]!r}", next_step="fleet jobs")
+        raise NotFoundError(f"fleet {request.fleet!r} has no job {missing[0]!r}", next_steps=[Step("jobs")])
     return [job for job in found.jobs if not request.jobs or job.job in request.jobs]
 
 
@@ -99,7 +100,7 @@ def _to_delete(request: JobsRequest, chosen: Sequence[StoredJobs], sink: Sink) -
     running = [job.job for job in chosen if job.is_running]
     if request.jobs:
         if running:
-            raise NotReadyError(f"job {running[0]} is running, and is not deleted", next_step="fleet stop")
+            raise NotReadyError(f"job {running[0]} is running, and is not deleted", next_steps=[Step("stop")])
         return list(chosen)
     found = [job for job in chosen if job.is_safe]
     left = [job for job in chosen if not job.is_safe and not job.is_running]
@@ -121,10 +122,10 @@ def _ask(request: JobsRequest, jobs: Sequence[StoredJobs], ports: Ports) -> None
     if not ports.attended:
         raise UsageError(
             f"{what} would be deleted, and there is no terminal on which to ask you",
-            next_step=" ".join(["fleet jobs --prune --yes", *request.jobs]),
+            next_steps=[Step("jobs", "--prune", "--yes", *request.jobs)],
         )
     if not ports.consent(f"Delete {what} on the hosts?"):
-        raise CancelledError("nothing was deleted", next_step="fleet jobs")
+        raise CancelledError("nothing was deleted", next_steps=[Step("jobs")])
 
 
 def _deleted(fleet: str, names: Sequence[str], answers: Sequence[JobsPruned]) -> JobsDeleted:
@@ -136,5 +137,5 @@ def _deleted(fleet: str, names: Sequence[str], answers: Sequence[JobsPruned]) ->
 def _raise_if_failed(failed: Sequence[FleetError]) -> None:
     if failed:
         raise type(failed[0])(
-            f"not all hosts answered: {failed[0].message}", cause=failed[0].cause, next_step="fleet jobs"
+            f"not all hosts answered: {failed[0].message}", cause=failed[0].cause, next_steps=[Step("jobs")]
         )

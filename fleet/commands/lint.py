@@ -13,11 +13,12 @@ from pathlib import Path
 
 from fleet.errors import UsageError
 from fleet.events import Note, Sink
-from fleet.typed import Again
+from fleet.steps import Again
+from fleet.translation import translated
 from provision.quantities import counted
 from train.lint.check import lint
 from train.lint.model import Finding, Severity
-from train.script.source import ScriptError, check_script, imports
+from train.script.source import check_script, imports
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def run(request: LintRequest, sink: Sink) -> list[Finding]:
         raise UsageError(
             f"{request.script} has {_counted(found)}",
             hint=f"correct the script, or silence a finding with a comment: # fleet: ignore[{found[0].rule}]",
-            again=Again({}),
+            next_steps=[Again({})],
         )
     sink.emit(Note(f"{request.script} has {_counted(found)}" if found else f"nothing found in {request.script}"))
     return found
@@ -71,18 +72,13 @@ def _checked(request: LintRequest) -> tuple[Path, Path]:
     """The script, and the directory that it would be started in."""
     script = Path(request.script)
     workdir = Path(request.workdir) if request.workdir else script.parent
-    try:
+    with translated():
         check_script(script)
-    except ScriptError as error:
-        again = None if error.again is None else Again(error.again)
-        raise UsageError(
-            error.message, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
-        ) from error
     if not script.absolute().is_relative_to(workdir.absolute()):
         raise UsageError(
             f"{request.script} is outside of the working directory {request.workdir}",
             hint="--workdir must be a directory that holds the script",
-            again=Again({"--workdir": None}),
+            next_steps=[Again({"--workdir": None})],
         )
     return script, workdir
 

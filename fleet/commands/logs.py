@@ -20,6 +20,7 @@ from fleet.jobs.results import report_results, script_of
 from fleet.jobs.tasks import Names, names_of, worker_name
 from fleet.ports import Ports
 from fleet.state import FleetRecord
+from fleet.steps import Step
 from train.agent.gang.assignment import role_rank
 from train.agent.protocol.records import JobReport, JobResult
 
@@ -49,7 +50,7 @@ def _hosts_of(name: str, record: FleetRecord, names: Names) -> list[str]:
         raise NotFoundError(
             f"fleet {record.spec.name!r} has no {name}",
             cause=f"its tasks are {', '.join(tasks)}" if names.by_host else f"it has {hosts[0]} to {hosts[-1]}",
-            next_step="fleet status",
+            next_steps=[Step("status")],
         )
     return [names.host_of(name)]
 
@@ -85,7 +86,7 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             raise_failures(silent, "show its log")
         if not reports:
             what = f"no job {request.job}" if request.job else "no job yet"
-            raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_step="fleet status")
+            raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_steps=[Step("status")])
         first = description(list(reports.values()))
         for text in found.others:
             sink.emit(Note(text, Level.WARNING))

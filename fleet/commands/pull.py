@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from fleet.config import for_fleet
 from fleet.errors import FleetError, NotFoundError, NotReadyError
 from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
 from fleet.fleets.access import Access
@@ -20,6 +19,7 @@ from fleet.ports import Ports
 from fleet.results.layout import Item, Layout, Listed, lay_out
 from fleet.results.target import Part, Target
 from fleet.state import FleetDirectory
+from fleet.steps import Step
 from train.agent.protocol.records import FilePart
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
         if job is None:
             _raise_if_silent(silent)
             what = f"no job {request.job!r}" if request.job else "no job yet"
-            raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_step="fleet jobs")
+            raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_steps=[Step("jobs")])
         tasks = _chosen(job, name)
         where = Path(request.directory or Path(DIRECTORY) / job.job).expanduser().absolute()
         with Target(where, job.job) as target:
@@ -113,7 +113,8 @@ def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
         )
     )
     if job.is_running:
-        sink.emit(Note(for_fleet(f"job {job.job} is still running: repeat `fleet pull` when it ends", request.fleet)))
+        command = Step("pull", job.job).text(request.fleet)
+        sink.emit(Note(f"job {job.job} is still running; repeat `{command}` when it has ended"))
     raise_failures(list(pull.failed.values()), "copy the results")
     _raise_if_silent(silent)
     return summary
@@ -127,7 +128,7 @@ def _raise_if_silent(silent: dict[str, FleetError]) -> None:
         raise type(error)(
             f"{fold(silent)} cannot be reached, and it is unknown what results it holds",
             cause=error.message,
-            next_step="fleet status",
+            next_steps=[Step("status")],
         )
 
 
@@ -139,11 +140,13 @@ def _chosen(job: StoredJobs, name: str) -> list[StoredTask]:
     """
     if name and name not in [task.name for task in job.tasks]:
         names = ", ".join(task.name for task in job.tasks)
-        raise NotFoundError(f"job {job.job} has no {name}", cause=f"its tasks are {names}", next_step="fleet status")
+        raise NotFoundError(
+            f"job {job.job} has no {name}", cause=f"its tasks are {names}", next_steps=[Step("status")]
+        )
     tasks = [task for task in job.tasks if name in ("", task.name)]
     if not any(task.stored.fingerprint for task in tasks):
         which = f"{name} of job {job.job}" if name else f"job {job.job}"
-        raise NotFoundError(f"{which} has no results: no model, checkpoints, files or log", next_step="fleet jobs")
+        raise NotFoundError(f"{which} has no results: no model, checkpoints, files or log", next_steps=[Step("jobs")])
     return tasks
 
 
@@ -206,7 +209,7 @@ class _Pull:
             raise NotReadyError(
                 f"{changed[0].path!a}{more} changed while it was copied, or arrived damaged",
                 cause="the other results are on this computer",
-                next_step=f"fleet pull {self._job.job}",
+                next_steps=[Step("pull", self._job.job)],
             )
         self._target.finish()
         kept = {

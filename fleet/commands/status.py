@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fleet.config import for_fleet
 from fleet.errors import DamagedStateError, FleetError, NotFoundError
 from fleet.events import DiskUse
 from fleet.fleets.access import Access
@@ -27,9 +26,10 @@ from fleet.jobs.results import (
 )
 from fleet.jobs.tasks import Names, names_of
 from fleet.ports import Ports
-from fleet.providers import translated
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
+from fleet.steps import Step
+from fleet.translation import translated
 from provision.model import Host
 from train.agent.gang.assignment import role_rank
 from train.agent.protocol.records import Follow, Inspect, JobReport, JobResult, Outcome, Phase, Progress, Record
@@ -64,7 +64,7 @@ def run(request: StatusRequest, ports: Ports) -> StatusSummary:
         ports.store.need(request.fleet)
     names = [request.fleet] if request.fleet else ports.store.names()
     if not names:
-        raise NotFoundError("no fleet is up", next_step="fleet up --workers 2")
+        raise NotFoundError("no fleet is up", next_steps=[Step("up", "--workers", "2")])
     fleets, damaged = [], []
     for name in names:
         try:
@@ -79,9 +79,8 @@ def _status(name: str, directory: FleetDirectory, ports: Ports) -> FleetStatus:
     record = directory.read()
     if record is None or not record.ready:
         spec = record.spec if record else None
-        reason = for_fleet(
-            f"`fleet up` has not finished{_kept(record)}; it repairs when repeated, `fleet down` deletes", name
-        )
+        again, delete = Step("up").text(name), Step("down").text(name)
+        reason = f"fleet up has not finished{_kept(record)}; repeat `{again}`, or delete it with `{delete}`"
         return FleetStatus(
             name=name,
             provider=spec.provider if spec else "unknown",
@@ -109,8 +108,9 @@ def _with_fates(hosts: tuple[HostStatus, ...], record: FleetRecord, ports: Ports
     fates: Mapping[str, str] = {}
     with contextlib.suppress(FleetError), translated():
         fates = ports.provider(record.spec.provider, record.spec.cloud).fates(record.spec.name, silent)
+    repair = Step("up").text(record.spec.name)
     return tuple(
-        replace(host, reason=for_fleet(f"{host.name} {fates[host.name]}; `fleet up` replaces it", record.spec.name))
+        replace(host, reason=f"{host.name} {fates[host.name]}; replace it with `{repair}`")
         if host.name in fates
         else host
         for host in hosts

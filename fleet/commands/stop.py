@@ -9,6 +9,7 @@ from fleet.events import Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
 from fleet.ports import Ports
+from fleet.steps import Step
 from provision.quantities import counted
 
 
@@ -42,7 +43,7 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
         found = newest_reports(channels, known=record.last_job)
         reports = found.by_host
         if not reports:
-            raise NotFoundError(f"fleet {request.fleet!r} has run no job", next_step="fleet status")
+            raise NotFoundError(f"fleet {request.fleet!r} has run no job", next_steps=[Step("status")])
         job = next(iter(reports.values())).job
         for text in found.others:
             sink.emit(Note(text, Level.WARNING))

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fleet.config import for_fleet
 from fleet.errors import CancelledError, FleetError, NotReadyError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
 from fleet.fleets.agents import ask, fleet_opened, running_job, stop_everywhere
@@ -36,7 +35,7 @@ from fleet.jobs.results import report_results
 from fleet.jobs.tasks import Names, Roles, assigned, check_roles, names_of
 from fleet.ports import Ports
 from fleet.state import FleetDirectory, FleetRecord
-from fleet.typed import Again
+from fleet.steps import Again, Step
 from train.agent.protocol.cluster import endpoint, tf_config
 from train.agent.protocol.records import Commit, JobResult, Member, Policy, Prepare, Prepared, Replication
 from train.script.keras import Choice, versions_of
@@ -174,13 +173,13 @@ def _placed(request: TrainRequest, directory: FleetDirectory, record: FleetRecor
         if job:
             raise NotReadyError(
                 f"job {job} is running on fleet {record.spec.name!r}",
-                next_step="fleet logs -f\nfleet stop",
+                next_steps=[Step("logs", "-f"), Step("stop")],
             )
     return placed
 
 
 def _nothing_started() -> CancelledError:
-    return CancelledError("interrupted; nothing was started", again=Again({}))
+    return CancelledError("interrupted; nothing was started", next_steps=[Again({})])
 
 
 def _prepare(
@@ -361,8 +360,8 @@ def _followed(
         if ended.result is not None:
             report_results(record, fleet.directory, first.job, channels, sink)
             outcome_or_raise(ended)
-        text = f"job {first.job} runs; `fleet logs -f` shows it, `fleet stop` ends it"
-        sink.emit(Note(for_fleet(text, request.fleet)))
+        follow_it, stop_it = (step.text(request.fleet) for step in (Step("logs", "-f"), Step("stop")))
+        sink.emit(Note(f"job {first.job} is running; follow it with `{follow_it}`, stop it with `{stop_it}`"))
         return TrainSummary(job=first.job)
     with mending(fleet, sink, request.policy.host_timeout_s) as mender:
         ended = follow(dataclasses.replace(followed, mender=mender), sink)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from fleet.config import for_fleet
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, UsageError
 from fleet.events import Level, Note, Quoted, Sink
 from fleet.fleets.access import Access
@@ -22,9 +20,9 @@ from fleet.fleets.release import leave, lent, untold
 from fleet.fleets.repair import at_rest
 from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, wanted
 from fleet.ports import Ports
-from fleet.providers import translated
 from fleet.state import FleetDirectory, FleetRecord, with_hosts
-from fleet.typed import Again
+from fleet.steps import Again, Shell, Step
+from fleet.translation import translated
 from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Quote
 from provision.names import index_of
 from provision.planner import plan
@@ -71,7 +69,7 @@ def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
         if spec.cloud is not None and not set(steps.create) <= agreed:
             raise NotReadyError(
                 f"fleet {spec.name!r} changed while you were asked: {', '.join(steps.create)} would be made now",
-                again=Again({}, "up"),
+                next_steps=[Again({}, "up")],
             )
         return _Up(request, spec, directory, provider, ports, sink).run(record, before, steps)
 
@@ -113,10 +111,10 @@ def _agreed(
         raise UsageError(
             "this costs money, and there is no terminal on which to ask you",
             hint="--yes agrees to the price; --dry-run shows it",
-            again=Again({"--yes": True}),
+            next_steps=[Again({"--yes": True})],
         )
     if not ports.confirm("Proceed?"):
-        raise CancelledError("nothing was made", next_step="fleet up --help")
+        raise CancelledError("nothing was made", next_steps=[Step("up", "--help")])
     return frozenset(names)
 
 
@@ -154,7 +152,7 @@ def _check_known(directory: FleetDirectory, before: Sequence[Instance]) -> None:
         raise NotReadyError(
             f"there are instances of a fleet {before[0].fleet!r} whose key is not on this computer any more: "
             f"{', '.join(item.name for item in before)}",
-            next_step="fleet gc",
+            next_steps=[Step("gc")],
         )
 
 
@@ -208,7 +206,7 @@ class _Up:
             if isinstance(error, KeyboardInterrupt):
                 raise CancelledError(
                     f"fleet up was interrupted; {'what it had made is deleted' if before else 'nothing is left'}",
-                    again=Again({}, "up"),
+                    next_steps=[Again({}, "up")],
                 ) from None
             if not before:
                 _repeat_as_typed(error)
@@ -325,7 +323,7 @@ class _Up:
         except KeyboardInterrupt:
             raise CancelledError(
                 "interrupted again while deleting what was made: some of it may be left, and cost money",
-                next_step="fleet down",
+                next_steps=[Step("down")],
             ) from None
         except FleetError as second:
             raise _both(error, f"{second.message}: some of what was made may be left, and cost money") from second
@@ -357,7 +355,7 @@ class _Up:
         if not steps.create:
             self._sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
         scripts = [path.name for path in Path.cwd().glob("*.py")]
-        self._sink.emit(Note(for_fleet(f"next: {next_train(scripts)}", name)))
+        self._sink.emit(Note(f"next: {next_train(scripts).text(name)}"))
 
 
 def _kept(error: FleetError, record: FleetRecord) -> FleetError:
@@ -365,33 +363,28 @@ def _kept(error: FleetError, record: FleetRecord) -> FleetError:
     at = time.strftime("%H:%M", time.localtime(record.kept_until))
     price = f", for ${record.price_usd_h:.2f}/h" if record.price_usd_h else ""
     words = f"{', '.join(record.kept)} kept until {at}{price}: the next `fleet up` uses what is there; then they stop"
-    steps = [error.next_step, "fleet up", "fleet down"]
-    return type(error)(
-        error.message,
+    return error.replaced(
         cause="\n".join(filter(None, (error.cause, words))),
-        hint=error.hint,
-        next_step="\n".join(dict.fromkeys(filter(None, steps))),
-        again=error.again,
+        next_steps=[*error.next_steps, Step("up"), Step("down")],
     )
 
 
-def next_train(scripts: Collection[str]) -> str:
+def next_train(scripts: Collection[str]) -> Step:
     """Return the command to type when a fleet is up, with the likely one of the scripts that are there."""
     likely = [name for name in ("task.py", "train.py", "main.py") if name in scripts]
     script = likely[0] if likely else next(iter(scripts)) if len(scripts) == 1 else "--help"
-    return f"fleet train {shlex.quote(script)}"
+    return Step("train", script)
 
 
 def _repeat_as_typed(error: FleetError) -> None:
     """Drop next steps that need the fleet, of which nothing is left; ``fleet up`` alone would start another one."""
-    lines = [line for line in error.next_step.split("\n") if not line.startswith("fleet ")]
-    error.next_step = "\n".join(lines)
-    error.again = error.again or Again({}, "up")
+    again = [step for step in error.next_steps if isinstance(step, Again)] or [Again({}, "up")]
+    error.next_steps = (*again, *(step for step in error.next_steps if isinstance(step, Shell)))
 
 
 def _both(error: BaseException, left: str) -> FleetError:
     """`error`, and that not all could be taken back."""
     if isinstance(error, FleetError):
         cause = f"{error.cause}\n{left}" if error.cause else left
-        return type(error)(error.message, cause=cause, next_step="fleet down")
-    return CancelledError("fleet up was interrupted", cause=left, next_step="fleet down")
+        return error.replaced(cause=cause, hint="", next_steps=[Step("down")])
+    return CancelledError("fleet up was interrupted", cause=left, next_steps=[Step("down")])

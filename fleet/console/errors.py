@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO
 
@@ -14,13 +15,14 @@ from fleet.errors import FleetError
 _INDENT = 7  # width of the longest label, "error: "
 
 
-def error_text(error: FleetError, *, color: bool = False, width: int = 0) -> str:
+def error_text(error: FleetError, next_lines: Sequence[str] = (), *, color: bool = False, width: int = 0) -> str:
     """Format an error as one to four paragraphs: message, cause, hint, next commands.
 
     Further lines of a paragraph are indented, so that each stays recognizable. Commands are never wrapped.
 
     Args:
         error: The error.
+        next_lines: Commands to run next.
         color: Whether to use colors.
         width: Columns of the terminal, at which prose is wrapped between words; 0 wraps nothing.
     """
@@ -28,7 +30,7 @@ def error_text(error: FleetError, *, color: bool = False, width: int = 0) -> str
         ("error", error.message, "bold red"),
         ("cause", error.cause, "dim"),
         ("hint", error.hint, "dim"),
-        ("next", error.next_step, "dim"),
+        ("next", "\n".join(next_lines), "dim"),
     ]
     text = ""
     for label, words, style in parts:
@@ -53,19 +55,26 @@ def _wrap(line: str, width: int) -> list[str]:
 
 
 def print_error(
-    error: FleetError, err: TextIO, *, json: JsonSink | None = None, color: bool = False, width: int = 0
+    error: FleetError,
+    err: TextIO,
+    *,
+    next_lines: Sequence[str] = (),
+    json: JsonSink | None = None,
+    color: bool = False,
+    width: int = 0,
 ) -> None:
     """Print an error for people and, in JSON mode, for programs.
 
     Args:
         error: What went wrong.
         err: Takes the text for people, in every mode.
+        next_lines: Commands to run next.
         json: Takes the error as the last line of JSON; None if the output is not JSON.
         color: Whether `err` takes colors.
         width: Columns of the terminal that `err` is; 0 if it is not a terminal.
     """
     if json is not None:
         with suppress(BrokenPipeError):  # the reader is gone; the text below and the exit code still report the error
-            json.error(error)
-    err.write(error_text(error, color=color, width=width))
+            json.error(error, next_lines)
+    err.write(error_text(error, next_lines, color=color, width=width))
     err.flush()

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any, BinaryIO
@@ -45,7 +45,7 @@ def to_json(event: Event | FleetStatus) -> dict[str, Any]:
     return fields
 
 
-def error_to_json(error: FleetError) -> dict[str, Any]:
+def error_to_json(error: FleetError, next_lines: Sequence[str] = ()) -> dict[str, Any]:
     """An error as values that JSON has."""
     return {
         "event": "error",
@@ -53,7 +53,7 @@ def error_to_json(error: FleetError) -> dict[str, Any]:
         "message": error.message,
         "cause": error.cause,
         "hint": error.hint,
-        "next_step": error.next_step,
+        "next_step": "\n".join(next_lines),
         "exit_code": error.exit_code,
     }
 
@@ -114,9 +114,9 @@ class JsonSink:
             events.insert(0, self._tails.pop(event.task))
         self._write([to_json(item) for item in events])
 
-    def error(self, error: FleetError) -> None:
+    def error(self, error: FleetError, next_lines: Sequence[str] = ()) -> None:
         """Write the last line of a command that failed."""
-        self._write([*map(to_json, self._tails.values()), error_to_json(error)])
+        self._write([*map(to_json, self._tails.values()), error_to_json(error, next_lines)])
         self._tails.clear()
 
     def close(self) -> None:

@@ -13,7 +13,6 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from fleet.config import DEFAULT_FLEET, for_fleet
 from fleet.console.backlog import Backlog, Batch
 from fleet.console.colors import paint, task_color
 from fleet.console.columns import Line
@@ -36,6 +35,7 @@ from fleet.events import (
     ResultsPulled,
     ZoneTried,
 )
+from fleet.steps import Step
 from provision.quantities import counted
 from train.agent.protocol.records import AttemptEnded, Stalled
 
@@ -192,7 +192,7 @@ class LiveSink:
             if not said:
                 return
             if isinstance(event, Stalled) and (event.stack or event.sockets):
-                said += for_fleet("; `fleet logs` shows its stack", self._view.fleet or DEFAULT_FLEET)
+                said += f"; `{Step('logs').text(self._view.fleet)}` shows its stack"
             lines = said.split("\n")
             text = "\n".join(textwrap.fill(line, self._console.width, break_long_words=False) for line in lines)
             self._said.append((time.monotonic(), text + "\n"))

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
-from fleet.config import for_fleet
 from fleet.console import figures
 from fleet.console.colors import task_color, wants_color
 from fleet.console.columns import Column, Line, Span, choose, crop, justify, render, table
@@ -17,6 +16,7 @@ from fleet.console.jsonl import JsonSink
 from fleet.console.logtext import clean
 from fleet.console.sentences import called, exit_words
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
+from fleet.steps import Step
 from provision.quantities import counted
 from train.agent.files.disk import DISK_LOW
 from train.agent.protocol.cluster import endpoint
@@ -87,9 +87,9 @@ def _storage(fleet: FleetStatus) -> list[Line]:
         lines.append((Span(f"{_INDENT}largest: {', '.join(words)}", "dim"),))
     waiting = sum(one.pulled in ("no", "partly") for one in fleet.stored)
     if low or waiting:
-        step = "fleet jobs --prune" if low else "fleet jobs"
+        step = Step("jobs", "--prune") if low else Step("jobs")
         words = [f"{counted(waiting, 'job')} not pulled"] if waiting else []
-        lines.append((Span(f"{_INDENT}{'; '.join([*words, for_fleet(step, fleet.name)])}", "dim"),))
+        lines.append((Span(f"{_INDENT}{'; '.join([*words, step.text(fleet.name)])}", "dim"),))
     return lines
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from fleet.config import for_fleet
 from fleet.errors import FleetError, UnreachableError
 from fleet.events import Level, Note, Sink
 from fleet.ports import Ports
-from fleet.providers import translated
+from fleet.steps import NextStep, Step
+from fleet.translation import translated
 from provision.model import FleetSpec, Host, SshAccess
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ class Access:
         try:
             access = self.let_in()
         except FleetError as error:
-            return [_explained(outcome, error.message, error.next_step) for outcome in outcomes]
+            return [_explained(outcome, error.message, error.next_steps) for outcome in outcomes]
         if not access.changed:
-            words, step = self._obstacle(access)
-            return [_explained(outcome, words, step) for outcome in outcomes]
+            words, steps = self._obstacle(access)
+            return [_explained(outcome, words, steps) for outcome in outcomes]
         return self._again(outcomes, connect)
 
     def let_in(self) -> SshAccess:
@@ -85,10 +85,10 @@ class Access:
         if self.spec.cloud is None or not _is_silent(error):
             return error
         try:
-            words, step = self._obstacle(self.let_in(), always=True)
+            words, steps = self._obstacle(self.let_in(), always=True)
         except FleetError as second:
-            words, step = second.message, ""
-        return _with_cause(error, words, step)
+            words, steps = second.message, ()
+        return _with_cause(error, words, steps)
 
     def reconcile(self) -> None:
         """Bring the firewall rules of a fleet to what its spec says; a failure is a warning: SSH may work anyhow."""
@@ -115,18 +115,18 @@ class Access:
             self.ports.sleep(_PAUSE_S)
         return [found[outcome.host.name] for outcome in outcomes]
 
-    def _obstacle(self, access: SshAccess, *, always: bool = False) -> tuple[str, str]:
+    def _obstacle(self, access: SshAccess, *, always: bool = False) -> tuple[str, Sequence[NextStep]]:
         """Return the cause and the command if the rule keeps this computer out; empty texts if it does not."""
         if not access.open_to:
-            return access.note, ""
+            return access.note, ()
         if not access.callers:
             words = f"SSH is open to {_listed(access.open_to)} only; the address of this computer is not known"
-            return f"{words}: name it with 'fleet up --ssh-from'", ""
+            return f"{words}: name it with 'fleet up --ssh-from'", ()
         if access.admits_caller:
-            return (f"SSH is open to {_listed(access.open_to)}" if always else ""), ""
+            return (f"SSH is open to {_listed(access.open_to)}" if always else ""), ()
         words = f"SSH is open to {_listed(access.open_to)} only; you call from {_listed(access.callers)}"
-        ranges = " ".join(f"--ssh-from {one}" for one in (*access.open_to, *access.callers))
-        return words, for_fleet(f"fleet up {ranges}", self.spec.name)
+        options = [word for source in (*access.open_to, *access.callers) for word in ("--ssh-from", source)]
+        return words, [Step("up", *options, fleet=self.spec.name)]
 
 
 def _is_silent(error: FleetError | None) -> bool:
@@ -136,17 +136,15 @@ def _is_silent(error: FleetError | None) -> bool:
     return isinstance(error, UnreachableError) and not isinstance(error, WrongHostError)
 
 
-def _explained(outcome: Outcome[T], words: str, step: str) -> Outcome[T]:
+def _explained(outcome: Outcome[T], words: str, steps: Sequence[NextStep]) -> Outcome[T]:
     if outcome.error is None or not _is_silent(outcome.error):
         return outcome
-    return replace(outcome, error=_with_cause(outcome.error, words, step))
+    return replace(outcome, error=_with_cause(outcome.error, words, steps))
 
 
-def _with_cause(error: FleetError, words: str, step: str) -> FleetError:
+def _with_cause(error: FleetError, words: str, steps: Sequence[NextStep]) -> FleetError:
     cause = "; ".join(filter(None, (error.cause, words)))
-    return type(error)(
-        error.message, cause=cause, hint=error.hint, next_step=step or error.next_step, again=error.again
-    )
+    return error.replaced(cause=cause, next_steps=steps or None)
 
 
 def _listed(ranges: Sequence[str]) -> str:

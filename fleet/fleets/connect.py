@@ -12,8 +12,9 @@ from fleet.events import HostConnected, InstanceChanged, Sink, ZoneTried
 from fleet.fleets.agents import opened
 from fleet.fleets.install import ready
 from fleet.ports import Ports
-from fleet.providers import translated
 from fleet.state import FleetDirectory
+from fleet.steps import Step
+from fleet.translation import translated
 from provision.model import FleetSpec, Host, Instance
 from provision.names import is_instance_name
 from provision.provider import Progress, Provider
@@ -128,7 +129,7 @@ def _until(action: Callable[[], T], wait_s: float, ports: Ports) -> T:
             left = deadline - time.monotonic()
             if left <= 0 and wait_s:
                 message = f"{error.message}; waited {wait_s / 60:g} min for it"
-                raise UnreachableError(message, cause=error.cause, next_step="fleet up") from error
+                raise UnreachableError(message, cause=error.cause, next_steps=[Step("up")]) from error
             if left <= 0:
                 raise
         ports.sleep(min(pause, left))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fleet.events import Sink
 from fleet.fleets.connect import progress_to
-from fleet.providers import translated
 from fleet.state import FleetDirectory
+from fleet.translation import translated
 from provision.model import Instance
 from provision.provider import Provider
 

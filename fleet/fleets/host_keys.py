@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from fleet.errors import CancelledError, FleetError, UnreachableError, UsageError
 from fleet.events import Note, Sink
 from fleet.ports import Ports
-from fleet.providers import translated
-from fleet.typed import Again
+from fleet.steps import Again
+from fleet.translation import translated
 from provision.keys import fingerprint
 from provision.model import FleetSpec
 
@@ -86,14 +86,14 @@ def _word(shown: Shown, ports: Ports, sink: Sink, *, accept_new: bool) -> None:
             f"nothing vouches for the host keys of {names}",
             cause=cause or f"StrictHostKeyChecking yes holds for {', '.join(strict)}",
             hint=_ACCEPT,
-            again=Again({"--accept-new": True}, "up"),
+            next_steps=[Again({"--accept-new": True}, "up")],
         )
     if ports.vouch is None:
         raise UsageError(
             f"nothing vouches for the host keys of {names}, and there is no terminal on which to ask you",
             cause=cause,
             hint=_ACCEPT,
-            again=Again({"--accept-new": True}, "up"),
+            next_steps=[Again({"--accept-new": True}, "up")],
         )
     if cause:
         sink.emit(Note(cause))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fleet.config import for_fleet
 from fleet.errors import FleetError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.agents import newest_reports, opened
 from fleet.fleets.gpu_shares import moved_share
 from fleet.fleets.install import install
 from fleet.state import FleetDirectory, FleetRecord
+from fleet.steps import Step
 from train.agent.protocol.records import Invite, JobReport
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _join(
         )
     except FleetError as error:
         why = f"{name} cannot join job {job}: {error.message}"
-        sink.emit(Note(for_fleet(f"{why}; `fleet up` tries again", record.spec.name), Level.WARNING))
+        sink.emit(Note(f"{why}; retry with `{Step('up').text(record.spec.name)}`", Level.WARNING))
         return False
-    sink.emit(Note(f"{name} joined job {job}, and takes part from its next attempt on"))
+    sink.emit(Note(f"{name} joined job {job} and takes part from the next attempt"))
     return True

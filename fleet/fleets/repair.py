@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from fleet.config import for_fleet
 from fleet.errors import FleetError, NotFoundError, NotReadyError
 from fleet.events import Event, Level, Note, Sink
 from fleet.fleets.access import Access
@@ -18,8 +17,9 @@ from fleet.fleets.agents import open_agents, opened
 from fleet.fleets.connect import progress_to, reach
 from fleet.fleets.rejoin import rejoin
 from fleet.ports import Ports
-from fleet.providers import translated
 from fleet.state import FleetDirectory, FleetRecord, with_hosts
+from fleet.steps import Step
+from fleet.translation import translated
 from provision.model import Host, Instance, InstanceState, Plan
 from provision.planner import plan
 from provision.provider import Provider
@@ -74,7 +74,7 @@ def fix(fleet: Rented, sink: Sink) -> FleetRecord:
     with fleet.ports.store.lock(record.spec.name, fleet.command):
         now = fleet.directory.read() if fleet.directory.exists() else None
         if now is None:
-            raise NotFoundError(f"fleet {record.spec.name!r} was deleted", next_step="fleet up")
+            raise NotFoundError(f"fleet {record.spec.name!r} was deleted", next_steps=[Step("up")])
         Access(now.spec, fleet.ports, sink).let_in()
         record = repaired(now, fleet.directory, fleet.ports, sink)
     if record.last_job:
@@ -126,7 +126,7 @@ def at_rest(fleet: str, provider: Provider, ports: Ports) -> list[Instance]:
         if time.monotonic() > deadline:
             raise NotReadyError(
                 f"{', '.join(stopping)} of fleet {fleet!r} did not stop within {_STOPPING_S:g} s",
-                next_step="fleet up",
+                next_steps=[Step("up")],
             )
         ports.sleep(_STOPPING_PAUSE_S)
 
@@ -134,12 +134,12 @@ def at_rest(fleet: str, provider: Provider, ports: Ports) -> list[Instance]:
 def _check_worth(record: FleetRecord, steps: Plan, ports: Ports) -> None:
     name = record.spec.name
     if not steps.keep:
-        raise NotReadyError(f"no instance of fleet {name!r} is left", next_step="fleet up")
+        raise NotReadyError(f"no instance of fleet {name!r} is left", next_steps=[Step("up")])
     if record.delete_at and ports.clock() > record.delete_at - _WORTH_S:
         at = time.strftime("%H:%M", time.localtime(record.delete_at))
         raise NotReadyError(
             f"{', '.join(steps.create)} of fleet {name!r} is gone, and the others are deleted at {at}",
-            next_step="fleet extend 4h\nfleet up",
+            next_steps=[Step("extend", "4h"), Step("up")],
         )
 
 
@@ -270,8 +270,8 @@ class Mender:
             self._change.notify()
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive() and self._busy:
-            text = "an instance is still being replaced; `fleet logs -f` goes on with it"
-            self.sink.emit(Note(for_fleet(text, self._fleet.record.spec.name)))
+            command = Step("logs", "-f").text(self._fleet.record.spec.name)
+            self.sink.emit(Note(f"an instance is still being replaced; continue with `{command}`"))
         if self._bug is not None:
             raise self._bug
 

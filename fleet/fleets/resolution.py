@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from fleet.errors import UsageError
-from fleet.providers import BATCH_SYSTEMS, LENDERS, translated
+from fleet.providers import BATCH_SYSTEMS, LENDERS
 from fleet.settings import Settings
 from fleet.state import FleetRecord
-from fleet.typed import Again
+from fleet.steps import Again, Step
+from fleet.translation import translated
 from provision.model import CloudSpec, FleetSpec
 from provision.planner import conflicts
 
@@ -54,7 +55,7 @@ def wanted(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
     spec = _fresh(request) if record is None else _repaired(request, record)
     if spec.workers < 1:
         raise UsageError(
-            f"--workers {spec.workers}: a fleet has at least one worker", again=Again({"--workers": "2"})
+            f"--workers {spec.workers}: a fleet has at least one worker", next_steps=[Again({"--workers": "2"})]
         )
     if record is None:
         return spec
@@ -64,7 +65,7 @@ def wanted(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
             f"fleet {request.fleet!r} is already up with other settings",
             cause="; ".join(different),
             hint="delete it first, or give another name: --fleet NAME",
-            next_step="fleet down",
+            next_steps=[Step("down")],
         )
     return spec
 
@@ -104,7 +105,7 @@ def cloud_of(settings: Settings, base: CloudSpec) -> CloudSpec:
                 raise
             return resolved(replace(cloud, machine_type=""))  # the one of other GPUs
     except ValueError as error:
-        raise UsageError(str(error), next_step="fleet up --help") from error
+        raise UsageError(str(error), next_steps=[Step("up", "--help")]) from error
 
 
 def _fresh(request: UpRequest) -> FleetSpec:
@@ -160,7 +161,7 @@ def _inventory(said: Settings, settings: Settings, provider: str) -> str:
     if said.inventory:
         raise UsageError(
             f"the hosts of --provider {provider} are the nodes of its allocation, and --inventory names others",
-            again=Again({"--inventory": None}),
+            next_steps=[Again({"--inventory": None})],
         )
     from provision.inventory.allocation import here
 

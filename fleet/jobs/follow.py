@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fleet.config import for_fleet
 from fleet.errors import CancelledError, FleetError, JobFailedError, JobNotFinished, NotFoundError, NotReadyError
 from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, LogChunk, Note, Sink
 from fleet.fleets.agents import newest_reports, open_some
@@ -17,6 +16,7 @@ from fleet.jobs.evidence import Evidence
 from fleet.jobs.restarts import Restarts
 from fleet.jobs.tasks import Names
 from fleet.state import FleetDirectory, FleetRecord
+from fleet.steps import Step, read_steps
 from provision.model import Host
 from provision.quantities import counted
 from train.agent.protocol.records import (
@@ -138,7 +138,7 @@ def _follower(followed: Followed) -> Follower:
             name = followed.record.spec.name
             raise NotFoundError(
                 f"fleet {name!r} was deleted while job {followed.job} was followed",
-                next_step="fleet status",
+                next_steps=[Step("status")],
             )
 
     if mender is None:
@@ -235,7 +235,7 @@ class _Telling:
         elif isinstance(record, Notice):
             if (record.attempt, record.text) not in self._noticed:  # every host tells it
                 self._noticed.add((record.attempt, record.text))
-                self._sink.emit(Note(for_fleet(record.text, self._followed.record.spec.name), Level.WARNING))
+                self._sink.emit(Note(record.text, Level.WARNING))
         elif isinstance(record, AttemptEnded):
             self._attempt_ended(item.host, record)
         else:
@@ -297,9 +297,10 @@ class _Telling:
                 if attempt and size
                 else "nothing of it was shown"
             )
-            command = f"fleet logs --worker {task} --job {self._followed.job}"
+            step = Step("logs", "--worker", task, "--job", self._followed.job)
+            command = step.text(self._followed.record.spec.name)
             text = f"the log of {task} is incomplete: {shown}; `{command}` shows all of it once {host} answers"
-            self._sink.emit(Note(for_fleet(text, self._followed.record.spec.name), Level.WARNING))
+            self._sink.emit(Note(text, Level.WARNING))
 
     def end(self) -> Ended:
         """Tell how the job ended."""
@@ -365,7 +366,7 @@ def _unread(followed: Followed) -> Ended:
 
 def detached(job: str, why: str = "") -> JobNotFinished:
     """What a Ctrl-C comes to once a job runs."""
-    return JobNotFinished(f"{why}detached; job {job} goes on", next_step="fleet logs -f\nfleet stop")
+    return JobNotFinished(f"{why}detached; job {job} goes on", next_steps=[Step("logs", "-f"), Step("stop")])
 
 
 def until_running(followed: Followed, sink: Sink) -> Ended:
@@ -393,9 +394,9 @@ def outcome_or_raise(ended: Ended) -> JobResult:
     """
     result = ended.result
     if result is None:
-        raise JobNotFinished("the job is still running", next_step="fleet logs -f")
+        raise JobNotFinished("the job is still running", next_steps=[Step("logs", "-f")])
     if result.outcome is Outcome.CANCELLED:
-        raise CancelledError(f"job {result.job} was stopped", next_step="fleet logs -n 50")
+        raise CancelledError(f"job {result.job} was stopped", next_steps=[Step("logs", "-n", "50")])
     if result.outcome is Outcome.FAILED and not result.started:
         raise _not_started(result)
     if result.outcome is not Outcome.SUCCEEDED:
@@ -406,19 +407,19 @@ def outcome_or_raise(ended: Ended) -> JobResult:
 def _not_started(result: JobResult) -> NotReadyError:
     reasons = result.reason.splitlines()
     if len(reasons) == 1:
-        return NotReadyError(f"job {result.job} was not started: {reasons[0]}", next_step="fleet status")
-    return NotReadyError(f"job {result.job} was not started", cause="\n".join(reasons), next_step="fleet status")
+        return NotReadyError(f"job {result.job} was not started: {reasons[0]}", next_steps=[Step("status")])
+    return NotReadyError(f"job {result.job} was not started", cause="\n".join(reasons), next_steps=[Step("status")])
 
 
 def _failure(result: JobResult, verdict: Verdict | None) -> JobFailedError:
     message = verdict.message if verdict else result.reason
     task = (verdict.task if verdict else "") or result.first_failed_task
-    logs = f"fleet logs -n 50 --worker {task}" if task else "fleet logs -n 50"
+    logs = Step("logs", "-n", "50", *(["--worker", task] if task else []))
     return JobFailedError(
         f"job {result.job} failed: {message}" if message else f"job {result.job} failed",
         cause=_quoted(verdict, task) if verdict else "",
         hint=verdict.hint if verdict else "",
-        next_step=f"{verdict.next_step}\n{logs}" if verdict and verdict.next_step else logs,
+        next_steps=[*read_steps(verdict.next_step if verdict else ""), logs],
     )
 
 

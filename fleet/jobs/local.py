@@ -14,6 +14,7 @@ from fleet.errors import NotReadyError
 from fleet.events import Level, LogChunk, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.restarts import Restarts
+from fleet.steps import read_steps
 from train.agent.protocol.records import (
     AttemptEnded,
     Commit,
@@ -38,7 +39,8 @@ from train.agent.protocol.records import (
     name_of,
 )
 from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
-from train.local import LocalAgent, LocalAgentError
+from train.errors import LocalAgentError
+from train.local import LocalAgent
 
 PREPARE_S = 120.0
 _SILENCE_S = 20.0
@@ -182,7 +184,10 @@ class Slot:
 
     def _refusal(self, refused: Refused) -> NotReadyError:
         return NotReadyError(
-            f"{self._node}: {refused.reason}", cause=refused.cause, hint=refused.hint, next_step=refused.next_step
+            f"{self._node}: {refused.reason}",
+            cause=refused.cause,
+            hint=refused.hint,
+            next_steps=read_steps(refused.next_step),
         )
 
 

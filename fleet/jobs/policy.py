@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from fleet.errors import UsageError
-from fleet.typed import Again, Change
+from fleet.steps import Again, Change
 from provision.model import CloudSpec
 from provision.quantities import counted
 from train.agent.protocol.records import OnHang, Policy, Replication, RestartPolicy
@@ -84,11 +84,11 @@ def check_policy(policy: Policy, *, spares: int, hosts: int, link_timeout_s: flo
         UsageError: with the first reason.
     """
     for message, change in (*_sizes(policy, spares, hosts, others), *_restarts(policy, spares), *_hangs(policy)):
-        raise UsageError(message, again=Again(change))
+        raise UsageError(message, next_steps=[Again(change)])
     if link_timeout_s < SHORTEST_LINK_TIMEOUT_S:
         raise UsageError(
             f"--link-timeout {link_timeout_s:g} is too short for any network",
-            again=Again({"--link-timeout": f"{SHORTEST_LINK_TIMEOUT_S:g}"}),
+            next_steps=[Again({"--link-timeout": f"{SHORTEST_LINK_TIMEOUT_S:g}"})],
         )
 
 

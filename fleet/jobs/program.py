@@ -8,20 +8,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fleet.errors import NotReadyError, UsageError
+from fleet.errors import UsageError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.install import install
 from fleet.ports import Ports
-from fleet.typed import Again
+from fleet.steps import Again
+from fleet.translation import translated
 from train.agent.protocol.records import Prepared
 from train.lint.check import lint
 from train.lint.model import Finding, Severity
 from train.script.entry import EntryPoint, Kind, find_entry
-from train.script.keras import BACKEND, Choice, KerasError, Need, choose, needs_legacy, with_adaptations
+from train.script.keras import BACKEND, Choice, Need, choose, needs_legacy, with_adaptations
 from train.script.packages import TENSORBOARD, Imports, advice, needed
 from train.script.r_script import needs_of_r
 from train.script.requirements import Requirements, read_requirements
-from train.script.source import ScriptError
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
@@ -116,14 +116,9 @@ def find(asked: Asked) -> Found:
     """
     from fleet.remote.upload.bundle import parse_data
 
-    try:
+    with translated():
         entry = find_entry(asked.script, asked.module, asked.command, asked.workdir)
         requirements = _requirements(entry, asked.requirements)
-    except ScriptError as error:
-        again = None if error.again is None else Again(error.again)
-        raise UsageError(
-            error.message, cause=error.cause, hint=error.hint, next_step=error.next_step, again=again
-        ) from error
     data = tuple(parse_data(item) for item in asked.data)
     return Found(entry, requirements, data, tuple(Path(path).resolve() for path in asked.withheld))
 
@@ -208,12 +203,10 @@ def choose_keras(
     Raises:
         NotReadyError: the hosts do not have what it needs, or have different versions.
     """
-    try:
+    with translated():
         choice = choose(need, workers, env, adapt=adapt)
         if spares and (choice.env or len(workers) > 1):
             choose(need, {**workers, **spares}, env, adapt=adapt)
-    except KerasError as error:
-        raise NotReadyError(error.message, cause=error.cause, hint=error.hint, next_step=error.next_step) from error
     return with_adaptations(choice, need, len(workers), adapt=adapt)
 
 
@@ -301,7 +294,7 @@ def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:
             raise UsageError(
                 f"{finding.place}: {finding.message}",
                 cause=finding.reason,
-                again=Again({**change, **({"--tasks-per-host": str(slots)} if slots > 1 else {})}),
+                next_steps=[Again({**change, **({"--tasks-per-host": str(slots)} if slots > 1 else {})})],
             )
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from fleet.config import with_fleet
 from fleet.errors import FleetError
 from fleet.events import DiskUse, ResultPlace, ResultsFound, Sink, StoredResults
 from fleet.fleets.agents import ask_each, opened
@@ -18,6 +17,7 @@ from fleet.fleets.agreement import Agreement, agree, description
 from fleet.jobs.tasks import Names, names_of
 from fleet.results.target import is_present
 from fleet.state import FleetDirectory, FleetRecord, OnThisComputer
+from fleet.steps import Step
 from provision.model import Host
 from provision.names import instance_name
 from train.agent.gang.assignment import role_rank
@@ -273,7 +273,7 @@ def report_results(
                     files=sum(place.files for place in results),
                     size=sum(place.size for place in results),
                     results=results,
-                    next_step=with_fleet(f"fleet pull {job}", record.spec.name),
+                    next_step=Step("pull", job).text(record.spec.name),
                 )
             )
 

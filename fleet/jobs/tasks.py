@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.errors import UsageError
-from fleet.typed import Again, Change
+from fleet.steps import Again, Change
 from provision.quantities import counted
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.records import (
@@ -53,7 +53,7 @@ def check_roles(roles: Roles, *, hosts: int, spares: int) -> None:
         UsageError: with the first reason.
     """
     for message, hint, change in _nonsense(roles, hosts, hosts * roles.tasks_per_host - spares):
-        raise UsageError(message, hint=hint, again=Again(change))
+        raise UsageError(message, hint=hint, next_steps=[Again(change)])
 
 
 def _nonsense(roles: Roles, hosts: int, places: int) -> Iterator[tuple[str, str, Change]]:

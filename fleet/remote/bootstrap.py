@@ -10,6 +10,7 @@ from fleet.remote.channel import AgentChannel
 from fleet.remote.fanout import where
 from fleet.remote.job import unexpected
 from fleet.remote.quoting import one_line
+from fleet.steps import read_steps
 from train.agent.protocol.records import Bootstrap, Bootstrapped, BootstrapStep, NeedPip, PipWheel, Record
 from train.pip_wheel import NoWheelError, read_pip_wheel
 
@@ -57,7 +58,7 @@ def _pip(channel: AgentChannel, request: NeedPip) -> tuple[PipWheel, bytes]:
             f"{where(channel.connection.host)} has Python {request.python} without pip, and none can be sent to it",
             cause=error.cause,
             hint=error.hint,
-            next_step=error.next_step,
+            next_steps=read_steps(error.next_step),
         ) from error
     content = b"" if wheel.digest in request.have else wheel.data
     return PipWheel(wheel.digest, len(content)), content

@@ -13,6 +13,7 @@ from fleet.remote.fanout import where
 from fleet.remote.ssh.connection import HostConnection, connect
 from fleet.remote.ssh.errors import no_answer, translate
 from fleet.remote.ssh.watchdog import Watchdog
+from fleet.steps import Step
 from provision.model import Host
 from train import pack
 from train.agent.protocol.records import Hello, MalformedRecordError, Record, decode, encode
@@ -250,7 +251,7 @@ class AgentChannel:
         return NotReadyError(
             f"{where(self.connection.host)} answered something that its agent does not say",
             cause=repr(line[:80].decode("utf-8", "replace")),
-            next_step="fleet status",
+            next_steps=[Step("status")],
         )
 
     def _refused(self, line: bytes) -> FleetError:
@@ -284,7 +285,7 @@ class AgentChannel:
         host = self.connection.host
         error = transport.get_exception() or EOFError()
         return translate(host, error, doing) or UnreachableError(
-            f"{where(host)} is gone", cause=str(error), next_step="fleet status"
+            f"{where(host)} is gone", cause=str(error), next_steps=[Step("status")]
         )
 
     def _agent_ended(self, status: int, doing: str) -> FleetError:
@@ -300,5 +301,5 @@ class AgentChannel:
         return NotReadyError(
             f"the agent on {where(self.connection.host)} ended {how} while {doing}",
             cause=last,
-            next_step="fleet status",
+            next_steps=[Step("status")],
         )

@@ -161,15 +161,16 @@ def raise_failures(outcomes: Sequence[Outcome[T]], verb: str = "reach all hosts"
     failed = [(outcome.host, outcome.error) for outcome in outcomes if outcome.error is not None]
     if not failed:
         return [outcome.value for outcome in outcomes if outcome.error is None]  # type: ignore[misc]
-    groups: dict[tuple[str, ...], list[tuple[Host, FleetError]]] = {}
+    groups: dict[tuple[object, ...], tuple[str, list[tuple[Host, FleetError]]]] = {}
     for host, error in failed:
-        key = (*(_reason(host, text) for text in (error.message, error.cause, error.hint)), error.next_step)
-        groups.setdefault(key, []).append((host, error))
+        reason, *details = (_reason(host, text) for text in (error.message, error.cause, error.hint))
+        _, group = groups.setdefault((reason, *details, str(error.next_steps)), (reason, []))
+        group.append((host, error))
     worst = min((error for _, error in failed), key=lambda error: error.exit_code)
-    message = "; ".join(_message(reason, group) for (reason, *_), group in groups.items())
-    causes = dict.fromkeys(error.cause for ((_, error), *_) in groups.values() if error.cause)
+    message = "; ".join(_message(reason, group) for reason, group in groups.values())
+    causes = dict.fromkeys(error.cause for _, ((_, error), *_) in groups.values() if error.cause)
     raise type(worst)(
-        f"cannot {verb}: {message}", cause="; ".join(causes), hint=worst.hint, next_step=worst.next_step
+        f"cannot {verb}: {message}", cause="; ".join(causes), hint=worst.hint, next_steps=worst.next_steps
     ) from worst
 
 

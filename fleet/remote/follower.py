@@ -18,6 +18,7 @@ from fleet.remote.fanout import Outcome, raise_failures, where
 from fleet.remote.job import RefusedError, follow
 from fleet.remote.quoting import one_line
 from fleet.remote.ssh.errors import WrongHostError
+from fleet.steps import Step
 from provision.model import Host
 from train.agent.files.disk import readable_size
 from train.agent.protocol.records import Beat, Follow, JobResult, Progress, Record, Usage
@@ -357,7 +358,7 @@ class _Line:
             raise ForeignReportError(
                 f"{where(self.host)} reports more than a job can cause: over {MOST_RECORDS:,} changes, or "
                 f"{readable_size(MOST_BYTES)} of them",
-                next_step="fleet status",
+                next_steps=[Step("status")],
             ) from None
 
     def _check_owner(self, record: Record) -> None:
@@ -368,7 +369,7 @@ class _Line:
             other = one_line(f"{task} of job {job}", 100)
             raise ForeignReportError(
                 f"{where(self.host)} reports on {other} instead of {request.task} of job {request.job}",
-                next_step="fleet status",
+                next_steps=[Step("status")],
             )
 
     def _note_supervisor(self, record: Record) -> None:
@@ -413,7 +414,7 @@ class _Line:
             self.failure = UnreachableError(
                 f"{where(self.host)} did not come back within {give_up_at - self._lost_at:.0f} s",
                 cause=error.message,
-                next_step="fleet status\nfleet logs -f",
+                next_steps=[Step("status"), Step("logs", "-f")],
             )
         if self.failure is not None:
             if not gone:

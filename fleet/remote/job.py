@@ -10,6 +10,7 @@ from fleet.remote.channel import ANSWER_S, AgentChannel
 from fleet.remote.fanout import where
 from fleet.remote.quoting import one_line
 from fleet.remote.upload.bundle import Bundle, compress
+from fleet.steps import Step
 from provision.model import Host
 from train.agent.protocol.records import (
     Chunk,
@@ -52,18 +53,19 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 LATEST = float(1 << 40)
 """Latest time that a host may report, in seconds since the epoch."""
 
-_COMMANDS = {"fleet status", "fleet logs -f", "fleet stop"}  # that a host may recommend
-_ADVICE = {  # hint and next step of a refusal that comes without
-    Refusal.BUSY: ("", "fleet logs -f\nfleet stop"),
-    Refusal.DISK: ("free space on the host, or send less (--workdir, .fleetignore)", ""),
-    Refusal.PYTHON: ("install Python and TensorFlow on the host", ""),
-    Refusal.PORT: ("", "fleet status"),
-    Refusal.BUNDLE: ("run the command again", ""),
-    Refusal.REQUEST: ("", "fleet status"),
-    Refusal.PACKAGES: ("correct the list of packages", ""),
-    Refusal.GPU: ("", "fleet down\nfleet up"),
-    Refusal.PROGRAM: ("install it on the host", ""),
-    Refusal.FAULT: ("", "fleet status"),
+_LOGS, _STOP, _STATUS = Step("logs", "-f"), Step("stop"), Step("status")
+_COMMANDS = {step.text(): step for step in (_LOGS, _STOP, _STATUS)}  # that a host may recommend
+_ADVICE: dict[Refusal, tuple[str, tuple[Step, ...]]] = {  # hint and next step of a refusal that comes without
+    Refusal.BUSY: ("", (_LOGS, _STOP)),
+    Refusal.DISK: ("free space on the host, or send less (--workdir, .fleetignore)", ()),
+    Refusal.PYTHON: ("install Python and TensorFlow on the host", ()),
+    Refusal.PORT: ("", (_STATUS,)),
+    Refusal.BUNDLE: ("run the command again", ()),
+    Refusal.REQUEST: ("", (_STATUS,)),
+    Refusal.PACKAGES: ("correct the list of packages", ()),
+    Refusal.GPU: ("", (Step("down"), Step("up"))),
+    Refusal.PROGRAM: ("install it on the host", ()),
+    Refusal.FAULT: ("", (_STATUS,)),
 }
 
 
@@ -309,13 +311,14 @@ def refusal(host: Host, refused: Refused) -> FleetError:
 
     The reason, the cause, and the hint are the host's words. Commands are only those that this program knows.
     """
-    hint, next_step = _ADVICE[refused.kind]
+    hint, steps = _ADVICE[refused.kind]
     if refused.hint:
-        hint, next_step = f"{host.name} suggests: {one_line(refused.hint)}", ""
-    if refused.next_step and set(refused.next_step.splitlines()) <= _COMMANDS:
-        next_step = refused.next_step
+        hint, steps = f"{host.name} suggests: {one_line(refused.hint)}", ()
+    lines = refused.next_step.splitlines()
+    if lines and _COMMANDS.keys() >= set(lines):
+        steps = tuple(_COMMANDS[line] for line in lines)
     return RefusedError(
-        f"{where(host)}: {one_line(refused.reason)}", cause=one_line(refused.cause), hint=hint, next_step=next_step
+        f"{where(host)}: {one_line(refused.reason)}", cause=one_line(refused.cause), hint=hint, next_steps=steps
     )
 
 
@@ -330,4 +333,6 @@ def unexpected(host: Host, record: Record) -> FleetError:
     """The error of an answer that is none to what was asked; a refusal is one of them."""
     if isinstance(record, Refused):
         return refusal(host, record)
-    return NotReadyError(f"{where(host)} answered {name_of(record)} out of turn", next_step="fleet down\nfleet up")
+    return NotReadyError(
+        f"{where(host)} answered {name_of(record)} out of turn", next_steps=[Step("down"), Step("up")]
+    )

@@ -16,7 +16,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shlex
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 
 from fleet.errors import NotReadyError, UsageError
 from fleet.results.layout import Item
+from fleet.steps import Step
 from train.agent.files.disk import readable_size
 
 MARK = ".fleet-results"
@@ -98,7 +98,7 @@ class Target:
             return
         raise UsageError(
             f"{str(self.path)!r} {reason}",
-            next_step=f"fleet pull {self._job} --to {shlex.quote(str(self.path / self._job))}",
+            next_steps=[Step("pull", self._job, "--to", str(self.path / self._job))],
         )
 
     def _lock(self) -> None:
@@ -143,7 +143,7 @@ class Target:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise UsageError(
                 f"{str(self.path / changed[0])!r}{more} was changed on this computer, and would be replaced",
-                next_step=f"fleet pull {self._job} --to {shlex.quote(f'{self.path}-new')}",
+                next_steps=[Step("pull", self._job, "--to", f"{self.path}-new")],
             )
         return found
 

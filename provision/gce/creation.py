@@ -21,7 +21,7 @@ from provision.gce.rest.requests import bulk_insert, instance_name
 from provision.gce.rest.resources import GUEST_ATTRIBUTE, host_key, our_name, zone_of, zones_tried
 from provision.gce.zones import Region, Search, candidates, is_zone, region_of
 from provision.model import CloudSpec, FleetSpec
-from provision.provider import Progress, ProviderError
+from provision.provider import ErrorKind, Progress, ProviderError
 from provision.quantities import counted
 
 _RETRIES = 3
@@ -165,13 +165,13 @@ def nowhere(count: int, cloud: CloudSpec, reasons: Mapping[str, str]) -> Provide
     what = f"{counted(count, 'instance')} ({describe(cloud)})"
     if not reasons:
         return ProviderError(
-            "capacity",
+            ErrorKind.CAPACITY,
             f"No zone has {what}",
             cause="Compute Engine offers such a machine in none of the zones asked for",
             hint="choose another --zone, or another --gpu or --machine-type",
         )
     return ProviderError(
-        "capacity",
+        ErrorKind.CAPACITY,
         f"No zone gave {what} in {len(reasons)} attempts",
         cause="; ".join(f"{place}: {reason}" for place, reason in reasons.items()),
         hint="--retry-until-up repeats the request until there is room; or allow other zones (--zone)",
@@ -296,7 +296,7 @@ def _until(account: Account, over: Callable[[], bool], resources: Sequence[Json]
     names = ", ".join(our_name(one) for one in late)
     first = late[0]
     raise ProviderError(
-        "unreachable",
+        ErrorKind.UNREACHABLE,
         f"{names} did not publish a host key within {timing.boot_s:g} s",
         cause="the image may have no guest agent, or its boot failed",
         next_step=f"gcloud compute instances get-serial-port-output {first['name']} --zone {zone_of(first)} "

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from provision.gce.catalog.locations import is_zone, region_of
+from provision.provider import ErrorKind
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,7 @@ class Diagnosis:
     """What a failure means.
 
     Attributes:
-        kind: That of ProviderError: ``missing``, ``capacity``, ``quota``, ``credentials``, ``unreachable`` or
-            ``usage``.
+        kind: Kind of the ProviderError.
         scope: Where it makes no sense to try again.
         message: What happened, for the user.
         cause: Why, in Compute Engine's words where it has any.
@@ -67,7 +67,7 @@ class Diagnosis:
         zones: Zones that Compute Engine says have what is asked for.
     """
 
-    kind: str
+    kind: ErrorKind
     scope: Scope
     message: str
     cause: str = ""
@@ -245,7 +245,7 @@ def _gcloud(*words: str) -> str:
 def no_credentials(reason: str = "") -> Diagnosis:
     """There are no Application Default Credentials."""
     return Diagnosis(
-        "credentials",
+        ErrorKind.CREDENTIALS,
         Scope.EVERYTHING,
         "Google Cloud does not know who is calling: this computer has no credentials",
         cause=_message(reason) or "neither GOOGLE_APPLICATION_CREDENTIALS nor a login of gcloud is there",
@@ -256,7 +256,7 @@ def no_credentials(reason: str = "") -> Diagnosis:
 def expired_credentials(reason: str = "") -> Diagnosis:
     """There are credentials, but Google does not take them any more."""
     return Diagnosis(
-        "credentials",
+        ErrorKind.CREDENTIALS,
         Scope.EVERYTHING,
         "Google Cloud does not accept the credentials of this computer any more",
         cause=_message(reason) or "they have expired or were revoked",
@@ -267,7 +267,7 @@ def expired_credentials(reason: str = "") -> Diagnosis:
 def no_project() -> Diagnosis:
     """Nothing says which project pays."""
     return Diagnosis(
-        "usage",
+        ErrorKind.USAGE,
         Scope.EVERYTHING,
         "It is not said in which project of Google Cloud the instances are to be made",
         cause="neither --project nor the credentials name one",
@@ -279,7 +279,7 @@ def no_project() -> Diagnosis:
 def wrong_project(project: str, reason: str = "") -> Diagnosis:
     """There is no such project, or the caller may not see it."""
     return Diagnosis(
-        "usage",
+        ErrorKind.USAGE,
         Scope.EVERYTHING,
         f"There is no project {project!r}, or these credentials do not see it",
         cause=_message(reason),
@@ -309,7 +309,7 @@ def _billing(case: _Case) -> Diagnosis | None:
     if not case.reasons & _BILLING and not _BILLING_TEXT.search(case.text):
         return None
     return Diagnosis(
-        "missing",
+        ErrorKind.MISSING,
         Scope.EVERYTHING,
         f"Project {case.project} has no billing account, and Compute Engine needs one",
         cause=case.text,
@@ -324,7 +324,7 @@ def _disabled(case: _Case) -> Diagnosis | None:
     named = _SERVICE.search(case.text)
     service = case.metadata("service") or (named[1] if named else "compute.googleapis.com")
     return Diagnosis(
-        "missing",
+        ErrorKind.MISSING,
         Scope.EVERYTHING,
         f"The API {service} is not enabled in project {case.project}",
         cause=case.text,
@@ -393,7 +393,7 @@ def missing_permission(permission: str, project: str, *, doing: str, cause: str 
         cause: What the answer says.
     """
     return Diagnosis(
-        "credentials",
+        ErrorKind.CREDENTIALS,
         Scope.EVERYTHING,
         f"Could not {doing}: these credentials lack the permission {permission} in project {project}",
         cause=cause,
@@ -411,7 +411,7 @@ def _token_scopes(case: _Case) -> Diagnosis | None:
     if not case.reasons & _SCOPES and "insufficient authentication scopes" not in case.text:
         return None
     return Diagnosis(
-        "credentials",
+        ErrorKind.CREDENTIALS,
         Scope.EVERYTHING,
         f"Could not {case.doing}: the scopes of these credentials do not allow calls to Compute Engine",
         cause=case.text,
@@ -433,7 +433,7 @@ def _service_account(case: _Case) -> Diagnosis | None:
     if not _SERVICE_ACCOUNT.search(case.text):
         return None
     return Diagnosis(
-        "usage",
+        ErrorKind.USAGE,
         Scope.EVERYTHING,
         f"{case.could_not}: the service account for the instances does not exist in project {case.project}",
         cause=case.text,
@@ -456,7 +456,7 @@ def _permission(case: _Case) -> Diagnosis | None:
     if not denied:
         return None
     return Diagnosis(
-        "credentials",
+        ErrorKind.CREDENTIALS,
         Scope.EVERYTHING,
         f"Could not {case.doing}: project {case.project} does not allow it to these credentials",
         cause=case.text,
@@ -480,7 +480,7 @@ def _policy(case: _Case) -> Diagnosis | None:
     message, advice, scope = _CONSTRAINTS.get(legacy, _ANY_CONSTRAINT)
     names = {"constraint": found[1], "project": case.project}
     return Diagnosis(
-        "usage",
+        ErrorKind.USAGE,
         scope,
         f"{case.could_not}: {message.format(**names)}",
         cause=case.text,
@@ -498,7 +498,7 @@ def _unnamed_policy(case: _Case) -> Diagnosis | None:
     if not unmet or not _POLICY.search(case.text):
         return None
     return Diagnosis(
-        "usage",
+        ErrorKind.USAGE,
         Scope.EVERYTHING,
         f"{case.could_not}: a policy of the organization forbids it in project {case.project}",
         cause=case.text,
@@ -583,7 +583,7 @@ def _quota(case: _Case) -> Diagnosis | None:
     )
     where = " in all regions together" if everywhere else f" in {_region_name(case.place)}" if case.place else ""
     return Diagnosis(
-        "quota",
+        ErrorKind.QUOTA,
         Scope.EVERYTHING if everywhere else Scope.REGION,
         f"{case.could_not}: the quota {metric or '(unnamed)'} of project {case.project}{allows}{where}",
         cause=case.text,
@@ -631,7 +631,7 @@ def _not_found(case: _Case) -> Diagnosis | None:
     for part, (message, advice, listing, scope) in _THINGS:
         if part in what:
             return Diagnosis(
-                "usage",
+                ErrorKind.USAGE,
                 scope,
                 message.format(**words),
                 cause=case.text,
@@ -721,7 +721,7 @@ def _stockout(case: _Case) -> Diagnosis | None:
     machine, gpus = case.metadata("vmType"), case.metadata("attachment", "attachments")
     wanted = " with ".join(filter(None, (machine, gpus)))
     return Diagnosis(
-        "capacity",
+        ErrorKind.CAPACITY,
         Scope.ZONE,
         f"{case.here} has no {wanted} left now" if wanted else f"{case.here} has no capacity left to {case.doing}",
         cause=case.localized,
@@ -750,7 +750,7 @@ def _zone_trouble(case: _Case) -> Diagnosis | None:
     why = _OF_THE_ZONE[code or "RESOURCE_NOT_FOUND"]
     full = "name a subnetwork that has room, --subnet NAME, or another region, --zone REGION"
     return Diagnosis(
-        "capacity",
+        ErrorKind.CAPACITY,
         Scope.ZONE,
         f"{case.could_not}: {why}",
         cause=case.text,
@@ -763,7 +763,7 @@ def _gone(case: _Case) -> Diagnosis | None:
     if case.status != 404 and not case.reasons & {"notFound", "NOT_FOUND"}:
         return None
     return Diagnosis(
-        "missing",
+        ErrorKind.MISSING,
         Scope.EVERYTHING,
         f"{case.could_not}: what it is about is not there",
         cause=case.text,
@@ -782,7 +782,7 @@ def _rate(case: _Case) -> Diagnosis | None:
 
 def _rate_of(case: _Case) -> Diagnosis:
     return Diagnosis(
-        "unreachable",
+        ErrorKind.UNREACHABLE,
         Scope.RETRY,
         f"{case.could_not}: project {case.project} makes too many calls to Compute Engine at the moment",
         cause=case.text,
@@ -800,7 +800,7 @@ def _internal(case: _Case) -> Diagnosis | None:
         return None
     status = f" (HTTP {case.status})" if case.status else ""
     return Diagnosis(
-        "unreachable",
+        ErrorKind.UNREACHABLE,
         Scope.RETRY,
         f"{case.could_not}: Compute Engine has trouble of its own{status}",
         cause=case.text,
@@ -815,13 +815,15 @@ def _changed_meanwhile(case: _Case) -> Diagnosis | None:
         why = "somebody else changed it meanwhile"
     else:
         return None
-    return Diagnosis("unreachable", Scope.RETRY, f"{case.could_not}: {why}", cause=case.text, hint="repeat it")
+    return Diagnosis(
+        ErrorKind.UNREACHABLE, Scope.RETRY, f"{case.could_not}: {why}", cause=case.text, hint="repeat it"
+    )
 
 
 def _unreachable(case: _Case) -> Diagnosis | None:
     if case.code == "UNREACHABLE":
         return Diagnosis(
-            "unreachable",
+            ErrorKind.UNREACHABLE,
             Scope.EVERYTHING,
             f"{case.could_not}: Compute Engine does not answer",
             cause=case.text,
@@ -829,7 +831,7 @@ def _unreachable(case: _Case) -> Diagnosis | None:
         )
     if case.code == "DEADLINE":
         return Diagnosis(
-            "unreachable",
+            ErrorKind.UNREACHABLE,
             Scope.ZONE,
             f"{case.could_not}: it takes too long",
             cause=case.text,
@@ -842,7 +844,7 @@ def _exists(case: _Case) -> Diagnosis | None:
     if case.status != 409 and not case.reasons & {"alreadyExists", "RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"}:
         return None
     return Diagnosis(
-        "usage",
+        ErrorKind.USAGE,
         Scope.EVERYTHING,
         f"{case.could_not}: something of that name is already there",
         cause=case.text,
@@ -880,7 +882,7 @@ def _unusable(case: _Case) -> Diagnosis | None:
     else:
         hint = "change the request as the message says"
     message = f"{case.could_not}: Compute Engine does not accept what is asked for"
-    return Diagnosis("usage", Scope.EVERYTHING, message, cause=case.text, hint=hint, again=again)
+    return Diagnosis(ErrorKind.USAGE, Scope.EVERYTHING, message, cause=case.text, hint=hint, again=again)
 
 
 # --- what says little ---------------------------------------------------------------------------------------------
@@ -896,7 +898,7 @@ def _too_few(case: _Case) -> Diagnosis | None:
     if case.code not in _TOO_FEW:
         return None
     return Diagnosis(
-        "capacity",
+        ErrorKind.CAPACITY,
         Scope.ZONE,
         f"{case.could_not}: fewer were made than asked for, so none was kept",
         cause=case.text,
@@ -910,7 +912,7 @@ def _unknown(case: _Case) -> Diagnosis:
     said = case.text or "without saying why"
     label = case.code or (f"HTTP {case.status}" if case.status else "")
     return Diagnosis(
-        "missing",
+        ErrorKind.MISSING,
         Scope.EVERYTHING,
         f"{case.could_not}: Compute Engine refused it ({label or 'unknown error'})",
         cause=said,

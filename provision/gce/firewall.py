@@ -9,7 +9,7 @@ from provision.gce.public_ip import public_addresses
 from provision.gce.rest.api import ApiError, Json, is_loopback
 from provision.gce.rest.requests import IAP_RANGE, firewalls, stem
 from provision.model import CloudSpec, FleetSpec, SshAccess
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 
 _FORBIDDEN, _NOT_FOUND = 403, 404
 _DECISIVE = ("sourceRanges", "targetTags")
@@ -38,7 +38,7 @@ def ssh_sources(account: Account, cloud: CloudSpec) -> tuple[str, ...]:
 def unknown_address() -> ProviderError:
     """Return the error that the address of this computer cannot be determined."""
     return ProviderError(
-        "missing",
+        ErrorKind.MISSING,
         "The public address of this computer cannot be determined",
         cause="neither a name server (UDP) nor a web service (HTTPS) answered, and the firewall allows SSH from this "
         "address alone",

@@ -17,7 +17,7 @@ from provision.gce.rest.resources import addresses, in_order, instance, our_name
 from provision.gce.termination import fates
 from provision.model import CloudSpec, Finding, FleetSpec, Host, Instance, InstanceState, Quote, SshAccess
 from provision.names import validate_fleet_name
-from provision.provider import Journal, Progress, ProviderError
+from provision.provider import ErrorKind, Journal, Progress, ProviderError
 
 WORKERS_MAX = 1000
 
@@ -55,19 +55,21 @@ class GceProvider:
             validate_fleet_name(spec.name)
             cloud = resolved(spec.cloud or CloudSpec())
         except ValueError as error:
-            raise ProviderError("usage", str(error), next_step="fleet up --help") from error
+            raise ProviderError(ErrorKind.USAGE, str(error), next_step="fleet up --help") from error
         if spec.workers < 1:
-            raise ProviderError("usage", f"A fleet has 1 worker or more, not {spec.workers}")
+            raise ProviderError(ErrorKind.USAGE, f"A fleet has 1 worker or more, not {spec.workers}")
         if spec.workers > WORKERS_MAX:
-            raise ProviderError("usage", f"A fleet has at most {WORKERS_MAX} workers, {spec.workers} are asked for")
+            raise ProviderError(
+                ErrorKind.USAGE, f"A fleet has at most {WORKERS_MAX} workers, {spec.workers} are asked for"
+            )
         if (refused := refusal(cloud)) is not None:
             raise ProviderError(
-                "usage", refused.message, hint=refused.hint, next_step=refused.next_step, again=refused.again
+                ErrorKind.USAGE, refused.message, hint=refused.hint, next_step=refused.next_step, again=refused.again
             )
         _check_endpoint(cloud.endpoint)
         if not cloud.external and shutil.which("gcloud") is None:
             raise ProviderError(
-                "missing",
+                ErrorKind.MISSING,
                 "gcloud is not installed on this computer",
                 cause="without external addresses SSH goes through Identity-Aware Proxy, which gcloud speaks",
                 hint="install it from https://cloud.google.com/sdk/docs/install, or leave --iap out",
@@ -141,7 +143,7 @@ class GceProvider:
             late = creation.look_for_keys(self._account, running)
         if late:
             raise ProviderError(
-                "unreachable",
+                ErrorKind.UNREACHABLE,
                 f"{', '.join(our_name(one) for one in late)} in fleet {spec.name} did not publish a host key yet",
                 again={},
             )
@@ -291,11 +293,13 @@ def _check_endpoint(endpoint: str) -> None:
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
         raise ProviderError(
-            "usage", f"The endpoint {endpoint!r} is no URL of a Compute Engine API", hint="write it as https://HOST"
+            ErrorKind.USAGE,
+            f"The endpoint {endpoint!r} is no URL of a Compute Engine API",
+            hint="write it as https://HOST",
         )
     if parts.scheme == "http" and not is_loopback(endpoint):
         raise ProviderError(
-            "usage",
+            ErrorKind.USAGE,
             f"The endpoint {endpoint!r} would carry the credentials unencrypted",
             hint=f"write it as https{endpoint.removeprefix('http')}",
         )
@@ -304,7 +308,7 @@ def _check_endpoint(endpoint: str) -> None:
 def _not_running(one: Instance) -> ProviderError:
     state = one.state.value if one.state is not InstanceState.RUNNING else "gone"
     return ProviderError(
-        "unreachable",
+        ErrorKind.UNREACHABLE,
         f"{one.name} in fleet {one.fleet} is not running: it is {state}",
         next_step="fleet up",
     )

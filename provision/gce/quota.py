@@ -12,6 +12,7 @@ from typing import Any
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of
 from provision.gce.diagnosis import Diagnosis, Scope, quota_hint
 from provision.model import CloudSpec
+from provision.provider import ErrorKind
 
 SHORT_UPTIME_S = 7 * 24 * 3600
 """An instance that is deleted within so long may use the quota for preemptible ones:
@@ -120,7 +121,7 @@ def _problem(need: _Need, quotas: Mapping[str, tuple[float, float]], region: str
     allows = f"allows {limit:g} {where}, {usage:g} in use" if limit else f"allows none {where}"
     also = [other for other in known if other != metric]
     return Diagnosis(
-        "quota",
+        ErrorKind.QUOTA,
         Scope.EVERYTHING if need.everywhere else Scope.REGION,
         f"the quota {metric} of project {project} {allows}; {need.amount:g} more needed",
         cause="".join(f"{other} has no room either ({quotas[other][0]:g} allowed)" for other in also),

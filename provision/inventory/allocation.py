@@ -16,7 +16,7 @@ from provision.inventory.pbs import parse_nodefile
 from provision.inventory.plain import read_plain
 from provision.inventory.reader import Inventory
 from provision.inventory.slurm import nodes_of
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 
 _JOBS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID"}
 _CALLED = {"slurm": "Slurm", "pbs": "PBS"}
@@ -38,7 +38,7 @@ def here(batch: str, environ: Mapping[str, str] = os.environ) -> str:
     job = environ.get(_JOBS[batch], "")
     if not job:
         raise ProviderError(
-            "usage",
+            ErrorKind.USAGE,
             f"This is not inside an allocation of {_CALLED[batch]}",
             cause=f"{_JOBS[batch]} is not set",
             hint=_ENTER[batch],
@@ -64,7 +64,7 @@ def read_allocation(inventory: str, environ: Mapping[str, str] = os.environ) -> 
     batch, _, job = inventory.partition(":")
     if here(batch, environ) != inventory:
         raise ProviderError(
-            "usage",
+            ErrorKind.USAGE,
             f"This is not inside job {job} of {_CALLED[batch]}, whose nodes are wanted",
             cause=f"it is inside job {environ[_JOBS[batch]]}",
             hint="delete the fleet and start it again here, or give another name: --fleet NAME",

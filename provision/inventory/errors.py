@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class InventoryError(ProviderError):
         again: Mapping[str, str | bool | None] | None = None,
     ) -> None:
         super().__init__(
-            "usage",
+            ErrorKind.USAGE,
             message if place is None else f"{place}: {message}",
             cause=cause,
             hint=hint,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 
 NODES_MAX = 100_000
 """More nodes than this in one list are taken for a mistake."""
@@ -37,7 +37,7 @@ class NodelistError(ProviderError):
     """
 
     def __init__(self, message: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
-        super().__init__("usage", message, cause=cause, hint=hint, next_step=next_step)
+        super().__init__(ErrorKind.USAGE, message, cause=cause, hint=hint, next_step=next_step)
 
 
 def is_node_name(text: str) -> bool:

@@ -6,7 +6,7 @@ import os
 import pwd
 from pathlib import Path
 
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 
 _SHADOW = Path("/etc/shadow")
 
@@ -21,7 +21,7 @@ def login() -> pwd.struct_passwd:
         return pwd.getpwuid(os.geteuid())
     except KeyError:
         raise ProviderError(
-            "missing",
+            ErrorKind.MISSING,
             f"User number {os.geteuid()}, who runs this program, has no entry in this system's list of users",
             cause="sshd lets only known users log in",
             hint="run fleet as a user with a login name",
@@ -38,14 +38,14 @@ def check() -> str:
     shell = entry.pw_shell or "/bin/sh"
     if Path(shell).name in ("nologin", "false") or not os.access(shell, os.X_OK):
         raise ProviderError(
-            "missing",
+            ErrorKind.MISSING,
             f"User {entry.pw_name} cannot log in on this computer: the login shell is {shell}",
             hint="run fleet as another user, or change the shell",
             next_step=f"chsh -s /bin/sh {entry.pw_name}",
         )
     if _locked(entry.pw_name):
         raise ProviderError(
-            "missing",
+            ErrorKind.MISSING,
             f"User {entry.pw_name} cannot log in on this computer: the account is locked",
             hint="run fleet as an ordinary user, or unlock this one",
             next_step=f"usermod -p '*' {entry.pw_name}",

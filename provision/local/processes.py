@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 
 if TYPE_CHECKING:
     import psutil
@@ -78,7 +78,7 @@ def end(ids: Collection[str], *, listeners_alone: bool = False) -> None:
         now = time.monotonic() - started
         if now > END_TIMEOUT_S:
             raise ProviderError(
-                "unreachable",
+                ErrorKind.UNREACHABLE,
                 f"Processes do not end, even {END_TIMEOUT_S:.0f} seconds after they were killed",
                 cause="still there: " + ", ".join(str(process.pid) for _, process in found),
                 hint="repeat the command when they have ended",

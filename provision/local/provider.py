@@ -22,7 +22,7 @@ from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Q
 from provision.names import index_of, validate_fleet_name
 from provision.packages import install_openssh
 from provision.private import make_directory
-from provision.provider import Progress, ProviderError
+from provision.provider import ErrorKind, Progress, ProviderError
 
 WORKERS_MAX = 64
 REMOVE_TIMEOUT_S = 10.0
@@ -47,22 +47,22 @@ class LocalProvider:
         try:
             validate_fleet_name(spec.name)
         except ValueError as error:
-            raise ProviderError("usage", str(error)) from error
+            raise ProviderError(ErrorKind.USAGE, str(error)) from error
         if spec.workers < 1:
-            raise ProviderError("usage", f"A fleet has 1 worker or more, not {spec.workers}")
+            raise ProviderError(ErrorKind.USAGE, f"A fleet has 1 worker or more, not {spec.workers}")
         if spec.workers > WORKERS_MAX:
             raise ProviderError(
-                "usage", f"At most {WORKERS_MAX} workers fit on this computer, {spec.workers} are asked for"
+                ErrorKind.USAGE, f"At most {WORKERS_MAX} workers fit on this computer, {spec.workers} are asked for"
             )
         if spec.cloud is not None:
             raise ProviderError(
-                "usage",
+                ErrorKind.USAGE,
                 "A fleet on this computer has no cloud settings",
                 hint="leave them out, or name another provider",
             )
         if spec.packages:
             raise ProviderError(
-                "usage",
+                ErrorKind.USAGE,
                 "Nothing is installed for a fleet on this computer",
                 cause="its scripts run with the interpreter that runs fleet",
                 hint="leave --package out, or name another interpreter: --python PATH",
@@ -70,7 +70,7 @@ class LocalProvider:
             )
         if spec.python and shutil.which(spec.python) is None:
             raise ProviderError(
-                "usage",
+                ErrorKind.USAGE,
                 f"--python {spec.python} is not a program on this computer",
                 hint="name an interpreter of Python 3.9 or later, or leave it out to use that of fleet",
                 again={"--python": None},
@@ -127,7 +127,7 @@ class LocalProvider:
             sshd.make_separation_directory()
         except OSError as error:
             raise ProviderError(
-                "missing",
+                ErrorKind.MISSING,
                 f"The directory {error.filename} could not be made",
                 cause=error.strerror or str(error),
                 hint="make it, or let this user make it",
@@ -151,7 +151,7 @@ class LocalProvider:
         record = self._records.read(instance.fleet, instance.name)
         if record is None or record.id != instance.id or _instance(record).state is not InstanceState.RUNNING:
             raise ProviderError(
-                "unreachable",
+                ErrorKind.UNREACHABLE,
                 f"The sshd of {instance.name} in fleet {instance.fleet} is not running",
                 next_step="fleet up",
             )
@@ -160,7 +160,7 @@ class LocalProvider:
             kind, key, *_ = (directory / "host_key.pub").read_text(encoding="ascii").split()
         except (OSError, ValueError) as error:
             raise ProviderError(
-                "unreachable",
+                ErrorKind.UNREACHABLE,
                 f"The host key of {instance.name} in fleet {instance.fleet} is gone",
                 cause=str(error),
                 next_step="fleet down\nfleet up",
@@ -191,7 +191,7 @@ class LocalProvider:
         ids = {instance.id for instance in instances if instance.id}
         if os.environ.get(processes.MARK) in ids:
             raise ProviderError(
-                "usage",
+                ErrorKind.USAGE,
                 "This program was started on one of the hosts that it is to delete",
                 hint="repeat the command in a terminal that is not logged in there",
             )
@@ -225,7 +225,9 @@ class LocalProvider:
         Raises:
             ProviderError: always.
         """
-        raise ProviderError("usage", "A fleet on this computer has no deletion time: it stays until `fleet down`")
+        raise ProviderError(
+            ErrorKind.USAGE, "A fleet on this computer has no deletion time: it stays until `fleet down`"
+        )
 
     def stop_at(self, _instances: Sequence[Instance], _at: float) -> bool:
         """Return False: nothing is rented."""
@@ -286,7 +288,7 @@ def _find_sshd() -> str:
     program = sshd.find()
     if program is None:
         raise ProviderError(
-            "missing",
+            ErrorKind.MISSING,
             "The OpenSSH server (sshd) is not installed on this computer",
             cause="a local fleet is made of OpenSSH servers, one for each worker",
             hint="install it with the package manager of your system",
@@ -396,7 +398,7 @@ def _raise(failures: dict[str, BaseException]) -> None:
     if isinstance(first, ProviderError):
         cause = f"{first.message}: {first.cause}" if first.cause else first.message
         raise ProviderError(first.kind, message, cause=cause, hint=first.hint, next_step=first.next_step) from first
-    raise ProviderError("capacity", message, cause=str(first), again={}) from first
+    raise ProviderError(ErrorKind.CAPACITY, message, cause=str(first), again={}) from first
 
 
 def _remove(directory: Path) -> None:
@@ -412,7 +414,7 @@ def _remove(directory: Path) -> None:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise ProviderError(
-                    "unreachable",
+                    ErrorKind.UNREACHABLE,
                     f"{directory} could not be deleted",
                     cause=str(error),
                     hint="delete it by hand, then repeat the command",

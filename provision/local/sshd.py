@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event
 
 from provision.local.processes import MARK, log_name
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 
 READY_TIMEOUT_S = 20.0
 _BANNER_TIMEOUT_S = 2.0
@@ -147,7 +147,7 @@ def start(
                 port = 0
                 continue  # somebody took the port between the look and the start
             raise ProviderError(
-                "missing", f"{program} ended as soon as it was started", cause=str(error), hint=f"see {log}"
+                ErrorKind.MISSING, f"{program} ended as soon as it was started", cause=str(error), hint=f"see {log}"
             ) from error
         return pid, port
     raise AssertionError("the last attempt returns or raises")
@@ -205,7 +205,7 @@ def _await_banner(pid: int, log: Path, address: str, port: int, stopped: Event) 
             return
         stopped.wait(_POLL_S)
     raise ProviderError(
-        "unreachable",
+        ErrorKind.UNREACHABLE,
         f"No SSH answer from {address} port {port} within {READY_TIMEOUT_S:.0f} seconds of starting sshd",
         hint=f"see {log}",
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.packages import install_openssh
+from provision.provider import ErrorKind
 from provision.ssh_config.routes import ASK_TIMEOUT_S, WayError
 
 # The first type that is known is pinned; a host shows that one when it is asked for it.
@@ -75,9 +76,11 @@ def _printed(name: str, file: str) -> str:
     except FileNotFoundError:
         raise WayError(
             "ssh-keygen is not installed on this computer",
+            kind=ErrorKind.MISSING,
             hint="install the OpenSSH client",
             next_step=install_openssh("client"),
         ) from None
     except subprocess.TimeoutExpired:
-        raise WayError(f"ssh-keygen did not read {file} within {ASK_TIMEOUT_S:g} s") from None
+        message = f"ssh-keygen did not read {file} within {ASK_TIMEOUT_S:g} s"
+        raise WayError(message, kind=ErrorKind.MISSING) from None
     return done.stdout

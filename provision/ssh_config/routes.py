@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.packages import install_openssh
+from provision.provider import ErrorKind, ProviderError
 
 ASK_TIMEOUT_S = 30.0
 DEFAULT_AGENT = "SSH_AUTH_SOCK"
@@ -29,22 +30,19 @@ Ask = Callable[[Sequence[str]], str]
 """Runs a command; its output. Raises WayError."""
 
 
-class WayError(Exception):
-    """OpenSSH does not say how to reach a host.
+class WayError(ProviderError):
+    """The OpenSSH configuration does not give a supported route to a host."""
 
-    Attributes:
-        message: What happened.
-        cause: What OpenSSH said.
-        hint: What to change, one sentence.
-        next_step: Commands that can be pasted into a shell, one a line.
-    """
-
-    def __init__(self, message: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.cause = cause
-        self.hint = hint
-        self.next_step = next_step
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: ErrorKind = ErrorKind.USAGE,
+        cause: str = "",
+        hint: str = "",
+        next_step: str = "",
+    ) -> None:
+        super().__init__(kind, message, cause=cause, hint=hint, next_step=next_step)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from provision.keys import fingerprint
 from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote, SshAccess
 from provision.names import index_of, instance_name, validate_fleet_name
 from provision.packages import install_openssh
-from provision.provider import Progress, ProviderError
+from provision.provider import ErrorKind, Progress, ProviderError
 from provision.ssh_config.known_hosts import Known, known_keys
-from provision.ssh_config.routes import Way, WayError
+from provision.ssh_config.routes import Way
 from provision.static.registry import Record, Records
 from provision.static.selection import Chosen, at_once, choose, way_of
 
@@ -65,14 +65,16 @@ class StaticProvider:
         try:
             validate_fleet_name(spec.name)
         except ValueError as error:
-            raise ProviderError("usage", str(error)) from error
+            raise ProviderError(ErrorKind.USAGE, str(error)) from error
         if spec.workers < 1:
-            raise ProviderError("usage", f"A fleet has 1 worker or more, not {spec.workers}")
+            raise ProviderError(ErrorKind.USAGE, f"A fleet has 1 worker or more, not {spec.workers}")
         if spec.cloud is not None:
-            raise ProviderError("usage", "Hosts that exist already have no cloud settings", hint="leave them out")
+            raise ProviderError(
+                ErrorKind.USAGE, "Hosts that exist already have no cloud settings", hint="leave them out"
+            )
         if not spec.inventory:
             raise ProviderError(
-                "usage",
+                ErrorKind.USAGE,
                 "Nothing says which hosts are meant",
                 hint="name a file of hosts: --inventory FILE",
             )
@@ -115,7 +117,7 @@ class StaticProvider:
         for record, host in zip(records, found, strict=True):
             if not host.host_key:
                 raise ProviderError(
-                    "unreachable",
+                    ErrorKind.UNREACHABLE,
                     f"Nothing vouches for the host key of {host.name} in fleet {spec.name}, {record.place}",
                     next_step="fleet up",
                 )
@@ -175,7 +177,9 @@ class StaticProvider:
         Raises:
             ProviderError: always.
         """
-        raise ProviderError("usage", "Hosts that exist already have no deletion time: they stay until `fleet down`")
+        raise ProviderError(
+            ErrorKind.USAGE, "Hosts that exist already have no deletion time: they stay until `fleet down`"
+        )
 
     def stop_at(self, _instances: Sequence[Instance], _at: float) -> bool:
         """Return False: nothing is rented."""
@@ -199,7 +203,7 @@ class StaticProvider:
             if record.id and record.id == instance.id:
                 return record
         raise ProviderError(
-            "unreachable",
+            ErrorKind.UNREACHABLE,
             f"{instance.name} in fleet {instance.fleet} is not known here any more",
             next_step="fleet up",
         )
@@ -250,12 +254,7 @@ def _look(item: tuple[FleetSpec, Record]) -> tuple[Host, Way, Known]:
 
 
 def _known(name: str, way: Way) -> Known:
-    try:
-        return known_keys(name, way.known_hosts)
-    except WayError as error:
-        raise ProviderError(
-            "missing", error.message, cause=error.cause, hint=error.hint, next_step=error.next_step
-        ) from error
+    return known_keys(name, way.known_hosts)
 
 
 def _stranger(record: Record, host: Host, way: Way, known: Known) -> Stranger:
@@ -276,7 +275,7 @@ def _refuse_one_machine(records: Sequence[Record], hosts: Sequence[Host]) -> Non
         other = seen.setdefault(host.host_key, record)
         if other is not record:
             raise ProviderError(
-                "usage",
+                ErrorKind.USAGE,
                 f"{other.place} and {record.place} are one machine: both have the host key "
                 f"{fingerprint(host.host_key)}",
                 cause="or they are copies of one, which pass for each other",

@@ -18,7 +18,6 @@ from provision.inventory.ansible.ranges import is_host_name
 from provision.inventory.errors import InventoryError, Place
 from provision.inventory.reader import Inventory, read_inventory
 from provision.model import FleetSpec
-from provision.provider import ProviderError
 from provision.quantities import counted
 from provision.ssh_config.routes import Way, WayError, agent_socket, expanded, home_directory, way
 
@@ -221,9 +220,4 @@ def way_of(target: str, words: Sequence[str]) -> Way:
     Raises:
         ProviderError: OpenSSH does not say.
     """
-    try:
-        return way(target, options=words)
-    except WayError as error:
-        raise ProviderError(
-            "usage", error.message, cause=error.cause, hint=error.hint, next_step=error.next_step
-        ) from error
+    return way(target, options=words)

@@ -108,7 +108,7 @@ def reached(
     **_: Any,
 ) -> list[Host]:
     """In place of SSH, which has tests of its own: the hosts as the provider tells them."""
-    from fleet.providers import translated
+    from fleet.translation import translated
 
     assert isinstance(ports, QuickPorts)
     if ports.unprepared:

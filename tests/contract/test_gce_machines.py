@@ -19,6 +19,7 @@ from provision.model import CloudSpec
 from tests.contract.histories import QuickPorts, Quiet, reached
 from tests.emulator import Emulator
 from tests.emulator.catalog import MACHINE_TYPES
+from tests.next_steps import repetition
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,8 @@ def test_what_cannot_work_is_refused_before_anything_is_asked(
 ) -> None:
     with pytest.raises(UsageError, match=words) as refusal:
         made(emulator, tmp_path, **settings)
-    assert (refusal.value.again.change if refusal.value.again else None) == again
+    step = repetition(refusal.value)
+    assert (step.change if step else None) == again
     assert refusal.value.hint
     assert emulator.state()["calls"] == {}
 

@@ -13,7 +13,7 @@ from fleet.state import Store
 from provision.gce.catalog.networks import network_of, network_path, subnetwork_of, subnetwork_path
 from provision.gce.provider import GceProvider
 from provision.model import CloudSpec, FleetSpec
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 from tests.contract.histories import QUICK
 from tests.emulator import Emulator
 
@@ -111,7 +111,7 @@ def test_a_network_that_is_not_there_is_named(make: Make) -> None:
         assert spec.cloud is not None
         with pytest.raises(ProviderError, match="is not a network") as refusal:
             provider.check(replace(spec, cloud=replace(spec.cloud, network=network)))
-        assert refusal.value.kind == "usage"
+        assert refusal.value.kind is ErrorKind.USAGE
 
 
 def test_paths() -> None:

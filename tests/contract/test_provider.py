@@ -18,7 +18,7 @@ from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
 from provision.planner import plan
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 from tests.contract.conftest import Case, Ssh, arguments
 from tests.program import wait_for
 
@@ -62,7 +62,7 @@ def test_check_accepts_what_can_be_made_and_touches_nothing(case: Case, spec: Sp
 def test_check_refuses_what_cannot_be_made_and_touches_nothing(case: Case) -> None:
     with pytest.raises(ProviderError) as refusal:
         case.provider.check(case.impossible)
-    assert refusal.value.kind == "usage"
+    assert refusal.value.kind is ErrorKind.USAGE
     assert case.traces() == []
 
 
@@ -70,13 +70,13 @@ def test_check_refuses_what_cannot_be_made_and_touches_nothing(case: Case) -> No
 def test_check_refuses_a_fleet_of_nobody(case: Case, spec: Spec, workers: int) -> None:
     with pytest.raises(ProviderError, match=f"1 worker or more, not {workers}") as refusal:
         case.provider.check(spec(workers=workers))
-    assert refusal.value.kind == "usage"
+    assert refusal.value.kind is ErrorKind.USAGE
 
 
 def test_check_refuses_a_name_that_is_none(case: Case, spec: Spec) -> None:
     with pytest.raises(ProviderError, match="lower-case") as refusal:
         case.provider.check(spec(name="../Demo"))
-    assert refusal.value.kind == "usage"
+    assert refusal.value.kind is ErrorKind.USAGE
 
 
 # --- create -----------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_host_of_one_that_does_not_run_is_an_error(case: Case, spec: Spec) -> No
     for instance in (*dead, deleted):
         with pytest.raises(ProviderError, match=f"{instance.name} in fleet demo") as error:
             case.provider.hosts(spec(), [instance])
-        assert error.value.kind == "unreachable"
+        assert error.value.kind is ErrorKind.UNREACHABLE
         assert error.value.hint or error.value.next_step
 
 
@@ -461,7 +461,7 @@ def test_extend_moves_the_deletion_or_says_that_there_is_none(case: Case, spec: 
     else:
         with pytest.raises(ProviderError, match="no deletion time") as refusal:
             case.provider.extend(instances, 3600.0, quiet)
-        assert refusal.value.kind == "usage"
+        assert refusal.value.kind is ErrorKind.USAGE
         assert case.provider.list("demo") == instances
 
 

@@ -12,7 +12,7 @@ from fleet.commands import up
 from fleet.errors import UsageError
 from fleet.fleets.resolution import UpRequest
 from fleet.settings import Settings
-from fleet.typed import Again
+from fleet.steps import Again, Step
 from tests.unit.commands.clouds import Kept
 
 
@@ -70,19 +70,19 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     ("error", "typed", "lines"),
     [
         (
-            UsageError("no", again=Again({})),
+            UsageError("no", next_steps=[Again({})]),
             "up --workers 2 --gpu t4 -o lines",
             ["fleet up --workers 2 --gpu t4 -o lines"],
         ),
-        (UsageError("no", again=Again({"--yes": True})), "up --gpu t4", ["fleet up --yes --gpu t4"]),
-        (UsageError("no", again=Again({"--workers": "3"})), "up -w 2", ["fleet up --workers 3"]),
-        (UsageError("no", again=Again({"--spot": None})), "up --no-spot -w 2", ["fleet up -w 2"]),
+        (UsageError("no", next_steps=[Again({"--yes": True})]), "up --gpu t4", ["fleet up --yes --gpu t4"]),
+        (UsageError("no", next_steps=[Again({"--workers": "3"})]), "up -w 2", ["fleet up --workers 3"]),
+        (UsageError("no", next_steps=[Again({"--spot": None})]), "up --no-spot -w 2", ["fleet up -w 2"]),
         (
-            UsageError("no", next_step="fleet down\nfleet up", again=Again({}, "up")),
+            UsageError("no", next_steps=[Again({}, "up"), Step("down"), Step("up")]),
             "up --fleet demo",
             ["fleet up --fleet demo", "fleet down --fleet demo"],
         ),
-        (UsageError("no", next_step="fleet status", again=Again({"--chief": True})), "up", ["fleet status"]),
+        (UsageError("no", next_steps=[Again({"--chief": True}), Step("status")]), "up", ["fleet status"]),
     ],
 )
 def test_the_typed_command_is_repeated_with_changes(

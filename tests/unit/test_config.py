@@ -4,25 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.config import caller, for_fleet, state_root, with_fleet
-
-
-def test_the_next_command_names_the_fleet_where_it_is_not_the_default() -> None:
-    text = "fleet up --workers 2, `fleet logs -f`; fleet down --fleet demo, a fleet of two"
-    assert for_fleet(text, "default") == text
-    assert for_fleet(text, "demo") == (
-        "fleet up --fleet demo --workers 2, `fleet logs --fleet demo -f`; fleet down --fleet demo, a fleet of two"
-    )
-
-
-def test_next_commands_name_a_fleet_that_is_not_the_default_one() -> None:
-    lines = "fleet logs -f\nfleet train --fleet demo task.py\nfleet train task.py -- --fleet x\ngcloud auth login"
-    assert with_fleet(lines, "default") == lines
-    assert with_fleet(lines, "b") == (
-        "fleet logs --fleet b -f\nfleet train --fleet demo task.py\nfleet train --fleet b task.py -- --fleet x\n"
-        "gcloud auth login"
-    )
-    assert with_fleet("fleet gc --yes\nfleet doctor", "b") == "fleet gc --yes\nfleet doctor"
+from fleet.config import caller, state_root
 
 
 def test_the_state_directory_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from provision.allocation.ranks import Given, Launch, find_launch
 from provision.inventory.nodelist import NodelistError
+from provision.provider import ErrorKind
 
 # As srun of Slurm 22.05 sets it for `srun -N2 --ntasks-per-node=1`.
 SRUN = {
@@ -112,5 +113,5 @@ def test_what_the_user_says_goes_before_everything() -> None:
 def test_what_makes_no_sense_is_one_message(environ: dict[str, str], given: Given, why: str) -> None:
     with pytest.raises(NodelistError, match=why) as refusal:
         find(environ, given=given)
-    assert refusal.value.kind == "usage"
+    assert refusal.value.kind is ErrorKind.USAGE
     assert "\n" not in refusal.value.message

@@ -9,6 +9,7 @@ from fleet.cli import app as cli
 from fleet.commands.lint import LintRequest, run
 from fleet.errors import UsageError
 from fleet.events import Event, Note
+from tests.next_steps import next_lines
 from tests.unit.lint.programs import FIT, GANG, READY, TF
 from train.lint.model import Finding
 
@@ -103,7 +104,7 @@ def test_what_cannot_be_read(directory: Path, name: str, content: str, message: 
     assert error is not None
     assert (events, error.message) == ([], message)
     if name.endswith(".ipynb"):
-        assert error.next_step == "jupyter nbconvert --to script task.ipynb"
+        assert next_lines(error) == "jupyter nbconvert --to script task.ipynb"
 
 
 def test_a_script_outside_of_its_directory_is_refused(directory: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from provision.inventory.nodelist import Node, NodelistError
 from provision.inventory.pbs import parse_nodefile
 from provision.inventory.slurm import expand_nodelist, nodes_of, parse_tasks_per_node
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 
 # What `scontrol show hostnames` of Slurm 22.05 says, recorded.
 SLURM = {
@@ -130,7 +130,7 @@ def test_a_malformed_expression_ends_in_a_message(expression: str, message: str)
     with pytest.raises(NodelistError, match=message) as caught:
         expand_nodelist(expression)
     assert isinstance(caught.value, ProviderError)
-    assert caught.value.kind == "usage"
+    assert caught.value.kind is ErrorKind.USAGE
     assert "\n" not in caught.value.message
     assert len(caught.value.message) < 300
 

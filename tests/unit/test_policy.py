@@ -14,6 +14,7 @@ from fleet.durations import seconds
 from fleet.errors import UsageError
 from fleet.jobs.policy import check_policy, most_attempts, on_fleet, replication
 from provision.model import CloudSpec
+from tests.next_steps import repetition
 from train.agent.protocol.records import OnHang, Policy, Replication, RestartPolicy, SuccessPolicy
 
 
@@ -57,7 +58,7 @@ NONSENSE = [
 def test_nonsense_is_refused(policy: Policy, spares: int, link_timeout_s: float, says: str) -> None:
     with pytest.raises(UsageError, match=says) as raised:
         check_policy(policy, spares=spares, hosts=2, link_timeout_s=link_timeout_s)
-    assert raised.value.hint or raised.value.again
+    assert raised.value.hint or repetition(raised.value)
 
 
 def test_sense_is_not_refused() -> None:

@@ -15,9 +15,10 @@ from typing import TypeVar
 import pytest
 
 from tests.program import wait_for
+from train.errors import MeetingError
 from train.rendezvous.address import own_address
 from train.rendezvous.directory import meet_in_directory
-from train.rendezvous.meeting import AbandonedError, Meeting, MeetingError, Party
+from train.rendezvous.meeting import AbandonedError, Meeting, Party
 from train.rendezvous.tcp import meet_at, parse_place
 
 Join = Callable[..., Meeting]

@@ -21,7 +21,7 @@ from fleet.ports import Ports
 from fleet.remote.follower import Item
 from fleet.state import FleetDirectory, FleetRecord, Store
 from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState, SshAccess
-from provision.provider import Progress, ProviderError
+from provision.provider import ErrorKind, Progress, ProviderError
 from tests.program import wait_for
 from train.agent.protocol.records import AttemptEnded, JobResult, Outcome, Phase, TaskState
 
@@ -208,7 +208,7 @@ def test_nor_is_one_that_was_deleted(world: World) -> None:
 
 def test_without_capacity_nothing_is_written_down(world: World) -> None:
     world.lose(1)
-    world.cloud.against = [ProviderError("capacity", "No zone gave 1 instance")]
+    world.cloud.against = [ProviderError(ErrorKind.CAPACITY, "No zone gave 1 instance")]
     with pytest.raises(CapacityError):
         fix(world.fleet, world.story)
     assert world.directory.read() == world.record
@@ -218,7 +218,7 @@ def test_without_capacity_nothing_is_written_down(world: World) -> None:
 
 
 def no_capacity() -> ProviderError:
-    return ProviderError("capacity", "No zone gave 1 instance")
+    return ProviderError(ErrorKind.CAPACITY, "No zone gave 1 instance")
 
 
 def test_capacity_is_asked_for_again_and_said_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

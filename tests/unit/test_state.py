@@ -14,6 +14,7 @@ from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.state import FleetRecord, Store, cost_usd, with_hosts, write_atomic
 from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
 from provision.provider import Journal
+from tests.next_steps import next_lines
 
 HOST = Host(
     name="worker-0",
@@ -63,7 +64,7 @@ def test_a_damaged_record_is_an_error_that_says_the_way_out(store: Store, damage
     (directory.path / "fleet.json").write_text(damage)
     with pytest.raises(FleetError, match="cannot be read") as caught:
         directory.read()
-    assert "fleet down" in caught.value.next_step
+    assert "fleet down" in next_lines(caught.value)
 
 
 def test_the_key_is_for_its_owner_alone_and_made_once(store: Store) -> None:
@@ -81,7 +82,7 @@ def test_the_key_is_for_its_owner_alone_and_made_once(store: Store) -> None:
 def test_missing_and_half_made_fleets_are_told_apart(store: Store) -> None:
     with pytest.raises(NotFoundError, match="no fleet 'demo'") as missing:
         store.need("demo")
-    assert missing.value.next_step == "fleet up --workers 2"
+    assert next_lines(missing.value) == "fleet up --workers 2"
     store.fleet("demo").create()
     with pytest.raises(NotReadyError, match="has not finished"):
         store.need("demo")

@@ -12,6 +12,7 @@ import pytest
 from fleet.errors import NotReadyError, UsageError
 from fleet.results.layout import Item
 from fleet.results.target import Target
+from tests.next_steps import next_lines
 from train.agent.protocol.records import Area, EntryKind, FileEntry
 
 
@@ -82,7 +83,7 @@ def test_what_is_somebody_elses_is_not_touched(tmp_path: Path, there: str) -> No
             pass
     with pytest.raises(UsageError) as caught:
         Target(path, "j")
-    assert caught.value.next_step == f"fleet pull j --to {path}/j"
+    assert next_lines(caught.value) == f"fleet pull j --to {path}/j"
 
 
 def test_a_file_that_was_changed_here_is_not_replaced(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.typed import Option, Typed, command_line, parse
+from fleet.typed import Option, Typed, parse
 
 OPTIONS = (
     Option(("--workers", "-w"), takes_value=True),
@@ -14,7 +14,7 @@ OPTIONS = (
 )
 
 
-def typed(*arguments: str, command: str = "fleet up") -> Typed:
+def typed(*arguments: str, command: str = "up") -> Typed:
     return parse(command, arguments, OPTIONS)
 
 
@@ -33,51 +33,52 @@ def typed(*arguments: str, command: str = "fleet up") -> Typed:
     ],
 )
 def test_an_unchanged_line_is_repeated_as_typed(arguments: tuple[str, ...]) -> None:
-    assert typed(*arguments).changed({}).text() == " ".join(["fleet up", *arguments])
+    assert typed(*arguments).changed({}).step().text() == " ".join(["fleet up", *arguments])
 
 
 @pytest.mark.parametrize("spelling", [("--workers", "2"), ("-w", "2"), ("-w2",), ("--workers=2",)])
 def test_every_spelling_of_an_option_is_replaced_and_removed(spelling: tuple[str, ...]) -> None:
     line = typed("--gpu", "t4", *spelling, "--yes")
-    assert line.changed({"--workers": "3"}).text() == "fleet up --workers 3 --gpu t4 --yes"
-    assert line.changed({"--workers": None}).text() == "fleet up --gpu t4 --yes"
+    assert line.changed({"--workers": "3"}).step().text() == "fleet up --workers 3 --gpu t4 --yes"
+    assert line.changed({"--workers": None}).step().text() == "fleet up --gpu t4 --yes"
 
 
 def test_a_flag_is_added_once() -> None:
-    assert typed("-y").changed({"--yes": True}).text() == "fleet up --yes"
-    assert typed("--no-spot").changed({"--spot": True}).text() == "fleet up --spot"
+    assert typed("-y").changed({"--yes": True}).step().text() == "fleet up --yes"
+    assert typed("--no-spot").changed({"--spot": True}).step().text() == "fleet up --spot"
 
 
 def test_the_script_is_replaced_and_removed() -> None:
-    line = typed("--yes", "tsk.py", "x", "--", "--epochs", "5", command="fleet train")
-    assert line.changed({"SCRIPT": "my task.py"}).text() == "fleet train --yes 'my task.py' x -- --epochs 5"
-    assert line.changed({"SCRIPT": None, "--env": "A=1"}).text() == "fleet train --env A=1 --yes x -- --epochs 5"
+    line = typed("--yes", "tsk.py", "x", "--", "--epochs", "5", command="train")
+    assert line.changed({"SCRIPT": "my task.py"}).step().text() == "fleet train --yes 'my task.py' x -- --epochs 5"
+    assert (
+        line.changed({"SCRIPT": None, "--env": "A=1"}).step().text() == "fleet train --env A=1 --yes x -- --epochs 5"
+    )
     assert line.takes({"SCRIPT": "task.py"})
 
 
 def test_a_value_that_looks_like_an_option_stays_a_value() -> None:
-    assert typed("--gpu", "--workers", "2").changed({"--workers": None}).text() == "fleet up --gpu --workers 2"
+    assert typed("--gpu", "--workers", "2").changed({"--workers": None}).step().text() == "fleet up --gpu --workers 2"
 
 
 def test_words_are_quoted_for_a_shell() -> None:
-    line = typed("--gpu", "a b", "it's.py", "--", "$HOME", "", command="fleet train")
-    assert line.text() == """fleet train --gpu 'a b' 'it'"'"'s.py' -- '$HOME' ''"""
+    line = typed("--gpu", "a b", "it's.py", "--", "$HOME", "", command="train")
+    assert line.step().text() == """fleet train --gpu 'a b' 'it'"'"'s.py' -- '$HOME' ''"""
 
 
 def test_arguments_of_the_program_come_after_a_double_dash() -> None:
-    assert typed("task.py").for_program(["--epochs", "5"]).text() == "fleet up task.py -- --epochs 5"
-    assert typed("task.py", "--", "x").for_program(["-v"]).text() == "fleet up task.py -- -v x"
+    assert typed("task.py").for_program(["--epochs", "5"]).step().text() == "fleet up task.py -- --epochs 5"
+    assert typed("task.py", "--", "x").for_program(["-v"]).step().text() == "fleet up task.py -- -v x"
 
 
 @pytest.mark.parametrize(
     "spelling", [("--env", "API_KEY=hunter2"), ("-e", "API_KEY=hunter2"), ("--env=API_KEY=hunter2",)]
 )
 def test_values_of_secret_variables_are_left_out(spelling: tuple[str, ...]) -> None:
-    assert typed(*spelling).text() == "fleet up --env API_KEY"
-    assert typed("-e", "BATCH=5").text() == "fleet up -e BATCH=5"
+    assert typed(*spelling).step().text() == "fleet up --env API_KEY"
+    assert typed("-e", "BATCH=5").step().text() == "fleet up -e BATCH=5"
 
 
 def test_a_command_takes_its_own_options_alone() -> None:
     assert typed().takes({"--workers": "3"})
     assert not typed().takes({"--chief": True})
-    assert command_line("fleet up", {"--retry-until-up": True}) == "fleet up --retry-until-up"

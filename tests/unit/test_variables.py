@@ -6,6 +6,7 @@ import pytest
 
 from fleet.errors import UsageError
 from fleet.jobs.variables import environment, secrets
+from tests.next_steps import next_lines
 
 
 def test_given_variables_win_over_files(tmp_path: Path) -> None:
@@ -53,4 +54,4 @@ def test_a_secret_on_the_command_line_is_refused_without_repeating_it() -> None:
     with pytest.raises(UsageError, match="every user of this computer") as caught:
         secrets(["KEY=hunter2"], {})
     error = caught.value
-    assert "hunter2" not in error.message + error.cause + error.hint + error.next_step
+    assert "hunter2" not in error.message + error.cause + error.hint + next_lines(error)

@@ -16,6 +16,7 @@ from fleet.remote import channel as channel_module
 from fleet.remote.channel import AgentChannel, open_agent
 from fleet.remote.job import RefusedError, commit, inspect, prepare, stop
 from fleet.remote.upload.bundle import scan
+from tests.next_steps import next_lines
 from tests.wire.hosts import Hosts, Wire
 from tests.wire.scripted import COLLECT, Scripted
 from train import pack
@@ -310,5 +311,5 @@ def test_refusals_say_what_to_do() -> None:
     host = Host("worker-0", "h", 22, "me", "", "", "h")
     for kind in Refusal:
         error = refusal(host, Refused(kind, "why"))
-        assert error.next_step or error.hint
+        assert next_lines(error) or error.hint
         assert refusal(host, Refused(kind, "why", "do this")).hint == "worker-0 suggests: do this"

@@ -20,6 +20,7 @@ from fleet.remote.fanout import fan_out, raise_failures
 from fleet.remote.ssh.connection import connect
 from fleet.remote.ssh.errors import WrongHostError
 from provision.keys import generate_ed25519
+from tests.next_steps import next_lines
 from tests.wire.hosts import Hosts, Wire
 
 pytestmark = pytest.mark.wire
@@ -72,7 +73,7 @@ def test_a_changed_host_key_is_refused(hosts: Hosts) -> None:
     with pytest.raises(WrongHostError, match="is not the host that it was") as raised:
         connect(other, hosts.key)
     assert "intercepts" in raised.value.cause
-    assert raised.value.next_step == "fleet down\nfleet up"
+    assert next_lines(raised.value) == "fleet down\nfleet up"
 
 
 def test_a_host_that_shows_only_keys_of_another_type_is_refused(hosts: Hosts) -> None:
@@ -110,7 +111,7 @@ def test_a_refused_port_is_named(hosts: Hosts) -> None:
     with pytest.raises(UnreachableError, match=rf"worker-0 \(127\.0\.0\.1:{port}\) cannot be connected to") as raised:
         connect(host, hosts.key)
     assert raised.value.cause == "Connection refused"
-    assert "fleet up" in raised.value.next_step
+    assert "fleet up" in next_lines(raised.value)
 
 
 def test_a_name_that_does_not_exist_is_named(hosts: Hosts) -> None:
@@ -268,7 +269,7 @@ def test_a_program_that_fails_says_why(hosts: Hosts) -> None:
     with pytest.raises(UnreachableError, match="does not connect to worker-0") as raised:
         connect(dataclasses.replace(hosts.hosts[0], proxy=failing), hosts.key)
     assert raised.value.cause == "no permission for the tunnel"
-    assert shlex.split(raised.value.next_step) == list(failing)
+    assert shlex.split(next_lines(raised.value)) == list(failing)
 
 
 def test_a_program_that_is_missing_is_named(hosts: Hosts) -> None:

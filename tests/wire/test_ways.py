@@ -15,8 +15,9 @@ from fleet.remote.ssh.errors import WrongHostError
 from fleet.remote.ssh.host_key import fetch_host_key
 from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 from provision.static.provider import StaticProvider
+from tests.next_steps import next_lines
 from tests.wire.machines import USER, Lab, Machine, agent, host_pair, lab
 
 pytestmark = pytest.mark.wire
@@ -123,8 +124,8 @@ def test_a_jump_host_that_is_not_known_is_named(home: Lab) -> None:
     with pytest.raises(UnreachableError, match="ssh does not connect to worker-0") as error:
         by_us(host)
     assert "Host key verification failed" in error.value.cause
-    assert error.value.next_step.endswith("-- bastion")
-    assert "BatchMode" not in error.value.next_step
+    assert next_lines(error.value).endswith("-- bastion")
+    assert "BatchMode" not in next_lines(error.value)
 
 
 def test_a_proxy_command_that_fails_is_told_in_its_own_words(home: Lab) -> None:
@@ -165,7 +166,7 @@ def test_a_key_with_a_passphrase_is_taken_from_the_agent(home: Lab) -> None:
     with pytest.raises(WrongHostError, match=f"does not let {USER} in") as error:
         by_us(host)
     assert "is locked by a passphrase" in error.value.cause
-    assert error.value.next_step == f"ssh-add {key}"
+    assert next_lines(error.value) == f"ssh-add {key}"
     copy = home.write("copy", key.read_text())
     unsealed(copy)
     with agent(home.directory, [copy]):
@@ -293,7 +294,7 @@ def test_a_key_that_changed_is_refused_with_the_way_out(home: Lab) -> None:
     [host] = hosts_of(home, home.inventory("gpu1"))
     with pytest.raises(WrongHostError, match="its host key has changed") as error:
         by_us(host)
-    assert f"ssh-keygen -R '[{gpu.address}]:{gpu.port}'" in error.value.next_step
+    assert f"ssh-keygen -R '[{gpu.address}]:{gpu.port}'" in next_lines(error.value)
 
 
 def test_two_names_for_one_machine_are_refused(home: Lab) -> None:
@@ -302,4 +303,4 @@ def test_two_names_for_one_machine_are_refused(home: Lab) -> None:
     home.knows(first, second)
     with pytest.raises(ProviderError, match="gpu1 and gpu2 are one machine: both have the host key SHA256:") as error:
         hosts_of(home, home.inventory("gpu1", "gpu2"))
-    assert error.value.kind == "usage"
+    assert error.value.kind is ErrorKind.USAGE

@@ -13,6 +13,7 @@ import re
 import tokenize
 from collections.abc import Iterator, Mapping
 
+from train.errors import ScriptError
 from train.lint.interpreter.values import Place
 from train.lint.interpreter.walk import walk
 from train.lint.model import Finding, Severity
@@ -20,7 +21,7 @@ from train.lint.rules import RULES, UNREADABLE
 from train.lint.subject import Found, Subject
 from train.lint.tf1 import uses_of_tf1
 from train.script.keras import needs_legacy
-from train.script.source import ScriptError, parse
+from train.script.source import parse
 
 _IGNORE = re.compile(r"#\s*fleet:\s*ignore(?:\[([A-Za-z0-9_,\s]*)\])?", re.IGNORECASE)
 

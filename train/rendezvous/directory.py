@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 
 from train.agent.files.disk import read_json, read_text, remove_file, remove_tree, write_atomic
-from train.rendezvous.meeting import FAILED_CODE, SLACK_S, AbandonedError, MeetingError, Party, Value, other_size
+from train.errors import MeetingError
+from train.rendezvous.meeting import FAILED_CODE, SLACK_S, AbandonedError, Party, Value, other_size
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5

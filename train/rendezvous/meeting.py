@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from train.errors import MeetingError
+
 Value = dict[str, Any]
 """What a process tells in a round: an object of JSON."""
 
@@ -15,24 +17,6 @@ SLACK_S = 5.0
 
 FAILED_CODE = 14
 """Exit code of all where they do not come together."""
-
-
-class MeetingError(Exception):
-    """The processes do not come together.
-
-    Args:
-        message: What happened.
-        cause: Why, when known.
-        hint: What to change, one sentence.
-        next_step: Commands that can be pasted into a shell, one a line.
-    """
-
-    def __init__(self, message: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.cause = cause
-        self.hint = hint
-        self.next_step = next_step
 
 
 class AbandonedError(MeetingError):

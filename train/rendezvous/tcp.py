@@ -28,7 +28,8 @@ from train.agent.protocol.session import (
     PeerGreeting,
     Session,
 )
-from train.rendezvous.meeting import FAILED_CODE, SLACK_S, AbandonedError, MeetingError, Party, Value, other_size
+from train.errors import MeetingError
+from train.rendezvous.meeting import FAILED_CODE, SLACK_S, AbandonedError, Party, Value, other_size
 
 SECRET_VARIABLE = "FLEET_RENDEZVOUS_SECRET"  # noqa: S105 - the name of a variable
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from train.script.source import ScriptError, check_file, check_script, imports, parse
+from train.errors import ScriptError
+from train.script.source import check_file, check_script, imports, parse
 
 _R = (".R", ".r")
 _PYTHONS = ("python", "python3")

@@ -19,8 +19,9 @@ from enum import Enum
 
 from train.agent.host import adaptations
 from train.agent.protocol.records import Prepared
+from train.errors import KerasError, ScriptError
 from train.script.dotted import Use, uses
-from train.script.source import ScriptError, parse
+from train.script.source import parse
 
 VARIABLE = "TF_USE_LEGACY_KERAS"
 BACKEND = "KERAS_BACKEND"
@@ -147,24 +148,6 @@ class Choice:
 
     env: dict[str, str] = field(default_factory=dict)
     note: str = ""
-
-
-class KerasError(ValueError):
-    """The script cannot run on what the hosts have.
-
-    Args:
-        message: What stands in the way.
-        cause: Why, when that is not said in the sentence.
-        hint: What to change, one sentence.
-        next_step: Commands that can be pasted into a shell, one a line.
-    """
-
-    def __init__(self, message: str, *, cause: str = "", hint: str = "", next_step: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.cause = cause
-        self.hint = hint
-        self.next_step = next_step
 
 
 # --- the script ---------------------------------------------------------------------------------------------------

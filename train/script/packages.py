@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from train.errors import ScriptError
 from train.script.dotted import uses
 from train.script.entry import EntryPoint
 from train.script.requirements import distribution_of
-from train.script.source import ScriptError, imported_files, parse
+from train.script.source import imported_files, parse
 
 TENSORBOARD = "tensorboard"
 # What fails without the package tensorboard, on TensorFlow 2.21; of its API of version 1 nothing does.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from train.script.source import ScriptError
+from train.errors import ScriptError
 
 _DEEPEST = 20  # files that include each other
 _LINES = re.compile(r"\r\n|\r|\n")

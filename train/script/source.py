@@ -14,38 +14,12 @@ import shlex
 import stat
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
+from train.errors import ScriptError
+
 _LINE_SHOWN = 100  # characters of an offending line
-
-
-class ScriptError(ValueError):
-    """The script cannot be started.
-
-    Args:
-        message: What is wrong.
-        cause: Why, when that is not said in the sentence.
-        hint: What to change, one sentence.
-        next_step: Commands that can be pasted into a shell, one a line.
-        again: Options of the command to change before it is repeated (None removes one), ``SCRIPT`` among them.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        cause: str = "",
-        hint: str = "",
-        next_step: str = "",
-        again: Mapping[str, str | bool | None] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.cause = cause
-        self.hint = hint
-        self.next_step = next_step
-        self.again = again
 
 
 def check_script(script: Path) -> Path:

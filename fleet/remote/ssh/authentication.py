@@ -19,6 +19,7 @@ from paramiko.config import SSHConfig
 from fleet.errors import UnreachableError
 from fleet.remote.fanout import where
 from fleet.remote.ssh.errors import WrongHostError
+from fleet.steps import Shell
 from provision.model import Host
 from provision.ssh_config.routes import agent_socket
 
@@ -101,14 +102,14 @@ class UserKeys(AuthStrategy):
             return WrongHostError(
                 f"{where(host)} does not let {host.user} in",
                 cause=f"{', '.join(self._locked)} is locked by a passphrase, and your SSH agent does not have it",
-                next_step=f"ssh-add {shlex.quote(self._locked[0])}",
+                next_steps=[Shell(shlex.join(["ssh-add", self._locked[0]]))],
             )
         tried = f"it takes none of your {self._offered} keys" if self._offered else "you have no key for it"
         return WrongHostError(
             f"{where(host)} does not let {host.user} in",
             cause=tried,
             hint="this command must log in without a password",
-            next_step=login,
+            next_steps=[Shell(login)],
         )
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from fleet.remote.ssh.authentication import UserKeys
 from fleet.remote.ssh.errors import no_answer, translated
 from fleet.remote.ssh.proxy import Proxy
 from fleet.remote.ssh.watchdog import Watchdog
+from fleet.steps import Shell, Step
 from provision.model import Host
 
 KEEPALIVE_S = 5
@@ -175,7 +176,7 @@ def carried_nowhere(host: Host, words: str) -> UnreachableError:
         f"{host.proxy[0]} does not connect to {where(host)}",
         cause=words,
         hint="the command must connect when run by hand",
-        next_step=shlex.join(by_hand if "BatchMode=yes" in host.proxy else host.proxy),
+        next_steps=[Shell(shlex.join(by_hand if "BatchMode=yes" in host.proxy else host.proxy))],
     )
 
 
@@ -216,7 +217,7 @@ def _own_key(path: Path) -> paramiko.PKey:
         return paramiko.PKey.from_path(path)
     except (OSError, ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
         raise UnreachableError(
-            f"the fleet's key {path} cannot be read", cause=str(error), next_step="fleet down\nfleet up"
+            f"the fleet's key {path} cannot be read", cause=str(error), next_steps=[Step("down"), Step("up")]
         ) from error
 
 
@@ -229,7 +230,7 @@ def _pinned_key(host: Host) -> paramiko.PKey:
         raise UnreachableError(
             f"{where(host)} has no usable host key pinned as {host.key_alias}",
             cause=f"{host.host_key[:40]!r} is not an OpenSSH public key",
-            next_step="fleet down\nfleet up",
+            next_steps=[Step("down"), Step("up")],
         ) from error
 
 

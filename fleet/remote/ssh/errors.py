@@ -13,6 +13,7 @@ from paramiko.ssh_exception import IncompatiblePeer, NoValidConnectionsError, Pr
 
 from fleet.errors import FleetError, UnreachableError
 from fleet.remote.fanout import where
+from fleet.steps import NextStep, Shell, Step
 from provision.model import Host
 
 
@@ -24,7 +25,7 @@ class _Row(NamedTuple):
     kind: type[BaseException]
     reason: str  # goes on after the host's name
     cause: Callable[[Any], str]
-    next_step: str = ""
+    next_steps: tuple[NextStep, ...] = ()
     hint: str = ""
 
 
@@ -48,33 +49,35 @@ def _of_host_key(error: paramiko.BadHostKeyException) -> str:
     )
 
 
-def _forget(host: Host) -> str:
-    """The command that takes a host out of the user's known_hosts."""
+def _forget(host: Host) -> Shell:
+    """Return the command that removes a host from the user's known_hosts."""
     name = host.address if host.port == 22 else f"[{host.address}]:{host.port}"
-    return shlex.join(["ssh-keygen", "-R", name])
+    return Shell(shlex.join(["ssh-keygen", "-R", name]))
 
 
+_UP, _STATUS = (Step("up"),), (Step("status"),)
+_DOWN_THEN_UP, _STATUS_THEN_UP = (Step("down"), *_UP), (*_STATUS, *_UP)
 _FINAL = (paramiko.BadHostKeyException, paramiko.AuthenticationException)
 
 # The first row whose type fits decides, so that the special stands above the general.
 _TABLE: tuple[_Row, ...] = (
     _Row(
         paramiko.BadHostKeyException, "is not the host that it was: its host key has changed",
-        _of_host_key, "fleet down\nfleet up",
+        _of_host_key, _DOWN_THEN_UP,
     ),
     _Row(
         paramiko.AuthenticationException, "refuses the fleet's key",
-        lambda _: "the key is not among the authorised keys of the login there", "fleet up",
+        lambda _: "the key is not among the authorised keys of the login there", _UP,
     ),
     _Row(IncompatiblePeer, "shares no SSH algorithm with this program", _text, hint="update its SSH server"),
-    _Row(paramiko.ChannelException, "refuses another session on its connection", lambda e: e.text, "fleet status"),
-    _Row(ProxyCommandFailure, "cannot be reached through its proxy command", _text, "fleet status"),
-    _Row(NoValidConnectionsError, "cannot be connected to", _of_attempts, "fleet up"),
-    _Row(paramiko.SSHException, "broke off the SSH connection", _text, "fleet status"),
-    _Row(socket.gaierror, "has an address that is not known here", _of_socket, "fleet status"),
-    _Row(TimeoutError, "does not answer", lambda _: "", "fleet status\nfleet up"),
-    _Row(EOFError, "closed the connection", lambda _: "", "fleet status"),
-    _Row(OSError, "cannot be connected to", _of_socket, "fleet status"),
+    _Row(paramiko.ChannelException, "refuses another session on its connection", lambda e: e.text, _STATUS),
+    _Row(ProxyCommandFailure, "cannot be reached through its proxy command", _text, _STATUS),
+    _Row(NoValidConnectionsError, "cannot be connected to", _of_attempts, _UP),
+    _Row(paramiko.SSHException, "broke off the SSH connection", _text, _STATUS),
+    _Row(socket.gaierror, "has an address that is not known here", _of_socket, _STATUS),
+    _Row(TimeoutError, "does not answer", lambda _: "", _STATUS_THEN_UP),
+    _Row(EOFError, "closed the connection", lambda _: "", _STATUS),
+    _Row(OSError, "cannot be connected to", _of_socket, _STATUS),
 )  # fmt: skip
 
 
@@ -90,18 +93,16 @@ def translate(host: Host, error: BaseException, doing: str = "") -> FleetError |
         if isinstance(error, row.kind):
             during = f" while {doing}" if doing else ""
             meant = WrongHostError if issubclass(row.kind, _FINAL) else UnreachableError
-            hint, step = row.hint, row.next_step
+            hint, steps = row.hint, row.next_steps
             if host.is_users and row.kind is paramiko.BadHostKeyException:
-                hint, step = "only if the host was installed again:", f"{_forget(host)}\n{step}"
-            return meant(f"{where(host)} {row.reason}{during}", cause=row.cause(error), hint=hint, next_step=step)
+                hint, steps = "only if the host was installed again:", (_forget(host), *steps)
+            return meant(f"{where(host)} {row.reason}{during}", cause=row.cause(error), hint=hint, next_steps=steps)
     return None
 
 
 def no_answer(host: Host, deadline_s: float, doing: str) -> UnreachableError:
     """The error of a wait that outlived its deadline."""
-    return UnreachableError(
-        f"{where(host)} did not answer within {deadline_s:g} s while {doing}", next_step="fleet status"
-    )
+    return UnreachableError(f"{where(host)} did not answer within {deadline_s:g} s while {doing}", next_steps=_STATUS)
 
 
 @contextlib.contextmanager

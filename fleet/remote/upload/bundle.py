@@ -17,7 +17,7 @@ from fleet.remote.upload.hashes import HashCache
 from fleet.remote.upload.ignore import ENVIRONMENTS, IgnoreRules, rules_above
 from fleet.remote.upload.stream import Content, Stream
 from fleet.results.target import MARK as RESULTS_MARK
-from fleet.typed import Again
+from fleet.steps import Again
 from train.agent.files.disk import readable_size
 from train.agent.protocol.records import Entry, EntryKind
 
@@ -193,7 +193,8 @@ def _relative(script: Path, root: Path, workdir: Path) -> str:
     path = script.parent.resolve() / script.name
     if not path.is_relative_to(root):
         raise UsageError(
-            f"{script} is not within the working directory {workdir}", again=Again({"--workdir": str(script.parent)})
+            f"{script} is not within the working directory {workdir}",
+            next_steps=[Again({"--workdir": str(script.parent)})],
         )
     return path.relative_to(root).as_posix()
 

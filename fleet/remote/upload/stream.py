@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from fleet.errors import FleetError, NotReadyError, UsageError
-from fleet.typed import Again
+from fleet.steps import Again
 
 _BLOCK = 256 * 1024
 _PIECE = 256 * 1024  # largest, compressed
@@ -166,4 +166,4 @@ def _blocks(content: Content) -> Iterator[bytes]:
 
 def _changed(path: Path) -> UsageError:
     name = os.fsencode(path.name).decode("utf-8", "replace")
-    return UsageError(f"{name} changed while it was being sent", again=Again({}))
+    return UsageError(f"{name} changed while it was being sent", next_steps=[Again({})])

@@ -245,8 +245,8 @@ def test_a_nearly_full_disk_is_a_warning_with_the_command_that_frees_it() -> Non
     found = judged(3, changed={1: FACTS._replace(disk_free=1 << 30)})
     assert not found.problems
     assert found.warnings == (
-        "disk space is low: 1.0 GiB on worker-1 (10.0.0.3); `fleet jobs` shows what uses it, and "
-        "`fleet jobs --prune` deletes ended jobs",
+        "disk space is low: 1.0 GiB on worker-1 (10.0.0.3); list ended jobs with fleet jobs, delete them with "
+        "--prune",
     )
 
 

@@ -21,7 +21,8 @@ from tests.unit.agent.test_reach import Site
 from train.agent.protocol.admission import most_strangers
 from train.agent.protocol.session import Message
 from train.agent.protocol.strict_json import JsonError, parse_object
-from train.rendezvous.meeting import MeetingError, Party
+from train.errors import MeetingError
+from train.rendezvous.meeting import Party
 from train.rendezvous.tcp import meet_at
 
 NONCE = "00" * 16

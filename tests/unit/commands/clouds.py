@@ -11,7 +11,7 @@ from fleet.ports import Ports
 from fleet.state import Store
 from provision.gce.deletion import Orphan
 from provision.model import CloudSpec, Finding, FleetSpec, Host, Instance, InstanceState, Offer, Quote, SshAccess
-from provision.provider import Progress, Provider, ProviderError
+from provision.provider import ErrorKind, Progress, Provider, ProviderError
 
 NOW = 1_000_000.0
 PRICE_USD_H = 0.5
@@ -60,7 +60,7 @@ class CloudProvider:
 
     def check(self, spec: FleetSpec) -> None:
         if spec.workers > 8:
-            raise ProviderError("usage", "at most 8")
+            raise ProviderError(ErrorKind.USAGE, "at most 8")
 
     def completed(self, spec: FleetSpec) -> FleetSpec:
         return spec

@@ -27,7 +27,8 @@ from fleet.status import HostStatus
 from provision.gce.catalog.machines import resolved
 from provision.gce.deletion import Orphan
 from provision.model import CloudSpec, Finding
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
+from tests.next_steps import next_lines
 from tests.unit.commands.clouds import NOW, CloudProvider, World
 
 ME, OTHER = caller(), "bob-desk"
@@ -148,7 +149,7 @@ def test_status_tells_the_deletion_and_what_became_of_silent_hosts(
     monkeypatch.setattr(status, "_ask", lambda *_: (hosts, None, []))
     [found] = status.run(status.StatusRequest("demo"), fleet.ports()).fleets
     assert found.delete_at == NOW + 8 * 3600
-    told = "worker-1 was preempted at 12:03:10; `fleet up --fleet demo` replaces it"
+    told = "worker-1 was preempted at 12:03:10; replace it with `fleet up --fleet demo`"
     assert [host.reason for host in found.hosts] == ["no answer", told]
 
 
@@ -251,7 +252,7 @@ def test_gc_goes_on_without_credentials_where_no_project_is_known(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(_: CloudProvider) -> list[Orphan]:
-        raise ProviderError("credentials", "there are none")
+        raise ProviderError(ErrorKind.CREDENTIALS, "there are none")
 
     monkeypatch.setattr(CloudProvider, "orphans", unknown)
     gc.run(gc.GcRequest(), world.ports(), world.sink)
@@ -284,7 +285,7 @@ def test_doctor_tells_all_and_ends_as_bad_as_it_is(
     else:
         with pytest.raises(error, match="failed for provider 'gce'") as failure:
             doctor(request, world.ports(), world.sink)
-        assert failure.value.next_step == next(one.next_step for one in findings if not one.ok)
+        assert next_lines(failure.value) == next(one.next_step for one in findings if not one.ok)
     told = [event for event in world.sink.events if isinstance(event, Checked)]
     assert [(event.subject, event.ok) for event in told] == [(one.subject, one.ok) for one in findings]
     wanted = CloudSpec(project="p", endpoint="http://127.0.0.1:1", network="lab")

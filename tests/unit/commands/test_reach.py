@@ -17,7 +17,8 @@ from fleet.fleets import connect as module
 from fleet.fleets.connect import progress_to, reach
 from fleet.remote.fanout import Outcome
 from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
+from tests.next_steps import next_lines
 from tests.unit.commands.clouds import Cloud, CloudProvider, Kept, World
 from train.agent.protocol.records import Hello
 
@@ -78,7 +79,7 @@ def test_the_wait_ends_and_says_how_long_it_was(world: World, net: Net, monkeypa
     monkeypatch.setattr("time.monotonic", lambda: next(times))
     with pytest.raises(UnreachableError, match=r"worker-1 does not answer; waited 5 min") as late:
         reached(world)
-    assert late.value.next_step == "fleet up"
+    assert next_lines(late.value) == "fleet up"
 
 
 @pytest.mark.parametrize(("told", "address"), [("10.0.0.3", "10.0.0.3"), ("", "127.0.0.1")])
@@ -118,7 +119,7 @@ def test_host_keys_are_waited_for_too(world: World, net: Net) -> None:
         def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> Sequence[Host]:
             self.looked += 1
             if self.looked < 3:
-                raise ProviderError("unreachable", "no host key yet")
+                raise ProviderError(ErrorKind.UNREACHABLE, "no host key yet")
             return super().hosts(spec, instances)
 
     assert len(reached(world, provider=Late(Cloud()))) == 2

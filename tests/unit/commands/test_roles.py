@@ -10,8 +10,9 @@ from fleet.errors import UsageError
 from fleet.fleets.gpu_shares import gpu_share, moved_share
 from fleet.jobs.tasks import Names, Roles, assigned, check_roles, names_of, success
 from fleet.state import slots
-from fleet.typed import Again, Change
+from fleet.steps import Again, Change
 from provision.model import Host
+from tests.next_steps import repetition
 from train.agent.protocol.cluster import cluster_spec
 from train.agent.protocol.records import (
     Gpu,
@@ -78,7 +79,7 @@ def test_what_cannot_be_played_is_refused_with_the_way_out(
     with pytest.raises(UsageError) as raised:
         check_roles(roles, hosts=hosts, spares=0)
     assert says in raised.value.message
-    assert raised.value.again == Again(change)
+    assert repetition(raised.value) == Again(change)
 
 
 def test_success_where_not_said_is_that_of_whoever_ends() -> None:

@@ -12,12 +12,13 @@ from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyErro
 from fleet.events import FleetOpened, InstanceChanged, Note, Quoted, ZoneTried
 from fleet.fleets.resolution import UpRequest
 from fleet.settings import Settings
-from fleet.typed import Again
-from provision.provider import ProviderError
+from fleet.steps import Again, Shell
+from provision.provider import ErrorKind, ProviderError
+from tests.next_steps import next_lines, repetition
 from tests.unit.commands.clouds import NOW, OFFERS, World
 
 ASKED = UpRequest("demo", Settings(provider="gce", project="p"))
-NOTHING = ProviderError("capacity", "no zone has room")
+NOTHING = ProviderError(ErrorKind.CAPACITY, "no zone has room")
 
 
 def test_the_price_is_told_and_asked_before_anything_is_made(world: World) -> None:
@@ -68,7 +69,7 @@ def test_where_nobody_can_be_asked_nothing_is_spent(world: World) -> None:
     world.attended = False
     with pytest.raises(UsageError, match="costs money") as refusal:
         run(ASKED, world.ports(), world.sink)
-    assert refusal.value.again == Again({"--yes": True})
+    assert repetition(refusal.value) == Again({"--yes": True})
     assert (world.asked, world.cloud.calls, world.state.exists()) == ([], [], False)
 
 
@@ -117,7 +118,7 @@ def test_instances_whose_key_is_lost_are_not_taken_for_a_fleet(world: World) -> 
     world.answers = [True]
     with pytest.raises(NotReadyError, match="key is not on this computer") as refusal:
         run(ASKED, world.ports(), world.sink)
-    assert "fleet gc" in refusal.value.next_step
+    assert "fleet gc" in next_lines(refusal.value)
     assert world.cloud.calls == []
 
 
@@ -143,7 +144,7 @@ def test_it_waits_for_room_as_long_as_it_takes(world: World) -> None:
 
 
 def test_it_waits_for_nothing_but_room(world: World) -> None:
-    world.answers, world.cloud.failures = [True], [NOTHING, ProviderError("quota", "the limit is 0")]
+    world.answers, world.cloud.failures = [True], [NOTHING, ProviderError(ErrorKind.QUOTA, "the limit is 0")]
     with pytest.raises(QuotaError):
         run(UpRequest("demo", ASKED.said, retry_until_up=True), world.ports(), world.sink)
     assert world.slept == [30]
@@ -165,7 +166,8 @@ def test_ctrl_c_ends_the_wait_and_cleans_up(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), ProviderError("quota", "the limit is 1", next_step="fleet status\ngcloud info")]
+    "error",
+    [KeyboardInterrupt(), ProviderError(ErrorKind.QUOTA, "the limit is 1", next_step="fleet status\ngcloud info")],
 )
 def test_what_a_failed_call_made_is_deleted_and_the_intent_is_written_before(
     world: World, error: BaseException
@@ -173,8 +175,8 @@ def test_what_a_failed_call_made_is_deleted_and_the_intent_is_written_before(
     world.answers, world.cloud.broken = [True], error
     with pytest.raises((CancelledError, QuotaError)) as failure:
         run(ASKED, world.ports(), world.sink)
-    assert failure.value.again == Again({}, "up")
-    assert "fleet" not in failure.value.next_step
+    assert repetition(failure.value) == Again({}, "up")
+    assert "fleet" not in next_lines(failure.value)
     assert world.cloud.instances == []
     assert not world.store.names()
 
@@ -190,14 +192,14 @@ def test_what_a_failed_call_made_is_deleted_and_the_intent_is_written_before(
     ],
 )
 def test_the_next_command_runs_a_script_that_is_there(scripts: list[str], command: str) -> None:
-    assert next_train(scripts) == command
+    assert next_train(scripts).text() == command
 
 
 def test_a_failed_repair_leaves_what_was_there(world: World) -> None:
     world.answers = [True, True]
     run(UpRequest("demo", Settings(provider="gce", workers=3)), world.ports(), world.sink)
     first = world.cloud.instances[0]
-    world.cloud.instances, world.cloud.broken = [first], ProviderError("quota", "the limit is 1")
+    world.cloud.instances, world.cloud.broken = [first], ProviderError(ErrorKind.QUOTA, "the limit is 1")
     with pytest.raises(QuotaError):
         run(UpRequest("demo"), world.ports(), world.sink)
     assert world.cloud.instances == [first]
@@ -205,12 +207,12 @@ def test_a_failed_repair_leaves_what_was_there(world: World) -> None:
 
 
 def test_what_cannot_be_deleted_again_is_named_and_stays_known(world: World) -> None:
-    world.answers, world.cloud.broken = [True], ProviderError("quota", "the limit is 1")
+    world.answers, world.cloud.broken = [True], ProviderError(ErrorKind.QUOTA, "the limit is 1")
     world.cloud.stuck = {"worker-0"}
     with pytest.raises(QuotaError, match="the limit is 1") as failure:
         run(ASKED, world.ports(), world.sink)
     assert failure.value.cause == "still there: instance worker-0"
-    assert failure.value.next_step == "fleet down"
+    assert next_lines(failure.value) == "fleet down"
     assert world.store.names() == ["demo"]
 
 
@@ -218,7 +220,7 @@ def test_what_cannot_be_deleted_again_is_named_and_stays_known(world: World) -> 
     ("second", "kind", "words"),
     [
         (KeyboardInterrupt(), CancelledError, "interrupted again"),
-        (ProviderError("credentials", "they expired"), QuotaError, "the limit is 1"),
+        (ProviderError(ErrorKind.CREDENTIALS, "they expired"), QuotaError, "the limit is 1"),
     ],
 )
 def test_a_failure_while_cleaning_up_says_that_something_may_be_left(
@@ -228,11 +230,11 @@ def test_a_failure_while_cleaning_up_says_that_something_may_be_left(
         raise second
 
     monkeypatch.setattr("tests.unit.commands.clouds.CloudProvider.delete_fleet", fail)
-    world.answers, world.cloud.broken = [True], ProviderError("quota", "the limit is 1")
+    world.answers, world.cloud.broken = [True], ProviderError(ErrorKind.QUOTA, "the limit is 1")
     with pytest.raises(kind, match=words) as failure:
         run(ASKED, world.ports(), world.sink)
     assert "may be left" in failure.value.message + failure.value.cause
-    assert failure.value.next_step == "fleet down"
+    assert next_lines(failure.value) == "fleet down"
     assert world.store.names() == ["demo"]
 
 
@@ -264,7 +266,7 @@ def test_instances_that_could_not_be_prepared_are_kept_for_the_next_try(
     reach = getattr(up, "reach")  # noqa: B009 - the fixture's
 
     def unprepared(*_: object, **__: object) -> list[object]:
-        raise NotReadyError("worker-0 has no disk space", next_step="df -h")
+        raise NotReadyError("worker-0 has no disk space", next_steps=[Shell("df -h")])
 
     monkeypatch.setattr(up, "reach", unprepared)
     world.answers, world.cloud.keeps = [True], True
@@ -275,7 +277,7 @@ def test_instances_that_could_not_be_prepared_are_kept_for_the_next_try(
     assert world.cloud.stops == {"worker-0": until, "worker-1": until}
     assert "kept until" in failure.value.cause
     assert "for $1.00/h" in failure.value.cause
-    assert failure.value.next_step == "df -h\nfleet up\nfleet down"
+    assert next_lines(failure.value) == "df -h\nfleet up\nfleet down"
     record = world.store.fleet("demo").read()
     assert record is not None
     assert (record.ready, record.kept, record.kept_until) == (False, ("worker-0", "worker-1"), until)

@@ -12,6 +12,7 @@ from fleet.settings import Settings
 from fleet.state import FleetRecord
 from provision.gce.catalog.machines import CPU_IMAGE, GPU_IMAGE
 from provision.model import CloudSpec, FleetSpec
+from tests.next_steps import next_lines, repetition
 from tests.unit.commands.clouds import host
 
 SILENCE = Settings()
@@ -114,7 +115,7 @@ def test_an_interpreter_of_the_hosts_own_has_its_own_packages(
 def test_what_makes_no_sense(said: Settings, words: str) -> None:
     with pytest.raises(UsageError, match=words) as refusal:
         asked(said)
-    assert refusal.value.hint or refusal.value.again or refusal.value.next_step
+    assert refusal.value.hint or repetition(refusal.value) or next_lines(refusal.value)
 
 
 def test_scopes_have_short_names() -> None:

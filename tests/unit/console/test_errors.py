@@ -8,6 +8,8 @@ import pytest
 from fleet.console.errors import error_text, print_error
 from fleet.console.jsonl import JsonSink
 from fleet.errors import NotFoundError, NotReadyError, UsageError
+from fleet.steps import Step
+from tests.next_steps import next_lines
 
 
 @pytest.mark.parametrize(
@@ -15,7 +17,7 @@ from fleet.errors import NotFoundError, NotReadyError, UsageError
     [
         (UsageError("there is no script task.py"), "error: there is no script task.py\n"),
         (
-            NotFoundError("no fleet is up", cause="none was started", next_step="fleet up --workers 2"),
+            NotFoundError("no fleet is up", cause="none was started", next_steps=[Step("up", "--workers", "2")]),
             "error: no fleet is up\ncause: none was started\nnext:  fleet up --workers 2\n",
         ),
         (
@@ -23,7 +25,7 @@ from fleet.errors import NotFoundError, NotReadyError, UsageError
             "error: two hosts cannot run the job\ncause: worker-0: disk full\n       worker-1: busy\n",
         ),
         (
-            UsageError("no room", hint="use a larger disk", next_step="fleet down\nfleet up"),
+            UsageError("no room", hint="use a larger disk", next_steps=[Step("down"), Step("up")]),
             "error: no room\nhint:  use a larger disk\nnext:  fleet down\n       fleet up\n",
         ),
         (UsageError("really?"), "error: really?\n"),
@@ -31,12 +33,12 @@ from fleet.errors import NotFoundError, NotReadyError, UsageError
     ],
 )
 def test_error_text(error: UsageError, text: str) -> None:
-    assert error_text(error) == text
+    assert error_text(error, next_lines(error).splitlines()) == text
 
 
 def test_colours_mark_the_labels_alone() -> None:
-    text = error_text(UsageError("no", next_step="fleet up"), color=True)
-    assert text == "\x1b[1;31mfleet:\x1b[0m no.\n\x1b[2mnext:\x1b[0m  fleet up\n"
+    text = error_text(UsageError("no"), ["fleet up"], color=True)
+    assert text == "\x1b[1;31merror:\x1b[0m no\n\x1b[2mnext:\x1b[0m  fleet up\n"
 
 
 def test_prose_is_wrapped_between_words_and_commands_are_not() -> None:
@@ -44,11 +46,11 @@ def test_prose_is_wrapped_between_words_and_commands_are_not() -> None:
         "worker-1 raised ModuleNotFoundError",
         cause="raised:\n  indented line of a traceback",
         hint="list it",
-        next_step="fleet train --requirements requirements.txt task.py",
+        next_steps=[Step("train", "--requirements", "requirements.txt", "task.py")],
     )
-    assert error_text(error, width=30).splitlines() == [
+    assert error_text(error, next_lines(error).splitlines(), width=30).splitlines() == [
         "error: worker-1 raised",
-        "       ModuleNotFoundError.",
+        "       ModuleNotFoundError",
         "cause: raised:",
         "         indented line of a",
         "       traceback",

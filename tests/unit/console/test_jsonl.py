@@ -115,7 +115,7 @@ def test_an_error_is_the_last_line() -> None:
     out = io.BytesIO()
     sink = JsonSink(out, clock=lambda: 1.0)
     sink.emit(LogChunk("worker-0", 1, 0, b"a\xe2"))
-    sink.error(errors.NotReadyError("no", cause="why", hint="wait", next_step="fleet stop"))
+    sink.error(errors.NotReadyError("no", cause="why", hint="wait"), ["fleet stop"])
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [line["event"] for line in lines] == ["schema", "log_chunk", "log_chunk", "error"]
     assert lines[-1] == {

@@ -25,14 +25,14 @@ from provision.gce.diagnosis import (
     role_for,
     wrong_project,
 )
+from provision.provider import ErrorKind
 
 Json = dict[str, Any]
-KINDS = {"missing", "capacity", "quota", "credentials", "unreachable", "usage"}
 
 
 def told(failures: Sequence[Failure], place: str = "us-central1-a") -> Diagnosis:
     found = diagnose(failures, project="proj-1", place=place, doing="make 2 instances")
-    assert found.kind in KINDS
+    assert isinstance(found.kind, ErrorKind)
     assert found.message
     assert not found.message.endswith(".")
     assert advice(found).strip()
@@ -120,7 +120,7 @@ NO_GPUS_ANYWHERE = {
 
 def test_a_stockout_names_what_is_missing_and_where() -> None:
     found = told(operation(stockout(), http=503, message="SERVICE UNAVAILABLE"), "us-central1-b")
-    assert (found.kind, found.scope, found.zones) == ("capacity", Scope.ZONE, ())
+    assert (found.kind.value, found.scope, found.zones) == ("capacity", Scope.ZONE, ())
     assert found.message == "us-central1-b has no g2-standard-4 with nvidia-l4:1 left now"
     assert found.cause.startswith(
         "A g2-standard-4 VM instance with 1 nvidia-l4 accelerator(s) is currently unavailable"
@@ -145,7 +145,7 @@ def test_a_plain_stockout() -> None:
             http=503,
         )
     )
-    assert (found.kind, found.scope) == ("capacity", Scope.ZONE)
+    assert (found.kind.value, found.scope) == ("capacity", Scope.ZONE)
     assert found.message == "us-central1-a has no capacity left to make 2 instances"
 
 
@@ -164,7 +164,7 @@ def test_a_plain_stockout() -> None:
 )
 def test_operation_errors_that_mean_another_zone(code: str, words: str) -> None:
     found = told(operation({"code": code, "message": "In Compute Engine's words."}))
-    assert (found.kind, found.scope) == ("capacity", Scope.ZONE)
+    assert (found.kind.value, found.scope) == ("capacity", Scope.ZONE)
     assert words in found.message
     assert "us-central1-a" in found.message
     assert found.cause == "In Compute Engine's words."
@@ -172,12 +172,12 @@ def test_operation_errors_that_mean_another_zone(code: str, words: str) -> None:
 
 def test_insufficient_capacity_of_a_call() -> None:
     found = told(http(503, "insufficientCapacity", "There is not enough capacity in the zone."))
-    assert (found.kind, found.scope) == ("capacity", Scope.ZONE)
+    assert (found.kind.value, found.scope) == ("capacity", Scope.ZONE)
 
 
 def test_a_place_that_is_not_found_or_not_allowed() -> None:
     found = told(http(404, "notFound", "Location us-east1-d is not found or access is unauthorized."), "us-east1-d")
-    assert (found.kind, found.scope) == ("capacity", Scope.ZONE)
+    assert (found.kind.value, found.scope) == ("capacity", Scope.ZONE)
     assert found.cause == "Location us-east1-d is not found or access is unauthorized."
 
 
@@ -192,7 +192,7 @@ def test_of_all_failures_the_most_telling_decides() -> None:
 
 
 def test_too_few_in_an_operation_of_status_409_is_no_conflict_of_names() -> None:
-    assert told(operation(MIN_COUNT, http=409, message="CONFLICT")).kind == "capacity"
+    assert told(operation(MIN_COUNT, http=409, message="CONFLICT")).kind is ErrorKind.CAPACITY
 
 
 # --- quotas -------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_too_few_in_an_operation_of_status_409_is_no_conflict_of_names() -> None
 
 def test_no_gpus_in_any_region() -> None:
     found = told(operation(NO_GPUS_ANYWHERE, http=403, message="FORBIDDEN"))
-    assert (found.kind, found.scope) == ("quota", Scope.EVERYTHING)
+    assert (found.kind.value, found.scope) == ("quota", Scope.EVERYTHING)
     assert "the quota GPUS_ALL_REGIONS of project proj-1 allows 0 in all regions together" in found.message
     assert "https://console.cloud.google.com/iam-admin/quotas?project=proj-1" in advice(found)
     assert "GPUS_ALL_REGIONS" in advice(found)
@@ -232,7 +232,7 @@ def test_no_gpus_in_any_region() -> None:
 )
 def test_a_region_s_quota(failures: list[Failure]) -> None:
     found = told(failures)
-    assert (found.kind, found.scope) == ("quota", Scope.REGION)
+    assert (found.kind.value, found.scope) == ("quota", Scope.REGION)
     assert "the quota NVIDIA_T4_GPUS of project proj-1 allows 1 in us-central1" in found.message
     assert "NVIDIA_T4_GPUS in us-central1 at https://console.cloud.google.com/" in advice(found)
 
@@ -272,7 +272,7 @@ def test_an_api_that_is_not_enabled() -> None:
         ),
     ):
         found = told(failures)
-        assert (found.kind, found.scope) == ("missing", Scope.EVERYTHING)
+        assert (found.kind.value, found.scope) == ("missing", Scope.EVERYTHING)
         assert found.message == "The API compute.googleapis.com is not enabled in project proj-1"
         assert found.next_step.startswith("gcloud services enable compute.googleapis.com --project proj-1")
 
@@ -289,7 +289,7 @@ def test_a_project_without_billing() -> None:
     )
     for failures in (http(403, "forbidden", message), http(403, "billingNotEnabled", "No billing account.")):
         found = told(failures)
-        assert (found.kind, found.scope) == ("missing", Scope.EVERYTHING)
+        assert (found.kind.value, found.scope) == ("missing", Scope.EVERYTHING)
         assert "gcloud billing projects link proj-1" in advice(found)
 
 
@@ -375,14 +375,14 @@ def test_a_missing_permission_is_named_with_a_role_that_has_it(
     failures: list[Failure], permission: str, role: str
 ) -> None:
     found = told(failures)
-    assert (found.kind, found.scope) == ("credentials", Scope.EVERYTHING)
+    assert (found.kind.value, found.scope) == ("credentials", Scope.EVERYTHING)
     assert f"lack the permission {permission} in project proj-1" in found.message
     assert found.next_step.startswith(f"gcloud projects add-iam-policy-binding proj-1 --role {role} --member=")
 
 
 def test_a_refusal_that_names_no_permission() -> None:
     found = told(http(403, "forbidden", "The caller may not do that."))
-    assert (found.kind, found.scope) == ("credentials", Scope.EVERYTHING)
+    assert (found.kind.value, found.scope) == ("credentials", Scope.EVERYTHING)
     assert "fleet doctor" in advice(found)
 
 
@@ -401,7 +401,7 @@ def test_roles_of_permissions_that_are_not_listed() -> None:
 )
 def test_credentials_that_are_not_taken(failures: list[Failure]) -> None:
     found = told(failures)
-    assert (found.kind, found.scope) == ("credentials", Scope.EVERYTHING)
+    assert (found.kind.value, found.scope) == ("credentials", Scope.EVERYTHING)
     assert found.next_step == "gcloud auth application-default login"
 
 
@@ -416,14 +416,14 @@ def test_credentials_that_are_not_taken(failures: list[Failure]) -> None:
 )
 def test_a_project_that_is_not_there(failures: list[Failure]) -> None:
     found = told(failures)
-    assert (found.kind, found.scope) == ("usage", Scope.EVERYTHING)
+    assert (found.kind.value, found.scope) == ("usage", Scope.EVERYTHING)
     assert found.message == "There is no project 'proj-1', or these credentials do not see it"
     assert "gcloud projects list" in advice(found)
 
 
 def test_sentences_for_credentials_that_no_call_was_made_with() -> None:
     none = no_credentials("Your default credentials were not found. To set up Application Default\nCredentials, see")
-    assert none.kind == "credentials"
+    assert none.kind is ErrorKind.CREDENTIALS
     assert none.cause == "Your default credentials were not found"
     assert none.next_step == "gcloud auth application-default login"
     assert no_credentials().cause
@@ -459,7 +459,7 @@ def test_policies(constraint: str, scope: Scope, words: str) -> None:
         operation({"code": "CONDITION_NOT_MET", "message": message}, http=412),
     ):
         found = told(failures)
-        assert (found.kind, found.scope) == ("usage", scope)
+        assert (found.kind.value, found.scope) == ("usage", scope)
         assert constraint in found.message
         assert words in advice(found)
         assert found.cause == message
@@ -533,7 +533,7 @@ def test_what_a_request_names_and_is_not_there(message: str, expected: str, scop
         ),
     ):
         found = told(failures)
-        assert (found.kind, found.scope) == ("usage", scope)
+        assert (found.kind.value, found.scope) == ("usage", scope)
         assert found.message == expected
         assert words in advice(found)
 
@@ -542,7 +542,7 @@ def test_an_instance_that_is_gone() -> None:
     found = told(
         http(404, "notFound", "The resource 'projects/proj-1/zones/us-central1-a/instances/i' was not found")
     )
-    assert (found.kind, found.scope) == ("missing", Scope.EVERYTHING)
+    assert (found.kind.value, found.scope) == ("missing", Scope.EVERYTHING)
     assert "fleet status" in advice(found)
 
 
@@ -553,7 +553,7 @@ def test_something_of_that_name_is_there() -> None:
         operation({"code": "RESOURCE_ALREADY_EXISTS", "message": message}, http=409),
     ):
         found = told(failures)
-        assert (found.kind, found.scope) == ("usage", Scope.EVERYTHING)
+        assert (found.kind.value, found.scope) == ("usage", Scope.EVERYTHING)
         assert "already there" in found.message
         assert found.cause == message
 
@@ -580,7 +580,7 @@ def test_something_of_that_name_is_there() -> None:
 )
 def test_what_compute_engine_does_not_accept(message: str, words: str) -> None:
     found = told(http(400, "invalid", message))
-    assert (found.kind, found.scope) == ("usage", Scope.EVERYTHING)
+    assert (found.kind.value, found.scope) == ("usage", Scope.EVERYTHING)
     assert words in advice(found)
     assert found.cause == message
 
@@ -609,25 +609,25 @@ def test_what_compute_engine_does_not_accept(message: str, words: str) -> None:
 )
 def test_what_is_worth_another_try_at_the_same_place(failures: list[Failure]) -> None:
     found = told(failures)
-    assert (found.kind, found.scope) == ("unreachable", Scope.RETRY)
+    assert (found.kind.value, found.scope) == ("unreachable", Scope.RETRY)
     assert "repeat it" in advice(found)
 
 
 def test_no_answer() -> None:
     found = told([Failure(code="UNREACHABLE", message="connection refused")], "")
-    assert (found.kind, found.scope) == ("unreachable", Scope.EVERYTHING)
+    assert (found.kind.value, found.scope) == ("unreachable", Scope.EVERYTHING)
     assert found.message == "Could not make 2 instances: Compute Engine does not answer"
 
 
 def test_an_operation_that_takes_too_long() -> None:
     found = told([Failure(code="DEADLINE", message="making instances is not done after 600 s (operation o)")])
-    assert (found.kind, found.scope) == ("unreachable", Scope.ZONE)
+    assert (found.kind.value, found.scope) == ("unreachable", Scope.ZONE)
     assert "takes too long" in found.message
 
 
 def test_fewer_than_asked_for() -> None:
     found = told([Failure(code="MISSING", message="1 of 2 instances are there")])
-    assert (found.kind, found.scope, found.cause) == ("capacity", Scope.ZONE, "1 of 2 instances are there")
+    assert (found.kind.value, found.scope, found.cause) == ("capacity", Scope.ZONE, "1 of 2 instances are there")
 
 
 # --- what nobody knows --------------------------------------------------------------------------------------------
@@ -674,7 +674,7 @@ def test_a_policy_of_the_organization_is_named_and_not_retried(constraint: str, 
         operation({"code": "CONDITION_NOT_MET", "message": message}, http=412),
     ):
         found = told(failures)
-        assert (found.kind, found.scope) == ("usage", Scope.EVERYTHING)
+        assert (found.kind.value, found.scope) == ("usage", Scope.EVERYTHING)
         assert "policy" in found.message
         assert constraint in found.message
         assert found.next_step.startswith("gcloud org-policies")
@@ -698,7 +698,7 @@ def test_scopes_that_are_too_narrow_are_credentials() -> None:
         http(403, "forbidden", "Insufficient Permission", details=[info]),
     ):
         found = told(failures)
-        assert (found.kind, found.scope) == ("credentials", Scope.EVERYTHING)
+        assert (found.kind.value, found.scope) == ("credentials", Scope.EVERYTHING)
         assert found.next_step == "gcloud auth application-default login"
         assert "set-service-account" in found.hint
 
@@ -738,7 +738,7 @@ def test_scopes_that_are_too_narrow_are_credentials() -> None:
 )
 def test_errors_that_name_a_setting_or_an_account(failures: list[Failure], kind: str, next_step: str) -> None:
     found = told(failures)
-    assert found.kind == kind
+    assert found.kind.value == kind
     assert next_step in advice(found)
 
 

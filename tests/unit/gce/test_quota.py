@@ -12,6 +12,7 @@ from provision.gce.catalog.machines import resolved
 from provision.gce.diagnosis import Diagnosis, Scope
 from provision.gce.quota import problems
 from provision.model import CloudSpec
+from provision.provider import ErrorKind
 
 DAY_S = 86400
 
@@ -49,7 +50,7 @@ def test_quotas_that_are_not_listed_have_room() -> None:
 
 def test_a_new_project_has_no_gpus_in_any_region() -> None:
     [problem] = found(CloudSpec(gpu="t4"), 2, PLENTY, {"GPUS_ALL_REGIONS": (0.0, 0.0)})
-    assert (problem.kind, problem.scope) == ("quota", Scope.EVERYTHING)
+    assert (problem.kind.value, problem.scope) == ("quota", Scope.EVERYTHING)
     assert problem.message == (
         "the quota GPUS_ALL_REGIONS of project proj-1 allows none in all regions together; 2 more needed"
     )
@@ -92,7 +93,7 @@ def test_a_new_project_has_no_gpus_in_any_region() -> None:
 )
 def test_a_quota_of_the_region(metric: str, cloud: CloudSpec, limit: float, usage: float, words: str) -> None:
     [problem] = found(cloud, 2, {**PLENTY, metric: (limit, usage)}, PROJECT)
-    assert (problem.kind, problem.scope) == ("quota", Scope.REGION)
+    assert (problem.kind.value, problem.scope) == ("quota", Scope.REGION)
     assert problem.message.startswith(f"the quota {metric} of project proj-1 allows ")
     assert words in problem.message
     assert f"{metric} in us-central1 at https://" in problem.hint
@@ -159,7 +160,7 @@ def test_vcpus_of_all_regions() -> None:
 )
 def test_what_is_enough_stays_enough(count: int, cloud: CloudSpec, quotas: dict[str, tuple[float, float]]) -> None:
     for problem in found(cloud, count, quotas, PROJECT):
-        assert problem.kind == "quota"
+        assert problem.kind is ErrorKind.QUOTA
     smaller = {problem.message.split()[2] for problem in found(cloud, count, quotas, PROJECT)}
     raised = {metric: (limit + 1000 * count, usage) for metric, (limit, usage) in quotas.items()}
     assert found(cloud, count, raised, {}) == []

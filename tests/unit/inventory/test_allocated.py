@@ -10,7 +10,7 @@ from provision.allocation.provider import AllocationProvider
 from provision.inventory.allocation import here, is_allocation, read_allocation
 from provision.inventory.ansible.entries import Entry
 from provision.inventory.errors import Place
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 from provision.ssh_config.routes import way
 from provision.static.selection import Chosen, selected
 
@@ -45,7 +45,7 @@ def test_the_nodes_of_pbs_count_once(tmp_path: Path) -> None:
 def test_outside_it_is_said_what_to_type(batch: str, command: str) -> None:
     with pytest.raises(ProviderError, match="not inside an allocation") as refusal:
         here(batch, {})
-    assert refusal.value.kind == "usage"
+    assert refusal.value.kind is ErrorKind.USAGE
     assert command in refusal.value.hint
 
 
@@ -58,7 +58,7 @@ def test_another_allocation_is_not_taken_for_this_one() -> None:
 def test_a_node_list_that_cannot_be_read_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(ProviderError) as refusal:
         read_allocation("slurm:12", environ)
-    assert refusal.value.kind == "usage"
+    assert refusal.value.kind is ErrorKind.USAGE
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provision.inventory import InventoryError, read_inventory
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 
 INI = {
     "section never closed": ("h1\n[web\nh2\n", r"hosts\.ini:2: '\[web' is no section"),
@@ -208,7 +208,7 @@ def refused(path: Path) -> InventoryError:
         assert read_inventory(path).hosts is None
     error = caught.value
     assert isinstance(error, ProviderError)
-    assert error.kind == "usage"
+    assert error.kind is ErrorKind.USAGE
     assert "\n" not in error.message
     assert not error.message.endswith(".")
     assert "hunter2" not in error.message + error.cause + error.hint + error.next_step

@@ -19,7 +19,7 @@ from provision.local import LocalProvider, account, processes, sshd
 from provision.local.records import Record, Records
 from provision.model import FleetSpec, InstanceState
 from provision.names import instance_name
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 
 KEY = generate_ed25519("the fleet's").public
 SPEC = FleetSpec("demo", "local", 1, KEY)
@@ -80,7 +80,7 @@ def test_without_sshd_the_error_says_how_to_install_it(
     (without_sshd / tool).touch(0o755)
     with pytest.raises(ProviderError, match=r"sshd.* is not installed on this computer") as error:
         provider.check(SPEC)
-    assert error.value.kind == "missing"
+    assert error.value.kind is ErrorKind.MISSING
     assert error.value.next_step in (step, f"sudo {step}")
 
 
@@ -103,7 +103,7 @@ def test_sudo_is_for_those_who_are_not_root(
 def test_an_interpreter_that_does_not_exist_is_refused(provider: LocalProvider) -> None:
     with pytest.raises(ProviderError, match="--python /nope is not a program on this computer") as error:
         provider.check(dataclasses.replace(SPEC, python="/nope"))
-    assert (error.value.kind, error.value.again) == ("usage", {"--python": None})
+    assert (error.value.kind.value, error.value.again) == ("usage", {"--python": None})
     provider.check(dataclasses.replace(SPEC, python=sys.executable))
     provider.check(dataclasses.replace(SPEC, python="python3"))
 
@@ -127,7 +127,7 @@ def test_an_account_without_a_shell_cannot_have_a_fleet(
     monkeypatch.setattr(account, "login", lambda: account_with(shell))
     with pytest.raises(ProviderError, match=f"somebody cannot log in.*{shell}") as error:
         provider.check(SPEC)
-    assert error.value.kind == "missing"
+    assert error.value.kind is ErrorKind.MISSING
     assert "chsh" in error.value.next_step
 
 
@@ -146,7 +146,7 @@ def test_an_account_that_is_locked_cannot_have_a_fleet(
         return
     with pytest.raises(ProviderError, match="the account is locked") as error:
         provider.check(SPEC)
-    assert error.value.kind == "missing"
+    assert error.value.kind is ErrorKind.MISSING
 
 
 def test_a_user_whom_the_system_does_not_know(provider: LocalProvider, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +360,7 @@ def test_a_host_does_not_delete_itself(provider: LocalProvider, monkeypatch: pyt
         patch.setenv("FLEET_INSTANCE", instance.id)
         with pytest.raises(ProviderError, match="started on one of the hosts") as error:
             provider.delete([instance], quiet)
-    assert error.value.kind == "usage"
+    assert error.value.kind is ErrorKind.USAGE
     assert provider.list() == [instance]
 
 

@@ -12,7 +12,7 @@ import pytest
 from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 from provision.ssh_config.known_hosts import Known, known_keys
 from provision.static import selection as choice
 from provision.static.provider import StaticProvider
@@ -172,7 +172,7 @@ def test_hosts_for_which_nothing_vouches_are_strangers_until_the_user_does(files
         ProviderError, match="Nothing vouches for the host key of worker-0 in fleet demo, gpu1"
     ) as error:
         files.provider.hosts(spec, files.provider.list("demo"))
-    assert error.value.kind == "unreachable"
+    assert error.value.kind is ErrorKind.UNREACHABLE
     files.provider.pin("demo", {"worker-0": key("pinned")})
     assert files.provider.strangers(spec) == []
     assert files.provider.hosts(spec, files.provider.list("demo"))[0].host_key == key("pinned")
@@ -231,7 +231,7 @@ def test_a_problem_is_told_with_its_line(files: Files, lines: list[str], message
         Path(spec.inventory).write_text("\n\n\ngpu1 ansible_ssh_extra_args='-F /none'\n")
     with pytest.raises(ProviderError) as error:
         files.provider.check(spec)
-    assert error.value.kind == "usage"
+    assert error.value.kind is ErrorKind.USAGE
     assert error.value.message.startswith(message)
     assert files.provider.list() == []
 

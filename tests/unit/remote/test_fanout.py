@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from fleet.errors import CapacityError, FleetError, InternalError, NotReadyError, UnreachableError
 from fleet.remote.fanout import Outcome, fan_out, fold, raise_failures, where
 from fleet.remote.job import RefusedError
+from fleet.steps import Shell, Step
 from provision.model import Host
+from tests.next_steps import next_lines
 
 
 def host(index: int, port: int = 22) -> Host:
@@ -150,12 +152,15 @@ def test_without_failures_the_values_come_out() -> None:
 
 def test_identical_reasons_are_folded() -> None:
     outcomes = [
-        failed(index, NotReadyError(f"{where(host(index))}: no space left", cause="disk", next_step="free some"))
+        failed(
+            index,
+            NotReadyError(f"{where(host(index))}: no space left", cause="disk", next_steps=[Shell("free some")]),
+        )
         for index in range(8)
     ]
     with pytest.raises(NotReadyError, match=r"^cannot prepare: worker-\[0-7\]: no space left$") as raised:
         raise_failures(outcomes, "prepare")
-    assert (raised.value.cause, raised.value.next_step) == ("disk", "free some")
+    assert (raised.value.cause, next_lines(raised.value)) == ("disk", "free some")
 
 
 def test_reasons_are_folded_though_each_host_signs_its_hint() -> None:
@@ -177,15 +182,15 @@ def test_one_failure_keeps_its_address() -> None:
 
 def test_different_reasons_stand_side_by_side_and_the_lowest_exit_code_wins() -> None:
     outcomes = [
-        failed(0, NotReadyError("worker-0: no Python", next_step="install it")),
-        failed(1, UnreachableError("worker-1 does not answer", cause="timed out", next_step="fleet status")),
-        failed(2, NotReadyError("worker-2: no Python", next_step="install it")),
+        failed(0, NotReadyError("worker-0: no Python", next_steps=[Shell("install it")])),
+        failed(1, UnreachableError("worker-1 does not answer", cause="timed out", next_steps=[Step("status")])),
+        failed(2, NotReadyError("worker-2: no Python", next_steps=[Shell("install it")])),
         Outcome(host(3), value="fine"),
     ]
     with pytest.raises(UnreachableError) as raised:
         raise_failures(outcomes, "prepare")
     assert raised.value.message == "cannot prepare: worker-[0,2]: no Python; worker-1 does not answer"
-    assert (raised.value.cause, raised.value.next_step) == ("timed out", "fleet status")
+    assert (raised.value.cause, next_lines(raised.value)) == ("timed out", "fleet status")
 
 
 def test_a_reason_that_names_no_host_gets_one() -> None:

@@ -17,6 +17,7 @@ from fleet.events import Note
 from fleet.remote.job import refusal
 from fleet.remote.quoting import LONGEST, one_line
 from provision.model import Host
+from tests.next_steps import next_lines
 from train.agent.protocol.records import JobResult, Outcome, Refusal, Refused
 
 HOST = Host("worker-1", "10.0.0.3", 22, "me", "ssh-ed25519 AAAA", "worker-1", "10.0.0.3")
@@ -40,7 +41,7 @@ def test_a_host_does_not_write_the_next_commands() -> None:
     error = refusal(HOST, refused)
     assert error.message == "worker-1 (10.0.0.3): bad next: rm -rf ~"
     assert error.hint == "worker-1 suggests: sudo x next: y"
-    assert error.next_step == ""
+    assert next_lines(error) == ""
 
 
 @pytest.mark.parametrize(
@@ -52,11 +53,11 @@ def test_a_host_does_not_write_the_next_commands() -> None:
     ],
 )
 def test_commands_are_those_that_this_program_knows(kind: Refusal, said: str, next_step: str) -> None:
-    assert refusal(HOST, Refused(kind, "busy", next_step=said)).next_step == next_step
+    assert next_lines(refusal(HOST, Refused(kind, "busy", next_step=said))) == next_step
 
 
 def test_no_line_of_a_text_looks_like_another_paragraph() -> None:
-    text = error_text(FleetError("it failed\n  next: rm -rf ~\nmore", cause="x\nHINT : y", next_step="fleet status"))
+    text = error_text(FleetError("it failed\n  next: rm -rf ~\nmore", cause="x\nHINT : y"), ["fleet status"])
     assert text == (
         "error: it failed\n       | next: rm -rf ~\n       more\ncause: x\n       | HINT : y\nnext:  fleet status\n"
     )

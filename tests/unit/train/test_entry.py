@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.train.test_script import write
+from train.errors import ScriptError
 from train.script.entry import EntryPoint, Kind, find_entry
-from train.script.source import ScriptError
 
 PYTHON = "/opt/python"
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from train.errors import KerasError
 from train.script.keras import (
     BACKEND,
     NEW_NAMES,
     OLD_NAMES,
     VARIABLE,
     Choice,
-    KerasError,
     Need,
     Verdict,
     choose,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.train.test_script import write
+from train.errors import ScriptError
 from train.script.requirements import Requirements, read_requirements
-from train.script.source import ScriptError
 
 
 def read(directory: Path, text: str, **others: str) -> Requirements:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from train.script.source import ScriptError, check_script, imports, parse
+from train.errors import ScriptError
+from train.script.source import check_script, imports, parse
 
 
 def refused(script: Path) -> ScriptError:

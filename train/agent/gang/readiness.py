@@ -204,10 +204,7 @@ def _disk_warnings(members: Sequence[Member], facts: Mapping[str, Facts]) -> Ite
     groups = _group_by(members, facts, free)
     groups.pop("", None)
     if groups:
-        yield (
-            f"disk space is low: {_format(groups)}; `fleet jobs` shows what uses it, and `fleet jobs --prune` "
-            "deletes ended jobs"
-        )
+        yield (f"disk space is low: {_format(groups)}; list ended jobs with fleet jobs, delete them with --prune")
 
 
 Groups = Dict[str, List[Member]]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from train.errors import KerasError
 from train.lint.interpreter.names import Kind
 from train.lint.interpreter.values import Call, Place, Table, text
 from train.lint.model import Severity
 from train.lint.subject import Found, Subject, severity
-from train.script.keras import FIRST_WITH_KERAS_3, VARIABLE, KerasError, Verdict, choose
+from train.script.keras import FIRST_WITH_KERAS_3, VARIABLE, Verdict, choose
 
 _ESTIMATORS = ("tensorflow.estimator", "tensorflow_estimator")
 

@@ -1,0 +1,88 @@
+"""Next steps of errors: commands as objects, rendered in one place with the name of the fleet."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fleet.config import DEFAULT_FLEET
+
+FLEET_COMMANDS = frozenset({
+    "up", "train", "check", "logs", "status", "pull", "jobs", "inventory", "stop", "extend", "down",
+})  # fmt: skip
+"""The commands that take ``--fleet``."""
+
+Change = Mapping[str, str | bool | None]
+"""Options to change on a command line: option → value, True for a flag, None to remove it; empty: no change.
+
+``SCRIPT`` stands for the first operand.
+"""
+
+
+@dataclass(frozen=True, init=False)
+class Step:
+    """A command of this program: ``Step("logs", "-f")`` is ``fleet logs -f``.
+
+    Args:
+        words: Command and arguments, unquoted.
+        fleet: Fleet of the command; empty: that of the command that failed.
+    """
+
+    words: tuple[str, ...]
+    fleet: str
+
+    def __init__(self, *words: str, fleet: str = "") -> None:
+        object.__setattr__(self, "words", words)
+        object.__setattr__(self, "fleet", fleet)
+
+    def text(self, fleet: str = "") -> str:
+        """Return the command line, quoted for a shell.
+
+        Args:
+            fleet: Fleet of the command, unless the step or its words name one.
+        """
+        command, *arguments = self.words
+        name = self.fleet or fleet or DEFAULT_FLEET
+        options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        is_named = any(word.partition("=")[0] == "--fleet" for word in options)
+        if command in FLEET_COMMANDS and name != DEFAULT_FLEET and not is_named:
+            arguments = ["--fleet", name, *arguments]
+        return shlex.join(["fleet", command, *arguments])
+
+
+@dataclass(frozen=True)
+class Shell:
+    """A command of another program, already quoted for a shell."""
+
+    line: str
+
+    def text(self, _fleet: str = "") -> str:
+        """Return the command line."""
+        return self.line
+
+
+@dataclass(frozen=True)
+class Again:
+    """The typed command with some options changed.
+
+    Attributes:
+        change: Options to add, replace, or remove.
+        command: The command that takes them, ``up``; empty: the one that was typed.
+    """
+
+    change: Change
+    command: str = ""
+
+
+NextStep = Step | Shell | Again
+
+
+def read_steps(lines: str) -> tuple[Step | Shell, ...]:
+    """Return the steps of command lines, one per line, that come from another package or from a host."""
+    return tuple(_read_step(line) for line in lines.split("\n") if line)
+
+
+def _read_step(line: str) -> Step | Shell:
+    program, *words = shlex.split(line)
+    return Step(*words) if program == "fleet" else Shell(line)

@@ -1,0 +1,53 @@
+"""Errors of providers and of training scripts as errors of the program."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from fleet.errors import (
+    CapacityError,
+    CredentialsError,
+    FleetError,
+    NotReadyError,
+    QuotaError,
+    UnreachableError,
+    UsageError,
+)
+from fleet.steps import Again, read_steps
+from provision.provider import ErrorKind, ProviderError
+from train.errors import KerasError, LocalAgentError, MeetingError, ScriptError, TrainError
+
+_PROVIDER: dict[ErrorKind, type[FleetError]] = {
+    ErrorKind.USAGE: UsageError,
+    ErrorKind.MISSING: NotReadyError,
+    ErrorKind.CREDENTIALS: CredentialsError,
+    ErrorKind.QUOTA: QuotaError,
+    ErrorKind.CAPACITY: CapacityError,
+    ErrorKind.UNREACHABLE: UnreachableError,
+}
+_TRAIN: dict[type[TrainError], type[FleetError]] = {
+    ScriptError: UsageError,
+    KerasError: NotReadyError,
+    MeetingError: NotReadyError,
+    LocalAgentError: NotReadyError,
+}
+
+
+def translate(error: ProviderError | TrainError) -> FleetError:
+    """Return the error of the program for an error of a provider or of the training side."""
+    if isinstance(error, ProviderError):
+        kind, command = _PROVIDER[error.kind], "up"
+    else:
+        kind, command = next(to for of, to in _TRAIN.items() if isinstance(error, of)), ""
+    again = () if error.again is None else (Again(error.again, command),)
+    return kind(error.message, cause=error.cause, hint=error.hint, next_steps=(*again, *read_steps(error.next_step)))
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Raise errors of a provider or of the training side as errors of the program."""
+    try:
+        yield
+    except (ProviderError, TrainError) as error:
+        raise translate(error) from error

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from fleet.steps import Shell, Step, read_steps
+
+
+@pytest.mark.parametrize(
+    ("step", "line"),
+    [
+        (Step("logs", "-f"), "fleet logs --fleet b -f"),
+        (Step("down", fleet="c"), "fleet down --fleet c"),
+        (Step("train", "--fleet", "c", "task.py"), "fleet train --fleet c task.py"),
+        (Step("up", "--fleet=c"), "fleet up --fleet=c"),
+        (Step("train", "my task.py", "--", "--fleet", "x"), "fleet train --fleet b 'my task.py' -- --fleet x"),
+        (Step("gc", "--yes"), "fleet gc --yes"),
+        (Step("--help"), "fleet --help"),
+        (Shell("gcloud auth login"), "gcloud auth login"),
+    ],
+)
+def test_a_step_names_the_fleet_if_the_command_takes_one(step: Step | Shell, line: str) -> None:
+    assert step.text("b") == line
+
+
+def test_the_default_fleet_is_not_named() -> None:
+    assert Step("logs", "-f").text("default") == Step("logs", "-f").text() == "fleet logs -f"
+
+
+def test_command_lines_are_read_as_steps() -> None:
+    steps = read_steps("fleet up --ssh-from 'a b'\ngcloud auth login")
+    assert steps == (Step("up", "--ssh-from", "a b"), Shell("gcloud auth login"))
+    assert read_steps("") == ()

@@ -1,0 +1,49 @@
+"""Errors of training scripts, meetings, and local agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class TrainError(Exception):
+    """A job cannot be started, or its processes cannot meet.
+
+    Args:
+        message: What happened.
+        cause: Why, if it is known and adds something.
+        hint: What to change, one sentence.
+        next_step: Commands that can be pasted into a shell, one per line.
+        again: Options of the command to change before it is repeated (None removes one), ``SCRIPT`` among them.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        cause: str = "",
+        hint: str = "",
+        next_step: str = "",
+        again: Mapping[str, str | bool | None] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.cause = cause
+        self.hint = hint
+        self.next_step = next_step
+        self.again = again
+
+
+class ScriptError(TrainError):
+    """The script cannot be started."""
+
+
+class KerasError(TrainError):
+    """The script cannot run with the Keras of the hosts."""
+
+
+class MeetingError(TrainError):
+    """The processes of a job cannot meet."""
+
+
+class LocalAgentError(TrainError):
+    """The agent on this computer does not start or does not answer."""
