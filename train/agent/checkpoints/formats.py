@@ -1,4 +1,4 @@
-"""Formats of files whose structure shows whether they were written to their end."""
+"""Detect incomplete files by their format."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ _WRITING = 0x1  # consistency flag of superblock version 3: open for writing
 
 
 def is_unfinished(file: str, name: str) -> bool:
-    """Return whether a file was not written to its end, as far as its format shows that.
+    """Return True if a file is incomplete, as far as its format shows that.
 
     Args:
         file: Path of the file, or of a copy.

@@ -1,8 +1,8 @@
-"""The replicator: a process beside the supervisor that keeps the checkpoints of the job on every host.
+"""The replicator: a child process of the supervisor that keeps the checkpoints of the job on every host.
 
-It watches the checkpoint directory where the chief's task writes, keeps a copy of its newest complete state, gives
-that to the replicators of the other hosts, and makes the checkpoint directory equal to one snapshot before an attempt
-begins. The supervisor orders and is told over a socket, in lines of JSON, and never waits for any of it.
+It watches the checkpoint directory of the chief's task, keeps a copy of its newest complete state, sends that to the
+replicators of the other hosts, and makes the checkpoint directory equal to a snapshot before an attempt starts. The
+supervisor sends commands and receives news over a socket, in lines of JSON, and never waits for it.
 """
 
 import collections
@@ -74,7 +74,7 @@ class Restored(NamedTuple):
 
 
 class News(NamedTuple):
-    """What the replicator tells; `held` and `port` always hold, the rest is what just happened."""
+    """News of the replicator: `held` and `port` are always valid, the other fields report what just happened."""
 
     held: Optional[Snapshot]  # what this host can give
     port: int  # where it gives it; 0: nowhere
@@ -90,7 +90,7 @@ class News(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """What a replicator works with."""
+    """Configuration of a replicator."""
 
     job: str
     secret: bytes  # the job's
@@ -99,20 +99,20 @@ class Setup(NamedTuple):
     live: str  # the checkpoint directory, absolute, or a URL
     store: str  # where snapshots are kept, TASK/replica
     mark_directory: str  # what marks the processes of our task
-    mib_s: float  # at most so many MiB a second leave this host; more than 0
+    mib_s: float  # maximum number MiB a second leave this host; more than 0
 
     @property
     def credentials(self) -> Credentials:
-        """What the hosts of the job know of each other."""
+        """Return what the hosts of the job share."""
         return Credentials(self.job, self.secret, self.slot)
 
     @property
     def is_url(self) -> bool:
-        """Whether the checkpoints are nothing of ours."""
+        """Return True if the checkpoints are not local files."""
         return "://" in self.live
 
     def check(self) -> None:
-        """See that the checkpoint directory may be changed.
+        """Check that the checkpoint directory may be changed.
 
         Raises:
             ReplicaError: it holds other things as well.
@@ -122,15 +122,15 @@ class Setup(NamedTuple):
             raise ReplicaError(reason)
 
     def shares(self, manifest: Manifest) -> bool:
-        """Whether another host's task wrote its checkpoints to the very directory that is ours."""
+        """Return True if another host's task writes to the same checkpoint directory."""
         return manifest.slot != self.slot and manifest.origin == directory_identity(self.live)
 
 
 class Replicator:
-    """The supervisor's end: starts the process, orders, and hands on its news.
+    """The supervisor's end: start the process, send commands, and receive news.
 
     Args:
-        loop: In which its news are served.
+        loop: Event loop that serves it.
         setup: What it works with.
         on_news: Called with what it tells.
 
@@ -153,7 +153,7 @@ class Replicator:
         self._loop.watch(self._socket.fileno(), READ, self._serve)
 
     def watch(self, attempt: int, task: int = 0) -> None:
-        """From now on, take a snapshot of each complete state of the checkpoint directory.
+        """Take a snapshot of each complete state of the checkpoint directory from now on.
 
         Args:
             attempt: The attempt that writes it.
@@ -162,7 +162,7 @@ class Replicator:
         self._order({"watch": attempt, "task": task})
 
     def settle(self, *, orderly: bool = False) -> None:
-        """Look for the last time, and stop watching; to be called when no process of the task is left.
+        """Take a last snapshot, and stop watching; to be called when no process of the task is left.
 
         Without a watch before, it takes what is there as a state of before the first attempt.
 
@@ -172,26 +172,26 @@ class Replicator:
         self._order({"settle": orderly})
 
     def fetch(self, snapshot: Snapshot, sources: Sequence[Source]) -> None:
-        """Bring a snapshot here, from the first source that has it; done after one that is on its way."""
+        """Fetch a snapshot from the first source that has it, after a fetch in progress."""
         self._order({"fetch": snapshot, "sources": sources})
 
     def restore(self, snapshot: Optional[Snapshot], sources: Sequence[Source]) -> None:
-        """Make the checkpoint directory equal to a snapshot, fetched where it is not held; None: empty.
+        """Make the checkpoint directory equal to a snapshot, fetched if it is not held; None means empty.
 
         Replaces every order to fetch or to restore that is not done yet.
         """
         self._order({"restore": snapshot, "sources": sources})
 
     def show(self, *, on: bool) -> None:
-        """Update the checkpoint directory from now on with each fetched snapshot, for a task that reads it."""
+        """Update the checkpoint directory with each fetched snapshot, for a task that reads it."""
         self._order({"show": on})
 
     def hurry(self) -> None:
-        """Give from now on as fast as the network takes it: this host will be gone soon."""
+        """Send without a bandwidth limit, because this host will be gone soon."""
         self._order({"hurry": True})
 
     def close(self) -> None:
-        """End it, whatever it does; it is our child to wait for."""
+        """End the process; the supervisor waits for it."""
         if self._open:
             self._open = False
             self._loop.unwatch(self._socket.fileno())
@@ -303,7 +303,7 @@ def _keep_descriptors(control: int) -> None:
 
 
 class _Process:
-    """All that runs in it; the main thread takes orders."""
+    """The replicator process; its main thread handles commands."""
 
     def __init__(self, setup: Setup, control: socket.socket, supervisor: int) -> None:
         self._control = control
@@ -377,7 +377,7 @@ def _thread(run: Callable[[], None]) -> None:
 
 
 class _Watcher:
-    """Takes snapshots of what the task writes."""
+    """Take snapshots of what the task writes."""
 
     def __init__(self, setup: Setup, supervisor: int, store: Store, say: Callable[..., None]) -> None:
         self._setup = setup
@@ -398,12 +398,12 @@ class _Watcher:
         self._refused = False
 
     def order(self, order: Dict[str, Any]) -> None:
-        """Take an order, from another thread."""
+        """Queue a command, from another thread."""
         self._orders.append(order)
         os.write(self._wake, b"o")
 
     def run(self) -> None:
-        """Obey orders and watch, for ever."""
+        """Handle commands and watch, forever."""
         while True:
             fds = [self._woken, *([self._events.fileno()] if self._events is not None else [])]
             wait_for(fds, self._wait_s())
@@ -444,7 +444,7 @@ class _Watcher:
             self._say(settled=self._attempt)
 
     def _guarded(self, act: Callable[[], None]) -> None:
-        """Do it; what cannot be done is said once."""
+        """Call `act`; report an error once."""
         try:
             act()
         except ReplicaError as error:
@@ -466,7 +466,7 @@ class _Watcher:
         self._happened = True
 
     def _known(self) -> Keys:
-        """What is there as the newest snapshot has it, and what only that has."""
+        """Return the keys of the directory as far as it equals the newest snapshot."""
         with self._store.reading() as kept:
             return known_keys(kept.manifest.items, list_directory(self._live)) if kept is not None else {}
 
@@ -475,7 +475,7 @@ class _Watcher:
             self._happened = self._events.read() or self._happened
 
     def _follow_directory(self) -> None:
-        """Be told what happens in the directory, which may have been removed and made anew."""
+        """Watch the directory for events; it may have been removed and created again."""
         try:
             status = os.stat(self._live)
         except FileNotFoundError:
@@ -550,7 +550,7 @@ class _Watcher:
 
 
 class _Mover:
-    """Fetches and restores, one after the other."""
+    """Fetch and restore, one after the other."""
 
     def __init__(self, setup: Setup, store: Store, say: Callable[..., None]) -> None:
         self._setup = setup
@@ -563,13 +563,13 @@ class _Mover:
         self.shows = False  # fetched snapshots go to the checkpoint directory at once
 
     def fetch(self, snapshot: Snapshot, sources: List[Source]) -> None:
-        """Fetch it next, in place of any other that has not begun."""
+        """Fetch a snapshot next, in place of any other that has not started."""
         with self._change:
             self._wanted = (snapshot, sources)
             self._change.notify()
 
     def restore(self, snapshot: Optional[Snapshot], sources: List[Source]) -> None:
-        """Restore it next, in place of everything else."""
+        """Restore a snapshot next, in place of everything else."""
         with self._change:
             self._wanted = None
             self._restore = (snapshot, sources)
@@ -578,7 +578,7 @@ class _Mover:
             self._change.notify()
 
     def run(self) -> None:
-        """Do what is wanted, for ever."""
+        """Handle requests, forever."""
         while True:
             with self._change:
                 self._change.wait_for(lambda: self._wanted is not None or self._restore is not None)

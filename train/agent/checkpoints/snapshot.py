@@ -1,8 +1,8 @@
-"""What a checkpoint directory holds, when that is complete, and what a snapshot of it is; no input or output here.
+"""Define complete states of a checkpoint directory, and snapshots of them. No input or output.
 
-A *state* is what a checkpoint directory holds at one moment, less what is only in the making; it is complete when a
-script could go on from it. A *snapshot* is a copy of a complete state, numbered within its attempt; what it consists
-of stands in its *manifest*, and snapshots with one digest hold the same.
+A *state* is the content of a checkpoint directory at one moment, without files in progress. It is complete if a
+script can continue from it. A *snapshot* is a copy of a complete state, numbered within its attempt. Its *manifest*
+lists its content, and snapshots with one digest are equal.
 
 TensorFlow saves ``ckpt-4`` as ``ckpt-4.index`` and ``ckpt-4.data-00000-of-00001`` …: it writes data under another
 name and renames it, but writes an index in place, and last replaces the file ``checkpoint``, which names the newest.
@@ -54,7 +54,7 @@ _HERE = ("127.", "localhost:", "[::1]")  # a mount through a proxy on this compu
 
 
 class Snapshot(NamedTuple):
-    """Names a copy of a complete state."""
+    """ID of a copy of a complete state."""
 
     attempt: int
     number: int  # counts up within the attempt
@@ -62,18 +62,18 @@ class Snapshot(NamedTuple):
 
 
 def newer(one: Snapshot, other: Optional[Snapshot]) -> bool:
-    """Whether `one` was taken after `other`."""
+    """Return True if `one` was taken after `other`."""
     return other is None or (one.attempt, one.number) > (other.attempt, other.number)
 
 
 def newest(*held: Optional[Snapshot]) -> Optional[Snapshot]:
-    """The newest of several snapshots; None where there is none."""
+    """Return the newest of several snapshots, or None."""
     known = [one for one in held if one is not None]
     return max(known, key=lambda one: (one.attempt, one.number), default=None)
 
 
 def read_snapshot(value: Any) -> Optional[Snapshot]:
-    """The snapshot that a JSON list names; None for null.
+    """Return the snapshot of a JSON list; None for null.
 
     Raises:
         ValueError: it names none.
@@ -87,7 +87,7 @@ def read_snapshot(value: Any) -> Optional[Snapshot]:
 
 
 class Kind(str, Enum):
-    """What a path is."""
+    """Type of a path."""
 
     FILE = "file"
     DIRECTORY = "directory"
@@ -107,7 +107,7 @@ class Item(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What a snapshot consists of."""
+    """Content of a snapshot."""
 
     snapshot: Snapshot
     slot: str  # whose checkpoint directory it was taken from
@@ -116,24 +116,24 @@ class Manifest(NamedTuple):
 
     @property
     def files(self) -> List[Tuple[int, Item]]:
-        """Its files, each with its place among the items."""
+        """Return the files, each with its index among the items."""
         return [(number, item) for number, item in enumerate(self.items) if item.kind is Kind.FILE]
 
 
 def digest_of(items: Sequence[Item]) -> str:
-    """Identifies what is in a snapshot, whenever it was taken."""
+    """Return a hash of the content of a snapshot, independent of its time."""
     text = json.dumps([[one.path, one.kind.value, one.mode, one.size, one.content] for one in items])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """A manifest as JSON."""
+    """Return a manifest as JSON."""
     items = [[one.path, one.kind.value, *one[2:]] for one in manifest.items]
     return json.dumps([manifest.snapshot, manifest.slot, manifest.origin, items], separators=(",", ":")).encode()
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """The manifest that `encode_manifest` made.
+    """Return the manifest in JSON of `encode_manifest`.
 
     Raises:
         ValueError: it is none, or one that would write elsewhere than in the directory it is for.
@@ -182,7 +182,7 @@ def _item(row: Any) -> Item:
 
 
 def is_data(path: str) -> bool:
-    """Whether TensorFlow never writes to this file again, under whatever name it may save anew."""
+    """Return True if TensorFlow never changes this file again."""
     return _DATA.match(path) is not None
 
 
@@ -190,7 +190,7 @@ def is_data(path: str) -> bool:
 
 
 class Found(NamedTuple):
-    """One path of a listing."""
+    """One path of a directory listing."""
 
     path: str
     kind: Kind
@@ -202,7 +202,7 @@ class Found(NamedTuple):
 
     @property
     def key(self) -> Tuple[Any, ...]:
-        """Changes whenever what is there does; a directory is what is in it."""
+        """Return a value that changes whenever the file does; constant for a directory."""
         return (self.kind,) if self.kind is Kind.DIRECTORY else (self.kind, *self[2:])
 
 
@@ -220,7 +220,7 @@ Threads = Mapping[int, Thread]  # by thread ID
 
 
 class Look(NamedTuple):
-    """What one look at a checkpoint directory shows."""
+    """Content of a checkpoint directory at one moment."""
 
     directory: str
     found: Sequence[Found]
@@ -238,17 +238,17 @@ class State(NamedTuple):
 
     @property
     def keys(self) -> Keys:
-        """What changes when the state does, by path."""
+        """Return the keys of all paths."""
         return {one.path: one.key for one in self.entries}
 
     @property
     def empty(self) -> bool:
-        """Whether there is no file in it."""
+        """Return True if there are no files."""
         return all(one.kind is Kind.DIRECTORY for one in self.entries)
 
 
 def named_checkpoints(text: str) -> List[str]:
-    """The prefixes that a file `checkpoint` names, the newest first; none where it is no such file."""
+    """Return the prefixes in a file `checkpoint`, the newest first; empty if the file is invalid."""
     newest: List[str] = []
     others: List[str] = []
     for field, value in _FIELD.findall(text):
@@ -319,7 +319,7 @@ def _checkpoints(look: Look, paths: Sequence[str]) -> Dict[str, _Checkpoint]:
 
 
 def _named_in(look: Look, path: str) -> List[str]:
-    """The prefixes that one file `checkpoint` names within the directory, the newest first."""
+    """Return the prefixes inside the directory that a file `checkpoint` names, the newest first."""
     found = []
     for name in named_checkpoints(look.texts[path]):
         full = os.path.normpath(os.path.join(look.directory, os.path.dirname(path), name))
@@ -333,7 +333,7 @@ def _is_temporary(path: str) -> bool:
 
 
 def complete_state(look: Look, known: Keys) -> Optional[State]:
-    """The complete state that a look shows; None while something is in the making.
+    """Return the complete state of a listing, or None while files are in progress.
 
     Args:
         look: What was seen.
@@ -364,7 +364,7 @@ def complete_state(look: Look, known: Keys) -> Optional[State]:
 
 
 def _pending(look: Look, temporary: Sequence[Found], kept: Sequence[Found], known: Keys) -> bool:
-    """Whether a temporary name announces a part of the state that is not there yet.
+    """Return True if a temporary file announces a missing part of the state.
 
     One for a file that is new already belongs to what comes after this state.
     """
@@ -384,7 +384,7 @@ def _pending(look: Look, temporary: Sequence[Found], kept: Sequence[Found], know
 
 
 class Observer:
-    """Decides, from one look to the next, when there is a snapshot to take.
+    """Decide, from one listing to the next, when to take a snapshot.
 
     While the task lives, a state counts once it has stood unchanged for a moment. On a loaded computer time alone
     proves nothing: the task may wait for a CPU or a disk between two files of one checkpoint. So a thread that could
@@ -409,7 +409,7 @@ class Observer:
         self._due: Optional[float] = None
 
     def wants(self, state: Optional[State], moved: FrozenSet[str], now: float, threads: Threads) -> bool:
-        """Whether to take a snapshot of `state`, complete and seen at `now` while the task was alive.
+        """Return True if a snapshot of `state` is due; `state` was seen at `now` while the task was alive.
 
         Args:
             state: None where it was not complete, or the task had ended.
@@ -445,7 +445,7 @@ class Observer:
         return frozenset(files - state.sure - {path for path, times in self._odd.items() if times >= MOST_ODD})
 
     def unfinished(self, state: State, path: str) -> None:
-        """Record that a file of `state` was not written to its end."""
+        """Record that a file of `state` is incomplete."""
         self._unfinished = state.keys
         self._odd[path] = self._odd.get(path, 0) + 1
         if self._meant is not None and self._meant.keys == state.keys:
@@ -459,11 +459,11 @@ class Observer:
         return QUIET_PROVEN_S if proven else QUIET_S
 
     def wait_s(self, now: float) -> Optional[float]:
-        """In how many seconds to look again, though nothing happens; None: when something does."""
+        """Return the seconds until the next listing if no event occurs, or None."""
         return None if self._due is None else max(0.0, self._due - now)
 
     def last(self, state: Optional[State], moved: FrozenSet[str], *, orderly: bool) -> Optional[State]:
-        """What to take a snapshot of, of what a task left behind; None: of nothing.
+        """Return the state to take after the task has ended, or None.
 
         Args:
             state: What is there; None where it is not complete.
@@ -480,7 +480,7 @@ class Observer:
 
     @staticmethod
     def _without_unnamed(state: State, before: Keys) -> State:
-        """Leave out the checkpoint that was being saved, of which no file `checkpoint` tells yet."""
+        """Leave out a checkpoint in progress, which no file `checkpoint` names yet."""
         old = {_prefix_of(path) for path in before}
         entries = [
             one
@@ -493,7 +493,7 @@ class Observer:
         return state._replace(entries=tuple(entries))
 
     def took(self, state: State) -> None:
-        """A snapshot of `state` was taken."""
+        """Record that a snapshot of `state` was taken."""
         self.known = state.keys
         self._starving = self._due = None
 
@@ -511,7 +511,7 @@ class Observer:
 
 
 def _could_continue(before: Threads, now: Threads) -> bool:
-    """Return whether each thread has run since `before`, or waits for something else than a CPU or a disk."""
+    """Return True if each thread has run since `before`, or waits for something other than a CPU or a disk."""
     none = Thread("", 0)
     return all(
         one.state in _ASLEEP or one.ticks - before.get(tid, none).ticks >= RAN_TICKS for tid, one in now.items()
@@ -530,7 +530,7 @@ def _is_under(path: str, moved: FrozenSet[str]) -> bool:
 
 
 def is_equal(found: Optional[Found], item: Item) -> bool:
-    """Whether what was found is what a snapshot has there, as far as can be told without reading it."""
+    """Return True if a path equals an item of a snapshot, by its size and time."""
     if found is None or found.kind is not item.kind:
         return False
     if item.kind is Kind.FILE:
@@ -539,7 +539,7 @@ def is_equal(found: Optional[Found], item: Item) -> bool:
 
 
 def known_keys(items: Sequence[Item], found: Sequence[Found]) -> Keys:
-    """The keys that a directory would have if it held just `items`, as far as it does."""
+    """Return the keys that a directory would have if it contained only `items`."""
     there = {one.path: one for one in found}
     return {item.path: there[item.path].key if is_equal(there.get(item.path), item) else item for item in items}
 
@@ -552,7 +552,7 @@ def surplus(found: Sequence[Found], items: Sequence[Item]) -> List[Found]:
 
 
 def unfit(live: str, store: str, home: str) -> str:
-    """Why a directory cannot be kept equal on all hosts, since that would remove other things; empty where it can.
+    """Return why a directory must not be replicated because it contains other files; empty if it may be.
 
     Args:
         live: The checkpoint directory, absolute, with links resolved.
@@ -599,7 +599,7 @@ def _mount_of(mountinfo: str, path: str) -> Optional[_Mount]:
 
 
 def identity(mountinfo: str, path: str, boot: str, device: int, inode: int, rest: str) -> str:
-    """Tells one directory from every other on any computer; equal where two hosts see the same one.
+    """Return an ID of a directory that is unique across hosts, and equal if two hosts share it.
 
     Args:
         mountinfo: Text of /proc/self/mountinfo; format: proc(5).

@@ -1,13 +1,12 @@
-"""Checkpoint directories and snapshots on this host's disk: looked at, copied, kept, put back.
+"""Checkpoint directories and snapshots on this host's disk: list, copy, keep, and restore them.
 
 TASK/replica/
     2-5-3f2a…/         the newest complete snapshot, attempt 2, number 5
-        0  1  2 …      its files, by their place in the manifest
+        0  1  2 …      its files, by their index in the manifest
         manifest       written last
-    making-1/          one in the making
+    making-1/          a snapshot in progress
 
-Files that TensorFlow never writes to again are hard links into the checkpoint directory, where that is on the same
-disk.
+Files that TensorFlow never changes are hard links into the checkpoint directory if that is on the same disk.
 """
 
 import contextlib
@@ -74,22 +73,22 @@ except (ImportError, OSError, AttributeError):  # a Python built without libffi
 
 
 class ReplicaError(Exception):
-    """Something that is not done, in one sentence for the user."""
+    """A failure, as one sentence for the user."""
 
 
 class ChangedError(Exception):
-    """What was being copied changed meanwhile."""
+    """The directory changed while it was copied."""
 
 
 class UnfinishedError(Exception):
-    """The file that is named was copied, and was not written to its end."""
+    """The named file was copied before it was complete."""
 
 
 # --- looking ----------------------------------------------------------------------------------------------------
 
 
 def list_directory(directory: str) -> List[Found]:
-    """All that is in `directory`, itself left out and no link followed; empty where it is missing.
+    """Return all paths in `directory` without following links; empty if it is missing.
 
     Raises:
         ReplicaError: it holds more than can be a checkpoint.
@@ -136,7 +135,7 @@ def _found(base: str, entry: "os.DirEntry[str]") -> Optional[Found]:
 
 
 def look_at(directory: str, writing: FrozenSet[str]) -> Look:
-    """One look at a checkpoint directory; `writing`: the paths in it that are open for writing.
+    """Return the content of a checkpoint directory; `writing` are its paths that are open for writing.
 
     Raises:
         ReplicaError: it holds more than can be a checkpoint.
@@ -160,7 +159,7 @@ def _text(path: str) -> str:
 
 
 def directory_identity(directory: str) -> str:
-    """Tells a directory, which need not exist, from every other on any computer; nothing is written to find out."""
+    """Return an ID of a directory that is unique across hosts; the directory need not exist."""
     nearest, rest = os.path.realpath(directory), ""
     while not os.path.isdir(nearest):
         nearest, name = os.path.split(nearest)
@@ -171,7 +170,7 @@ def directory_identity(directory: str) -> str:
 
 
 class TaskWatch:
-    """The processes of the task, as a process beside it sees them.
+    """The processes of the task, as seen by the replicator.
 
     Args:
         supervisor: From which they descend.
@@ -187,7 +186,7 @@ class TaskWatch:
         self._since: Dict[int, float] = {}
 
     def writing(self, directory: str) -> FrozenSet[str]:
-        """Paths in `directory` that a process of the task has open for writing."""
+        """Return the paths in `directory` that a process of the task has open for writing."""
         now = time.monotonic()
         before = self._since
         pids = self._pids()
@@ -199,7 +198,7 @@ class TaskWatch:
         return frozenset(found)
 
     def alive(self) -> bool:
-        """Whether all that wrote before `writing` was asked lives, so that what it has closed is as it was meant."""
+        """Return True if all writers that `writing` saw are alive, so that closed files are complete."""
         ending = [pid for pid in self._since if _is_ending(pid)]
         lost = [pid for pid in ending if pid == self._leader or time.monotonic() - self._since[pid] > _LASTING_S]
         for pid in ending:
@@ -269,7 +268,7 @@ _EVENT = struct.Struct("iIII")
 
 
 class DirectoryEvents:
-    """What happens in a directory and in those below it.
+    """Events of a directory and its subdirectories.
 
     Args:
         directory: Which one; it exists.
@@ -294,16 +293,16 @@ class DirectoryEvents:
             raise
 
     def fileno(self) -> int:
-        """File descriptor that can be read when something has happened."""
+        """Return the file descriptor that is readable when there are events."""
         return self._fd
 
     @property
     def moved(self) -> FrozenSet[str]:
-        """Paths that were renamed into their place and not written to since."""
+        """Return the paths that were renamed into place and not written to since."""
         return frozenset(self._moved)
 
     def read(self) -> bool:
-        """Take in what has happened; True if anything has."""
+        """Process pending events; return True if there were any."""
         happened = anew = False
         while True:
             try:
@@ -318,7 +317,7 @@ class DirectoryEvents:
         return happened
 
     def close(self) -> None:
-        """Give the kernel's watches back."""
+        """Close the kernel's watches."""
         os.close(self._fd)
 
     def _take(self, data: bytes) -> bool:
@@ -357,7 +356,7 @@ class DirectoryEvents:
 
 
 def wait_for(fds: Sequence[int], timeout_s: float) -> None:
-    """Wait until one of `fds` can be read, or the time is over."""
+    """Wait until one of `fds` is readable or the timeout expires."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)
@@ -382,11 +381,11 @@ class Kept:
         self.cut = False  # readers have to stop: its place is wanted
 
     def path(self, number: int) -> str:
-        """Where the file is that stands at `number` in the manifest."""
+        """Return the path of the file with index `number` in the manifest."""
         return os.path.join(self.directory, str(number))
 
     def is_sound(self) -> bool:
-        """Whether its files are as they were, as far as can be told without reading them."""
+        """Return True if its files are unchanged, by their sizes and times."""
         for number, item in self.manifest.files:
             try:
                 status = os.stat(self.path(number))
@@ -398,7 +397,7 @@ class Kept:
 
 
 class Store:
-    """The newest complete snapshot; beside it, while somebody still reads it, the one before.
+    """The newest complete snapshot, and the one before it while it is being read.
 
     Args:
         directory: Where they are; what was left there by a process that was killed is removed.
@@ -418,13 +417,13 @@ class Store:
 
     @property
     def held(self) -> Optional[Snapshot]:
-        """The newest complete snapshot."""
+        """Return the newest complete snapshot."""
         newest = self._newest
         return newest.manifest.snapshot if newest is not None else None
 
     @contextlib.contextmanager
     def reading(self, snapshot: Optional[Snapshot] = None) -> Iterator[Optional[Kept]]:
-        """The newest one, or just that one, kept as long as it is read; None where it is not held."""
+        """Return the newest snapshot, or only the given one, and keep it while it is read; None if not held."""
         with self._lock:
             kept = self._newest
             if kept is not None and snapshot not in (None, kept.manifest.snapshot):
@@ -438,7 +437,7 @@ class Store:
                 self._read(kept)
 
     def make(self) -> str:
-        """An empty directory for a snapshot in the making."""
+        """Return an empty directory for a new snapshot."""
         with self._lock:
             self._count += 1
             directory = os.path.join(self.directory, f"{_MAKING}{self._count}")
@@ -446,7 +445,7 @@ class Store:
         return directory
 
     def keep(self, making: str, manifest: Manifest) -> None:
-        """Let what is in `making` be the newest snapshot.
+        """Make the content of `making` the newest snapshot.
 
         Raises:
             OSError: the disk is full.
@@ -464,7 +463,7 @@ class Store:
             self._retire(before)
 
     def drop(self) -> None:
-        """Keep none; to be called where what is kept turned out to be damaged."""
+        """Discard the newest snapshot, because it is damaged."""
         with self._lock:
             before, self._newest = self._newest, None
         if before is not None:
@@ -515,7 +514,7 @@ def _read_kept(directory: str) -> Optional[Kept]:
 
 
 def need_space(directory: str, needed: int, what: str) -> None:
-    """See that `needed` bytes can be written to the disk of `directory`.
+    """Check that `needed` bytes can be written to the disk of `directory`.
 
     Raises:
         ReplicaError: they would take what is reserved for logs.
@@ -532,7 +531,7 @@ def need_space(directory: str, needed: int, what: str) -> None:
 
 
 def copy_file(source: str, target: str, item: Item) -> None:
-    """Copy a file to `target`, which does not exist, with the mode and time of `item`.
+    """Copy a file to a new `target` with the mode and time of `item`.
 
     Raises:
         OSError: it cannot be read or written.
@@ -553,13 +552,13 @@ def copy_file(source: str, target: str, item: Item) -> None:
 
 
 def finish_file(fd: int, item: Item) -> None:
-    """Give a file that is written its mode and time."""
+    """Set mode and time of a complete file."""
     os.fchmod(fd, item.mode)
     os.utime(fd, ns=(item.mtime_ns, item.mtime_ns))
 
 
 def _place(source: str, target: str, item: Item) -> None:
-    """Let `target`, which does not exist, be a file that no later writing to `source` changes."""
+    """Create `target` as a link or copy that later writes to `source` do not change."""
     if is_data(item.path):
         try:
             os.link(source, target)
@@ -573,7 +572,7 @@ def _place(source: str, target: str, item: Item) -> None:
 
 
 class Shot(NamedTuple):
-    """Whose state is copied."""
+    """The origin of a copied state."""
 
     live: str
     slot: str
@@ -582,7 +581,7 @@ class Shot(NamedTuple):
 
 
 def take(store: Store, shot: Shot, state: State, checked: FrozenSet[str]) -> bool:
-    """Let a copy of `state` be the newest snapshot; False if that holds the same already.
+    """Store a copy of `state` as the newest snapshot; return False if it equals the newest one.
 
     Args:
         store: Where the copy is kept.
@@ -665,7 +664,7 @@ def _item(shot: Shot, one: Found, copy: str, known: Dict[str, "tuple[int, Item]"
 
 
 def hash_file(path: str) -> str:
-    """SHA-256 of what is in a file."""
+    """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         while True:
@@ -679,7 +678,7 @@ def hash_file(path: str) -> str:
 
 
 def restore(live: str, kept: Optional[Kept]) -> None:
-    """Make the checkpoint directory equal to a snapshot, deletions included; None: empty.
+    """Make the checkpoint directory equal to a snapshot, deletions included; None means empty.
 
     Killed in the middle, it is done again.
 
@@ -700,7 +699,7 @@ def restore(live: str, kept: Optional[Kept]) -> None:
 
 
 def refresh(live: str, kept: Kept, before: Optional[Manifest]) -> None:
-    """Bring a checkpoint directory that is being read up to a snapshot: what the snapshot before had is replaced.
+    """Update a checkpoint directory that is being read to a snapshot.
 
     What refers to other files comes after these, and what is not needed any more goes last; files of others' stay.
 
@@ -750,7 +749,7 @@ def _remove(live: str, path: str) -> None:
 
 
 def _is_directory(path: str) -> bool:
-    """Whether there is a directory at `path`, not a link to one."""
+    """Return True if `path` is a directory, not a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -780,7 +779,7 @@ def _restore(live: str, kept: Optional[Kept]) -> None:
 
 
 def _put(live: str, item: Item, source: str) -> None:
-    """Let the path of `item` be what it says; no link is followed, and none written through."""
+    """Create the path of `item` without following or writing through a link."""
     for above in _above(item.path):
         _make_directory(os.path.join(live, above), 0o700)
     path = os.path.join(live, item.path)

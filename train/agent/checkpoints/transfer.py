@@ -1,12 +1,11 @@
-"""How snapshots travel from host to host; blocking, in threads of a process of its own.
+"""Transfer snapshots between hosts; blocking, in threads of the replicator process.
 
-    who fetches → {"snapshot": [attempt, number, digest]}
-    who holds   → {"size": …, "content": SHA-256}, and so many bytes, the manifest  |  {"gone": 1}
-    who fetches → {"file": place in the manifest}      as often as needed
-    who holds   → {"size": …}, and so many bytes
+    receiver → {"snapshot": [attempt, number, digest]}
+    sender   → {"size": …, "content": SHA-256}, and that many bytes, the manifest  |  {"gone": 1}
+    receiver → {"file": index in the manifest}      repeated as needed
+    sender   → {"size": …}, and that many bytes
 
-Lines are sealed as agents do among themselves; raw bytes are checked by the SHA-256 that a sealed line, or the
-manifest that it vouches for, gives for them.
+Lines are sealed as between agents. Raw bytes are checked against the SHA-256 in a sealed line or in the manifest.
 """
 
 import contextlib
@@ -48,7 +47,7 @@ Source = Tuple[str, int]  # address and port
 
 
 class Credentials(NamedTuple):
-    """What hosts of one job know of each other."""
+    """Data that the hosts of a job share."""
 
     job: str
     secret: bytes
@@ -56,7 +55,7 @@ class Credentials(NamedTuple):
 
 
 class Bucket:
-    """Bounds what leaves this host, over all who fetch together.
+    """Limit the bandwidth that leaves this host, over all receivers together.
 
     Args:
         mib_s: MiB a second, more than 0.
@@ -69,13 +68,13 @@ class Bucket:
         self.piece = max(1 << 12, min(_PIECE, int(self._rate * _BURST_S)))  # bytes to send at a time
 
     def lift(self) -> None:
-        """Bound nothing from now on."""
+        """Remove the limit."""
         with self._lock:
             self._rate = float("inf")
             self._free_at = 0.0
 
     def wait(self, count: int) -> None:
-        """Wait until `count` bytes may leave."""
+        """Wait until `count` bytes may be sent."""
         now = time.monotonic()
         with self._lock:
             self._free_at = max(self._free_at, now - _BURST_S) + count / self._rate
@@ -98,7 +97,7 @@ class _Wire:
         self._connection.sendall(data)
 
     def greeting(self, until: float) -> bytes:
-        """A line of somebody who has proven nothing."""
+        """Return a line of an unauthenticated peer."""
         while True:
             line = self._buffer.line()
             if line is not None:
@@ -140,7 +139,7 @@ class _Wire:
 
 
 class Giver:
-    """Gives the newest snapshot to those who know the job's secret.
+    """Send the newest snapshot to hosts that know the job's secret.
 
     Connections that have not proven to know it are bounded in number and time. One more than that closes the oldest,
     so that nobody can keep hosts of the job out by holding connections open.
@@ -162,7 +161,7 @@ class Giver:
         self._most_strangers = min(_MOST_STRANGERS, max(_FEWEST_STRANGERS, descriptor_limit() // 4))
 
     def run(self) -> None:
-        """Serve them, each in a thread, for ever."""
+        """Serve connections forever, each in a thread."""
         self._listener.setblocking(True)
         while True:
             try:
@@ -174,7 +173,7 @@ class Giver:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _take_in(self, connection: socket.socket) -> None:
-        """Add a connection to the strangers; one too many ends the oldest, whose thread then closes it."""
+        """Register an unauthenticated connection; if there are too many, shut down the oldest."""
         with self._lock:
             self._strangers[connection] = None
             if len(self._strangers) > self._most_strangers:
@@ -237,11 +236,11 @@ class Giver:
 
 
 class CancelledFetchError(Exception):
-    """Nobody wants it any more."""
+    """The fetch was cancelled."""
 
 
 class Fetch:
-    """Brings one snapshot from whichever source has it.
+    """Fetch one snapshot from any source that has it.
 
     Args:
         store: Where it is to be held.
@@ -269,7 +268,7 @@ class Fetch:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def run(self, sources: List[Source]) -> bool:
-        """Bring it; False where there is nothing to bring, since its directory is ours too.
+        """Fetch the snapshot; return False if the directory is shared and needs no copy.
 
         Raises:
             ReplicaError: no source has it, or there is no room; the reason names each.
@@ -351,7 +350,7 @@ class Fetch:
         return manifest
 
     def _is_here(self, item: Item, target: str, here: "Dict[str, Tuple[str, Item]]") -> bool:
-        """Whether `target` is there, from an earlier source or from what is held already."""
+        """Return True if `target` exists, from an earlier source or from a held snapshot."""
         if os.path.exists(target):
             return True
         if item.content not in here:
@@ -387,7 +386,7 @@ class Fetch:
 
 
 class _DiskError(Exception):
-    """Our own disk, not the network."""
+    """An error of the local disk, not of the network."""
 
 
 @contextlib.contextmanager

@@ -1,16 +1,16 @@
-"""Decide whether a path or a link stays below the directory that it is meant for. Pure."""
+"""Check that a path or link stays inside its directory. Pure."""
 
 import os
 import posixpath
 
 
 def is_inner_path(path: str) -> bool:
-    """Whether a relative path with forward slashes stays below its directory, whatever is there."""
+    """Return True if a relative path with forward slashes stays inside its directory."""
     return "\0" not in path and all(part not in ("", ".", "..") for part in path.split("/"))
 
 
 def is_inner_link(path: str, target: str) -> bool:
-    """Whether a link at `path` leads to a place below the directory, through no other link.
+    """Return True if a link at `path` points inside the directory, through no other link.
 
     Args:
         path: Of the link, relative to the directory.

@@ -1,4 +1,4 @@
-"""Contents by their hash, how they arrive, and how a task's directory is made of them."""
+"""Contents stored by their hash: receive them, and create a task's directory from them."""
 
 import contextlib
 import errno
@@ -36,7 +36,7 @@ def _check_link(entry: Entry) -> None:
 
 
 def check_entries(entries: Sequence[Entry]) -> None:
-    """See that all entries stay inside the working directory and do not contradict each other.
+    """Check that all entries stay inside the working directory and are consistent.
 
     Raises:
         RefusedError: one of them does not.
@@ -64,7 +64,7 @@ def check_entries(entries: Sequence[Entry]) -> None:
 
 
 def object_path(store: str, digest: str) -> str:
-    """Where the contents with this hash are kept."""
+    """Return the path of the contents with this hash."""
     return os.path.join(store, digest[:2], digest)
 
 
@@ -77,7 +77,7 @@ def _is_kept(store: str, digest: str, size: int) -> bool:
 
 
 def missing(store: str, entries: Sequence[Entry]) -> Want:
-    """Contents that `entries` need and the store does not have, each once, in the order of the entries."""
+    """Return the contents that `entries` need and the store lacks, each once, in order."""
     wanted: Dict[str, int] = {}
     seen: Set[str] = set()
     for entry in entries:
@@ -89,7 +89,7 @@ def missing(store: str, entries: Sequence[Entry]) -> Want:
 
 
 class Receiver:
-    """Takes one zlib stream of contents and puts each into the store once its hash is proven.
+    """Receive one zlib stream of contents, and store each after its hash was verified.
 
     Args:
         store: Directory of the store.
@@ -108,7 +108,7 @@ class Receiver:
         self._next()
 
     def feed(self, data: bytes) -> None:
-        """Take a piece of the stream.
+        """Process a piece of the stream.
 
         Raises:
             RefusedError: it is damaged, or not what was announced.
@@ -126,7 +126,7 @@ class Receiver:
             data = self._stream.unconsumed_tail
 
     def finish(self) -> None:
-        """The stream has ended.
+        """Check that the stream is complete.
 
         Raises:
             RefusedError: it is not complete.
@@ -135,7 +135,7 @@ class Receiver:
             raise RefusedError(Refusal.BUNDLE, "the contents ended before all of them had come")
 
     def close(self) -> None:
-        """Remove what is half written."""
+        """Remove a partly written file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -210,7 +210,7 @@ def _place(store: str, entry: Entry, target: str) -> None:
 
 
 def materialise(store: str, entries: Sequence[Entry], directory: str) -> None:
-    """Make `directory` hold exactly `entries`; what it held before is gone.
+    """Make `directory` contain exactly `entries`; earlier contents are removed.
 
     Raises:
         OSError: the disk is full, or the store was removed under our feet.
@@ -234,17 +234,17 @@ def materialise(store: str, entries: Sequence[Entry], directory: str) -> None:
 
 
 def bytes_needed(entries: Sequence[Entry], wanted: Want) -> int:
-    """Bytes of disk that a bundle takes: what must come, and the copies that its task may change."""
+    """Return the disk space of a bundle: missing contents, and copies that the task may change."""
     return wanted.size + sum(entry.size for entry in entries if entry.kind is EntryKind.FILE)
 
 
 def objects_of(entries: Sequence[Entry]) -> Set[str]:
-    """Hashes that a bundle names."""
+    """Return the hashes that a bundle uses."""
     return {entry.sha256 for entry in entries if entry.kind in (EntryKind.FILE, EntryKind.DATA)}
 
 
 def prune_objects(store: str, keep: Set[str]) -> int:
-    """Remove all contents but those in `keep`, and what broken transfers left.
+    """Remove all contents but those in `keep`, and leftovers of broken transfers.
 
     Returns:
         The bytes that this frees: a content that a job's directory links to takes the same room as before.

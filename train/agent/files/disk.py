@@ -1,4 +1,4 @@
-"""Files, as the agent writes and removes them."""
+"""Write, read, and remove files."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ DISK_LOW = 2 << 30  # bytes; with less a disk is nearly full
 
 
 def write_atomic(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Replace the file `path` by one with `data`: readers see the old one or the new one, whole.
+    """Replace the file `path` atomically: readers see the old or the new content.
 
     Raises:
         OSError: it cannot be written; the old one is left as it was.
@@ -37,13 +37,13 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def remove_file(path: str) -> None:
-    """Remove `path`, a file, link or socket; a missing one is success."""
+    """Remove a file, link, or socket; a missing one is success."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def remove_tree(path: str) -> None:
-    """Remove the directory `path` with all that is in it, following no link; what is missing is success.
+    """Remove a directory and its contents without following links; a missing one is success.
 
     Raises:
         OSError: something in it cannot be removed.
@@ -67,12 +67,12 @@ def remove_tree(path: str) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Make the directory `path` and its parents, each readable by its owner alone."""
+    """Create a directory and its parents, readable only by the owner."""
     os.makedirs(path, mode=0o700, exist_ok=True)
 
 
 def read_text(path: str) -> str:
-    """The text of a small file; empty where there is none."""
+    """Return the text of a small file; empty if there is none."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -81,7 +81,7 @@ def read_text(path: str) -> str:
 
 
 def read_json(path: str) -> Optional[Dict[str, Any]]:
-    """The JSON object in a file; None where there is no file, or no object in it."""
+    """Return the JSON object in a file, or None if there is none."""
     try:
         with open(path, "rb") as file:
             value = json.load(file)
@@ -91,7 +91,7 @@ def read_json(path: str) -> Optional[Dict[str, Any]]:
 
 
 def size_of(path: str) -> int:
-    """Size of a file in bytes; 0 where there is none."""
+    """Return the size of a file in bytes; 0 if there is none."""
     try:
         return os.stat(path).st_size
     except OSError:
@@ -99,13 +99,13 @@ def size_of(path: str) -> int:
 
 
 def free_space(path: str) -> Tuple[int, int]:
-    """Bytes that an ordinary user may still write to the file system of `path`, and its size in bytes."""
+    """Return the bytes that an ordinary user may write to the file system of `path`, and its size."""
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
 
 def readable_size(count: int) -> str:
-    """``1.5 GiB`` for a number of bytes."""
+    """Format a number of bytes: ``1.5 GiB``."""
     value = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if value < 1024:

@@ -1,7 +1,7 @@
-"""What an attempt leaves on disk: the task's output byte for byte, and what happened to it, one line each.
+"""The files of an attempt: the task's output byte for byte, and its records, one JSON line each.
 
-A line of the records says in its field ``log_at`` how much of the output was written before it, so that a reader
-can put both into one order.
+The field ``log_at`` of a record is the number of output bytes that were written before it, so that a reader can put
+both into one order.
 """
 
 import os
@@ -20,10 +20,10 @@ def _append(path: str) -> int:
 
 
 class Journal:
-    """Writes log and records of one attempt.
+    """Write log and records of one attempt.
 
     Args:
-        paths: Of the task.
+        paths: Paths of the task.
         attempt: Number of the attempt.
     """
 
@@ -36,7 +36,7 @@ class Journal:
         write_atomic(self._spare, bytes(SPARE))
 
     def write_log(self, data: bytes) -> None:
-        """Add to the log.
+        """Append to the log.
 
         Raises:
             OSError: the disk is full.
@@ -48,7 +48,7 @@ class Journal:
             view = view[written:]
 
     def write_record(self, record: Record) -> None:
-        """Add a line to the records.
+        """Append a record.
 
         Raises:
             OSError: the disk is full.
@@ -57,7 +57,7 @@ class Journal:
         write_all(self._records, line[:-2] + b"," + LOG_AT + str(self.log_size).encode() + b"}\n")
 
     def use_spare(self) -> None:
-        """The disk is full: make room for the records and the result that are still to come."""
+        """Free the reserved space on a full disk, for the remaining records and the result."""
         remove_file(self._spare)
 
     def close(self) -> None:
@@ -68,14 +68,14 @@ class Journal:
 
 
 def log_at(line: bytes) -> int:
-    """How much of the output was written before this line of the records; 0 if it does not say."""
+    """Return the number of output bytes written before a record; 0 if the record does not contain it."""
     _, found, tail = line.rpartition(LOG_AT)
     digits = tail.rstrip(b"}\n")
     return int(digits) if found and digits.isdigit() else 0
 
 
 def write_result(paths: TaskPaths, result: JobResult) -> None:
-    """Write how the job ended.
+    """Write the result of the job.
 
     Raises:
         OSError: the disk is full.
@@ -84,7 +84,7 @@ def write_result(paths: TaskPaths, result: JobResult) -> None:
 
 
 def read_result(paths: TaskPaths) -> Optional[JobResult]:
-    """How the job ended; None while it goes on, or when nobody could tell."""
+    """Return the result of the job, or None while it is running or if it is unknown."""
     try:
         with open(paths.result, "rb") as file:
             found = decode(file.read())
@@ -94,19 +94,19 @@ def read_result(paths: TaskPaths) -> Optional[JobResult]:
 
 
 def write_job(paths: TaskPaths, values: Dict[str, Any]) -> None:
-    """Write what was committed."""
+    """Write the commit."""
     import json
 
     write_atomic(paths.job, json.dumps(values, indent=1).encode("utf-8", "surrogateescape"))
 
 
 def read_job(paths: TaskPaths) -> Optional[Dict[str, Any]]:
-    """What was committed; None where nothing was."""
+    """Return the commit, or None if there is none."""
     return read_json(paths.job)
 
 
 def states(paths: TaskPaths, attempt: int) -> List[TaskState]:
-    """All changes of phase of an attempt, in their order."""
+    """Return all state changes of an attempt, in order."""
     try:
         with open(paths.records(attempt), "rb") as file:
             lines = [line for line in file if line.startswith(b'{"record":"task_state"')]
@@ -124,7 +124,7 @@ def states(paths: TaskPaths, attempt: int) -> List[TaskState]:
 
 
 def attempts(paths: TaskPaths) -> List[int]:
-    """Numbers of the attempts that this host took part in, in order; some may be missing."""
+    """Return the numbers of the attempts on this host, in order; some may be missing."""
     try:
         names = os.listdir(paths.directory)
     except OSError:
@@ -134,5 +134,5 @@ def attempts(paths: TaskPaths) -> List[int]:
 
 
 def last_attempt(paths: TaskPaths) -> int:
-    """Number of the newest attempt; 0 before the first."""
+    """Return the number of the newest attempt; 0 before the first."""
     return max(attempts(paths), default=0)

@@ -41,7 +41,7 @@ class HostPaths(NamedTuple):
 
     @property
     def common(self) -> str:
-        """Directory of what all slots of the host share."""
+        """Return the directory that all slots of the host share."""
         return self.shared or self.root
 
     def slots(self) -> List["HostPaths"]:
@@ -74,12 +74,12 @@ class HostPaths(NamedTuple):
 
     @property
     def probe(self) -> str:
-        """What was found out about interpreters and GPUs."""
+        """Cache of the probes of interpreters and GPUs."""
         return os.path.join(self.root, "probe.json")
 
     @property
     def hook(self) -> str:
-        """Directory of the code of ours that a task's interpreter runs first."""
+        """Directory of the code that a task's interpreter runs first."""
         return os.path.join(self.root, "hook")
 
     @property
@@ -122,17 +122,17 @@ class VenvPaths(NamedTuple):
 
     @property
     def requirements(self) -> str:
-        """What pip was told to install."""
+        """Requirements that pip installed."""
         return os.path.join(self.directory, "requirements.txt")
 
     @property
     def constraints(self) -> str:
-        """What versions pip was told to keep to."""
+        """Constraints on the versions."""
         return os.path.join(self.directory, "constraints.txt")
 
     @property
     def ready(self) -> str:
-        """Written as the last of all; its time of change is that of the last use."""
+        """File that is written last; its modification time is the time of the last use."""
         return os.path.join(self.directory, "ready.json")
 
     @property
@@ -148,7 +148,7 @@ class TaskPaths(NamedTuple):
 
     @property
     def job(self) -> str:
-        """What was committed."""
+        """The commit."""
         return os.path.join(self.directory, "job.json")
 
     @property
@@ -163,27 +163,27 @@ class TaskPaths(NamedTuple):
 
     @property
     def checkpoints(self) -> str:
-        """Where the script is told to keep checkpoints."""
+        """Default directory of checkpoints."""
         return os.path.join(self.directory, "checkpoints")
 
     @property
     def replica(self) -> str:
-        """Where a copy of the newest complete checkpoint is kept."""
+        """Directory with a copy of the newest complete checkpoint."""
         return os.path.join(self.directory, "replica")
 
     @property
     def logs(self) -> str:
-        """Where the script is told to write TensorBoard's event files."""
+        """Default directory of TensorBoard's event files."""
         return os.path.join(self.directory, "logs")
 
     @property
     def model(self) -> str:
-        """Where the script is told to export its model."""
+        """Default directory of the exported model."""
         return os.path.join(self.directory, "model")
 
     @property
     def result(self) -> str:
-        """How the job ended."""
+        """Result of the job."""
         return os.path.join(self.directory, "result.json")
 
     @property
@@ -193,12 +193,12 @@ class TaskPaths(NamedTuple):
 
     @property
     def processes(self) -> str:
-        """Who is alive; missing once the supervisor has ended in order."""
+        """IDs of running processes; missing once the supervisor has ended in order."""
         return os.path.join(self.directory, "processes")
 
     @property
     def objects(self) -> str:
-        """Contents of the store that the bundle names."""
+        """Contents of the store that the bundle uses."""
         return os.path.join(self.directory, "objects")
 
     @property
@@ -215,14 +215,14 @@ class TaskPaths(NamedTuple):
         return os.path.join(self.attempt(attempt), "log")
 
     def records(self, attempt: int) -> str:
-        """What happened to the task in one attempt."""
+        """Records of the task in one attempt."""
         return os.path.join(self.attempt(attempt), "records")
 
     def spare(self, attempt: int) -> str:
-        """Space that is given back when the disk is full, so that the end can still be written down."""
+        """Reserved space that is freed on a full disk, so that the end can still be recorded."""
         return os.path.join(self.attempt(attempt), "spare")
 
     @property
     def agent_log(self) -> str:
-        """What the supervisor had to say of itself."""
+        """Output of the supervisor itself."""
         return os.path.join(self.directory, "agent.log")

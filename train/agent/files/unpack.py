@@ -1,4 +1,4 @@
-"""Unpacks the agent beside its archive and compiles it, so that the next start takes no time for either."""
+"""Unpack the agent next to its archive and compile it, so that the next start is fast."""
 
 import importlib.util
 import os
@@ -11,7 +11,7 @@ AGENTS_KEPT = 5
 
 
 def unpack(archive: str, directory: str) -> None:
-    """Make `directory` hold the modules of `archive`; it appears whole or not at all.
+    """Unpack the modules of `archive` into `directory`, atomically.
 
     Raises:
         OSError: the disk is full.
@@ -36,7 +36,7 @@ def unpack(archive: str, directory: str) -> None:
 
 
 def _prune(directory: str) -> None:
-    """Remove all agents but the newest; one that is at work has long read all of its modules."""
+    """Remove all agents but the newest; a running agent has already imported its modules."""
     archives = [os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(".pyz")]
     archives.sort(key=lambda path: os.stat(path).st_mtime, reverse=True)
     for archive in archives[AGENTS_KEPT:]:

@@ -114,7 +114,7 @@ class Frame(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """What one task is doing."""
+    """Activity of one task."""
 
     waits: str = ""  # where it waits for its peers
     does: str = ""  # otherwise a key of `_CLAUSES`; empty if no task waits for it

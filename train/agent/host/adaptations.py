@@ -1,11 +1,11 @@
-"""Adaptations of a task's interpreter, so that scripts written for older TensorFlow run between several workers.
+"""Adaptations of a task's interpreter, so that scripts for older TensorFlow versions run on several workers.
 
 The hook (train.agent.host.startup) executes `SOURCE` before the script if `VARIABLE` names an adaptation:
 
-- ``keras``: ``import keras`` imports tf-keras, whose fit works with several workers; that of Keras 3 does not
+- ``keras``: ``import keras`` imports tf-keras, whose fit works with several workers; Keras 3's does not
   (https://github.com/keras-team/keras/issues/20585).
-- ``shard``: a data set under AutoShardPolicy.AUTO whose files are fewer than the workers is shared out by elements.
-  TensorFlow fails instead: "Could not apply FILE based sharding"
+- ``shard``: a data set with AutoShardPolicy.AUTO and fewer files than workers is sharded by elements. TensorFlow
+  would fail: "Could not apply FILE based sharding"
   (https://www.tensorflow.org/api_docs/python/tf/data/experimental/AutoShardPolicy).
 """
 

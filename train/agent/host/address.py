@@ -1,10 +1,10 @@
-"""The address of this host, as other hosts reach it most likely."""
+"""Find the address at which other hosts reach this host."""
 
 _NOWHERE = ("192.0.2.1", 9)  # of RFC 5737, for documentation; no packet is sent there
 
 
 def own_address(ssh_connection: str) -> str:
-    """The address at which SSH came in: it lies in a network in which others are, on this side of any translation.
+    """Return the address at which the SSH connection arrived, which is on this side of any NAT.
 
     Where only this host knows that one, the address of the interface on the way out; empty where there is none.
 
@@ -17,7 +17,7 @@ def own_address(ssh_connection: str) -> str:
 
 
 def _is_private_to_host(address: str) -> bool:
-    """Whether `address` is one of loopback, or of a single link, which means something on that link alone."""
+    """Return True if `address` is a loopback or link-local address."""
     return address.startswith(("127.", "169.254.", "fe80:")) or address == "::1"
 
 

@@ -1,8 +1,8 @@
-"""The supervisor's socket on its own host: who is connected is told of news, asks, or orders a stop.
+"""The control socket of the supervisor on its host: subscribers receive updates, query state, or request a stop.
 
-Messages are records of train.agent.protocol.records, one to a packet. To the supervisor: Follow (tell me of news),
-Stop, Inspect (tell me what you know now, up to End). From it: Beat (something was written), Progress, Usage, Stopped.
-What a slow reader does not take is dropped, never waited for: a packet that is there already wakes him just as well.
+Each packet is one record of train.agent.protocol.records. Requests: Follow (subscribe), Stop, and Inspect (query,
+answered up to End). Answers and updates: Beat (log or records were written), Progress, Usage, Stopped. Packets that a
+slow reader does not take are dropped: a packet that is already queued wakes the reader just as well.
 """
 
 import os
@@ -25,7 +25,7 @@ def _through_directory(path: str) -> Tuple[int, str]:
 
 
 def listen(path: str) -> socket.socket:
-    """The supervisor's listening socket at `path`.
+    """Return the supervisor's listening socket at `path`.
 
     Raises:
         OSError: it cannot be made.
@@ -45,7 +45,7 @@ def listen(path: str) -> socket.socket:
 
 
 def connect(path: str) -> Optional[socket.socket]:
-    """A connection to the supervisor whose socket is at `path`; None where nobody listens."""
+    """Return a connection to the supervisor at `path`, or None if there is none."""
     try:
         directory, short = _through_directory(path)
     except OSError:
@@ -62,7 +62,7 @@ def connect(path: str) -> Optional[socket.socket]:
 
 
 def tell(connection: socket.socket, record: Record) -> bool:
-    """Send a message; False if the supervisor has gone."""
+    """Send a record; return False if the supervisor has ended."""
     try:
         connection.send(encode(record))
     except OSError:
@@ -71,7 +71,7 @@ def tell(connection: socket.socket, record: Record) -> bool:
 
 
 def hear(connection: socket.socket, deadline_s: float) -> Optional[Record]:
-    """The next message; None when the supervisor has gone.
+    """Return the next record, or None if the supervisor has ended.
 
     Raises:
         TimeoutError: nothing came for `deadline_s` seconds.
@@ -88,7 +88,7 @@ def hear(connection: socket.socket, deadline_s: float) -> Optional[Record]:
 
 
 def ask(path: str, deadline_s: float) -> Optional[List[Record]]:
-    """What the supervisor knows now; None where there is none, or none that answers in time."""
+    """Return the current state of the supervisor, or None if there is no supervisor."""
     connection = connect(path)
     if connection is None:
         return None
@@ -113,10 +113,10 @@ Answer = Callable[[Record, Callable[[Record], None]], bool]
 
 
 class ControlServer:
-    """The supervisor's side.
+    """The supervisor's end of the control socket.
 
     Args:
-        loop: In which it is served.
+        loop: Event loop that serves it.
         listener: From `listen`.
         answer: Is called with every request.
     """
@@ -130,16 +130,16 @@ class ControlServer:
         loop.watch(listener.fileno(), READ, lambda _: self._accept())
 
     def wake(self) -> None:
-        """Tell subscribers that something was written to log or records."""
+        """Notify subscribers that log or records were written."""
         self._publish(_WAKE)
 
     def publish(self, record: Record) -> None:
-        """Tell subscribers something that is written nowhere."""
+        """Send a record that is not stored in a file to all subscribers."""
         if self._subscribers:
             self._publish(encode(record))
 
     def close(self, last: Optional[Record] = None, to: Optional[List[socket.socket]] = None) -> None:
-        """Say a last word to some, and end all connections."""
+        """Send a last record to some connections, and close all."""
         for connection in to or []:
             if last is not None and connection in self._connections:
                 self._send(connection, encode(last))

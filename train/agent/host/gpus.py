@@ -1,4 +1,4 @@
-"""Whether the GPUs of this host can be used: by its driver, and by TensorFlow."""
+"""Check that the GPUs of this host are usable, by its driver and by TensorFlow."""
 
 import re
 import time
@@ -30,7 +30,7 @@ _MOST_REASONS = 3
 
 
 def await_driver(probe: Probe, expected: int, steps: Steps) -> List[Gpu]:
-    """The GPUs that nvidia-smi lists, as soon as it does.
+    """Return the GPUs that nvidia-smi lists, as soon as it lists them.
 
     Raises:
         RefusedError: fewer than `expected`, or none within ten minutes.
@@ -72,7 +72,7 @@ def seen_by_tensorflow(
     environment: Dict[str, str],
     steps: Steps,
 ) -> int:
-    """How many GPUs TensorFlow lists; kept until a package or the driver changes, or the host starts anew.
+    """Return the number of GPUs that TensorFlow lists; cached until a package or the driver changes, or a reboot.
 
     Raises:
         RefusedError: fewer than `expected`.
@@ -120,7 +120,7 @@ def _unseen(interpreter: Interpreter, seen: int, expected: int, lines: Sequence[
 
 
 def reasons(lines: Sequence[str]) -> str:
-    """Why TensorFlow takes no GPU, in its own words: the sentences that tell, else its last one."""
+    """Return why TensorFlow uses no GPU, in its own words."""
     sentences = [_PREFIX.sub("", line).strip() for line in lines if line.strip() and not line.startswith(_MARK)]
     told = [message.partition(". ")[0].rstrip(".") for message in sentences if _REASON.search(message)]
     if told:

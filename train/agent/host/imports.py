@@ -1,4 +1,4 @@
-"""Which modules an interpreter does not find; nothing of them is executed."""
+"""Find modules that an interpreter lacks, without executing them."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ print(json.dumps([name for name in names if not found(name)]))
 def missing(
     probe: Probe, python: str, environment: Dict[str, str], names: Sequence[str], directories: Sequence[str] = ()
 ) -> List[str]:
-    """Return those of the top-level modules `names` that `python` does not find; none if it does not answer.
+    """Return the top-level modules of `names` that `python` cannot find; none if it does not answer.
 
     Args:
         probe: Of the interpreter; what is found is kept there until a package is installed or removed.

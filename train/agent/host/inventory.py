@@ -1,6 +1,6 @@
-"""What a host has: interpreters with their versions, GPUs, memory.
+"""Inventory of a host: interpreters with their versions, GPUs, and memory.
 
-Looking costs a process each, so what was found is kept beside what would change with it.
+Each probe costs a process, so results are cached with a key that changes when they may.
 """
 
 import json
@@ -58,7 +58,7 @@ class Interpreter(NamedTuple):
 
 
 def which(program: str, search: str) -> Iterator[str]:
-    """Every executable file called `program` on the path `search`, first ones first."""
+    """Yield every executable file called `program` on the path `search`, in order."""
     for directory in search.split(os.pathsep):
         path = os.path.join(directory, program)
         if directory and os.path.isfile(path) and os.access(path, os.X_OK):
@@ -73,7 +73,7 @@ def _stamp(path: str) -> int:
 
 
 class Probe:
-    """Finds out what the host has, and remembers it in a file.
+    """Probe the host, and cache the results in a file.
 
     Args:
         cache: The file.
@@ -91,26 +91,26 @@ class Probe:
         self.no_gpus = ""  # why the last look found no GPU
 
     def recall(self, name: str, key: Any) -> Any:
-        """What was kept under `name`; None where that was found under another `key`, or never."""
+        """Return the cached result of `name`, or None if there is none for this `key`."""
         known = self._known.get(name)
         return known["found"] if known and known["key"] == key else None
 
     def keep(self, name: str, key: Any, found: Any) -> None:
-        """Remember what was found, and with `key` what would change with it; all of it plain JSON."""
+        """Cache a result with the `key` that changes when it may; both are plain JSON."""
         self._known[name] = {"key": key, "found": found}
         self._changed = True
 
     def forget(self, name: str) -> None:
-        """Look again the next time."""
+        """Discard a cached result."""
         self._changed = self._known.pop(name, None) is not None or self._changed
 
     def stamps(self, python: str) -> Dict[str, int]:
-        """What changes when something is installed for the interpreter `python`, of which `interpreter` told."""
+        """Return values that change when a package is installed for `python`, which `interpreter` has probed."""
         known = self._known.get("interpreters", {}).get(self._key(python))
         return dict(known["stamps"]) if known else {}
 
     def save(self) -> None:
-        """Keep what was found; a disk that is full only makes the next look slower."""
+        """Write the cache; a full disk only makes the next probe slower."""
         if self._changed:
             try:
                 write_atomic(self._cache, json.dumps(self._known).encode())
@@ -119,7 +119,7 @@ class Probe:
             self._changed = False
 
     def interpreter(self, asked: str) -> Interpreter:
-        """The interpreter `asked` for; where that is empty, the first python3 with TensorFlow, else the first.
+        """Return the requested interpreter; if empty, the first python3 with TensorFlow, or else the first python3.
 
         Raises:
             RefusedError: there is none, or it does not run.
@@ -176,7 +176,7 @@ class Probe:
         return same and self._asked in (0, known.get("asked"))
 
     def gpus(self) -> List[Gpu]:
-        """The GPUs that nvidia-smi lists; none where it is missing or does not answer."""
+        """Return the GPUs that nvidia-smi lists; none if it is missing or does not answer."""
         program = next(which("nvidia-smi", self._environment.get("PATH", os.defpath)), "")
         if not program:
             self.no_gpus = "there is no nvidia-smi"
@@ -199,7 +199,7 @@ def _printed(command: Sequence[str], environment: Dict[str, str], deadline_s: fl
 
 
 def ran(command: Sequence[str], environment: Dict[str, str], deadline_s: float, errors: int) -> Tuple[int, str]:
-    """Exit code of a program and what it printed; -1 and why where it could not run to its end.
+    """Run a program; return its exit code and output, or -1 and the reason if it could not run to its end.
 
     Args:
         command: The program.
@@ -226,7 +226,7 @@ def ran(command: Sequence[str], environment: Dict[str, str], deadline_s: float, 
 
 
 def parse_gpus(text: str) -> List[Gpu]:
-    """GPUs of ``nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader,nounits``."""
+    """Parse ``nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader,nounits``."""
     found = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(",")]
@@ -249,7 +249,7 @@ def keras_backend(session: Mapping[str, str]) -> str:
 
 
 def memory_total() -> int:
-    """Memory of this host in bytes; 0 if it does not tell."""
+    """Return the memory of this host in bytes; 0 if unknown."""
     for line in read_text("/proc/meminfo").splitlines():
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024
@@ -257,5 +257,5 @@ def memory_total() -> int:
 
 
 def login_environment() -> Dict[str, str]:
-    """The environment of this session, without what ends with its connection."""
+    """Return the environment of this session, without variables of its SSH connection."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SSH_")}

@@ -1,4 +1,4 @@
-"""What this host knows of its jobs: found by name, listed, reported."""
+"""Find, list, and report the jobs of this host."""
 
 import os
 from typing import Any, Dict, List, Optional
@@ -25,7 +25,7 @@ _ANSWER_DEADLINE_S = 2.0
 
 
 def known_task(host: HostPaths, job: str, task: str) -> TaskPaths:
-    """Paths of a task that was committed on this host.
+    """Return the paths of a task that was committed on this host.
 
     Raises:
         RefusedError: there is none of that name.
@@ -38,7 +38,7 @@ def known_task(host: HostPaths, job: str, task: str) -> TaskPaths:
 
 
 def lost(paths: TaskPaths, job: str, attempt: int) -> JobResult:
-    """What is said of a job whose supervisor is gone without having written a result."""
+    """Return the result of a job whose supervisor is gone without having written one."""
     task = os.path.basename(paths.directory)
     attempt = max(1, attempt)
     words = read_text(paths.agent_log).strip().splitlines()
@@ -57,7 +57,7 @@ def _changed(path: str) -> float:
 
 
 def newest_tasks(host: HostPaths, limit: int) -> List[TaskPaths]:
-    """Tasks that were committed on this host, newest first."""
+    """Return tasks that were committed on this host, newest first."""
     found = []
     for job in _listed(host.jobs):
         for task in _listed(os.path.join(host.jobs, job)):
@@ -77,7 +77,7 @@ def _listed(directory: str) -> List[str]:
 
 
 def report(paths: TaskPaths) -> Optional[JobReport]:
-    """What is known of a task; None if what was committed cannot be read."""
+    """Return the report of a task, or None if its commit cannot be read."""
     job = read_job(paths)
     if job is None:
         return None
@@ -111,7 +111,7 @@ def report(paths: TaskPaths) -> Optional[JobReport]:
 
 
 def _most_attempts(policy: Dict[str, Any]) -> int:
-    """How often a job is started at most; 0: no limit."""
+    """Return the maximum number of attempts of a job; 0 means no limit."""
     preemptions = int(policy.get("preemptions", 0))
     restarts = 0 if policy.get("restart") == RestartPolicy.NEVER.value else int(policy.get("restarts", 0))
     return 0 if preemptions < 0 else 1 + restarts + preemptions

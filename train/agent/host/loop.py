@@ -1,4 +1,4 @@
-"""Waits for file descriptors and for points in time, in one thread."""
+"""Event loop of one thread: file descriptors and timers."""
 
 import contextlib
 import selectors
@@ -12,7 +12,7 @@ _Ready = Callable[[int], None]
 
 
 class Loop:
-    """Calls back when something can be read or written, or when a time has come.
+    """Call back when a descriptor is readable or writable, or when a timer expires.
 
     What is ready is served before what is due, so that bytes which came in time count as in time.
     """
@@ -22,31 +22,31 @@ class Loop:
         self._timers: Dict[str, Tuple[float, Callable[[], None]]] = {}
 
     def watch(self, fd: int, events: int, call: _Ready) -> None:
-        """Call `call` with the events that are ready on `fd`, from now on; replaces what was watched on it."""
+        """Call `call` with the events that are ready on `fd`; replaces an earlier watch."""
         try:
             self._selector.modify(fd, events, call)
         except KeyError:
             self._selector.register(fd, events, call)
 
     def unwatch(self, fd: int) -> None:
-        """Stop watching; to be called before `fd` is closed."""
+        """Stop watching; must be called before `fd` is closed."""
         with contextlib.suppress(KeyError):
             self._selector.unregister(fd)
 
     def after(self, name: str, seconds: float, call: Callable[[], None]) -> None:
-        """Call `call` once in so many seconds; replaces the timer of that name."""
+        """Call `call` once after `seconds`; replaces the timer of that name."""
         self._timers[name] = (time.monotonic() + seconds, call)
 
     def waits_for(self, name: str) -> bool:
-        """Whether the timer of that name is set."""
+        """Return True if the timer of that name is set."""
         return name in self._timers
 
     def cancel(self, name: str) -> None:
-        """Forget a timer; a missing one is success."""
+        """Cancel a timer; a missing timer is ignored."""
         self._timers.pop(name, None)
 
     def turn(self) -> None:
-        """Wait for the next thing to happen, and serve it."""
+        """Wait for the next event and serve it."""
         timeout = None
         if self._timers:
             timeout = max(0.0, min(when for when, _ in self._timers.values()) - time.monotonic())
@@ -62,5 +62,5 @@ class Loop:
                 due[1]()
 
     def close(self) -> None:
-        """Give the selector back."""
+        """Close the selector."""
         self._selector.close()

@@ -1,8 +1,8 @@
-"""Reserves the port of a task's TensorFlow server, and the one on which agents meet.
+"""Reserve the port of a task's TensorFlow server, and the one for the connections of the agents.
 
-TensorFlow's gRPC server binds all addresses seconds after the task has started, and by then we must have let the port
-go. What bridges the gap against other agents on the same computer is a name that all of them know: an abstract Unix
-socket, which belongs to the network namespace as the port does and vanishes with its owner.
+TensorFlow's gRPC server binds all addresses seconds after the task has started, and by then the agent must have
+closed the port. Until then an abstract Unix socket reserves the port against other agents on the same host: it
+belongs to the network namespace, as the port does, and vanishes with its owner.
 """
 
 import errno
@@ -34,7 +34,7 @@ class TaskPort:
 
     @property
     def listener(self) -> socket.socket:
-        """What listens on the port until it is yielded.
+        """Return the socket that listens on the port until it is yielded.
 
         Raises:
             ValueError: it is.
@@ -44,18 +44,18 @@ class TaskPort:
         return self._hold
 
     def yield_to_task(self) -> None:
-        """Let the task bind the port; other agents still keep off it."""
+        """Let the task bind the port; other agents still cannot reserve it."""
         if self._hold is not None:
             self._hold.close()
             self._hold = None
 
     def descriptors(self) -> List[int]:
-        """File descriptors that hold the reservation."""
+        """Return the file descriptors that hold the reservation."""
         held = [self._name.fileno()]
         return held if self._hold is None else [*held, self._hold.fileno()]
 
     def release(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         self.yield_to_task()
         self._name.close()
 
@@ -127,7 +127,7 @@ def reserve_task_port(first: int) -> TaskPort:
 
 
 def listen_for_links(address: str) -> socket.socket:
-    """A listening socket on a free port of `address`; on all addresses, where that is a name.
+    """Return a listening socket on a free port of `address`; on all addresses if `address` is a name.
 
     A name is not looked up here: many hosts map their own name to a loopback address.
 

@@ -1,4 +1,4 @@
-"""Processes of this host, as /proc shows them; format: proc(5)."""
+"""Processes of this host, from /proc; format: proc(5)."""
 
 import os
 import select
@@ -18,7 +18,7 @@ _PF_EXITING = 0x4  # include/linux/sched.h
 
 
 class Stat(NamedTuple):
-    """What /proc/PID/stat tells."""
+    """Fields of /proc/PID/stat."""
 
     pid: int
     state: str
@@ -31,12 +31,12 @@ class Stat(NamedTuple):
 
     @property
     def ending(self) -> bool:
-        """Whether it has begun to end, by itself or killed; only after this does it close its files."""
+        """Return True if the process is exiting, by itself or killed; only after this it closes its files."""
         return bool(self.flags & _PF_EXITING) or self.state in _DEAD
 
 
 class ProcessId(NamedTuple):
-    """A process that no later one can be mistaken for."""
+    """A process ID that is unique across reuse and reboots."""
 
     pid: int
     started: int
@@ -44,12 +44,12 @@ class ProcessId(NamedTuple):
 
 
 def boot_id() -> str:
-    """Identifies this start of the computer."""
+    """Return the ID of the current boot."""
     return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 def parse_stat(line: str) -> Stat:
-    """Read a line of /proc/PID/stat; the command in it may hold blanks and parentheses.
+    """Parse a line of /proc/PID/stat; the command in it may contain spaces and parentheses.
 
     Raises:
         ValueError: it is no such line.
@@ -79,7 +79,7 @@ def stat_of(pid: int, thread: int = 0) -> Optional[Stat]:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal; False when it is gone."""
+    """Return True if a process handles a signal; False if it is gone."""
     for line in read_text(f"/proc/{pid}/status").splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
@@ -87,13 +87,13 @@ def catches(pid: int, number: int) -> bool:
 
 
 def everybody() -> Dict[int, Stat]:
-    """All processes of this host that are alive."""
+    """Return all processes of this host that are alive."""
     found = (stat_of(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {one.pid: one for one in found if one is not None and one.state not in _DEAD}
 
 
 def descendants(ancestor: int, table: Dict[int, Stat]) -> Set[int]:
-    """Processes of `table` that descend from `ancestor`, itself left out."""
+    """Return the processes of `table` that descend from `ancestor`, without itself."""
     children: Dict[int, List[int]] = {}
     for one in table.values():
         children.setdefault(one.parent, []).append(one.pid)
@@ -108,13 +108,13 @@ def descendants(ancestor: int, table: Dict[int, Stat]) -> Set[int]:
 
 
 def identify(pid: int) -> ProcessId:
-    """What tells the living process `pid` from any later one."""
+    """Return the unique ID of the living process `pid`."""
     found = stat_of(pid)
     return ProcessId(pid, found.started if found else 0, boot_id())
 
 
 def is_alive(known: ProcessId) -> bool:
-    """Whether this very process runs; one that has only not been waited for does not."""
+    """Return True if this process is running; a zombie is not."""
     found = stat_of(known.pid)
     if found is None or found.state in _DEAD:
         return False
@@ -122,7 +122,7 @@ def is_alive(known: ProcessId) -> bool:
 
 
 def signal_all(pids: Iterable[int], number: int) -> bool:
-    """Send a signal to each process; True if there was one to take it."""
+    """Send a signal to each process; return True if at least one received it."""
     sent = False
     for pid in pids:
         try:
@@ -143,7 +143,7 @@ def signal_group(group: int, number: int) -> bool:
 
 
 def is_marked(pid: int, directory: str) -> bool:
-    """Whether a process is one of the task in `directory`, by its environment."""
+    """Return True if a process belongs to the task in `directory`, by its environment."""
     mark = f"{MARK}={directory}".encode("utf-8", "surrogateescape")
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
@@ -169,7 +169,7 @@ def _left_over(paths: TaskPaths, leader: Optional[ProcessId]) -> List[int]:
 
 
 def end_leftovers(paths: TaskPaths) -> bool:
-    """SIGKILL what is left of a task whose supervisor is gone; True if anything was there.
+    """Kill what is left of a task whose supervisor is gone; return True if there was anything.
 
     Raises:
         TimeoutError: processes are still there after ten seconds.
@@ -192,13 +192,13 @@ def end_leftovers(paths: TaskPaths) -> bool:
 
 
 def supervisor_of(paths: TaskPaths) -> Optional[ProcessId]:
-    """The supervisor that is recorded for a task; None once it has ended in order."""
+    """Return the recorded supervisor of a task, or None if it ended in order."""
     recorded = read_json(paths.processes)
     return _known(recorded.get("supervisor")) if recorded else None
 
 
 def await_exit(process: ProcessId, deadline_s: float) -> bool:
-    """Wait for the end of a process that need not be our child; False if it has not come in time."""
+    """Wait for the end of a process that need not be a child; return False if the deadline passes."""
     end = time.monotonic() + deadline_s
     try:
         fd = os.pidfd_open(process.pid)
@@ -217,7 +217,7 @@ def await_exit(process: ProcessId, deadline_s: float) -> bool:
 
 
 def exit_of(status: int) -> Exit:
-    """How a process ended, from what waitpid(2) tells."""
+    """Return how a process ended, from the status of waitpid(2)."""
     if os.WIFSIGNALED(status):
         return Exit(signal=os.WTERMSIG(status))
     return Exit(code=os.WEXITSTATUS(status))

@@ -1,4 +1,4 @@
-"""A program that a request runs: its lines as they come, its progress to the client, its end with the client's."""
+"""Run a program for a request: read its lines, report progress to the client, and end it with the client."""
 
 import os
 import select
@@ -20,11 +20,11 @@ _LONGEST = 1 << 16  # bytes of a line; what follows is another one
 
 
 class OverdueError(Exception):
-    """A program did not get on in time."""
+    """A program made no progress in time."""
 
 
 class Steps:
-    """Tells the client how far a request has come.
+    """Report the progress of a request to the client.
 
     Args:
         channel: To the client.
@@ -38,10 +38,10 @@ class Steps:
         self._told_at = 0.0
 
     def tell(self, step: str, detail: str = "", part: int = 0, whole: int = 0) -> None:
-        """What is being done; at once where `step` is another one, else within a few ticks.
+        """Set the current step; it is sent at once if `step` is new, otherwise within a few ticks.
 
         Raises:
-            ClientGoneError: nobody listens.
+            ClientGoneError: the client disconnected.
         """
         self.step = step
         self._newest = BootstrapStep(step, detail, part, whole)
@@ -51,21 +51,21 @@ class Steps:
             self.tick()
 
     def tick(self) -> None:
-        """Tell what is new, and in any case that we are here; to be called often.
+        """Send a new step, or a sign of life; must be called often.
 
         Raises:
-            ClientGoneError: nobody listens.
+            ClientGoneError: the client disconnected.
         """
         since = time.monotonic() - self._told_at
         if since >= (BEAT_S if self._newest == self._told else _SPACING_S):
             self._send()
 
     def pause(self, seconds: float) -> None:
-        """Let time go by.
+        """Sleep, and keep reporting.
 
         Raises:
-            ClientGoneError: nobody listens.
-            RefusedError: the client wants something else.
+            ClientGoneError: the client disconnected.
+            RefusedError: the client sends another request.
         """
         poll = select.poll()
         poll.register(self.channel.fileno(), select.POLLIN)
@@ -76,11 +76,11 @@ class Steps:
             self.tick()
 
     def interrupted(self) -> None:
-        """Take what the client sends while it should only listen.
+        """Handle input that arrives while the client should only listen.
 
         Raises:
             ClientGoneError: it is gone.
-            RefusedError: it wants something else.
+            RefusedError: it sends another request.
         """
         if self.channel.received() is not None:
             raise RefusedError(Refusal.REQUEST, f"something else came while {self.step}")
@@ -99,7 +99,7 @@ def run(
     deadline_s: float,
     look: Callable[[List[str]], bool],
 ) -> Exit:
-    """Run `command` in `directory` to its end, in a process group of its own that ends with this call.
+    """Run `command` in `directory` to its end, in its own process group that ends with this call.
 
     Args:
         command: What to run.
@@ -112,7 +112,7 @@ def run(
     Raises:
         OverdueError: the deadline has passed.
         ClientGoneError: the client is gone.
-        RefusedError: the client wants something else.
+        RefusedError: the client sends another request.
         OSError: it cannot be started.
     """
     spawned = spawn(command, env, directory, umask=0o077, gated=False)
@@ -149,7 +149,7 @@ class _Running:
         self._poll.register(self._client, select.POLLIN)
 
     def turn(self) -> List[str]:
-        """Wait a little, and hand out the lines that have come."""
+        """Wait briefly, and return the lines that have arrived."""
         wait_s = _TICK_S if self._open and not self._ended else _TICK_S / 20
         ready = dict(self._poll.poll(wait_s * 1000))
         if self._client in ready:
@@ -184,7 +184,7 @@ class _Running:
         return [line.decode("utf-8", "replace") for line in lines]
 
     def end(self) -> None:
-        """Whatever is left of it is gone afterwards."""
+        """Kill the process group and wait for it."""
         signal_group(self._spawned.pid, signal.SIGKILL)
         if not self._ended:
             os.waitpid(self._spawned.pid, 0)

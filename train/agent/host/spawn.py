@@ -1,4 +1,4 @@
-"""Starts a process that cannot outlive us, held at a gate until it may run."""
+"""Start a process that cannot outlive its parent and waits at a gate before it runs."""
 
 import os
 import signal
@@ -30,14 +30,14 @@ def adopt_orphans() -> None:
 
 
 def end_with(parent: int) -> bool:
-    """Be killed when `parent`, of which we were forked, ends; False if it has already."""
+    """Arrange to be killed when `parent`, which forked this process, ends; return False if it has ended."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     return os.getppid() == parent
 
 
 class Spawned(NamedTuple):
-    """A process that waits, or not, at its gate."""
+    """A process that may wait at its gate."""
 
     pid: int
     output: int  # read end of the pipe that takes its stdout and stderr
@@ -47,7 +47,7 @@ class Spawned(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """The child's ends of all pipes; -1 where there is none."""
+    """The child's ends of all pipes; -1 if there is none."""
 
     output: int
     gate: int
@@ -63,7 +63,7 @@ def spawn(
     gated: bool,
     hook: Optional[Hook] = None,
 ) -> Spawned:
-    """Fork a process that becomes `command` in `directory`, with a session and a process group of its own.
+    """Start `command` in `directory`, in its own session and process group.
 
     It gets SIGKILL when we end. A gated one waits for `open_gate`, and ends when the gate is closed instead: before
     its exec, or in the hook where that is a warm one.
@@ -94,7 +94,7 @@ def spawn(
 
 
 def open_gate(spawned: Spawned) -> bool:
-    """Let a gated process run; False if it has ended already."""
+    """Let a gated process run; return False if it has ended."""
     try:
         os.write(spawned.gate, _OPEN)
     except OSError:
@@ -116,13 +116,13 @@ def _default_signals() -> None:
 
 
 def _high(place: int) -> int:
-    """The highest descriptor but `place` that a process may have, within reason: the kernel's table grows with it."""
+    """Return the highest usable descriptor minus `place`, within reason: the kernel's table grows with it."""
     most = os.sysconf("SC_OPEN_MAX")
     return (min(most - 1, _HIGHEST) if most > 0 else _HIGHEST) - place
 
 
 def _keep_descriptors(ends: _Ends) -> _Ends:
-    """Leave the process its standard descriptors and those of its gate and line, whose new numbers are returned."""
+    """Keep the standard descriptors, the gate, and the line; return their new numbers."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     high = [os.dup(fd) for fd in (nothing, ends.output)]
     os.dup2(high[0], 0)
@@ -140,7 +140,7 @@ def _keep_descriptors(ends: _Ends) -> _Ends:
 
 
 def _why_not_run(program: str, error: OSError) -> str:
-    """Return why a program could not be run; of a script that is there, what is wrong with its interpreter."""
+    """Return why a program could not be run; for an existing script, what is wrong with its interpreter."""
     if isinstance(error, FileNotFoundError) and os.path.isfile(program):
         with open(program, "rb") as file:
             first = file.readline(_FIRST_LINE)

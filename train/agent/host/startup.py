@@ -1,12 +1,12 @@
-"""Code of ours inside a task's interpreter: holds it before the first byte of user code, and lets it tell its stacks.
+"""Prepare the hook: code that runs in a task's interpreter before any user code, and can dump its stacks.
 
-Python imports a module ``sitecustomize`` at the end of its own start-up (https://docs.python.org/3/library/site.html),
-so a directory with one, first on PYTHONPATH, comes before the script and everything that it imports. Ours removes
-every trace of itself and then imports the one that would have been found without it.
+Python imports a module ``sitecustomize`` at the end of its start-up (https://docs.python.org/3/library/site.html), so
+a directory with one, first on PYTHONPATH, runs before the script and everything that it imports. The hook removes
+every trace of itself and then imports the ``sitecustomize`` that would have been found without it.
 
-Where that cannot be relied on, a task is held before its exec instead, see `hook_for`: code of the user's never runs
-early. Only a program that has once run the hook on this host with the same variables may be held by it. Where a task
-is any other program, a shell or R, the interpreters that it starts get the hook only to tell their stacks.
+If that is not reliable, a task is held before its exec instead, see `hook_for`: user code never runs early. Only an
+interpreter that has run the hook on this host with the same variables may be held by it. If a task is another
+program, such as a shell or R, the interpreters that it starts use the hook only to dump their stacks.
 """
 
 import os
@@ -132,7 +132,7 @@ import sitecustomize
 
 
 class Proof(NamedTuple):
-    """That an interpreter of this host runs the hook."""
+    """Evidence that an interpreter of this host runs the hook."""
 
     python: str  # as it is named in commands
     directory: str  # of the hook
@@ -140,7 +140,7 @@ class Proof(NamedTuple):
 
 
 class Hook(NamedTuple):
-    """How a task gets the hook."""
+    """The way in which a task uses the hook."""
 
     directory: str
     warm: bool  # it holds the task; else the task is held before its exec
@@ -148,7 +148,7 @@ class Hook(NamedTuple):
 
 
 def install(directory: str) -> None:
-    """Put the hook into `directory`.
+    """Write the hook into `directory`.
 
     Raises:
         OSError: it cannot be written.
@@ -161,7 +161,7 @@ def install(directory: str) -> None:
 
 
 def is_program(path: str) -> bool:
-    """Whether a file is a program, and no script for another one."""
+    """Return True if a file is a binary program, not a script."""
     try:
         with open(path, "rb") as file:
             return file.read(len(_ELF)) == _ELF
@@ -170,14 +170,14 @@ def is_program(path: str) -> bool:
 
 
 def proving(directory: str, environment: Mapping[str, str]) -> Dict[str, str]:
-    """An environment in which an interpreter that runs the hook finds `VARIABLE` to be `PROVEN`."""
+    """Return an environment in which an interpreter that runs the hook sets `VARIABLE` to `PROVEN`."""
     return {**environment, "PYTHONPATH": _with_directory(directory, environment), VARIABLE: PROVE}
 
 
 def hook_for(
     command: Sequence[str], env: Mapping[str, str], session: Mapping[str, str], proof: Optional[Proof]
 ) -> Optional[Hook]:
-    """How `command` gets the hook; None where the host's interpreter has not proven that it runs it.
+    """Return how `command` uses the hook, or None if the host's interpreter has not run it.
 
     Args:
         command: Of the task.
@@ -195,7 +195,7 @@ def hook_for(
 
 
 def hooked(hook: Hook, env: Mapping[str, str], pid: int, gate: int, line: int) -> Dict[str, str]:
-    """The environment in which the process `pid` starts with the hook.
+    """Return the environment in which the process `pid` starts with the hook.
 
     Args:
         hook: Its directory.

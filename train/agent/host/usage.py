@@ -1,4 +1,4 @@
-"""What a task's processes take of the host: CPU and memory from /proc, GPUs from nvidia-smi."""
+"""Measure what a task's processes use: CPU and memory from /proc, GPUs from nvidia-smi."""
 
 import os
 from typing import Dict, Iterable, List, Set, Tuple
@@ -28,7 +28,7 @@ class CpuMeter:
         self._page = os.sysconf("SC_PAGE_SIZE")
 
     def read(self, table: Dict[int, Stat], pids: Set[int], now: float) -> Tuple[float, int]:
-        """Per cent of one core since the last call, and bytes of memory now; -1 per cent at the first call.
+        """Return percent of one core since the last call (-1 at the first call), and bytes of memory.
 
         Pages that processes share are counted for each of them.
         """
@@ -41,14 +41,14 @@ class CpuMeter:
 
 
 class GpuMeter:
-    """The last line that the long-lived nvidia-smi printed of each GPU."""
+    """The latest values that the running nvidia-smi printed for each GPU."""
 
     def __init__(self) -> None:
         self._lines = LineBuffer(_LONGEST_LINE)
         self._found: Dict[int, GpuUse] = {}
 
     def feed(self, data: bytes) -> None:
-        """Take what nvidia-smi printed."""
+        """Parse output of nvidia-smi."""
         self._lines.feed(data)
         try:
             for line in iter(self._lines.line, None):
@@ -58,12 +58,12 @@ class GpuMeter:
             self._lines = LineBuffer(_LONGEST_LINE)
 
     def read(self) -> List[GpuUse]:
-        """What the GPUs are doing, in the order of their number."""
+        """Return the use of all GPUs, ordered by number."""
         return [self._found[number] for number in sorted(self._found)]
 
 
 def parse_gpu_use(lines: Iterable[str]) -> List[GpuUse]:
-    """Read what `GPU_COMMAND` prints; a GPU that does not tell (``[N/A]``) is left out."""
+    """Parse the output of `GPU_COMMAND`; a GPU without values (``[N/A]``) is left out."""
     found = []
     for line in lines:
         fields = [field.strip() for field in line.split(",")]

@@ -1,4 +1,4 @@
-"""What lies below an environment that stands on top of an interpreter: its packages, and its TensorFlow as a pin."""
+"""The base interpreter of an overlay environment: its packages, and its TensorFlow as a pin."""
 
 import json
 import os
@@ -29,7 +29,7 @@ print(json.dumps({"real": os.path.realpath(getattr(sys, "_base_executable", "") 
 
 
 def on_top(host: HostPaths, probe: Probe, session: Dict[str, str], wish: Wish, base: Base) -> Tuple[Wish, Base]:
-    """What is to be made so that an environment finds all that the interpreter of `base` finds.
+    """Return requirements and base of an environment that finds everything that the base interpreter finds.
 
     Where the requirements do not name TensorFlow, the one that is there is required, too: pip then keeps what it
     needs in versions that will do.
@@ -67,6 +67,6 @@ def _found(probe: Probe, session: Dict[str, str], base: Base) -> Dict[str, Any]:
 
 
 def _names(requirement: str) -> str:
-    """The package that a requirement names, as PyPI normalises it."""
+    """Return the package name of a requirement, normalized as on PyPI."""
     found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
     return re.sub(r"[-_.]+", "-", found[0]).lower() if found else ""

@@ -1,6 +1,6 @@
-"""What pip prints, as progress and as causes. Pure.
+"""Parse pip's output: progress and causes of failure. Pure.
 
-The wording is that of pip 20 to 26; what it does not know goes by unnoticed, or is told in pip's own last words.
+The patterns match pip 20 to 26. Unknown output is ignored, or quoted as the cause.
 """
 
 import re
@@ -36,7 +36,7 @@ _SHOWN = 5  # versions
 
 
 class Reading:
-    """How far pip has come, by the lines that it has printed.
+    """Progress of pip, parsed from its output.
 
     Attributes:
         step: What it is doing.
@@ -54,7 +54,7 @@ class Reading:
         self.lines: List[str] = []
 
     def feed(self, line: str) -> None:
-        """Take a line."""
+        """Parse a line."""
         self.lines.append(line)
         installing = _INSTALLING.match(line)
         if installing:
@@ -82,7 +82,7 @@ class Reading:
 
 
 class Trouble(NamedTuple):
-    """Why pip failed, before anybody was told."""
+    """Why pip failed."""
 
     kind: Refusal
     reason: str
@@ -91,7 +91,7 @@ class Trouble(NamedTuple):
 
 
 def trouble(lines: Sequence[str], end: Exit) -> Refused:
-    """Why pip failed.
+    """Return why pip failed.
 
     Args:
         lines: All that it printed.

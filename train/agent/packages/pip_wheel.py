@@ -1,7 +1,7 @@
-"""Puts pip into a new virtual environment: from the wheel of the host's Python, or else from one of the client.
+"""Install pip into a new virtual environment, from the wheel of the host's Python or from the client.
 
-Debian and Ubuntu keep ensurepip and pip in packages of their own, which cloud images lack; elsewhere ensurepip takes
-seconds. A wheel of pure Python is installed when it is unpacked:
+Debian and Ubuntu keep ensurepip and pip in separate packages, which cloud images lack; elsewhere ensurepip takes
+seconds. A pure Python wheel is installed by unpacking it:
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/.
 """
 
@@ -50,7 +50,7 @@ def unpack_wheel(wheel: str, paths: VenvPaths, site: str) -> None:
 
     Args:
         wheel: Path of the wheel.
-        paths: Of the environment.
+        paths: Paths of the environment.
         site: Its directory of packages.
 
     Raises:
@@ -77,7 +77,7 @@ def _bundled(python: str, session: Dict[str, str]) -> str:
 
 
 def _received(host: HostPaths, version: str, steps: Steps) -> str:
-    """Return the wheel that the client names, which is sent unless it is on this host."""
+    """Return the wheel that the client selects; it is sent unless this host has it."""
     have = [name[: -len(SUFFIX)] for name in _names(host.pip) if _is_whole(host.pip_wheel(name[: -len(SUFFIX)]))]
     steps.tell("receiving pip")
     steps.channel.send(NeedPip(".".join(version.split(".")[:2]), have))
@@ -104,7 +104,7 @@ def _names(directory: str) -> List[str]:
 
 
 def _is_whole(path: str) -> bool:
-    """Return whether the content of a wheel has the hash that it is named by."""
+    """Return True if the content of a wheel has the hash in its name."""
     with open(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest() == os.path.basename(path)[: -len(SUFFIX)]
 

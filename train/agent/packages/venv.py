@@ -1,12 +1,12 @@
-"""Virtual environments of this host: one for each content, made once, under a lock, complete or not there at all.
+"""Virtual environments of this host: one per content, created once, under a lock, and atomically.
 
-They cannot be moved (https://docs.python.org/3/library/venv.html), so each is made in its place; what counts is the
-file that is written as the last.
+They cannot be moved (https://docs.python.org/3/library/venv.html), so each is created in its final place, and is
+complete once its last file exists.
 
-One may stand on top of another interpreter: it finds what that one finds, and of the packages that are asked for only
-those are installed that are not there in a version that will do. Python's own ``--system-site-packages`` would show
-it the packages of the interpreter that an environment was once made with, not those of the environment; so the
-directories are named in a .pth file (https://docs.python.org/3/library/site.html), which pip heeds as Python does.
+An overlay environment finds the packages of a base interpreter; only requirements that these do not satisfy are
+installed. Python's own ``--system-site-packages`` would show the packages of the interpreter that the base was
+created with, not those of the base itself. So its directories are listed in a .pth file
+(https://docs.python.org/3/library/site.html), which pip and Python both respect.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ _BELOW_FILE = "below.pth"
 
 
 class Base(NamedTuple):
-    """The interpreter that an environment is made with."""
+    """The interpreter that an environment is created with."""
 
     path: str  # without links
     version: str  # 3.12.3
@@ -76,7 +76,7 @@ class Base(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What an environment must have."""
+    """The requested content of an environment."""
 
     requirements: str
     constraints: str = ""
@@ -84,19 +84,19 @@ class Wish(NamedTuple):
 
     @property
     def text(self) -> str:
-        """All requirements."""
+        """Return all requirements."""
         return "\n".join([self.requirements.rstrip("\n"), *self.pins]) + "\n"
 
 
 def wanted(requirements: str) -> List[str]:
-    """The lines that matter, sorted; those that a backslash joins are one."""
+    """Return the significant lines, sorted; lines that a backslash joins are one."""
     lines = requirements.replace("\r\n", "\n").replace("\\\n", " ").split("\n")
     kept = (re.sub(r"(^|\s)#.*", "", line).strip() for line in lines)
     return sorted(line for line in kept if line)
 
 
 def name_of(wish: Wish, base: Base) -> str:
-    """Name of the environment's directory: a hash of all that decides what is in it."""
+    """Return the name of the environment's directory: a hash of everything that determines its content."""
     parts = [_FORMAT, base.path, ".".join(base.version.split(".")[:2]), *wanted(wish.text)]
     if wanted(wish.constraints):
         parts += ["within", *wanted(wish.constraints)]
@@ -106,7 +106,7 @@ def name_of(wish: Wish, base: Base) -> str:
 
 
 def bytes_estimated(requirements: str) -> int:
-    """What an environment may take of the disk; a package of which nothing is known counts as a small one."""
+    """Return the estimated disk space of an environment; an unknown package counts as small."""
     total = _OTHERS
     for line in wanted(requirements):
         found = _NAME.match(line)
@@ -118,7 +118,7 @@ def bytes_estimated(requirements: str) -> int:
 
 
 def superfluous(complete: Sequence[Tuple[float, VenvPaths]], now: float) -> List[VenvPaths]:
-    """Environments that nobody needs when another one comes, of those that are complete and not in use.
+    """Return the environments to remove before a new one is created, of the complete and unused ones.
 
     Args:
         complete: Each with the time of its last use, in seconds since the epoch.
@@ -144,12 +144,12 @@ class Venvs:
         self._steps = steps
 
     def need(self, wish: Wish, base: Base) -> Tuple[str, bool]:
-        """The interpreter that finds what is wanted, and whether that was installed just now.
+        """Return the interpreter of the requested environment, and whether it was created now.
 
         Raises:
             RefusedError: they cannot be installed; nothing is left of them.
-            ClientGoneError: the client is gone; likewise.
-            OSError: the disk is full, most likely; likewise.
+            ClientGoneError: the client disconnected; likewise.
+            OSError: probably because the disk is full; likewise.
         """
         paths = self._host.venv(name_of(wish, base))
         if base.owner:
@@ -187,7 +187,7 @@ class Venvs:
             os.close(lock)
 
     def _prune(self, base: Base) -> None:
-        """Remove what was never finished, and of what nobody uses, nor another stands on, all but the newest."""
+        """Remove incomplete environments, and unused ones but the newest."""
         used = _in_use(self._host) | {base.owner} | _owners(self._host)
         complete = []
         for name in sorted(os.listdir(self._host.venvs)):
@@ -236,7 +236,7 @@ class Venvs:
         write_atomic(paths.ready, json.dumps(told).encode())
 
     def _make_empty(self, paths: VenvPaths, base: Base) -> None:
-        """Make an environment with pip and nothing else."""
+        """Create an environment that contains only pip."""
         words = self._run_to_end([base.path, "-I", "-m", "venv", "--without-pip", paths.directory])
         if words is not None:
             raise _no_environment(words, base)
@@ -245,7 +245,7 @@ class Venvs:
             unpack_wheel(wheel, paths, directory)
 
     def _run_to_end(self, command: List[str]) -> Optional[str]:
-        """None where it succeeds, else what it said."""
+        """Return None if the command succeeded, or else its output."""
         lines: List[str] = []
 
         def look(new: List[str]) -> bool:
@@ -283,7 +283,7 @@ class Venvs:
 
 
 class _Watched:
-    """Follows pip by what it prints and by what it has brought to the disk."""
+    """Follow pip's progress by its output and by the files that it writes."""
 
     def __init__(self, paths: VenvPaths, steps: Steps) -> None:
         self._paths = paths
@@ -318,13 +318,13 @@ def _put_on_top(paths: VenvPaths, base: Base) -> None:
 
 
 def _owners(host: HostPaths) -> Set[str]:
-    """Directories of the environments that others stand on."""
+    """Return the directories of environments that overlays depend on."""
     ready = (read_json(host.venv(name).ready) for name in os.listdir(host.venvs))
     return {str(one.get("owner", "")) for one in ready if one is not None}
 
 
 def _use(paths: VenvPaths) -> bool:
-    """Whether it is complete; that it is used is remembered."""
+    """Return True if an environment is complete; update the time of its last use."""
     try:
         os.utime(paths.ready)
     except FileNotFoundError:
@@ -360,7 +360,7 @@ def _no_environment(printed: str, base: Base) -> RefusedError:
 
 
 def _in_use(host: HostPaths) -> Set[str]:
-    """Directories of the environments that a process runs in, or a job that has not ended."""
+    """Return the directories of environments in which a process runs, or whose job has not ended."""
     pythons = [_first_word(name) for name in os.listdir("/proc") if name.isdigit()]
     for paths in (paths for slot in host.slots() for paths in newest_tasks(slot, 1 << 30)):
         job = read_job(paths)
@@ -375,7 +375,7 @@ def _first_word(pid: str) -> str:
 
 
 def _downloaded(scratch: str, name: str) -> int:
-    """Bytes that have come of the file that pip is downloading, into a directory that it has made for this."""
+    """Return the size of the file that pip is downloading, in a directory that pip has created for it."""
     most = 0
     for directory in _listed(scratch):
         with contextlib.suppress(OSError):

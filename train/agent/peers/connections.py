@@ -1,7 +1,7 @@
-"""Connections among the agents of a job, over the private network: authenticated, and back after a short loss.
+"""Authenticated connections between the agents of a job, over the private network, restored after a short loss.
 
-A link is what stands between two slots, whatever connection carries it at the moment: it goes down only when nothing
-was heard for the link timeout. Whoever uses links says anew all that matters when one comes up.
+A link is the relation of two slots, whichever TCP connection carries it: it is down only if nothing was received for
+the link timeout. Users of a link send all of their state again whenever it comes up.
 """
 
 import os
@@ -35,7 +35,7 @@ _KNOCK = "knock "
 
 
 class Bond(NamedTuple):
-    """What the agents of a job have in common."""
+    """Data that the agents of a job share."""
 
     job: str
     secret: bytes
@@ -44,10 +44,10 @@ class Bond(NamedTuple):
 
 
 class Line:
-    """A connection that carries lines; what cannot be sent at once waits in memory.
+    """A connection that carries lines; data that cannot be sent at once is queued in memory.
 
     Args:
-        loop: In which it is served.
+        loop: Event loop that serves it.
         connection: Non-blocking.
         on_line: Called with each line that comes.
         on_end: Called once, with a reason, when it breaks; not when we close it.
@@ -69,14 +69,14 @@ class Line:
         loop.watch(connection.fileno(), READ, self._serve)
 
     def send(self, data: bytes) -> None:
-        """Send a line, at once as far as possible."""
+        """Send a line, at once if possible."""
         self._outgoing += data
         self._flush()
         if len(self._outgoing) > _MOST_UNSENT:
             self._break("its agent does not read")
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self.open:
             self.open = False
             self._loop.unwatch(self._connection.fileno())
@@ -144,12 +144,12 @@ def _clause(error: OSError) -> str:
 
 
 def silence(link_timeout_s: float) -> str:
-    """What is said of an agent that was silent for too long."""
+    """Return the reason for an agent that was silent for too long."""
     return f"its agent was silent for {link_timeout_s:g} s"
 
 
 class _Guest:
-    """A connection of another agent to us, and what it has proven."""
+    """An incoming connection of another agent, and its authentication state."""
 
     def __init__(self, line: Line, greeting: ChiefGreeting) -> None:
         self.line = line
@@ -159,12 +159,12 @@ class _Guest:
 
 
 class _Call:
-    """A connection of ours to another agent: tried again until it stands, or only once where `knock` is said on it.
+    """A connection to another agent; retried until it is established, or tried once for a probe.
 
     Args:
-        loop: In which it is served.
+        loop: Event loop that serves it.
         bond: What we have in common.
-        me: Our slot, as the greeting names it.
+        me: Local slot, as in the greeting.
         other: Whom to call.
         on_up: Called when the other has proven itself.
         on_message: Called with its messages.
@@ -199,11 +199,11 @@ class _Call:
 
     @property
     def stands(self) -> bool:
-        """Whether the other has proven itself."""
+        """Return True if the other agent has authenticated."""
         return self._session is not None
 
     def connect(self) -> None:
-        """Try once; what comes of it is told later."""
+        """Try once; the callbacks report the result."""
         self._loop.after(self._timer, GREETING_DEADLINE_S, lambda: self._failed("no answer"))
         try:
             found = socket.getaddrinfo(self._other.address, self._other.link_port, type=socket.SOCK_STREAM)[0]
@@ -219,12 +219,12 @@ class _Call:
             self._loop.watch(self._socket.fileno(), WRITE, lambda _: self._connected())
 
     def send(self, message: Message) -> None:
-        """Send a message; dropped where nothing stands."""
+        """Send a message; it is dropped if there is no connection."""
         if self._session is not None and self.line is not None:
             self.line.send(self._session.seal(message))
 
     def close(self) -> None:
-        """End it without a word."""
+        """Close the connection without calling `on_end`."""
         self._closed = True
         self._session = None
         self._hang_up()
@@ -276,7 +276,7 @@ class _Call:
 
 
 class Events(NamedTuple):
-    """What links call."""
+    """Callbacks of the connections."""
 
     up: Callable[[str], None]  # with a slot, whenever a connection with it stands, also where it comes back
     down: Callable[[str, str], None]  # with a slot and a reason: nothing was heard of it for the link timeout
@@ -285,13 +285,13 @@ class Events(NamedTuple):
 
 
 class Links:
-    """All links of one agent: those that others make to us, and the one that we make.
+    """Connections of one agent: incoming ones, and the one to its leader.
 
     Args:
-        loop: In which it is served.
+        loop: Event loop that serves it.
         listener: Where the others connect.
         bond: What we have in common.
-        me: Our slot.
+        me: Local slot.
         others: The other slots.
         events: What to call when something happens.
     """
@@ -325,17 +325,17 @@ class Links:
 
     @property
     def connected(self) -> bool:
-        """Whether any of the others is."""
+        """Return True if any other agent is connected."""
         return bool(self._guests) or (self._call is not None and self._call.stands)
 
     def learn(self, members: Sequence[Member]) -> None:
-        """Where slots are reached from now on: another host may have taken the place of one."""
+        """Update the addresses of the slots; another host may have replaced a lost one."""
         for member in members:
             if member.task in self._others:
                 self._others[member.task] = member
 
     def send(self, slot: str, message: Message) -> None:
-        """Send a message to a slot; dropped where it is not connected."""
+        """Send a message to a slot; it is dropped if the slot is not connected."""
         if self._call is not None and self._call.slot == slot and self._call.stands:
             self._call.send(message)
             return
@@ -344,7 +344,7 @@ class Links:
             guest.line.send(guest.session.seal(message))
 
     def dial(self, slot: str) -> None:
-        """Link with a slot, and keep trying; the link that we made before ends."""
+        """Connect to a slot and keep trying; the previous connection of this agent is closed."""
         before, self._call = self._call, None
         if before is not None:
             before.close()
@@ -365,7 +365,7 @@ class Links:
         self._call.connect()
 
     def knock(self, slot: str, message: Message) -> None:
-        """Say one thing to a slot that is not linked, if it can be reached."""
+        """Send one message to a slot that is not connected, if it can be reached."""
         before = self._knocks.pop(slot, None)
         if before is not None:
             before.close()
@@ -387,7 +387,7 @@ class Links:
         call.connect()
 
     def close(self) -> None:
-        """End all links without a word."""
+        """Close all connections without calling the callbacks."""
         self._closed = True
         self._loop.cancel("links")
         self._loop.cancel("dial")
@@ -422,7 +422,7 @@ class Links:
         self._pause = min(self._pause * 2, _RETRY_S[1])
 
     def _away(self, slot: str, reason: str, heard_at: float) -> None:
-        """Give it the rest of the link timeout to come back."""
+        """Wait for the rest of the link timeout before the slot counts as lost."""
         left_s = heard_at + self._bond.link_timeout_s - time.monotonic()
         self._loop.after(f"away {slot}", max(0.0, left_s), lambda: self._gone(slot, reason))
 

@@ -1,7 +1,7 @@
-"""Whether the tasks will reach each other: every agent visits the ports that TensorFlow is going to use.
+"""Check that the tasks can reach each other: every agent probes the ports that TensorFlow will use.
 
-The way to a port is proven with its very address, by a connection, and by an answer that only an agent of the job can
-give: a port may be open and lead to somebody else.
+A probe connects to the very address of a port, and requires an answer that only an agent of the job can give: an open
+port may belong to another program.
 """
 
 import errno
@@ -53,13 +53,13 @@ def _hang_up(connection: socket.socket) -> None:
 
 
 class Door:
-    """Answers on a task's port, until it is closed, that the agent of the task listens there.
+    """Answer probes on a task's port: the agent of the task listens there.
 
     Args:
-        loop: In which it is served.
+        loop: Event loop that serves it.
         listener: Listens on the port; stays open when the door is closed.
         bond: What the agents of the job have in common.
-        task: Our task.
+        task: Local task.
         visitors: How many are expected.
     """
 
@@ -76,7 +76,7 @@ class Door:
         loop.watch(listener.fileno(), READ, lambda _: self._accept())
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering."""
         if self._open:
             self._open = False
             self._loop.unwatch(self._listener.fileno())
@@ -124,7 +124,7 @@ class Door:
 
 
 class _Visit:
-    """One port, visited until it answers or has failed for long enough."""
+    """The state of the probe of one port, repeated until it succeeds or has failed for long enough."""
 
     def __init__(self, member: Member, began: float) -> None:
         self.member = member
@@ -137,16 +137,16 @@ class _Visit:
 
 
 class Visits:
-    """Visits the ports of other tasks, as many at once as is sensible.
+    """Probe the ports of other tasks, many at once.
 
     A loaded host may lose or refuse a connection that the next one gets. A visit that fails is therefore repeated:
     for the whole VISITS_DEADLINE_S, or for VISIT_DEADLINE_S if only the network or the address can be wrong. A task
     that was not visited twice in that time gets no verdict at all: then it is this host that is too slow.
 
     Args:
-        loop: In which it is served.
+        loop: Event loop that serves it.
         bond: What the agents of the job have in common.
-        task: Our task.
+        task: Local task.
         others: The tasks to visit.
         on_done: Called once with why each of them cannot be reached; empty for those that can.
     """
@@ -166,13 +166,13 @@ class Visits:
         self._done = False
 
     def begin(self) -> None:
-        """Begin the visits; without others, end them at once."""
+        """Start the probes; without other tasks, finish at once."""
         self._until = time.monotonic() + VISITS_DEADLINE_S
         self._loop.after("visits", VISITS_DEADLINE_S, self._give_up)
         self._go_on()
 
     def close(self) -> None:
-        """End all visits without a result."""
+        """End all probes without a result."""
         self._done = True
         self._loop.cancel("visits")
         self._left.clear()
@@ -276,7 +276,7 @@ class Visits:
         self._go_on()
 
     def _failed(self, visit: _Visit, clause: str) -> None:
-        """Repeat the visit, or report why it failed if that is certain by now."""
+        """Repeat the probe, or report why it failed if that is certain."""
         task = visit.member.task
         self._leave(visit)
         visit.clause = clause

@@ -1,4 +1,4 @@
-"""Bound what connections can cost that have not proven anything yet."""
+"""Limit the cost of connections that have not authenticated."""
 
 import contextlib
 import errno
@@ -28,7 +28,7 @@ def descriptor_limit() -> int:
 
 
 class Acceptor:
-    """Accepts connections, also when the process has no descriptor left.
+    """Accept connections, even when the process has no file descriptor left.
 
     A listener with a waiting connection stays readable, so a loop that cannot accept would run without a pause. One
     descriptor is kept in reserve to accept that connection and close it.
@@ -53,7 +53,7 @@ class Acceptor:
         return connection, address
 
     def close(self) -> None:
-        """Give the descriptor in reserve back; repeated calls do nothing."""
+        """Close the reserve descriptor; repeated calls do nothing."""
         if self._reserve >= 0:
             os.close(self._reserve)
             self._reserve = -1

@@ -1,4 +1,4 @@
-"""Lines of JSON and raw payloads over two file descriptors, and the buffer in which lines are found."""
+"""Lines of JSON and raw payloads over two file descriptors."""
 
 import os
 import select
@@ -14,11 +14,11 @@ _PIECE = 1 << 18
 
 
 class LineTooLongError(ValueError):
-    """More bytes came without a newline than a line may have."""
+    """A line is longer than the limit."""
 
 
 class LineBuffer:
-    """Cuts a stream of bytes into lines and counted payloads.
+    """Split a stream of bytes into lines and payloads.
 
     Args:
         limit: Bytes that a line may have.
@@ -31,15 +31,15 @@ class LineBuffer:
 
     @property
     def size(self) -> int:
-        """Bytes that came and were not handed out."""
+        """Return the number of buffered bytes."""
         return len(self._bytes)
 
     def feed(self, data: bytes) -> None:
-        """Take bytes that came."""
+        """Add received bytes."""
         self._bytes += data
 
     def line(self) -> Optional[bytes]:
-        """The next line without its newline; None until it is complete.
+        """Return the next line without its newline, or None if it is incomplete.
 
         Raises:
             LineTooLongError: it is longer than the limit.
@@ -56,7 +56,7 @@ class LineBuffer:
         return found
 
     def take(self, limit: int) -> bytes:
-        """At most `limit` raw bytes of what has come."""
+        """Return up to `limit` raw bytes of the buffer."""
         found = bytes(self._bytes[:limit])
         del self._bytes[:limit]
         self._searched = 0
@@ -64,7 +64,7 @@ class LineBuffer:
 
 
 class Channel:
-    """The agent's side of a conversation.
+    """The agent's end of a conversation.
 
     Args:
         reads: File descriptor on which requests come.
@@ -79,11 +79,11 @@ class Channel:
         os.set_blocking(writes, False)
 
     def fileno(self) -> int:
-        """File descriptor to wait on for requests."""
+        """Return the file descriptor to wait on for requests."""
         return self._reads
 
     def receive(self, deadline_s: float) -> Record:
-        """The next request.
+        """Return the next request.
 
         Raises:
             ClientGoneError: the input ended, or nothing came for `deadline_s` seconds.
@@ -98,7 +98,7 @@ class Channel:
             self._fill(deadline_s)
 
     def received(self) -> Optional[Record]:
-        """The next request if it is there; to be called when `fileno` is readable.
+        """Return the next request if it has arrived; to be called when `fileno` is readable.
 
         Raises:
             ClientGoneError: the input ended.
@@ -108,12 +108,12 @@ class Channel:
         return self.buffered()
 
     def buffered(self) -> Optional[Record]:
-        """The next request if it has been read already."""
+        """Return the next request if it has been read already."""
         line = self._buffer.line()
         return decode(line) if line is not None else None
 
     def payload(self, size: int, deadline_s: float) -> Iterator[bytes]:
-        """The `size` raw bytes that follow a line, in pieces; what is not read of them, `receive` passes over.
+        """Yield the `size` raw bytes that follow a line, in pieces; `receive` skips unread ones.
 
         Raises:
             ClientGoneError: the input ended, or nothing came for `deadline_s` seconds.
@@ -128,19 +128,19 @@ class Channel:
                 self._fill(deadline_s)
 
     def pass_over(self, size: int) -> None:
-        """Let `receive` pass over the `size` raw bytes that follow a line."""
+        """Let `receive` skip the `size` raw bytes that follow a line."""
         self._owed = size
 
     def send(self, record: Record, payload: bytes = b"") -> None:
         """Send `record`, and the bytes that its field ``payload`` announces.
 
         Raises:
-            ClientGoneError: nobody reads, or takes nothing for five minutes.
+            ClientGoneError: the client does not read for five minutes.
         """
         self.send_raw(encode(record) + payload)
 
     def send_raw(self, data: bytes) -> None:
-        """Send lines that are encoded already."""
+        """Send encoded lines."""
         view = memoryview(data)
         while view:
             try:

@@ -1,4 +1,4 @@
-"""The cluster spec of a job and the TF_CONFIG of each of its tasks.
+"""Build the cluster spec of a job and the TF_CONFIG of each task.
 
 Format: tf.distribute.cluster_resolver.TFConfigClusterResolver,
 https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver/TFConfigClusterResolver
@@ -13,7 +13,7 @@ TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 
 
 def parse_task(name: str) -> Tuple[str, int]:
-    """Type and index of a task: ``("worker", 1)`` for ``worker-1``.
+    """Return type and index of a task: ``("worker", 1)`` for ``worker-1``.
 
     Raises:
         ValueError: `name` is not a task type of TensorFlow with an index.
@@ -25,12 +25,12 @@ def parse_task(name: str) -> Tuple[str, int]:
 
 
 def endpoint(address: str, port: int) -> str:
-    """``address:port``, with an IPv6 address in brackets."""
+    """Return ``address:port``, with an IPv6 address in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def cluster_spec(members: Sequence[Member]) -> Dict[str, List[str]]:
-    """Endpoints of all tasks, by type, in the order of their index; types without members are left out.
+    """Return the endpoints of all tasks by type, ordered by index; types without members are left out.
 
     Raises:
         ValueError: indices of a type do not count up from 0, or two tasks share an endpoint.
@@ -55,7 +55,7 @@ def cluster_spec(members: Sequence[Member]) -> Dict[str, List[str]]:
 
 
 def chief_of(members: Sequence[Member]) -> Member:
-    """The chief: the task of that type, else worker 0.
+    """Return the chief: the task of that type, or else worker 0.
 
     Raises:
         ValueError: there is neither.
@@ -68,13 +68,13 @@ def chief_of(members: Sequence[Member]) -> Member:
 
 
 def called(members: Sequence[Member], task: str) -> str:
-    """``worker-1 (10.0.0.3)``."""
+    """Return the task with its address: ``worker-1 (10.0.0.3)``."""
     address = next((member.address for member in members if member.task == task), "")
     return f"{task} ({address})" if address else task
 
 
 def tf_config(members: Sequence[Member], task: str) -> str:
-    """TF_CONFIG of `task`: JSON, the cluster in the same order on every task.
+    """Return TF_CONFIG of `task` as JSON, with the cluster in the same order on every task.
 
     An evaluator is in a cluster of its own: the coordinator of ParameterServerStrategy would wait for one in its
     cluster, and a MultiWorkerMirroredStrategy in the evaluator wants to find itself, and ends what it does when it
@@ -88,7 +88,7 @@ def tf_config(members: Sequence[Member], task: str) -> str:
 
 
 def by_rank(members: Sequence[Member]) -> List[Member]:
-    """Tasks in the order of their rank: by type as TensorFlow lists them, then by index."""
+    """Return the tasks by rank: by type in TensorFlow's order, then by index."""
 
     def key(member: Member) -> Tuple[int, int]:
         kind, index = parse_task(member.task)

@@ -1,4 +1,4 @@
-"""What ends a request or a conversation early."""
+"""Errors that end a request or a conversation."""
 
 from train.agent.protocol.records import Refusal, Refused
 
@@ -23,4 +23,4 @@ class RefusedError(Exception):
 
 
 class ClientGoneError(Exception):
-    """The other end closed the connection, or was silent for too long."""
+    """The client closed the connection, or was silent for too long."""

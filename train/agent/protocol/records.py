@@ -52,7 +52,7 @@ from train.agent.protocol.strict_json import JsonError, check_number, check_text
 
 
 class Phase(str, Enum):
-    """Where a task is within its attempt."""
+    """Phase of a task within its attempt."""
 
     WAITING = "waiting"  # its process exists and is held before the first byte of user code
     RUNNING = "running"
@@ -61,7 +61,7 @@ class Phase(str, Enum):
 
 
 class Outcome(str, Enum):
-    """How a job ended."""
+    """Outcome of a job."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -70,7 +70,7 @@ class Outcome(str, Enum):
 
 
 class RestartPolicy(str, Enum):
-    """After which failures a job is started again; names of Kubeflow's TFJob."""
+    """The failures after which a job is restarted; names as in Kubeflow's TFJob."""
 
     NEVER = "never"
     ON_FAILURE = "on-failure"
@@ -78,21 +78,21 @@ class RestartPolicy(str, Enum):
 
 
 class SuccessPolicy(str, Enum):
-    """Whose success is that of the job; names of Kubeflow's TFJob."""
+    """The tasks whose success decides the success of the job; names as in Kubeflow's TFJob."""
 
     CHIEF = "chief"
     ALL_WORKERS = "all-workers"
 
 
 class OnHang(str, Enum):
-    """What becomes of a job that hangs."""
+    """The action when a job hangs."""
 
     REPORT = "report"
     RESTART = "restart"
 
 
 class EntryKind(str, Enum):
-    """What a path of the bundle is."""
+    """Type of a path in the bundle."""
 
     FILE = "file"  # the task may change its copy
     DATA = "data"  # shared with the store, read only
@@ -150,7 +150,7 @@ class Gpu(NamedTuple):
 
 
 class GpuUse(NamedTuple):
-    """What a GPU is doing now."""
+    """Current use of a GPU."""
 
     number: int
     percent: float
@@ -167,17 +167,17 @@ class Member(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """How a process ended: one of both is set."""
+    """The end of a process; one of the fields is set."""
 
     code: Optional[int] = None
     signal: Optional[int] = None
 
 
 class Policy(NamedTuple):
-    """What becomes of a job when something goes wrong."""
+    """The reaction of a job to failures."""
 
     restart: RestartPolicy = RestartPolicy.ON_FAILURE
-    restarts: int = 0  # at most so many
+    restarts: int = 0  # maximum number
     success: SuccessPolicy = SuccessPolicy.ALL_WORKERS
     min_workers: int = 0  # fewer than these do not go on; 0: all that the job began with
     backoff_s: float = 0.5  # before the first restart; twice as long before each further one
@@ -190,17 +190,17 @@ class Policy(NamedTuple):
 
 
 class Replication(NamedTuple):
-    """How checkpoints are kept on all hosts."""
+    """Replication of checkpoints to all hosts."""
 
     directory: str = ""  # where the script writes them; relative to its working directory; empty: the job's own
-    mib_s: float = 100.0  # at most so many MiB a second leave a host; 0: nothing is replicated
+    mib_s: float = 100.0  # maximum number MiB a second leave a host; 0: nothing is replicated
 
 
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
 class Prepare(NamedTuple):
-    """Make everything ready for `task`, and reserve what it needs."""
+    """Prepare everything for `task`, and reserve what it needs."""
 
     job: str
     fleet: str
@@ -224,7 +224,7 @@ class Chunk(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Start `task` together with its peers, and supervise it whether or not anybody is connected."""
+    """Start `task` together with its peers, and supervise it with or without a client."""
 
     job: str
     task: str
@@ -248,7 +248,7 @@ class Commit(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """Send what happened and what happens to `task` of `job`."""
+    """Send the past and future records and log of `task` of `job`."""
 
     job: str
     task: str
@@ -263,14 +263,14 @@ class Follow(NamedTuple):
 
 
 class Invite(NamedTuple):
-    """Tell what a host needs to join `job`, of which this host supervises `task`."""
+    """Request what a host needs to join `job`, of which this host supervises `task`."""
 
     job: str
     task: str
 
 
 class Give(NamedTuple):
-    """Send contents of the store: their hashes, in the order in which they come."""
+    """Request contents of the store, by their hashes in the order of transfer."""
 
     objects: List[str]
 
@@ -290,13 +290,13 @@ class Inspect(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """End what runs for the fleet on this host, and remove all of the fleet's files, the agent among them."""
+    """End all jobs of the fleet on this host, and remove all of the fleet's files, including the agent."""
 
     grace_s: float = 10.0
 
 
 class Bootstrap(NamedTuple):
-    """Make a virtual environment with packages, once per content, and see whether the GPUs can be used."""
+    """Create a virtual environment with packages, once per content, and check that the GPUs are usable."""
 
     requirements: str = ""  # lines as in a requirements file of pip's; empty: nothing is installed
     python: str = ""  # with which it is made; empty: the one that runs the agent
@@ -313,7 +313,7 @@ class PipWheel(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """Run what was prepared by itself, a cluster of one, until its first step; leave nothing of it."""
+    """Run what was prepared alone, as a cluster of one, until its first step, and leave nothing behind."""
 
     command: List[str]
     env: Dict[str, str]
@@ -322,7 +322,7 @@ class Trial(NamedTuple):
 
 
 class ListJobs(NamedTuple):
-    """Report the jobs that this host stores, newest first, with their results and what they take on the disk."""
+    """Report the jobs that this host stores, newest first, with their results and disk space."""
 
     jobs: List[str] = []  # noqa: RUF012 - never changed; only these; empty: all
 
@@ -345,7 +345,7 @@ class ReadFiles(NamedTuple):
 
 
 class PruneJobs(NamedTuple):
-    """Delete ended jobs with all that they left on this host."""
+    """Delete ended jobs with all of their files on this host."""
 
     jobs: List[str]
 
@@ -354,7 +354,7 @@ class PruneJobs(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """First words of the agent."""
+    """First message of the agent."""
 
     agent: str  # hash of its zipapp
     python: str  # version that runs it
@@ -363,14 +363,14 @@ class Hello(NamedTuple):
 
 
 class Want(NamedTuple):
-    """Contents that are not on the host: their hashes, in the order in which they must come."""
+    """Contents that the host lacks: their hashes, in the order of transfer."""
 
     objects: List[str]
     size: int  # bytes, uncompressed
 
 
 class Prepared(NamedTuple):
-    """The host is ready for the task, and holds what it reserved until Commit or the end of input."""
+    """The host is ready for the task, and holds its reservation until Commit or the end of input."""
 
     task: str
     member: Member
@@ -387,7 +387,7 @@ class Prepared(NamedTuple):
 
 
 class Refusal(str, Enum):
-    """Why a host does not take a task."""
+    """Why a host refuses a task."""
 
     BUSY = "busy"  # a job is running on it
     DISK = "disk"
@@ -413,7 +413,7 @@ class Refused(NamedTuple):
 
 
 class BootstrapStep(NamedTuple):
-    """How far a Bootstrap has come; said again when nothing is new."""
+    """Progress of a Bootstrap; repeated if nothing is new."""
 
     step: str  # downloading packages
     detail: str = ""  # which one
@@ -422,14 +422,14 @@ class BootstrapStep(NamedTuple):
 
 
 class NeedPip(NamedTuple):
-    """The host waits for PipWheel: its Python brings no pip."""
+    """The host waits for PipWheel, because its Python contains no pip."""
 
     python: str  # 3.12
     have: List[str] = []  # noqa: RUF012 - never changed; SHA-256 of the wheels that are on the host
 
 
 class Bootstrapped(NamedTuple):
-    """The packages are installed, and the GPUs can be used."""
+    """The packages are installed, and the GPUs are usable."""
 
     python: str  # path of the interpreter that finds the packages
     versions: Dict[str, str]  # as in Prepared
@@ -440,7 +440,7 @@ class Bootstrapped(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """How a task did by itself."""
+    """Result of a smoke test."""
 
     seconds: float  # that it ran
     stepped: bool  # it made a step
@@ -449,13 +449,13 @@ class Tried(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The supervisor of the task runs by itself now."""
+    """The supervisor of the task is running."""
 
     pid: int
 
 
 class Invitation(NamedTuple):
-    """How to join a job: what to prepare, and what to commit, secrets included, but for the place."""
+    """What a host needs to join a job: the bundle and the commit, including secrets."""
 
     fleet: str
     entries: List[Entry]
@@ -471,13 +471,13 @@ class Stopped(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Nothing of the fleet is left on this host but this conversation."""
+    """Nothing of the fleet is left on this host except this conversation."""
 
     running: bool  # there was something to end
 
 
 class JobReport(NamedTuple):
-    """What this host knows of a job."""
+    """State of a job on this host."""
 
     job: str
     fleet: str
@@ -495,7 +495,7 @@ class JobReport(NamedTuple):
     usage: "Optional[Usage]" = None
     role: str = ""  # as in TaskState
     spares: List[str] = []  # noqa: RUF012 - never changed; as they were committed
-    attempts: int = 1  # at most so many; 0: no limit
+    attempts: int = 1  # maximum number of attempts; 0: no limit
     roles: List[str] = []  # noqa: RUF012 - never changed; as they were committed
     listened: Optional[bool] = None  # as in TaskState
 
@@ -535,7 +535,7 @@ class FileEntry(NamedTuple):
 
 
 class FilesListed(NamedTuple):
-    """All results of the task were listed."""
+    """End of the list of results."""
 
     fingerprint: str  # as in StoredJob
     notes: List[str] = []  # noqa: RUF012 - never changed; what was left out, a sentence each
@@ -559,7 +559,7 @@ class JobsPruned(NamedTuple):
 
 
 class TaskState(NamedTuple):
-    """A task went over into another phase."""
+    """A task changed its phase."""
 
     task: str
     attempt: int
@@ -578,7 +578,7 @@ class TaskState(NamedTuple):
 
 
 class AttemptEnded(NamedTuple):
-    """An attempt failed, and there will be another; the same on every host of the job but for `task`."""
+    """An attempt failed and another one follows; equal on every host of the job but for `task`."""
 
     task: str  # that tells it
     attempt: int
@@ -587,7 +587,7 @@ class AttemptEnded(NamedTuple):
     reason: str
     exits: Dict[str, Exit]
     retry_s: float  # until the next attempt, at the earliest
-    attempts: int = 0  # at most so many; 0: no limit, or not told
+    attempts: int = 0  # maximum number of attempts; 0: no limit, or unknown
     preempted: bool = False  # the host of that task was taken, or is gone, which is no failure of the job
 
 
@@ -604,7 +604,7 @@ class Stalled(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """Something about the hosts that the user ought to know; the same on every host of the job."""
+    """A notice to the user; equal on every host of the job."""
 
     task: str  # that tells it
     attempt: int
@@ -613,7 +613,7 @@ class Notice(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What the task's output tells of its training; -1 where it does not."""
+    """Training progress parsed from the task's output; -1 if unknown."""
 
     task: str
     attempt: int
@@ -627,7 +627,7 @@ class Progress(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What the task's processes take of the host."""
+    """Resource use of the task's processes."""
 
     task: str
     at: float
@@ -637,7 +637,7 @@ class Usage(NamedTuple):
 
 
 class Log(NamedTuple):
-    """Bytes of the task's output, as it wrote them."""
+    """Bytes of the task's output."""
 
     task: str
     attempt: int
@@ -646,7 +646,7 @@ class Log(NamedTuple):
 
 
 class JobResult(NamedTuple):
-    """How the whole job ended; the same on every host that could be told."""
+    """Result of the whole job; equal on every host that received it."""
 
     job: str
     attempt: int
@@ -660,7 +660,7 @@ class JobResult(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """Nothing happened; the connection and the process that answers are alive.
+    """Heartbeat: the connection and the answering process are alive.
 
     Attributes:
         at: Time of the host.
@@ -711,12 +711,12 @@ class MalformedRecordError(ValueError):
 
 
 def name_of(record: Record) -> str:
-    """Name of a record on the wire: ``task_state`` for TaskState."""
+    """Return the name of a record on the wire: ``task_state`` for TaskState."""
     return _NAME_OF[type(record)]
 
 
 def to_dict(value: Any) -> Any:
-    """A record, or what is in one, as plain JSON values: dicts, lists, strings and numbers."""
+    """Return a record, or a value in one, as plain JSON values."""
     if isinstance(value, Enum):
         return value.value
     if hasattr(value, "_fields"):
@@ -729,7 +729,7 @@ def to_dict(value: Any) -> Any:
 
 
 def encode(record: Record) -> bytes:
-    """A record as one line of JSON, newline included."""
+    """Return a record as one line of JSON, newline included."""
     line = {"record": name_of(record), **to_dict(record)}
     return json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
 

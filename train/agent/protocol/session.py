@@ -1,12 +1,11 @@
-"""How two agents prove to each other that they know the job's secret, and how their messages are sealed.
+"""Mutual authentication of two agents by the job's secret, and sealing of their messages. Performs no I/O.
 
     peer  → {"hello": [job, attempt, task], "nonce": …}
     chief → {"nonce": …, "proof": HMAC(secret, "chief", hello, both nonces)}
     peer  → {"proof": HMAC(secret, "peer", hello, both nonces)}
 
-From then on each line is ``HMAC JSON``, under a key for this connection and this direction, over the message and its
-number in the direction: nothing can be replayed, reflected, reordered, left out or moved to another connection.
-Nothing here does any input or output.
+From then on each line is ``HMAC JSON``, with a key for this connection and direction, over the message and its number
+in the direction. Messages cannot be replayed, reflected, reordered, left out, or moved to another connection.
 """
 
 import hmac
@@ -25,7 +24,7 @@ Message = Dict[str, Any]
 
 
 class LinkError(Exception):
-    """The other end is not who it ought to be, or what it sent was tampered with."""
+    """The other end is not authentic, or a message was tampered with."""
 
 
 def _digest(key: bytes, *parts: bytes) -> bytes:
@@ -70,7 +69,7 @@ def _line(message: Message) -> bytes:
 
 
 class Session:
-    """Seals what is sent and opens what is received on one proven connection.
+    """Seal sent messages and verify received ones on one authenticated connection.
 
     Args:
         send_key: Key of this direction.
@@ -84,14 +83,14 @@ class Session:
         self._received = 0
 
     def seal(self, message: Message) -> bytes:
-        """The line that carries `message`, newline included."""
+        """Return the line that carries `message`, newline included."""
         text = _line(message)[:-1]
         mac = _digest(self._send_key, b"%d" % self._sent, text)
         self._sent += 1
         return mac.hex().encode() + b" " + text + b"\n"
 
     def open(self, line: bytes) -> Message:
-        """The message that a line carries.
+        """Return the message of a line.
 
         Raises:
             LinkError: it is not the next one that the other end sealed for us.
@@ -121,7 +120,7 @@ class _Transcript:
 
 
 class ChiefGreeting:
-    """The chief's side of the proof, for one connection.
+    """The chief's side of the authentication of one connection.
 
     Args:
         secret: The job's secret.
@@ -139,7 +138,7 @@ class ChiefGreeting:
         self.task = ""
 
     def take(self, line: bytes) -> Tuple[bytes, Optional[Session]]:
-        """Take the next line of the peer: what to answer, and the session once it has proven itself.
+        """Process the next line of the peer; return the answer, and the session once the peer has authenticated.
 
         Raises:
             LinkError: it cannot.
@@ -161,13 +160,13 @@ class ChiefGreeting:
 
 
 class PeerGreeting:
-    """The other tasks' side of the proof, for one connection.
+    """The other tasks' side of the authentication of one connection.
 
     Args:
         secret: The job's secret.
         job: Name of the job.
         attempt: Number of the attempt.
-        task: Our task.
+        task: Local task.
         nonce: Random bytes, never used before.
     """
 
@@ -178,11 +177,11 @@ class PeerGreeting:
         self._nonce = nonce
 
     def first(self) -> bytes:
-        """The line to begin with."""
+        """Return the first line to send."""
         return _line({"hello": self._hello, "nonce": self._nonce.hex()})
 
     def take(self, line: bytes) -> Tuple[bytes, Session]:
-        """Take the chief's answer: what to send, and the session.
+        """Process the chief's answer; return what to send, and the session.
 
         Raises:
             LinkError: the other end is not the chief of our job.
@@ -204,12 +203,12 @@ def _port_proof(secret: bytes, task: str, greeting: bytes, nonce: bytes) -> str:
 
 
 def port_question(job: str, attempt: int, asker: str, nonce: bytes) -> bytes:
-    """The line that asks whether an agent of this job listens here; `nonce`: random bytes, never used before."""
+    """Return the line that asks whether an agent of this job listens here; `nonce` is random."""
     return _line({"port": [job, attempt, asker], "nonce": nonce.hex()})
 
 
 def port_answer(secret: bytes, job: str, attempt: int, task: str, line: bytes) -> bytes:
-    """The line that answers it for the agent of `task`.
+    """Return the line that answers it for the agent of `task`.
 
     Raises:
         LinkError: it is no such question, or one of another job or attempt.
@@ -223,7 +222,7 @@ def port_answer(secret: bytes, job: str, attempt: int, task: str, line: bytes) -
 
 
 def port_owner(secret: bytes, job: str, attempt: int, asker: str, nonce: bytes, line: bytes) -> str:
-    """The task whose agent gave the answer `line` to our question.
+    """Return the task whose agent sent the answer `line` to our question.
 
     Raises:
         LinkError: it is not of this job.

@@ -1,4 +1,4 @@
-"""Read JSON that another process sent: every way in which it can be wrong is one exception."""
+"""Parse JSON from other processes; every malformed input raises one exception."""
 
 import json
 import math
@@ -9,7 +9,7 @@ MAX_INTEGER = 1 << 63
 
 
 class JsonError(ValueError):
-    """The text is not JSON that this program accepts."""
+    """The text is not acceptable JSON."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -17,7 +17,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def parse_json(text: Union[bytes, str]) -> Any:
-    """Return the value of a JSON text of any shape; NaN and infinities are numbers.
+    """Return the value of a JSON text of any shape; NaN and infinities are accepted.
 
     Raises:
         JsonError: it is not JSON, or it is nested too deeply.
@@ -70,7 +70,7 @@ def _check(root: Any) -> None:
 
 
 def check_text(value: str) -> None:
-    """Refuse a string that cannot be written as bytes again.
+    """Refuse a string that cannot be encoded as bytes.
 
     Bytes that are not UTF-8 travel as surrogates (PEP 383); other lone surrogates have no bytes.
 
@@ -85,7 +85,7 @@ def check_text(value: str) -> None:
 
 
 def check_number(value: Any) -> None:
-    """Refuse a number that arithmetic on a host or a client does not expect.
+    """Refuse a number that is not finite or has more than 64 bits.
 
     Raises:
         JsonError: it is not finite, or an integer of more than 64 bits.

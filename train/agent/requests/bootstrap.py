@@ -1,4 +1,4 @@
-"""The request Bootstrap: packages into a virtual environment of their own, and GPUs that can be used."""
+"""The request Bootstrap: install packages into a virtual environment, and check that the GPUs are usable."""
 
 import os
 import sys
@@ -21,8 +21,8 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> None:
 
     Raises:
         RefusedError: the packages cannot be installed, or the GPUs cannot be used.
-        ClientGoneError: the client went; of what was half installed nothing is left.
-        OSError: the disk is full, most likely; likewise.
+        ClientGoneError: the client disconnected; nothing is left of an incomplete installation.
+        OSError: probably because the disk is full; likewise.
     """
     began = time.monotonic()
     make_directory(host.root)
@@ -50,7 +50,7 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> None:
 
 
 def _base(probe: Probe, request: Bootstrap) -> Base:
-    """The interpreter to make environments with: the one that was named; else ours, or that which a task would get.
+    """Return the interpreter for new environments: the given one, or else the agent's or the task's.
 
     Raises:
         RefusedError: there is none, or it is too old.

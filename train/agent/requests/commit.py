@@ -1,4 +1,4 @@
-"""The request Commit: the supervisor is forked off, with all that was reserved."""
+"""The request Commit: fork the supervisor, with everything that was reserved."""
 
 import os
 import select
@@ -29,11 +29,11 @@ _STOPPED_PART = 0.5
 
 
 def commit(reservation: Reservation, request: Commit, umask: int) -> int:
-    """Start the supervisor; its process id, once the task waits at its gate.
+    """Start the supervisor; return its process ID once the task waits at its gate.
 
     Raises:
         RefusedError: the request does not fit what was prepared, or the supervisor did not start.
-        OSError: the disk is full, most likely.
+        OSError: probably because the disk is full.
     """
     _check(reservation, request)
     start = _lay_out(reservation, request, umask)
@@ -75,7 +75,7 @@ def _check(reservation: Reservation, request: Commit) -> None:
 
 
 def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
-    """Write down what was committed, secrets left out, and open what the supervisor needs."""
+    """Record the commit without its secrets, and open what the supervisor needs."""
     paths = reservation.paths
     values = to_dict(request._replace(secret="", secret_env={}))
     del values["secret"], values["secret_env"]
@@ -124,14 +124,14 @@ def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
 
         stopped_s = _STOPPED_PART * start.commit.link_timeout_s
         watch(start.paths, start.commit.task, stopped_s, supervise, start.port.release)
-    except BaseException:  # noqa: BLE001 - the last words of a process without anybody above it
+    except BaseException:  # noqa: BLE001 - report the error of a process without a parent that could
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
     finally:
         os._exit(0)
 
 
 def _nobody() -> None:
-    """Nobody waits for the start of a supervisor after the first."""
+    """Do nothing: no process waits for the start of a replacement supervisor."""
 
 
 def _tell(writes: int) -> Callable[[], None]:
@@ -143,7 +143,7 @@ def _tell(writes: int) -> Callable[[], None]:
 
 
 def _close_others(keep: Set[int], log: str) -> None:
-    """Leave the connection: whoever started us may go."""
+    """Detach from the connection, so that the client may disconnect."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     words = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(nothing, 0)

@@ -1,6 +1,6 @@
-"""The request Follow: what happened to a task and what happens to it, in order, from an offset, without a gap.
+"""The request Follow: send the records and log of a task from an offset, in order and without a gap.
 
-One attempt after the other, those that this host had no part in left out.
+Attempts are sent one after the other. Attempts without this host are skipped.
 """
 
 import os
@@ -37,7 +37,7 @@ _PROGRESS = b'{"record":"progress"'
 
 
 def tail_offset(path: str, lines: int) -> int:
-    """Where the last `lines` lines of a file begin; the last may lack its newline."""
+    """Return the offset of the last `lines` lines of a file; the last one may lack its newline."""
     position = end = size_of(path)
     if lines <= 0:
         return end
@@ -61,14 +61,14 @@ def tail_offset(path: str, lines: int) -> int:
 
 
 def _middle(size: int, request: Follow) -> Tuple[int, int]:
-    """Where what is not wanted of a log of `size` bytes begins and ends; nowhere: both are 0."""
+    """Return start and end of the omitted middle of a log of `size` bytes; both 0 if nothing is omitted."""
     if request.head_bytes < 0 or size <= request.head_bytes + request.tail_bytes:
         return 0, 0
     return request.head_bytes, size - request.tail_bytes
 
 
 class _Stream:
-    """Sends log and records of one attempt, each record after the output that came before it."""
+    """Send log and records of one attempt, each record after the output that was written before it."""
 
     def __init__(self, channel: Channel, paths: TaskPaths, attempt: int, request: Follow) -> None:
         self._channel = channel
@@ -97,7 +97,7 @@ class _Stream:
             self._channel.send(self.beat())
 
     def beat(self) -> Beat:
-        """How far we are."""
+        """Return a heartbeat with the current offsets."""
         return Beat(time.time(), self.record_offset, self.log_offset, self.attempt)
 
     def _new_records(self) -> List[bytes]:
@@ -129,7 +129,7 @@ class _Stream:
 
 
 class Follower:
-    """One Follow.
+    """State of one Follow request.
 
     Args:
         channel: To the client.
@@ -151,7 +151,7 @@ class Follower:
         self._killed = False
 
     def _begin_first(self) -> None:
-        """Begin with the attempt that was asked for; where this host had no part in it, with the next."""
+        """Start with the requested attempt, or with the next one if this host did not take part in it."""
         request = self._request
         found = [number for number in attempts(self._paths) if number > self._passed]
         if not found:
@@ -169,7 +169,7 @@ class Follower:
         self._stream = _Stream(self._channel, self._paths, attempt, again)
 
     def _following(self, over: bool) -> int:
-        """The attempt to go on with, once all of the present one is written; 0: none yet.
+        """Return the attempt to continue with once the current one is complete; 0 if there is none yet.
 
         Args:
             over: Whether nothing more will be written at all.
@@ -182,10 +182,10 @@ class Follower:
         return number if ended or states(self._paths, number) else 0
 
     def run(self) -> None:
-        """Send all of it, up to End.
+        """Send everything, up to End.
 
         Raises:
-            ClientGoneError: the client went.
+            ClientGoneError: the client disconnected.
         """
         self._meet_supervisor()
         try:
@@ -200,7 +200,7 @@ class Follower:
         self._channel.send(End())
 
     def _meet_supervisor(self) -> None:
-        """Subscribe to news; a supervisor that was killed has a successor, who listens in the same place."""
+        """Subscribe to the supervisor; the replacement of a killed one listens at the same path."""
         if self._supervisor is not None:
             self._supervisor.close()
         self._supervisor = control.connect(self._paths.control)
@@ -211,7 +211,7 @@ class Follower:
                 control.tell(self._supervisor, self._stop)
 
     def _ask_for_life(self) -> None:
-        """Subscribe, which the supervisor answers each time; one request at a time, so that sending never blocks."""
+        """Subscribe again, which the supervisor always answers; one request at a time, so sending never blocks."""
         if self._supervisor is not None and not self._is_asked:
             self._is_asked = control.tell(self._supervisor, Follow(self._request.job, self._request.task))
 
@@ -246,7 +246,7 @@ class Follower:
             self._stream.send_news()
 
     def _wait(self) -> None:
-        """Wait for news from the supervisor, a request of the client, or the time to say that we live."""
+        """Wait for an update of the supervisor, a request of the client, or the next heartbeat."""
         if self._supervisor is None:
             return
         poll = select.poll()

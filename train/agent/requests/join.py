@@ -1,4 +1,4 @@
-"""The requests Invite and Give: a host of a running job tells another what it needs to take a lost one's place."""
+"""The requests Invite and Give: a host of a running job sends what a replacement host needs."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""The request Prepare: what a task needs on its host is reserved, brought there and unpacked."""
+"""The request Prepare: reserve, receive, and unpack what a task needs on its host."""
 
 import contextlib
 import fcntl
@@ -50,7 +50,7 @@ JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Reservation:
-    """What a host holds for a task between Prepare and Commit.
+    """Resources that a host holds for a task between Prepare and Commit.
 
     Args:
         request: What was asked.
@@ -72,33 +72,33 @@ class Reservation:
         self._made = False
 
     def take_host(self) -> None:
-        """Name this task in the locked file, which from now on is ours to empty."""
+        """Write the name of this task to the locked file; from now on this reservation clears it."""
         self._locked = True
         os.ftruncate(self.lock, 0)
         os.pwrite(self.lock, f"{self.request.job}/{self.request.task}".encode(), 0)
 
     def own_directory(self) -> None:
-        """From now on the task's directory is ours to remove."""
+        """Remove the task's directory on release."""
         self._made = True
 
     def member(self) -> Member:
-        """The task as the others will see it."""
+        """Return the task as the others see it."""
         port = self.port.port if self.port else 0
         link = self.listener.getsockname()[1] if self.listener else 0
         return Member(self.request.task, self.request.address, port, link)
 
     def proof(self) -> Optional[Proof]:
-        """That the interpreter runs the hook; None where it has not proven it."""
+        """Return the proof that the interpreter runs the hook, or None."""
         one = self.interpreter
         return Proof(one.path, self.host.hook, is_program(one.path)) if one.hooked else None
 
     def hand_over(self) -> None:
-        """A supervisor has all of it now."""
+        """Close everything, because a supervisor holds it now."""
         self._made = False
         self._close()
 
     def release(self) -> None:
-        """Give everything back, and leave nothing of it on disk."""
+        """Release everything, and leave no files."""
         if self._made:
             self._made = False
             remove_tree(self.paths.directory)
@@ -122,12 +122,12 @@ class Reservation:
 
 
 def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
-    """Answer Prepare up to and with Prepared.
+    """Answer Prepare, including Prepared.
 
     Raises:
         RefusedError: the host does not take the task; nothing is left of it.
-        ClientGoneError: the client went; nothing is left of it.
-        OSError: the disk is full, most likely; nothing is left of it.
+        ClientGoneError: the client disconnected; nothing is left of it.
+        OSError: probably because the disk is full; nothing is left of it.
     """
     _check(request)
     reservation = Reservation(request, host)
@@ -156,7 +156,7 @@ def _check(request: Prepare) -> None:
 
 
 def _lock(reservation: Reservation) -> None:
-    """Take the host for this job, or say whose it is; end what a dead supervisor left behind."""
+    """Lock the host for this job, or refuse with the running job; end processes of a dead supervisor."""
     host = reservation.host
     make_directory(host.root)
     lock = reservation.lock = os.open(host.active, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -178,14 +178,14 @@ def _try_lock(lock: int) -> bool:
 
 
 def _holder(host: HostPaths) -> Tuple[str, TaskPaths]:
-    """The job that has the lock, or had it last; an empty name where there is none."""
+    """Return the job that holds or last held the lock; an empty name if there is none."""
     job, _, task = read_text(host.active).partition("/")
     known = JOB_NAME.fullmatch(job) and JOB_NAME.fullmatch(task)
     return (job if known else ""), host.task(job, task)
 
 
 def _await_holder(host: HostPaths, waited_s: float) -> None:
-    """Wait a little for a job that is over but for its supervisor, or was prepared by a client that may have gone."""
+    """Wait briefly for a job that is ending, or that was prepared by a client that may be gone."""
     job, paths = _holder(host)
     doing, patience_s = "running", 0.0
     if os.path.exists(paths.result):
@@ -217,7 +217,7 @@ def _reserve(reservation: Reservation) -> None:
 
 
 def _check_program(program: str, python: str, session: Dict[str, str]) -> None:
-    """See that the program of a job is there; one that comes with the bundle is."""
+    """Check that the program of a job exists, unless the bundle contains it."""
     if not program or ("/" in program and not os.path.isabs(program)):
         return
     search = os.pathsep.join([*beside(python), session.get("PATH") or os.defpath])
@@ -232,7 +232,7 @@ def _check_program(program: str, python: str, session: Dict[str, str]) -> None:
 
 
 def _bring(channel: Channel, reservation: Reservation) -> None:
-    """Get the bundle's missing contents from the client, and unpack the bundle."""
+    """Receive the bundle's missing contents from the client, and unpack the bundle."""
     host, paths, entries = reservation.host, reservation.paths, reservation.request.entries
     joins = reservation.request.join
     if os.path.exists(paths.job) and not joins:
@@ -286,7 +286,7 @@ def _check_disk(host: HostPaths, needed: int) -> None:
 
 
 def _lay_out_source(reservation: Reservation) -> None:
-    """Make the task's working directory, and record what was pushed into it.
+    """Create the task's working directory, and record what was pushed into it.
 
     The record is written last: a file that changed after it was changed by the task.
     """
@@ -316,7 +316,7 @@ def _committed_jobs(host: HostPaths) -> List[str]:
 
 
 def discard_unused(host: HostPaths, needed: Set[str], *, thorough: bool = False) -> int:
-    """Remove what can be made again: uncommitted reservations, and pushed contents that only older jobs name.
+    """Remove what can be created again: uncommitted reservations, and contents that only older jobs use.
 
     Jobs stay, whatever their age and number. An old job's working directory keeps its own copies and hard links, so
     it does not need the store. The caller must hold the host's lock.
@@ -340,7 +340,7 @@ def discard_unused(host: HostPaths, needed: Set[str], *, thorough: bool = False)
 
 
 class HostLock:
-    """The lock of the fleet's directory on this host, taken if no job holds it; a context manager.
+    """Context manager: the lock of the fleet's directory on this host, taken if no job holds it.
 
     Args:
         host: Paths of the fleet on this host.

@@ -1,4 +1,4 @@
-"""The request Leave: whatever the fleet has on this host ends and goes."""
+"""The request Leave: end all jobs of the fleet on this host, and remove its files."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ def leave(host: HostPaths, request: Leave) -> Left:
 
 
 def _remove(directory: str) -> None:
-    """Remove a directory, also while the last writes into it come to an end."""
+    """Remove a directory, even while the last writes into it finish."""
     end = time.monotonic() + _DEADLINE_S
     while True:
         try:

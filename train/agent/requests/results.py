@@ -1,4 +1,4 @@
-"""What a task leaves behind: results on disk, found, counted, and told from later states by a fingerprint."""
+"""Find and measure the results that a task left on disk; a fingerprint detects later changes."""
 
 import hashlib
 import os
@@ -40,7 +40,7 @@ class Results:
     """The results of one task.
 
     Args:
-        paths: Of the task.
+        paths: Paths of the task.
         fleet: The fleet's directory on this host.
         tick: Called now and then during work that takes long.
 
@@ -138,7 +138,7 @@ class Results:
                         yield one
 
     def use(self) -> Tuple[List[AreaUse], str]:
-        """Return what there is of each kind, and a fingerprint of all of it; empty if there is nothing."""
+        """Return the use of each area, and a fingerprint of all results; empty if there are none."""
         hashed = hashlib.sha256()
         counts: Dict[Area, Tuple[int, int]] = {}
         for one in self.find():
@@ -167,7 +167,7 @@ class Results:
             yield entry._replace(size=size, mtime_ns=one.status.st_mtime_ns, sha256=digest)
 
     def path_of(self, area: Area, path: str) -> str:
-        """Return where a file lies that was listed; empty if there is no such directory."""
+        """Return the path of a file that was listed; empty if there is no such directory."""
         if area is Area.LOGS:
             number = path[len("attempt-") : -len(".log")]
             return self._paths.log(int(number)) if number.isdigit() else ""
@@ -182,7 +182,7 @@ class Results:
 
 
 class _Pushed:
-    """What was in the working directory before the task began."""
+    """The content of the working directory before the task started."""
 
     def __init__(self, paths: TaskPaths, tick: Callable[[], None]) -> None:
         values = read_json(paths.bundle) or {}
@@ -195,7 +195,7 @@ class _Pushed:
             self._since_ns = 0
 
     def has(self, found: Found) -> bool:
-        """Whether a file is as it was pushed."""
+        """Return True if a file is unchanged since it was pushed."""
         entry = self._entries.get(found.path)
         if entry is None or (entry.kind is EntryKind.LINK) != (found.kind is EntryKind.LINK):
             return False

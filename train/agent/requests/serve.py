@@ -1,6 +1,6 @@
 """One conversation of the agent: requests on stdin, answers on stdout; see train.agent.protocol.records.
 
-What a request needs is imported when it comes, so that the first word is out early.
+Modules are imported when a request needs them, so that the first message is sent early.
 """
 
 import errno
@@ -60,7 +60,7 @@ class Conversation:
         self._reservation: "Optional[Reservation]" = None
 
     def run(self) -> None:
-        """Answer requests until the client goes."""
+        """Answer requests until the client disconnects."""
         try:
             while True:
                 try:
@@ -69,7 +69,7 @@ class Conversation:
                     self._channel.send(self._refused(error))
                 except ClientGoneError:
                     raise
-                except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a sentence
+                except Exception as error:  # noqa: BLE001 - the client always gets an error
                     self._channel.send(self._refused(error))
         except ClientGoneError:
             return

@@ -1,4 +1,4 @@
-"""The request Trial: what was prepared runs by itself, a cluster of one, until its first step."""
+"""The request Trial: run the prepared script alone, as a cluster of one, until its first step."""
 
 import time
 from collections import deque
@@ -24,15 +24,15 @@ _PATIENCE_S = 2 * LONGEST_S  # the trial's own time is over before
 
 
 class SteppedError(Exception):
-    """The task has done what it was started for."""
+    """The task has made its first step."""
 
 
 def trial(channel: Channel, reservation: Reservation, request: Trial) -> Tried:
-    """The answer to Trial, after some steps; no process is left of it, and what was reserved can be given back.
+    """Run the smoke test; afterwards no process is left and the reservation can be released.
 
     Raises:
         RefusedError: nothing was prepared that could be run.
-        ClientGoneError: the client went, and the task with it.
+        ClientGoneError: the client disconnected, and the task was ended.
         OSError: it cannot be started.
     """
     asked = reservation.request
@@ -62,7 +62,7 @@ def trial(channel: Channel, reservation: Reservation, request: Trial) -> Tried:
 
 
 class _Watched:
-    """Follows the task's output to its first step, or to the end of its time."""
+    """Watch the task's output until its first step or its deadline."""
 
     def __init__(self, steps: Steps, seconds: float) -> None:
         self.steps = steps
@@ -74,7 +74,7 @@ class _Watched:
         steps.tell("running the script by itself")
 
     def look(self, lines: List[str]) -> bool:
-        """Whether it got on.
+        """Parse new lines; return True if there were any.
 
         Raises:
             SteppedError: it has made a step.

@@ -1,4 +1,4 @@
-"""The request Stop: the whole job ends, and this host answers when nothing of it is left here."""
+"""The request Stop: end the whole job, and answer when no process of it is left on this host."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ _EXIT_S = 5.0
 
 
 def stop(host: HostPaths, request: Stop) -> Stopped:
-    """End a job; returns when no process of it is left on this host.
+    """End a job; return when no process of it is left on this host.
 
     Raises:
         RefusedError: there is no such job here.

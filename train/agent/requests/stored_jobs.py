@@ -1,4 +1,4 @@
-"""The requests ListJobs, ListFiles, ReadFiles and PruneJobs: results are listed, sent and deleted."""
+"""The requests ListJobs, ListFiles, ReadFiles, and PruneJobs: list, send, and delete results."""
 
 import contextlib
 import hashlib
@@ -41,7 +41,7 @@ Request = Union[ListJobs, ListFiles, ReadFiles, PruneJobs]
 
 
 class _Pulse:
-    """Keeps the client from giving this host up while it is at work."""
+    """Send heartbeats during long work, so that the client does not time out."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -58,7 +58,7 @@ def answer(channel: Channel, host: HostPaths, request: Request) -> None:
 
     Raises:
         RefusedError: there is no such task, or what was asked makes no sense.
-        ClientGoneError: the client went.
+        ClientGoneError: the client disconnected.
     """
     if isinstance(request, ListJobs):
         _list_jobs(channel, host, request)
@@ -124,7 +124,7 @@ def _read_files(channel: Channel, host: HostPaths, request: ReadFiles) -> None:
 
 
 def _send_part(channel: Channel, path: str, part: FilePart) -> str:
-    """Send a part of a file; why it is not complete, empty if it is."""
+    """Send a part of a file; return why it is incomplete, empty if it is complete."""
     fd: Optional[int] = None
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""One start of a host's task: its port, its process, its output, and what it was seen to do."""
+"""One attempt on this host: its port, its process, its output, and its measurements."""
 
 import json
 import os
@@ -47,7 +47,7 @@ _IDLE_PERCENT = 5.0  # of one core; TensorFlow's heartbeats take less, and all t
 
 
 class Start(NamedTuple):
-    """All that a supervisor is given."""
+    """Everything that a supervisor needs at its start."""
 
     commit: Commit
     fleet: str
@@ -63,7 +63,7 @@ class Start(NamedTuple):
 
     @property
     def checkpoints(self) -> str:
-        """Where the script keeps checkpoints: a directory, or the URL of one."""
+        """Return the directory or URL where the script keeps checkpoints."""
         directory = self.commit.replication.directory
         if "://" in directory:
             return directory
@@ -74,7 +74,7 @@ class Attempt:
     """One attempt on this host.
 
     Args:
-        loop: In which it is served.
+        loop: Event loop that serves it.
         start: Of the supervisor.
         number: Of the attempt.
         port: Reserved for it; None: one after `after` is to be reserved.
@@ -134,7 +134,7 @@ class Attempt:
 
     @property
     def _name(self) -> str:
-        """How people know the task."""
+        """Return the name of the task in messages to the user."""
         return (self._role if self._commit.roles else "") or self._commit.task
 
     @property
@@ -144,7 +144,7 @@ class Attempt:
 
     @property
     def known(self) -> List[Record]:
-        """What is known of the task now and written nowhere."""
+        """Return the latest progress and usage, which are not stored in a file."""
         return [record for record in (self._parser.latest, self._usage) if record is not None]
 
     # --- what the gang wants --------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Attempt:
         self._unparsed = ProgressQueue(self._parser)
 
     def visit(self, others: Sequence[Member]) -> None:
-        """Find out which ports of the others can be reached."""
+        """Probe the ports of the other tasks."""
         self._visits = Visits(
             self._loop,
             self._bond,
@@ -209,7 +209,7 @@ class Attempt:
         self._loop.after("usage", _FIRST_SAMPLE_S, self._sample)
 
     def end(self, reason: str, grace_s: float) -> None:
-        """End the task: TERM, `grace_s` seconds, KILL."""
+        """End the task: SIGTERM, then SIGKILL after `grace_s` seconds."""
         first, self._stopping = not self._stopping, True
         self._close_doors()
         if first and self.task.exit is None:
@@ -217,7 +217,7 @@ class Attempt:
         self.task.stop(grace_s)
 
     def look(self, number: int) -> None:
-        """Find out what the task does, and tell the gang and those who follow."""
+        """Inspect what the task is doing, and report it to the gang and all followers."""
 
         def seen(stalled: Stalled) -> None:
             self.record(stalled)
@@ -227,7 +227,7 @@ class Attempt:
         self.task.look(self._commit.task, self.number, seen)
 
     def give_up(self, reason: str) -> None:
-        """End the task because this host cannot go on."""
+        """End the task because of a failure of this host."""
         if not self._fault:
             self._fault = reason
             self.journal.use_spare()
@@ -237,21 +237,21 @@ class Attempt:
                 self._tell(Failed(self.number, reason))
 
     def reaped(self, pid: int, status: int) -> None:
-        """A child process ended."""
+        """Handle the end of a child process."""
         if pid == self.task.pid:
             self.task.reaped(status)
         elif pid == self._gpu_pid:
             self._gpu_pid = 0
 
     def record(self, record: Record) -> None:
-        """Write down what happened."""
+        """Append a record to the journal."""
         try:
             self.journal.write_record(record)
         except OSError as error:
             self.give_up(f"{self._name}'s records cannot be written: {error.strerror}")
 
     def reap(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
         self._close_doors()
         for name in ("usage", "wake", "progress", "parse"):
             self._loop.cancel(name)
@@ -287,7 +287,7 @@ class Attempt:
             self._loop.after("parse", 0.0, self._parse)
 
     def _parse(self) -> None:
-        """Parse some of the output; heartbeats, orders, and the log itself come first."""
+        """Parse some of the output; heartbeats, messages, and the log itself come first."""
         before, began = self._parser.latest, time.monotonic()
         for progress in self._unparsed.parse():
             self._keep(progress)

@@ -1,4 +1,4 @@
-"""The environment of a task, from what is known before it starts. Pure: the client shows the same."""
+"""Build the environment of a task. Pure; the client shows the same result in a dry run."""
 
 import os
 from typing import Dict, Mapping, NamedTuple, Sequence, Tuple
@@ -13,7 +13,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def _without_proxy(variables: Mapping[str, str], members: Sequence[Member]) -> Dict[str, str]:
-    """Keep a proxy out of the way between tasks: gRPC honours these variables and hangs in silence behind one.
+    """Bypass a proxy between tasks: gRPC honours these variables and hangs silently if a proxy is in the way.
 
     Nothing is set if there is no proxy: JAX warns of these variables.
 
@@ -34,7 +34,7 @@ def _without_proxy(variables: Mapping[str, str], members: Sequence[Member]) -> D
 
 
 def _of_python(session: Mapping[str, str], fittings: "Fittings") -> Dict[str, str]:
-    """Lets programs that are called by name find the interpreter; RETICULATE_PYTHON is that of R's reticulate.
+    """Return variables by which programs find the interpreter by name; RETICULATE_PYTHON is read by R's reticulate.
 
     Source: https://rstudio.github.io/reticulate/articles/versions.html
     """
@@ -47,7 +47,7 @@ def _of_python(session: Mapping[str, str], fittings: "Fittings") -> Dict[str, st
 
 
 def _nccl(fittings: "Fittings") -> Dict[str, str]:
-    """Settings of NCCL for hosts with GPUs: the interface that the hosts share, by its exact name, and its warnings.
+    """Return settings of NCCL for hosts with GPUs: the shared network interface, and its warnings.
 
     Where the interface is not known NCCL chooses by itself.
     Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
@@ -61,7 +61,7 @@ def _nccl(fittings: "Fittings") -> Dict[str, str]:
 
 
 class Place(NamedTuple):
-    """Which task of which attempt it is."""
+    """The task and attempt that the environment is for."""
 
     fleet: str
     job: str
@@ -71,7 +71,7 @@ class Place(NamedTuple):
 
 
 class Fittings(NamedTuple):
-    """What the host adds."""
+    """The part of the environment that depends on the host."""
 
     python: str = ""  # the interpreter
     directories: Tuple[str, ...] = ()  # of programs that come first on the PATH
@@ -91,12 +91,12 @@ def task_environment(
     checkpoints: str = "",
     fittings: Fittings = _NOTHING,
 ) -> Dict[str, str]:
-    """Every variable that the process of `task` starts with.
+    """Return all environment variables of a task.
 
     Args:
         session: The host's own environment.
         user: What the user set; it wins over everything but TF_CONFIG and what keeps a proxy away.
-        place: Of the task.
+        place: Task and attempt.
         paths: The task's paths on its host.
         checkpoints: Directory or URL where the script keeps checkpoints; empty: the job's own.
         fittings: What the host adds.

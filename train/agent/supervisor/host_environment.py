@@ -1,4 +1,4 @@
-"""What a host adds to the environment of its task: programs that come first on its PATH, and a network interface."""
+"""The host-specific part of a task's environment: programs on its PATH, and a network interface."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ _MOST = 256  # addresses
 
 
 def fit(programs: str, python: str, address: str, gpus: int) -> Fittings:
-    """What is added for a task, whose programs are written now.
+    """Return the host-specific environment of a task, and write its programs.
 
     Args:
         programs: Directory for them.
@@ -33,13 +33,13 @@ def fit(programs: str, python: str, address: str, gpus: int) -> Fittings:
 
 
 def beside(python: str) -> List[str]:
-    """Directory with the programs of an interpreter's virtual environment, such as its pip; none of any other."""
+    """Return the directory of programs of an interpreter's virtual environment; empty for any other interpreter."""
     directory = os.path.dirname(python)
     return [directory] if os.path.exists(os.path.join(os.path.dirname(directory), "pyvenv.cfg")) else []
 
 
 def write_programs(directory: str, python: str) -> None:
-    """Let the names python and python3 stand for one interpreter.
+    """Make the names python and python3 run one interpreter.
 
     A link would not do: of a virtual environment Python is told by the directory that it is called in.
 
@@ -56,7 +56,7 @@ def write_programs(directory: str, python: str) -> None:
 
 
 def interface_of(address: str) -> str:
-    """Name of the network interface that has an address; empty where that is not known, as behind NAT."""
+    """Return the network interface that has an address; empty if unknown, for example behind NAT."""
     if address == "::1" or address.startswith("127."):
         return "lo"
     for family, pairs in ((socket.AF_INET, _ipv4), (socket.AF_INET6, _ipv6)):

@@ -1,4 +1,4 @@
-"""Looks at what a task does: its stacks, its state in the kernel, its connections.
+"""Inspect what a task is doing: its stacks, its state in the kernel, and its connections.
 
 Formats: proc(5); Documentation/networking/proc_net_tcp.rst of Linux.
 """
@@ -29,7 +29,7 @@ Dump = Callable[[Callable[[str], None]], None]
 
 
 def connections(pids: Iterable[int], net: str) -> List[Connection]:
-    """All TCP connections of processes; those that do not get on come first.
+    """Return all TCP connections of processes, stuck ones first.
 
     Args:
         pids: Of one network namespace.
@@ -47,7 +47,7 @@ def connections(pids: Iterable[int], net: str) -> List[Connection]:
 
 
 def sockets_of(pids: Iterable[int]) -> Iterator[str]:
-    """Return the inodes of the sockets that processes have open."""
+    """Yield the inodes of the sockets that processes have open."""
     for pid in pids:
         directory = f"/proc/{pid}/fd"
         try:
@@ -70,7 +70,7 @@ def _connection(fields: List[str]) -> Connection:
 
 
 def _end(text: str) -> str:
-    """Address and port from ``0100007F:1F90``: words of 32 bits in the order of this computer's bytes."""
+    """Return address and port from ``0100007F:1F90``: words of 32 bits in native byte order."""
     address, _, port = text.partition(":")
     words = [int(address[start : start + 8], 16) for start in range(0, len(address), 8)]
     data = struct.pack(f"={len(words)}I", *words)
@@ -81,7 +81,7 @@ def _end(text: str) -> str:
 
 
 class InspectTask:
-    """Finds out what a task does without ever waiting; its answer comes when that of `dump` has come.
+    """Inspect a task without blocking; the result is ready when `dump` has returned the stacks.
 
     Args:
         pid: The task's process.
@@ -121,7 +121,7 @@ class InspectTask:
         )
 
     def _kernel(self, ticks: int) -> str:
-        """Its CPU time, and where in the kernel its main thread waits; what of it may be known."""
+        """Return the CPU time of the process, and where in the kernel it waits, as far as that is readable."""
         seconds = time.monotonic() - self._begun
         parts = [f"CPU {ticks / self._ticks_per_s:.1f} s"]
         if seconds > _BRIEF_S:

@@ -1,7 +1,7 @@
-"""Find out whether a task that uses TensorFlow listens on its port of TF_CONFIG.
+"""Check whether a task that uses TensorFlow listens on its port of TF_CONFIG.
 
-Each task of a strategy for several workers starts a server on that port. A script that creates no such strategy
-trains in each task alone, and nothing fails: only the port shows it.
+Each task of a multi-worker strategy starts a server on that port. If a script creates no such strategy, each task
+trains alone and nothing fails: only the port shows it.
 
 Formats: proc(5); Documentation/networking/proc_net_tcp.rst of Linux.
 """
@@ -29,20 +29,20 @@ def listening_ports(text: str) -> Dict[str, int]:
 
 
 def loads_tensorflow(maps: str) -> bool:
-    """Return whether a process with these ``/proc/PID/maps`` has loaded TensorFlow."""
+    """Return True if a process with these ``/proc/PID/maps`` has loaded TensorFlow."""
     return _TENSORFLOW.search(maps) is not None
 
 
 def loads_another(maps: str) -> bool:
-    """Return whether a process with these ``/proc/PID/maps`` has loaded another library that finds its own peers."""
+    """Return True if a process with these ``/proc/PID/maps`` has loaded another library that finds its own peers."""
     return _OTHERS.search(maps) is not None
 
 
 class PortWatch:
-    """Looks at the port of one task until the task listens on it.
+    """Watch the port of a task until the task listens on it.
 
     Args:
-        loop: In which it is served.
+        loop: Event loop that serves it.
         port: Of the task in TF_CONFIG.
         pids: Returns the processes of the task.
     """
@@ -58,13 +58,13 @@ class PortWatch:
 
     @property
     def listened(self) -> Optional[bool]:
-        """Whether the task listened on its port; None: unknown, or a task that need not listen there."""
+        """Return whether the task listened on its port; None if unknown, or if the task need not listen."""
         if self._opened:
             return True
         return False if self._tensorflow and not self._another else None
 
     def begin(self, pid: int) -> None:
-        """Look from now on.
+        """Start to watch.
 
         Args:
             pid: The task's process, which is in the same network namespace as the rest of the task.
@@ -73,7 +73,7 @@ class PortWatch:
         self._look()
 
     def examine(self, pids: Collection[int]) -> None:
-        """Look at what the processes of the task have loaded; this takes longer than the look at the port."""
+        """Check which libraries the processes have loaded. This takes longer than checking the port."""
         if not self._net or self._opened:
             return
         self._look_at_sockets(self._listeners(), pids)
@@ -83,7 +83,7 @@ class PortWatch:
             self._another = self._another or loads_another(maps)
 
     def end(self) -> None:
-        """Look no longer."""
+        """Stop watching."""
         self._loop.cancel("port")
 
     def _look(self) -> None:

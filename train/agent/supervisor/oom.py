@@ -1,8 +1,8 @@
-"""Whether it was the kernel that killed a task for want of memory: from what the kernel counts and what it logs.
+"""Find out whether the kernel killed a task because of missing memory, from its counters and its log.
 
-Both are read from the start of the task on. A count of the task's own cgroup is kept for processes killed in it,
-whatever ran out, the cgroup or the host; /proc/vmstat has that of the whole host. The log names process ids, those of
-the computer, which are ours only outside of containers; often only root may read it.
+Both are read from the start of the task on. The counter of the task's cgroup includes processes killed in it,
+whether the cgroup or the host ran out of memory; /proc/vmstat has the counter of the host. The log contains process
+IDs of the host, which are valid only outside of containers, and is often readable only by root.
 
 Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events), cgroup-v1/memory.html
 (memory.oom_control), https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg, mm/oom_kill.c.
@@ -28,21 +28,21 @@ _NO_LIMIT = 1 << 60  # bytes; cgroup v1 has a number for none
 
 
 class Death(NamedTuple):
-    """What the kernel logged of a process that it killed for want of memory."""
+    """The kernel's log entry of a process that the OOM killer ended."""
 
     used: int  # bytes; 0: not known
     in_cgroup: bool  # a limit was reached; else the host had nothing left
 
 
 class _Counts(NamedTuple):
-    """How many processes were killed for want of memory since the computer, or the cgroup, began; -1: not known."""
+    """Number of processes killed by the OOM killer since the host booted or the cgroup was created; -1 if unknown."""
 
     host: int
     cgroup: int
 
 
 def death_of(pid: int, log: str) -> Optional[Death]:
-    """What the lines of the kernel's log tell of the end of `pid`; None where it was not killed by that."""
+    """Return the log entry on the death of `pid`, or None if the OOM killer did not end it."""
     used, found, in_cgroup = 0, False, False
     for line in log.splitlines():
         chosen = _CHOSEN.search(line)
@@ -56,7 +56,7 @@ def death_of(pid: int, log: str) -> Optional[Death]:
 
 
 class OomWatch:
-    """The kernel's word on one task, from now on.
+    """Watch for OOM kills of one task.
 
     Args:
         pid: The task's process.
@@ -76,13 +76,13 @@ class OomWatch:
             self.close()
 
     def close(self) -> None:
-        """Look no longer."""
+        """Close the log."""
         if self._log >= 0:
             os.close(self._log)
             self._log = -1
 
     def verdict(self, pid: int) -> str:
-        """Why `pid`, which SIGKILL ended, was killed: a clause that says how sure it is; empty where nothing tells.
+        """Return a clause on why `pid` got SIGKILL, with its certainty; empty if the kernel did not kill it.
 
         The clause is certain where the log names the process, or its own cgroup counted it; a count of the whole host
         alone makes it likely.
@@ -120,7 +120,7 @@ class OomWatch:
     # --- counts -----------------------------------------------------------------------------------------------------
 
     def _find_cgroup(self, pid: int) -> Tuple[str, int]:
-        """Directory of the memory cgroup of `pid`, and its version; an empty one where there is none."""
+        """Return the directory of the memory cgroup of `pid`, and its version; empty if there is none."""
         own: Dict[int, str] = {}
         for line in read_text(self._path(f"proc/{pid}/cgroup")).splitlines():
             number, _, rest = line.partition(":")
@@ -157,7 +157,7 @@ class OomWatch:
         return _Counts(host, cgroup)
 
     def _limit(self) -> int:
-        """Bytes that the task's cgroup may have; 0: as much as the host."""
+        """Return the memory limit of the task's cgroup in bytes; 0 if there is none."""
         directory, version = self._cgroup
         text = read_text(os.path.join(directory, _LIMIT[version])).strip() if directory else ""
         return int(text) if text.isdigit() and int(text) < _NO_LIMIT else 0
@@ -165,7 +165,7 @@ class OomWatch:
     # --- log --------------------------------------------------------------------------------------------------------
 
     def _read_log(self) -> Tuple[str, bool]:
-        """What the kernel logged of killed processes since the start, one message a line; whether that is all."""
+        """Return the log entries on killed processes since the start, and True if none is missing."""
         found: List[str] = []
         whole = self._log >= 0
         for _ in range(_LINES if whole else 0):

@@ -1,7 +1,7 @@
-"""Learns from Compute Engine's metadata server that this host is about to be taken, thirty seconds before it is.
+"""Detect a preemption notice of Compute Engine, 30 seconds before the host is taken.
 
-The value ``instance/preempted`` turns from FALSE to TRUE, and a request with ``wait_for_change`` is answered when it
-does.
+The value ``instance/preempted`` of the metadata server changes from FALSE to TRUE. A request with
+``wait_for_change`` is answered when it does.
 Sources: https://cloud.google.com/compute/docs/instances/create-use-spot (detecting preemption),
 https://cloud.google.com/compute/docs/metadata/querying-metadata (wait_for_change, last_etag, timeout_sec, 503).
 """
@@ -29,7 +29,7 @@ _TIMER = "preemption"
 
 
 def metadata_server(environment: Mapping[str, str], product: str = _PRODUCT) -> str:
-    """Where Compute Engine's metadata server is; empty where this is no host of Compute Engine.
+    """Return the address of Compute Engine's metadata server, or an empty string on any other host.
 
     Args:
         environment: Of the session; Google's own libraries take GCE_METADATA_HOST for the server.
@@ -40,7 +40,7 @@ def metadata_server(environment: Mapping[str, str], product: str = _PRODUCT) -> 
 
 
 class Answer(NamedTuple):
-    """An answer of HTTP."""
+    """An HTTP response."""
 
     status: int
     headers: Dict[str, str]  # by names in lower case
@@ -48,14 +48,14 @@ class Answer(NamedTuple):
 
 
 def request(place: str, etag: str) -> bytes:
-    """The request for the value, at once where `etag` is empty, else when it is no longer that of `etag`."""
+    """Return the request for the value; with `etag` the server answers when the value has changed."""
     wait = f"?wait_for_change=true&last_etag={etag}&timeout_sec={_POLL_S}" if etag else ""
     lines = (f"GET {PATH}{wait} HTTP/1.1", f"Host: {place}", "Metadata-Flavor: Google", "Connection: close", "", "")
     return "\r\n".join(lines).encode("ascii", "replace")
 
 
 def read_answer(data: bytes, *, ended: bool) -> Optional[Answer]:
-    """The answer that begins in `data`; None while some of it is to come.
+    """Return the response that begins in `data`, or None if it is incomplete.
 
     Args:
         data: What came.
@@ -89,13 +89,13 @@ def _place(text: str) -> Tuple[str, int]:
 
 
 class PreemptionWatch:
-    """Asks the metadata server again and again, until it says that the host is about to be taken.
+    """Poll the metadata server until it reports that the host is about to be taken.
 
     A server that has never answered as Compute Engine's does is given up without a word; one that has is asked for
     ever.
 
     Args:
-        loop: In which it is served.
+        loop: Event loop that serves it.
         place: The server: name or address, with or without a port.
         on_preempted: Called once.
 
@@ -117,7 +117,7 @@ class PreemptionWatch:
         self._connect()
 
     def close(self) -> None:
-        """Ask no longer."""
+        """Stop polling."""
         self._loop.cancel(_TIMER)
         if self._socket is not None:
             self._loop.unwatch(self._socket.fileno())

@@ -43,7 +43,7 @@ _WITHIN_EPOCH = b" - ETA: "  # of Keras 2
 
 
 class ProgressParser:
-    """Reads the output of one task.
+    """Parse the output of one task.
 
     Args:
         task: Name of the task, for what it reports.
@@ -66,7 +66,7 @@ class ProgressParser:
         self.latest: Optional[Progress] = None
 
     def feed(self, data: bytes, at: float) -> List[Progress]:
-        """Take output that was read at `at`, in seconds since the epoch.
+        """Parse output that was read at `at`, in seconds since the epoch.
 
         Returns the ends of epochs in it; what is known at the end of it is in `latest`.
         """
@@ -78,7 +78,7 @@ class ProgressParser:
         return self._kept
 
     def skip(self) -> None:
-        """Expect that output is missing before what is fed next: ignore the rest of its first line."""
+        """Ignore the rest of the current line, because output is missing before the next call of `feed`."""
         self._rest, self._overlong = b"", True
 
     def _feed_slice(self, data: bytes) -> None:
@@ -190,7 +190,7 @@ def _loose_metrics(line: bytes) -> Dict[str, float]:
 
 
 class Pace:
-    """Steps a second over the last twenty seconds, through ends of epochs."""
+    """Steps per second over the last 20 seconds, across epochs."""
 
     def __init__(self) -> None:
         self._points: Deque[Tuple[float, int]] = deque(maxlen=512)
@@ -200,7 +200,7 @@ class Pace:
         self._value = -1.0
 
     def feed(self, now: Progress, at: float) -> float:
-        """Take the next reading; -1 while nothing can be said."""
+        """Return the pace after the next reading; -1 if unknown."""
         if now.step < 0:
             return self._value
         same = now.epoch == self._epoch and now.step >= self._step

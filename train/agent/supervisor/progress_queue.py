@@ -1,4 +1,4 @@
-"""Output that waits to be parsed, so that parsing never holds up logs, heartbeats, and orders."""
+"""Queue output for the parser, so that parsing never delays logs, heartbeats, and messages."""
 
 import time
 from collections import deque
@@ -16,7 +16,7 @@ _PIECE = 1 << 11
 
 
 class ProgressQueue:
-    """Hands output to a parser, some of it at a time.
+    """Pass output to a parser in slices.
 
     A task can write faster than its output can be parsed. Then the oldest waiting output is skipped: the newest tells
     where the training is.
@@ -33,17 +33,17 @@ class ProgressQueue:
 
     @property
     def size(self) -> int:
-        """Number of bytes that wait."""
+        """Return the number of bytes in the queue."""
         return self._size
 
     def put(self, data: bytes, at: float) -> None:
-        """Take output that was read at `at`, in seconds since the epoch."""
+        """Add output that was read at `at`, in seconds since the epoch."""
         self._waiting.append((data, at))
         self._size += len(data)
         self._keep_newest(MOST_BYTES)
 
     def parse(self, seconds: float = SLICE_S) -> List[Progress]:
-        """Parse what waits, for about `seconds`; return the ends of epochs in it."""
+        """Parse the queue for about `seconds`; return the ends of epochs."""
         found: List[Progress] = []
         until = time.monotonic() + seconds
         while self._waiting:
@@ -56,7 +56,7 @@ class ProgressQueue:
         return found
 
     def finish(self) -> List[Progress]:
-        """Parse what waits, or its end if that takes too long; return the ends of epochs in it."""
+        """Parse the rest of the queue, or its end if that takes too long; return the ends of epochs."""
         found = self.parse(_LAST_S)
         self._keep_newest(_LAST_BYTES)
         return found + self.parse(_LAST_S)

@@ -1,6 +1,6 @@
-"""Looks after one slot from Commit to the end of its job, through all attempts, whether or not anybody is connected.
+"""Supervise one slot from Commit to the end of its job, through all attempts, with or without a client.
 
-What is to be done is decided by train.agent.gang.election; here it is done.
+train.agent.gang.election decides; this module performs the actions.
 """
 
 import os
@@ -85,7 +85,7 @@ _NOTICE_S = 2.0  # a host that is taken may be told to end before its metadata s
 
 
 class Resumed(NamedTuple):
-    """What is left of the supervisor before."""
+    """The state that the previous supervisor left."""
 
     last: DesiredState
     reason: str
@@ -142,7 +142,7 @@ class Supervisor:
         self._stoppers: List[Callable[[Record], None]] = []
 
     def run(self, started: Callable[[], None]) -> None:
-        """Look after the slot until the job is over; calls `started` when all is set up.
+        """Supervise the slot until the job ends; call `started` after the setup.
 
         Raises:
             OSError: the disk is full before anything was started.
@@ -193,7 +193,7 @@ class Supervisor:
         return len(commit.members) > 1 and commit.replication.mib_s > 0 and "://" not in self._start.checkpoints
 
     def _look_at_checkpoints(self) -> None:
-        """What the task had written when the supervisor before was killed counts, where it is complete."""
+        """Keep a complete checkpoint that the task wrote before the previous supervisor was killed."""
         order = self._resumed.last if self._resumed is not None else None
         if (
             self._replicator is None
@@ -286,7 +286,7 @@ class Supervisor:
         )
 
     def _take_up(self, resumed: Resumed) -> None:
-        """Write down the end of what ran when the supervisor before was killed."""
+        """Record the end of the task that ran when the previous supervisor was killed."""
         commit, paths, number = self._commit, self._start.paths, resumed.last.attempt
         history = states(paths, number)
         if history and history[-1].phase is not Phase.EXITED:
@@ -480,12 +480,12 @@ class Supervisor:
         self._loop.after("told", self._commit.link_timeout_s + _CLOSE_S, self._told)
 
     def _dated(self, result: JobResult) -> JobResult:
-        """The same on all hosts: dated by who leads."""
+        """Return the result with its time, which the leader sets and all hosts share."""
         self._ended_at = self._ended_at or time.time()
         return result if result.at else result._replace(at=self._ended_at)
 
     def _look_if_told(self) -> None:
-        """Who leads waits until the others, who hang up when they have the result, are gone."""
+        """Exit once the result is delivered: the leader waits until the others have disconnected."""
         if self._result is not None and (self._node.leader != self._commit.task or not self._links.connected):
             self._told()
 
@@ -527,7 +527,7 @@ class Supervisor:
         return isinstance(request, Follow)
 
     def _invitation(self) -> Commit:
-        """What was committed, with every slot where it is now."""
+        """Return the commit with the current address of every slot."""
         order = self._node.slot.desired
         now = {member.task: member for member in order.members} if order is not None else {}
         members = [now.get(member.task, member) for member in self._commit.members]

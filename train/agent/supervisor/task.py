@@ -1,4 +1,4 @@
-"""The task's process as its supervisor holds it: started, read, stopped, reaped with all its descendants."""
+"""The process of a task: start, read, stop, and reap it with all of its descendants."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ class TaskProcess:
     """One process of one task.
 
     Args:
-        loop: In which it is served.
+        loop: Event loop that serves it.
         on_output: Called with its output as it comes.
         on_exit: Called once when it has ended.
         on_closed: Called once when it has ended, all of its output was read, and nothing descends from it any more.
@@ -77,7 +77,7 @@ class TaskProcess:
     def start(
         self, command: Sequence[str], env: Dict[str, str], directory: str, umask: int, hook: Optional[Hook] = None
     ) -> None:
-        """Start it, held at its gate: before its exec, or where `hook` is a warm one in its interpreter.
+        """Start the process and hold it at its gate: before its exec, or in the interpreter if `hook` can hold it.
 
         Raises:
             OSError: no process can be made.
@@ -114,26 +114,26 @@ class TaskProcess:
 
     @property
     def output(self) -> int:
-        """Read end of the pipe that takes its output; negative once that is at its end."""
+        """Return the read end of the output pipe; negative after its end."""
         return self._output
 
     @property
     def orphans(self) -> Set[int]:
-        """Children of ours that are no part of the task."""
+        """Return children of this process that are not part of the task."""
         return self._orphans
 
     @property
     def held(self) -> bool:
-        """Whether it still waits at its gate."""
+        """Return True if the process waits at its gate."""
         return self._gate >= 0
 
     @property
     def never_ran(self) -> bool:
-        """Whether it was ended by us before it was let go: no code of the user's ran."""
+        """Return True if the process was killed before its gate was opened: no user code ran."""
         return self.killed and not self.released
 
     def look(self, task: str, attempt: int, on_done: Callable[[Stalled], None]) -> None:
-        """Find out what it does; `on_done` is called once, a little over two seconds from now at the latest.
+        """Inspect what the task is doing; `on_done` is called once, within little more than two seconds.
 
         Args:
             task: Its name.
@@ -143,7 +143,7 @@ class TaskProcess:
         InspectTask(self._speaker(), self.dump, task, attempt, on_done)
 
     def dump(self, on_done: Callable[[str], None]) -> None:
-        """Ask for the stacks of all its Python threads; what comes within two seconds goes to `on_done`, once.
+        """Request the stacks of all Python threads; `on_done` is called once, within two seconds.
 
         The text is faulthandler's, and empty where the process cannot tell: it has no hook, it is stopped, or it is
         stuck in the kernel.
@@ -159,7 +159,7 @@ class TaskProcess:
             self._loop.after("stacks", 0.0, self._told)
 
     def _speaker(self) -> int:
-        """The process whose stacks tell what the task does: its own, or the busiest interpreter below it."""
+        """Return the process whose stacks to read: the task's own, or the busiest interpreter below it."""
         if not self._below or self._can_tell(self.pid):
             return self.pid
         table = everybody()
@@ -167,7 +167,7 @@ class TaskProcess:
         return max(able, key=lambda pid: table[pid].ticks, default=self.pid)
 
     def _can_tell(self, pid: int) -> bool:
-        """Whether our handler takes the signal, which would end any other process, and still has our pipe."""
+        """Return True if the process handles our signal, which would end any other process, and has our pipe."""
         if self._line < 0 or self.exit is not None:
             return False
         found = stat_of(pid)
@@ -207,7 +207,7 @@ class TaskProcess:
             self._line = -1
 
     def stop(self, grace_s: float) -> None:
-        """TERM to its whole group, and KILL to all that descends from it in `grace_s` seconds."""
+        """Send SIGTERM to the process group, and SIGKILL to all descendants after `grace_s` seconds."""
         if self.closed:
             return
         if self.held or grace_s <= 0:
@@ -218,7 +218,7 @@ class TaskProcess:
         self._loop.after("kill", grace_s, self.kill)
 
     def kill(self) -> None:
-        """KILL to its whole group and to all that descends from it, until nothing does."""
+        """Send SIGKILL to the process group and all descendants until none is left."""
         if self.closed:
             return
         self.killed = True
@@ -228,7 +228,7 @@ class TaskProcess:
         self._loop.after("kill", _AGAIN_S, self.kill)
 
     def reaped(self, status: int) -> None:
-        """It has ended, with what waitpid(2) tells."""
+        """Record that the process ended with the given status of waitpid(2)."""
         self.exit = exit_of(status)
         if self._gate >= 0:
             os.close(self._gate)
@@ -249,7 +249,7 @@ class TaskProcess:
             self._reap()
 
     def give_up(self) -> None:
-        """Wait no longer for its end or its output."""
+        """Stop waiting for its end and its output."""
         if not self.closed:
             self._close()
 
@@ -257,7 +257,7 @@ class TaskProcess:
         return {pid for pid in descendants(os.getpid(), everybody()) if pid not in self._orphans}
 
     def spare(self, pid: int) -> None:
-        """Never kill this child of ours: it is no part of the task."""
+        """Exclude a child process that is not part of the task."""
         self._orphans.add(pid)
 
     def _reap(self) -> None:

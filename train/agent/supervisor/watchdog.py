@@ -1,6 +1,6 @@
-"""Stands behind the supervisor of a slot: where it is killed or stopped, its processes are ended and another begins.
+"""Watchdog: restart the supervisor of a slot and end its processes if it is killed or stopped.
 
-The watchdog does nothing else, so that nothing else can end it; it dies last.
+The watchdog does nothing else, so that nothing else can end it. It exits last.
 """
 
 import os
@@ -23,7 +23,7 @@ _AT_ONCE = 1 << 16
 
 
 class Watchdog:
-    """The supervisor's line to its watchdog.
+    """Connection of the supervisor to its watchdog.
 
     Args:
         pid: Of the watchdog.
@@ -36,13 +36,13 @@ class Watchdog:
         self._last: Optional[DesiredState] = None
 
     def remember(self, order: DesiredState) -> None:
-        """Where the gang is, for the supervisor after us."""
+        """Store the last desired state for the next supervisor."""
         if order != self._last:
             self._last = order
             self._send(b"order " + to_line(order), [])
 
     def keep(self, output: int, log: str) -> None:
-        """The pipe of a task's output, and where what is left in it belongs."""
+        """Store the pipe of a task's output, and the log to which unread output belongs."""
         self._send(b"output " + os.fsencode(log), [output])
 
     def _send(self, data: bytes, descriptors: List[int]) -> None:
@@ -53,7 +53,7 @@ class Watchdog:
 
 
 class _Kept:
-    """What a watchdog knows of the supervisor."""
+    """State of the supervisor that the watchdog keeps."""
 
     def __init__(self) -> None:
         self._order = b""
@@ -61,7 +61,7 @@ class _Kept:
         self.log = ""
 
     def take(self, data: bytes, descriptors: List[int]) -> None:
-        """A message of the supervisor."""
+        """Handle a message of the supervisor."""
         kind, _, rest = data.partition(b" ")
         if kind == b"order":
             self._order = rest
@@ -71,11 +71,11 @@ class _Kept:
 
     @property
     def order(self) -> Optional[DesiredState]:
-        """The last order that it had."""
+        """Return the last desired state."""
         return from_line(self._order) if self._order else None
 
     def save(self) -> None:
-        """Put what the task wrote last, and nobody has read, where it belongs."""
+        """Append the unread output of the task to its log."""
         if self.output < 0:
             return
         os.set_blocking(self.output, False)
@@ -94,7 +94,7 @@ class _Kept:
             self.close()
 
     def close(self) -> None:
-        """Forget the pipe."""
+        """Close the pipe."""
         if self.output >= 0:
             os.close(self.output)
             self.output = -1
@@ -104,10 +104,10 @@ Supervise = Callable[[Watchdog, Optional[DesiredState], str], None]
 
 
 def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, forked: Callable[[], None]) -> None:
-    """Run a supervisor until it ends by itself; one that is killed, or stopped for too long, is followed by another.
+    """Run a supervisor until it ends by itself; replace one that is killed or stopped for too long.
 
     Args:
-        paths: Of the slot.
+        paths: Paths of the slot.
         slot: Its name.
         stopped_s: For how long a supervisor may be stopped, as by SIGSTOP.
         supervise: Called in a process of its own with its line to us, the last order that the one before had, and why
@@ -143,7 +143,7 @@ def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, f
 
 
 def _reap() -> None:
-    """Wait for what the supervisor left to us."""
+    """Wait for the child processes that the supervisor left behind."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             continue
@@ -166,7 +166,7 @@ def _be_supervisor(watchdog: Watchdog, last: Optional[DesiredState], why: str, s
                 signal.signal(number, signal.SIG_DFL)
             supervise(watchdog, last, why)
             code = 0
-    except BaseException:  # noqa: BLE001 - the last words of a process without anybody above it
+    except BaseException:  # noqa: BLE001 - report the error of a process without a parent that could
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
     finally:
         os._exit(code)
