@@ -16,7 +16,7 @@ from fleet.errors import (
 )
 from fleet.steps import Again, read_steps
 from provision.provider import ErrorKind, ProviderError
-from train.errors import KerasError, LocalAgentError, MeetingError, ScriptError, TrainError
+from train.errors import KerasError, LocalAgentError, RendezvousError, ScriptError, TrainError
 
 _PROVIDER: dict[ErrorKind, type[FleetError]] = {
     ErrorKind.USAGE: UsageError,
@@ -29,7 +29,7 @@ _PROVIDER: dict[ErrorKind, type[FleetError]] = {
 _TRAIN: dict[type[TrainError], type[FleetError]] = {
     ScriptError: UsageError,
     KerasError: NotReadyError,
-    MeetingError: NotReadyError,
+    RendezvousError: NotReadyError,
     LocalAgentError: NotReadyError,
 }
 

@@ -1,4 +1,4 @@
-"""Errors of training scripts, meetings, and local agents."""
+"""Errors of training scripts, the rendezvous, and local agents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class TrainError(Exception):
-    """A job cannot be started, or its processes cannot meet.
+    """A job cannot be started, or the rendezvous of its processes failed.
 
     Args:
         message: What happened.
@@ -41,8 +41,8 @@ class KerasError(TrainError):
     """The script cannot run with the Keras of the hosts."""
 
 
-class MeetingError(TrainError):
-    """The processes of a job cannot meet."""
+class RendezvousError(TrainError):
+    """The rendezvous of the processes of a job failed."""
 
 
 class LocalAgentError(TrainError):

@@ -1,13 +1,14 @@
-"""Packs the agent into one file named by its hash, and builds the command that starts it on a host.
+"""Pack the agent into one file named by its hash, and build the command that starts it on a host.
 
-What goes over the channel of that command:
+The protocol on the channel of that command:
 
-1. The host's first line is the agent's Hello, or ``want-agent`` where it does not have this agent yet. Then the
+1. The host's first line is the agent's Hello, or ``want-agent`` if it does not have this agent yet. Then the
    client writes the number of bytes in decimal, a newline, and the archive; Hello comes after that.
-2. Or it is the last one: ``python-too-old 3.8.1`` (exit code 3), or ``bootstrap-failed REASON`` (exit code 4).
+2. Or the first line is also the last: ``python-too-old 3.8.1`` (exit code 3), or ``bootstrap-failed REASON`` (exit
+   code 4).
 3. Then the conversation of train.agent.protocol.records.
 
-The bootstrap reads not one byte more than that from stdin.
+The bootstrap reads exactly these bytes from stdin.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = b"from train.agent.requests.serve import main\n\nmain()\n"
 
 # Every version of Python 3 can read it. It has no single quotes, backslashes or exclamation marks, so that any login
-# shell passes it on as it is, fish and csh included.
+# shell, including fish and csh, passes it on unchanged.
 _BOOTSTRAP = """
 import os, sys
 version = "%d.%d.%d" % sys.version_info[:3]
@@ -111,7 +112,7 @@ class AgentArchive(NamedTuple):
 
 @cache
 def build_agent() -> AgentArchive:
-    """Pack the agent of this program; the same sources always make the same bytes."""
+    """Pack the agent of this program; the same sources always give the same bytes."""
     train = Path(__file__).parent
     sources = {"__main__.py": _MAIN, "train/__init__.py": (train / "__init__.py").read_bytes()}
     for path in (train / "agent").rglob("*.py"):
@@ -129,13 +130,13 @@ def build_agent() -> AgentArchive:
 
 
 def bootstrap_command(python: str, root: str, digest: str, shared: str = "") -> str:
-    """The shell command that starts the agent on a host.
+    """Return the shell command that starts the agent on a host.
 
     Args:
         python: Interpreter that runs the agent; a name is looked up on the host's PATH.
         root: Directory of fleet's files on the host; relative to the login directory unless absolute.
         digest: Hash of the agent, from `build_agent`.
-        shared: Directory of the host whose slot `root` is; empty: the host has one slot.
+        shared: Directory of the host if `root` is one of its slots; empty: the host has one slot.
     """
     source = f"exec({json.dumps(_BOOTSTRAP.strip())})"
     words = ["-I", "-S", "-c", source, root, digest, *([shared] if shared else [])]

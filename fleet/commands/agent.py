@@ -41,10 +41,10 @@ from train.agent.protocol.records import (
     build,
     to_dict,
 )
-from train.errors import KerasError, LocalAgentError, MeetingError
+from train.errors import KerasError, LocalAgentError, RendezvousError
 from train.local import LocalAgent
 from train.rendezvous.address import LOOPBACK, own_address
-from train.rendezvous.meeting import AbandonedError, Meeting, Party, Value
+from train.rendezvous.contract import AbandonedError, Participants, Rendezvous, Value
 from train.rendezvous.tcp import SECRET_VARIABLE
 from train.script.keras import Choice, choose, needs_legacy, versions_of, with_adaptations
 from train.script.source import check_script, imports
@@ -128,13 +128,13 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
             raise CancelledError("interrupted; nothing was started") from None
 
 
-def _taken_part(part: _Part, meeting: Meeting) -> int:
+def _taken_part(part: _Part, meeting: Rendezvous) -> int:
     """The exit code; the others are told of what goes wrong here."""
     try:
         return part.run()
     except AbandonedError:
         raise
-    except (LocalAgentError, MeetingError) as error:
+    except (LocalAgentError, RendezvousError) as error:
         meeting.abandon(error.message, NotReadyError.exit_code)
         raise
     except FleetError as error:
@@ -174,18 +174,18 @@ def _only_one(launch: Launch) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def _met(request: AgentRequest, launch: Launch, script: _Script, environ: Mapping[str, str]) -> Iterator[Meeting]:
+def _met(request: AgentRequest, launch: Launch, script: _Script, environ: Mapping[str, str]) -> Iterator[Rendezvous]:
     """The meeting with all others."""
     nodes = launch.nodes if launch.node(0) or not launch.size else ()
-    party = Party(launch.rank, launch.size, nodes)
-    meeting: Meeting
+    party = Participants(launch.rank, launch.size, nodes)
+    meeting: Rendezvous
     if request.rendezvous.startswith("tcp://"):
-        from train.rendezvous.tcp import meet_at, parse_place
+        from train.rendezvous.tcp import join_tcp, parse_place
 
         host, port = parse_place(request.rendezvous, launch.nodes[0] if launch.nodes else "")
-        meeting = meet_at(host, port, party, _secret(request, environ), request.wait_s)
+        meeting = join_tcp(host, port, party, _secret(request, environ), request.wait_s)
     else:
-        from train.rendezvous.directory import meet_in_directory
+        from train.rendezvous.directory import join_directory
 
         if not request.rendezvous and not launch.job:
             raise UsageError(
@@ -195,7 +195,7 @@ def _met(request: AgentRequest, launch: Launch, script: _Script, environ: Mappin
         directory = script.directory / (
             Path(request.rendezvous).expanduser() if request.rendezvous else f".fleet-{launch.job}"
         )
-        meeting = meet_in_directory(directory, party, request.wait_s)
+        meeting = join_directory(directory, party, request.wait_s)
     try:
         yield meeting
     finally:
@@ -236,7 +236,7 @@ class _Part:
         request: AgentRequest,
         launch: Launch,
         script: _Script,
-        meeting: Meeting,
+        meeting: Rendezvous,
         sink: Sink,
         environ: Mapping[str, str],
     ) -> None:
@@ -328,8 +328,8 @@ class _Part:
         return Copies(self._request.checkpoint_dir, self._script.directory, self._job, str(values[0]["mark"]))
 
     @property
-    def _party(self) -> Party:
-        return Party(self._rank, self._meeting.size, tuple(self._hosts))
+    def _party(self) -> Participants:
+        return Participants(self._rank, self._meeting.size, tuple(self._hosts))
 
     def _common(self, error: FleetError) -> Exception:
         """What all see alike is told by rank 0 alone."""

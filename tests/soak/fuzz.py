@@ -50,16 +50,16 @@ from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, Exit, MalformedRecordError, Member, decode, encode
 from train.agent.protocol.session import ChiefGreeting, LinkError, PeerGreeting, port_owner, port_question
 from train.agent.protocol.strict_json import JsonError, parse_object
-from train.rendezvous.meeting import Party
-from train.rendezvous.tcp import meet_at
+from train.rendezvous.contract import Participants
+from train.rendezvous.tcp import join_tcp
 
 GROWTH_MAX = 192 << 20  # bytes that a process may grow by
 _SECRET = b"s" * 32
 _RANK_0 = """
 import sys
-from train.rendezvous.meeting import Party
-from train.rendezvous.tcp import meet_at
-meeting = meet_at("127.0.0.1", int(sys.argv[1]), Party(0, 2), "secret", 300)
+from train.rendezvous.contract import Participants
+from train.rendezvous.tcp import join_tcp
+meeting = join_tcp("127.0.0.1", int(sys.argv[1]), Participants(0, 2), "secret", 300)
 print(meeting.gather("hello", {}, 60), flush=True)
 meeting.close()
 """
@@ -247,7 +247,7 @@ def fuzz_rendezvous(mangler: Mangler, rounds: int) -> None:
             else:
                 held.append(stranger)
         memory = _memory(process.pid)
-        meeting = meet_at("127.0.0.1", port, Party(1, 2), "secret", 60)
+        meeting = join_tcp("127.0.0.1", port, Participants(1, 2), "secret", 60)
         assert meeting.gather("hello", {}, 60) == [{}, {}]
         meeting.close()
         assert process.wait(60) == 0

@@ -15,13 +15,13 @@ from typing import TypeVar
 import pytest
 
 from tests.program import wait_for
-from train.errors import MeetingError
+from train.errors import RendezvousError
 from train.rendezvous.address import own_address
-from train.rendezvous.directory import meet_in_directory
-from train.rendezvous.meeting import AbandonedError, Meeting, Party
-from train.rendezvous.tcp import meet_at, parse_place
+from train.rendezvous.contract import AbandonedError, Participants, Rendezvous
+from train.rendezvous.directory import join_directory
+from train.rendezvous.tcp import join_tcp, parse_place
 
-Join = Callable[..., Meeting]
+Join = Callable[..., Rendezvous]
 T = TypeVar("T")
 SECRET = "correct horse battery staple"
 NODES = ("n0", "n1", "n2")
@@ -45,11 +45,11 @@ def join(request: pytest.FixtureRequest, tmp_path: Path) -> Join:
     """Joins the meeting as one of its processes."""
     port = free_port()
 
-    def meet(rank: int, size: int = 3, deadline_s: float = 10.0, nodes: tuple[str, ...] = NODES) -> Meeting:
-        party = Party(rank, size, nodes)
+    def meet(rank: int, size: int = 3, deadline_s: float = 10.0, nodes: tuple[str, ...] = NODES) -> Rendezvous:
+        party = Participants(rank, size, nodes)
         if request.param == "directory":
-            return meet_in_directory(tmp_path / "meeting", party, deadline_s)
-        return meet_at("127.0.0.1", port, party, SECRET, deadline_s)
+            return join_directory(tmp_path / "meeting", party, deadline_s)
+        return join_tcp("127.0.0.1", port, party, SECRET, deadline_s)
 
     return meet
 
@@ -61,7 +61,7 @@ def together(*actions: Callable[[], T]) -> list[Future[T]]:
 
 
 @contextlib.contextmanager
-def all_joined(join: Join, size: int = 3) -> Iterator[list[Meeting]]:
+def all_joined(join: Join, size: int = 3) -> Iterator[list[Rendezvous]]:
     joined = together(*(lambda rank=rank: join(rank, size) for rank in range(size)))
     meetings = [one.result() for one in joined]
     yield meetings
@@ -103,9 +103,9 @@ def test_who_does_not_know_the_size_is_told(join: Join) -> None:
 
 def test_who_expects_another_number_is_refused(join: Join) -> None:
     first, second = together(lambda: join(0, 2), lambda: join(1, 3))
-    with pytest.raises(MeetingError, match=r"expects 2 processes, and n1 \(rank 1\) 3"):
+    with pytest.raises(RendezvousError, match=r"expects 2 processes, and n1 \(rank 1\) 3"):
         second.result()
-    with pytest.raises(MeetingError, match=r"n1 \(rank 1\)"):
+    with pytest.raises(RendezvousError, match=r"n1 \(rank 1\)"):
         first.result().gather("hello", {}, 5)
     first.result().close()
 
@@ -118,14 +118,14 @@ def test_a_process_of_one_meets_itself(join: Join) -> None:
 
 def test_those_who_do_not_come_are_named(join: Join) -> None:
     first, second = together(lambda: join(0, 3, 0.5), lambda: join(1, 3, 0.5))
-    with pytest.raises(MeetingError, match=r"waited 0\.5 s for n2 \(rank 2\)"):
+    with pytest.raises(RendezvousError, match=r"timed out after 0\.5 s waiting for n2 \(rank 2\)"):
         first.result()
-    with pytest.raises(MeetingError):  # told by rank 0, or nothing came of it
+    with pytest.raises(RendezvousError):  # told by rank 0, or nothing came of it
         second.result().gather("hello", {}, 5)
 
 
 def test_without_rank_0_the_others_say_so(join: Join) -> None:
-    with pytest.raises(MeetingError, match=r"waited 0\.3 s for n0 \(rank 0\).*has not started"):
+    with pytest.raises(RendezvousError, match=r"timed out after 0\.3 s waiting for n0 \(rank 0\).*has not started"):
         join(1, 3, 0.3)
 
 
@@ -134,9 +134,9 @@ def test_who_falls_silent_is_named(join: Join) -> None:
         first, second = together(
             lambda: meetings[0].gather("prepared", {}, 0.3), lambda: meetings[1].gather("prepared", {}, 0.3)
         )
-        with pytest.raises(MeetingError, match=r"waited 0\.3 s for what n2 \(rank 2\) had to tell \(prepared\)"):
+        with pytest.raises(RendezvousError, match=r"timed out after 0\.3 s waiting for n2 \(rank 2\) \(prepared\)"):
             first.result()
-        with pytest.raises(MeetingError, match=r"waited 0\.3 s for"):
+        with pytest.raises(RendezvousError, match=r"timed out after 0\.3 s waiting for"):
             second.result()
 
 
@@ -179,11 +179,11 @@ def test_what_an_earlier_meeting_has_left_is_not_taken_for_this_one(tmp_path: Pa
     (directory / "call").write_text(json.dumps({"call": "0011223344556677", "size": 2, "ranks": {"1": "aa"}}))
     (directory / "rank-1").write_text(json.dumps({"nonce": "aa", "call": "0011223344556677"}))
 
-    def meet(rank: int) -> Meeting:
-        return meet_in_directory(directory, Party(rank, 2), 10)
+    def meet(rank: int) -> Rendezvous:
+        return join_directory(directory, Participants(rank, 2), 10)
 
-    with pytest.raises(MeetingError, match=r"waited 0\.3 s for rank 1"):
-        meet_in_directory(directory, Party(0, 2), 0.3)
+    with pytest.raises(RendezvousError, match=r"timed out after 0\.3 s waiting for rank 1"):
+        join_directory(directory, Participants(0, 2), 0.3)
     first, second = together(lambda: meet(0), lambda: meet(1))
     values = together(*(lambda one=one: one.result().gather("hello", {}, 10) for one in (first, second)))
     assert [one.result() for one in values] == 2 * [[{}, {}]]
@@ -194,7 +194,7 @@ def test_what_an_earlier_meeting_has_left_is_not_taken_for_this_one(tmp_path: Pa
 
 
 def test_the_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
-    meeting = meet_in_directory(tmp_path / "m", Party(0, 1), 1)
+    meeting = join_directory(tmp_path / "m", Participants(0, 1), 1)
     [secret] = (tmp_path / "m").glob("run-*/secret")
     assert (tmp_path / "m").stat().st_mode & 0o777 == 0o700
     assert secret.stat().st_mode & 0o777 == 0o600
@@ -205,36 +205,36 @@ def test_the_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
 def test_a_directory_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m").chmod(0o750)
-    with pytest.raises(MeetingError, match="others could read the job's secret"):
-        meet_in_directory(tmp_path / "m", Party(0, 1), 1)
+    with pytest.raises(RendezvousError, match="other users could read the job's secret"):
+        join_directory(tmp_path / "m", Participants(0, 1), 1)
 
 
 def test_a_link_to_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir(mode=0o700)
     (tmp_path / "m").symlink_to(tmp_path / "own")
-    with pytest.raises(MeetingError, match="others could read the job's secret"):
-        meet_in_directory(tmp_path / "m", Party(0, 1), 1)
+    with pytest.raises(RendezvousError, match="other users could read the job's secret"):
+        join_directory(tmp_path / "m", Participants(0, 1), 1)
     assert list((tmp_path / "own").iterdir()) == []
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MeetingError, match="cannot meet in") as refusal:
-        meet_in_directory(tmp_path / "missing" / "m", Party(0, 1), 1)
+    with pytest.raises(RendezvousError, match="cannot be used for the rendezvous") as refusal:
+        join_directory(tmp_path / "missing" / "m", Participants(0, 1), 1)
     assert "No such file" in refusal.value.cause
 
 
 def test_two_of_one_rank_are_noticed(tmp_path: Path) -> None:
-    def meet() -> Meeting:
-        return meet_in_directory(tmp_path / "m", Party(1, 2), 1)
+    def meet() -> Rendezvous:
+        return join_directory(tmp_path / "m", Participants(1, 2), 1)
 
-    def after_the_first() -> Meeting:
+    def after_the_first() -> Rendezvous:
         wait_for("the first one", (tmp_path / "m" / "rank-1").exists)
         return meet()
 
     first, second = together(meet, after_the_first)
-    with pytest.raises(MeetingError, match=r"another process in .* is rank 1, too"):
+    with pytest.raises(RendezvousError, match=r"another process in .* has the same rank: rank 1"):
         first.result()
-    with pytest.raises(MeetingError, match="waited 1 s for rank 0"):
+    with pytest.raises(RendezvousError, match="timed out after 1 s waiting for rank 0"):
         second.result()
 
 
@@ -244,14 +244,14 @@ def test_two_of_one_rank_are_noticed(tmp_path: Path) -> None:
 def test_who_does_not_know_the_secret_learns_it_and_rank_0_too() -> None:
     port = free_port()
     first, second = together(
-        lambda: meet_at("127.0.0.1", port, Party(0, 2), SECRET, 1.0),
-        lambda: meet_at("127.0.0.1", port, Party(1, 2), "another secret altogether", 1.0),
+        lambda: join_tcp("127.0.0.1", port, Participants(0, 2), SECRET, 1.0),
+        lambda: join_tcp("127.0.0.1", port, Participants(1, 2), "another secret altogether", 1.0),
     )
-    with pytest.raises(MeetingError, match="does not know the secret of the meeting"):
+    with pytest.raises(RendezvousError, match="does not know the secret of the rendezvous"):
         second.result()
-    with pytest.raises(MeetingError, match=r"waited 1 s for rank 1") as missing:
+    with pytest.raises(RendezvousError, match=r"timed out after 1 s waiting for rank 1") as missing:
         first.result()
-    assert missing.value.cause == "127.0.0.1 came without the secret"
+    assert missing.value.cause == "127.0.0.1 failed authentication"
 
 
 @pytest.mark.parametrize("noise", [b"GET / HTTP/1.0\r\n\r\n", b"\x00" * 8192, b'{"hello": ["rendezvous", 0, "1"]}\n'])
@@ -265,11 +265,11 @@ def test_strangers_are_hung_up_on_and_do_not_disturb(noise: bytes) -> None:
                 return connection.recv(100)
             return b""
 
-    def late() -> Meeting:
+    def late() -> Rendezvous:
         stranger()
-        return meet_at("127.0.0.1", port, Party(1, 2), SECRET, 10)
+        return join_tcp("127.0.0.1", port, Participants(1, 2), SECRET, 10)
 
-    first, second = together(lambda: meet_at("127.0.0.1", port, Party(0, 2), SECRET, 10), late)
+    first, second = together(lambda: join_tcp("127.0.0.1", port, Participants(0, 2), SECRET, 10), late)
     assert first.result().secret == second.result().secret
     second.result().close()
     first.result().close()
@@ -286,22 +286,26 @@ def connected(port: int) -> socket.socket:
 
 def test_a_connection_that_breaks_names_who_is_gone() -> None:
     port = free_port()
-    with all_joined(lambda rank, size: meet_at("127.0.0.1", port, Party(rank, size, NODES), SECRET, 10)) as meetings:
+    with all_joined(
+        lambda rank, size: join_tcp("127.0.0.1", port, Participants(rank, size, NODES), SECRET, 10)
+    ) as meetings:
         timer = threading.Timer(0.1, meetings[1].close)
         timer.start()
-        with pytest.raises(MeetingError, match="n1 \\(rank 1\\) is gone"):
+        with pytest.raises(RendezvousError, match="n1 \\(rank 1\\) is gone"):
             meetings[0].gather("prepared", {}, 10)
         timer.join()
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    with socket.create_server(("", 0)) as taken, pytest.raises(MeetingError, match="rank 0 cannot listen on port"):
-        meet_at("127.0.0.1", taken.getsockname()[1], Party(0, 2), SECRET, 1)
+    with socket.create_server(("", 0)) as taken, pytest.raises(RendezvousError, match="rank 0 cannot listen on port"):
+        join_tcp("127.0.0.1", taken.getsockname()[1], Participants(0, 2), SECRET, 1)
 
 
 def test_the_own_address_is_that_of_the_connection() -> None:
     port = free_port()
-    with all_joined(lambda rank, size: meet_at("127.0.0.1", port, Party(rank, size), SECRET, 10), 2) as meetings:
+    with all_joined(
+        lambda rank, size: join_tcp("127.0.0.1", port, Participants(rank, size), SECRET, 10), 2
+    ) as meetings:
         assert [meeting.address for meeting in meetings] == ["127.0.0.1", "127.0.0.1"]
 
 
@@ -319,12 +323,12 @@ def test_places(text: str, place: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["tcp://node1", "tcp://node1:", "tcp://node1:0", "tcp://node1:65536", "tcp://a/b:1"])
 def test_places_that_are_none(text: str) -> None:
-    with pytest.raises(MeetingError, match="is no address"):
+    with pytest.raises(RendezvousError, match="is not an address"):
         parse_place(text, "")
 
 
 def test_without_a_host_the_first_node_must_be_known() -> None:
-    with pytest.raises(MeetingError, match="is no address"):
+    with pytest.raises(RendezvousError, match="is not an address"):
         parse_place("tcp://:29400", "")
 
 

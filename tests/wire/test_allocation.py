@@ -183,7 +183,7 @@ def test_a_signal_before_the_others_come_is_obeyed(pair: Pair) -> None:
 
 def test_who_does_not_come_is_named(pair: Pair) -> None:
     ran = pair.program.finish(pair.start(0, options=("--wait", "1s", "--nodes", "gpu[1-2]")), code=14)
-    assert "waited 1 s for gpu2 (rank 1) in " in ran.err
+    assert "timed out after 1 s waiting for gpu2 (rank 1) in " in ran.err
     assert "it has not started, or sees another directory" in ran.err
     assert told(ran.text) == []
 
@@ -280,7 +280,7 @@ def test_at_an_address_without_a_secret_nothing_is_started(pair: Pair) -> None:
         (("agent", "--rank", "0", "--size", "1", "task.py"), "where the processes meet is not known"),
         (("agent", "--rank", "0", "--size", "1", "--rendezvous", "m", "no.py"), "there is no script"),
         (("agent", "--rank", "0", "--size", "1", "--workdir", "no", "task.py"), "there is no directory"),
-        (("agent", "--rank", "0", "--size", "1", "--rendezvous", "tcp://x", "task.py"), "is no address"),
+        (("agent", "--rank", "0", "--size", "1", "--rendezvous", "tcp://x", "task.py"), "is not an address"),
     ],
 )
 def test_what_makes_no_sense_is_refused(pair: Pair, words: tuple[str, ...], why: str) -> None:
@@ -388,7 +388,7 @@ def test_scancel_stops_the_job_in_order(cluster: Slurm) -> None:
 def test_a_node_that_does_not_start_is_named_by_slurms_name(cluster: Slurm) -> None:
     one = 'test "$SLURM_PROCID" = 1 || exec fleet agent --wait 1s task.py'
     ran = cluster.run("srun", "-N2", "--ntasks-per-node=1", "sh", "-c", one, code=14)
-    assert "waited 1 s for node1 (rank 1) in " in ran.err
+    assert "timed out after 1 s waiting for node1 (rank 1) in " in ran.err
     assert left(cluster) == []
 
 

@@ -1,9 +1,9 @@
-"""Learn handwritten digits in a training loop of your own, with checkpoints, on one worker or on many.
+"""Learn handwritten digits in a custom training loop with checkpoints, on one or more workers.
 
     python custom_loop.py                          one process, here
     fleet train custom_loop.py -- --epochs 10      the same on every worker of a fleet
 
-Start it again after it was stopped, and it goes on after the last epoch that it finished.
+If it is stopped and started again, it continues after the last finished epoch.
 """
 
 import argparse
@@ -28,14 +28,14 @@ labels = digits["labels"].astype("int64")
 
 
 def make_dataset(context):
-    """The batches of one worker: it takes every n-th example, where n is the number of workers."""
+    """Return the batches of one worker: every n-th example, with n the number of workers."""
     dataset = tf.data.Dataset.from_tensor_slices((images, labels))
     dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
     batch_size = context.get_per_replica_batch_size(global_batch_size)
     return dataset.shuffle(len(images), seed=1).repeat().batch(batch_size)
 
 
-# Everything that has variables is made in the scope of the strategy: the same values on every worker.
+# Everything with variables is created in the scope of the strategy: the same values on every worker.
 with strategy.scope():
     model = tf.keras.Sequential(
         [
@@ -55,13 +55,13 @@ with strategy.scope():
 
 
 def learn(batch):
-    """One worker's part of a step."""
+    """Run one worker's part of a step."""
     pictures, answers = batch
     with tf.GradientTape() as tape:
         guesses = model(pictures, training=True)
         loss = tf.nn.compute_average_loss(cross_entropy(answers, guesses), global_batch_size=global_batch_size)
     gradients = tape.gradient(loss, model.trainable_variables)
-    # Here the workers add up their gradients, and wait for each other.
+    # Here the workers add up their gradients and wait for each other.
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     accuracy.update_state(answers, guesses)
     return loss
@@ -69,12 +69,12 @@ def learn(batch):
 
 @tf.function
 def step(iterator):
-    """One step of all workers; its loss is the same number on each."""
+    """Run one step on all workers; return its loss, the same number on each."""
     losses = strategy.run(learn, args=(next(iterator),))
     return strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
 
 
-# Saving is a common act: every worker has to take part, or the others wait for it for ever. But only the chief's
+# Every worker must take part in saving, or the others wait for it forever. But only the chief's
 # files are kept. The others write to a directory of their own, which they then delete.
 resolver = strategy.cluster_resolver
 cluster = resolver.cluster_spec().as_dict()  # empty without TF_CONFIG
@@ -83,7 +83,7 @@ is_chief = not cluster or (resolver.task_type, resolver.task_id) == chief
 checkpoint_dir = os.environ.get("FLEET_CHECKPOINT_DIR", "checkpoints")
 write_dir = checkpoint_dir if is_chief else f"{checkpoint_dir}/workertemp_{resolver.task_id}"
 
-# Whatever is needed to go on belongs in the checkpoint: the optimizer's state and the count of epochs too.
+# The checkpoint needs everything to continue: also the optimizer's state and the number of epochs.
 checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, epochs_done=epochs_done)
 manager = tf.train.CheckpointManager(checkpoint, write_dir, max_to_keep=1)
 latest = tf.train.latest_checkpoint(checkpoint_dir)

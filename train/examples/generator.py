@@ -1,4 +1,4 @@
-"""Learn from a stream that no memory could hold: digits that a generator makes while the network learns.
+"""Learn from a stream larger than memory: digits that a generator creates during training.
 
     python generator.py                          one process, here
     fleet train generator.py -- --epochs 10      the same on every worker of a fleet
@@ -30,7 +30,7 @@ labels = digits["labels"].astype("int64")
 
 
 def new_digits():
-    """Pictures and labels without end; nothing is kept."""
+    """Yield pictures and labels without end; nothing is kept."""
     # The same seed on every worker: all see one stream, from which each takes its own part.
     random = np.random.default_rng(seed=1)
     for count in itertools.count():
@@ -41,7 +41,7 @@ def new_digits():
 
 
 # A stream has no files to divide among the workers. With DATA every worker runs the generator and takes every n-th
-# part of it. That is right as long as making an example is cheap beside learning from it.
+# part of it. That is right as long as making an example is cheap compared with learning from it.
 options = tf.data.Options()
 options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
 
@@ -72,7 +72,7 @@ with strategy.scope():
 
 backup = tf.keras.callbacks.BackupAndRestore(os.environ.get("FLEET_CHECKPOINT_DIR", "checkpoints"))
 
-# A stream has no end, so the length of an epoch has to be said.
+# A stream has no end, so the length of an epoch must be given.
 model.fit(
     training,
     steps_per_epoch=args.steps,

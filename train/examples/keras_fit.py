@@ -1,9 +1,9 @@
-"""Learn handwritten digits with Keras `fit`, on one worker or on many.
+"""Learn handwritten digits with Keras `fit`, on one or more workers.
 
     python keras_fit.py                          one process, here
     fleet train keras_fit.py -- --epochs 10      the same on every worker of a fleet
 
-Nothing below tells how many workers there are: TensorFlow reads that from TF_CONFIG, which `fleet` sets.
+The script does not set the number of workers: TensorFlow reads it from TF_CONFIG, which `fleet` sets.
 """
 
 import argparse
@@ -26,11 +26,11 @@ global_batch_size = args.batch_size * strategy.num_replicas_in_sync
 
 
 def make_dataset(images, labels):
-    """Batches for all workers; every worker reads the same file and keeps its part of the examples."""
+    """Return the batches for all workers; each worker reads the same file and keeps its part of the examples."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     dataset = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(images), seed=1)
-    # Equal steps for all workers: what does not fill a batch is left out.
+    # Equal steps for all workers: an incomplete last batch is dropped.
     return dataset.batch(global_batch_size, drop_remainder=True).with_options(options)
 
 

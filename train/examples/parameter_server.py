@@ -4,8 +4,8 @@
     fleet train parameter_server.py --chief --ps 1 -- --epochs 10    on a fleet of 3 hosts or more
     fleet train parameter_server.py --chief --ps 1 --evaluator       and one that evaluates what is saved
 
-Workers do not wait for each other here. Start it again after it was stopped, and it goes on after the last epoch that
-it finished.
+Workers do not wait for each other here. If it is stopped and started again, it continues after the last finished
+epoch.
 """
 
 import argparse
@@ -64,7 +64,7 @@ checkpoint = tf.train.Checkpoint(
 
 
 def guess(pictures):
-    """Ten numbers for each picture, the largest for the digit that it shows."""
+    """Return ten numbers for each picture, the largest for the digit that it shows."""
     inner = tf.nn.relu(tf.matmul(pictures, tf.convert_to_tensor(hidden)) + hidden_bias)
     return tf.matmul(inner, tf.convert_to_tensor(output)) + output_bias
 
@@ -78,13 +78,13 @@ if task_type == "evaluator":
 
 
 def make_dataset():
-    """The batches of one worker: each goes through all examples in an order of its own."""
+    """Return the batches of one worker: each reads all examples in a different order."""
     dataset = tf.data.Dataset.from_tensor_slices((images, labels))
     return dataset.shuffle(len(images)).repeat().batch(args.batch_size)
 
 
 def learn(pictures, answers):
-    """One step of one worker, on the variables as they are just now."""
+    """Run one step of one worker on the current variables."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(answers, guess(pictures)))
     for variable, gradient in zip(variables, tape.gradient(loss, variables)):
@@ -94,11 +94,11 @@ def learn(pictures, answers):
 
 @tf.function
 def step(iterator):
-    """What a worker does when the chief tells it to."""
+    """Run one step on a worker when the chief schedules it."""
     return strategy.run(learn, args=next(iterator))
 
 
-# Variables are saved by those who have them, unless one is named who does it for all: its disk has the checkpoint.
+# Each server saves its variables unless one task is named for all: its disk then has the checkpoint.
 options = tf.train.CheckpointOptions(experimental_io_device="/job:chief" if is_distributed else None)
 manager = tf.train.CheckpointManager(checkpoint, checkpoint_dir, max_to_keep=2)
 if manager.latest_checkpoint:
@@ -111,7 +111,7 @@ steps = len(images) // args.batch_size
 for epoch in range(int(epochs_done.numpy()), args.epochs):
     if coordinator:
         losses = [coordinator.schedule(step, args=(iterator,)) for _ in range(steps)]
-        coordinator.join()  # all of them are done, whoever did them
+        coordinator.join()  # all steps are done, on any worker
         losses = [loss.fetch() for loss in losses]
     else:
         losses = [step(iterator) for _ in range(steps)]

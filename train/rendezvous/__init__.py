@@ -1,1 +1,1 @@
-"""How processes that a batch system has started together find each other, and tell each other what they have."""
+"""Rendezvous of processes that a batch system started: they find each other and exchange values."""

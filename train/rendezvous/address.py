@@ -1,4 +1,4 @@
-"""By which address the others of a start reach this node."""
+"""Find the address at which the other nodes reach this node."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import socket
 from collections.abc import Iterator, Sequence
 
 LOOPBACK = "127.0.0.1"
-"""Where all of them are on one computer."""
+"""Address if all processes are on one computer."""
 
 
-def own_address(own: str, others: Sequence[str]) -> str:
-    """The address from which this node reaches the first of the others; empty where none of them is known here.
+def own_address(node: str, nodes: Sequence[str]) -> str:
+    """Return the address from which this node reaches the first of the other nodes; empty if none can be resolved.
 
-    A node's own name is of no use for that: many look it up as a loopback address.
+    The node's own name does not give the address: many nodes resolve it to a loopback address.
 
     Args:
-        own: Name of this node.
-        others: Names or addresses of all nodes; those that are `own` count as here.
+        node: Name of this node.
+        nodes: Names or addresses of all nodes; those equal to `node` are this node.
     """
-    return next((address for name in others if name != own for address in _ways(name)), "")
+    return next((address for name in nodes if name != node for address in _local_addresses(name)), "")
 
 
-def _ways(name: str) -> Iterator[str]:
-    """Own addresses of the ways to a node; nothing is sent."""
+def _local_addresses(name: str) -> Iterator[str]:
+    """Yield this node's addresses on the routes to a node; nothing is sent."""
     try:
         result = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)
     except OSError:

@@ -1,8 +1,8 @@
-"""A meeting at the address of rank 0, for nodes without a directory in common.
+"""Rendezvous at the address of rank 0, for nodes without a shared directory.
 
-Each process connects to rank 0, and both prove to know a secret as in train.agent.protocol.session; what they tell
-is sealed, not hidden, and holds no secrets. The secret of the job is made from theirs and a number that rank 0 has
-drawn.
+Each process connects to rank 0, and both prove that they know a secret as in train.agent.protocol.session. Messages
+are authenticated, not encrypted, and contain no secrets. The secret of the job is derived from theirs and a random
+number of rank 0.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from train.agent.protocol.session import (
     PeerGreeting,
     Session,
 )
-from train.errors import MeetingError
-from train.rendezvous.meeting import FAILED_CODE, SLACK_S, AbandonedError, Party, Value, other_size
+from train.errors import RendezvousError
+from train.rendezvous.contract import FAILED_CODE, SLACK_S, AbandonedError, Participants, Value, other_size
 
 SECRET_VARIABLE = "FLEET_RENDEZVOUS_SECRET"  # noqa: S105 - the name of a variable
 
@@ -44,10 +44,10 @@ _AT_ONCE = 1 << 16
 
 
 class _Line:
-    """A connection, and what came over it.
+    """A connection and its input.
 
     Args:
-        connection: Proven or not.
+        connection: The connection, authenticated or not.
         peer: Address of the other end.
     """
 
@@ -58,14 +58,14 @@ class _Line:
         self._buffer = LineBuffer(LONGEST_GREETING)
 
     def prove(self, session: Session) -> None:
-        """From now on, what comes must be sealed, and may be long."""
+        """Require sealed input from now on, and accept long messages."""
         rest = self._buffer.take(self._buffer.size)
         self._buffer = LineBuffer(_LONGEST)
         self._buffer.feed(rest)
         self.session = session
 
     def read(self) -> bool:
-        """Take what is there; False if the other end is gone."""
+        """Read the available input; return False if the other end closed the connection."""
         try:
             data = self.socket.recv(_AT_ONCE)
         except BlockingIOError:
@@ -76,10 +76,10 @@ class _Line:
         return bool(data)
 
     def line(self) -> bytes | None:
-        """The next line; None until it is complete.
+        """Return the next line; None until it is complete.
 
         Raises:
-            LinkError: it is too long.
+            LinkError: It is too long.
         """
         try:
             return self._buffer.line()
@@ -90,7 +90,7 @@ class _Line:
         """Send a sealed message.
 
         Raises:
-            OSError: the other end takes nothing, or is gone.
+            OSError: The other end does not read, or closed the connection.
         """
         assert self.session is not None  # noqa: S101 - proven
         self.write(self.session.seal(message))
@@ -99,45 +99,45 @@ class _Line:
         """Send bytes.
 
         Raises:
-            OSError: the other end takes nothing, or is gone.
+            OSError: The other end does not read, or closed the connection.
         """
         self.socket.settimeout(_SEND_S)
         self.socket.sendall(data)
         self.socket.settimeout(0.0)
 
 
-class TcpMeeting:
-    """A meeting at an address; see train.rendezvous.meeting.Meeting. Made by `meet_at`.
+class TcpRendezvous:
+    """A rendezvous at an address; see train.rendezvous.contract.Rendezvous. Created by `join_tcp`.
 
     Args:
-        party: Who is expected; its size is known.
-        place: Where, for messages.
-        lines: To all others, by rank; a process that is not rank 0 has the one to that.
-        secret: Of the job.
+        participants: The processes; their number is known.
+        place: Address for messages.
+        lines: Connections by rank: rank 0 has one to each other rank, the others have one to rank 0.
+        secret: Secret of the job.
     """
 
-    def __init__(self, party: Party, place: str, lines: dict[int, _Line], secret: str) -> None:
-        self.size = party.size
+    def __init__(self, participants: Participants, place: str, lines: dict[int, _Line], secret: str) -> None:
+        self.size = participants.size
         self.secret = secret
-        self._party = party
+        self._participants = participants
         self._place = place
         self._lines = lines
         self.address = next((str(line.socket.getsockname()[0]) for line in lines.values()), "")
 
     def gather(self, about: str, mine: Value, deadline_s: float) -> list[Value]:
-        """See Meeting."""
-        if self._party.rank:
-            self._say({"about": about, "value": mine})
-            values = self.hear(about, deadline_s).get("values")
+        """See Rendezvous."""
+        if self._participants.rank:
+            self._send_to_first({"about": about, "value": mine})
+            values = self.receive(about, deadline_s).get("values")
             if not isinstance(values, list) or len(values) != self.size or not _all_objects(values):
                 raise _unexpected(self._place)
             return values
         result = self._take(about, deadline_s, strict=True)
         missing = [rank for rank in range(1, self.size) if rank not in result]
         if missing:
-            raise MeetingError(
-                f"waited {deadline_s:g} s for what {self._party.names(missing)} had to tell ({about})",
-                cause=f"the processes meet at {self._place}",
+            raise RendezvousError(
+                f"timed out after {deadline_s:g} s waiting for {self._participants.names(missing)} ({about})",
+                cause=f"the rendezvous is at {self._place}",
             )
         values = [mine, *(result[rank] for rank in range(1, self.size))]
         for rank in range(1, self.size):
@@ -145,36 +145,36 @@ class TcpMeeting:
         return values
 
     def give(self, about: str, mine: Value) -> None:
-        """See Meeting."""
+        """See Rendezvous."""
         try:
-            self._say({"about": about, "value": mine})
-        except MeetingError:
+            self._send_to_first({"about": about, "value": mine})
+        except RendezvousError:
             return
 
     def collect(self, about: str, deadline_s: float) -> dict[int, Value]:
-        """See Meeting."""
+        """See Rendezvous."""
         return self._take(about, deadline_s, strict=False)
 
     def abandon(self, message: str, code: int) -> None:
-        """See Meeting."""
-        words = {"abandoned": self._party.rank, "message": message, "code": code}
+        """See Rendezvous."""
+        words = {"abandoned": self._participants.rank, "message": message, "code": code}
         for rank in self._lines:
             self._send(rank, words)
 
     def close(self) -> None:
-        """See Meeting."""
+        """See Rendezvous."""
         for line in self._lines.values():
             line.socket.close()
 
     # --- rank 0 -----------------------------------------------------------------------------------------------------
 
     def _take(self, about: str, deadline_s: float, *, strict: bool) -> dict[int, Value]:
-        """What the others tell in a round, by rank; those that are gone, or late, are left out.
+        """Return the values of the others in a round, by rank; missing and late ones are omitted.
 
         Args:
             about: The round.
             deadline_s: Longest time, in seconds.
-            strict: One that is gone or gives up ends the meeting.
+            strict: True to fail if a process is gone or gives up.
         """
         result: dict[int, Value] = {}
         waiting = set(self._lines)
@@ -193,10 +193,10 @@ class TcpMeeting:
         return result
 
     def _broken(self, rank: int, message: Value | None) -> None:
-        who = self._party.name(rank)
+        process = self._participants.name(rank)
         if message is None:
-            raise MeetingError(f"{who} is gone: its connection to {self._place} broke")
-        error = _abandoned(who, message)
+            raise RendezvousError(f"{process} is gone: its connection to {self._place} broke")
+        error = _abandoned(process, message)
         for other in self._lines:
             if other != rank:
                 self._send(other, message)
@@ -205,19 +205,19 @@ class TcpMeeting:
     def _send(self, rank: int, message: Value) -> None:
         try:
             self._lines[rank].send(message)
-        except OSError:  # it is missed in the next round
+        except OSError:  # the next round detects that it is missing
             return
 
     # --- the others -------------------------------------------------------------------------------------------------
 
-    def _say(self, message: Value) -> None:
+    def _send_to_first(self, message: Value) -> None:
         try:
             self._lines[0].send(message)
         except OSError as error:
-            raise self._gone() from error
+            raise self._lost_first() from error
 
-    def hear(self, about: str, deadline_s: float) -> Value:
-        """What rank 0 tells next, in the round `about`."""
+    def receive(self, about: str, deadline_s: float) -> Value:
+        """Return the next message of rank 0, in the round `about`."""
         answers: list[Value | None] = []
         waiting = {0}
 
@@ -227,40 +227,41 @@ class TcpMeeting:
 
         _serve(self._lines, waiting, time.monotonic() + deadline_s + SLACK_S, took)
         if not answers:
-            raise MeetingError(f"waited {deadline_s:g} s for {self._party.name(0)} at {self._place} ({about})")
+            first = self._participants.name(0)
+            raise RendezvousError(f"timed out after {deadline_s:g} s waiting for {first} at {self._place} ({about})")
         answer = answers[0]
         if answer is None:
-            raise self._gone()
+            raise self._lost_first()
         if "abandoned" in answer:
             rank = answer["abandoned"]
-            raise _abandoned(self._party.name(rank) if isinstance(rank, int) else "a process", answer)
+            raise _abandoned(self._participants.name(rank) if isinstance(rank, int) else "a process", answer)
         return answer
 
-    def _gone(self) -> MeetingError:
-        return AbandonedError(self._party.name(0), f"its connection at {self._place} broke", FAILED_CODE)
+    def _lost_first(self) -> RendezvousError:
+        return AbandonedError(self._participants.name(0), f"its connection at {self._place} broke", FAILED_CODE)
 
 
 def _all_objects(values: list[Any]) -> bool:
     return all(isinstance(value, dict) for value in values)
 
 
-def _abandoned(who: str, message: Value) -> AbandonedError:
+def _abandoned(process: str, message: Value) -> AbandonedError:
     code = message.get("code")
-    return AbandonedError(who, str(message.get("message")), code if isinstance(code, int) else FAILED_CODE)
+    return AbandonedError(process, str(message.get("message")), code if isinstance(code, int) else FAILED_CODE)
 
 
-def _unexpected(place: str) -> MeetingError:
-    return MeetingError(f"rank 0 at {place} sent something that this version of fleet does not expect")
+def _unexpected(place: str) -> RendezvousError:
+    return RendezvousError(f"rank 0 at {place} sent something that this version of fleet does not expect")
 
 
 def _serve(lines: dict[int, _Line], waiting: set[int], end: float, took: Callable[[int, Value | None], None]) -> None:
-    """Hand over what comes over `lines` until nobody is waited for or time is over; None: the other end is gone."""
+    """Pass the messages of `lines` to `took` until `waiting` is empty or time is over; None: connection closed."""
     with selectors.DefaultSelector() as selector:
         for rank, line in lines.items():
             line.socket.settimeout(0.0)
             selector.register(line.socket, selectors.EVENT_READ, rank)
         for rank, line in lines.items():
-            _hand_over(rank, line, took)  # it came together with something else
+            _hand_over(rank, line, took)  # it arrived together with an earlier message
         while waiting and (left := end - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 alive = lines[key.data].read()
@@ -283,35 +284,35 @@ def _hand_over(rank: int, line: _Line, took: Callable[[int, Value | None], None]
 # --- coming together ------------------------------------------------------------------------------------------------
 
 
-def meet_at(host: str, port: int, party: Party, secret: str, deadline_s: float) -> TcpMeeting:
-    """Join the meeting at rank 0's address.
+def join_tcp(host: str, port: int, participants: Participants, secret: str, deadline_s: float) -> TcpRendezvous:
+    """Join the rendezvous at rank 0's address.
 
     Args:
         host: Name or address of rank 0.
-        port: Where it listens; for rank 0 itself, on all its addresses.
-        party: Who is expected.
-        secret: Known to all of them and to nobody else.
-        deadline_s: Longest time until all are there, in seconds.
+        port: Port of rank 0; rank 0 listens on all its addresses.
+        participants: The expected processes.
+        secret: Secret that only these processes know.
+        deadline_s: Longest time until all have joined, in seconds.
 
     Raises:
-        MeetingError: not all came in time, or one did not know the secret.
+        RendezvousError: Not all joined in time, or one did not know the secret.
     """
-    if party.rank == 0:
-        return _Host(port, party, secret, f"{host}:{port}").wait(deadline_s)
-    return _visit(host, port, party, secret, deadline_s)
+    if participants.rank == 0:
+        return _Server(port, participants, secret, f"{host}:{port}").wait(deadline_s)
+    return _join(host, port, participants, secret, deadline_s)
 
 
 def _job_secret(secret: str, drawn: str) -> str:
     return hmac.digest(secret.encode(), b"job " + bytes.fromhex(drawn), "sha256").hex()
 
 
-class _Stranger:
-    """A connection that has not proven anything yet.
+class _Candidate:
+    """A connection that is not authenticated yet.
 
     Args:
         line: The connection.
-        greeting: The proof, as far as it has come.
-        until: Time by which it must be complete, of the monotonic clock.
+        greeting: State of the authentication.
+        until: Deadline for it on the monotonic clock.
     """
 
     def __init__(self, line: _Line, greeting: ChiefGreeting, until: float) -> None:
@@ -320,37 +321,37 @@ class _Stranger:
         self.until = until
 
 
-class _Host:
-    """Rank 0 while the others come.
+class _Server:
+    """Rank 0 while the other processes join.
 
     Args:
-        port: Where it listens.
-        party: Who is expected.
-        secret: Of the meeting.
-        place: For messages.
+        port: Port to listen on.
+        participants: The expected processes.
+        secret: Secret of the rendezvous.
+        place: Address for messages.
     """
 
-    def __init__(self, port: int, party: Party, secret: str, place: str) -> None:
-        self._party = party
+    def __init__(self, port: int, participants: Participants, secret: str, place: str) -> None:
+        self._participants = participants
         self._secret = secret
         self._place = place
         self._proven: dict[int, _Line] = {}
-        self._unproven: dict[_Stranger, None] = {}  # the oldest first
-        self._most_unproven = most_strangers(party.size)
+        self._unproven: dict[_Candidate, None] = {}  # the oldest first
+        self._most_unproven = most_strangers(participants.size)
         self._refused: set[str] = set()  # addresses
         self._selector = selectors.DefaultSelector()
         try:
             self._listener = socket.create_server(("", port), backlog=1024)
         except OSError as error:
-            raise MeetingError(
-                f"{party.name(0)} cannot listen on port {port}",
+            raise RendezvousError(
+                f"{participants.name(0)} cannot listen on port {port}",
                 cause=error.strerror or "",
                 hint="choose another port: --rendezvous tcp://HOST:PORT",
             ) from error
         self._acceptor = Acceptor(self._listener)
 
-    def wait(self, deadline_s: float) -> TcpMeeting:
-        """The meeting, once all are there."""
+    def wait(self, deadline_s: float) -> TcpRendezvous:
+        """Wait for all processes; return the rendezvous."""
         with self._listener, self._selector:
             try:
                 self._wait(deadline_s)
@@ -360,50 +361,50 @@ class _Host:
                 raise
             finally:
                 self._acceptor.close()
-                for stranger in list(self._unproven):
-                    self._drop(stranger)
+                for candidate in list(self._unproven):
+                    self._drop(candidate)
         drawn = secrets.token_hex(NONCE_BYTES)
-        meeting = TcpMeeting(self._party, self._place, self._proven, _job_secret(self._secret, drawn))
+        rendezvous = TcpRendezvous(self._participants, self._place, self._proven, _job_secret(self._secret, drawn))
         for rank, line in self._proven.items():
             try:
-                line.send({"size": self._party.size, "drawn": drawn})
+                line.send({"size": self._participants.size, "drawn": drawn})
             except OSError as error:
-                meeting.close()
-                raise MeetingError(
-                    f"{self._party.name(rank)} is gone: its connection to {self._place} broke"
+                rendezvous.close()
+                raise RendezvousError(
+                    f"{self._participants.name(rank)} is gone: its connection to {self._place} broke"
                 ) from error
-        return meeting
+        return rendezvous
 
     def _wait(self, deadline_s: float) -> None:
         end = time.monotonic() + deadline_s
         self._listener.settimeout(0.0)
         self._selector.register(self._listener, selectors.EVENT_READ)
-        while len(self._proven) < self._party.size - 1:
+        while len(self._proven) < self._participants.size - 1:
             now = time.monotonic()
             if now >= end:
-                raise self._absent(deadline_s)
+                raise self._timed_out(deadline_s)
             self._drop_late(now)
             until = min([end, *(item.until for item in itertools.islice(self._unproven, 1))])
             for key, _ in self._selector.select(max(0.0, until - now)):
                 self._ready(key.data)
 
     def _drop_late(self, now: float) -> None:
-        for stranger in [item for item in self._unproven if item.until <= now]:
-            self._drop(stranger)
+        for candidate in [item for item in self._unproven if item.until <= now]:
+            self._drop(candidate)
 
-    def _drop(self, stranger: _Stranger) -> None:
-        del self._unproven[stranger]
-        self._selector.unregister(stranger.line.socket)
-        stranger.line.socket.close()
+    def _drop(self, candidate: _Candidate) -> None:
+        del self._unproven[candidate]
+        self._selector.unregister(candidate.line.socket)
+        candidate.line.socket.close()
 
-    def _ready(self, stranger: _Stranger | None) -> None:
-        if stranger is None:
+    def _ready(self, candidate: _Candidate | None) -> None:
+        if candidate is None:
             self._accept()
-        elif stranger in self._unproven:  # it may have been dropped for another in the same turn
-            self._hear(stranger)
+        elif candidate in self._unproven:  # it may have been dropped earlier in the same turn
+            self._authenticate(candidate)
 
-    def _hear(self, stranger: _Stranger) -> None:
-        line, greeting = stranger.line, stranger.greeting
+    def _authenticate(self, candidate: _Candidate) -> None:
+        line, greeting = candidate.line, candidate.greeting
         alive = line.read()
         try:
             while line.session is None and (text := line.line()) is not None:
@@ -412,15 +413,15 @@ class _Host:
                     line.write(answer)
                 if session is not None:
                     line.prove(session)
-        except Exception:  # noqa: BLE001 - of a stranger's bytes; nothing that they hold may end the rendezvous
+        except Exception:  # noqa: BLE001 - untrusted input must not end the rendezvous
             alive = False
         if line.session is not None:
-            del self._unproven[stranger]
+            del self._unproven[candidate]
             self._selector.unregister(line.socket)
             self._arrived(line, greeting.task)
         elif not alive:
             self._refused.add(line.peer)
-            self._drop(stranger)
+            self._drop(candidate)
 
     def _accept(self) -> None:
         accepted = self._acceptor.accept()
@@ -428,27 +429,28 @@ class _Host:
             return
         connection, address = accepted
         greeting = ChiefGreeting(self._secret.encode(), _NAME, 0, secrets.token_bytes(NONCE_BYTES))
-        stranger = _Stranger(_Line(connection, str(address[0])), greeting, time.monotonic() + _GREETING_S)
-        self._unproven[stranger] = None
-        self._selector.register(connection, selectors.EVENT_READ, stranger)
+        candidate = _Candidate(_Line(connection, str(address[0])), greeting, time.monotonic() + _GREETING_S)
+        self._unproven[candidate] = None
+        self._selector.register(connection, selectors.EVENT_READ, candidate)
         if len(self._unproven) > self._most_unproven:
             self._drop(next(iter(self._unproven)))
 
     def _arrived(self, line: _Line, task: str) -> None:
         rank = int(task) if re.fullmatch(r"[0-9]{1,9}", task) else -1
-        if not 0 < rank < self._party.size or rank in self._proven:
-            raise MeetingError(
-                f"a process came to {self._place} as rank {task}, and "
-                + ("there is one already" if rank in self._proven else f"{self._party.size} are expected"),
+        if not 0 < rank < self._participants.size or rank in self._proven:
+            raise RendezvousError(
+                f"a process joined at {self._place} as rank {task}, but "
+                + ("this rank exists already" if rank in self._proven else f"{self._participants.size} are expected"),
                 hint="start all of them with the same options, each with its own --rank",
             )
         self._proven[rank] = line
 
-    def _absent(self, waited_s: float) -> MeetingError:
-        missing = [rank for rank in range(1, self._party.size) if rank not in self._proven]
-        who = self._party.names(missing)
-        error = MeetingError(
-            f"waited {waited_s:g} s for {who} at {self._place}: it has not started, or cannot connect",
+    def _timed_out(self, waited_s: float) -> RendezvousError:
+        ranks = [rank for rank in range(1, self._participants.size) if rank not in self._proven]
+        missing = self._participants.names(ranks)
+        error = RendezvousError(
+            f"timed out after {waited_s:g} s waiting for {missing} at {self._place}: it has not started, "
+            "or cannot connect",
             cause=self._without_secret(),
         )
         words = {"abandoned": 0, "message": error.message, "code": FAILED_CODE}
@@ -462,22 +464,22 @@ class _Host:
         if not addresses:
             return ""
         more = f" and {len(addresses) - _UNPROVEN_NAMED} more" if len(addresses) > _UNPROVEN_NAMED else ""
-        return f"{', '.join(addresses[:_UNPROVEN_NAMED])}{more} came without the secret"
+        return f"{', '.join(addresses[:_UNPROVEN_NAMED])}{more} failed authentication"
 
 
-def _visit(host: str, port: int, party: Party, secret: str, deadline_s: float) -> TcpMeeting:
+def _join(host: str, port: int, participants: Participants, secret: str, deadline_s: float) -> TcpRendezvous:
     place = f"{host}:{port}"
-    line = _proven(host, port, party, secret, deadline_s)
+    line = _proven(host, port, participants, secret, deadline_s)
     try:
-        welcome = TcpMeeting(party, place, {0: line}, "").hear("start", deadline_s)
+        welcome = TcpRendezvous(participants, place, {0: line}, "").receive("start", deadline_s)
         size, drawn = _read_welcome(welcome, place)
-        if party.size not in (0, size):
-            raise other_size(party, size)
+        if participants.size not in (0, size):
+            raise other_size(participants, size)
     except BaseException:
         line.socket.close()
         raise
-    whole = Party(party.rank, size, party.nodes)
-    return TcpMeeting(whole, place, {0: line}, _job_secret(secret, drawn))
+    whole = Participants(participants.rank, size, participants.nodes)
+    return TcpRendezvous(whole, place, {0: line}, _job_secret(secret, drawn))
 
 
 def _read_welcome(welcome: Value, place: str) -> tuple[int, str]:
@@ -488,14 +490,14 @@ def _read_welcome(welcome: Value, place: str) -> tuple[int, str]:
 
 
 class _HungUpError(Exception):
-    """The other end closed the connection before it had answered."""
+    """The other end closed the connection before it answered."""
 
 
-def _proven(host: str, port: int, party: Party, secret: str, deadline_s: float) -> _Line:
-    """A connection to rank 0 on which both have proven to know the secret.
+def _proven(host: str, port: int, participants: Participants, secret: str, deadline_s: float) -> _Line:
+    """Return an authenticated connection to rank 0.
 
-    Rank 0 closes connections that have not proven anything when it has too many of them; such a connection is made
-    again until time is over.
+    Rank 0 closes unauthenticated connections if it has too many of them; a closed connection is opened again until
+    time is over.
     """
     end = time.monotonic() + deadline_s
     closed = 0
@@ -504,7 +506,7 @@ def _proven(host: str, port: int, party: Party, secret: str, deadline_s: float) 
         if isinstance(line, str):
             break
         try:
-            _prove(line, party, secret, end, f"{host}:{port}")
+            _prove(line, participants, secret, end, f"{host}:{port}")
         except _HungUpError:
             line.socket.close()
             closed += 1
@@ -517,18 +519,18 @@ def _proven(host: str, port: int, party: Party, secret: str, deadline_s: float) 
             line = "connections are accepted and closed again without an answer"
             break
         time.sleep(_RETRY_S)
-    who = f"waited {deadline_s:g} s for {party.name(0)} at {host}:{port}"
+    timeout = f"timed out after {deadline_s:g} s waiting for {participants.name(0)} at {host}:{port}"
     if closed:
-        raise MeetingError(
-            f"{who}: it does not answer",
+        raise RendezvousError(
+            f"{timeout}: it does not answer",
             cause=f"{closed} connection{'s were' if closed > 1 else ' was'} closed before an answer came: "
-            "another program uses this port, or too many connections without the secret keep rank 0 busy",
+            "another program uses this port, or too many unauthenticated connections keep rank 0 busy",
         )
-    raise MeetingError(f"{who}: it has not started, or cannot be reached", cause=line)
+    raise RendezvousError(f"{timeout}: it has not started, or cannot be reached", cause=line)
 
 
-def _prove(line: _Line, party: Party, secret: str, end: float, place: str) -> None:
-    greeting = PeerGreeting(secret.encode(), _NAME, 0, str(party.rank), secrets.token_bytes(NONCE_BYTES))
+def _prove(line: _Line, participants: Participants, secret: str, end: float, place: str) -> None:
+    greeting = PeerGreeting(secret.encode(), _NAME, 0, str(participants.rank), secrets.token_bytes(NONCE_BYTES))
     try:
         line.write(greeting.first())
         text = _next_line(line, end)
@@ -547,16 +549,16 @@ def _prove(line: _Line, party: Party, secret: str, end: float, place: str) -> No
     line.prove(session)
 
 
-def _without_secret(place: str, error: LinkError) -> MeetingError:
-    return MeetingError(
-        f"who answers at {place} does not know the secret of the meeting",
+def _without_secret(place: str, error: LinkError) -> RendezvousError:
+    return RendezvousError(
+        f"the process at {place} does not know the secret of the rendezvous",
         cause=str(error),
         hint=f"use the same {SECRET_VARIABLE} for all processes, and a port that nothing else uses",
     )
 
 
 def _connected(host: str, port: int, end: float) -> _Line | str:
-    """A connection to rank 0, which may not listen yet; why there is none where time is over."""
+    """Connect to rank 0, which may not listen yet; return the reason if time is over."""
     while True:
         try:
             return _Line(socket.create_connection((host, port), timeout=max(0.1, end - time.monotonic())), host)
@@ -575,17 +577,17 @@ def _next_line(line: _Line, end: float) -> bytes:
 
 
 def parse_place(text: str, first: str) -> tuple[str, int]:
-    """Host and port of ``tcp://HOST:PORT``; without a host, those of `first`.
+    """Return host and port of ``tcp://HOST:PORT``; the default host is `first`.
 
     Raises:
-        MeetingError: it is malformed, or there is no host.
+        RendezvousError: It is malformed, or there is no host.
     """
     host, colon, port = text.removeprefix("tcp://").rpartition(":")
     host = host.strip("[]") or first
     if not colon or not port.isdigit() or not 0 < int(port) < 65536 or not host or "/" in host:
-        raise MeetingError(
-            f"--rendezvous {text} is no address",
-            cause="" if host else "which node is the first is not known",
+        raise RendezvousError(
+            f"--rendezvous {text} is not an address",
+            cause="" if host else "the first node is unknown",
             hint="give the address of the process with rank 0: --rendezvous tcp://HOST:PORT",
         )
     return host, int(port)

@@ -1,1 +1,1 @@
-"""What a training script is and what it needs, found without executing it."""
+"""Analyze a training script and its requirements without executing it."""

@@ -1,8 +1,8 @@
-"""Full names of what a Python source uses: `tf.keras.Model` is ``tensorflow.keras.Model``, whatever `tf` is called.
+"""Resolve the names in a Python source to full names: `tf.keras.Model` is ``tensorflow.keras.Model``.
 
 Names are followed through imports and plain assignments of one module, in the order of its lines and without regard
-to scopes; what a call returns goes by the name of what was called, so that with ``model = tf.keras.Sequential()``
-the use of `model.fit` is ``tensorflow.keras.Sequential.fit``. What cannot be told begins with ``?``.
+to scopes. The result of a call has the name of the function: with ``model = tf.keras.Sequential()`` the use of
+`model.fit` is ``tensorflow.keras.Sequential.fit``. A name that cannot be resolved begins with ``?``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Use:
     """One use of a name.
 
     Attributes:
-        name: Its full name; of an import, what is imported.
-        line: Where, from 1.
-        call: The call, where what is named is called there.
+        name: Its full name; for an import, the full name of the import.
+        line: Line number, from 1.
+        call: The call, if the name is called.
     """
 
     name: str
@@ -37,12 +37,12 @@ class Use:
         return self.name.rpartition(".")[2]
 
     def within(self, prefix: str) -> bool:
-        """Whether this is `prefix`, or something in it."""
+        """Return whether the name is `prefix` or a name in it."""
         return self.name == prefix or self.name.startswith(prefix + ".")
 
 
 def uses(tree: ast.Module) -> list[Use]:
-    """Every import, dotted name and call of a module, in the order of their lines."""
+    """Return every import, dotted name, and call of a module, in the order of their lines."""
     nodes = sorted(
         (node for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.expr)),
         key=lambda node: (node.lineno, node.col_offset),
@@ -57,14 +57,14 @@ def uses(tree: ast.Module) -> list[Use]:
             result += [Use(item.full, node.lineno) for item in _imported(node)]
         elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
             name = _resolve(node, aliases)
-            line = node.end_lineno or node.lineno  # of the attribute, where a chain runs over several lines
+            line = node.end_lineno or node.lineno  # of the attribute, if a chain has several lines
             result.append(Use(name, line, called.get(id(node))))
     return [use for use in result if use.name != UNKNOWN]
 
 
 class _Import(NamedTuple):
     bound: str  # the name that the module can use now
-    stands_for: str
+    target_name: str
     full: str  # what was imported
 
 
@@ -83,7 +83,7 @@ def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[_Import]:
 def _learn(node: ast.AST, aliases: dict[str, str]) -> None:
     if isinstance(node, ast.Import | ast.ImportFrom):
         for item in _imported(node):  # of `try: import a as x` and `except ImportError: import b as x` the first
-            aliases.setdefault(item.bound, item.stands_for)
+            aliases.setdefault(item.bound, item.target_name)
     elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Name | ast.Attribute | ast.Call):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         full = _resolve(node.value, aliases)

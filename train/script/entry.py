@@ -1,4 +1,4 @@
-"""What a job starts: a script, a module, an R script, or any other program, found without executing anything."""
+"""Find the entry point of a job: a script, a module, an R script, or any other program; nothing is executed."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _HARMLESS = (
     "-s",
 )  # options that do not change where modules are found
 _MAIN = "__main__.py"
-_TEXT_MAX = 1 << 18  # bytes of a file in which names of others are looked for
+_TEXT_MAX = 1 << 18  # bytes of a file that are searched for names of other files
 _SCRIPT_NAMES = re.compile(r"[\w./+-]+\.py\b")
 _MODULE_NAMES = re.compile(r"(?<![\w-])-m[ \t]+([A-Za-z_][\w.]*)")
 _RUN_BY = {".py": "python", ".R": "Rscript", ".r": "Rscript", ".sh": "bash", ".bash": "bash"}
 
 
 class Kind(Enum):
-    """How a job is started."""
+    """Kinds of entry points."""
 
     SCRIPT = "script"
     MODULE = "module"
@@ -46,14 +46,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """What a job starts.
+    """The entry point of a job.
 
     Attributes:
-        kind: How.
-        name: As people call it: ``task.py``, ``-m package.task``, ``bash run.sh``.
+        kind: The kind.
+        name: Its name for display: ``task.py``, ``-m package.task``, ``bash run.sh``.
         workdir: Absolute; the directory that becomes the task's working directory.
-        file: Absolute; what runs first, where that lies in the directory, and goes along whatever is ignored.
-        words: The command, without the interpreter where there is one, and without arguments of the command line.
+        file: Absolute; the file that runs first if it is in the directory. It is uploaded even if it is ignored.
+        words: The command, without the interpreter if there is one, and without arguments of the command line.
     """
 
     kind: Kind
@@ -64,7 +64,7 @@ class EntryPoint:
 
     @property
     def program(self) -> str:
-        """The program that a host must have beside its interpreter; empty: none."""
+        """The program that a host needs in addition to its interpreter; empty: none."""
         if self.kind is Kind.R:
             return "Rscript"
         return "" if self._of_python else self.words[0]
@@ -81,11 +81,11 @@ class EntryPoint:
         return _first_of_python(self.words[1:], self.workdir) if self._of_python else None
 
     def command(self, python: str, arguments: Sequence[str] = ()) -> list[str]:
-        """The command of a task.
+        """Return the command of a task.
 
         Args:
             python: The host's interpreter.
-            arguments: Of the script.
+            arguments: Arguments of the script.
         """
         if self.kind is Kind.COMMAND and self._of_python:
             return [python, *self.words[1:], *arguments]
@@ -93,9 +93,9 @@ class EntryPoint:
         return [*first, *self.words, *arguments]
 
     def sources(self) -> list[Path]:
-        """Return the Python files that the job runs, as far as they are known: what runs first, and its modules.
+        """Return the known Python files that the job runs: the entry point and its modules.
 
-        Of any other program these are the files that its words name, or that a text file among its words names.
+        For any other program these are the files that its words name, or that a text file among its words names.
         """
         if self.file is not None and self.kind in (Kind.SCRIPT, Kind.MODULE):
             return imports(self.file, self.workdir, module=self.kind is Kind.MODULE)
@@ -107,9 +107,9 @@ class EntryPoint:
         return list(result)
 
     def settings_of(self, variable: str) -> list[str]:
-        """Return to what a command sets an environment variable, in its words or in a shell script among them.
+        """Return the values that a command or a shell script among its words assigns to an environment variable.
 
-        An empty text stands for a value that is not a constant.
+        An empty string represents a value that is not a constant.
         """
         if self.kind is not Kind.COMMAND:
             return []
@@ -118,16 +118,16 @@ class EntryPoint:
 
 
 def find_entry(script: str, module: str, command: Sequence[str], workdir: str) -> EntryPoint:
-    """What is to be started, of which one is given.
+    """Return the entry point; exactly one of `script`, `module`, and `command` is given.
 
     Args:
         script: A Python or R script, or a directory with ``__main__.py``.
         module: Dotted name of a module below the working directory.
         command: A program with its arguments.
-        workdir: The directory to push; empty: that of the script, else the current one.
+        workdir: The directory to upload; empty: the script's, otherwise the current one.
 
     Raises:
-        ScriptError: it cannot be started, or is not there.
+        ScriptError: It does not exist or cannot be started.
     """
     if module:
         return _module(module, _directory(workdir))
@@ -165,7 +165,7 @@ def _script(script: Path, workdir: str) -> EntryPoint:
     directory = _directory(workdir) if workdir else file.parent
     if not file.is_relative_to(directory):
         raise ScriptError(
-            f"{script} is outside the directory to push, {directory}",
+            f"{script} is outside the directory to upload, {directory}",
             hint="leave --workdir out, or name a directory that holds the script",
             again={"--workdir": None},
         )
@@ -189,7 +189,7 @@ def _main_of(directory: Path) -> Path:
 
 
 def _check_relative(script: Path, file: Path) -> None:
-    """Refuse a script that imports relative to a package at its top level: as a script it is in none."""
+    """Reject a script with a relative import at its top level: a script is in no package."""
     tree = parse(file.read_bytes(), str(script))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     if "__package__" in names:
@@ -200,7 +200,7 @@ def _check_relative(script: Path, file: Path) -> None:
             again = {"SCRIPT": None, "--workdir": str(file.parents[node.level]), "-m": ".".join(steps)}
             raise ScriptError(
                 f"{script}:{node.lineno} imports from its package, which a script does not have",
-                cause="it would end with: attempted relative import with no known parent package",
+                cause="it would fail with: attempted relative import with no known parent package",
                 hint="start it as a module",
                 again=again,
             )
@@ -221,7 +221,7 @@ def _module(name: str, directory: Path) -> EntryPoint:
 
 
 def _module_file(name: str, parts: Sequence[str], directory: Path) -> Path:
-    """Return where Python finds the code of ``-m NAME`` from `directory`; a package goes before a module."""
+    """Return the file that ``-m NAME`` runs from `directory`; a package takes precedence over a module."""
     place = directory.joinpath(*parts)
     module, main = place.with_name(place.name + ".py"), place / _MAIN
     package = (place / "__init__.py").is_file()
@@ -275,7 +275,7 @@ def _read(file: Path) -> bytes:
 def _command(words: tuple[str, ...], directory: Path) -> EntryPoint:
     first = words[0]
     if not first or any("\0" in word for word in words):
-        raise ScriptError("the command after -- is no command", hint="such as: fleet train -- bash run.sh")
+        raise ScriptError("the command after -- is empty or invalid", hint="such as: fleet train -- bash run.sh")
     path = directory / first
     _check_is_program(words, path)
     if "/" in first and not Path(first).is_absolute():
@@ -285,10 +285,10 @@ def _command(words: tuple[str, ...], directory: Path) -> EntryPoint:
 
 
 def _check_is_program(words: tuple[str, ...], path: Path) -> None:
-    """Refuse a script where a program is to stand, unless it is called as one: ``./run.sh``."""
+    """Reject a script in place of a program unless it is run as one: ``./run.sh``."""
     first, suffix = words[0], path.suffix
-    there = path.is_file() or Path(first).is_file()
-    if suffix in (".py", *_R) and there and not (path.is_file() and os.access(path, os.X_OK)):
+    exists = path.is_file() or Path(first).is_file()
+    if suffix in (".py", *_R) and exists and not (path.is_file() and os.access(path, os.X_OK)):
         rest = f" -- {shlex.join(words[1:])}" if len(words) > 1 else ""
         way = f"fleet train {shlex.quote(first)}{rest}"
     elif suffix in _RUN_BY and "/" not in first and path.is_file():
@@ -300,7 +300,7 @@ def _check_is_program(words: tuple[str, ...], path: Path) -> None:
 
 def _check_executable(first: str, path: Path) -> None:
     if not path.is_file():
-        raise ScriptError(f"there is no program {first} in the directory to push", hint="check the path")
+        raise ScriptError(f"there is no program {first} in the directory to upload", hint="check the path")
     if not os.access(path, os.X_OK):
         runner = _RUN_BY.get(path.suffix, "bash")
         raise ScriptError(
@@ -342,7 +342,7 @@ def _first_of_python(words: Sequence[str], directory: Path) -> tuple[Path, bool]
 
 
 def _module_places(name: str, directory: Path) -> tuple[Path, Path]:
-    """Return where the file of a module may be that is run: of a package, or of a plain module."""
+    """Return the possible files of a module that is run: of a package, or of a plain module."""
     place = directory.joinpath(*name.split("."))
     return place / _MAIN, place.with_name(f"{place.name}.py")
 

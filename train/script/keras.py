@@ -1,10 +1,10 @@
-"""Which Keras a script needs, decided before the launch, from its source and the versions on the hosts.
+"""Choose the version of Keras for a script before the launch, from its source and the versions on the hosts.
 
-TensorFlow 2.16 and later bring Keras 3 as `tf.keras`, whose fit, evaluate and predict fail under a strategy of two
-or more workers (https://github.com/keras-team/keras/issues/20585), and which lacks names that older scripts use.
-Keras 2 lives on as the package tf-keras; TF_USE_LEGACY_KERAS=1 puts it behind `tf.keras`
-(https://keras.io/getting_started/#tensorflow--keras-2-backwards-compatibility). All tasks of a job must agree on it.
-TensorFlow 2.15 and earlier bring Keras 2, and break when the variable is set without tf-keras.
+In TensorFlow 2.16 and later `tf.keras` is Keras 3. Its fit, evaluate, and predict fail under a strategy of two or
+more workers (https://github.com/keras-team/keras/issues/20585), and it lacks names that older scripts use. Keras 2 is
+available as the package tf-keras; TF_USE_LEGACY_KERAS=1 makes it `tf.keras`
+(https://keras.io/getting_started/#tensorflow--keras-2-backwards-compatibility). All tasks of a job must use the same
+version. TensorFlow 2.15 and earlier include Keras 2, and fail if the variable is set without tf-keras.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OTHER_FITS = ("sklearn", "scipy", "statsmodels", "xgboost", "lightgbm", "catboo
 # Parts of the package `keras` that work with models of tf-keras too.
 _NEUTRAL = ("keras.datasets", "keras.utils", "keras.__version__")
 
-# What tf-keras 2.21 has and Keras 3.15 has not, or has only to raise an error; after `tf.keras.`.
+# Names after `tf.keras.` that tf-keras 2.21 has and Keras 3.15 lacks, or has only to raise an error.
 OLD_NAMES = (
     "applications.regnet", "applications.resnet_rs",
     "backend.experimental", "backend.function", "backend.in_test_phase", "backend.in_train_phase",
@@ -59,7 +59,7 @@ OLD_NAMES = (
     "utils.GeneratorEnqueuer", "utils.OrderedEnqueuer", "utils.SequenceEnqueuer", "utils.SidecarEvaluator",
     "utils.experimental", "utils.warmstart_embedding_matrix",
 )  # fmt: skip
-# What Keras 3.15 has and tf-keras 2.21 has not, of what scripts use; after `keras.`.
+# Names after `keras.` that scripts use, Keras 3.15 has, and tf-keras 2.21 lacks.
 NEW_NAMES = (
     "DTypePolicy", "FloatDTypePolicy", "Function", "KerasTensor", "Operation", "Quantizer", "RematScope",
     "StatelessScope", "SymbolicScope", "Variable", "config", "device", "distillation", "distribution",
@@ -75,7 +75,7 @@ NEW_NAMES = (
 # Packages that are written for Keras 3.
 _NEW_PACKAGES = ("keras_hub", "keras_nlp", "keras_cv", "keras_rs", "jax", "torch")
 OLD_METHODS = ("fit_generator", "evaluate_generator", "predict_generator", "reset_states")
-# Arguments by the call that takes them: the beginning of a name after `tf.keras.`, or a method.
+# Arguments by callee: the start of a name after `tf.keras.`, or a method.
 OLD_ARGUMENTS = {
     "optimizers": ("lr",),
     "layers": ("batch_input_shape", "dynamic", "time_major", "weights"),
@@ -94,30 +94,30 @@ KERAS_3_HINT = (
 
 
 class Verdict(Enum):
-    """What a script asks of Keras."""
+    """The requirement of a script on Keras."""
 
-    ANY = "any"  # nothing that depends on its version
-    OLD_NAMES = "old_names"  # Keras 2, for what only that has
-    FIT = "fit"  # Keras 2, where there are two workers or more
-    KERAS_3_FIT = "keras_3_fit"  # what Keras 3 cannot do with two workers or more
+    ANY = "any"  # does not depend on the version
+    OLD_NAMES = "old_names"  # needs Keras 2 for names that only Keras 2 has
+    FIT = "fit"  # needs Keras 2 with two or more workers
+    KERAS_3_FIT = "keras_3_fit"  # not possible in Keras 3 with two or more workers
     DECIDED = "decided"  # the script sets the variable itself
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a script asks of Keras, and where.
+    """The requirement of a script on Keras, with its place in the source.
 
     Attributes:
-        verdict: What it asks.
+        verdict: The requirement.
         reason: What the script does at `file`, `line`: ``calls fit under MultiWorkerMirroredStrategy``.
-        file: Path as it was given.
-        line: From 1; 0 where no line stands for it.
-        tensorflow: Whether it imports TensorFlow or Keras at all.
-        value: Of the variable, where the script sets it to a constant.
-        only_new: What it uses that only Keras 3 has: ``keras.ops``; empty: nothing.
-        only_keras: Whether it imports Keras 3 and not TensorFlow, so that the backend of Keras decides.
-        backends: To which the script sets KERAS_BACKEND before it imports Keras; empty text: not a constant.
-        default_backend: To which it sets KERAS_BACKEND if nothing else does.
+        file: Path as given.
+        line: Line number from 1; 0 if there is no line.
+        tensorflow: True if it imports TensorFlow or Keras.
+        value: Value of the variable if the script sets it to a constant.
+        only_new: Name that it uses and that only Keras 3 has: ``keras.ops``; empty: none.
+        only_keras: True if it imports Keras 3 and not TensorFlow, so that the backend of Keras decides.
+        backends: Values that the script assigns to KERAS_BACKEND before it imports Keras; empty: not a constant.
+        default_backend: Value that it assigns to KERAS_BACKEND if the variable is unset.
     """
 
     verdict: Verdict
@@ -133,7 +133,7 @@ class Need:
 
     @property
     def legacy(self) -> bool:
-        """Whether the script is to run on Keras 2."""
+        """True if the script needs Keras 2."""
         return self.verdict in (Verdict.OLD_NAMES, Verdict.FIT)
 
     @property
@@ -144,7 +144,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the launch adds to the environment of all tasks, and what it says about it; both may be empty."""
+    """Variables that the launch adds to the environment of all tasks, and a note for the user; both may be empty."""
 
     env: dict[str, str] = field(default_factory=dict)
     note: str = ""
@@ -154,8 +154,8 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A use, and the file that it stands in."""
+class _Use:
+    """A use of a name, and its file."""
 
     file: str
     use: Use
@@ -165,43 +165,41 @@ class _Found:
 
 
 def needs_legacy(sources: Mapping[str, bytes]) -> Need:
-    """What a script asks of Keras.
+    """Return the requirement of a script on Keras.
 
-    Read from names alone: what a script does through `getattr`, or in a package that is installed on the hosts, is
-    not seen.
+    Only names are read: uses through `getattr` or in packages that are installed on the hosts are not found.
 
     Args:
-        sources: The script and its own modules, by the name that messages give them; what does not compile is
-            passed over.
+        sources: The script and its modules by the name that messages use; files that do not compile are skipped.
     """
     trees = dict(_parsed(sources))
     decided = next(_settings(trees), None)
     if decided:
         return decided
-    result = [_Found(file, use) for file, tree in trees.items() for use in uses(tree)]
-    if not any(item.use.within(top) for item in result for top in ("tensorflow", "tf_keras")):
-        return _without_tensorflow(trees, result)
-    old_keras = any(item.use.within("tensorflow.keras") for item in result)
-    new_keras = any(item.use.within("keras") and not _neutral(item.use) for item in result)
-    strategy = next((item.use.last for item in result if item.use.last in _STRATEGIES), "")
-    fit = next((item for item in result if _is_fit(item.use)), None)
+    used = [_Use(file, use) for file, tree in trees.items() for use in uses(tree)]
+    if not any(each.use.within(top) for each in used for top in ("tensorflow", "tf_keras")):
+        return _without_tensorflow(trees, used)
+    old_keras = any(each.use.within("tensorflow.keras") for each in used)
+    new_keras = any(each.use.within("keras") and not _neutral(each.use) for each in used)
+    strategy = next((each.use.last for each in used if each.use.last in _STRATEGIES), "")
+    fit = next((each for each in used if _is_fit(each.use)), None)
     if strategy and fit and new_keras:
         need = fit.need(Verdict.KERAS_3_FIT, f"calls {fit.use.last} on a model of Keras 3 under {strategy}")
-        return replace(need, only_new=next(filter(None, (_new(item.use) for item in result)), ""))
+        return replace(need, only_new=next(filter(None, (_new(each.use) for each in used)), ""))
     if old_keras:
-        for item in result:
-            old = _old(item.use)
+        for each in used:
+            old = _old(each.use)
             if old:
-                return item.need(Verdict.OLD_NAMES, f"uses {old}, which Keras 3 does not have")
+                return each.need(Verdict.OLD_NAMES, f"uses {old}, which Keras 3 does not have")
         if strategy and fit:
             reason = f"calls {fit.use.last} under {strategy}, which Keras 3 cannot do with several workers"
             return fit.need(Verdict.FIT, reason)
     return Need(Verdict.ANY)
 
 
-def _without_tensorflow(trees: Mapping[str, ast.Module], result: Sequence[_Found]) -> Need:
-    """Return what a script asks that does not import TensorFlow."""
-    if not any(item.use.within("keras") for item in result):
+def _without_tensorflow(trees: Mapping[str, ast.Module], used: Sequence[_Use]) -> Need:
+    """Return the requirement of a script that does not import TensorFlow."""
+    if not any(each.use.within("keras") for each in used):
         return Need(Verdict.ANY, tensorflow=False)
     assigned, defaults = _backends(trees)
     return Need(Verdict.ANY, only_keras=True, backends=tuple(assigned), default_backend="".join(defaults[:1]))
@@ -222,7 +220,7 @@ def _is_fit(use: Use) -> bool:
 
 
 def _new(use: Use) -> str:
-    """Return what of this use only Keras 3 has; empty: nothing."""
+    """Return the name in this use that only Keras 3 has; empty: none."""
     package = use.name.partition(".")[0]
     if package in _NEW_PACKAGES:
         return package
@@ -230,7 +228,7 @@ def _new(use: Use) -> str:
 
 
 def _old(use: Use) -> str:
-    """What of this use only Keras 2 has; empty: nothing."""
+    """Return the name in this use that only Keras 2 has; empty: none."""
     for name in OLD_NAMES:
         if use.within(f"tensorflow.keras.{name}"):
             return f"tf.keras.{name}"
@@ -248,7 +246,7 @@ def _old(use: Use) -> str:
 
 
 def _settings(trees: Mapping[str, ast.Module]) -> Iterator[Need]:
-    """Where the sources set the variable: by assignment, setdefault, update or putenv."""
+    """Yield the places that set the variable: by assignment, setdefault, update, or putenv."""
     for file, tree in trees.items():
         for node in ast.walk(tree):
             value = _set_value(node, VARIABLE)
@@ -257,7 +255,7 @@ def _settings(trees: Mapping[str, ast.Module]) -> Iterator[Need]:
 
 
 def _backends(trees: Mapping[str, ast.Module]) -> tuple[list[str], list[str]]:
-    """Return to what the sources set KERAS_BACKEND before they import Keras, and to what by setdefault."""
+    """Return the values that the sources assign to KERAS_BACKEND before they import Keras, and its defaults."""
     assigned: list[str] = []
     defaults: list[str] = []
     for tree in trees.values():
@@ -274,7 +272,7 @@ def _backends(trees: Mapping[str, ast.Module]) -> tuple[list[str], list[str]]:
 
 
 def _set_value(node: ast.AST, variable: str) -> str | None:
-    """Return what a node sets an environment variable to; empty: not a constant; None: it does not set it."""
+    """Return the value that a node assigns to an environment variable; empty: not a constant; None: none."""
     if isinstance(node, ast.Assign):
         hit = any(isinstance(target, ast.Subscript) and _is(target.slice, variable) for target in node.targets)
         return _text(node.value) if hit else None
@@ -285,8 +283,8 @@ def _set_value(node: ast.AST, variable: str) -> str | None:
             return _text(node.args[1])
         if node.func.attr == "update":
             given = [_text(keyword.value) for keyword in node.keywords if keyword.arg == variable]
-            result = (_in_dict(argument, variable) for argument in node.args)
-            return next(iter(given), None) if given else next(filter(None, result), None)
+            merged = (_in_dict(argument, variable) for argument in node.args)
+            return next(iter(given), None) if given else next(filter(None, merged), None)
     return None
 
 
@@ -309,11 +307,11 @@ def _text(node: ast.expr) -> str:
 # --- the hosts ----------------------------------------------------------------------------------------------------
 
 Versions = Mapping[str, Mapping[str, str]]
-"""By task: what is installed, ``{"tensorflow": "2.21.0", "tf_keras": "2.21.0"}``, and KERAS_BACKEND of the host."""
+"""Installed versions by task, ``{"tensorflow": "2.21.0", "tf_keras": "2.21.0"}``, and KERAS_BACKEND of the host."""
 
 
 def versions_of(prepared: Prepared) -> dict[str, str]:
-    """Return what `choose` must know of a host."""
+    """Return the versions of a host that `choose` needs."""
     return {**prepared.versions, BACKEND: prepared.keras_backend}
 
 
@@ -321,14 +319,14 @@ def choose(need: Need, versions_by_task: Versions, user_env: Mapping[str, str], 
     """Return the Keras of a job: the same for all its tasks.
 
     Args:
-        need: What the script asks.
-        versions_by_task: What each task's interpreter has installed.
-        user_env: What the user gives the tasks; who sets TF_USE_LEGACY_KERAS there decides.
-        adapt: `import keras` may be made to import tf-keras.
+        need: The requirement of the script.
+        versions_by_task: Installed versions of each task's interpreter.
+        user_env: Environment given by the user; TF_USE_LEGACY_KERAS in it takes precedence.
+        adapt: True to allow that `import keras` imports tf-keras.
 
     Raises:
-        KerasError: TensorFlow is missing or differs between hosts, tf-keras is missing where it is needed, or
-            the script asks for what no Keras can do.
+        KerasError: TensorFlow is missing or differs between hosts, tf-keras is required and missing, or no version of
+            Keras supports the script.
     """
     if not versions_by_task or not _needs_tensorflow(need, versions_by_task, user_env):
         return Choice()
@@ -353,7 +351,7 @@ def choose(need: Need, versions_by_task: Versions, user_env: Mapping[str, str], 
 def _needs_tensorflow(need: Need, versions_by_task: Versions, user_env: Mapping[str, str]) -> bool:
     """Return whether a script fails without TensorFlow: it imports it, or Keras with this backend.
 
-    The script's own setting goes before the job's environment, and that before the hosts'.
+    The script's setting takes precedence over the job's environment, which takes precedence over the hosts'.
     """
     if not need.only_keras:
         return need.tensorflow
@@ -366,9 +364,9 @@ def _needs_tensorflow(need: Need, versions_by_task: Versions, user_env: Mapping[
 
 
 def _decision(need: Need, user_env: Mapping[str, str], modern: bool) -> str | None:
-    """Who chose legacy Keras already, in words; empty: somebody chose otherwise; None: nobody chose."""
+    """Return the reason if legacy Keras is already chosen; empty: Keras 3 is chosen; None: no choice."""
     if need.verdict is Verdict.DECIDED:
-        # With an older TensorFlow the script may well not come to that line.
+        # With an older TensorFlow the script may not reach that line.
         return f"{need.place} {need.reason}" if need.value in _TRUE and modern else ""
     if VARIABLE in user_env:
         value = user_env[VARIABLE]
@@ -377,7 +375,7 @@ def _decision(need: Need, user_env: Mapping[str, str], modern: bool) -> str | No
 
 
 def _tensorflow(versions_by_task: Versions) -> str:
-    """Version of TensorFlow on the hosts, the newest patch of it."""
+    """Return the version of TensorFlow on the hosts, the newest patch if they differ."""
     missing = _without(versions_by_task, "tensorflow")
     present = {task: v["tensorflow"] for task, v in versions_by_task.items() if task not in missing}
     if missing:
@@ -412,10 +410,10 @@ def _want_tf_keras(versions_by_task: Versions, tensorflow: str, cause: str) -> N
 
 
 def _keras_3_fit(need: Need, versions_by_task: Versions, tensorflow: str, adapt: bool) -> Choice:
-    """Return the choice for a script whose models come from `import keras`, and which calls their fit.
+    """Return the choice for a script that calls fit on models of `import keras`.
 
     Raises:
-        KerasError: That brings Keras 3 to several workers, and tf-keras cannot take its place.
+        KerasError: Keras 3 would run on several workers, and tf-keras cannot replace it.
     """
     installed = [versions.get("keras", "") for versions in versions_by_task.values()]
     modern = _minor(tensorflow) >= FIRST_WITH_KERAS_3 or any(_minor(version) >= (3,) for version in installed)
@@ -440,10 +438,10 @@ def with_adaptations(choice: Choice, need: Need, tasks: int, *, adapt: bool) -> 
     """Return a choice of Keras with all other adaptations of a job's interpreters.
 
     Args:
-        choice: The Keras.
-        need: What the script asks of it.
+        choice: The choice of Keras.
+        need: The requirement of the script.
         tasks: Number of tasks.
-        adapt: Adaptations are wanted.
+        adapt: True to allow adaptations.
     """
     if not adapt or not need.tensorflow or tasks < 2:
         return choice
@@ -456,7 +454,7 @@ def _without(versions_by_task: Versions, package: str) -> list[str]:
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    """``(2, 21)`` of ``2.21.0rc1``; empty where there is none."""
+    """Return ``(2, 21)`` for ``2.21.0rc1``; empty if there is no version."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 

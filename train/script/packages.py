@@ -1,4 +1,4 @@
-"""Which packages a job imports for sure, and where, by its syntax trees alone."""
+"""Find the packages that a job certainly imports, and where, from its syntax trees alone."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from train.script.requirements import distribution_of
 from train.script.source import imported_files, parse
 
 TENSORBOARD = "tensorboard"
-# What fails without the package tensorboard, on TensorFlow 2.21; of its API of version 1 nothing does.
+# Calls that fail without the package tensorboard on TensorFlow 2.21; none of the API of version 1 does.
 _SUMMARIES = tuple(f"tensorflow.summary.{name}" for name in ("audio", "histogram", "image", "scalar", "text"))
 _CALLBACKS = tuple(f"{keras}.callbacks.TensorBoard" for keras in ("tensorflow.keras", "keras", "tf_keras"))
 _VERSION_1 = ("compat.v1", "tensorflow.v1")
-_HOOKS = ("meta_path", "path_hooks")  # of sys; after a change of these any import may succeed
-_PARENTS = 3  # directories above the working directory in which a missing module is looked for
+_HOOKS = ("meta_path", "path_hooks")  # attributes of sys; after a change of these any import may succeed
+_PARENTS = 3  # number of parent directories that are searched for a missing module
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Imports:
     """The top-level modules that a job imports as soon as it runs.
 
     Attributes:
-        places: Where each module that the interpreter must find is imported, ``task.py:3``; of tensorboard, where it
-            is called.
-        unchecked: Where each module is imported that may come from elsewhere, because of `reason`.
-        reason: What changes where Python looks for modules, ``task.py:2 changes sys.path``; empty: nothing.
-        directories: Absolute directories in which Python looks for modules, too.
+        places: Place of the import of each module that the interpreter must find, ``task.py:3``; for tensorboard, of
+            the call that needs it.
+        unchecked: Place of the import of each module that may come from elsewhere because of `reason`.
+        reason: The change of Python's module search, ``task.py:2 changes sys.path``; empty: none.
+        directories: Additional absolute directories in which Python searches for modules.
     """
 
     places: dict[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Imports:
 
     @property
     def note(self) -> str:
-        """What was not checked, and why; empty: everything was checked."""
+        """The modules that were not checked, with the reason; empty: none."""
         names = [f"{name} ({place})" for name, place in self.unchecked.items() if name not in sys.stdlib_module_names]
         return f"not checked whether these can be imported: {', '.join(names)}; {self.reason}" if names else ""
 
@@ -52,13 +52,13 @@ class Imports:
 def needed(entry: EntryPoint, pushed: Collection[str] = (), python_path: str = "") -> Imports:
     """Return the top-level modules that a script imports as soon as it runs, each with its first place.
 
-    Modules of its own directory are left out; what they import at once is added. An import under a condition, in
-    `try`, `with`, or a function does not count. If something changes where Python looks for modules, those that may
-    be in the pushed files are not checked; after a change of Python's import hooks, none are.
+    Modules of the script's directory are replaced by the modules that they import immediately. An import under a
+    condition, in `try`, `with`, or a function does not count. If the script changes Python's module search, modules
+    that may be among the uploaded files are not checked; after a change of Python's import hooks, none are.
 
     Args:
-        entry: What the job starts; only Python scripts and modules are read.
-        pushed: Paths of the files that are pushed.
+        entry: The entry point of the job; only Python scripts and modules are read.
+        pushed: Paths of the files that are uploaded.
         python_path: PYTHONPATH of the job.
     """
     if entry.first is None:
@@ -88,11 +88,11 @@ def advice(module: str, workdir: Path | None = None) -> str:
 
     Args:
         module: Its top-level name.
-        workdir: The directory that is pushed; None: unknown.
+        workdir: The directory that is uploaded; None: unknown.
     """
     package = distribution_of(module)
     if package:
-        return f"add {package} to requirements.txt beside the script"
+        return f"add {package} to requirements.txt next to the script"
     for above in list(workdir.parents)[:_PARENTS] if workdir is not None else ():
         if (above / f"{module}.py").is_file() or (above / module / "__init__.py").is_file():
             return f"it is in {above}: push that with the script, --workdir {shlex.quote(str(above))}"
@@ -109,16 +109,16 @@ class _Change:
 
 
 class _Reading:
-    """The imports of a script and of its own modules."""
+    """The imports of a script and of its modules."""
 
     def __init__(self, entry: EntryPoint) -> None:
         self._entry = entry
         self.found: dict[str, str] = {}
         self.changes: list[_Change] = []
-        self._provided: set[str] = set()  # modules that the script makes itself
+        self._provided: set[str] = set()  # modules that the script creates
 
     def read(self) -> None:
-        """Read all that runs at once."""
+        """Read everything that the import of a module runs."""
         entry = self._entry
         assert entry.first is not None  # noqa: S101 - checked by the caller
         file, module = entry.first
@@ -126,18 +126,18 @@ class _Reading:
         first = entry.sources() if module else []
         packages = [path for path in first if path.name == "__init__.py" and path.parent in file.parents]
         waiting = [file, *packages]
-        known = {os.path.realpath(path) for path in waiting}
+        seen = {os.path.realpath(path) for path in waiting}
         while waiting:
             for other in self._of_file(waiting.pop(0), roots):
                 key = os.path.realpath(other)
-                if key not in known and other.is_relative_to(entry.workdir):
-                    known.add(key)
+                if key not in seen and other.is_relative_to(entry.workdir):
+                    seen.add(key)
                     waiting.append(other)
         for name in self._provided:
             self.found.pop(name, None)
 
     def _of_file(self, path: Path, roots: list[Path]) -> Iterator[Path]:
-        """Take the imports of one file; returns those of the job's own files that it imports."""
+        """Add the imports of one file; return the files of the job that it imports."""
         try:
             tree = parse(path.read_bytes(), str(path))
         except (ScriptError, OSError):
@@ -149,14 +149,14 @@ class _Reading:
         if line:
             self.found.setdefault(TENSORBOARD, f"{name}:{line}")
         for parts, level, line in _at_once(tree.body):
-            own = list(imported_files(_roots(path, level) or roots, parts))
-            if not own and not level and not _is_directory(roots, parts[0]):
+            files = list(imported_files(_roots(path, level) or roots, parts))
+            if not files and not level and not _is_directory(roots, parts[0]):
                 self.found.setdefault(parts[0], f"{name}:{line}")
-            yield from own
+            yield from files
 
 
 def _roots(module: Path, level: int) -> list[Path]:
-    """Return where a relative import looks; nothing for an absolute one."""
+    """Return the directories that a relative import searches; empty for an absolute import."""
     return [module.parents[min(level, len(module.parents)) - 1]] if level else []
 
 
@@ -204,9 +204,9 @@ def _imports_path(node: ast.AST) -> bool:
 
 
 def _is_other_module(node: ast.Subscript) -> bool:
-    """Whether a module is put into ``sys.modules`` whose name is not written there."""
-    own = isinstance(node.slice, ast.Name) and node.slice.id == "__name__"
-    return isinstance(node.ctx, ast.Store) and not own and not isinstance(node.slice, ast.Constant)
+    """Return whether a module is put into ``sys.modules`` under a name that is not a constant."""
+    is_main = isinstance(node.slice, ast.Name) and node.slice.id == "__name__"
+    return isinstance(node.ctx, ast.Store) and not is_main and not isinstance(node.slice, ast.Constant)
 
 
 def _provided(tree: ast.Module) -> Iterator[str]:
@@ -228,5 +228,5 @@ def _of_sys(node: ast.AST, names: Sequence[str]) -> bool:
 
 
 def _is_directory(roots: Sequence[Path], name: str) -> bool:
-    """Return whether a name may be that of a package without ``__init__.py``."""
+    """Return whether a name may belong to a package without ``__init__.py``."""
     return any((root / name).is_dir() for root in roots)

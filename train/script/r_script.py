@@ -1,4 +1,4 @@
-"""What an R script asks of Keras, read from its text: R's packages keras and reticulate lead to the same library."""
+"""Find the requirement of an R script on Keras; R's packages keras and reticulate use the same library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TENSORFLOW = re.compile(r"\btensorflow\b|\bkeras3?\b|\btf\$")
 
 
 def needs_of_r(text: str, name: str) -> Need:
-    """Return what the R script `name` asks of Keras, and which backends it chooses."""
+    """Return the requirement of the R script `name` on Keras, with the backends that it chooses."""
     code = _COMMENT.sub(lambda item: item[1] or "", text)
     if not _TENSORFLOW.search(code):
         return Need(Verdict.ANY, tensorflow=False)

@@ -1,4 +1,4 @@
-"""A requirements file of pip's, with the files that it includes, as texts that mean the same on any host.
+"""Read a pip requirements file and the files that it includes, as text that is valid on any host.
 
 Format: https://pip.pypa.io/en/stable/reference/requirements-file-format/
 """
@@ -23,7 +23,7 @@ _INCLUDES = ("-r", "--requirement")
 _CONSTRAINS = ("-c", "--constraint")
 _EDITABLE = ("-e", "--editable")
 _PLACES = ("-f", "--find-links", "-i", "--index-url", "--extra-index-url")
-# Names by which a package is imported, where that is not the one by which it is installed.
+# Names by which a package is imported if they differ from the name of the package.
 _IMPORTED_AS = {
     "attrs": ("attr", "attrs"),
     "beautifulsoup4": ("bs4",),
@@ -55,7 +55,7 @@ _IMPORTED_AS = {
     "tf-nightly": ("tensorflow",),
     "tf-nightly-cpu": ("tensorflow",),
 }
-# Packages of research code whose name on PyPI is that of their module; any other module may be the author's own.
+# Packages of research code whose name on PyPI is the name of their module; any other module may be the author's.
 _SAME_NAME = frozenset(
     """
     absl accelerate aiohttp albumentations boto3 catboost click cloudpickle dask datasets diffusers einops etils
@@ -79,7 +79,7 @@ _OTHER_NAME = {
 
 
 def distribution_of(module: str) -> str:
-    """Return the package on PyPI that a module is known to come from; empty: maybe the author's own module."""
+    """Return the package on PyPI that provides a module; empty if unknown, for example a module of the author."""
     if module in _SAME_NAME:
         return _OTHER_NAME.get(module, module.replace("_", "-"))
     return next((name for name, modules in _IMPORTED_AS.items() if module in modules), "")
@@ -87,12 +87,12 @@ def distribution_of(module: str) -> str:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What pip is to install.
+    """The packages for pip to install.
 
     Attributes:
-        text: Lines of a requirements file that needs no other.
-        constraints: Lines of a constraints file; empty: there are none.
-        names: Of the packages that are asked for, as PyPI normalises them.
+        text: Lines of a requirements file that includes no other file.
+        constraints: Lines of a constraints file; empty: none.
+        names: Normalized names of the required packages.
     """
 
     text: str
@@ -100,7 +100,7 @@ class Requirements:
     names: frozenset[str] = field(default_factory=frozenset)
 
     def brings(self, module: str) -> bool:
-        """Whether one of the packages is most likely imported as `module`."""
+        """Return whether one of the packages is most likely imported as `module`."""
         plain = module.lower().replace("_", "-")
         if self.names & {plain, f"python-{plain}", f"{plain}-python", f"py{plain}", f"py-{plain}"}:
             return True
@@ -108,15 +108,15 @@ class Requirements:
 
 
 def normalised(name: str) -> str:
-    """A package's name as PyPI compares it: ``tf_keras`` is ``tf-keras``."""
+    """Return a package's name as PyPI compares it: ``tf_keras`` is ``tf-keras``."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_requirements(file: Path) -> Requirements:
-    """What a requirements file asks for, and all files that it includes.
+    """Read a requirements file and all files that it includes.
 
     Raises:
-        ScriptError: a file cannot be read, or a line means something on this computer alone.
+        ScriptError: A file cannot be read, or a line is valid only on this computer.
     """
     reading = _Reading()
     reading.read(file, reading.lines, ())
@@ -154,7 +154,7 @@ class _Reading:
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments, with their numbers; those that a backslash joins are one."""
+    """Yield the lines without comments, with their numbers; a backslash joins lines."""
     begun, number = "", 0
     for count, line in enumerate(_LINES.split(text), 1):
         number = number if begun else count
@@ -195,14 +195,14 @@ def _included(file: Path, value: str, place: str) -> Path:
 
 
 def _check(place: str, option: str, value: str, directory: Path) -> None:
-    """Refuse what lies on this computer: hosts do not have it."""
+    """Reject packages on this computer: the hosts do not have them."""
     if option in _EDITABLE:
         if "+" not in value.partition("://")[0]:
             raise _local(place, f"-e {value}")
     elif option in _PLACES:
         if "://" not in value or value.startswith("file:"):
             raise ScriptError(
-                f"{place}: {value} is a place on this computer, which the hosts do not have",
+                f"{place}: {value} is on this computer, and the hosts do not have it",
                 hint="name a URL that the hosts reach",
             )
     elif not option and _is_local(value, directory):
@@ -225,9 +225,9 @@ def _is_local(requirement: str, directory: Path) -> bool:
     )
 
 
-def _local(place: str, what: str) -> ScriptError:
+def _local(place: str, package: str) -> ScriptError:
     return ScriptError(
-        f"{place}: {what} is on this computer, and the hosts do not have it",
-        hint="put the package's directory beside the script, which is uploaded with it, and remove the line; "
+        f"{place}: {package} is on this computer, and the hosts do not have it",
+        hint="put the package's directory next to the script, which is uploaded with it, and remove the line; "
         "or name it by a URL",
     )

@@ -1,7 +1,7 @@
-"""The user's script as it lies on this computer: can it start at all, and which modules of its own does it import?
+"""Check that the user's script can start, and find the modules of its directory that it imports.
 
-Nothing is executed. The script is compiled by the Python that runs this program, which may be another version than
-the one on the hosts; where the two could disagree, the error says so.
+Nothing is executed. The script is compiled by the Python that runs this program, whose version may differ from the
+version on the hosts; the error names the version.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LINE_SHOWN = 100  # characters of an offending line
 
 
 def check_script(script: Path) -> Path:
-    """`script` as it is, when it can be read and compiled.
+    """Return `script` unchanged if it can be read and compiled.
 
     Raises:
-        ScriptError: it is missing, not a file, not readable, not a Python script, or does not compile.
+        ScriptError: It is missing, not a file, not readable, not a Python script, or does not compile.
     """
     _check_kind(script)
     _check_name(script)
@@ -35,10 +35,10 @@ def check_script(script: Path) -> Path:
 
 
 def check_file(script: Path) -> bytes:
-    """Content of a script in any language.
+    """Return the content of a script in any language.
 
     Raises:
-        ScriptError: it is missing, not a file, or not readable.
+        ScriptError: It is missing, not a file, or not readable.
     """
     _check_kind(script)
     try:
@@ -48,17 +48,16 @@ def check_file(script: Path) -> bytes:
 
 
 def imports(script: Path, workdir: Path, *, module: bool = False) -> list[Path]:
-    """`script` and the modules of `workdir` that it imports, directly or not; the script first.
+    """Return `script` and the modules of `workdir` that it imports, directly or not; the script first.
 
-    Modules are looked for where Python looks: beside the script, then in `workdir`; for relative imports, in their
-    package. What a module imports that cannot be read or does not compile is not followed: the task may never
-    reach it.
+    Modules are searched as Python does: next to the script, then in `workdir`; for relative imports, in their
+    package. Imports of a module that cannot be read or compiled are not followed: the task may never reach them.
 
     Args:
-        script: What runs first.
+        script: The file that runs first.
         workdir: The task's working directory.
-        module: It is started as a module of `workdir`: its packages run before it, and nothing is looked for beside
-            it.
+        module: True if it is started as a module of `workdir`: its packages run first, and its directory is not
+            searched.
     """
     roots = [workdir] if module else [script.parent, workdir]
     first = [script, *(_packages(script, workdir) if module else ())]
@@ -74,12 +73,12 @@ def imports(script: Path, workdir: Path, *, module: bool = False) -> list[Path]:
 
 
 def parse(content: bytes, name: str) -> ast.Module:
-    """Syntax tree of a Python file, in the encoding that it declares (PEP 263).
+    """Return the syntax tree of a Python file, in the encoding that it declares (PEP 263).
 
     Compiling finds more than parsing does: a `return` outside a function, a `nonlocal` without a function around it.
 
     Raises:
-        ScriptError: it does not compile; the sentence has `name` and the line.
+        ScriptError: It does not compile; the message has `name` and the line.
     """
     try:
         with warnings.catch_warnings():
@@ -178,7 +177,7 @@ def _line(content: bytes, number: int) -> str:
 
 
 def _siblings(module: Path, roots: list[Path]) -> Iterator[Path]:
-    """Files below `roots` that `module` imports itself."""
+    """Yield the files below `roots` that `module` imports directly."""
     try:
         tree = parse(module.read_bytes(), str(module))
     except (ScriptError, OSError):
@@ -195,13 +194,13 @@ def _siblings(module: Path, roots: list[Path]) -> Iterator[Path]:
 
 
 def _packages(module: Path, workdir: Path) -> Iterator[Path]:
-    """Files that Python executes before `module`, the outermost package first."""
+    """Yield the files that Python executes before `module`, the outermost package first."""
     above = [directory for directory in module.parents if directory != workdir and _inside(directory, workdir)]
     yield from (path for directory in reversed(above) if (path := directory / "__init__.py").is_file())
 
 
 def imported_files(roots: list[Path], parts: list[str]) -> Iterator[Path]:
-    """Files that importing the dotted name `parts` executes; its last part may be no module but a name in one."""
+    """Yield the files that the import of `parts` executes; its last part may be a name in a module."""
     for root in roots:
         result = []
         for depth in range(1, len(parts) + 1):

@@ -21,9 +21,9 @@ from tests.unit.agent.test_reach import Site
 from train.agent.protocol.admission import most_strangers
 from train.agent.protocol.session import Message
 from train.agent.protocol.strict_json import JsonError, parse_object
-from train.errors import MeetingError
-from train.rendezvous.meeting import Party
-from train.rendezvous.tcp import meet_at
+from train.errors import RendezvousError
+from train.rendezvous.contract import Participants
+from train.rendezvous.tcp import join_tcp
 
 NONCE = "00" * 16
 HELLO = json.dumps({"hello": ["job", 0, "worker-1"], "nonce": NONCE}).encode() + b"\n"
@@ -153,10 +153,10 @@ def test_names_that_are_not_utf_8_are_accepted() -> None:
 SECRET = "correct horse battery staple"
 RANK_0 = """
 import resource, sys
-from train.rendezvous.meeting import Party
-from train.rendezvous.tcp import meet_at
+from train.rendezvous.contract import Participants
+from train.rendezvous.tcp import join_tcp
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[2])))
-meeting = meet_at("127.0.0.1", int(sys.argv[1]), Party(0, 2), sys.argv[3], 60)
+meeting = join_tcp("127.0.0.1", int(sys.argv[1]), Participants(0, 2), sys.argv[3], 60)
 print(meeting.gather("hello", {"rank": 0}, 30), flush=True)
 meeting.close()
 """
@@ -196,7 +196,7 @@ def connected(port: int) -> socket.socket:
 
 def meets(process: subprocess.Popen[bytes], port: int) -> None:
     values: list[dict[str, Any]] = [{"rank": 0}, {"rank": 1}]
-    meeting = meet_at("127.0.0.1", port, Party(1, 2), SECRET, 30)
+    meeting = join_tcp("127.0.0.1", port, Participants(1, 2), SECRET, 30)
     assert meeting.gather("hello", {"rank": 1}, 30) == values
     meeting.close()
     assert process.communicate()[0].decode().strip() == str(values)
@@ -263,8 +263,10 @@ def test_a_port_that_only_hangs_up_is_not_blamed_on_the_secret() -> None:
         with subprocess.Popen(
             [sys.executable, "-c", CLOSER, str(listener.fileno())], pass_fds=[listener.fileno()]
         ) as closer:
-            with pytest.raises(MeetingError, match=r"waited 1 s for rank 0 at .*: it does not answer") as refused:
-                meet_at("127.0.0.1", port, Party(1, 2), SECRET, 1)
+            with pytest.raises(
+                RendezvousError, match=r"timed out after 1 s waiting for rank 0 at .*: it does not answer"
+            ) as refused:
+                join_tcp("127.0.0.1", port, Participants(1, 2), SECRET, 1)
             closer.kill()
     assert "closed before an answer came" in refused.value.cause
 

@@ -145,7 +145,8 @@ def test_a_script_that_lint_expects_to_fail_is_noticed(tmp_path: Path) -> None:
 def test_missing_tensorboard_names_the_call_and_the_requirement() -> None:
     (text,) = missing_imports({"tensorboard": "task.py:12"}, {"worker-0": ["tensorboard"]})
     assert text == (
-        "task.py:12 requires tensorboard, which worker-0 lacks; add tensorboard to requirements.txt beside the script"
+        "task.py:12 requires tensorboard, which worker-0 lacks; "
+        "add tensorboard to requirements.txt next to the script"
     )
 
 

@@ -54,7 +54,7 @@ def test_a_hyphen_at_the_beginning_is_no_option(here: Path) -> None:
 
 def test_a_script_outside_the_directory_is_refused(here: Path) -> None:
     write(here, {"../task.py": "", "task.py": ""})
-    assert "outside the directory to push" in refused("../task.py", workdir=".").message
+    assert "outside the directory to upload" in refused("../task.py", workdir=".").message
     assert refused("task.py", workdir="nowhere").message == "--workdir nowhere is not a directory"
 
 
@@ -177,7 +177,7 @@ def test_a_program_of_the_directory_must_be_one(here: Path) -> None:
     error = refused(command=("./run.sh",))
     assert error.message == "./run.sh may not be executed"
     assert error.next_step == f"chmod +x {here}/run.sh\nfleet train -- bash ./run.sh"
-    assert refused(command=("./none.sh",)).message == "there is no program ./none.sh in the directory to push"
+    assert refused(command=("./none.sh",)).message == "there is no program ./none.sh in the directory to upload"
     (here / "run.sh").chmod(0o755)
     entry = found(command=("./run.sh", "x"))
     assert (entry.file, entry.program) == (here / "run.sh", "./run.sh")
@@ -189,4 +189,4 @@ def test_a_program_of_the_directory_must_be_one(here: Path) -> None:
 
 def test_nothing_to_run_is_told(here: Path) -> None:
     assert "SCRIPT, -m MODULE, or a command" in refused().message
-    assert "no command" in refused(command=("",)).message
+    assert "empty or invalid" in refused(command=("",)).message

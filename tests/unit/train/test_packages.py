@@ -106,8 +106,8 @@ def test_modules_that_the_script_makes_itself_are_not_missing(tmp_path: Path) ->
 
 def test_only_known_packages_are_to_be_installed(tmp_path: Path) -> None:
     write(tmp_path, {"lib/nets.py": "", "job/task.py": ""})
-    assert advice("sklearn", tmp_path) == "add scikit-learn to requirements.txt beside the script"
-    assert advice("tensorflow_datasets") == "add tensorflow-datasets to requirements.txt beside the script"
+    assert advice("sklearn", tmp_path) == "add scikit-learn to requirements.txt next to the script"
+    assert advice("tensorflow_datasets") == "add tensorflow-datasets to requirements.txt next to the script"
     assert advice("resnet", tmp_path).startswith("push it with the script if it is yours (--workdir)")
     assert advice("nets", tmp_path / "lib" / "deep") == (
         f"it is in {tmp_path / 'lib'}: push that with the script, --workdir {tmp_path / 'lib'}"
