@@ -119,9 +119,9 @@ def test_the_command_prints_findings(directory: Path, capsys: pytest.CaptureFixt
     (directory / "task.py").write_text(LATE)
     assert cli.run(["lint", "task.py"]) == 2
     told = capsys.readouterr()
-    assert told.out.startswith("task.py:4: MW101 error: MultiWorkerMirroredStrategy is made")
+    assert told.out.startswith("task.py:4: MW101 error: MultiWorkerMirroredStrategy is created")
     assert "\n  why:  it fails: RuntimeError: " in told.out
-    assert "\n  fix:  make the strategy the first thing" in told.out
+    assert "\n  fix:  create the strategy before any other use" in told.out
     assert max(map(len, told.out.splitlines())) <= 80
     assert told.err.startswith("error: task.py has 1 error\n")
 

@@ -64,7 +64,7 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 def test_what_lint_expects_to_fail_is_not_ok(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", FAILS)
-    message = "task.py:7: MultiWorkerMirroredStrategy is made after tf.constant (line 6)"
+    message = "task.py:7: MultiWorkerMirroredStrategy is created after tf.constant (line 6)"
     assert "MW101 error" in program.run("lint", "task.py", code=2).text
     checked = " ".join(program.run("check", "task.py", code=14).text.split())
     assert f"unfit {message}" in checked

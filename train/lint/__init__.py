@@ -1,1 +1,1 @@
-"""Reads a training script, by its syntax tree alone, for what goes wrong between several workers."""
+"""Find distributed-training bugs in a script from its syntax tree alone."""

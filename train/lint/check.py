@@ -1,8 +1,8 @@
-"""Checks one script, with the modules of its own that it imports.
+"""Check a script and the modules of its directory that it imports.
 
-Nothing is executed and nothing is imported: the syntax trees are walked through as Python would run them, and what
-cannot be told gives no finding. A finding is left out where a line of its statement has ``# fleet: ignore[MW101]``,
-or ``# fleet: ignore`` for all rules.
+Nothing is executed or imported: the syntax trees are followed as Python would run them, and unknown values give no
+finding. A line with ``# fleet: ignore[MW101]``, or ``# fleet: ignore`` for all rules, suppresses the findings of its
+statement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from train.lint.interpreter.values import Place
 from train.lint.interpreter.walk import walk
 from train.lint.model import Finding, Severity
 from train.lint.rules import RULES, UNREADABLE
-from train.lint.subject import Found, Subject
+from train.lint.subject import Subject, Violation
 from train.lint.tf1 import uses_of_tf1
 from train.script.keras import needs_legacy
 from train.script.source import parse
@@ -36,16 +36,16 @@ def lint(
     adapt: bool = True,
     servers: bool | None = None,
 ) -> list[Finding]:
-    """What goes wrong with a script between several workers; in the order of files, the script first, and lines.
+    """Return the bugs that a script has with several workers, ordered by file (the script first) and line.
 
     Args:
-        sources: Text of the script and of its own modules, by their paths below one directory, with forward slashes.
+        sources: Text of the script and of its modules by their paths below one directory, with forward slashes.
         entry: The script among them.
-        workers: How many workers there will be.
-        gpus: Of each worker; None: nobody knows.
-        versions: Of ``tensorflow``, ``keras`` and ``tf_keras`` on the hosts; None: nobody knows.
-        adapt: `fleet` adapts the interpreters to scripts for older TensorFlow.
-        servers: The job has a chief and parameter servers; None: unknown.
+        workers: Number of workers.
+        gpus: Number of GPUs of each worker; None if unknown.
+        versions: Versions of ``tensorflow``, ``keras``, and ``tf_keras`` on the hosts; None if unknown.
+        adapt: True if `fleet` adapts the interpreters to scripts for older TensorFlow.
+        servers: True if the job has a chief and parameter servers; None if unknown.
     """
     trees: dict[str, ast.Module] = {}
     result: list[Finding] = []
@@ -69,23 +69,23 @@ def lint(
     return sorted(kept, key=lambda item: (item.file != entry, item.file))
 
 
-def _finding(name: str, item: Found) -> Finding:
+def _finding(name: str, item: Violation) -> Finding:
     place = item.place
     return Finding(name, place.file, place.line, place.column, item.severity, item.message, item.reason, item.fix)
 
 
 def _unreadable(name: str, error: ScriptError, entry: str) -> Finding:
-    """What a file that does not compile gives; a module may be one that is never reached."""
+    """Return the finding for a file that does not compile; for a module it is a warning, as it may not be reached."""
     place = re.match(rf"{re.escape(name)}:(\d+): (.*)", error.message, re.DOTALL)
     line, message = (int(place[1]), place[2]) if place else (1, error.message)
     level = Severity.ERROR if name == entry else Severity.WARNING
     return _finding(
-        UNREADABLE, Found(Place(name, line, 1), level, message, error.cause, error.hint or error.next_step)
+        UNREADABLE, Violation(Place(name, line, 1), level, message, error.cause, error.hint or error.next_step)
     )
 
 
 def _ignored(source: str, tree: ast.Module | None) -> Iterator[tuple[int, frozenset[str] | None]]:
-    """Rules that are to be silent, by line; None: all."""
+    """Yield the suppressed rules by line; None: all rules."""
     comments: dict[int, frozenset[str] | None] = {}
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -94,7 +94,7 @@ def _ignored(source: str, tree: ast.Module | None) -> Iterator[tuple[int, frozen
                 names = match[1]
                 wanted = None if names is None else frozenset(re.findall(r"\w+", names.upper()))
                 comments[token.start[0]] = wanted
-    except (tokenize.TokenError, SyntaxError):  # what does not compile is told anyway
+    except (tokenize.TokenError, SyntaxError):  # files that do not compile have a finding anyway
         pass
     yield from comments.items()
     for node in ast.walk(tree) if tree is not None and comments else ():
@@ -102,8 +102,8 @@ def _ignored(source: str, tree: ast.Module | None) -> Iterator[tuple[int, frozen
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             inside = [comments[line] for line in lines if line in comments]
             if inside:
-                known = [names for names in inside if names is not None]
-                every = frozenset().union(*known) if len(known) == len(inside) else None
+                listed = [names for names in inside if names is not None]
+                every = frozenset().union(*listed) if len(listed) == len(inside) else None
                 yield from ((line, every) for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""What is known of a data set: its source and all that was done with it."""
+"""Analyze data sets: their source and the methods applied to them."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ _ONE_FILE = ("mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "imdb_re
 
 @dataclass(frozen=True)
 class Chain:
-    """One data set: the call that made its source, and the calls of methods since then."""
+    """A data set: the call that created its source, and the method calls since then."""
 
     source: Call
     steps: tuple[Call, ...] = ()
-    distributed: Call | None = None  # where a strategy took it
+    distributed: Call | None = None  # if a strategy took it
 
     def step(self, name: str) -> Call | None:
-        """The last call of a method; None: there is none."""
+        """Return the last call of a method; None: none."""
         return next((call for call in reversed(self.steps) if call.method == name), None)
 
     @property
     def transparent(self) -> bool:
-        """Whether all that was done is known."""
+        """True if all method calls are known."""
         return self.step("apply") is None
 
     @property
     def in_memory(self) -> bool:
-        """Whether it comes from something that the script holds."""
+        """True if its source is in the script's memory."""
         return self.source.name.startswith("tensorflow.data.Dataset.") and self.source.method in _MEMORY
 
     @property
     def generated(self) -> bool:
-        """Whether it comes from a generator."""
+        """True if its source is a generator."""
         return self.source.method == "from_generator"
 
     @property
     def files(self) -> int | None:
-        """Number of files that it is read from; None: nobody knows."""
+        """Number of files that it is read from; None if unknown."""
         if is_reader(self.source.name) and not self.source.starred:
             first = self.source.argument("filenames", 0)
             name = text(first)
@@ -67,12 +67,12 @@ class Chain:
 
     @property
     def finite(self) -> bool:
-        """Whether its source ends for sure."""
+        """True if its source certainly ends."""
         return self.in_memory or is_reader(self.source.name) or self.source.name == TFDS
 
     @property
     def endless(self) -> bool:
-        """Whether it never ends, for sure."""
+        """True if it certainly never ends."""
         ends = True
         for call in self.steps:
             if call.method == "repeat" and not call.starred:
@@ -84,7 +84,7 @@ class Chain:
 
     @property
     def policy(self) -> str:
-        """How it is divided among workers: ``AUTO`` where nobody says it, empty where nobody knows."""
+        """The policy that divides it among workers: ``AUTO`` if none is set, empty if unknown."""
         for call in reversed(self.steps):
             if call.method == "with_options":
                 result = _policy(call.argument("options", 0))
@@ -94,19 +94,19 @@ class Chain:
 
     @property
     def sharded(self) -> bool:
-        """Whether the script divides it itself, or may do so."""
+        """True if the script divides it, or may do so."""
         every = (self.source, *self.steps)
         depends = any(value.marks & (Mark.ROLE | Mark.HOST) for call in every for value in call.everything())
         return depends or self.step("shard") is not None or not self.transparent
 
     def batch(self) -> Value | None:
-        """Size of its batches; None: it has none, or nobody knows."""
+        """Return the size of its batches; None if it has none or it is unknown."""
         call = self.step("batch") or self.step("padded_batch")
         return None if call is None or call.starred else call.argument("batch_size", 0)
 
 
 def chains(value: Value | None) -> list[Chain]:
-    """The data sets that a value may be; empty where nobody knows, or not of all that it may be."""
+    """Return the data sets that a value may be; empty if one of them is unknown."""
     if value is None:
         return []
     result = [_chain(option) for option in options(value)]
@@ -114,7 +114,7 @@ def chains(value: Value | None) -> list[Chain]:
 
 
 def iterated(value: Value | None) -> Value | None:
-    """The data set that a value is an element of; None: it is of none."""
+    """Return the data set that a value is an element of; None: none."""
     depth = 0
     while isinstance(value, Element) and kind_of(value) is not Kind.DATASET and depth < 8:
         value, depth = value.of, depth + 1

@@ -1,4 +1,4 @@
-"""What the linter finds."""
+"""Findings of the linter."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from enum import Enum
 
 
 class Severity(Enum):
-    """How much a finding matters.
+    """Severity of a finding.
 
-    An error fails, hangs, or trains something else than is meant; a warning is likely wrong; a hint may be meant.
+    With an error the job fails, hangs, or trains something other than intended; a warning is likely a bug; a hint may
+    be intended.
     """
 
     ERROR = "error"
@@ -19,17 +20,17 @@ class Severity(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Something in a script that goes wrong between several workers.
+    """A bug that a script has with several workers.
 
     Attributes:
-        rule: Its stable name, as docs/lint.md has it: ``MW101``.
-        file: As the sources are called.
-        line: From 1.
-        column: From 1.
-        severity: How much it matters.
+        rule: Its stable name, as in docs/lint.md: ``MW101``.
+        file: Name of the source.
+        line: Line from 1.
+        column: Column from 1.
+        severity: Its severity.
         message: What the script does, without a full stop.
-        reason: What follows from it.
-        fix: What to write.
+        reason: The consequence.
+        fix: How to fix it.
     """
 
     rule: str
@@ -48,6 +49,6 @@ class Finding:
 
     @property
     def fails(self) -> bool:
-        """Whether the job fails, hangs, or trains something else if it comes to this line."""
+        """True if the job fails, hangs, or trains something else when it reaches this line."""
         likely = self.severity is Severity.WARNING and self.reason.startswith("it fails")
         return self.severity is Severity.ERROR or likely

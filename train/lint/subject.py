@@ -1,4 +1,4 @@
-"""What the rules look at: the trace of a script, where it is to run, and questions that several of them ask."""
+"""The input of the rules: the trace of a script, the job's hosts, and queries that several rules share."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ TRAINING = ("fit", "fit_generator", "train_on_batch")
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a rule found, without the rule's name."""
+class Violation:
+    """A finding of a rule, without the rule's name."""
 
     place: Place
     severity: Severity
@@ -37,17 +37,17 @@ class Found:
 
 @dataclass(frozen=True)
 class Subject:
-    """A script under the rules.
+    """A script to check.
 
     Attributes:
-        trace: What it does.
-        workers: How many there will be.
-        gpus: Of each worker; None: nobody knows.
-        versions: Of ``tensorflow``, ``keras``, ``tf_keras`` on the hosts; None: nobody knows.
-        need: What it asks of Keras.
-        adapt: `fleet` adapts the interpreters to scripts for older TensorFlow.
-        servers: The job has a chief and parameter servers; None: unknown.
-        tf1: Names that only TensorFlow 1 has, and where they are used.
+        trace: The trace of the script.
+        workers: Number of workers.
+        gpus: Number of GPUs of each worker; None if unknown.
+        versions: Versions of ``tensorflow``, ``keras``, ``tf_keras`` on the hosts; None if unknown.
+        need: The requirement of the script on Keras.
+        adapt: True if `fleet` adapts the interpreters to scripts for older TensorFlow.
+        servers: True if the job has a chief and parameter servers; None if unknown.
+        tf1: Names that only TensorFlow 1 has, with the places of their use.
     """
 
     trace: Trace
@@ -61,12 +61,12 @@ class Subject:
 
     @cached_property
     def multi(self) -> list[Call]:
-        """Where strategies for several workers are made."""
+        """The calls that create strategies for several workers."""
         return self._strategies(MULTI_WORKER)
 
     @cached_property
     def parameter_server(self) -> list[Call]:
-        """Where strategies with parameter servers are made."""
+        """The calls that create strategies with parameter servers."""
         return self._strategies(PARAMETER_SERVER)
 
     def _strategies(self, names: tuple[str, ...]) -> list[Call]:
@@ -74,32 +74,32 @@ class Subject:
 
     @property
     def together(self) -> bool:
-        """Whether several workers work in step."""
+        """True if several workers run the same steps together."""
         return bool(self.multi) and not self.parameter_server and self.workers > 1
 
     @property
     def tensorflow(self) -> tuple[int, ...]:
-        """``(2, 21)``; empty: nobody knows."""
+        """``(2, 21)``; empty if unknown."""
         text = (self.versions or {}).get("tensorflow", "")
         return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
     @property
     def keras_3(self) -> bool | None:
-        """Whether the script will get Keras 3 as `tf.keras`; None: nobody knows."""
+        """True if `tf.keras` is Keras 3; None if unknown."""
         if self.need.legacy:
             return False
         return self.tensorflow >= FIRST_WITH_KERAS_3 if self.tensorflow else None
 
     def calls(self, *methods: str) -> Iterator[Call]:
-        """Calls in their order, of methods or functions with these last names; of all, where none is given."""
+        """Return the calls of methods or functions with these last names, in order; without names all calls."""
         return (call for call in self.trace.calls if not methods or call.method in methods)
 
     def of(self, kind: Kind, *methods: str) -> Iterator[Call]:
-        """Calls of methods of something that is for sure of a kind."""
+        """Return the calls of methods of values that are certainly of a kind."""
         return (call for call in self.calls(*methods) if kind_of(call.receiver) is kind)
 
     def made_by(self, value: Value | None) -> list[Call]:
-        """The calls that may have made a value; empty where nobody knows, or not of all that it may be."""
+        """Return the calls that may have created a value; empty if one of them is unknown."""
         result = []
         for option in options(value) if value is not None else ():
             call = option.call if isinstance(option, Made | Instance) else None
@@ -109,36 +109,36 @@ class Subject:
         return result
 
     def is_multi(self, strategy: Value) -> bool:
-        """Whether a strategy is, or may be, one for several workers."""
+        """Return whether a strategy is, or may be, for several workers."""
         return any(call.method in MULTI_WORKER for call in map(_call_of, options(strategy)) if call is not None)
 
     def inside(self, call: Call) -> bool:
-        """Whether a call happens in the scope of a strategy for several workers."""
+        """Return whether a call is in the scope of a strategy for several workers."""
         return any(map(self.is_multi, call.scopes))
 
     def outside(self, call: Call) -> bool:
-        """Whether a call happens in no scope for sure, though there is a strategy for several workers."""
+        """Return whether a call is certainly in no scope although there is a strategy for several workers."""
         return call.scope_known and not call.scopes and bool(self.multi)
 
     def shared(self, value: Value | None) -> bool:
-        """Whether a value, such as a model, is one that all workers have together."""
+        """Return whether all workers share a value such as a model."""
         made = self.made_by(value)
         return bool(made) and all(map(self.inside, made))
 
     @cached_property
     def trainings(self) -> list[Call]:
-        """Calls of `fit` on models that all workers have together."""
+        """The calls of `fit` on models that all workers share."""
         return [call for call in self.of(Kind.MODEL, "fit") if self.shared(call.receiver)]
 
 
 def argument(call: Call, name: str) -> Value | None:
-    """An argument of `fit`, `evaluate` or `predict`; None: it is not given."""
+    """Return an argument of `fit`, `evaluate`, or `predict`; None if it is not given."""
     names = _PARAMETERS.get(call.method, ())
     return call.argument(name, names.index(name) if name in names else -1)
 
 
 def inner(value: Value | None, depth: int = 4) -> Iterator[Value]:
-    """A value and all that it holds, as a list or as one of several."""
+    """Yield a value and the values in it: elements of a list, or alternatives."""
     if value is None:
         return
     yield value
@@ -154,12 +154,12 @@ def inner(value: Value | None, depth: int = 4) -> Iterator[Value]:
 
 
 def severity(call: Call, level: Severity) -> Severity:
-    """An error under a condition that nobody knows is a warning."""
+    """Return the severity of an error: a warning if it is under an unknown condition."""
     return Severity.WARNING if level is Severity.ERROR and not call.sure else level
 
 
 def shown(name: str) -> str:
-    """A full name as people write it."""
+    """Return a full name with the usual alias of its package."""
     return re.sub(r"^tensorflow(?=\.)", "tf", name).replace(".__call__", "").removeprefix("builtins.")
 
 

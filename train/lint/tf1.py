@@ -1,4 +1,4 @@
-"""Names of TensorFlow 1 that TensorFlow 2 has only as ``tf.compat.v1``."""
+"""Find names of TensorFlow 1 that TensorFlow 2 has only in ``tf.compat.v1``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = re.compile(
 def uses_of_tf1(trees: Mapping[str, ast.Module]) -> Iterator[tuple[Place, str]]:
     """Yield each use of a name that TensorFlow 2 does not have, ``tf.Session``, by files and lines.
 
-    A script that imports ``tensorflow.compat.v1`` runs on TensorFlow 2, and gives nothing.
+    A script that imports ``tensorflow.compat.v1`` runs on TensorFlow 2 and yields no use.
     """
     for file, tree in trees.items():
         aliases = _aliases(tree)
@@ -40,7 +40,7 @@ def uses_of_tf1(trees: Mapping[str, ast.Module]) -> Iterator[tuple[Place, str]]:
 
 
 def _aliases(tree: ast.Module) -> set[str]:
-    """Return the names by which a module knows TensorFlow itself."""
+    """Return the names under which a module imports TensorFlow."""
     result: set[str] = set()
     others: set[str] = set()
     for node in ast.walk(tree):

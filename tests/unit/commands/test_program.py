@@ -139,7 +139,7 @@ def test_a_script_that_makes_its_own_cluster_or_none_is_noticed(tmp_path: Path) 
 def test_a_script_that_lint_expects_to_fail_is_noticed(tmp_path: Path) -> None:
     late = "import tensorflow as tf\ntf.constant(1)\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
     (found,) = warned(tmp_path, late)
-    assert found.startswith("task.py:3: MultiWorkerMirroredStrategy is made after tf.constant")
+    assert found.startswith("task.py:3: MultiWorkerMirroredStrategy is created after tf.constant")
 
 
 def test_missing_tensorboard_names_the_call_and_the_requirement() -> None:
@@ -159,7 +159,7 @@ def test_a_restarted_job_is_warned_of_a_script_that_resumes_nothing(tmp_path: Pa
     assert script_findings(entry, hosts) == []
     (found,) = script_findings(entry, hosts, Terms(restarts=True))
     assert described(found).startswith(
-        "task.py:7: ModelCheckpoint saves checkpoints, and nothing in the script restores"
+        "task.py:7: ModelCheckpoint saves checkpoints, and the script does not restore"
     )
 
 

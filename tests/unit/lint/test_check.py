@@ -61,7 +61,7 @@ def test_a_finding_says_what_why_and_what_to_write() -> None:
     assert (result.rule, result.file, result.line, result.column) == ("MW101", "task.py", 4, 12)
     assert (result.place, result.severity) == ("task.py:4", Severity.ERROR)
     assert result.message == (
-        "MultiWorkerMirroredStrategy is made after tf.constant (line 3) has started TensorFlow's runtime"
+        "MultiWorkerMirroredStrategy is created after tf.constant (line 3) has started TensorFlow's runtime"
     )
     assert result.reason
     assert result.fix

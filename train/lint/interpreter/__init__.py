@@ -1,1 +1,1 @@
-"""Follow a script as Python would run it, with values as far as they can be told."""
+"""Interpret a script as Python would run it, with values as far as they are known."""

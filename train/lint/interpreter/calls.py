@@ -1,4 +1,4 @@
-"""Calls: of functions and classes in the sources, which are followed, and of all others, which are written down."""
+"""Evaluate calls: functions and classes in the sources are followed, all other calls are recorded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _RUNS_ITS_ARGUMENT = ("absl.app.run", "tensorflow.app.run", "fire.Fire", "typer.
 _NEVER_RUNS_ITS_ARGUMENT = re.compile(
     r"^(?:tensorflow|keras|tf_keras|functools|builtins|signal|numpy|unittest|logging)\.|^atexit\."
 )
-# Results are as known as their arguments are.
+# The result is known if the arguments are known.
 _PURE = re.compile(
     r"^(?:builtins\.(?:str|int|float|bool|len|abs|round|min|max|sum|repr|format|list|tuple|sorted|range|divmod|set)"
     r"|(?:os\.path|posixpath|math)\.\w+|os\.fspath|pathlib\.\w+|json\.dumps|copy\.(?:deep)?copy|shlex\.\w+"
@@ -76,10 +76,10 @@ _REDUCES = re.compile(r"\.(?:reduce|gather|all_reduce|all_gather)$")
 
 
 class Caller(Evaluator):
-    """The calls of one script."""
+    """Evaluates the calls of one script."""
 
     def call(self, node: ast.Call) -> Value:
-        """Value of a call, once its arguments and what it calls have happened."""
+        """Return the value of a call, after its arguments and its function are evaluated."""
         func = self.evaluate(node.func)
         args: list[Value] = []
         keywords: dict[str, Value] = {}
@@ -112,12 +112,12 @@ class Caller(Evaluator):
         *,
         starred: bool = False,
     ) -> Value:
-        """`func(*args, **keywords)`."""
+        """Return the value of `func(*args, **keywords)`."""
         if isinstance(func, Either):
             return self._any_of(func, node, args, keywords, starred)
-        own = func.cls.find("__call__") if isinstance(func, Instance) else func
-        if isinstance(own, Function):
-            owned = self._own(own, func) if isinstance(func, Instance) else own
+        target = func.cls.find("__call__") if isinstance(func, Instance) else func
+        if isinstance(target, Function):
+            owned = self._own(target, func) if isinstance(func, Instance) else target
             return self.enter(owned, args, keywords, starred=starred)
         if isinstance(func, Class):
             return self._instance(func, node, args, keywords, starred)
@@ -163,7 +163,7 @@ class Caller(Evaluator):
     def bind(
         self, function: Function, args: Sequence[Value], keywords: Mapping[str, Value], *, starred: bool
     ) -> dict[str, Value]:
-        """What the parameters of a function are when it is called."""
+        """Return the parameters of a function in a call."""
         wanted = function.node.args
         plain = [argument.arg for argument in (*wanted.posonlyargs, *wanted.args)]
         given = [function.owner, *args] if function.owner is not None else list(args)
@@ -186,7 +186,7 @@ class Caller(Evaluator):
         self, bound: Bound, node: ast.AST, args: list[Value], keywords: dict[str, Value], starred: bool
     ) -> Value:
         receiver = bound.receiver
-        if bound.name == "get" and conditions.what_of(receiver) in ("tf_config", "task", "cluster"):
+        if bound.name == "get" and conditions.meaning_of(receiver) in ("tf_config", "task", "cluster"):
             return self.part(receiver, args[0] if args else unknown(), args[1] if len(args) > 1 else None)
         if isinstance(receiver, Table):
             return self._of_table(receiver, bound.name, args, keywords)
@@ -209,11 +209,11 @@ class Caller(Evaluator):
         keywords: dict[str, Value],
         starred: bool,
     ) -> Value:
-        if receiver.what == "resolver" and bound.name == "cluster_spec":
+        if receiver.meaning == "resolver" and bound.name == "cluster_spec":
             return Opaque(Mark.REPLICAS, "cluster")
-        if receiver.what == "cluster":
+        if receiver.meaning == "cluster":
             return Opaque(Mark.REPLICAS, "cluster")
-        if receiver.what == "input_context":
+        if receiver.meaning == "input_context":
             return Opaque(Mark.REPLICAS)
         if receiver.marks & Mark.UNKNOWN:
             return self._outside(f"?.{bound.name}", receiver, node, args, keywords, starred)
@@ -222,7 +222,7 @@ class Caller(Evaluator):
     def _method_of_either(
         self, func: Either, node: ast.AST, args: list[Value], keywords: dict[str, Value], starred: bool
     ) -> Value:
-        """A method of one of several objects: one call where they are of one kind, else one of each."""
+        """Call a method of one of several objects: once if they are of one kind, otherwise once for each."""
         bounds = [option for option in func.options if isinstance(option, Bound)]
         receivers = [bound.receiver for bound in bounds]
         types = {type_of(receiver) for receiver in receivers}
@@ -268,10 +268,10 @@ class Caller(Evaluator):
         keywords: dict[str, Value],
         starred: bool,
     ) -> Value:
-        """A call of something that is not in the sources."""
-        known = self._plain(name, args, keywords)
-        if known is not None:
-            return known
+        """Record a call of a function outside the sources."""
+        value = self._plain(name, args, keywords)
+        if value is not None:
+            return value
         call = self.call_seen(name, node, tuple(args), keywords, starred, receiver)
         made = self.trace.made(call)
         made.marks = _result_marks(call, seeded=self.seeded)
@@ -280,7 +280,7 @@ class Caller(Evaluator):
             self.exited = True
             self.leave_seen(self.loops())
         if any(_is_scope(value) for value in call.everything()):
-            self.scopes.insert(0, None)  # whoever got it may enter it
+            self.scopes.insert(0, None)  # the function that received it may enter it
         if name.endswith(".__enter__") and _is_scope(receiver):
             self.scopes.append(receiver.call.receiver if isinstance(receiver, Made) else None)
         if name == "tensorflow.distribute.experimental_set_strategy":
@@ -293,7 +293,7 @@ class Caller(Evaluator):
         return made
 
     def _plain(self, name: str, args: list[Value], keywords: dict[str, Value]) -> Value | None:
-        """Value of a call that does nothing but tell; None: it is none of these."""
+        """Return the value of a call without side effects; None: another call."""
         if name in ("os.environ.get", "os.getenv"):
             default = args[1] if len(args) > 1 else keywords.get("default")
             return self.part(Ref(name=ENVIRON), args[0] if args else unknown(), default)
@@ -301,8 +301,8 @@ class Caller(Evaluator):
             return Opaque(Mark.UNKNOWN, "super")
         if name == "tensorflow.function" and not args:
             return Ref(name=name)
-        tells = _TELLS.get(name)
-        return tells(args) if tells is not None and args else None
+        function = _PURE_FUNCTIONS.get(name)
+        return function(args) if function is not None and args else None
 
     # --- functions that are run by what is called -------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ class Caller(Evaluator):
             self._run_replica(first, call, given, named)
         elif kind is Kind.STRATEGY and "distribute_datasets_from_function" in call.method:
             if isinstance(first, Function):
-                call.returned = self.enter(first, [Opaque(what="input_context")], {})
+                call.returned = self.enter(first, [Opaque(meaning="input_context")], {})
         elif kind is Kind.MODEL and call.method in _TRAINING:
             self._run_callbacks(call, node)
         elif call.name in _RUNS_ITS_ARGUMENT:
@@ -328,10 +328,10 @@ class Caller(Evaluator):
         if not isinstance(function, Function):
             return
         outer, self.replica = self.replica, True
-        known = isinstance(given, Items) and given.exact
-        args = list(given.items) if known and isinstance(given, Items) else []
+        exact = isinstance(given, Items) and given.exact
+        args = list(given.items) if exact and isinstance(given, Items) else []
         keywords = named.items if isinstance(named, Table) else {}
-        starred = not (known or is_none(given)) or not (is_none(named) or isinstance(named, Table))
+        starred = not (exact or is_none(given)) or not (is_none(named) or isinstance(named, Table))
         call.returned = self.enter(function, args, keywords, starred=starred)
         self.replica = outer
 
@@ -342,7 +342,7 @@ class Caller(Evaluator):
             self.enter(main, [], {}, starred=True)
 
     def _run_callbacks(self, call: Call, node: ast.AST) -> None:
-        """Let the callbacks of a training do what they do, on every worker."""
+        """Run the callbacks of a training on every worker."""
         given = call.argument("callbacks", 5 if call.method == "fit" else -1)
         with self.under(self.guard("loop", node)):
             for callback in given.items if isinstance(given, Items) else []:
@@ -359,7 +359,7 @@ class Caller(Evaluator):
                     self.enter(function, [], {}, starred=True)
 
     def _run_arguments(self, name: str, args: list[Value], keywords: Mapping[str, Value], node: ast.AST) -> None:
-        """Functions that are given to somebody unknown may be called."""
+        """Run the functions that are passed to an unknown function, which may call them."""
         if _NEVER_RUNS_ITS_ARGUMENT.match(name):
             return
         for value in (*args, *keywords.values()):
@@ -368,19 +368,19 @@ class Caller(Evaluator):
                     self.enter(value, [], {}, starred=True)
 
     def deep(self, node: ast.AST) -> bool:
-        """Whether a function is being called by itself, or too many by each other."""
+        """Return whether a function calls itself, or the calls are nested too deeply."""
         return len(self.stack) >= DEEPEST_CALLS or any(node is item for item in self.stack)
 
     def new_frame(self, function: Function, names: dict[str, Value]) -> Frame:
-        """Where a call of `function` has its names."""
+        """Return the frame for a call of `function`."""
         outer = function.frame
         shared = frozenset(_shared(function.node))
         return Frame(outer.module, names, outer, shared)
 
 
 def _tf_config(args: Sequence[Value]) -> Value | None:
-    """JSON of TF_CONFIG is TF_CONFIG, both ways."""
-    return next((item for item in options(args[0]) if conditions.what_of(item) == "tf_config"), None)
+    """Return the value of a conversion of TF_CONFIG from or to JSON, which is TF_CONFIG again."""
+    return next((item for item in options(args[0]) if conditions.meaning_of(item) == "tf_config"), None)
 
 
 def _same(args: Sequence[Value]) -> Value | None:
@@ -420,7 +420,7 @@ def _joined(parts: Sequence[Value]) -> Value:
     return Opaque(union(parts), f"path:{head}" if head else "")
 
 
-_TELLS: dict[str, Callable[[Sequence[Value]], Value | None]] = {
+_PURE_FUNCTIONS: dict[str, Callable[[Sequence[Value]], Value | None]] = {
     **dict.fromkeys(("json.loads", "json.dumps", "ast.literal_eval", "builtins.eval"), _tf_config),
     **dict.fromkeys(("builtins.int", "builtins.str", "os.fspath", "pathlib.Path", "os.path.abspath"), _same),
     **dict.fromkeys(("builtins.iter", "builtins.enumerate", "builtins.list", "tqdm.tqdm"), _iterated),
@@ -432,11 +432,11 @@ _TELLS: dict[str, Callable[[Sequence[Value]], Value | None]] = {
 
 
 def _result_marks(call: Call, *, seeded: bool) -> Mark:
-    """What the result of a call depends on."""
+    """Return the marks of the result of a call."""
     name = call.name
-    own = next((mark for pattern, mark in _SOURCES if pattern.match(name)), None)
-    if own is not None:
-        return own
+    mark = next((mark for pattern, mark in _SOURCES if pattern.match(name)), None)
+    if mark is not None:
+        return mark
     given = union(call.everything())
     if _PURE.match(name):
         return given

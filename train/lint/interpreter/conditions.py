@@ -1,4 +1,4 @@
-"""What a condition asks: which task this is, whether there is a cluster, or what a constant says."""
+"""Evaluate conditions: which task this is, whether there is a cluster, or the value of a constant."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AS_CONDITION = {
     "cluster": "has_tf_config",
 }
 _OF_A_TASK = ("index", "type", "task", "tf_config", "cluster")
-_BESIDE = {"ps", "evaluator"}  # take no part in what the workers do together
+_BESIDE = {"ps", "evaluator"}  # tasks that take no part in the collective operations of the workers
 
 _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
@@ -36,34 +36,34 @@ _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 }
 
 
-def what_of(value: Value) -> str:
-    """What is known of a value, or of one of the things that it may be."""
-    return next((option.what for option in options(value) if isinstance(option, Opaque) and option.what), "")
+def meaning_of(value: Value) -> str:
+    """Return the meaning of a value, or of one of its alternatives."""
+    return next((option.meaning for option in options(value) if isinstance(option, Opaque) and option.meaning), "")
 
 
 def condition_of(value: Value) -> str:
-    """What it says about a task if `value` is true."""
-    what = what_of(value)
-    return _AS_CONDITION.get(what, what)
+    """Return what is known about the task if `value` is true."""
+    meaning = meaning_of(value)
+    return _AS_CONDITION.get(meaning, meaning)
 
 
 def truth(value: Value) -> bool | None:
-    """Whether a condition holds; None: nobody knows."""
+    """Return the truth of a condition; None if unknown."""
     if isinstance(value, Const) and isinstance(value.value, bool | int | str | bytes | None):
         return bool(value.value)
     return None
 
 
 def negated(value: Value) -> Value:
-    """`not value`."""
-    known = truth(value)
-    if known is not None:
-        return Const(value.marks, not known)
+    """Return `not value`."""
+    holds = truth(value)
+    if holds is not None:
+        return Const(value.marks, not holds)
     return Opaque(_marks(value), _SWAPPED.get(condition_of(value), ""))
 
 
 def both(values: Sequence[Value]) -> Value:
-    """`a and b`."""
+    """Return `a and b`."""
     for name in ("outside", "chief", "not_chief", "no_tf_config", "has_tf_config"):
         if any(condition_of(value) == name for value in values):
             return Opaque(union(values), name)
@@ -71,31 +71,31 @@ def both(values: Sequence[Value]) -> Value:
 
 
 def any_of(values: Sequence[Value]) -> Value:
-    """`a or b`."""
+    """Return `a or b`."""
     names = {condition_of(value) for value in values if value.marks & Mark.ROLE}
     return Opaque(union(values), names.pop() if len(names) == 1 else "")
 
 
 def compared(left: Value, op: ast.cmpop, right: Value) -> Value:
-    """`left op right`."""
+    """Return `left op right`."""
     if isinstance(left, Const) and isinstance(right, Const):
-        known = _known(left.value, op, right.value)
-        if known is not None:
-            return Const(left.marks | right.marks, known)
+        result = _known(left.value, op, right.value)
+        if result is not None:
+            return Const(left.marks | right.marks, result)
     for item, other in ((left, right), (right, left)):
-        what = what_of(item)
-        if what in _OF_A_TASK and is_none(other):
+        meaning = meaning_of(item)
+        if meaning in _OF_A_TASK and is_none(other):
             return Opaque(Mark.NONE, "no_tf_config" if isinstance(op, ast.Is | ast.Eq) else "has_tf_config")
-        if what == "index":
+        if meaning == "index":
             return Opaque(union((left, right)), _index(op, other, swapped=item is right))
-        if what == "type":
+        if meaning == "type":
             return _type(op, other, left.marks | right.marks)
     return Opaque(union((left, right)))
 
 
 def _marks(value: Value) -> Mark:
-    """Of the condition that `value` is; whether there is a task at all is the same for all of them."""
-    return Mark.NONE if what_of(value) in ("tf_config", "cluster", "task") else value.marks
+    """Return the marks of a condition; whether there is a task at all is the same for all tasks."""
+    return Mark.NONE if meaning_of(value) in ("tf_config", "cluster", "task") else value.marks
 
 
 def _known(left: object, op: ast.cmpop, right: object) -> bool | None:

@@ -1,4 +1,4 @@
-"""Expressions: what they are worth, as far as that can be told."""
+"""Evaluate expressions, as far as their values are known."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ _KNOWN_VARIABLES: dict[str, tuple[Mark, str]] = {
     "HOSTNAME": (Mark.HOST, ""),
     **dict.fromkeys(_TASK_DIRECTORIES, (Mark.GIVEN | Mark.TASK_PATH, "")),
 }
-# Names of options that hold a number of workers, or a number for all workers together.
+# Names of options for a number of workers, or for a number of all workers together.
 _ALL_WORKERS = re.compile(
     r"global|world_?size|^(?:n|num|number_of)_?(?:workers|nodes|replicas|tasks|hosts|machines)$"
 )
 _FLAGS = ("absl.flags.FLAGS", "tensorflow.flags.FLAGS", "tensorflow.app.flags.FLAGS", "sys.argv")
 
-# Attributes by what has them, and what they are.
+# Attributes and their values, by the object that has them.
 _OPAQUE_ATTRIBUTES: dict[tuple[str, str], Opaque] = {
     ("resolver", "task_id"): Opaque(Mark.ROLE, "index"),
     ("resolver", "task_type"): Opaque(Mark.ROLE, "type"),
@@ -95,24 +95,24 @@ _Code = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Evaluator(State):
-    """The expressions of one script; calls are in train.lint.interpreter.calls."""
+    """Evaluates the expressions of one script; calls are in train.lint.interpreter.calls."""
 
     @abstractmethod
     def call(self, node: ast.Call) -> Value:
-        """Value of a call."""
+        """Return the value of a call."""
 
     @abstractmethod
     def enter(
         self, function: Function, args: list[Value], keywords: dict[str, Value], *, starred: bool = False
     ) -> Value:
-        """What a function of the sources returns."""
+        """Return the result of a function in the sources."""
 
     @abstractmethod
     def module(self, parts: list[str], base: str | None = None) -> Module | None:
-        """A module of the sources, executed; None: it is none of them."""
+        """Execute and return a module of the sources; None: another module."""
 
     def evaluate(self, node: ast.expr) -> Value:
-        """Value of an expression, once everything in it has happened."""
+        """Return the value of an expression, after everything in it is evaluated."""
         self.tick()
         handler: Handler | None = getattr(self, f"_{type(node).__name__.lower()}", None)
         if handler is not None:
@@ -136,15 +136,15 @@ class Evaluator(State):
         return self.attribute(self.evaluate(node.value), node.attr)
 
     def attribute(self, value: Value, name: str) -> Value:
-        """`value.name`."""
+        """Return `value.name`."""
         if isinstance(value, Either):
             return join([self.attribute(option, name) for option in value.options], value.marks)
         if isinstance(value, Ref):
             full = canonical(f"{value.name}.{name}")
             return Opaque(_named(Mark.GIVEN, name)) if value.name in _FLAGS else Ref(value.marks, full)
         if isinstance(value, Module):
-            own = value.frame.names.get(name)
-            return own or self.module([name], value.frame.module) or unknown()
+            attribute = value.frame.names.get(name)
+            return attribute or self.module([name], value.frame.module) or unknown()
         if isinstance(value, Class):
             return value.find(name) or unknown()
         if isinstance(value, Instance):
@@ -166,16 +166,16 @@ class Evaluator(State):
         receiver, path = (value.receiver, f"{value.name}.{name}") if isinstance(value, Bound) else (value, name)
         if isinstance(receiver, Made) and path in receiver.attrs:
             return receiver.attrs[path]
-        what = conditions.what_of(value)
-        if isinstance(value, Opaque) and what == "super":
+        meaning = conditions.meaning_of(value)
+        if isinstance(value, Opaque) and meaning == "super":
             return self._base_attribute(name)
-        known = _OPAQUE_ATTRIBUTES.get((_role_of(receiver) or what, path))
-        if known is not None:
-            return known
+        attribute = _OPAQUE_ATTRIBUTES.get((_role_of(receiver) or meaning, path))
+        if attribute is not None:
+            return attribute
         return Bound(_named(value.marks, name), receiver=receiver, name=path)
 
     def _base_attribute(self, name: str) -> Value:
-        """An attribute of `super()`."""
+        """Return an attribute of `super()`."""
         owner = self.frame.find("self")
         if isinstance(owner, Instance):
             for base in owner.cls.bases:
@@ -188,7 +188,7 @@ class Evaluator(State):
         return self.part(self.evaluate(node.value), self.evaluate(node.slice))
 
     def part(self, value: Value, key: Value, default: Value | None = None) -> Value:
-        """`value[key]`, or ``value.get(key, default)``."""
+        """Return `value[key]`, or ``value.get(key, default)``."""
         if isinstance(value, Either):
             return join([self.part(option, key, default) for option in value.options], value.marks)
         name = text(key)
@@ -200,17 +200,17 @@ class Evaluator(State):
             return _item(value, key)
         if isinstance(value, Made | Element):
             return Element(value.marks, of=value)
-        what = conditions.what_of(value)
-        known = value if what == "cluster" else _PARTS.get((what, name or ""))
-        return known or Opaque(_part_marks(value, key), "args" if what == "args" else "")
+        meaning = conditions.meaning_of(value)
+        part = value if meaning == "cluster" else _PARTS.get((meaning, name or ""))
+        return part or Opaque(_part_marks(value, key), "args" if meaning == "args" else "")
 
     def variable(self, name: str | None, default: Value | None = None) -> Value:
-        """A variable of the environment."""
+        """Return the value of an environment variable."""
         if name is None:
             return unknown()
         self.trace.reads.add(name)
-        marks, what = _KNOWN_VARIABLES.get(name, (Mark.GIVEN, ""))
-        return Opaque(marks | (default.marks if default and not what else Mark.NONE), what)
+        marks, meaning = _KNOWN_VARIABLES.get(name, (Mark.GIVEN, ""))
+        return Opaque(marks | (default.marks if default and not meaning else Mark.NONE), meaning)
 
     # --- operators --------------------------------------------------------------------------------------------------
 
@@ -261,9 +261,9 @@ class Evaluator(State):
                 if conditions.truth(result[-1]) is decides:
                     break
                 condition = conditions.negated(result[-1]) if decides else result[-1]
-                what = conditions.condition_of(condition)
+                meaning = conditions.condition_of(condition)
                 if conditions.truth(condition) is None:
-                    self.guards.append(self.guard("if", node, condition.marks, what))
+                    self.guards.append(self.guard("if", node, condition.marks, meaning))
                 result.append(self.evaluate(operand))
         self.exited = exited
         if all(conditions.truth(value) is not None for value in result):
@@ -271,9 +271,11 @@ class Evaluator(State):
         return self._either(result) if decides else conditions.both(result)
 
     def _either(self, result: list[Value]) -> Value:
-        """`a or b`: a condition where it asks for the task, else one of the values."""
-        asks = any(value.marks & Mark.ROLE and conditions.what_of(value) not in ("index", "task") for value in result)
-        if asks or conditions.what_of(result[0]) in ("has_tf_config", "no_tf_config"):
+        """Return `a or b`: a condition if it depends on the task, otherwise one of the values."""
+        asks = any(
+            value.marks & Mark.ROLE and conditions.meaning_of(value) not in ("index", "task") for value in result
+        )
+        if asks or conditions.meaning_of(result[0]) in ("has_tf_config", "no_tf_config"):
             return conditions.any_of(result)
         return join([value for value in result if conditions.truth(value) is not False] or result)
 
@@ -289,15 +291,15 @@ class Evaluator(State):
                 return Opaque(Mark.GIVEN)
             self.trace.reads.add(name)
             return Opaque(Mark.NONE, "has_tf_config" if isinstance(op, ast.In) else "no_tf_config")
-        if isinstance(op, ast.In | ast.NotIn) and conditions.what_of(container) in ("cluster", "tf_config"):
+        if isinstance(op, ast.In | ast.NotIn) and conditions.meaning_of(container) in ("cluster", "tf_config"):
             return Opaque()
         return conditions.compared(values[0], op, values[1])
 
     def _ifexp(self, node: ast.IfExp) -> Value:
         test = self.evaluate(node.test)
-        known = conditions.truth(test)
-        if known is not None:
-            return self.evaluate(node.body if known else node.orelse)
+        holds = conditions.truth(test)
+        if holds is not None:
+            return self.evaluate(node.body if holds else node.orelse)
         exited = self.exited
         item, other = self.arms(node, test)
         with self.under(item):
@@ -352,7 +354,7 @@ class Evaluator(State):
         return self.defined(node)
 
     def defined(self, node: _Code) -> Function:
-        """A function, with what its arguments are where nobody says it."""
+        """Return a function with its default arguments."""
         args = node.args
         plain = [*args.posonlyargs, *args.args]
         defaults = {
@@ -402,7 +404,7 @@ class Evaluator(State):
     # --- assignment -------------------------------------------------------------------------------------------------
 
     def arms(self, node: ast.AST, test: Value) -> tuple[Any, Any]:
-        """The two arms of a condition."""
+        """Return the two arms of a condition."""
         item = self.guard("if", node, test.marks, conditions.condition_of(test))
         opposite = conditions.condition_of(conditions.negated(test))
         return item, type(item)(item.number, 1, "if", item.place, test.marks, opposite)
@@ -424,8 +426,8 @@ class Evaluator(State):
         starred = any(isinstance(target, ast.Starred) for target in targets)
         exact = isinstance(value, Items) and value.exact and len(value.items) == len(targets) and not starred
         for index, target in enumerate(targets):
-            known = value.items[index] if exact and isinstance(value, Items) else None
-            self.assign(target, known or element(value))
+            item = value.items[index] if exact and isinstance(value, Items) else None
+            self.assign(target, item or element(value))
 
     def _set_attribute(self, owner: Value, name: str, value: Value) -> None:
         for option in options(owner):
@@ -469,7 +471,7 @@ def _part_marks(value: Value, key: Value) -> Mark:
 
 
 def element(value: Value) -> Value:
-    """What iterating over `value` gives."""
+    """Return an element of an iteration over `value`."""
     if isinstance(value, Either):
         return join([element(option) for option in value.options], value.marks)
     if isinstance(value, Items):
@@ -480,7 +482,7 @@ def element(value: Value) -> Value:
 
 
 def is_property(node: ast.AST) -> bool:
-    """Whether a function is read as an attribute."""
+    """Return whether a function is a property."""
     decorators = getattr(node, "decorator_list", [])
     return any(
         (isinstance(item, ast.Name) and item.id == "property")
@@ -508,12 +510,12 @@ def _named(marks: Mark, name: str) -> Mark:
 
 
 def _called_global(name: str, value: Value) -> Value:
-    """`value`, known as one for all workers where its name says so."""
+    """Return `value`, marked as global to all workers if its name suggests that."""
     if "global" not in name.lower() or value.marks & Mark.REPLICAS:
         return value
     if isinstance(value, Const):
         return Const(value.marks | Mark.REPLICAS, value.value)
-    return Opaque(value.marks | Mark.REPLICAS, value.what) if isinstance(value, Opaque) else value
+    return Opaque(value.marks | Mark.REPLICAS, value.meaning) if isinstance(value, Opaque) else value
 
 
 def _children(node: ast.AST) -> Iterable[ast.expr]:
@@ -527,7 +529,7 @@ def _shown(value: str | int) -> str:
 
 
 def _computed(left: object, op: ast.operator, right: object) -> str | int | float | None:
-    """Value of an operation on constants; None: nobody needs to know."""
+    """Return the value of an operation on constants; None: not needed."""
     if isinstance(left, str) and isinstance(right, str) and len(left) + len(right) < _LONGEST_TEXT:
         return left + right if isinstance(op, ast.Add) else f"{left}/{right}" if isinstance(op, ast.Div) else None
     arithmetic = _ARITHMETIC.get(type(op))

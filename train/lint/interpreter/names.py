@@ -1,4 +1,4 @@
-"""What the names of TensorFlow and Keras are: one spelling for each, and which of them make what."""
+"""Names of TensorFlow and Keras: one spelling for each, and the kind of object that they create."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _STARS = {
 
 
 class Kind(Enum):
-    """What a value is to TensorFlow."""
+    """Kinds of values of TensorFlow."""
 
     STRATEGY = "strategy"
     RESOLVER = "resolver"
@@ -65,29 +65,29 @@ class Kind(Enum):
 
 
 def canonical(name: str) -> str:
-    """One spelling of a name."""
+    """Return the canonical spelling of a name."""
     for pattern, plain in _ALIASES:
         name = pattern.sub(plain, name)
     return name
 
 
 def star_names(module: str) -> tuple[str, ...]:
-    """Names that importing everything of a module of Keras is mostly done for."""
+    """Return the names for which a star import of a Keras module is usually written."""
     return _STARS.get(keras_part(f"{module}.").rstrip("."), ())
 
 
 def keras_part(name: str) -> str:
-    """What comes after `keras.` in a name of Keras, whichever package it is of; empty: it is of none."""
+    """Return the part after `keras.` in a name of Keras in any package; empty: another name."""
     return _KERAS.sub("", name) if _KERAS.match(name) else ""
 
 
 def is_reader(name: str) -> bool:
-    """Whether `name` is a data set that reads files it is given by name."""
+    """Return whether `name` is a data set that reads files given by name."""
     return _READERS.match(name) is not None
 
 
 def type_of(value: Value) -> str:
-    """Full name of the class of `value`; ``?`` where nobody knows."""
+    """Return the full name of the class of `value`; ``?`` if unknown."""
     if isinstance(value, Made):
         return _type_made_by(value.call.name)
     if isinstance(value, Element):
@@ -96,13 +96,13 @@ def type_of(value: Value) -> str:
         return canonical(value.cls.outside()) or "?"
     if isinstance(value, Bound):
         return f"{type_of(value.receiver)}.{value.name}"
-    if isinstance(value, Opaque) and value.what == "resolver":
+    if isinstance(value, Opaque) and value.meaning == "resolver":
         return "tensorflow.distribute.cluster_resolver.ClusterResolver"
     return "?"
 
 
 def loaded_by(value: Value) -> Call | None:
-    """The call of tensorflow_datasets that a value is a part of what it returned."""
+    """Return the call of tensorflow_datasets whose result contains a value."""
     while isinstance(value, Element):
         value = value.of
     return value.call if isinstance(value, Made) and value.call.name == TFDS else None
@@ -123,7 +123,7 @@ def _type_made_by(name: str) -> str:
 
 
 def kind_of_type(name: str) -> Kind:
-    """What an object of a class is to TensorFlow."""
+    """Return the kind of the objects of a class."""
     last = name.rpartition(".")[2]
     part = keras_part(name)
     if last in _STRATEGIES and name.startswith("tensorflow."):
@@ -135,7 +135,7 @@ def kind_of_type(name: str) -> Kind:
 
 
 def kind_of(value: Value | None) -> Kind:
-    """What a value is to TensorFlow; one of several things is something only if they all are."""
+    """Return the kind of a value; of several alternatives only if all have the same kind."""
     if isinstance(value, Either):
         kinds = {kind_of(option) for option in value.options}
         return kinds.pop() if len(kinds) == 1 else Kind.OTHER

@@ -1,4 +1,4 @@
-"""Where the walk stands: file, names, conditions, scopes; and how it writes down what it sees."""
+"""State of the interpreter: file, names, conditions, and scopes; and the recorded trace."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ DEEPEST_CALLS = 24
 
 
 class GaveUpError(Exception):
-    """The script is too large to be walked to its end."""
+    """The script is too large to be interpreted completely."""
 
 
 class State:
-    """What all parts of the walk share.
+    """The state that all parts of the interpreter share.
 
     Args:
-        trees: The sources, by the name that messages give them.
+        trees: The sources by the name that messages use.
         texts: Their lines.
         entry: The script.
     """
@@ -47,19 +47,19 @@ class State:
         """Count one node.
 
         Raises:
-            GaveUpError: there were too many.
+            GaveUpError: There were too many.
         """
         self._left -= 1
         if self._left < 0:
             raise GaveUpError
 
     def number(self) -> int:
-        """Another one than ever before."""
+        """Return a new number."""
         self._numbers += 1
         return self._numbers
 
     def place(self, node: ast.AST) -> Place:
-        """Where `node` stands."""
+        """Return the place of `node`."""
         return place_of(node, self.frame.module, self.texts.get(self.frame.module, []))
 
     def call_seen(
@@ -71,7 +71,7 @@ class State:
         starred: bool = False,
         receiver: Value | None = None,
     ) -> Call:
-        """Write down a call."""
+        """Record a call."""
         call = Call(
             name,
             self.number(),
@@ -90,17 +90,17 @@ class State:
         return call
 
     def leave_seen(self, loops: tuple[int, ...]) -> None:
-        """Write down that `loops` may be left here."""
+        """Record that `loops` may be left here."""
         if loops:
             self.trace.leaves.append(Leave(loops, tuple(self.guards)))
 
     def loops(self) -> tuple[int, ...]:
-        """Numbers of the loops around, outermost first."""
+        """Return the numbers of the enclosing loops, outermost first."""
         return tuple(guard.number for guard in self.guards if guard.kind == "loop")
 
     @contextmanager
     def under(self, guard: Guard) -> Iterator[None]:
-        """Within a condition."""
+        """Evaluate the block under a condition."""
         outer = len(self.guards)
         with self.bounded():
             self.guards.append(guard)
@@ -109,15 +109,15 @@ class State:
 
     @contextmanager
     def bounded(self) -> Iterator[None]:
-        """Forgets the conditions that come up within, but for those under which the program goes on at all."""
+        """Discard conditions that the block adds, except those under which the program continues."""
         outer = len(self.guards)
         yield
         self.guards[outer:] = [guard for guard in self.guards[outer:] if guard.number in self.sticky]
 
     def conditional(self) -> bool:
-        """Whether what happens now might not happen, or more than once."""
+        """Return whether the current code may not run, or may run more than once."""
         return any(guard.kind not in ("try", "rest") for guard in self.guards)
 
-    def guard(self, kind: str, node: ast.AST, marks: Mark = Mark.NONE, what: str = "") -> Guard:
-        """A new condition that stands at `node`."""
-        return Guard(self.number(), 0, kind, self.place(node), marks, what)
+    def guard(self, kind: str, node: ast.AST, marks: Mark = Mark.NONE, meaning: str = "") -> Guard:
+        """Return a new condition at `node`."""
+        return Guard(self.number(), 0, kind, self.place(node), marks, meaning)

@@ -1,4 +1,4 @@
-"""What a script does, in its order: calls of what lies outside of it, and the conditions under which they happen."""
+"""Trace of a script: its calls to code outside the sources in order, and their conditions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from train.lint.interpreter.values import Call, Guard, Made, Mark, Place, Value
 
 
 def place_of(node: ast.AST, file: str, source: list[str]) -> Place:
-    """Where `node` begins; of an attribute the line of its last name, where a chain runs over several lines."""
+    """Return the start of `node`; for an attribute in a chain of several lines the line of its last name."""
     line, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
     if isinstance(node, ast.Call):
         func = node.func
@@ -21,14 +21,14 @@ def place_of(node: ast.AST, file: str, source: list[str]) -> Place:
 
 
 def apart(call: Call, other: Call) -> bool:
-    """Whether never both happen: they are in different arms of one condition."""
+    """Return whether both exclude each other because they are in different arms of one condition."""
     arms = {guard.number: guard.arm for guard in call.guards}
     return any(arms.get(guard.number, guard.arm) != guard.arm for guard in other.guards)
 
 
 @dataclass(frozen=True)
 class Leave:
-    """A loop may be left, or the rest of it passed over, under `guards`."""
+    """A loop may be left, or the rest of its body skipped, under `guards`."""
 
     loops: tuple[int, ...]
     guards: tuple[Guard, ...]
@@ -36,7 +36,7 @@ class Leave:
 
 @dataclass(eq=False)
 class Loop:
-    """A `for` over `over`, and whether something in its body leaves it."""
+    """A `for` loop over `over`, and whether its body may leave it."""
 
     number: int
     over: Value
@@ -56,16 +56,16 @@ class Import:
 
 @dataclass(eq=False)
 class Trace:
-    """All that the walk saw; `complete` unless it gave up before the end."""
+    """The recorded trace; `complete` unless the interpreter gave up before the end."""
 
     calls: list[Call] = field(default_factory=list)
     leaves: list[Leave] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
     imports: list[Import] = field(default_factory=list)
-    reads: set[str] = field(default_factory=set)  # variables of the environment
+    reads: set[str] = field(default_factory=set)  # environment variables
     complete: bool = True
-    without_ipython: bool = False  # it knows that there may be no get_ipython
+    without_ipython: bool = False  # the script expects that get_ipython may not exist
 
     def made(self, call: Call) -> Made:
-        """A value for what `call` returns."""
+        """Return a value for the result of `call`."""
         return Made(Mark.UNKNOWN, call=call)

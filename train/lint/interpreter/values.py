@@ -1,4 +1,4 @@
-"""What the walk knows of values and of the calls that make them: what can be told without running the script."""
+"""Abstract values and calls: what is known of them without running the script."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from operator import or_
 
 
 class Mark(Flag):
-    """What a value depends on."""
+    """Influences that a value depends on."""
 
     NONE = 0
-    UNKNOWN = auto()  # something that the walk cannot see
+    UNKNOWN = auto()  # a value that the interpreter does not know
     GIVEN = auto()  # arguments and variables of the job, the same for all workers
-    REPLICAS = auto()  # how many workers there are, or a number that is named as one for all of them
-    ROLE = auto()  # which task this is
+    REPLICAS = auto()  # the number of workers, or a number whose name suggests a number for all of them
+    ROLE = auto()  # type and index of the task
     TIME = auto()  # the clock
     RANDOM = auto()  # an unseeded generator
     HOST = auto()  # the computer or the process
@@ -32,21 +32,21 @@ DIFFERS = Mark.ROLE | Mark.TIME | Mark.RANDOM | Mark.HOST | Mark.LOCAL
 
 @dataclass(eq=False)
 class Value:
-    """Any value; two are the same only if they are one object."""
+    """Any value; compared by identity."""
 
     marks: Mark = Mark.NONE
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where something stands; line and column from 1."""
+    """A place in a source; line and column from 1."""
 
     file: str
     line: int
     column: int
 
     def seen_from(self, other: Place) -> str:
-        """``line 12``, or ``data.py:12`` where `other` is in another file."""
+        """Return ``line 12``, or ``data.py:12`` if `other` is in another file."""
         return f"line {self.line}" if self.file == other.file else f"{self.file}:{self.line}"
 
 
@@ -56,18 +56,18 @@ OF_A_TASK = ("chief", "not_chief", "inside", "outside", "has_tf_config")
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition under which something happens.
+    """A condition under which code runs.
 
     Attributes:
-        number: Of the branch or loop; the same for both its arms.
-        arm: 0 where it holds, 1 where it does not.
+        number: Number of the branch or loop; the same for both its arms.
+        arm: 0 if the condition holds, 1 if not.
         kind: ``if``, ``rest`` (of a program that ends in the other arm), ``loop``, ``try``, or ``called`` (by
             something outside the sources, if at all).
         marks: What the condition depends on.
-        what: ``chief``, ``not_chief``, ``inside`` (the workers), ``outside`` (a task beside them), ``has_tf_config``,
+        meaning: ``chief``, ``not_chief``, ``inside`` (the workers), ``outside`` (another task), ``has_tf_config``,
             ``no_tf_config``, or empty.
-        place: Of the condition.
-        caught: Of a ``try``: names of the exceptions that are caught; ``*`` stands for all.
+        place: Place of the condition.
+        caught: Names of the exceptions that a ``try`` catches; ``*`` represents all.
     """
 
     number: int
@@ -75,28 +75,28 @@ class Guard:
     kind: str
     place: Place
     marks: Mark = Mark.NONE
-    what: str = ""
+    meaning: str = ""
     caught: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
 class Call:
-    """One call of something outside the sources, or an assignment to a variable of the environment.
+    """A call to code outside the sources, or an assignment to an environment variable.
 
     Attributes:
-        name: Full name of what is called: ``tensorflow.data.Dataset.batch``, whatever it is called through.
-        order: Later calls have higher ones.
-        place: Where it stands.
-        receiver: Of a method: the object.
+        name: Full name of the function: ``tensorflow.data.Dataset.batch``, independent of aliases.
+        order: Increases with each call.
+        place: Its place.
+        receiver: The object of a method.
         args: Positional arguments.
         keywords: Named arguments.
-        starred: Whether there may be arguments that are not seen.
-        scopes: Strategies in whose scope it happens.
-        scope_known: False where it may happen in a scope that is not seen.
+        starred: True if there may be unknown arguments.
+        scopes: Strategies whose scope contains it.
+        scope_known: False if it may be in an unknown scope.
         guards: Conditions, outermost first.
-        replica: Whether it happens in a function that a strategy runs on every replica.
-        main_only: Whether it happens only where the script is what is run, not where it is imported.
-        returned: What a function returned that this call was given and has called.
+        replica: True if it is in a function that a strategy runs on every replica.
+        main_only: True if it runs only if the script is run, not if it is imported.
+        returned: Result of a function that was passed to this call and that the call has run.
     """
 
     name: str
@@ -120,22 +120,22 @@ class Call:
 
     @property
     def sure(self) -> bool:
-        """Whether it happens under no condition but that the script gets there."""
-        return all(guard.kind in ("loop", "try", "rest") or guard.what in OF_A_TASK for guard in self.guards)
+        """True if it runs whenever the script reaches it."""
+        return all(guard.kind in ("loop", "try", "rest") or guard.meaning in OF_A_TASK for guard in self.guards)
 
     @property
     def loops(self) -> tuple[int, ...]:
-        """Numbers of the loops around it, outermost first."""
+        """Numbers of the enclosing loops, outermost first."""
         return tuple(guard.number for guard in self.guards if guard.kind == "loop")
 
     def argument(self, name: str, position: int = -1) -> Value | None:
-        """An argument by its name or position (from 0); None: it is not given."""
+        """Return an argument by its name or position (from 0); None if it is not given."""
         if name in self.keywords:
             return self.keywords[name]
         return self.args[position] if 0 <= position < len(self.args) else None
 
     def everything(self) -> Iterator[Value]:
-        """All arguments."""
+        """Return all arguments."""
         yield from self.args
         yield from self.keywords.values()
 
@@ -149,14 +149,14 @@ class Const(Value):
 
 @dataclass(eq=False)
 class Opaque(Value):
-    """Something unknown; `what` says what is known of it after all, such as ``index`` of the task."""
+    """An unknown value; `meaning` has partial knowledge, such as ``index`` of the task."""
 
-    what: str = ""
+    meaning: str = ""
 
 
 @dataclass(eq=False)
 class Items(Value):
-    """A list, tuple or set; `exact` unless there may be others than `items`, or fewer."""
+    """A list, tuple, or set; `exact` unless it may have more or fewer elements than `items`."""
 
     items: list[Value] = field(default_factory=list)
     exact: bool = True
@@ -164,7 +164,7 @@ class Items(Value):
 
 @dataclass(eq=False)
 class Table(Value):
-    """A dictionary with known keys; `exact` unless there may be others."""
+    """A dictionary with known keys; `exact` unless it may have other keys."""
 
     items: dict[str, Value] = field(default_factory=dict)
     exact: bool = True
@@ -172,14 +172,14 @@ class Table(Value):
 
 @dataclass(eq=False)
 class Ref(Value):
-    """A name of something outside the sources: ``tensorflow.keras.Model``."""
+    """A name outside the sources: ``tensorflow.keras.Model``."""
 
     name: str = ""
 
 
 @dataclass(eq=False)
 class Made(Value):
-    """What a call outside the sources returned; `attrs` were set later, by their dotted path."""
+    """The result of a call outside the sources; `attrs` were set later, by their dotted path."""
 
     call: Call = field(kw_only=True)
     attrs: dict[str, Value] = field(default_factory=dict)
@@ -187,14 +187,14 @@ class Made(Value):
 
 @dataclass(eq=False)
 class Element(Value):
-    """Something out of `of`, by iteration or index."""
+    """An element of `of`, by iteration or index."""
 
     of: Value = field(kw_only=True)
 
 
 @dataclass(eq=False)
 class Bound(Value):
-    """An attribute of something that is not in the sources."""
+    """An attribute of an object outside the sources."""
 
     receiver: Value = field(kw_only=True)
     name: str = ""
@@ -202,7 +202,7 @@ class Bound(Value):
 
 @dataclass(eq=False)
 class Frame:
-    """Names of one function, class or module; `outer` holds those that it can see besides."""
+    """Names of one function, class, or module; `outer` has the enclosing names."""
 
     module: str
     names: dict[str, Value] = field(default_factory=dict)
@@ -211,7 +211,7 @@ class Frame:
     is_class: bool = False
 
     def find(self, name: str) -> Value | None:
-        """What `name` stands for; None: nobody knows."""
+        """Return the value of `name`; None if unknown."""
         frame: Frame | None = self
         while frame is not None:
             if name in frame.names and not (frame.is_class and frame is not self):
@@ -220,7 +220,7 @@ class Frame:
         return None
 
     def bind(self, name: str, value: Value) -> None:
-        """Let `name` stand for `value`."""
+        """Bind `name` to `value`."""
         frame = self
         if name in self.shared:
             while frame.outer is not None and (frame is self or name not in frame.names):
@@ -230,7 +230,7 @@ class Frame:
 
 @dataclass(eq=False)
 class Function(Value):
-    """A function or lambda of the sources, bound to `owner` where it is a method of one."""
+    """A function or lambda of the sources, bound to `owner` if it is a method."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda = field(kw_only=True)
     frame: Frame = field(kw_only=True)
@@ -248,7 +248,7 @@ class Class(Value):
     frame: Frame = field(kw_only=True)
 
     def find(self, name: str, depth: int = 8) -> Value | None:
-        """An attribute of this class or of a base that is in the sources."""
+        """Return an attribute of this class or of a base in the sources."""
         if name in self.frame.names:
             return self.frame.names[name]
         for base in self.bases if depth else []:
@@ -258,7 +258,7 @@ class Class(Value):
         return None
 
     def outside(self, depth: int = 8) -> str:
-        """Name of the first base that is not in the sources; empty: there is none."""
+        """Return the name of the first base outside the sources; empty: none."""
         for base in self.bases if depth else []:
             name = base.name if isinstance(base, Ref) else base.outside(depth - 1) if isinstance(base, Class) else "?"
             if name:
@@ -268,7 +268,7 @@ class Class(Value):
 
 @dataclass(eq=False)
 class Instance(Value):
-    """An object of a class of the sources; `call` made its part that is of a base outside."""
+    """An object of a class of the sources; `call` created the part of a base outside the sources."""
 
     cls: Class = field(kw_only=True)
     call: Call | None = None
@@ -293,12 +293,12 @@ _MOST_OPTIONS = 6
 
 
 def options(value: Value) -> tuple[Value, ...]:
-    """What `value` may be."""
+    """Return the alternatives of `value`."""
     return value.options if isinstance(value, Either) else (value,)
 
 
 def join(values: Sequence[Value], marks: Mark = Mark.NONE) -> Value:
-    """One of `values`; which one depends on what `marks` say."""
+    """Return one of `values`, whose choice depends on `marks`."""
     result: list[Value] = []
     for value in values:
         for option in options(value):
@@ -311,22 +311,22 @@ def join(values: Sequence[Value], marks: Mark = Mark.NONE) -> Value:
 
 
 def union(values: Sequence[Value] | Iterator[Value]) -> Mark:
-    """All that `values` depend on."""
+    """Return the marks of all `values`."""
     return reduce(or_, (value.marks for value in values), Mark.NONE)
 
 
 def unknown(marks: Mark = Mark.NONE) -> Opaque:
-    """A value of which nothing is known but what it depends on besides."""
+    """Return an unknown value with its marks."""
     return Opaque(marks | Mark.UNKNOWN)
 
 
 def text(value: Value | None) -> str | None:
-    """The string that `value` is; None: it is not a known one."""
+    """Return the string that `value` is; None if unknown."""
     return value.value if isinstance(value, Const) and isinstance(value.value, str) else None
 
 
 def is_none(value: Value | None) -> bool:
-    """Whether `value` is missing, or None for sure."""
+    """Return whether `value` is missing or certainly None."""
     return value is None or (isinstance(value, Const) and value.value is None)
 
 

@@ -1,7 +1,7 @@
-"""Walks through a script as Python would run it: statements in their order, functions where they are called.
+"""Interpret a script as Python would run it: statements in order, functions when they are called.
 
-Conditions that nobody knows are taken both ways; loops are gone through once; what is not in the sources is written
-down, see train.lint.interpreter.trace.
+Both arms of an unknown condition are followed, the body of a loop once; calls to code outside the sources are
+recorded, see train.lint.interpreter.trace.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from train.lint.interpreter.values import (
 
 
 class _Flow(IntEnum):
-    """How a block ends; of two ends the one that leaves less behind is the smaller."""
+    """Ends of a block, ordered by how much code they skip."""
 
     NEXT = 0
     CONTINUE = 1
@@ -50,10 +50,10 @@ class _Flow(IntEnum):
 
 
 def walk(trees: Mapping[str, ast.Module], texts: Mapping[str, list[str]], entry: str) -> Trace:
-    """What a script does.
+    """Return the trace of a script.
 
     Args:
-        trees: It and its own modules, by their paths below one directory, with forward slashes.
+        trees: The script and its modules by their paths below one directory, with forward slashes.
         texts: Their lines.
         entry: The script.
     """
@@ -66,7 +66,7 @@ def walk(trees: Mapping[str, ast.Module], texts: Mapping[str, list[str]], entry:
 
 
 class _Walker(Caller):
-    """The statements of one script."""
+    """Runs the statements of one script."""
 
     def __init__(self, trees: Mapping[str, ast.Module], texts: Mapping[str, list[str]], entry: str) -> None:
         super().__init__(trees, texts, entry)
@@ -77,7 +77,7 @@ class _Walker(Caller):
     # --- modules ----------------------------------------------------------------------------------------------------
 
     def execute(self, name: str) -> Module:
-        """A module, executed when it is asked for the first time."""
+        """Return a module, executed at its first import."""
         if name in self._modules:
             return self._modules[name]
         shown = "__main__" if name == self.entry else name.removesuffix(".py").replace("/", ".")
@@ -89,7 +89,7 @@ class _Walker(Caller):
         return self._modules[name]
 
     def module(self, parts: list[str], base: str | None = None) -> Module | None:
-        """A module of the sources; `base` is the ``__init__.py`` of the package that it is in."""
+        """Return a module of the sources; `base` is the ``__init__.py`` of its package."""
         directories = [posixpath.dirname(base)] if base is not None else [posixpath.dirname(self.entry), ""]
         if base is not None and not base.endswith("__init__.py"):
             return None
@@ -100,7 +100,7 @@ class _Walker(Caller):
         return None
 
     def _below(self, directory: str, parts: Sequence[str]) -> Module | None:
-        """The module `parts` below a directory, with all packages on the way."""
+        """Return the module `parts` below a directory, with its parent packages."""
         result: Module | None = None
         for depth in range(1, len(parts) + 1):
             path = posixpath.join(directory, *parts[:depth])
@@ -113,7 +113,7 @@ class _Walker(Caller):
         return result
 
     def _directory(self, path: str) -> Module:
-        """A package without an ``__init__.py``."""
+        """Return a package without an ``__init__.py``."""
         name = f"{path}/__init__.py"
         return self._modules.setdefault(name, Module(frame=Frame(name)))
 
@@ -166,7 +166,7 @@ class _Walker(Caller):
 
     def _bind_import(self, name: str, value: Value) -> None:
         old = self.frame.names.get(name)
-        in_fallback = any(guard.kind == "if" and guard.what == "fallback" for guard in self.guards)
+        in_fallback = any(guard.kind == "if" and guard.meaning == "fallback" for guard in self.guards)
         if not (in_fallback and isinstance(old, Ref | Module)):
             self.frame.bind(name, value)
 
@@ -174,7 +174,7 @@ class _Walker(Caller):
         self.trace.imports.append(Import(full, self.number(), self.place(node)))
 
     def _package(self, level: int) -> str | None:
-        """Directory that a relative import begins from; None: outside the sources."""
+        """Return the start directory of a relative import; None: outside the sources."""
         if not level:
             return None
         directory = posixpath.dirname(self.frame.module)
@@ -190,7 +190,7 @@ class _Walker(Caller):
     # --- blocks -----------------------------------------------------------------------------------------------------
 
     def run(self, body: Sequence[ast.stmt]) -> _Flow:
-        """Run a block up to its end, or to where it leaves."""
+        """Run a block to its end, or to the statement that leaves it."""
         for statement in body:
             self.tick()
             handler: Callable[[Any], _Flow] | None = getattr(self, f"_{type(statement).__name__.lower()}", None)
@@ -275,10 +275,10 @@ class _Walker(Caller):
 
     def _if(self, node: ast.If) -> _Flow:
         test = self.evaluate(node.test)
-        known = conditions.truth(test)
-        if known is not None:
+        holds = conditions.truth(test)
+        if holds is not None:
             outer, self.main_only = self.main_only, self.main_only or _asks_for_main(node.test)
-            flow = self.run(node.body if known else node.orelse)
+            flow = self.run(node.body if holds else node.orelse)
             self.main_only = outer
             return flow
         item, other = self.arms(node, test)
@@ -339,7 +339,7 @@ class _Walker(Caller):
             self.frame.names = {**done, **before} if flow is not _Flow.NEXT else dict(done)
             if handler.name:
                 self.frame.bind(handler.name, unknown())
-            ends.append(self._arm(self.guard("if", handler, what="fallback"), handler.body))
+            ends.append(self._arm(self.guard("if", handler, meaning="fallback"), handler.body))
             if ends[-1] is _Flow.NEXT:
                 done = {**self.frame.names, **done}
         self.frame.names = done
@@ -388,7 +388,7 @@ class _Walker(Caller):
         return isinstance(node, ast.While) and isinstance(node.test, ast.Constant) and bool(node.test.value)
 
     def _forget_counters(self, node: ast.AST) -> None:
-        """Constants that the loop assigns anew are none within it."""
+        """Forget the constants that the loop reassigns."""
         for child in ast.walk(node):
             if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
                 old = self.frame.names.get(child.id)
@@ -412,8 +412,8 @@ class _Walker(Caller):
 
     def _enter_scope(self, value: Value) -> None:
         if isinstance(value, Made) and value.call.method == "scope":
-            known = kind_of(value.call.receiver) is Kind.STRATEGY
-            self.scopes.append(value.call.receiver if known else None)
+            is_strategy = kind_of(value.call.receiver) is Kind.STRATEGY
+            self.scopes.append(value.call.receiver if is_strategy else None)
         elif not isinstance(value, Made) or value.call.name.startswith("?"):
             self.scopes.append(None)
 
@@ -443,7 +443,7 @@ class _Walker(Caller):
     def enter(
         self, function: Function, args: list[Value], keywords: dict[str, Value], *, starred: bool = False
     ) -> Value:
-        """What a function of the sources returns, once it has run."""
+        """Run a function of the sources, and return its result."""
         node = function.node
         if self.deep(node) or _is_generator(node):
             return Opaque(Mark.UNKNOWN, "generator" if _is_generator(node) else "")
@@ -473,7 +473,7 @@ class _Walker(Caller):
 
 
 def _joined(item: dict[str, Value], other: dict[str, Value], marks: Mark) -> dict[str, Value]:
-    """Names after a condition that depends on what `marks` say."""
+    """Return the names after a condition that depends on `marks`."""
     result = dict(item)
     for name, value in other.items():
         old = item.get(name)
@@ -497,7 +497,7 @@ def _is_generator(node: ast.AST) -> bool:
 
 
 def _exceptions(node: ast.expr | None) -> list[str]:
-    """Names of the exceptions that a handler catches; ``*``: all."""
+    """Return the names of the exceptions that a handler catches; ``*``: all."""
     if node is None:
         return ["*"]
     items = node.elts if isinstance(node, ast.Tuple) else [node]
@@ -515,5 +515,5 @@ def _captured(pattern: ast.pattern) -> list[str]:
 
 
 def _loaded(node: ast.expr) -> ast.expr:
-    """A target as an expression; handlers do not look at its context."""
+    """Return a target as an expression; the evaluation ignores its context."""
     return node

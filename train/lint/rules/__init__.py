@@ -1,16 +1,16 @@
-"""All rules, by their stable names."""
+"""Rules by their stable names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from train.lint.rules import data, program, saving, scope, strategy, together, versions
-from train.lint.subject import Found, Subject
+from train.lint.subject import Subject, Violation
 
-Rule = Callable[[Subject], Iterator[Found]]
+Rule = Callable[[Subject], Iterator[Violation]]
 
 UNREADABLE = "MW001"
-"""What is found in a file that does not compile; it has no rule of its own."""
+"""Name of the finding for a file that does not compile; it has no rule function."""
 
 RULES: dict[str, Rule] = {
     name: rule

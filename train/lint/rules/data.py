@@ -1,4 +1,4 @@
-"""Data: that it ends where it should, and that each worker gets its share: MW3xx."""
+"""Rules on data: its end, and each worker's share (MW3xx)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from train.lint.datasets import Chain, chains, iterated
 from train.lint.interpreter.names import TFDS, Kind, keras_part, kind_of
 from train.lint.interpreter.values import Call, Const, Items, Made, Mark, Value, is_none, options
 from train.lint.model import Severity
-from train.lint.subject import Found, Subject, argument, inner, severity
+from train.lint.subject import Subject, Violation, argument, inner, severity
 
 _STEPS = {"fit": "steps_per_epoch", "evaluate": "steps", "predict": "steps"}
 _DATA = "options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA"
 
 
 def _uses(subject: Subject) -> Iterator[tuple[Call, Value, str]]:
-    """Data sets that models take, and the argument that says how many batches of them."""
+    """Yield the data sets that models use, and the argument with the number of their batches."""
     for call in subject.of(Kind.MODEL, *_STEPS):
         if call.starred:
             continue
@@ -27,34 +27,34 @@ def _uses(subject: Subject) -> Iterator[tuple[Call, Value, str]]:
             yield call, value, "validation_steps"
 
 
-def _endless(subject: Subject) -> Iterator[Found]:
-    """MW301."""
+def _endless(subject: Subject) -> Iterator[Violation]:
+    """Check for MW301."""
     for call, value, steps in _uses(subject):
         result = chains(value)
         endless = all(chain.endless and chain.distributed is None for chain in result)
         if result and endless and is_none(argument(call, steps)):
-            yield Found(
+            yield Violation(
                 call.place,
                 severity(call, Severity.ERROR),
-                f"{call.method} gets a data set that is repeated without end, and no {steps}",
-                "Keras 2 refuses it with a ValueError; Keras 3 never comes to the end of it",
-                f"{steps}=…, as many batches of all workers together as there are in one epoch",
+                f"{call.method} uses an endlessly repeated data set without {steps}",
+                "Keras 2 raises a ValueError; Keras 3 never reaches its end",
+                f"set {steps}=… to the number of batches of all workers in one epoch",
             )
     for loop in subject.trace.loops:
         over = iterated(loop.over) or loop.over
         result = chains(over)
         if result and all(chain.endless for chain in result) and not loop.left:
-            yield Found(
+            yield Violation(
                 loop.place,
                 Severity.ERROR,
-                "this loop goes through a data set that is repeated without end",
-                "nothing leaves the loop: it never ends",
+                "this loop iterates over an endlessly repeated data set",
+                "no statement leaves the loop: it never ends",
                 "count the steps, and draw each with next(): for _ in range(steps): step(next(iterator))",
             )
 
 
 def _divided(subject: Subject) -> Iterator[tuple[Call, list[Chain]]]:
-    """Data sets that TensorFlow divides among the workers."""
+    """Yield the data sets that TensorFlow divides among the workers."""
     if subject.workers < 2:
         return
     for call, value, _ in _uses(subject):
@@ -68,96 +68,96 @@ def _divided(subject: Subject) -> Iterator[tuple[Call, list[Chain]]]:
             yield call, result
 
 
-def _few_files(subject: Subject) -> Iterator[Found]:
-    """MW302."""
+def _few_files(subject: Subject) -> Iterator[Violation]:
+    """Check for MW302."""
     for call, result in _divided(subject):
         files = [chain.files for chain in result if chain.policy in ("AUTO", "FILE")]
-        known = [number for number in files if number is not None and number < subject.workers]
-        if len(known) != len(result):
+        small = [number for number in files if number is not None and number < subject.workers]
+        if len(small) != len(result):
             continue
         source = result[0].source
         sure = Severity.WARNING if source.name == TFDS else Severity.ERROR
-        number = "one file" if known[0] == 1 else f"{known[0]} files"
+        number = "one file" if small[0] == 1 else f"{small[0]} files"
         if subject.adapt and all(chain.policy == "AUTO" for chain in result):
-            yield Found(
+            yield Violation(
                 source.place,
                 Severity.HINT,
-                f"the data set is read from {number}, which {subject.workers} workers cannot share out",
-                "`fleet` shares it out by elements, unless it is started with --no-adapt; TensorFlow alone fails",
+                f"the data set is read from {number}, which {subject.workers} workers cannot divide",
+                "`fleet` divides it by elements unless --no-adapt is given; TensorFlow alone fails",
                 f"{_DATA}, and dataset.with_options(options); or at least {subject.workers} files of equal length",
             )
             continue
-        yield Found(
+        yield Violation(
             source.place,
             severity(call, severity(source, sure)),
-            f"the data set is read from {number}, and {subject.workers} workers share it out by files",
+            f"the data set is read from {number}, and {subject.workers} workers divide it by files",
             "it fails: Could not apply FILE based sharding: the dataset only has "
-            f"{known[0]} file(s), which is not enough for the required {subject.workers} shards/workers",
+            f"{small[0]} file(s), which is not enough for the required {subject.workers} shards/workers",
             f"{_DATA}, and dataset.with_options(options); or at least {subject.workers} files of equal length",
         )
 
 
-def _no_files(subject: Subject) -> Iterator[Found]:
-    """MW303."""
+def _no_files(subject: Subject) -> Iterator[Violation]:
+    """Check for MW303."""
     for call, result in _divided(subject):
         chain = result[0]
         mapped = chain.step("interleave") or chain.step("flat_map")
         if any(item.policy != "FILE" or not (item.in_memory or item.generated) for item in result) or mapped:
             continue
-        yield Found(
+        yield Violation(
             chain.source.place,
             severity(call, Severity.ERROR),
-            f"the policy is FILE, and {chain.source.method} has no files to share out",
-            "it fails: Found an unshardable source dataset",
+            f"the policy is FILE, and {chain.source.method} has no files to divide",
+            "it fails: Violation an unshardable source dataset",
             _DATA,
         )
 
 
-def _undivided(subject: Subject) -> Iterator[Found]:
-    """MW304."""
+def _undivided(subject: Subject) -> Iterator[Violation]:
+    """Check for MW304."""
     for call, result in _divided(subject):
         if all(chain.policy == "OFF" and chain.finite and not chain.sharded for chain in result):
-            yield Found(
+            yield Violation(
                 result[0].source.place,
                 severity(call, Severity.WARNING),
-                "the policy is OFF, and nothing else shares the data out",
-                "every worker reads all of it: an epoch takes as many times longer as there are workers, and data "
-                "of unequal length make it fail",
+                "the policy is OFF, and the script does not divide the data",
+                "every worker reads all of it: with N workers an epoch takes N times as long, and data of unequal "
+                "length fail",
                 f"{_DATA}; or dataset.shard(number_of_workers, index) before shuffle",
             )
 
 
-def _distributed(subject: Subject) -> Iterator[Found]:
-    """MW305."""
+def _distributed(subject: Subject) -> Iterator[Violation]:
+    """Check for MW305."""
     for call, value, steps in _uses(subject):
         if kind_of(value) is Kind.DISTRIBUTED and is_none(argument(call, steps)):
-            yield Found(
+            yield Violation(
                 call.place,
                 severity(call, Severity.ERROR),
-                f"{call.method} gets a data set that the strategy has distributed already, and no {steps}",
+                f"{call.method} uses a data set that the strategy has distributed already, without {steps}",
                 "it fails: ValueError: When providing a distributed dataset, you must specify the number of steps "
                 "to run",
-                f"{steps}=…; or give {call.method} the data set as it was before, it distributes it itself",
+                f"{steps}=…; or give {call.method} the data set before its distribution",
             )
 
 
-def _runs_out(subject: Subject) -> Iterator[Found]:
-    """MW306."""
+def _runs_out(subject: Subject) -> Iterator[Violation]:
+    """Check for MW306."""
     for call in subject.of(Kind.MODEL, "fit"):
         epochs, steps = argument(call, "epochs"), argument(call, "steps_per_epoch")
         if call.starred or is_none(epochs) or _is_one(epochs) or steps is None or is_none(steps):
             continue
-        if steps.marks & (Mark.UNKNOWN | Mark.REPLICAS):  # it may be exactly as many as there are
+        if steps.marks & (Mark.UNKNOWN | Mark.REPLICAS):  # the number may be exact
             continue
         result = chains(argument(call, "x"))
         if result and all(chain.finite and chain.transparent and chain.step("repeat") is None for chain in result):
-            yield Found(
+            yield Violation(
                 call.place,
                 severity(call, Severity.WARNING),
                 "steps_per_epoch is given, and the data set is not repeated",
-                "unless it is exactly the number of batches, all epochs draw on one pass through the data: when that "
-                "ends training stops, with a warning and exit code 0",
-                "dataset.repeat() before batch; or leave steps_per_epoch out",
+                "unless it is exactly the number of batches, all epochs share one pass through the data: at its end "
+                "training stops with a warning and exit code 0",
+                "write dataset.repeat() before batch, or remove steps_per_epoch",
             )
 
 
@@ -166,7 +166,7 @@ def _is_one(value: Value | None) -> bool:
 
 
 def _batches(subject: Subject) -> Iterator[tuple[Call, Value]]:
-    """Sizes of batches for all workers together."""
+    """Yield the sizes of batches for all workers together."""
     for _, result in _divided(subject):
         for chain in result:
             size = chain.batch()
@@ -179,24 +179,24 @@ def _batches(subject: Subject) -> Iterator[tuple[Call, Value]]:
             yield call, size
 
 
-def _batch(subject: Subject) -> Iterator[Found]:
-    """MW307."""
+def _batch(subject: Subject) -> Iterator[Violation]:
+    """Check for MW307."""
     for call, size in _batches(subject):
         if any(option.marks & (Mark.UNKNOWN | Mark.REPLICAS) for option in options(size)):
             continue
-        amount = f"{size.value} examples" if isinstance(size, Const) else "as many examples"
-        yield Found(
+        amount = f"{size.value} examples" if isinstance(size, Const) else "its examples"
+        yield Violation(
             call.place,
             Severity.HINT,
             "the batch does not grow with the number of workers",
-            f"{amount} are what all workers share in one step: with more workers each has less to do, and none of "
-            "it goes faster",
-            "global_batch_size = per_worker_batch_size * strategy.num_replicas_in_sync",
+            f"all workers share {amount} in one step: more workers make each share smaller, but training is not "
+            "faster",
+            "write global_batch_size = per_worker_batch_size * strategy.num_replicas_in_sync",
         )
 
 
-def _rate(subject: Subject) -> Iterator[Found]:
-    """MW308."""
+def _rate(subject: Subject) -> Iterator[Violation]:
+    """Check for MW308."""
     if not subject.together or not any(size.marks & Mark.REPLICAS for _, size in _batches(subject)):
         return
     for call in subject.of(Kind.MODEL, "compile"):
@@ -207,17 +207,17 @@ def _rate(subject: Subject) -> Iterator[Found]:
                 continue
             rate = made.argument("learning_rate", 0)
             if rate is None or (isinstance(rate, Const) and not rate.marks & Mark.REPLICAS):
-                yield Found(
+                yield Violation(
                     made.place,
                     Severity.HINT,
                     "the batch grows with the number of workers, and the learning rate of SGD does not",
-                    "an epoch has fewer steps then, each as long as before: it takes more epochs to learn as much",
-                    "learning_rate=base * strategy.num_replicas_in_sync, if need be after a warm-up",
+                    "an epoch then has fewer steps of the same size, and training needs more epochs",
+                    "write learning_rate=base * strategy.num_replicas_in_sync, after a warm-up if necessary",
                 )
 
 
-def _shuffled(subject: Subject) -> Iterator[Found]:
-    """MW309."""
+def _shuffled(subject: Subject) -> Iterator[Violation]:
+    """Check for MW309."""
     if subject.workers < 2 or _seeded(subject):
         return
     for call in subject.of(Kind.DATASET, "shard"):
@@ -226,12 +226,12 @@ def _shuffled(subject: Subject) -> Iterator[Found]:
             listed = chain.source if chain.source.method == "list_files" else None
             first = next((item for item in (mixed, listed) if item is not None and _unseeded(item)), None)
             if first is not None:
-                yield Found(
+                yield Violation(
                     call.place,
                     severity(call, Severity.WARNING),
                     f"shard comes after {first.method} ({first.place.seen_from(call.place)}), which has no seed",
-                    "every worker has an order of its own: their shares overlap, and some examples are in none",
-                    "shard first, then shuffle; or the same seed for all: shuffle(…, seed=1)",
+                    "every worker has a different order: shares overlap, and some examples are in none",
+                    "shard first, then shuffle; or use the same seed for all: shuffle(…, seed=1)",
                 )
 
 
@@ -248,8 +248,8 @@ def _seeded(subject: Subject) -> bool:
     return any(call.method in ("set_seed", "set_random_seed") for call in subject.trace.calls)
 
 
-def _same_batches(subject: Subject) -> Iterator[Found]:
-    """MW310."""
+def _same_batches(subject: Subject) -> Iterator[Violation]:
+    """Check for MW310."""
     if not subject.together:
         return
     for call in subject.of(Kind.STRATEGY, "run"):
@@ -257,18 +257,18 @@ def _same_batches(subject: Subject) -> Iterator[Found]:
         for value in inner(given) if isinstance(given, Items) else ():
             result = chains(iterated(value))
             if result and all(item.distributed is None and item.finite and not item.sharded for item in result):
-                yield Found(
+                yield Violation(
                     call.place,
                     severity(call, Severity.WARNING),
-                    "strategy.run gets batches of a data set that the strategy has not distributed",
-                    "every worker goes through all of the data instead of its share",
-                    "dataset = strategy.experimental_distribute_dataset(dataset), and go through that",
+                    "strategy.run uses batches of a data set that the strategy has not distributed",
+                    "every worker reads all of the data instead of its share",
+                    "iterate over strategy.experimental_distribute_dataset(dataset)",
                 )
                 break
 
 
-def _servers(subject: Subject) -> Iterator[Found]:
-    """MW311."""
+def _servers(subject: Subject) -> Iterator[Violation]:
+    """Check for MW311."""
     if not subject.parameter_server or subject.multi:
         return
     for call in subject.of(Kind.MODEL, "fit"):
@@ -277,16 +277,17 @@ def _servers(subject: Subject) -> Iterator[Found]:
         names = {item.call.method for item in scopes if isinstance(item, Made)}
         strategies = {entry.method for entry in subject.parameter_server}
         if names & strategies and not call.starred and is_none(argument(call, "steps_per_epoch")):
-            yield Found(
+            yield Violation(
                 call.place,
                 severity(call, Severity.ERROR),
                 "fit with parameter servers has no steps_per_epoch",
-                "each worker draws batches on its own: Keras cannot know where an epoch ends, and refuses",
-                "steps_per_epoch=…",
+                "each worker draws batches independently: Keras cannot determine the end of an epoch, and raises "
+                "an error",
+                "set steps_per_epoch=…",
             )
 
 
-RULES: dict[str, Callable[[Subject], Iterator[Found]]] = {
+RULES: dict[str, Callable[[Subject], Iterator[Violation]]] = {
     "MW301": _endless,
     "MW302": _few_files,
     "MW303": _no_files,

@@ -1,4 +1,4 @@
-"""The strategy and the cluster: MW1xx."""
+"""Rules on the strategy and the cluster (MW1xx)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from train.lint.interpreter.names import ONE_HOST, Kind, keras_part, kind_of, ki
 from train.lint.interpreter.trace import apart
 from train.lint.interpreter.values import Call, Items, Made, Mark, Ref, Table, Value, text
 from train.lint.model import Severity
-from train.lint.subject import TRAINING, Found, Subject, inner, severity, shown
+from train.lint.subject import TRAINING, Subject, Violation, inner, severity, shown
 
 _OPERATIONS = re.compile(
     r"^tensorflow\.(?:(?:random|math|nn|linalg|strings|image|signal|audio|sparse|ragged|bitwise)\.[a-z]\w*"
@@ -30,7 +30,7 @@ _OTHER_LAUNCHERS = ("horovod", "byteps", "ray", "torch", "jax", "tf_yarn", "mesh
 
 
 def starts_runtime(subject: Subject, call: Call) -> bool:
-    """Whether a call makes TensorFlow start its runtime; each was tried, with Keras 2 and with Keras 3."""
+    """Return whether a call starts TensorFlow's runtime; each was tested with Keras 2 and Keras 3."""
     if call.name in _NO_OPERATIONS or call.replica:
         return False
     if call.receiver is not None:
@@ -41,7 +41,7 @@ def starts_runtime(subject: Subject, call: Call) -> bool:
 
 
 def _has_state(subject: Subject, call: Call) -> bool:
-    """Whether what a call makes has variables or operations of its own at once."""
+    """Return whether the result of a call has variables or operations immediately."""
     made = Made(call=call)
     kind = kind_of(made)
     if kind is Kind.MODEL:
@@ -53,20 +53,20 @@ def _has_state(subject: Subject, call: Call) -> bool:
     return kind is Kind.DATASET
 
 
-def _too_late(subject: Subject) -> Iterator[Found]:
-    """MW101."""
+def _too_late(subject: Subject) -> Iterator[Violation]:
+    """Check for MW101."""
     for made in subject.multi:
         before = (call for call in subject.trace.calls if call.order < made.order and not apart(call, made))
         first = next((call for call in before if starts_runtime(subject, call) and _certain(call)), None)
         if first is not None:
             where = first.place.seen_from(made.place)
             level = severity(made, severity(first, Severity.ERROR))
-            yield Found(
+            yield Violation(
                 made.place,
                 level,
-                f"{made.method} is made after {shown(first.name)} ({where}) has started TensorFlow's runtime",
+                f"{made.method} is created after {shown(first.name)} ({where}) has started TensorFlow's runtime",
                 "it fails: RuntimeError: Collective ops must be configured at program startup",
-                f"make the strategy the first thing that the script does with TensorFlow, before {where}",
+                f"create the strategy before any other use of TensorFlow, before {where}",
             )
 
 
@@ -74,8 +74,8 @@ def _certain(call: Call) -> bool:
     return all(guard.kind != "called" for guard in call.guards)
 
 
-def _on_one_host(subject: Subject) -> Iterator[Found]:
-    """MW102."""
+def _on_one_host(subject: Subject) -> Iterator[Violation]:
+    """Check for MW102."""
     if subject.workers < 2 or subject.multi or subject.parameter_server or not subject.trace.complete:
         return
     if "TF_CONFIG" in subject.trace.reads or not subject.need.tensorflow or _others(subject):
@@ -90,21 +90,21 @@ def _on_one_host(subject: Subject) -> Iterator[Found]:
     if first is None or not learning:
         return
     does = (
-        f"{first.method} shares out work on one computer only"
+        f"{first.method} distributes work on one computer only"
         if strategies
         else f"the script trains with {first.method} and has no strategy for several workers"
     )
-    yield Found(
+    yield Violation(
         first.place,
         Severity.WARNING,
         does,
-        f"each of the {subject.workers} workers trains a model of its own on all data, apart from the others",
-        "strategy = tf.distribute.MultiWorkerMirroredStrategy() at the beginning, and the model in its scope",
+        f"each of the {subject.workers} workers trains a separate model on all data",
+        "begin with strategy = tf.distribute.MultiWorkerMirroredStrategy(), and create the model in its scope",
     )
 
 
 def _others(subject: Subject) -> bool:
-    """Whether something that is not seen may be what joins the workers."""
+    """Return whether an unknown call may connect the workers."""
     imported = {item.name.partition(".")[0] for item in subject.trace.imports}
     if imported & set(_OTHER_LAUNCHERS):
         return True
@@ -116,38 +116,38 @@ def _others(subject: Subject) -> bool:
     )
 
 
-def _writes_tf_config(subject: Subject) -> Iterator[Found]:
-    """MW103."""
+def _writes_tf_config(subject: Subject) -> Iterator[Violation]:
+    """Check for MW103."""
     first = min((call.order for call in subject.multi), default=None)
     for call in subject.trace.calls:
         value = _given_tf_config(call)
         late = first is not None and call.order > first
-        if value is None or late or any(guard.what == "no_tf_config" for guard in call.guards):
+        if value is None or late or any(guard.meaning == "no_tf_config" for guard in call.guards):
             continue
         if isinstance(value, Ref):
-            yield Found(
+            yield Violation(
                 call.place,
                 severity(call, Severity.ERROR),
                 "the script removes TF_CONFIG",
-                "no worker learns of the others then: each trains a model of its own",
-                "leave TF_CONFIG as it is; `fleet` has set it, for this very task",
+                "the workers do not find each other: each trains a separate model",
+                "do not change TF_CONFIG; `fleet` sets it for each task",
             )
             continue
-        if getattr(value, "what", "") == "tf_config":  # its own, changed
+        if getattr(value, "meaning", "") == "tf_config":  # a modified copy of the given value
             continue
-        own = value.marks & ~(Mark.GIVEN | Mark.REPLICAS)
-        yield Found(
+        dynamic = value.marks & ~(Mark.GIVEN | Mark.REPLICAS)
+        yield Violation(
             call.place,
-            severity(call, Severity.WARNING if own else Severity.ERROR),
+            severity(call, Severity.WARNING if dynamic else Severity.ERROR),
             "the script sets TF_CONFIG itself",
-            "the addresses, ports and index that it writes are not those of this job: a worker that is not found "
-            "is waited for, in silence, for an hour",
+            "its addresses, ports, and index are not those of this job: TensorFlow silently waits for a missing "
+            "worker for up to an hour",
             'leave it to `fleet`, or write it only where there is none: if "TF_CONFIG" not in os.environ',
         )
 
 
 def _given_tf_config(call: Call) -> Value | None:
-    """What a call sets TF_CONFIG to; a Ref: it removes it; None: it does neither."""
+    """Return the value that a call sets TF_CONFIG to; a Ref: it removes it; None: neither."""
     if call.name in ("os.environ.__setitem__", "os.putenv") and len(call.args) == 2 and _is_tf_config(call.args[0]):
         return call.args[1]
     if call.name == "os.environ.update":
@@ -163,8 +163,8 @@ def _is_tf_config(value: Value) -> bool:
     return text(value) == "TF_CONFIG"
 
 
-def _writes_cluster(subject: Subject) -> Iterator[Found]:
-    """MW104."""
+def _writes_cluster(subject: Subject) -> Iterator[Violation]:
+    """Check for MW104."""
     if subject.workers < 2:
         return
     for call in subject.calls("ClusterSpec"):
@@ -173,33 +173,33 @@ def _writes_cluster(subject: Subject) -> Iterator[Found]:
             continue
         lists = [item for item in table.items.values() if isinstance(item, Items)]
         if lists and any(item.items and all(text(entry) is not None for entry in item.items) for item in lists):
-            yield Found(
+            yield Violation(
                 call.place,
                 severity(call, Severity.ERROR),
-                "the addresses of the cluster are written in the script",
-                "the job's hosts have others, and each attempt has ports of its own",
-                "tf.distribute.cluster_resolver.TFConfigClusterResolver() has the job's, out of TF_CONFIG",
+                "the script contains the addresses of the cluster",
+                "the job's hosts have other addresses, and each attempt has other ports",
+                "use tf.distribute.cluster_resolver.TFConfigClusterResolver(), which reads TF_CONFIG",
             )
 
 
-def _slurm(subject: Subject) -> Iterator[Found]:
-    """MW109."""
+def _slurm(subject: Subject) -> Iterator[Violation]:
+    """Check for MW109."""
     for call in subject.calls("SlurmClusterResolver"):
         if call.name.startswith("tensorflow.distribute.") and not any(
             guard.marks & Mark.GIVEN or guard.kind == "try" for guard in call.guards
         ):
-            yield Found(
+            yield Violation(
                 call.place,
                 severity(call, Severity.WARNING),
                 "SlurmClusterResolver takes the cluster from the variables of srun",
-                "without srun it fails with RuntimeError (... not found in environment), and its ports are not those "
-                "that were checked before the start",
-                "leave cluster_resolver out: the strategy then takes the cluster from TF_CONFIG, also under Slurm",
+                "without srun it fails with RuntimeError (... not found in environment), and it uses other ports "
+                "than those that fleet checked",
+                "remove cluster_resolver: the strategy then reads the cluster from TF_CONFIG, also under Slurm",
             )
 
 
-def _nccl(subject: Subject) -> Iterator[Found]:
-    """MW105."""
+def _nccl(subject: Subject) -> Iterator[Violation]:
+    """Check for MW105."""
     if subject.gpus != 0:
         return
     for call in subject.trace.calls:
@@ -207,17 +207,17 @@ def _nccl(subject: Subject) -> Iterator[Found]:
             continue
         given = [value for item in call.everything() for value in inner(item)]
         if any(isinstance(value, Ref) and value.name.endswith(".NCCL") for value in given):
-            yield Found(
+            yield Violation(
                 call.place,
                 Severity.HINT,
-                "NCCL is asked for, and the workers have no GPUs",
-                "TensorFlow warns, and works without it",
-                "leave the implementation out, or write CommunicationImplementation.AUTO",
+                "the script requests NCCL, and the workers have no GPUs",
+                "TensorFlow prints a warning and does not use it",
+                "remove the implementation, or use CommunicationImplementation.AUTO",
             )
 
 
-def _late_settings(subject: Subject) -> Iterator[Found]:
-    """MW106."""
+def _late_settings(subject: Subject) -> Iterator[Violation]:
+    """Check for MW106."""
     started: Call | None = None
     for call in subject.trace.calls:
         gpu = _GPU_SETTINGS.match(call.name)
@@ -225,12 +225,12 @@ def _late_settings(subject: Subject) -> Iterator[Found]:
             if gpu and subject.gpus == 0:
                 continue
             level = Severity.WARNING if gpu and subject.gpus is None else Severity.ERROR
-            yield Found(
+            yield Violation(
                 call.place,
                 severity(call, level),
                 f"{call.method} comes after {shown(started.name)} ({started.place.seen_from(call.place)}), "
                 "which starts TensorFlow's runtime",
-                "devices and threads cannot be changed from then on: it fails with a RuntimeError"
+                "devices and threads cannot be changed afterwards: it fails with a RuntimeError"
                 + (", wherever there is a GPU" if gpu else ""),
                 f"do it before {started.place.seen_from(call.place)}",
             )
@@ -238,47 +238,47 @@ def _late_settings(subject: Subject) -> Iterator[Found]:
             started = call
 
 
-def _no_servers(subject: Subject) -> Iterator[Found]:
-    """MW107."""
+def _no_servers(subject: Subject) -> Iterator[Violation]:
+    """Check for MW107."""
     if not subject.trace.complete or any(call.name.endswith(".Server") for call in subject.trace.calls):
         return
     for call in subject.parameter_server:
-        yield Found(
+        yield Violation(
             call.place,
             severity(call, Severity.ERROR),
-            f"{call.method} is made by every task, and none is a server",
-            "workers and parameter servers do nothing by themselves: the chief waits for them, without end",
+            f"every task creates {call.method}, and none is a server",
+            "workers and parameter servers only serve the chief: the chief waits for them forever",
             'if resolver.task_type in ("worker", "ps"): tf.distribute.Server(resolver.cluster_spec(), '
             'job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc").join()',
         )
 
 
-def _no_chief(subject: Subject) -> Iterator[Found]:
-    """MW108."""
+def _no_chief(subject: Subject) -> Iterator[Violation]:
+    """Check for MW108."""
     if subject.servers or subject.multi:
         return
-    own = any(_given_tf_config(call) is not None for call in subject.trace.calls)
+    sets_cluster = any(_given_tf_config(call) is not None for call in subject.trace.calls)
     for call in subject.parameter_server:
         if not _of_tf_config(call.argument("cluster_resolver", 0)):
             continue
-        level = severity(call, Severity.WARNING if own or not subject.trace.complete else Severity.ERROR)
-        yield Found(
+        level = severity(call, Severity.WARNING if sets_cluster or not subject.trace.complete else Severity.ERROR)
+        yield Violation(
             call.place,
             Severity.HINT if subject.servers is None else level,
             f"{call.method} requires a chief and parameter servers",
-            "in a job of workers alone every task waits for a chief, without end",
-            "fleet train --chief --ps N: the first task is the chief, the last N are parameter servers",
+            "in a job that has only workers, every task waits for a chief forever",
+            "use fleet train --chief --ps N: the first task is the chief, the last N are parameter servers",
         )
 
 
 def _of_tf_config(resolver: Value | None) -> bool:
     """Return whether a strategy takes the cluster from TF_CONFIG."""
-    if resolver is None or getattr(resolver, "what", "") == "resolver":
+    if resolver is None or getattr(resolver, "meaning", "") == "resolver":
         return True
     return isinstance(resolver, Made) and resolver.call.name.endswith("TFConfigClusterResolver")
 
 
-RULES: dict[str, Callable[[Subject], Iterator[Found]]] = {
+RULES: dict[str, Callable[[Subject], Iterator[Violation]]] = {
     "MW101": _too_late,
     "MW102": _on_one_host,
     "MW103": _writes_tf_config,

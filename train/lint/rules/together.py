@@ -1,4 +1,4 @@
-"""What all workers have to do together, as often as each other: MW5xx."""
+"""Rules on operations that all workers must run together, equally often (MW5xx)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from train.lint.interpreter.names import Kind, kind_of
 from train.lint.interpreter.trace import Leave
 from train.lint.interpreter.values import Call, Const, Guard, Instance, Made, Mark, Value
 from train.lint.model import Severity
-from train.lint.subject import Found, Subject, inner, severity
+from train.lint.subject import Subject, Violation, inner, severity
 
 GROUPS = {
     **dict.fromkeys(("fit", "fit_generator", "train_on_batch"), "fit"),
@@ -17,7 +17,7 @@ GROUPS = {
     **dict.fromkeys(("save", "save_weights", "write"), "save"),
     **dict.fromkeys(("run", "reduce", "gather", "experimental_run_v2"), "step"),
 }
-"""Methods that are of use only where all workers call them, and what they do."""
+"""Collective methods, which all workers must call, and their effect."""
 
 _SAVERS = ("tensorflow.train.Checkpoint", "tensorflow.train.CheckpointManager")
 _NO_GANG = ("outside", "inside", "has_tf_config", "no_tf_config")
@@ -26,22 +26,22 @@ _WORDS = {
     Mark.TIME: "the clock",
     Mark.RANDOM: "chance",
     Mark.HOST: "the host or the process",
-    Mark.LOCAL: "what one worker has computed by itself",
+    Mark.LOCAL: "a result of one worker alone",
 }
 
 
 def taking_part(subject: Subject) -> list[Call]:
-    """Calls in which all workers have to take part."""
+    """Yield the calls in which all workers must take part."""
     return [call for call in subject.trace.calls if subject.together and _collective(subject, call)]
 
 
 def only_some(subject: Subject) -> list[tuple[Call, Guard]]:
-    """Those of them that only some workers get to, with the condition; not where the others do the same."""
+    """Yield the collective calls that only some workers reach, with the condition, unless the others do the same."""
     calls = taking_part(subject)
     result = []
     for call in calls:
         for guard in call.guards:
-            if guard.marks & Mark.ROLE and guard.what not in _NO_GANG and not _elsewhere(call, guard, calls):
+            if guard.marks & Mark.ROLE and guard.meaning not in _NO_GANG and not _elsewhere(call, guard, calls):
                 result.append((call, guard))
                 break
     return result
@@ -61,7 +61,7 @@ def _collective(subject: Subject, call: Call) -> bool:
 
 
 def _holds_shared(subject: Subject, call: Call, depth: int = 2) -> bool:
-    """Whether a checkpoint, or what manages one, holds something that all workers have together."""
+    """Return whether a checkpoint or its manager contains a value that all workers share."""
     for item in call.everything():
         for value in inner(item):
             made = value.call if isinstance(value, Made | Instance) else None
@@ -75,7 +75,7 @@ def _holds_shared(subject: Subject, call: Call, depth: int = 2) -> bool:
 
 
 def _elsewhere(call: Call, guard: Guard, calls: list[Call]) -> bool:
-    """Whether those that do not get here do the same at another place."""
+    """Return whether workers that do not reach this call do the same at another place."""
     return any(
         other.number == guard.number and other.arm != guard.arm and GROUPS[item.method] == GROUPS[call.method]
         for item in calls
@@ -83,36 +83,37 @@ def _elsewhere(call: Call, guard: Guard, calls: list[Call]) -> bool:
     )
 
 
-def _some(subject: Subject) -> Iterator[Found]:
-    """MW501."""
+def _some(subject: Subject) -> Iterator[Violation]:
+    """Check for MW501."""
     for call, guard in only_some(subject):
         if GROUPS[call.method] == "save":
             continue
-        who = {"chief": "only the chief", "not_chief": "every worker but the chief"}.get(
-            guard.what, "not every worker"
+        workers = {"chief": "only the chief", "not_chief": "every worker but the chief"}.get(
+            guard.meaning, "not every worker"
         )
         where = guard.place.seen_from(call.place)
-        yield Found(
+        yield Violation(
             call.place,
             Severity.ERROR,
-            f"{who} gets to {call.method} (the condition in {where} asks which task it is)",
-            "all workers work in step there: those that come wait for the others, for ever, or fail when these exit",
-            "let every worker do it, and put under the condition only what one of them can do alone, such as print",
+            f"{workers} reaches {call.method} (the condition in {where} depends on the task)",
+            "it is a collective operation: the workers that reach it wait forever for the others, or fail when "
+            "they exit",
+            "run it on every worker; keep only local operations such as print under the condition",
         )
     for leave, guard, call in _leaves(subject, Mark.ROLE):
-        if guard.what not in _NO_GANG and leave.loops:
+        if guard.meaning not in _NO_GANG and leave.loops:
             where = call.place.seen_from(guard.place)
-            yield Found(
+            yield Violation(
                 guard.place,
                 Severity.ERROR,
                 f"some workers leave the loop around {call.method} ({where}) before the others",
-                "those that go on wait for them, for ever, or fail when they exit",
-                "let all of them leave it at the same step",
+                "the remaining workers wait for them forever, or fail when they exit",
+                "leave the loop at the same step on all workers",
             )
 
 
-def _apart(subject: Subject) -> Iterator[Found]:
-    """MW502."""
+def _apart(subject: Subject) -> Iterator[Violation]:
+    """Check for MW502."""
     seen: set[int] = set()
     for call in taking_part(subject):
         for guard in call.guards:
@@ -125,20 +126,19 @@ def _apart(subject: Subject) -> Iterator[Found]:
             yield _differs(guard, f"when the loop around {call.method} ({call.place.seen_from(guard.place)}) ends")
 
 
-def _differs(guard: Guard, what: str) -> Found:
+def _differs(guard: Guard, decision: str) -> Violation:
     causes = [words for mark, words in _WORDS.items() if guard.marks & mark]
-    return Found(
+    return Violation(
         guard.place,
         Severity.WARNING,
-        f"{what} depends on {' and '.join(causes)}",
-        "the workers decide differently, sooner or later: those that go on wait for the others, for ever",
-        "decide by something that is the same on all workers: the count of steps, or a loss that was put together "
-        "with strategy.reduce",
+        f"{decision} depends on {' and '.join(causes)}",
+        "sooner or later the workers decide differently, and the remaining workers wait forever for the others",
+        "use a value that is the same on all workers: the number of steps, or a loss reduced with strategy.reduce",
     )
 
 
 def _leaves(subject: Subject, marks: Mark) -> Iterator[tuple[Leave, Guard, Call]]:
-    """Where a loop that all workers go through together is left under a condition that depends on `marks`."""
+    """Yield the places where a collective loop is left under a condition that depends on `marks`."""
     calls = taking_part(subject)
     for leave in subject.trace.leaves:
         inside = [guard.number for guard in leave.guards]
@@ -151,26 +151,26 @@ def _leaves(subject: Subject, marks: Mark) -> Iterator[tuple[Leave, Guard, Call]
                 yield leave, guard, call
 
 
-def _threads(subject: Subject) -> Iterator[Found]:
-    """MW503."""
+def _threads(subject: Subject) -> Iterator[Violation]:
+    """Check for MW503."""
     last = max((call.order for call in taking_part(subject)), default=0)
     for call in subject.calls("start"):
         for made in subject.made_by(call.receiver):
             if made.name not in ("threading.Thread", "threading.Timer") or call.order > last or made.starred:
                 continue
             if _daemon(call.receiver, made) is False:
-                yield Found(
+                yield Violation(
                     made.place,
                     severity(call, Severity.WARNING),
-                    "a thread is started that is no daemon",
-                    "if the script raises while it runs, the process stays, and keeps telling the others that it is "
-                    "alive: they wait for ever, and nothing is reported",
-                    "threading.Thread(…, daemon=True)",
+                    "the script starts a thread that is not a daemon",
+                    "if the script raises an exception while the thread runs, the process keeps sending "
+                    "heartbeats: the others wait forever, and no failure is reported",
+                    "write threading.Thread(…, daemon=True)",
                 )
 
 
 def _daemon(value: Value | None, made: Call) -> bool | None:
-    """Whether a thread is a daemon; None: nobody knows."""
+    """Return whether a thread is a daemon; None if unknown."""
     given = made.keywords.get("daemon")
     if isinstance(value, Made) and "daemon" in value.attrs:
         given = value.attrs["daemon"]
@@ -179,7 +179,7 @@ def _daemon(value: Value | None, made: Call) -> bool | None:
     return bool(given.value) if isinstance(given, Const) else None
 
 
-RULES: dict[str, Callable[[Subject], Iterator[Found]]] = {
+RULES: dict[str, Callable[[Subject], Iterator[Violation]]] = {
     "MW501": _some,
     "MW502": _apart,
     "MW503": _threads,
