@@ -8,26 +8,26 @@ from typing import Annotated
 import typer
 
 from fleet.cli.options import (
-    GRACE,
     RENDEZVOUS,
-    WAIT,
     CheckpointDir,
+    Duration,
     Grace,
     HangTimeout,
-    NoAdapt,
     Output,
     Restarts,
     RestartsAfter,
     Timeout,
-    Variables,
     parse_count,
     parse_duration,
 )
+from fleet.cli.program import NoAdapt, Variables
 from fleet.cli.runtime import run_command
 from fleet.config import DEFAULT_FLEET
+from train.agent.protocol.records import GRACE_S, Policy, RestartPolicy
+from train.rendezvous.contract import WAIT_S
 
 
-def agent(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
+def agent(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="Training script, e.g. task.py.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="-- ARGS", help="Arguments passed to SCRIPT.")
@@ -40,7 +40,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
     ] = "",
     env: Variables = None,
     no_adapt: NoAdapt = False,
-    grace: Grace = GRACE,
+    grace: Grace = Duration(GRACE_S),
     rendezvous: Annotated[
         str,
         typer.Option(
@@ -72,7 +72,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             help="How long to wait for the other processes.",
             rich_help_panel=RENDEZVOUS,
         ),
-    ] = WAIT,
+    ] = Duration(WAIT_S),
     address: Annotated[
         str,
         typer.Option(
@@ -114,7 +114,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
         ),
     ] = "",
     restarts: Restarts = 0,
-    restart_policy: RestartsAfter = "on-failure",
+    restart_policy: RestartsAfter = Policy().restart.value,
     timeout: Timeout = 0.0,
     hang_timeout: HangTimeout = 0.0,
     checkpoint_dir: CheckpointDir = "",
@@ -127,7 +127,6 @@ def agent(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
     from fleet.commands import agent as verb
     from fleet.jobs.variables import environment
     from provision.allocation.ranks import Given
-    from train.agent.protocol.records import Policy, RestartPolicy
 
     def request() -> verb.AgentRequest:
         return verb.AgentRequest(

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
-from fleet.cli.options import (
+from fleet.cli.options import Fleet, Output, OutputOption, parse_duration
+from fleet.cli.program import (
+    LOCAL_FIRST,
+    SMOKE_TEST_S,
     Arguments,
     Data,
-    Fleet,
     Module,
     NoAdapt,
     NoRequirements,
-    Output,
-    OutputOption,
     RequirementsFile,
     Script,
     Secrets,
     VariableFiles,
     Variables,
     Workdir,
-    parse_duration,
+    program_fields,
 )
-from fleet.cli.program import LOCAL_FIRST, find_words
 from fleet.cli.runtime import make_ports, resolve_fleet, run_command
 
 
-def check(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
+def check(
     ctx: typer.Context,
     script: Script = "",
     arguments: Arguments = None,
@@ -40,7 +38,7 @@ def check(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             metavar="[TIME]",
             parser=parse_duration,
             show_default=False,
-            help="Run SCRIPT on each host separately, up to its first step or TIME.  [default: 60s]",
+            help=f"Run SCRIPT on each host separately, up to its first step or TIME.  [default: {SMOKE_TEST_S}]",
         ),
     ] = 0.0,
     workdir: Workdir = "",
@@ -60,22 +58,8 @@ def check(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
     with --local-first. Exit code 14 if a host is not ready.
     """
     from fleet.commands import check as verb
-    from fleet.jobs.variables import environment, secrets, withheld
-
-    name = resolve_fleet(fleet)
 
     def request() -> verb.CheckRequest:
-        return verb.CheckRequest(
-            fleet=name,
-            **find_words(ctx, script, arguments, module)._asdict(),
-            workdir=workdir,
-            data=tuple(data or ()),
-            requirements="" if no_requirements else requirements,
-            adapt=not no_adapt,
-            env=environment(env or (), env_file or (), os.environ),
-            secrets=secrets(secret or (), os.environ),
-            withheld=withheld(secret or (), env_file or ()),
-            local_first_s=local_first,
-        )
+        return verb.CheckRequest(**program_fields(ctx), local_first_s=local_first)
 
-    run_command(name, output, lambda sink: verb.run(request(), make_ports(sink), sink), live=False)
+    run_command(resolve_fleet(fleet), output, lambda sink: verb.run(request(), make_ports(sink), sink), live=False)

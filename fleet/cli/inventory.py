@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 import typer
 
 from fleet.cli.options import Fleet
-from fleet.cli.runtime import discard_output, make_ports, resolve_fleet
+from fleet.cli.runtime import make_ports, print_result, resolve_fleet
 
 
 def inventory(
@@ -20,9 +19,5 @@ def inventory(
     """Export the hosts of a fleet for other programs."""
     from fleet.commands import inventory as verb
 
-    text = verb.run(verb.InventoryRequest(fleet=resolve_fleet(fleet), form=form), make_ports())
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise typer.Exit(discard_output()) from None
+    request = verb.InventoryRequest(fleet=resolve_fleet(fleet), form=form)
+    print_result(request.fleet, lambda out: out.write(verb.run(request, make_ports())))

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from fleet.cli.options import NoAdapt, Output, OutputOption
+from fleet.cli.options import Output, OutputOption
+from fleet.cli.program import NoAdapt
 from fleet.cli.runtime import run_command
 from fleet.config import DEFAULT_FLEET
 

@@ -72,13 +72,6 @@ class Duration(float):
         return f"{self / 60:g}m" if self >= 120 and self % 60 == 0 else f"{self:g}s"
 
 
-BACKOFF = Duration(0.5)
-GRACE = Duration(10)
-LINK_TIMEOUT = Duration(10)
-START_TIMEOUT = Duration(600)
-WAIT = Duration(60)
-
-
 def parse_duration(given: str | float) -> float:
     """Return a duration in seconds."""
     try:
@@ -130,92 +123,6 @@ Project = Annotated[
         help="Google Cloud project to bill.  [default: the project of your credentials]",
         show_default=False,
         rich_help_panel=CLOUD,
-    ),
-]
-
-
-Script = Annotated[
-    str,
-    typer.Argument(
-        metavar="[SCRIPT]",
-        help="Training script: task.py, task.R, or a directory with __main__.py.",
-        show_default=False,
-    ),
-]
-
-
-Arguments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="-- ARGS", help="Arguments passed to SCRIPT; without SCRIPT, the command to run."),
-]
-
-
-Module = Annotated[
-    str,
-    typer.Option("-m", metavar="MODULE", help="Run a module (python -m), e.g. trainer.task.", show_default=False),
-]
-
-
-Workdir = Annotated[
-    str,
-    typer.Option(
-        "--workdir",
-        metavar="DIR",
-        help="Directory to upload.  [default: SCRIPT's directory, or the current one]",
-        show_default=False,
-    ),
-]
-
-
-Data = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--data",
-        metavar="SRC[:DEST]",
-        help="Additional data to upload, available at DEST in the working directory. Repeatable.",
-    ),
-]
-
-
-RequirementsFile = Annotated[
-    str | None,
-    typer.Option(
-        "--requirements",
-        metavar="FILE",
-        help="Requirements file to install first.  [default: requirements.txt next to SCRIPT]",
-    ),
-]
-
-
-NoRequirements = Annotated[bool, typer.Option("--no-requirements", help="Do not install a requirements file.")]
-
-
-NoAdapt = Annotated[
-    bool, typer.Option("--no-adapt", help="Do not adapt older scripts to current TensorFlow; see docs/scripts.md.")
-]
-
-
-VariableFiles = Annotated[
-    list[str] | None,
-    typer.Option("--env-file", metavar="FILE", help="File of environment variables, one K=V per line. Repeatable."),
-]
-
-
-Secrets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--secret", metavar="K[=@FILE]", help="Set a secret variable from this environment or a file. Repeatable."
-    ),
-]
-
-
-Variables = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--env",
-        "-e",
-        metavar="K[=V]",
-        help="Set an environment variable; K alone copies its current value. Repeatable.",
     ),
 ]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from fleet.cli.options import Output
 from fleet.config import DEFAULT_FLEET, state_root
@@ -14,6 +16,9 @@ from fleet.events import Sink
 from fleet.ports import Ports
 from fleet.settings import Settings
 from fleet.steps import Step
+from fleet.translation import translate
+from provision.provider import ProviderError
+from train.errors import TrainError
 
 
 def is_attended() -> bool:
@@ -100,29 +105,49 @@ def resolve_fleet(given: str) -> str:
 
 
 def run_command(
-    fleet: str, output: Output, verb: Callable[[Sink], object], *, prefix: bool = True, live: bool = True
+    fleet: str, output: Output, command: Callable[[Sink], object], *, prefix: bool = True, live: bool = True
 ) -> None:
-    """Run a command with its sink; a failure is raised as `CommandFailed`."""
+    """Run a command with a sink for its events; a failure is raised as `CommandFailed`."""
     from fleet.unread import UnreadSink
 
     inner = open_sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix)
     sink = UnreadSink(inner)
     try:
-        verb(sink)
-    except FleetError as error:
-        raise CommandFailed(error, inner, fleet) from None
-    except KeyboardInterrupt:
-        raise CommandFailed(CancelledError("interrupted"), inner, fleet) from None
+        with failures_of(fleet, inner):
+            command(sink)
     finally:
         sink.close()
         if sink.unread:
             discard_output()
 
 
+def print_result(fleet: str, command: Callable[[TextIO], object]) -> None:
+    """Run a command that prints its result to the standard output; a failure is raised as `CommandFailed`."""
+    try:
+        with failures_of(fleet):
+            command(sys.stdout)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+
+
+@contextmanager
+def failures_of(fleet: str, sink: Sink | None = None) -> Iterator[None]:
+    """Raise errors and Ctrl-C as `CommandFailed`."""
+    try:
+        yield
+    except (ProviderError, TrainError) as error:
+        raise CommandFailed(translate(error), sink, fleet) from None
+    except FleetError as error:
+        raise CommandFailed(error, sink, fleet) from None
+    except KeyboardInterrupt:
+        raise CommandFailed(CancelledError("interrupted"), sink, fleet) from None
+
+
 class CommandFailed(Exception):  # noqa: N818 - carries an error to where the typed command line is known
     """Carries an error to where the typed command line is known."""
 
-    def __init__(self, error: FleetError, sink: Sink, fleet: str) -> None:
+    def __init__(self, error: FleetError, sink: Sink | None, fleet: str) -> None:
         super().__init__(str(error))
         self.error = error
         self.sink = sink
@@ -130,7 +155,6 @@ class CommandFailed(Exception):  # noqa: N818 - carries an error to where the ty
 
 
 def discard_output() -> int:
-    # What reads our output has gone: nothing more may be written, at exit neither.
     """Discard all further output, at exit too: its reader has gone."""
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     return 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
 from fleet.cli.options import Output, OutputOption
-from fleet.cli.runtime import discard_output, make_ports, resolve_fleet
+from fleet.cli.runtime import make_ports, print_result, resolve_fleet
 from fleet.config import NAME_VARIABLE
 
 
@@ -23,14 +22,14 @@ def status(
 ) -> None:
     """Show fleets, hosts, and running jobs."""
     from fleet.commands import status as verb
-
-    request = verb.StatusRequest(fleet=resolve_fleet(fleet) if fleet else "")
-    summary = verb.run(request, make_ports())
     from fleet.console.tables import print_status
 
-    try:
-        print_status(summary.fleets, sys.stdout, json=output is Output.JSON)
-    except BrokenPipeError:
-        raise typer.Exit(discard_output()) from None
-    if summary.damaged:
-        raise summary.damaged[0]
+    name = resolve_fleet(fleet) if fleet else ""
+
+    def show(out: TextIO) -> None:
+        summary = verb.run(verb.StatusRequest(fleet=name), make_ports())
+        print_status(summary.fleets, out, json=output is Output.JSON)
+        if summary.damaged:
+            raise summary.damaged[0]
+
+    print_result(name, show)

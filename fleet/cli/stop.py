@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from fleet.cli.options import GRACE, Fleet, Grace, Output, OutputOption
+from fleet.cli.options import Duration, Fleet, Grace, Output, OutputOption
 from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+from train.agent.protocol.records import GRACE_S
 
 
 def stop(
-    grace: Grace = GRACE,
+    grace: Grace = Duration(GRACE_S),
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:

@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Literal
 
 import typer
 
 from fleet.cli.options import (
-    BACKOFF,
     CHECKPOINTS,
     FAILURES,
-    GRACE,
-    LINK_TIMEOUT,
-    START_TIMEOUT,
     TASKS,
     TIMEOUTS,
-    Arguments,
     CheckpointDir,
-    Data,
+    Duration,
     Fleet,
     Grace,
     HangTimeout,
+    Output,
+    OutputOption,
+    Restarts,
+    RestartsAfter,
+    Timeout,
+    parse_duration,
+)
+from fleet.cli.program import (
+    Arguments,
+    Data,
     Module,
     NoAdapt,
     NoRequirements,
-    Output,
-    OutputOption,
     RequirementsFile,
-    Restarts,
-    RestartsAfter,
     Script,
     Secrets,
-    Timeout,
     VariableFiles,
     Variables,
     Workdir,
-    parse_duration,
+    program_fields,
 )
-from fleet.cli.program import find_words
 from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
+from train.agent.protocol.records import GRACE_S, LINK_TIMEOUT_S, OnHang, Policy, Replication, RestartPolicy
+
+_DEFAULTS = Policy()
 
 
-def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
+def train(
     ctx: typer.Context,
     script: Script = "",
     arguments: Arguments = None,
@@ -59,7 +61,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
     env: Variables = None,
     env_file: VariableFiles = None,
     secret: Secrets = None,
-    grace: Grace = GRACE,
+    grace: Grace = Duration(GRACE_S),
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
     chief: Annotated[bool, typer.Option("--chief", help="Use a chief task.", rich_help_panel=TASKS)] = False,
@@ -88,7 +90,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
         ),
     ] = 1,
     restarts: Restarts = 0,
-    restart_policy: RestartsAfter = "on-failure",
+    restart_policy: RestartsAfter = _DEFAULTS.restart.value,
     backoff: Annotated[
         float,
         typer.Option(
@@ -98,7 +100,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             help="Delay before the first restart; doubled each time.",
             rich_help_panel=FAILURES,
         ),
-    ] = BACKOFF,
+    ] = Duration(_DEFAULTS.backoff_s),
     success_policy: Annotated[
         Literal["all-workers", "chief"] | None,
         typer.Option(
@@ -146,7 +148,8 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             metavar="TIME",
             parser=parse_duration,
             show_default=False,
-            help="How long to wait for a lost host.  [default: 60s; 30m on Spot VMs]",
+            help="How long to wait for a lost host.  "
+            f"[default: {Duration(_DEFAULTS.host_timeout_s)}; {Duration(SPOT_HOST_TIMEOUT_S)} on Spot VMs]",
             rich_help_panel=FAILURES,
         ),
     ] = None,
@@ -160,7 +163,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             help="Time until the first training step of an attempt; 0 disables it.",
             rich_help_panel=TIMEOUTS,
         ),
-    ] = START_TIMEOUT,
+    ] = Duration(_DEFAULTS.start_timeout_s),
     hang_timeout: HangTimeout = 0.0,
     on_hang: Annotated[
         Literal["report", "restart"],
@@ -169,7 +172,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             help="What to do if the job hangs: report stacks only, or restart as well.",
             rich_help_panel=TIMEOUTS,
         ),
-    ] = "report",
+    ] = _DEFAULTS.on_hang.value,
     link_timeout: Annotated[
         float,
         typer.Option(
@@ -179,7 +182,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             help="Declare a host lost after this time without a message.",
             rich_help_panel=TIMEOUTS,
         ),
-    ] = LINK_TIMEOUT,
+    ] = Duration(LINK_TIMEOUT_S),
     checkpoint_dir: CheckpointDir = "",
     checkpoint_bandwidth: Annotated[
         float,
@@ -190,7 +193,7 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             help="Replication bandwidth per host in MiB/s; 0 disables replication.",
             rich_help_panel=CHECKPOINTS,
         ),
-    ] = 100.0,
+    ] = Replication().mib_s,
 ) -> None:
     """Run a training script on all workers.
 
@@ -200,22 +203,10 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
     from fleet.commands import train as verb
     from fleet.jobs.policy import replication
     from fleet.jobs.tasks import Roles, success
-    from fleet.jobs.variables import environment, secrets, withheld
-    from train.agent.protocol.records import OnHang, Policy, RestartPolicy
-
-    name = resolve_fleet(fleet)
 
     def request() -> verb.TrainRequest:
         return verb.TrainRequest(
-            fleet=name,
-            **find_words(ctx, script, arguments, module)._asdict(),
-            workdir=workdir,
-            data=tuple(data or ()),
-            requirements="" if no_requirements else requirements,
-            adapt=not no_adapt,
-            env=environment(env or (), env_file or (), os.environ),
-            secrets=secrets(secret or (), os.environ),
-            withheld=withheld(secret or (), env_file or ()),
+            **program_fields(ctx),
             detach=detach,
             dry_run=dry_run,
             grace_s=grace,
@@ -238,4 +229,4 @@ def train(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants i
             ),
         )
 
-    run_command(name, output, lambda sink: verb.run(request(), make_ports(sink), sink))
+    run_command(resolve_fleet(fleet), output, lambda sink: verb.run(request(), make_ports(sink), sink))

@@ -23,7 +23,7 @@ from fleet.cli.options import (
 from fleet.cli.runtime import make_ports, read_settings, resolve_fleet, run_command
 
 
-def up(  # noqa: PLR0913, PLR0917 - one parameter an option, as Typer wants it
+def up(
     workers: Annotated[
         int | None,
         typer.Option(

@@ -31,6 +31,8 @@ from fleet.translation import translate, translated
 from provision.allocation.ranks import Given, Launch, find_launch
 from train.agent.host.processes import boot_id
 from train.agent.protocol.records import (
+    GRACE_S,
+    LINK_TIMEOUT_S,
     Commit,
     JobResult,
     Outcome,
@@ -44,12 +46,11 @@ from train.agent.protocol.records import (
 from train.errors import KerasError, LocalAgentError, RendezvousError
 from train.local import LocalAgent
 from train.rendezvous.address import LOOPBACK, own_address
-from train.rendezvous.contract import AbandonedError, Participants, Rendezvous, Value
+from train.rendezvous.contract import WAIT_S, AbandonedError, Participants, Rendezvous, Value
 from train.rendezvous.tcp import SECRET_VARIABLE
 from train.script.keras import Choice, choose, needs_legacy, versions_of, with_adaptations
 from train.script.source import check_script, imports
 
-DEFAULT_WAIT_S = 60.0
 _PREPARED_S = 150.0
 _COMMITTED_S = 60.0
 _COLLECT_S = 10.0
@@ -83,13 +84,13 @@ class AgentRequest:
     python: str = ""
     env: dict[str, str] = field(default_factory=dict)
     adapt: bool = True
-    grace_s: float = 10.0
+    grace_s: float = GRACE_S
     policy: Policy = field(default_factory=Policy)
     checkpoint_dir: str = ""
     rendezvous: str = ""
     secret_file: str = ""
     address: str = ""
-    wait_s: float = DEFAULT_WAIT_S
+    wait_s: float = WAIT_S
     given: Given = field(default_factory=Given)
 
 
@@ -304,7 +305,7 @@ class _Part:
         Raises:
             NotReadyError: they are not.
         """
-        check_policy(self._request.policy, spares=0, hosts=self._meeting.size, link_timeout_s=10.0)
+        check_policy(self._request.policy, spares=0, hosts=self._meeting.size, link_timeout_s=LINK_TIMEOUT_S)
         mine: Value = {
             "host": socket.gethostname(),
             "boot": boot_id(),

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fleet.errors import NotReadyError, UsageError
@@ -17,6 +17,7 @@ from fleet.jobs.ids import job_id
 from fleet.jobs.program import (
     Found,
     Program,
+    ProgramRequest,
     Terms,
     choose_keras,
     collect,
@@ -44,26 +45,14 @@ _KERAS = ("tensorflow", "keras", "tf-keras")
 
 
 @dataclass(frozen=True)
-class CheckRequest:
-    """What the user typed; without script, module and command only the hosts are looked at."""
+class CheckRequest(ProgramRequest):
+    """What to check; without a program, only the hosts."""
 
-    fleet: str
-    script: str = ""
-    module: str = ""
-    command: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
-    workdir: str = ""
-    data: tuple[str, ...] = ()
-    requirements: str | None = None
-    env: dict[str, str] = field(default_factory=dict)
-    secrets: dict[str, str] = field(default_factory=dict, repr=False)
-    withheld: tuple[str, ...] = ()  # files with variables: never pushed
-    adapt: bool = True  # interpreters are adapted to scripts for older TensorFlow
-    local_first_s: float = 0.0  # run the script on each host by itself, at most so long; 0: do not
+    local_first_s: float = 0.0  # how long to run the program on each host separately; 0: not at all
 
     @property
     def has_program(self) -> bool:
-        """Whether anything is to be run."""
+        """Whether a program is given."""
         return bool(self.script or self.module or self.command)
 
 

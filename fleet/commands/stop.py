@@ -11,6 +11,7 @@ from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
 from fleet.ports import Ports
 from fleet.steps import Step
 from provision.quantities import counted
+from train.agent.protocol.records import GRACE_S
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class StopRequest:
     """What the user typed."""
 
     fleet: str
-    grace_s: float = 10.0
+    grace_s: float = GRACE_S
 
 
 @dataclass(frozen=True)

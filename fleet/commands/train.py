@@ -21,6 +21,7 @@ from fleet.jobs.ids import job_id
 from fleet.jobs.policy import check_policy, most_attempts, on_fleet
 from fleet.jobs.program import (
     Program,
+    ProgramRequest,
     Terms,
     choose_keras,
     collect,
@@ -37,41 +38,37 @@ from fleet.ports import Ports
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Again, Step
 from train.agent.protocol.cluster import endpoint, tf_config
-from train.agent.protocol.records import Commit, JobResult, Member, Policy, Prepare, Prepared, Replication
+from train.agent.protocol.records import (
+    GRACE_S,
+    LINK_TIMEOUT_S,
+    Commit,
+    JobResult,
+    Member,
+    Policy,
+    Prepare,
+    Prepared,
+    Replication,
+)
 from train.script.keras import Choice, versions_of
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
 
-JOIN_TIMEOUT_S = 60.0
-
 
 @dataclass(frozen=True)
-class TrainRequest:
-    """What the user typed."""
+class TrainRequest(ProgramRequest):
+    """What to train, and how."""
 
-    fleet: str
-    script: str = ""
-    module: str = ""  # in place of a script: python -m
-    command: tuple[str, ...] = ()  # in place of a script: any other program
-    arguments: tuple[str, ...] = ()
-    workdir: str = ""
-    data: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
-    secrets: dict[str, str] = field(default_factory=dict, repr=False)
-    withheld: tuple[str, ...] = ()  # files with variables: never pushed
     detach: bool = False
     dry_run: bool = False
-    grace_s: float = 10.0
-    spares: int = 0  # the last so many hosts get no task until another is lost
+    grace_s: float = GRACE_S
+    spares: int = 0  # the last slots get no task until a host is lost
     policy: Policy = field(default_factory=Policy)
-    preemptions: int | None = None  # so many losses of a host are no failures; None: as it suits the fleet
-    host_timeout_s: float | None = None  # how long a lost host may take to come back; None: as it suits the fleet
+    preemptions: int | None = None  # lost hosts that do not count as failures; None: depends on the fleet
+    host_timeout_s: float | None = None  # how long to wait for a lost host; None: depends on the fleet
     replication: Replication = field(default_factory=Replication)
-    link_timeout_s: float = 10.0  # a host that is silent for so long is lost
+    link_timeout_s: float = LINK_TIMEOUT_S
     roles: Roles = field(default_factory=Roles)
-    requirements: str | None = None  # file of what is installed first; None: beside the script; empty: nothing
-    adapt: bool = True  # interpreters are adapted to scripts for older TensorFlow
 
 
 @dataclass(frozen=True)
@@ -275,7 +272,6 @@ def _commits(
             env={**given, **share},
             secret_env=request.secrets,
             grace_s=request.grace_s,
-            join_timeout_s=JOIN_TIMEOUT_S,
             link_timeout_s=request.link_timeout_s,
             policy=request.policy,
             replication=request.replication,

@@ -12,8 +12,6 @@ from provision.model import FleetSpec, Host, Instance
 from provision.provider import Provider, ProviderError
 from train.agent.protocol.records import Leave
 
-GRACE_S = 10.0
-
 
 def lent(spec: FleetSpec, instances: Sequence[Instance], provider: Provider) -> list[Host]:
     """Hosts on which something of the fleet may be: those that somebody has vouched for."""
@@ -39,7 +37,7 @@ def leave(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
 
         failed |= {one.host.name: one.error for one in outcomes if one.error is not None}
         channels = [one.value for one in outcomes if one.value is not None]
-        for one in ask_each(channels, lambda channel: leave_host(channel, Leave(GRACE_S))):
+        for one in ask_each(channels, lambda channel: leave_host(channel, Leave())):
             if one.error is None:
                 sink.emit(InstanceChanged(one.host.name, "deleted fleet's files", done=True))
             else:

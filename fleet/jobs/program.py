@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fleet.errors import UsageError
 from fleet.events import Level, Note, Sink
@@ -36,36 +36,37 @@ _FEWEST_WITH_SERVERS = 3  # a chief, a worker, a parameter server
 _MOST_FINDINGS = 4  # shown before a job
 
 
-class Asked(Protocol):
-    """What the user typed of it."""
+@dataclass(frozen=True)
+class ProgramRequest:
+    """A program to run on a fleet: a script, a module, or a command.
 
-    @property
-    def script(self) -> str:
-        """A script, or a directory with ``__main__.py``; empty: none."""
+    Attributes:
+        fleet: Name of the fleet.
+        script: A script, or a directory with ``__main__.py``; empty: none.
+        module: A module below the working directory; empty: none.
+        command: Another program with its arguments; empty: none.
+        arguments: Arguments of the script or module.
+        workdir: Directory to upload; empty: that of the script, else the current one.
+        data: Additional data to upload, ``SRC[:DEST]``.
+        requirements: A requirements file; None: the one next to the script, if it exists; empty: none.
+        adapt: Whether to adapt interpreters to scripts for older TensorFlow.
+        env: Environment variables.
+        secrets: Secret environment variables, never written to a file.
+        withheld: Files with secrets, never uploaded.
+    """
 
-    @property
-    def module(self) -> str:
-        """A module below the working directory; empty: none."""
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """Any other program with its arguments; empty: none."""
-
-    @property
-    def workdir(self) -> str:
-        """The directory to push; empty: that of the script, else the current one."""
-
-    @property
-    def data(self) -> tuple[str, ...]:
-        """What else goes along."""
-
-    @property
-    def requirements(self) -> str | None:
-        """A requirements file; None: the one beside the script, if there is one; empty: none."""
-
-    @property
-    def withheld(self) -> tuple[str, ...]:
-        """Files that hold secrets, which are never pushed."""
+    fleet: str
+    script: str = ""
+    module: str = ""
+    command: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    workdir: str = ""
+    data: tuple[str, ...] = ()
+    requirements: str | None = None
+    adapt: bool = True
+    env: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    withheld: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Program:
         return needed(self.entry, [item.path for item in self.bundle.entries], self.python_path)
 
 
-def find(asked: Asked) -> Found:
+def find(request: ProgramRequest) -> Found:
     """What is to be started, and what it wants.
 
     Raises:
@@ -117,10 +118,10 @@ def find(asked: Asked) -> Found:
     from fleet.remote.upload.bundle import parse_data
 
     with translated():
-        entry = find_entry(asked.script, asked.module, asked.command, asked.workdir)
-        requirements = _requirements(entry, asked.requirements)
-    data = tuple(parse_data(item) for item in asked.data)
-    return Found(entry, requirements, data, tuple(Path(path).resolve() for path in asked.withheld))
+        entry = find_entry(request.script, request.module, request.command, request.workdir)
+        requirements = _requirements(entry, request.requirements)
+    data = tuple(parse_data(item) for item in request.data)
+    return Found(entry, requirements, data, tuple(Path(path).resolve() for path in request.withheld))
 
 
 def collect(found: Found, ports: Ports, python_path: str = "") -> Program:

@@ -14,6 +14,9 @@ from train.agent.gang.assignment import initial_assignments, is_coordinated, is_
 from train.agent.gang.hang import blocking_task, describe_hang
 from train.agent.gang.states import Assignment, DesiredState, SlotStatus, Stage
 from train.agent.protocol.records import (
+    GRACE_S,
+    JOIN_TIMEOUT_S,
+    LINK_TIMEOUT_S,
     Exit,
     JobResult,
     Member,
@@ -57,9 +60,9 @@ class Terms(NamedTuple):
     slots: Tuple[Member, ...]
     spares: Tuple[str, ...] = ()
     policy: Policy = Policy()
-    grace_s: float = 10.0
-    join_timeout_s: float = 60.0
-    link_timeout_s: float = 10.0
+    grace_s: float = GRACE_S
+    join_timeout_s: float = JOIN_TIMEOUT_S
+    link_timeout_s: float = LINK_TIMEOUT_S
     assigned: Tuple[str, ...] = ()  # role of each slot, empty for a spare; none: its name
 
     @property

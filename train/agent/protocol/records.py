@@ -173,6 +173,16 @@ class Exit(NamedTuple):
     signal: Optional[int] = None
 
 
+GRACE_S = 10.0
+"""Default time between SIGTERM and SIGKILL when a job is stopped."""
+
+LINK_TIMEOUT_S = 10.0
+"""Default time without a message after which a host counts as lost."""
+
+JOIN_TIMEOUT_S = 60.0
+"""Default time that a host waits for the others."""
+
+
 class Policy(NamedTuple):
     """The reaction of a job to failures."""
 
@@ -234,9 +244,9 @@ class Commit(NamedTuple):
     env: Dict[str, str]
     secret_env: Dict[str, str]  # never written anywhere
     attempt: int = 1
-    grace_s: float = 10.0
-    join_timeout_s: float = 60.0
-    link_timeout_s: float = 10.0
+    grace_s: float = GRACE_S
+    join_timeout_s: float = JOIN_TIMEOUT_S
+    link_timeout_s: float = LINK_TIMEOUT_S
     policy: Policy = Policy()
     replication: Replication = Replication()
     spares: List[str] = []  # noqa: RUF012 - never changed; members without a task until one is lost
@@ -280,7 +290,7 @@ class Stop(NamedTuple):
 
     job: str
     task: str
-    grace_s: float = 10.0
+    grace_s: float = GRACE_S
 
 
 class Inspect(NamedTuple):
@@ -292,7 +302,7 @@ class Inspect(NamedTuple):
 class Leave(NamedTuple):
     """End all jobs of the fleet on this host, and remove all of the fleet's files, including the agent."""
 
-    grace_s: float = 10.0
+    grace_s: float = GRACE_S
 
 
 class Bootstrap(NamedTuple):
