@@ -9,26 +9,11 @@ import typer
 from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
-from fleet.cli import (
-    agent,
-    check,
-    demo,
-    doctor,
-    down,
-    extend,
-    gc,
-    inventory,
-    jobs,
-    lint,
-    logs,
-    pull,
-    status,
-    stop,
-    train,
-    up,
-)
+from fleet.cli import demo
 from fleet.cli.application import Grouped, app
 from fleet.cli.failures import keep_traceback, next_lines, report_failure, usage_error, wants_json
+from fleet.cli.fleets import doctor, down, extend, gc, inventory, status, up
+from fleet.cli.jobs import agent, check, jobs, lint, logs, pull, stop, train
 from fleet.cli.options import Output
 from fleet.cli.program import WithProgram, WithTrial
 from fleet.cli.runtime import (

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.commands import down, pull, train, up
+from fleet.commands.fleets import down, up
+from fleet.commands.jobs import pull, train
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Note, Sink
 from fleet.fleets.resolution import UpRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from fleet.console.logtext import LogText, is_noise
+from fleet.console.log_lines import LogText, is_noise
 from fleet.events import LogChunk
 
 _BYTES_MAX = 8 * 1024 * 1024  # waiting to be shown: a terminal may be stopped with Ctrl-S

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fleet.console.colors import paint
-from fleet.console.logtext import clean
+from fleet.console.log_lines import clean
 
 GAP = 2  # columns of space between two columns
 

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from fleet.console.colors import paint
 from fleet.console.jsonl import JsonSink
-from fleet.console.logtext import clean, quoted
+from fleet.console.log_lines import clean, quoted
 from fleet.errors import FleetError
 
 _INDENT = 7  # width of the longest label, "error: "

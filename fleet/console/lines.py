@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import BinaryIO, TextIO
 
 from fleet.console.colors import paint, task_color
-from fleet.console.logtext import LogText
+from fleet.console.log_lines import LogText
+from fleet.console.messages import Teller, stalled_text
 from fleet.console.reports import report_text
-from fleet.console.sentences import Teller, stalled_text
 from fleet.events import Event, LogChunk, PushProgress, ResultsAtRisk, ResultsFound
 from train.agent.protocol.records import JobResult, Outcome, Phase, Stalled, TaskState
 

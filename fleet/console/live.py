@@ -16,10 +16,10 @@ from rich.text import Text
 from fleet.console.backlog import Backlog, Batch
 from fleet.console.colors import paint, task_color
 from fleet.console.columns import Line
-from fleet.console.frame import ASCII, Glyphs, frame
-from fleet.console.logtext import clean
+from fleet.console.live_table import ASCII, Glyphs, frame
+from fleet.console.log_lines import clean
+from fleet.console.messages import Teller
 from fleet.console.reports import report_text
-from fleet.console.sentences import Teller
 from fleet.console.view import View, apply
 from fleet.events import (
     ConnectionLost,

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet.console.columns import Column, Span, choose, render, table
-from fleet.console.figures import fold, money, size, size_short, span
-from fleet.console.logtext import clean
-from fleet.console.sentences import plan_text
+from fleet.console.formatting import fold, money, size, size_short, span
+from fleet.console.log_lines import clean
+from fleet.console.messages import plan_text
 from fleet.events import (
     Checked,
     Event,

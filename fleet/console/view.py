@@ -8,8 +8,8 @@ from enum import Enum
 from statistics import median
 from typing import Any
 
-from fleet.console.figures import order
-from fleet.console.sentences import NEVER_STARTED
+from fleet.console.formatting import order
+from fleet.console.messages import NEVER_STARTED
 from fleet.events import (
     BootstrapProgress,
     ConnectionLost,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import requests
 
-from fleet.commands import down, gc, up
+from fleet.commands.fleets import down, gc, up
 from fleet.config import caller
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Event

@@ -22,7 +22,7 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_nothing_is_left(share: int, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet.commands.up.reach", reached)
+    monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
     monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
     monkeypatch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
     for seed in range(share, HISTORIES, SHARES):

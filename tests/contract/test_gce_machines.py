@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet.commands import up
+from fleet.commands.fleets import up
 from fleet.errors import UsageError
 from fleet.fleets.resolution import GPU_PACKAGES, UpRequest
 from fleet.settings import Settings
@@ -30,7 +30,7 @@ def running() -> Iterator[Emulator]:
 
 @pytest.fixture
 def emulator(running: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    monkeypatch.setattr("fleet.commands.up.reach", reached)
+    monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
     running.reset()
     yield running
     assert running.state()["violations"] == []

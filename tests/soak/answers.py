@@ -13,11 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fleet.commands.pull import _Pull
-from fleet.commands.status import _job as job_status
+from fleet.commands.fleets.status import _job as job_status
+from fleet.commands.jobs.pull import _Pull
 from fleet.console.jsonl import JsonSink
 from fleet.console.lines import LinesSink
-from fleet.console.tables import render_status
+from fleet.console.status_table import render_status
 from fleet.errors import FleetError, UnreachableError
 from fleet.events import Event
 from fleet.jobs import follow as following

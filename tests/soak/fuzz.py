@@ -16,7 +16,7 @@ from io import BytesIO
 from typing import Any, cast
 
 from fleet.console.jsonl import JsonSink
-from fleet.console.sentences import message
+from fleet.console.messages import message
 from fleet.events import Event
 from tests.program import wait_for
 from tests.soak.answers import fuzz_answers, fuzz_follow, fuzz_listings, fuzz_reports

@@ -8,7 +8,7 @@ import pytest
 
 from fleet.cli import app as cli
 from fleet.cli import failures, runtime
-from fleet.commands import up
+from fleet.commands.fleets import up
 from fleet.errors import UsageError
 from fleet.fleets.resolution import UpRequest
 from fleet.settings import Settings
@@ -107,7 +107,7 @@ def test_a_train_that_is_interrupted_early_started_nothing(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fleet.commands.train.find", interrupted)
+    monkeypatch.setattr("fleet.commands.jobs.train.find", interrupted)
     assert cli.run(["train", "task.py", "--", "--epochs", "5"]) == 103
     assert capsys.readouterr().err.splitlines() == [
         "error: interrupted; nothing was started",

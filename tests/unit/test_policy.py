@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.cli import app as cli
-from fleet.commands import train
+from fleet.commands.jobs import train
 from fleet.durations import seconds
 from fleet.errors import UsageError
 from fleet.jobs.policy import check_policy, most_attempts, on_fleet, replication

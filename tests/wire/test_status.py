@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.commands.status import StatusRequest, run
+from fleet.commands.fleets.status import StatusRequest, run
 from fleet.ports import Ports
 from fleet.state import FleetRecord, Store
 from fleet.status import FleetStatus, JobStatus

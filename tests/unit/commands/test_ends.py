@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.commands import down, extend, gc, status, up
-from fleet.commands.doctor import DoctorRequest
-from fleet.commands.doctor import run as doctor
+from fleet.commands.fleets import down, extend, gc, status, up
+from fleet.commands.fleets.doctor import DoctorRequest
+from fleet.commands.fleets.doctor import run as doctor
 from fleet.config import caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.events import (

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fleet.cli import app as cli
-from fleet.commands import check, train
-from fleet.commands.check import CheckRequest, judged_alone
-from fleet.commands.train import TrainRequest
+from fleet.commands.jobs import check, train
+from fleet.commands.jobs.check import CheckRequest, judged_alone
+from fleet.commands.jobs.train import TrainRequest
 from fleet.errors import UsageError
 from fleet.jobs.program import Terms, described, find, keras_need, missing_imports, script_findings
 from tests.unit.train.test_script import write

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.commands import up
-from fleet.commands.up import next_train, run
+from fleet.commands.fleets import up
+from fleet.commands.fleets.up import next_train, run
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, QuotaError, UsageError
 from fleet.events import FleetOpened, InstanceChanged, Note, Quoted, ZoneTried
 from fleet.fleets.resolution import UpRequest

@@ -155,7 +155,7 @@ def test_a_stack_is_told_in_full_below_its_message() -> None:
         "  now 0 % of a core, in tcp_recvmsg",
     ]
     reader.sink.emit(STALLED._replace(stack="", sockets=[], kernel=""))
-    assert reader.err.getvalue().endswith("\nno progress: worker-1 does not tell what it does (state S)\n")
+    assert reader.err.getvalue().endswith("\nno progress: worker-1 shows no stack (state S)\n")
 
 
 def test_each_step_of_a_host_is_told_once() -> None:

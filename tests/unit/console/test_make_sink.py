@@ -81,7 +81,7 @@ def test_neighbours_have_different_colours_and_always_the_same() -> None:
 
 def test_rich_is_imported_for_the_live_console_alone() -> None:
     code = (
-        "import sys, io, fleet.console, fleet.console.tables, fleet.console.errors\n"
+        "import sys, io, fleet.console, fleet.console.status_table, fleet.console.errors\n"
         "fleet.console.make_sink('auto', stdout=sys.stdout, stderr=sys.stderr)\n"
         "sys.exit(any(name.split('.')[0] == 'rich' for name in sys.modules))\n"
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 
-from fleet.console.frame import frame, state_word
 from fleet.console.lines import LinesSink
-from fleet.console.sentences import message
-from fleet.console.tables import render_status
+from fleet.console.live_table import frame, state_word
+from fleet.console.messages import message
+from fleet.console.status_table import render_status
 from fleet.console.view import View, apply
 from fleet.events import ConnectionLost, Event, FleetOpened, JobStarted, LogChunk
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus

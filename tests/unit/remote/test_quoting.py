@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleet.console.errors import error_text
 from fleet.console.jsonl import JsonSink
-from fleet.console.sentences import message
+from fleet.console.messages import message
 from fleet.errors import FleetError
 from fleet.events import Note
 from fleet.remote.job import refusal

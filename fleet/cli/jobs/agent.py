@@ -124,7 +124,7 @@ def agent(
     Start it once per node with srun, pbsdsh, or mpiexec, e.g. srun fleet agent task.py. The processes find each other
     and run SCRIPT together, in its directory. Rank 0 reports the result.
     """
-    from fleet.commands import agent as verb
+    from fleet.commands.jobs import agent as verb
     from fleet.jobs.variables import environment
     from provision.allocation.ranks import Given
 

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fleet.console import figures
+from fleet.console import formatting
 from fleet.console.colors import task_color
 from fleet.console.columns import GAP, Column, Line, Span, choose, crop, line_len, table, table_width
-from fleet.console.logtext import clean
-from fleet.console.sentences import called, exit_words, result_message
+from fleet.console.log_lines import clean
+from fleet.console.messages import called, exit_words, result_message
 from fleet.console.view import STOPPED, Row, Stage, View, stragglers
 from provision.quantities import counted
 from train.agent.protocol.records import Outcome, Phase
@@ -100,11 +100,11 @@ def _header(view: View, width: int, now: float, glyphs: Glyphs) -> list[Line]:
     """The fleet and what it costs, drawn into the rule between log and table; then the job."""
     facts = []
     if view.started_at or view.began_at:
-        facts.append(figures.clock(now - (view.started_at or view.began_at)))
+        facts.append(formatting.clock(now - (view.started_at or view.began_at)))
     if view.price_usd_h > 0:
-        facts.append(figures.money(view.cost_usd(now)))
+        facts.append(formatting.money(view.cost_usd(now)))
     if view.delete_at > 0 and not view.down:
-        facts.append(f"deleted in {figures.span(view.delete_at - now)}" if view.delete_at > now else "deleted now")
+        facts.append(f"deleted in {formatting.span(view.delete_at - now)}" if view.delete_at > now else "deleted now")
     edge = Span(glyphs.rule * 2, "dim")
     right = (Span(" "), Span(f" {glyphs.dot} ".join(facts)), Span(" "), edge)
     left = crop((edge, Span(f" {view.fleet or 'fleet'} ", "bold")), width - line_len(right), glyphs.mark)
@@ -120,7 +120,9 @@ def _attempt_words(view: View, now: float) -> str:
     words = f"attempt {view.attempt}" + (f" of {view.attempts}" if view.attempts > 1 else "")
     if not view.retry_at or view.result:
         return words
-    return f"{words}, next in {figures.span(view.retry_at - now)}" if view.retry_at > now else f"{words}, next soon"
+    return (
+        f"{words}, next in {formatting.span(view.retry_at - now)}" if view.retry_at > now else f"{words}, next soon"
+    )
 
 
 def _foot(view: View, width: int, notice: str, glyphs: Glyphs) -> list[Line]:
@@ -143,7 +145,7 @@ def _stage_line(view: View, width: int, glyphs: Glyphs) -> Line:
     pushed = sum(max(0, row.total) for row in view.rows)
     if view.stage in (Stage.PUSH, Stage.PULL) and pushed:
         done, total = float(sum(max(0, row.sent) for row in view.rows)), float(pushed)
-        text = f"{figures.size(done)} of {figures.size(total)}"
+        text = f"{formatting.size(done)} of {formatting.size(total)}"
     word = view.stage.value if view.stage else ""
     drawn = bar(done, total, min(_BAR_MAX, max(_BAR_MIN, width - 40)), glyphs)
     full = drawn.rstrip(glyphs.rest) if glyphs.rest != glyphs.full else drawn
@@ -184,9 +186,9 @@ def _columns(
 def _fixed_columns(view: View, rows: list[Row], slow: frozenset[str]) -> list[Column]:
     words = [state_word(row, slow) for row in rows]
     title = "TASK" if view.stage is Stage.JOB else "HOST"
-    epochs = [figures.of(row.epoch, row.epochs) for row in rows]
-    steps = [figures.of(row.step, row.steps) for row in rows]
-    rates = [figures.rate(row.steps_per_s) if row.steps_per_s >= 0 else "" for row in rows]
+    epochs = [formatting.of(row.epoch, row.epochs) for row in rows]
+    steps = [formatting.of(row.step, row.steps) for row in rows]
+    rates = [formatting.rate(row.steps_per_s) if row.steps_per_s >= 0 else "" for row in rows]
     return [
         Column(title, tuple(Span(called(row.name, row.role), task_color(row.name)) for row in rows), limit=24),
         Column("STATE", tuple(map(_state_span, rows, words)), limit=30),
@@ -209,8 +211,8 @@ def _metric_columns(rows: list[Row]) -> list[Column]:
     ranked = sorted(names, key=lambda name: (name != "loss", name.startswith("val_")))
     return [
         Column(
-            figures.metric_title(clean(name)),
-            _plain(figures.metric(row.metrics[name]) if name in row.metrics else "" for row in rows),
+            formatting.metric_title(clean(name)),
+            _plain(formatting.metric(row.metrics[name]) if name in row.metrics else "" for row in rows),
             rank=3 if number == 0 else 5 + 2 * number,  # after the first other one comes memory
             right=True,
             limit=12,
@@ -224,7 +226,7 @@ def _usage_columns(rows: list[Row]) -> list[Column]:
         return f"{value:.0f}%" if value >= 0 else ""
 
     def memory(value: float) -> str:
-        return figures.size_short(value) if value >= 0 else ""
+        return formatting.size_short(value) if value >= 0 else ""
 
     gpu = any(row.gpu_percent >= 0 for row in rows)
     gpu_memory = [memory(row.gpu_memory_mib * 2**20 if row.gpu_memory_mib >= 0 else -1) for row in rows]
@@ -259,5 +261,5 @@ def _detail_text(row: Row, glyphs: Glyphs) -> str:
 
 
 def _push_text(row: Row, glyphs: Glyphs) -> str:
-    text = f"{figures.size(row.sent)} of {figures.size(row.total)}, {counted(row.files, 'file')}"
+    text = f"{formatting.size(row.sent)} of {formatting.size(row.total)}, {counted(row.files, 'file')}"
     return text if row.sent >= row.total else f"{bar(row.sent, row.total, _BAR_MIN, glyphs)}  {text}"

@@ -200,7 +200,7 @@ def train(
     Uploads the script's directory, starts every worker with its TF_CONFIG, and streams the logs. Ctrl-C detaches; the
     job keeps running. Use -m MODULE for a module, or give any command after --.
     """
-    from fleet.commands import train as verb
+    from fleet.commands.jobs import train as verb
     from fleet.jobs.policy import replication
     from fleet.jobs.tasks import Roles, success
 

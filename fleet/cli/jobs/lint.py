@@ -30,7 +30,7 @@ def lint(
 
     Reads SCRIPT and the local modules that it imports; executes nothing. Warnings and hints leave the exit code 0.
     """
-    from fleet.commands import lint as verb
+    from fleet.commands.jobs import lint as verb
 
     request = verb.LintRequest(script=script, workdir=workdir, workers=workers, gpus=gpus, adapt=not no_adapt)
     run_command(DEFAULT_FLEET, output, lambda sink: verb.run(request, sink), live=False)

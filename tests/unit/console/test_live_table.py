@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from fleet.console.columns import line_len, render
-from fleet.console.frame import ASCII, frame
+from fleet.console.live_table import ASCII, frame
 from fleet.console.view import View, apply
 from fleet.events import (
     BootstrapProgress,

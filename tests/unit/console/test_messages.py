@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.console.sentences import Teller, exit_words, message, plan_text, result_message
+from fleet.console.messages import Teller, exit_words, message, plan_text, result_message
 from fleet.events import (
     ConnectionLost,
     ConnectionRestored,

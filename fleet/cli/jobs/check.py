@@ -57,7 +57,7 @@ def check(
     Shows versions, GPUs, and disks of all hosts, whether they match, and which imports are missing. Runs SCRIPT only
     with --local-first. Exit code 14 if a host is not ready.
     """
-    from fleet.commands import check as verb
+    from fleet.commands.jobs import check as verb
 
     def request() -> verb.CheckRequest:
         return verb.CheckRequest(**program_fields(ctx), local_first_s=local_first)

@@ -21,8 +21,8 @@ def status(
     output: OutputOption = Output.AUTO,
 ) -> None:
     """Show fleets, hosts, and running jobs."""
-    from fleet.commands import status as verb
-    from fleet.console.tables import print_status
+    from fleet.commands.fleets import status as verb
+    from fleet.console.status_table import print_status
 
     name = resolve_fleet(fleet) if fleet else ""
 

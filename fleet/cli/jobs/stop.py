@@ -13,7 +13,7 @@ def stop(
     output: OutputOption = Output.AUTO,
 ) -> None:
     """Stop the running job; keep the fleet."""
-    from fleet.commands import stop as verb
+    from fleet.commands.jobs import stop as verb
 
     request = verb.StopRequest(fleet=resolve_fleet(fleet), grace_s=grace)
     run_command(request.fleet, output, lambda sink: verb.run(request, make_ports(sink), sink))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from fleet.console.figures import size
+from fleet.console.formatting import size
 
 LINE_MAX = 1000  # characters of a line that are shown
 _HELD_MAX = 32 * 1024  # bytes of an unfinished line that are kept

@@ -17,7 +17,7 @@ def inventory(
     fleet: Fleet = "",
 ) -> None:
     """Export the hosts of a fleet for other programs."""
-    from fleet.commands import inventory as verb
+    from fleet.commands.fleets import inventory as verb
 
     request = verb.InventoryRequest(fleet=resolve_fleet(fleet), form=form)
     print_result(request.fleet, lambda out: out.write(verb.run(request, make_ports())))

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fleet.console.figures import fold, money, short_span, size, span
-from fleet.console.logtext import clean, quoted
+from fleet.console.formatting import fold, money, short_span, size, span
+from fleet.console.log_lines import clean, quoted
 from fleet.events import (
     BootstrapProgress,
     ConnectionLost,

@@ -24,7 +24,7 @@ def pull(
     Copies model, checkpoints, logs, and the files that the job wrote or changed. Verifies their SHA-256, and skips
     what is already there. An interrupted pull continues when it is repeated.
     """
-    from fleet.commands import pull as verb
+    from fleet.commands.jobs import pull as verb
 
     request = verb.PullRequest(fleet=resolve_fleet(fleet), job=job, directory=to, worker=worker)
     run_command(request.fleet, output, lambda sink: verb.run(request, make_ports(sink), sink))

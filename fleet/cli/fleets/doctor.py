@@ -26,7 +26,7 @@ def doctor(
     output: OutputOption = Output.AUTO,
 ) -> None:
     """Diagnose missing prerequisites and how to fix them."""
-    from fleet.commands import doctor as verb
+    from fleet.commands.fleets import doctor as verb
     from fleet.fleets.resolution import provider_of
     from fleet.settings import Settings
 

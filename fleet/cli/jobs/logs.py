@@ -25,7 +25,7 @@ def logs(
     Shows each byte that the workers wrote. The output of a single worker is not prefixed. Exits with the exit code of
     the job.
     """
-    from fleet.commands import logs as verb
+    from fleet.commands.jobs import logs as verb
 
     request = verb.LogsRequest(fleet=resolve_fleet(fleet), follow=follow, lines=lines, worker=worker, job=job)
     run_command(

@@ -5,7 +5,7 @@ import json
 import re
 from dataclasses import replace
 
-from fleet.console.tables import print_status, render_status
+from fleet.console.status_table import print_status, render_status
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from train.agent.protocol.records import Exit, Outcome, Phase
 from train.diagnosis import Kind, Verdict

@@ -218,7 +218,7 @@ def up(
     Uses this computer, unless the options or fleet.toml select an inventory, a GPU, a machine type, a zone, Spot VMs,
     or a project. Shows the price and asks before it spends money.
     """
-    from fleet.commands import up as verb
+    from fleet.commands.fleets import up as verb
     from fleet.fleets.resolution import UpRequest
     from fleet.settings import Settings, absolute
 

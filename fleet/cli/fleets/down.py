@@ -16,7 +16,7 @@ def down(
     Asks first if a job is running, or if results are not on this computer. Existing hosts are released without any
     files of fleet.
     """
-    from fleet.commands import down as verb
+    from fleet.commands.fleets import down as verb
 
     request = verb.DownRequest(fleet=resolve_fleet(fleet))
     run_command(request.fleet, output, lambda sink: verb.run(request, make_ports(sink, yes=yes), sink))

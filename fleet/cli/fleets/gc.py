@@ -29,7 +29,7 @@ def gc(
     Asks first; by default only resources that were created from this computer. Fleets of another state directory
     count as orphaned.
     """
-    from fleet.commands import gc as verb
+    from fleet.commands.fleets import gc as verb
     from fleet.settings import Settings
 
     request = verb.GcRequest(

@@ -25,7 +25,7 @@ def jobs(
     output: OutputOption = Output.AUTO,
 ) -> None:
     """List the jobs that the hosts store, or delete them."""
-    from fleet.commands import jobs as verb
+    from fleet.commands.jobs import jobs as verb
 
     request = verb.JobsRequest(fleet=resolve_fleet(fleet), jobs=tuple(jobs or ()), prune=prune)
     run_command(

@@ -9,12 +9,12 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
-from fleet.console import figures
+from fleet.console import formatting
 from fleet.console.colors import task_color, wants_color
 from fleet.console.columns import Column, Line, Span, choose, crop, justify, render, table
 from fleet.console.jsonl import JsonSink
-from fleet.console.logtext import clean
-from fleet.console.sentences import called, exit_words
+from fleet.console.log_lines import clean
+from fleet.console.messages import called, exit_words
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from fleet.steps import Step
 from provision.quantities import counted
@@ -79,11 +79,11 @@ def _storage(fleet: FleetStatus) -> list[Line]:
     low = bool(disks) and disks[0].disk_free < DISK_LOW
     if not disks or not (fleet.stored or low):
         return []
-    free = f"{figures.size(disks[0].disk_free)} of {figures.size(disks[0].disk_total)} free on {disks[0].name}"
-    jobs = f"{counted(len(fleet.stored), 'job')}, {figures.size(sum(one.size for one in fleet.stored))}"
+    free = f"{formatting.size(disks[0].disk_free)} of {formatting.size(disks[0].disk_total)} free on {disks[0].name}"
+    jobs = f"{counted(len(fleet.stored), 'job')}, {formatting.size(sum(one.size for one in fleet.stored))}"
     lines: list[Line] = [(Span(f"{_INDENT}stored: {jobs}; {free}", "yellow" if low else ""),)]
     if len(fleet.stored) > 1:
-        words = [f"{one.job} {figures.size(one.size)}" for one in fleet.stored[:_LARGEST]]
+        words = [f"{one.job} {formatting.size(one.size)}" for one in fleet.stored[:_LARGEST]]
         lines.append((Span(f"{_INDENT}largest: {', '.join(words)}", "dim"),))
     waiting = sum(one.pulled in ("no", "partly") for one in fleet.stored)
     if low or waiting:
@@ -111,12 +111,14 @@ def _head(fleet: FleetStatus, now: float, width: int) -> Line:
     left = (Span(fleet.name, "bold"), Span(f"  {fleet.provider}, {counted(len(fleet.hosts), 'host')}"))
     right = []
     if fleet.created_at > 0:
-        right.append(f"up {figures.span(now - fleet.created_at)}")
+        right.append(f"up {formatting.span(now - fleet.created_at)}")
     if fleet.price_usd_h > 0:
         cost = fleet.price_usd_h * max(0.0, now - fleet.created_at) / 3600 if fleet.created_at > 0 else 0.0
-        right.append(f"{figures.money(fleet.price_usd_h)}/h, {figures.money(cost)} so far")
+        right.append(f"{formatting.money(fleet.price_usd_h)}/h, {formatting.money(cost)} so far")
     if fleet.delete_at > 0:
-        right.append(f"deleted in {figures.span(fleet.delete_at - now)}" if fleet.delete_at > now else "deleted now")
+        right.append(
+            f"deleted in {formatting.span(fleet.delete_at - now)}" if fleet.delete_at > now else "deleted now"
+        )
     return justify(left, (Span("  ".join(right)),), width)
 
 
@@ -126,7 +128,7 @@ def _job_line(job: JobStatus, now: float, width: int) -> Line:
     attempt += f" of {job.attempts}" if job.attempts > 1 else ""
     left = (Span(f"job {job.id}", "bold"), Span("  "), Span(word, style), Span(f"{attempt}  {clean(job.script)}"))
     elapsed = (job.ended_at or now) - job.started_at
-    return justify(left, (Span(figures.clock(elapsed) if job.started_at > 0 else ""),), width)
+    return justify(left, (Span(formatting.clock(elapsed) if job.started_at > 0 else ""),), width)
 
 
 def _job_word(job: JobStatus) -> tuple[str, str]:
@@ -165,17 +167,17 @@ def _percent(value: float) -> str:
 
 
 def _memory(value: int) -> str:
-    return figures.size_short(value) if value >= 0 else ""
+    return formatting.size_short(value) if value >= 0 else ""
 
 
 def _task_columns(job: JobStatus) -> list[Column]:
     tasks = job.tasks
-    rates = [figures.rate(task.steps_per_s) if task.steps_per_s >= 0 else "" for task in tasks]
+    rates = [formatting.rate(task.steps_per_s) if task.steps_per_s >= 0 else "" for task in tasks]
     return [
         Column("TASK", tuple(Span(called(task.task, task.role), task_color(task.task)) for task in tasks), limit=24),
         Column("STATE", tuple(_task_span(task, job) for task in tasks)),
-        Column("EPOCH", tuple(Span(figures.of(task.epoch, task.epochs)) for task in tasks), rank=1, right=True),
-        Column("STEP", tuple(Span(figures.of(task.step, task.steps)) for task in tasks), rank=2, right=True),
+        Column("EPOCH", tuple(Span(formatting.of(task.epoch, task.epochs)) for task in tasks), rank=1, right=True),
+        Column("STEP", tuple(Span(formatting.of(task.step, task.steps)) for task in tasks), rank=2, right=True),
         *_metric_columns(tasks),
         Column("STEPS/S", tuple(map(Span, rates)), rank=4, right=True),
     ]
@@ -203,8 +205,8 @@ def _metric_columns(tasks: Sequence[TaskStatus]) -> list[Column]:
     )
     return [
         Column(
-            figures.metric_title(clean(name)),
-            tuple(Span(figures.metric(task.metrics[name]) if name in task.metrics else "") for task in tasks),
+            formatting.metric_title(clean(name)),
+            tuple(Span(formatting.metric(task.metrics[name]) if name in task.metrics else "") for task in tasks),
             rank=3 + 2 * number,
             right=True,
             limit=12,

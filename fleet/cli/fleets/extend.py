@@ -25,7 +25,7 @@ def extend(
 
     Compute Engine deletes the instances TIME from now. They may have to be stopped and started for the change.
     """
-    from fleet.commands import extend as verb
+    from fleet.commands.fleets import extend as verb
 
     request = verb.ExtendRequest(fleet=resolve_fleet(fleet), seconds=time)
     run_command(request.fleet, output, lambda sink: verb.run(request, make_ports(sink, yes=yes), sink))

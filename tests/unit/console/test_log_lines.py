@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.console.logtext import LINE_MAX, LogText, clean, display_line, is_noise
+from fleet.console.log_lines import LINE_MAX, LogText, clean, display_line, is_noise
 
 SGR = re.compile(r"\x1b\[[0-9;:]*m")
 

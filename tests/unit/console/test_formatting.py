@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.console import figures
+from fleet.console import formatting
 
 
 @pytest.mark.parametrize(
@@ -10,7 +10,7 @@ from fleet.console import figures
     [(-1, "0:00"), (42, "0:42"), (754, "12:34"), (3723, "1:02:03"), (2 * 86400 + 3723, "2d 01:02:03")],
 )
 def test_clock(seconds: float, text: str) -> None:
-    assert figures.clock(seconds) == text
+    assert formatting.clock(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_clock(seconds: float, text: str) -> None:
      (86400, "1 d"), (190000, "2 d 4 h")],
 )  # fmt: skip
 def test_span(seconds: float, text: str) -> None:
-    assert figures.span(seconds) == text
+    assert formatting.span(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_span(seconds: float, text: str) -> None:
      (1_234_567_890, "1.1 GiB", "1.1G"), (12_345_678_900, "11.5 GiB", "11G"), (10**18, "909494.7 TiB", "909494T")],
 )  # fmt: skip
 def test_size(count: int, long: str, short: str) -> None:
-    assert figures.size(count) == long
-    assert figures.size_short(count) == short
+    assert formatting.size(count) == long
+    assert formatting.size_short(count) == short
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_size(count: int, long: str, short: str) -> None:
      (123456.0, "1.2e+05"), (0.00012, "1.2e-04"), (-0.5, "-0.5000"), (float("nan"), "nan"), (float("-inf"), "-inf")],
 )  # fmt: skip
 def test_metric_in_eight_characters(value: float, text: str) -> None:
-    assert figures.metric(value) == text
+    assert formatting.metric(value) == text
     assert len(text) <= 8
 
 
 def test_money_never_rounds_something_to_nothing() -> None:
-    assert [figures.money(dollars) for dollars in (0, 0.001, 0.07, 1234.5)] == [
+    assert [formatting.money(dollars) for dollars in (0, 0.001, 0.07, 1234.5)] == [
         "$0.00",
         "<$0.01",
         "$0.07",
@@ -52,7 +52,7 @@ def test_money_never_rounds_something_to_nothing() -> None:
 
 
 def test_of() -> None:
-    assert [figures.of(3, 5), figures.of(3, -1), figures.of(-1, 5)] == ["3/5", "3", ""]
+    assert [formatting.of(3, 5), formatting.of(3, -1), formatting.of(-1, 5)] == ["3/5", "3", ""]
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_of() -> None:
     ],
 )
 def test_fold(names: list[str], text: str) -> None:
-    assert figures.fold(names) == text
+    assert formatting.fold(names) == text
 
 
 def test_order_counts_as_people_do() -> None:
     shuffled = ["worker-10", "worker-2", "evaluator-0", "other", "chief-0"]
-    assert sorted(shuffled, key=figures.order) == ["chief-0", "worker-2", "worker-10", "evaluator-0", "other"]
+    assert sorted(shuffled, key=formatting.order) == ["chief-0", "worker-2", "worker-10", "evaluator-0", "other"]
 
 
 def test_metric_title() -> None:
-    assert figures.metric_title("sparse_categorical_accuracy") == "ACCURACY"
-    assert figures.metric_title("val_binary_accuracy") == "VAL_ACCURACY"
-    assert figures.metric_title("mae") == "MAE"
+    assert formatting.metric_title("sparse_categorical_accuracy") == "ACCURACY"
+    assert formatting.metric_title("val_binary_accuracy") == "VAL_ACCURACY"
+    assert formatting.metric_title("mae") == "MAE"
