@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -29,6 +30,7 @@ def main() -> int:
         The exit code.
     """
     catch_interrupts()
+    gc.set_threshold(20_000)  # imports make many objects and no garbage: saves a tenth of the start-up
     sys.meta_path.insert(0, _OwnPackages())
     what = "interrupted; nothing was started"
     try:

@@ -279,6 +279,10 @@ def _import_all() -> None:
             for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
                 importlib.import_module(module.name)
 
+    from train.pack import build_agent
+
+    build_agent()
+
 
 def main() -> Request | None:
     """Serve until the connection is closed; return the request in each forked process."""
@@ -306,6 +310,9 @@ def _run() -> None:
         if isinstance(end.code, int):
             _exit_code.append(end.code)
         raise
+    except KeyboardInterrupt:  # before the launcher can catch it; Python would end in the same way
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
 
 
 def _end() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 
 import paramiko
@@ -18,6 +19,7 @@ from provision.model import Host
 from train import pack
 from train.agent.protocol.records import Hello, MalformedRecordError, Record, decode, encode
 
+_PACKING = Lock()  # all threads that connect to a host ask for the agent at once; the first one packs it
 ANSWER_S = 20.0
 """How long an agent may stay silent where it has nothing to do but to answer, in seconds."""
 
@@ -49,7 +51,8 @@ def open_agent(
         UnreachableError: the host does not answer, refuses, or is not the host that was pinned.
         NotReadyError: no usable Python there, or the agent does not start.
     """
-    archive = pack.build_agent()
+    with _PACKING:
+        archive = pack.build_agent()
     python = host.python or "python3"
     connection = connect(host, key_path, connect_timeout_s=connect_timeout_s)
     try:

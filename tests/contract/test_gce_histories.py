@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.histories import History, reached
+from tests.contract.histories import History, reached, store_nothing
 from tests.emulator import Emulator
 
 SHARES = 8
-HISTORIES = 320
+HISTORIES = 160
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +24,7 @@ def emulator() -> Iterator[Emulator]:
 def test_nothing_is_left(share: int, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
     monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
+    monkeypatch.setattr("fleet.commands.down.survey", store_nothing)
     monkeypatch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
     for seed in range(share, HISTORIES, SHARES):
         emulator.reset()

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGKILL at any moment: a repeat of the command repairs or explains, and nothing is left behind."""
+"""Ctrl-C and SIGKILL in any state of a command: a repeat of the command repairs or explains, nothing is left over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,24 @@ from tests.program import Program
 pytestmark = pytest.mark.wire
 
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
-MOMENTS = (0.05, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+JOB = "fleet/jobs/*/*"
+LAUNCH = ("", f"{JOB}/objects", f"{JOB}/src/task.py", f"{JOB}/job.json", f"{JOB}/attempt-1/log")
+"""What a launch changes on the hosts: nothing yet, job announced, files complete, job committed, attempt begun."""
+DOWN = ("", f"{JOB}/result.json", "host_key", "fleet")
+"""What `fleet down` changes on the hosts: nothing yet, job ended, SSH server removed, files removed."""
+
+
+def start_until(program: Program, pattern: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a command, and return once it changed which files of the hosts match `pattern`, or ended."""
+
+    def files() -> set[Path]:
+        return set((program.state / "local").glob(f"*/{pattern}"))
+
+    before = files() if pattern else None
+    client = program.start(*arguments)
+    while pattern and client.poll() is None and files() == before:
+        time.sleep(0.002)
+    return client
 
 
 @pytest.fixture
@@ -26,10 +43,9 @@ def running(program: Program) -> Program:
     return program
 
 
-def test_a_launch_killed_at_any_moment_is_explained_or_repaired(running: Program) -> None:
-    for moment in MOMENTS:
-        client = running.start("train", "task.py")
-        time.sleep(moment)
+def test_a_launch_killed_in_any_state_is_explained_or_repaired(running: Program) -> None:
+    for state in LAUNCH:
+        client = start_until(running, state, "train", "task.py")
         client.kill()
         client.communicate()
         running.run("status")
@@ -44,11 +60,10 @@ def test_a_launch_killed_at_any_moment_is_explained_or_repaired(running: Program
 
 
 def test_ctrl_c_of_a_launch_leaves_all_or_nothing(running: Program) -> None:
-    for moment in MOMENTS:
-        client = running.start("train", "task.py")
-        time.sleep(moment)
+    for state in LAUNCH:
+        client = start_until(running, state, "train", "task.py")
         client.send_signal(signal.SIGINT)
-        ran = running.finish(client, code=None, timeout=30)
+        ran = running.finish(client, code=None)
         if client.returncode == -signal.SIGINT:  # before the first line of ours was read
             assert not running.tasks()
             continue
@@ -59,15 +74,14 @@ def test_ctrl_c_of_a_launch_leaves_all_or_nothing(running: Program) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_down_interrupted_at_any_moment_is_finished_by_a_repeat(program: Program, number: signal.Signals) -> None:
+def test_down_interrupted_in_any_state_is_finished_by_a_repeat(program: Program, number: signal.Signals) -> None:
     program.script("task.py", SLEEP)
-    for moment in (0.1, 0.25, 0.35, 0.45):
-        program.run("up", "--workers", "3")
+    for state in DOWN:
+        program.run("up", "--workers", "2")
         program.run("train", "-d", "task.py")
-        client = program.start("down", "--yes")
-        time.sleep(moment)
+        client = start_until(program, state, "down", "--yes")
         client.send_signal(number)
-        ran = program.finish(client, code=None, timeout=30)
+        ran = program.finish(client, code=None)
         assert ran.code in (0, 103, -number), ran.err
         program.run("down", "--yes")
         assert not program.processes()
