@@ -6,7 +6,6 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -144,7 +143,6 @@ def test_who_falls_silent_is_named(join: Join) -> None:
 def test_one_who_gives_up_ends_the_wait_of_all(join: Join, who: int) -> None:
     with all_joined(join) as meetings:
         waiting = [meeting for rank, meeting in enumerate(meetings) if rank != who]
-        begun = time.monotonic()
         *told, _ = together(
             *(lambda one=one: one.gather("prepared", {}, 20) for one in waiting),
             lambda: meetings[who].abandon("no Python here", 14),
@@ -153,7 +151,6 @@ def test_one_who_gives_up_ends_the_wait_of_all(join: Join, who: int) -> None:
             with pytest.raises(AbandonedError, match=f"n{who} \\(rank {who}\\) gave up: no Python here") as gave_up:
                 one.result()
             assert gave_up.value.code == 14
-        assert time.monotonic() - begun < 10
 
 
 def test_what_the_others_leave_with_rank_0_needs_nobody_to_wait(join: Join) -> None:

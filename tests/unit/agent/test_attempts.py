@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -266,11 +265,9 @@ def test_with_the_chief_policy_the_others_are_ended_when_the_chief_is_done(conne
 
 
 def test_a_job_ends_when_its_time_is_up(connect: Connect) -> None:
-    began = time.monotonic()
     job = Job(connect, 2, AGAIN._replace(timeout_s=1.5))
     result = job.result(0)
     assert (result.outcome, result.reason) == (Outcome.FAILED, "the job ran longer than 1.5 s (--timeout)")
-    assert time.monotonic() - began < 15
 
 
 def test_stop_between_two_attempts_ends_the_job(connect: Connect) -> None:

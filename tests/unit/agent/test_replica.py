@@ -103,7 +103,7 @@ def test_the_bound_holds_over_all_who_fetch(yard: Yard) -> None:
     for other in others:
         other.replicator.fetch(one, [chief.source])
     yard.until(lambda: all(other.held == one for other in others), "both to hold it")
-    assert 1.5 < time.monotonic() - began < 20.0  # 4 MiB at 2 MiB a second
+    assert time.monotonic() - began > 1.5  # 4 MiB at 2 MiB a second
 
 
 def test_writing_in_place_after_a_restore_does_not_touch_the_snapshot(yard: Yard) -> None:
@@ -437,9 +437,8 @@ def test_a_newer_order_waits_for_what_is_on_its_way_and_a_restore_does_not(yard:
     yard.run_for(0.5)
     two = chief.snapshot(("big.h5", "two"))
     other.replicator.fetch(two, [chief.source])
-    began = time.monotonic()
     assert third.restore(two, chief) == Restored(two)
-    assert time.monotonic() - began < 2.5
+    assert one not in [news.fetched for news in third.news]
     assert third.content() == chief.content()
     yard.until(lambda: other.held == two, "the newest to arrive")
     assert [news.fetched for news in other.news if news.fetched] == [one, two]
@@ -671,7 +670,7 @@ def test_it_keeps_no_descriptor_of_the_supervisor_and_yields_to_others(yard: Yar
         pid = host.replicator.pid
         links = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
         assert not [link for link in links if link.startswith(str(yard.directory)) or "eventpoll" in link]
-        assert os.getpriority(os.PRIO_PROCESS, pid) == 10
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
 
 
 def test_it_ends_with_the_supervisor(tmp_path: Path) -> None:

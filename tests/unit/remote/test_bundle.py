@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import threading
-import time
 import zlib
 from pathlib import Path
 
@@ -442,9 +441,7 @@ def test_closing_ends_the_compression(root: Path) -> None:
     found = scanned(root)
     stream = compress(found, [found.entries[0].sha256])
     next(stream.pieces())
-    began = time.monotonic()
     found.close()
-    assert time.monotonic() - began < 5
     assert not [thread for thread in threading.enumerate() if thread.name == "compress"]
 
 
