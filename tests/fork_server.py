@@ -253,7 +253,6 @@ def _become(request: Request, files: Sequence[int]) -> None:
     _open_standard_files()
     sys.argv = [str(PROGRAM), *request.arguments]
     sys.path[0] = str(PROGRAM.parent)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _open_standard_files() -> None:
@@ -305,6 +304,7 @@ _exit_code: list[int] = []
 def _run() -> None:
     """Run the launcher; the process ends as Python does."""
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         runpy.run_path(str(PROGRAM), run_name="__main__")
     except SystemExit as end:
         if isinstance(end.code, int):
