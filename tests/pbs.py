@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _QSUB = """\
-#!{python}
+#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
 # A stand-in for qsub of PBS: runs the script here and now.
 import os, subprocess, sys
 home, nodes = {home!r}, {nodes!r}
@@ -21,7 +23,9 @@ env = dict(os.environ, PBS_JOBID="7.stand-in", PBS_NODEFILE=nodes, PBS_NODENUM="
 sys.exit(subprocess.call(["/bin/sh", os.path.abspath(sys.argv[1])], env=env, cwd=home))
 """
 _PBSDSH = """\
-#!{python}
+#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
 # A stand-in for pbsdsh of PBS: starts the command for each line of the node file.
 import os, subprocess, sys
 command = sys.argv[2:] if sys.argv[1] == "--" else sys.argv[1:]

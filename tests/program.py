@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,8 +19,10 @@ import psutil
 
 from tests.fork_server import PROGRAM, start_command
 
-__all__ = ["PROGRAM", "Program", "Ran", "lines_of", "task_config", "wait_for"]
+__all__ = ["PROGRAM", "PYTHON", "Program", "Ran", "lines_of", "task_config", "wait_for"]
 
+PYTHON = shlex.quote(sys.executable)
+"""The interpreter of the tests, as it is written in a shell."""
 T = TypeVar("T")
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.program import wait_for
+from tests.program import PYTHON, wait_for
 from tests.slurm import Slurm, obstacle, slurm
 
 pytestmark = pytest.mark.e2e
@@ -59,7 +58,7 @@ def test_a_batch_script_trains_through_srun(cluster: Slurm) -> None:
 
 
 def test_an_allocation_trains_over_ssh(cluster: Slurm) -> None:
-    up = f"fleet up --provider slurm --python {sys.executable}"
+    up = f"fleet up --provider slurm --python {PYTHON}"
     words = f"{up} && fleet train task.py -- --epochs 3 && fleet down --yes"
     ran = cluster.run("salloc", "-Q", "-N2", "sh", "-c", words, timeout=120)
     assert_trained_as_one(ran.text, "worker-0 | ", "worker-1 | ")

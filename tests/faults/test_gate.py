@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults.conftest import Connect, Hosts
 from tests.faults.namespaces import Namespace
+from tests.program import PYTHON
 from tests.unit.agent.hosts import Agent, Bundle, Story, commits, committed, fake_python, follow, prepared
 from train.agent.protocol.records import Follow, JobResult, Notice, Outcome, Prepared
 
@@ -177,7 +178,7 @@ def test_clocks_that_are_apart_are_told_on_every_host_and_stop_nobody(connect: C
         """)
     )
     python = tmp_path / "python-late"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {tmp_path / "late.py"} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {PYTHON} -I -S {tmp_path / "late.py"} "$@"\n')
     python.chmod(0o755)
     agents = [connect(0), connect(1, python=str(python)), connect(2)]
     committed(agents, "gate", Bundle(MARK))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ import pytest
 from tests.faults.hosts import FaultFleet, Play, Told, fault_fleet
 from tests.faults.namespaces import obstacle
 from tests.faults.standin import SCRIPT
-from tests.program import wait_for
+from tests.program import PYTHON, wait_for
 
 SIDE_BY_SIDE = 4
 DEADLINE_S = 75.0
@@ -409,8 +408,8 @@ def jumping(tmp_path: Path) -> Iterator[tuple[FaultFleet, Path]]:
     (tmp_path / "clock.py").write_text(CLOCK)
     python = tmp_path / "python-jumps"
     python.write_text(
-        f'#!/bin/sh\ncase "$*" in\n*"-S "*"-c "*) exec {sys.executable} -I -S {tmp_path}/clock.py "$@" ;;\n'
-        f'*) exec {sys.executable} "$@" ;;\nesac\n'
+        f'#!/bin/sh\ncase "$*" in\n*"-S "*"-c "*) exec {PYTHON} -I -S {tmp_path}/clock.py "$@" ;;\n'
+        f'*) exec {PYTHON} "$@" ;;\nesac\n'
     )
     python.chmod(0o755)
     with fault_fleet(tmp_path / "fleet", 3, pythons={1: str(python)}) as fleet:

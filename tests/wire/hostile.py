@@ -8,7 +8,9 @@ from pathlib import Path
 
 from tests.program import Program
 
-_AGENT = """#!{python} -ISB
+_AGENT = """#!/bin/sh
+'''exec' "{python}" -ISB "$0" "$@"
+' '''
 import json, os, sys, time
 def say(**fields):
     os.write(1, json.dumps(fields).encode() + b"\\n")

@@ -296,7 +296,7 @@ def test_what_makes_no_sense_is_refused(pair: Pair, words: tuple[str, ...], why:
 @pytest.mark.parametrize("nodes", ["n0\nn1\n", "n0\nn0\nn1\nn1\n"], ids=["a slot each", "two slots each"])
 def test_a_stand_in_for_pbs_trains_by_three_lines(pair: Pair, tmp_path: Path, nodes: str) -> None:
     stand_in = StandIn.make(tmp_path / "pbs", nodes)
-    script = pair.program.script("job.sh", f"#!/bin/sh\n#PBS -l select=2\npbsdsh -- {PROGRAM} agent task.py -- a\n")
+    script = pair.program.script("job.sh", f"#!/bin/sh\n#PBS -l select=2\npbsdsh -- '{PROGRAM}' agent task.py -- a\n")
     env = pair.program.environment({"PATH": f"{stand_in.programs}{os.pathsep}{os.environ['PATH']}"})
     done = subprocess.run(
         ["qsub", str(script)],

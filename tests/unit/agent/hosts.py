@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from tests.program import PYTHON
 from train.agent.protocol.records import (
     Chunk,
     Commit,
@@ -297,7 +298,7 @@ def fake_python(directory: Path, **versions: str) -> str:
     """An interpreter that says it has other packages."""
     probed = json.dumps({"versions": versions, "directories": []})
     path = directory / "python"
-    path.write_text(f'#!/bin/sh\ncase "$1" in\n-c) echo \'{probed}\' ;;\n*) exec {sys.executable} "$@" ;;\nesac\n')
+    path.write_text(f'#!/bin/sh\ncase "$1" in\n-c) echo \'{probed}\' ;;\n*) exec {PYTHON} "$@" ;;\nesac\n')
     path.chmod(0o755)
     return str(path)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.program import PYTHON
 from tests.unit.agent.processes import HeldProcess, hook_in, process, script_in
 from tests.unit.agent.test_bootstrap import interpreter
 from train.agent.host.inventory import Probe
@@ -296,9 +297,9 @@ def test_the_stacks_of_an_interpreter_below_a_shell(tmp_path: Path, way: str) ->
         tmp_path, "import time\ndef main():\n    print('ready', flush=True)\n    time.sleep(60)\nmain()\n"
     )
     commands = {
-        "child": f"{sys.executable} {script}; echo ended",
-        "exec": f"exec {sys.executable} {script}",
-        "two": f"sleep 60 & {sys.executable} -c pass; {sys.executable} {script}; echo ended",
+        "child": f"{PYTHON} {script}; echo ended",
+        "exec": f"exec {PYTHON} {script}",
+        "two": f"sleep 60 & {PYTHON} -c pass; {PYTHON} {script}; echo ended",
     }
     with process() as one:
         one.task.start(["/bin/sh", "-c", commands[way]], {"PATH": os.defpath}, str(tmp_path), 0o022, below(tmp_path))
@@ -320,7 +321,7 @@ def test_a_shell_and_all_below_it_find_their_environment(tmp_path: Path) -> None
     """Whatever the shell makes of PYTHONPATH; and nothing is said where it has closed our pipe."""
     show = "import os, sys; print([os.environ.get('PYTHONPATH'), 'FLEET_HOOK' in os.environ, sys.path[1:]])"
     script = script_in(tmp_path, show)
-    line = f"{sys.executable} {script}"
+    line = f"{PYTHON} {script}"
     command = f"{line}; PYTHONPATH=/own:$PYTHONPATH {line}; PYTHONPATH=/own {line}; {line} 1023>&-"
     for given in ({}, {"PYTHONPATH": "/before"}):
         plain = subprocess.run(
@@ -430,11 +431,11 @@ def test_what_was_found_without_the_hook_is_looked_at_again(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "command",
     [
-        f'exec env -u PYTHONPATH {sys.executable} "$@"',
-        f'exec env -i {sys.executable} "$@"',
-        f'exec {sys.executable} -I "$@"',
-        f'exec {sys.executable} -E "$@"',
-        f'exec {sys.executable} -S "$@"',
+        f'exec env -u PYTHONPATH {PYTHON} "$@"',
+        f'exec env -i {PYTHON} "$@"',
+        f'exec {PYTHON} -I "$@"',
+        f'exec {PYTHON} -E "$@"',
+        f'exec {PYTHON} -S "$@"',
     ],
 )
 def test_an_interpreter_that_passes_the_hook_by_does_not(tmp_path: Path, command: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.program import PYTHON
 from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Bundle, commits, committed, eventually, follow
 from train.agent.host.inventory import keras_backend
@@ -29,7 +30,7 @@ from train.agent.protocol.records import (
     Want,
 )
 
-PYTHON = """#!/bin/sh
+INTERPRETER = """#!/bin/sh
 echo run >> {directory}/probed
 exec {python} "$@"
 """
@@ -58,7 +59,7 @@ def test_what_was_found_is_kept_until_something_is_installed(connect: Connect, t
     packages = tmp_path / "packages"
     packages.mkdir()
     python.parent.mkdir()
-    python.write_text(PYTHON.format(directory=tmp_path, python=sys.executable))
+    python.write_text(INTERPRETER.format(directory=tmp_path, python=PYTHON))
     python.chmod(0o755)
     env = {"PATH": f"{python.parent}:/usr/bin:/bin", "PYTHONPATH": str(packages)}
     probed = tmp_path / "probed"

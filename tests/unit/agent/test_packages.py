@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulator import python as bare_python
+from tests.program import PYTHON
 from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Agent, Bundle, alive, eventually, gone
 from tests.unit.agent.test_bootstrap import interpreter
@@ -68,7 +69,7 @@ def without(directory: Path, module: str) -> str:
     script.write_text(
         "#!/bin/sh\n"
         f'case "$*" in *"-m {module}"*) echo "$0: No module named {module}" >&2; exit 1 ;; esac\n'
-        f'exec {sys.executable} "$@"\n'
+        f'exec {PYTHON} "$@"\n'
     )
     script.chmod(0o755)
     return str(script)
