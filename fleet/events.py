@@ -110,7 +110,7 @@ class PushProgress:
 class TaskPrepared:
     """A host reserved what a task needs."""
 
-    task: str
+    slot: str
     endpoint: str
     versions: dict[str, str] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
@@ -118,14 +118,14 @@ class TaskPrepared:
 
 @dataclass(frozen=True)
 class TaskPlanned:
-    """What `--dry-run` shows of a task."""
+    """A task as `--dry-run` shows it."""
 
-    task: str
-    host: str
+    task: str  # empty: a spare, which has no task until another host is lost
+    slot: str
+    host: str  # address of its host
     tf_config: str
     command: str
     env: dict[str, str]
-    spare: bool = False  # it gets no task until another host is lost
 
 
 @dataclass(frozen=True)
@@ -135,18 +135,18 @@ class JobStarted:
     job: str
     script: str
     attempt: int
-    members: tuple[Member, ...]
+    members: tuple[Member, ...]  # spares have no task
     started_at: float
-    attached: bool = False  # it was already there
-    spares: tuple[str, ...] = ()  # of the members, those without a task at first
-    attempts: int = 1  # at most so many
-    hosts: Mapping[str, str] = field(default_factory=dict)  # of each member, where roles were assigned
+    attached: bool = False  # it was started before
+    attempts: int = 1  # largest number of attempts; 0: no limit
+    ended: bool = False  # it is not running any more
 
 
 @dataclass(frozen=True)
 class LogChunk:
     """Bytes of a task's output, as it wrote them; consecutive chunks have consecutive offsets."""
 
+    slot: str
     task: str
     attempt: int
     offset: int

@@ -63,7 +63,8 @@ class TaskStatus:
     """A task of the newest job; -1 stands for unknown.
 
     Attributes:
-        task: ``worker-0``.
+        task: Type and index in the cluster: ``worker-0``; empty: a spare, which has no task until a host is lost.
+        slot: Its place in the fleet.
         phase: Where it is in its attempt; None where its host did not say.
         alive: A supervisor looks after it.
         epoch: Of `epochs`, counted from 1.
@@ -73,12 +74,10 @@ class TaskStatus:
         metrics: Latest values, by name.
         steps_per_s: Speed.
         exit: How it ended.
-        role: The task that it plays in this attempt, where that is another than its name says.
-        spare: It has no task until another host is lost.
-        host: On which it is, where `task` is the role that was assigned to it.
     """
 
     task: str
+    slot: str
     phase: Phase | None = None
     alive: bool = False
     epoch: int = -1
@@ -88,9 +87,6 @@ class TaskStatus:
     metrics: Mapping[str, float] = field(default_factory=dict)
     steps_per_s: float = -1.0
     exit: Exit | None = None
-    role: str = ""
-    spare: bool = False
-    host: str = ""
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,8 @@ class JsonSink:
         events: list[Event | FleetStatus] = [event]
         if isinstance(event, LogChunk):
             events = list(self._whole_characters(event))
-        elif isinstance(event, TaskState) and event.phase is Phase.EXITED and event.task in self._tails:
-            events.insert(0, self._tails.pop(event.task))
+        elif isinstance(event, TaskState) and event.phase is Phase.EXITED and event.slot in self._tails:
+            events.insert(0, self._tails.pop(event.slot))
         self._write([to_json(item) for item in events])
 
     def error(self, error: FleetError, next_lines: Sequence[str] = ()) -> None:
@@ -128,7 +128,7 @@ class JsonSink:
 
     def _whole_characters(self, chunk: LogChunk) -> list[LogChunk]:
         """What can be written now, this chunk included; the bytes of an unfinished character at its end are held."""
-        held = self._tails.pop(chunk.task, None)
+        held = self._tails.pop(chunk.slot, None)
         ready = []
         if held and (held.attempt != chunk.attempt or held.offset + len(held.data) != chunk.offset):
             ready.append(held)
@@ -137,7 +137,7 @@ class JsonSink:
         tail = _unfinished(chunk.data)
         if tail:
             end = len(chunk.data) - tail
-            self._tails[chunk.task] = dataclasses.replace(chunk, offset=chunk.offset + end, data=chunk.data[end:])
+            self._tails[chunk.slot] = dataclasses.replace(chunk, offset=chunk.offset + end, data=chunk.data[end:])
             chunk = dataclasses.replace(chunk, data=chunk.data[:end])
         return [*ready, chunk] if chunk.data else ready
 

@@ -190,7 +190,7 @@ def _fixed_columns(view: View, rows: list[Row], slow: frozenset[str]) -> list[Co
     steps = [formatting.of(row.step, row.steps) for row in rows]
     rates = [formatting.rate(row.steps_per_s) if row.steps_per_s >= 0 else "" for row in rows]
     return [
-        Column(title, tuple(Span(called(row.name, row.role), task_color(row.name)) for row in rows), limit=24),
+        Column(title, tuple(Span(called(row.name, row.slot), task_color(row.name)) for row in rows), limit=24),
         Column("STATE", tuple(map(_state_span, rows, words)), limit=30),
         Column("ADDRESS", _plain(row.endpoint or row.address for row in rows), rank=9, limit=28),
         Column("EPOCH", _plain(epochs), rank=1, right=True),

@@ -79,8 +79,7 @@ def plan_text(plan: TaskPlanned) -> str:
     rows = [("command", plan.command), ("TF_CONFIG", plan.tf_config or _SPARE)]
     rows += [(key, value) for key, value in sorted(plan.env.items()) if key != "TF_CONFIG"]
     wide = max(len(key) for key, _ in rows)
-    where = f" on {plan.host}" if plan.host != plan.task else ""
-    lines = [plan.task + where, *(f"  {key:{wide}}  {value}" for key, value in rows)]
+    lines = [called(plan.task or plan.slot, plan.host), *(f"  {key:{wide}}  {value}" for key, value in rows)]
     return "".join(clean(line) + "\n" for line in lines)
 
 
@@ -101,9 +100,9 @@ def stalled_text(event: Stalled) -> str:
 NEVER_STARTED = "never started"
 
 
-def called(task: str, role: str) -> str:
-    """``worker-2 as worker-1``, where a slot plays another role than that of its name."""
-    return f"{task} as {role}" if role and role != task else task
+def called(task: str, slot: str) -> str:
+    """Return a task with its slot: ``worker-1 on worker-2``, or only one of them if they are the same."""
+    return f"{task} on {slot}" if slot not in ("", task) and task else task or slot
 
 
 def exit_words(end: Exit | None) -> str:
@@ -183,7 +182,7 @@ def _task_prepared(event: TaskPrepared) -> str:
     found = [f"{name} {version}" for name, version in event.versions.items()]
     if event.gpus:
         found.append(_gpus(event.gpus))
-    return f"{event.task}: prepared at {event.endpoint}" + (f" ({', '.join(found)})" if found else "")
+    return f"{event.slot}: prepared at {event.endpoint}" + (f" ({', '.join(found)})" if found else "")
 
 
 def _gpus(names: tuple[str, ...]) -> str:
@@ -192,10 +191,11 @@ def _gpus(names: tuple[str, ...]) -> str:
 
 
 def _job_started(event: JobStarted) -> str:
-    tasks = fold(member.task for member in event.members if member.task not in event.spares)
-    verb = "runs" if event.attached else "started"
+    tasks = fold(member.task for member in event.members if member.task)
+    found = fold(member.slot for member in event.members if not member.task)
+    verb = "has ended" if event.ended else "runs" if event.attached else "started"
     attempt = f", attempt {event.attempt}" if event.attempt > 1 else ""
-    spares = f", spare: {fold(event.spares)}" if event.spares else ""
+    spares = f", spare: {found}" if found else ""
     return f"job {event.job} {verb}: {event.script} on {tasks}{spares}{attempt}"
 
 
@@ -218,7 +218,7 @@ def _task_state(event: TaskState) -> str:
     words = event.phase.value
     if event.phase is Phase.EXITED:
         words = _ended(event.exit) if event.started else NEVER_STARTED
-    return f"{called(event.task, event.role)}: {words}" + (f" ({event.reason})" if event.reason else "")
+    return f"{called(event.task, event.slot)}: {words}" + (f" ({event.reason})" if event.reason else "")
 
 
 def _attempt_ended(event: AttemptEnded) -> str:

@@ -174,7 +174,11 @@ def _task_columns(job: JobStatus) -> list[Column]:
     tasks = job.tasks
     rates = [formatting.rate(task.steps_per_s) if task.steps_per_s >= 0 else "" for task in tasks]
     return [
-        Column("TASK", tuple(Span(called(task.task, task.role), task_color(task.task)) for task in tasks), limit=24),
+        Column(
+            "TASK",
+            tuple(Span(called(task.task, task.slot), task_color(task.task or task.slot)) for task in tasks),
+            limit=24,
+        ),
         Column("STATE", tuple(_task_span(task, job) for task in tasks)),
         Column("EPOCH", tuple(Span(formatting.of(task.epoch, task.epochs)) for task in tasks), rank=1, right=True),
         Column("STEP", tuple(Span(formatting.of(task.step, task.steps)) for task in tasks), rank=2, right=True),
@@ -184,7 +188,7 @@ def _task_columns(job: JobStatus) -> list[Column]:
 
 
 def _task_span(task: TaskStatus, job: JobStatus) -> Span:
-    if task.spare:
+    if not task.task:
         return Span("spare") if task.alive else Span("spare", "dim")
     if task.phase is Phase.EXITED:
         word = exit_words(task.exit)

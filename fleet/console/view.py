@@ -51,7 +51,7 @@ class Row:
 
     Attributes:
         name: ``worker-0``.
-        host: Host it is on.
+        slot: Its place in the fleet.
         address: Address of that host.
         step_text: What is being done with the host, while no task is on it.
         ready: The host's part of the present stage is done.
@@ -63,7 +63,6 @@ class Row:
         part: Of `whole`, of what `detail` names.
         whole: Bytes or packages; 0: unknown.
         attempt: Attempt that the following tells of.
-        role: The task that it plays in this attempt, where that is another than its name says.
         phase: None until the task exists.
         exit: How the task ended.
         reason: Why it is in this phase, where somebody said.
@@ -81,7 +80,7 @@ class Row:
     """
 
     name: str
-    host: str = ""
+    slot: str = ""
     address: str = ""
     step_text: str = ""
     ready: bool = False
@@ -93,7 +92,6 @@ class Row:
     part: int = 0
     whole: int = 0
     attempt: int = 0
-    role: str = ""
     phase: Phase | None = None
     exit: Exit | None = None
     reason: str = ""
@@ -206,7 +204,7 @@ def _is_behind(row: Row, others: list[Row]) -> bool:
 
 
 def _row(view: View, name: str) -> Row:
-    return next((row for row in view.rows if row.name == name), Row(name, host=name))
+    return next((row for row in view.rows if row.name == name), Row(name, slot=name))
 
 
 def _put(view: View, row: Row) -> View:
@@ -230,7 +228,7 @@ def _stage(view: View, stage: Stage) -> View:
 
 def _fleet_opened(view: View, event: FleetOpened) -> View:
     known = {row.name: row for row in view.rows}
-    rows = tuple(known.get(name, Row(name, host=name)) for name in sorted(event.hosts, key=order))
+    rows = tuple(known.get(name, Row(name, slot=name)) for name in sorted(event.hosts, key=order))
     return replace(
         view,
         fleet=event.fleet,
@@ -245,7 +243,7 @@ def _fleet_opened(view: View, event: FleetOpened) -> View:
 def _instance_changed(view: View, event: InstanceChanged) -> View:
     stage = Stage.DOWN if event.step.startswith("delet") else Stage.UP
     address = _row(view, event.instance).address
-    row = Row(event.instance, host=event.instance, address=address, step_text=event.step, ready=event.done)
+    row = Row(event.instance, slot=event.instance, address=address, step_text=event.step, ready=event.done)
     return _put(_stage(view, stage), row)
 
 
@@ -293,22 +291,25 @@ def _pull_progress(view: View, event: PullProgress) -> View:
 
 
 def _task_prepared(view: View, event: TaskPrepared) -> View:
-    return _with(view, event.task, step_text="prepared", ready=True, endpoint=event.endpoint)
+    return _with(view, event.slot, step_text="prepared", ready=True, endpoint=event.endpoint)
 
 
 def _job_started(view: View, event: JobStarted) -> View:
-    hosts = {row.name: row for row in view.rows}
-    by_address = {row.address: row.name for row in view.rows if row.address}
-    rows = []
-    for member in sorted(event.members, key=lambda member: order(member.task)):
-        known = member.task if member.task in hosts else by_address.get(member.address, member.task)
-        host = event.hosts.get(member.task, known)
-        lost = hosts[host].lost if host in hosts else ""
-        spare = member.task in event.spares
-        rows.append(
-            Row(member.task, host=host, lost=lost, address=member.address, step_text="spare" if spare else "",
-                endpoint=endpoint(member.address, member.port), attempt=event.attempt)
-        )  # fmt: skip
+    lost = {row.name: row.lost for row in view.rows}
+    tasks = {member.task for member in event.members}
+    shown = [member for member in event.members if member.task or member.slot not in tasks]
+    rows = [
+        Row(
+            member.task or member.slot,
+            slot=member.slot,
+            lost=lost.get(member.slot, ""),
+            address=member.address,
+            step_text="" if member.task else "spare",
+            endpoint=endpoint(member.address, member.port),
+            attempt=event.attempt,
+        )
+        for member in sorted(shown, key=lambda member: order(member.task or member.slot))
+    ]
     return replace(
         view,
         stage=Stage.JOB,
@@ -325,7 +326,7 @@ def _job_started(view: View, event: JobStarted) -> View:
 
 
 def _connection(view: View, host: str, reason: str) -> View:
-    rows = tuple(replace(row, lost=reason) if host == (row.host or row.name) else row for row in view.rows)
+    rows = tuple(replace(row, lost=reason) if host == (row.slot or row.name) else row for row in view.rows)
     return replace(view, rows=rows)
 
 
@@ -354,7 +355,7 @@ def _fresh(row: Row, attempt: int) -> Row:
     """A row as an attempt begins, of which nothing was heard yet."""
     if row.phase is None:
         return replace(row, attempt=attempt)
-    return Row(row.name, host=row.host, address=row.address, endpoint=row.endpoint, lost=row.lost, attempt=attempt)
+    return Row(row.name, slot=row.slot, address=row.address, endpoint=row.endpoint, lost=row.lost, attempt=attempt)
 
 
 def _task_state(view: View, event: TaskState) -> View:
@@ -362,9 +363,11 @@ def _task_state(view: View, event: TaskState) -> View:
     if current is None:
         return view
     row = _row(current, event.task)
-    if event.host and event.host != row.host:  # another host has taken it over
-        row = replace(row, host=event.host, address="", endpoint="", lost="")
-    row = replace(row, phase=event.phase, exit=event.exit, reason=event.reason, role=event.role)
+    before = [other for other in current.rows if other.slot == event.slot and other.name != row.name]
+    if event.slot != row.slot:  # another host has taken it over
+        row = replace(row, slot=event.slot, address=before[0].address if before else "", endpoint="", lost="")
+    current = replace(current, rows=tuple(other for other in current.rows if other not in before))
+    row = replace(row, phase=event.phase, exit=event.exit, reason=event.reason)
     row = replace(row, step_text="" if event.started else NEVER_STARTED)
     return _put(current, row)
 

@@ -106,15 +106,14 @@ def newer_jobs(jobs: Mapping[str, str], newest: str) -> list[str]:
 
 
 def description(reports: Sequence[JobReport]) -> JobReport:
-    """Return a report that describes the job as most hosts do: its members, roles, and limits.
+    """Return a report that describes the job as most hosts do: its members, their first tasks, and its limits.
 
     Args:
         reports: Of one job, at least one.
     """
 
     def terms(report: JobReport) -> tuple[object, ...]:
-        tasks = tuple(member.task for member in report.members)
-        return tasks, tuple(report.roles), tuple(report.spares), report.attempts
+        return tuple((member.slot, member.task) for member in report.members), report.attempts
 
     counts = Counter(map(terms, reports))
     return max(reports, key=lambda report: (counts[terms(report)], report.attempt))

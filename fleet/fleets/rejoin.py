@@ -31,7 +31,7 @@ def missing_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
     if not alive:
         return "", []
     giver = min(alive)
-    missing = [member.task for member in reports[giver].members if member.task not in alive]
+    missing = [member.slot for member in reports[giver].members if member.slot not in alive]
     return (giver, missing) if missing else ("", [])
 
 

@@ -13,9 +13,9 @@ def alone_warning(result: JobResult, tasks: Iterable[tuple[str, bool | None]]) -
 
     Args:
         result: How the job ended.
-        tasks: Of its last attempt: the role of each, and whether it listened; None if that is unknown.
+        tasks: Those of its last attempt, and whether each listened; None: unknown.
     """
-    listened = [found for role, found in tasks if not is_evaluator(role)]
+    listened = [found for task, found in tasks if not is_evaluator(task)]
     if result.outcome is not Outcome.SUCCEEDED or len(listened) < 2 or any(found is not False for found in listened):
         return ""
     return (

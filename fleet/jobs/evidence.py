@@ -1,8 +1,8 @@
-"""What following a job shows of each task, kept for the verdicts on the first causes of its attempts."""
+"""The evidence about each task of a job, kept for the verdicts on the first causes of its attempts."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fleet.jobs.alone import alone_warning
@@ -21,15 +21,14 @@ from train.diagnosis import TaskEvidence, Verdict, diagnose
 from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
 
 MOST_ATTEMPTS = 8
-"""Number of attempts of a task that are kept if none was judged yet: the newest ones."""
+"""Number of attempts of a slot that are kept without a verdict: the newest ones."""
 
 
 @dataclass
-class _Slot:
-    """What came of one slot in one attempt."""
+class _Task:
+    """The evidence about one task in one attempt."""
 
-    role: str = ""
-    host: str = ""
+    task: str = ""
     exit: Exit | None = None
     exited_at: float | None = None
     listened: bool | None = None
@@ -40,16 +39,14 @@ class _Slot:
     tail: bytearray = field(default_factory=bytearray)
 
     def add_log(self, data: bytes) -> None:
-        """Take output; of the middle of a long log nothing is kept."""
+        """Add output; the middle of a long log is dropped."""
         self.head += data[: LARGEST_HEAD - len(self.head)]
         self.tail += data[-LARGEST_TAIL:]
         if len(self.tail) > 2 * LARGEST_TAIL:
             del self.tail[:-LARGEST_TAIL]
 
     def add_state(self, state: TaskState) -> None:
-        """Take a change of phase."""
-        self.role = state.role or self.role
-        self.host = state.host
+        """Add a change of phase."""
         if state.phase is Phase.STOPPING:
             self.stopped = True
         elif state.phase is Phase.EXITED:
@@ -59,110 +56,99 @@ class _Slot:
 
 @dataclass
 class Evidence:
-    """Collects what comes of a job's tasks; memory is bounded whatever comes.
+    """Collects what a job's tasks report; memory is bounded whatever they report.
 
-    What comes of one task never removes what came of another one, whatever attempts its host reports.
+    The reports of one slot never replace those of another one, whatever task and attempt they name.
 
     Attributes:
-        members: All tasks of the job, those of which nothing was heard included.
-        spares: Those of them that are no tasks at first.
-        hosts: The host of each task, where these have other names.
+        members: All slots of the job with their tasks of the first attempt.
     """
 
     members: Sequence[Member]
-    spares: Sequence[str] = ()
-    hosts: Mapping[str, str] = field(default_factory=dict)
-    _attempts: dict[int, dict[str, _Slot]] = field(default_factory=dict)
-    _judged: dict[str, int] = field(default_factory=dict)
+    _attempts: dict[int, dict[str, _Task]] = field(default_factory=dict)  # by slot
+    _judged: dict[str, int] = field(default_factory=dict)  # newest attempt with a verdict, by slot
+    _tasks: dict[str, str] = field(default_factory=dict)  # the newest of each slot
 
     def add(self, record: object, payload: bytes) -> None:
-        """Take one record, and the bytes that came with it."""
-        if not isinstance(record, (Log, TaskState, Stalled)) or record.attempt < self._judged.get(record.task, 0):
+        """Add one record, and the bytes that came with it."""
+        if not isinstance(record, (Log, TaskState, Stalled)) or record.attempt < self._judged.get(record.slot, 0):
             return
-        slot = self._slot(record.attempt, record.task)
+        task = self._entry(record.attempt, record.slot)
+        task.task = self._tasks[record.slot] = record.task
         if isinstance(record, Log):
-            slot.add_log(payload)
+            task.add_log(payload)
         elif isinstance(record, TaskState):
-            slot.add_state(record)
+            task.add_state(record)
         else:
-            slot.stalled = record
+            task.stalled = record
 
-    def _slot(self, attempt: int, task: str) -> _Slot:
+    def _entry(self, attempt: int, slot: str) -> _Task:
         slots = self._attempts.setdefault(attempt, {})
-        if task not in slots:
-            slots[task] = _Slot()
-            kept = sorted(number for number, tasks in self._attempts.items() if task in tasks)
-            self._forget(task, kept[:-MOST_ATTEMPTS])
-        return slots[task]
+        if slot not in slots:
+            slots[slot] = _Task()
+            kept = sorted(number for number, slots in self._attempts.items() if slot in slots)
+            self._forget(slot, kept[:-MOST_ATTEMPTS])
+        return slots[slot]
 
-    def _forget(self, task: str, attempts: Iterable[int]) -> None:
+    def _forget(self, slot: str, attempts: Iterable[int]) -> None:
         for attempt in attempts:
-            del self._attempts[attempt][task]
+            del self._attempts[attempt][slot]
             if not self._attempts[attempt]:
                 del self._attempts[attempt]
 
     def complete(self, ended: AttemptEnded, away: Collection[str]) -> bool:
-        """Whether all has come of an attempt that is to come, but for the tasks whose hosts are `away`."""
+        """Return whether all evidence of an attempt has come, except that of the slots in `away`."""
         slots = self._attempts.get(ended.attempt, {})
-        expected = {*slots, *ended.exits} - {*away}
-        return all(task in slots and slots[task].exited_at is not None for task in expected)
+        tasks = {member.slot: member.task for member in self.members} | self._tasks
+        missing = {*ended.exits} - {one.task for one in slots.values()} - {tasks.get(slot, "") for slot in away}
+        return not missing and all(one.exited_at is not None for slot, one in slots.items() if slot not in away)
 
     def of_attempt(self, ended: AttemptEnded) -> Verdict | None:
-        """Return the first cause of a failed attempt, and drop what its tasks did in earlier attempts."""
+        """Return the first cause of a failed attempt, and drop the evidence of earlier attempts."""
         verdict = self._verdict(ended.attempt, Outcome.FAILED, ended)
-        for task in self._attempts.get(ended.attempt, {}):
-            self._judged[task] = max(self._judged.get(task, 0), ended.attempt)
-            earlier = [number for number, tasks in self._attempts.items() if task in tasks and number < ended.attempt]
-            self._forget(task, earlier)
+        for slot in self._attempts.get(ended.attempt, {}):
+            self._judged[slot] = max(self._judged.get(slot, 0), ended.attempt)
+            earlier = [number for number, slots in self._attempts.items() if slot in slots and number < ended.attempt]
+            self._forget(slot, earlier)
         return verdict
 
     def verdict(self, result: JobResult) -> Verdict | None:
-        """The first cause of how the job ended, from its last attempt alone; None where it did not fail."""
+        """Return the first cause of how the job ended, from its last attempt alone; None if it did not fail."""
         return self._verdict(result.attempt, result.outcome, result)
 
     def alone(self, result: JobResult) -> str:
         """Return a warning if the tasks of a job that succeeded trained alone; empty if they did not."""
-        slots = self._attempts.get(result.attempt, {})
-        took_part = [one.task for one in self.members if self._took_part(one.task, result.attempt, result)]
-        found = [slots.get(task, _Slot()) for task in took_part]
-        return alone_warning(
-            result, [(slot.role or task, slot.listened) for task, slot in zip(took_part, found, strict=True)]
-        )
+        took_part = self._took_part(result.attempt, result)
+        return alone_warning(result, [(one.task, one.listened) for _, one in took_part])
 
     def _verdict(self, attempt: int, outcome: Outcome, end: AttemptEnded | JobResult) -> Verdict | None:
-        slots = self._attempts.get(attempt, {})
-        evidence = [
-            _evidence(
-                self._where(member, slots.get(member.task), attempt), slots.get(member.task, _Slot()), end.exits
-            )
-            for member in self.members
-            if self._took_part(member.task, attempt, end)
-        ]
+        evidence = [self._evidence(slot, one, attempt, end) for slot, one in self._took_part(attempt, end)]
         return diagnose(evidence, outcome, end.first_failed_task, end.reason)
 
-    def _where(self, member: Member, slot: _Slot | None, attempt: int) -> Member:
-        """Return a task with the address of its host then; its port is known in the first attempt only."""
-        by_host = {self.hosts.get(one.task, one.task): one.address for one in self.members}
-        address = by_host.get(slot.host if slot else "", member.address)
-        return member._replace(address=address, port=member.port if attempt <= 1 else 0)
+    def _took_part(self, attempt: int, end: AttemptEnded | JobResult) -> list[tuple[str, _Task]]:
+        """Return the tasks of an attempt, by slot: those that reported, and those that others name."""
+        slots = self._attempts.get(attempt, {})
+        reported = {one.task for one in slots.values()}
+        named = {*end.exits, end.first_failed_task}
+        silent = [
+            (member.slot, _Task(member.task))
+            for member in self.members
+            if member.task and member.task not in reported and (attempt <= 1 or member.task in named)
+        ]
+        return [*slots.items(), *silent]
 
-    def _took_part(self, task: str, attempt: int, end: AttemptEnded | JobResult) -> bool:
-        """Whether a slot had a task in an attempt: which of them do may change from one to the next."""
-        heard = task in self._attempts.get(attempt, {}) or task in end.exits or task == end.first_failed_task
-        return heard or (attempt <= 1 and task not in self.spares)
-
-
-def _evidence(member: Member, slot: _Slot, exits: Mapping[str, Exit]) -> TaskEvidence:
-    return TaskEvidence(
-        member.task,
-        role=slot.role,
-        address=member.address,
-        port=member.port,
-        exit=slot.exit or exits.get(member.task),
-        exited_at=slot.exited_at,
-        reason=slot.reason,
-        stopped_by_us=slot.stopped,
-        stalled=slot.stalled,
-        log_tail=bytes(slot.tail[-LARGEST_TAIL:]),
-        log_head=bytes(slot.head),
-    )
+    def _evidence(self, slot: str, one: _Task, attempt: int, end: AttemptEnded | JobResult) -> TaskEvidence:
+        """Return the evidence of a task with the address of its slot; its port is only known in the first attempt."""
+        member = next((member for member in self.members if member.slot == slot), None)
+        return TaskEvidence(
+            one.task,
+            address=member.address if member else "",
+            port=member.port if member and attempt <= 1 else 0,
+            exit=one.exit or end.exits.get(one.task),
+            exited_at=one.exited_at,
+            reason=one.reason,
+            stopped_by_us=one.stopped,
+            stalled=one.stalled,
+            log_tail=bytes(one.tail[-LARGEST_TAIL:]),
+            log_head=bytes(one.head),
+        )

@@ -14,7 +14,6 @@ from fleet.fleets.agents import newest_reports, open_some
 from fleet.fleets.agreement import agree
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.restarts import Restarts
-from fleet.jobs.tasks import Names
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step, read_steps
 from provision.model import Host
@@ -62,15 +61,14 @@ class Followed:
         record: Its fleet.
         job: Its identifier.
         channels: Open conversations with the hosts to follow.
-        members: All slots of the job.
-        spares: Those of them that have no task at first.
-        attempts: How often the job is started at most.
-        lines: Of the logs of the newest attempt only the last so many lines; None: all of all attempts.
-        follow: Go on until the job ends.
+        members: All slots of the job, with their tasks of the first attempt.
+        tasks: The task of each slot now, if that is another one.
+        attempts: Largest number of attempts; 0: no limit.
+        lines: Number of lines at the end of each log of the newest attempt; None: all lines of all attempts.
+        follow: Follow until the job ends.
         logs: Send the logs.
-        mender: Replaces the hosts that are lost; None: nobody does.
+        mender: Replaces lost hosts; None: they are not replaced.
         lost: Hosts to follow as soon as they are replaced.
-        names: How people know the tasks.
         unread: Returns whether the reader of the output has gone.
     """
 
@@ -79,19 +77,18 @@ class Followed:
     job: str
     channels: tuple[AgentChannel, ...]
     members: tuple[Member, ...] = ()
-    spares: tuple[str, ...] = ()
+    tasks: Mapping[str, str] = field(default_factory=dict)
     attempts: int = 1
     lines: int | None = None
     follow: bool = True
     logs: bool = True
     mender: Mender | None = None
     lost: tuple[Host, ...] = ()
-    names: Names = field(default_factory=Names)
     unread: Callable[[], bool] = lambda: False
 
     @property
     def whole(self) -> bool:
-        """Whether all that the job's tasks wrote is seen."""
+        """Whether the logs of all tasks are followed from their beginning."""
         return self.logs and self.lines is None and len(self.channels) == len(self.members)
 
 
@@ -141,10 +138,15 @@ def _follower(followed: Followed) -> Follower:
                 next_steps=[Step("status")],
             )
 
-    if mender is None:
-        return Follower(requests, reopen, channels=channels, check=check)
-    patience_s = mender.patience_s + GIVE_UP_S
-    return Follower(requests, reopen, channels=channels, give_up_s=patience_s, replaced=True, check=check)
+    return Follower(
+        requests,
+        reopen,
+        channels=channels,
+        give_up_s=GIVE_UP_S + (mender.patience_s if mender is not None else 0.0),
+        replaced=mender is not None,
+        check=check,
+        tasks={member.task for member in followed.members if member.task},
+    )
 
 
 def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambda _: False) -> Ended:
@@ -167,7 +169,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
     try:
         with _follower(followed) as follower:
             for item in follower:
-                telling.tell(item)
+                telling.add(item)
                 if until(item):
                     break
                 if followed.unread():
@@ -213,8 +215,8 @@ class _Telling:
     def __init__(self, followed: Followed, sink: Sink) -> None:
         self._followed = followed
         self._sink = sink
-        self._names = followed.names
-        self._evidence = Evidence(followed.members, followed.spares, self._names.hosts())
+        self._tasks = {member.slot: member.task for member in followed.members} | {**followed.tasks}
+        self._evidence = Evidence(followed.members)
         self._results: dict[str, JobResult] = {}  # by host
         self._noticed: set[tuple[int, str]] = set()
         self._restarts = Restarts()
@@ -222,31 +224,35 @@ class _Telling:
         self._open: dict[int, _Ends] = {}  # those whose cause is not reported yet
         self._away: dict[str, object] = {}  # hosts of which nothing is to be expected, for the time being
 
-    def tell(self, item: Item) -> None:
-        """Take what happened next."""
+    def add(self, item: Item) -> None:
+        """Add what happened next."""
         record = item.record
         if not isinstance(record, (ConnectionLost, ConnectionRestored, Note)):
-            record = self._names.renamed(item.host, record)
             self._away.pop(item.host, None)
         if isinstance(record, JobResult):
-            if item.host not in self._results or record.outcome is not Outcome.LOST:
-                self._results[item.host] = record
-            self._away[item.host] = record  # nothing comes after it
+            self._job_result(item.host, record)
         elif isinstance(record, Notice):
-            if (record.attempt, record.text) not in self._noticed:  # every host tells it
-                self._noticed.add((record.attempt, record.text))
-                self._sink.emit(Note(record.text, Level.WARNING))
+            self._notice(record)
         elif isinstance(record, AttemptEnded):
             self._attempt_ended(item.host, record)
         else:
             self._emit(item.host, record, item.payload)
             self._evidence.add(record, item.payload)
-            if isinstance(record, (TaskState, Progress)):
-                for note in self._restarts.add(record):
-                    self._sink.emit(note)
+            for note in self._restarts.add(record):
+                self._sink.emit(note)
         if self._followed.mender is not None:
-            _hint(self._followed.mender, item.host, record, self._names)
+            _hint(self._followed.mender, item.host, record)
         self._judge_what_is_complete()
+
+    def _job_result(self, host: str, record: JobResult) -> None:
+        if host not in self._results or record.outcome is not Outcome.LOST:
+            self._results[host] = record
+        self._away[host] = record  # nothing comes after it
+
+    def _notice(self, record: Notice) -> None:
+        if (record.attempt, record.text) not in self._noticed:  # every host reports it
+            self._noticed.add((record.attempt, record.text))
+            self._sink.emit(Note(record.text, Level.WARNING))
 
     def _attempt_ended(self, host: str, record: AttemptEnded) -> None:
         if record.attempt not in self._ended:
@@ -258,8 +264,10 @@ class _Telling:
             self._sink.emit(record)
 
     def _emit(self, host: str, record: Told, payload: bytes) -> None:
+        if isinstance(record, TaskState):
+            self._tasks[host] = record.task
         if isinstance(record, Log):
-            self._sink.emit(LogChunk(record.task, record.attempt, record.offset, payload))
+            self._sink.emit(LogChunk(record.slot, record.task, record.attempt, record.offset, payload))
         elif isinstance(record, (TaskState, Stalled, Progress, Usage, Note)):
             self._sink.emit(record)
         elif isinstance(record, ConnectionLost):
@@ -275,8 +283,7 @@ class _Telling:
         for ends in list(self._open.values()):
             ended, hosts = ends.most_reported()
             agreed = 2 * hosts >= len(self._followed.members) - len(self._away)
-            away = [self._names.of(host) for host in self._away]
-            if now >= ends.judge_at or (agreed and self._evidence.complete(ended, away)):
+            if now >= ends.judge_at or (agreed and self._evidence.complete(ended, self._away)):
                 self._judge(ended)
 
     def _judge(self, ended: AttemptEnded) -> None:
@@ -290,7 +297,7 @@ class _Telling:
         if not self._followed.logs:
             return
         for host, position in positions.items():
-            task = self._names.of(host)
+            task = self._tasks.get(host) or host
             attempt, size = position.reached
             shown = (
                 f"what was shown ends after {counted(size, 'byte')} of attempt {attempt}"
@@ -322,12 +329,12 @@ class _Telling:
         return Ended(result, verdict)
 
 
-def _hint(mender: Mender, host: str, record: Told, names: Names) -> None:
+def _hint(mender: Mender, host: str, record: Told) -> None:
     """Let the mender know which hosts are lost, and which are not."""
     if isinstance(record, ConnectionLost):
         mender.lost(host)
     elif isinstance(record, AttemptEnded) and record.preempted:
-        mender.lost(names.host_of(record.first_failed_task))
+        mender.lost(record.first_failed_slot)
     elif isinstance(record, ConnectionRestored) or (isinstance(record, TaskState) and record.phase is Phase.WAITING):
         mender.back(host)
 
@@ -371,7 +378,8 @@ def detached(job: str, why: str = "") -> JobNotFinished:
 
 def until_running(followed: Followed, sink: Sink) -> Ended:
     """Wait until every task runs user code, or the job has ended."""
-    waiting = {channel.connection.host.name for channel in followed.channels} - {*followed.spares}
+    waiting = {channel.connection.host.name for channel in followed.channels}
+    waiting -= {member.slot for member in followed.members if not member.task}
 
     def all_run(item: Item) -> bool:
         if isinstance(item.record, TaskState) and item.record.phase in (Phase.RUNNING, Phase.EXITED):

@@ -168,7 +168,7 @@ class Slot:
         for note in self._restarts.add(record) if leads else []:
             sink.emit(note)
         if isinstance(record, Log):
-            sink.emit(LogChunk(record.task, record.attempt, record.offset, payload))
+            sink.emit(LogChunk(record.slot, record.task, record.attempt, record.offset, payload))
         elif isinstance(record, Stalled) or (leads and isinstance(record, AttemptEnded)):
             sink.emit(record)
         elif leads and isinstance(record, Notice):
@@ -196,7 +196,7 @@ class Own:
 
     def __init__(self) -> None:
         self._attempt = 0
-        self._task = ""
+        self._slot = self._task = ""
         self._records: list[Record] = []
         self._head = bytearray()
         self._tail = bytearray()
@@ -206,7 +206,7 @@ class Own:
         if not isinstance(record, (Log, TaskState, Stalled)):
             return
         if record.attempt > self._attempt:
-            self._attempt, self._task = record.attempt, record.task
+            self._attempt, self._slot, self._task = record.attempt, record.slot, record.task
             self._records = []
             self._head.clear()
             self._tail.clear()
@@ -226,7 +226,7 @@ class Own:
         """
         lines = [encode(record).decode("utf-8", "backslashreplace") for record in self._records]
         text = base64.b64encode(bytes(self._head + self._tail)).decode() if log else ""
-        return {"task": self._task, "attempt": self._attempt, "records": lines, "log": text}
+        return {"slot": self._slot, "task": self._task, "attempt": self._attempt, "records": lines, "log": text}
 
 
 def collected(members: Sequence[Member], values: Sequence[dict[str, Any]]) -> Evidence:
@@ -241,5 +241,6 @@ def collected(members: Sequence[Member], values: Sequence[dict[str, Any]]) -> Ev
         for line in value.get("records", []):
             evidence.add(decode(line), b"")
         log = base64.b64decode(value.get("log", ""))
-        evidence.add(Log(str(value.get("task", "")), int(value.get("attempt", 0)), 0, len(log)), log)
+        slot, task, attempt = str(value.get("slot", "")), str(value.get("task", "")), int(value.get("attempt", 0))
+        evidence.add(Log(slot, task, attempt, 0, len(log)), log)
     return evidence

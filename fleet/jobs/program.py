@@ -238,7 +238,7 @@ def warnings(program: Program, prepared: Sequence[Prepared], terms: Terms) -> It
         yield Note(described(finding), Level.WARNING)
     if len(found) > _MOST_FINDINGS:
         yield Note(f"{len(found) - _MOST_FINDINGS} more: fleet lint {shown(program.entry)}", Level.WARNING)
-    missing = {item.task: item.missing for item in prepared}
+    missing = {item.member.slot: item.missing for item in prepared}
     for text in missing_imports(program.imports.places, missing, program.entry.workdir):
         yield Note(text, Level.WARNING)
     if program.imports.note:

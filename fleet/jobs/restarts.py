@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fleet.events import Level, Note
-from train.agent.protocol.records import Phase, Progress, Record, TaskState
+from train.agent.protocol.records import Phase, Progress, TaskState
 
 
 class _Epochs(NamedTuple):
@@ -27,7 +27,7 @@ class Restarts:
         self._epochs: dict[str, _Epochs] = {}
         self._warned: set[int] = set()
 
-    def add(self, record: Record) -> list[Note]:
+    def add(self, record: object) -> list[Note]:
         """Take the next record of a task; return the notes that follow from it."""
         if isinstance(record, TaskState) and record.phase is Phase.RUNNING:
             return self._started(record)

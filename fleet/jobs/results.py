@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from fleet.errors import FleetError
 from fleet.events import DiskUse, ResultPlace, ResultsFound, Sink, StoredResults
 from fleet.fleets.agents import ask_each, opened
 from fleet.fleets.agreement import Agreement, agree, description
-from fleet.jobs.tasks import Names, names_of
 from fleet.results.target import is_present
 from fleet.state import FleetDirectory, FleetRecord, OnThisComputer
 from fleet.steps import Step
 from provision.model import Host
 from provision.names import instance_name
-from train.agent.gang.assignment import role_rank
-from train.agent.protocol.cluster import parse_task
+from train.agent.protocol.cluster import is_task, task_rank
 from train.agent.protocol.records import Area, JobReport, JobResult, Outcome, StoredJob
 
 if TYPE_CHECKING:
@@ -106,7 +102,7 @@ class StoredJobs:
         first = description(self.reports) if self.reports else None
         return StoredResults(
             job=self.job,
-            script=script_of(first) if first else "",
+            script=first.name if first else "",
             state=self.state,
             started_at=self.started_at,
             size=sum(task.stored.size for task in self.tasks),
@@ -149,7 +145,7 @@ class Survey:
 
 def task_key(host: str, stored: StoredJob) -> str:
     """Identify a task within its job, in the fleet's state."""
-    return "/".join(filter(None, (host, stored.slot, stored.task)))
+    return "/".join(filter(None, (host, stored.directory, stored.slot)))
 
 
 def survey(
@@ -197,7 +193,7 @@ def _job(job: str, found: Sequence[tuple[Host, StoredJob]], known: OnThisCompute
     for (host, stored), name in zip(found, names, strict=True):
         copied = present and known.tasks.get(task_key(host.name, stored)) == stored.fingerprint
         tasks.append(StoredTask(host, stored, name, copied, copied or is_safe(stored, known)))
-    return StoredJobs(job, tuple(sorted(tasks, key=lambda task: role_rank(task.name))), known)
+    return StoredJobs(job, tuple(sorted(tasks, key=lambda task: task_rank(task.name))), known)
 
 
 def is_safe(stored: StoredJob, known: OnThisComputer) -> bool:
@@ -213,29 +209,13 @@ def is_safe(stored: StoredJob, known: OnThisComputer) -> bool:
 
 
 def _task_names(stored: Sequence[StoredJob]) -> list[str]:
-    """How people know the tasks of a job; each name once."""
-    reports = {one.task: one.report for one in stored if one.report is not None}
-    names = Names()
-    if reports:
-        first = description(list(reports.values()))
-        names = names_of(first.members, first.roles, reports)
-    found = [names.of(one.task) for one in stored]
-    return [
-        name if found.count(name) == 1 and _is_task(name) else _plain(one.task, at)
-        for at, (name, one) in enumerate(zip(found, stored, strict=True))
-    ]
-
-
-def _plain(task: str, at: int) -> str:
-    return task if _is_task(task) else instance_name(at)
-
-
-def _is_task(name: str) -> bool:
-    try:
-        parse_task(name)
-    except ValueError:
-        return False
-    return True
+    """Return a name for each, none twice: of the tasks, or of the slots if two had the same task last."""
+    slots = [one.slot for one in stored]
+    tasks = [(one.report.task if one.report is not None else "") or one.slot for one in stored]
+    for names in (tasks, slots):
+        if len({*names}) == len(names) and all(map(is_task, names)):
+            return names
+    return [instance_name(at) for at in range(len(stored))]
 
 
 def places(task: StoredTask, *, rented: bool = True) -> Iterable[ResultPlace]:
@@ -291,8 +271,8 @@ def agreement_of(reports: Sequence[JobReport]) -> Agreement:
     results: dict[str, JobResult] = {}
     for report in reports:
         if report.result is not None:
-            taken = report.task in results
-            results[f"another host with {report.task}" if taken else report.task] = report.result
+            taken = report.slot in results
+            results[f"another host with {report.slot}" if taken else report.slot] = report.result
     if not results:
         return Agreement(None)
     terms = description(reports)
@@ -304,16 +284,3 @@ def agreement_of(reports: Sequence[JobReport]) -> Agreement:
         if lone or 2 * running >= max(len(terms.members), len(reports)):
             return Agreement(None, tuple(found.disputes))
     return found
-
-
-_INTERPRETER = re.compile(r"python[0-9.]*|Rscript", re.ASCII)
-
-
-def script_of(report: JobReport) -> str:
-    """Return what a job runs, without interpreter and arguments: ``task.py``, ``-m pkg.task``, ``bash run.sh``."""
-    first, *words = report.command or [""]
-    if not _INTERPRETER.fullmatch(PurePath(first).name):
-        return " ".join([first, *(words[:1] if words and not words[0].startswith("-") else [])])
-    while len(words) > 1 and words[0].startswith("-") and words[0] not in ("-m", "-c"):
-        words = words[2 if words[0] in ("-X", "-W") else 1 :]
-    return " ".join(words[: 2 if words[:1] == ["-m"] else 1])

@@ -1,38 +1,26 @@
-"""Which host plays which task of TensorFlow, several tasks on a host included, and how people know the tasks."""
+"""The types of a job's tasks and their assignment to slots."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fleet.errors import UsageError
 from fleet.steps import Again, Change
 from provision.quantities import counted
 from train.agent.protocol.cluster import parse_task
-from train.agent.protocol.records import (
-    JobReport,
-    JobResult,
-    Log,
-    Member,
-    Outcome,
-    Progress,
-    Record,
-    Stalled,
-    SuccessPolicy,
-    TaskState,
-    Usage,
-)
+from train.agent.protocol.records import JobReport, Member, SuccessPolicy
 
 
 @dataclass(frozen=True)
-class Roles:
-    """What the user asked for beside workers.
+class TaskTypes:
+    """The requested tasks other than workers.
 
     Attributes:
         chief: The first task is the chief.
         ps: Number of parameter servers.
-        evaluator: The last task evaluates.
-        tasks_per_host: Tasks on each host.
+        evaluator: The last task is an evaluator.
+        tasks_per_host: Number of tasks on each host.
     """
 
     chief: bool = False
@@ -42,142 +30,99 @@ class Roles:
 
     @property
     def others(self) -> int:
-        """Tasks that are no workers."""
+        """Number of tasks that are not workers."""
         return self.chief + self.ps + self.evaluator
 
 
-def check_roles(roles: Roles, *, hosts: int, spares: int) -> None:
-    """Refuse roles that the hosts of a fleet cannot play, or TensorFlow has no use for.
+def check_task_types(types: TaskTypes, *, hosts: int, spares: int) -> None:
+    """Reject task types that do not fit the hosts of a fleet, or that TensorFlow cannot use.
 
     Raises:
         UsageError: with the first reason.
     """
-    for message, hint, change in _nonsense(roles, hosts, hosts * roles.tasks_per_host - spares):
+    for message, hint, change in _mistakes(types, hosts, hosts * types.tasks_per_host - spares):
         raise UsageError(message, hint=hint, next_steps=[Again(change)])
 
 
-def _nonsense(roles: Roles, hosts: int, places: int) -> Iterator[tuple[str, str, Change]]:
-    if roles.ps and not roles.chief:
+def _mistakes(types: TaskTypes, hosts: int, slots: int) -> Iterator[tuple[str, str, Change]]:
+    if types.ps and not types.chief:
         yield (
-            f"--ps {roles.ps} needs --chief: under ParameterServerStrategy a chief gives the workers their work",
+            f"--ps {types.ps} needs --chief: under ParameterServerStrategy a chief gives the workers their work",
             "",
             {"--chief": True},
         )
-    spares = hosts * roles.tasks_per_host - places
+    spares = hosts * types.tasks_per_host - slots
     # A chief alone trains, but under ParameterServerStrategy it has nobody to give work to.
-    fewest = 0 if roles.chief and not roles.ps else 1
-    if roles.others and places < roles.others + fewest:
+    fewest = 0 if types.chief and not types.ps else 1
+    if types.others and slots < types.others + fewest:
         asked = [
-            *(["--chief"] if roles.chief else []),
-            *([f"--ps {roles.ps}"] if roles.ps else []),
-            *(["--evaluator"] if roles.evaluator else []),
+            *(["--chief"] if types.chief else []),
+            *([f"--ps {types.ps}"] if types.ps else []),
+            *(["--evaluator"] if types.evaluator else []),
         ]
-        wanted = roles.others + fewest
+        wanted = types.others + fewest
         needs = "need" if len(asked) > 1 else "needs"
-        room, more = counted(hosts, "host"), hosts + wanted - max(0, places)
-        room += f" with {roles.tasks_per_host} tasks each" if roles.tasks_per_host > 1 else ""
+        room, more = counted(hosts, "host"), hosts + wanted - max(0, slots)
+        room += f" with {types.tasks_per_host} tasks each" if types.tasks_per_host > 1 else ""
         worker = " with a worker" if fewest else ""
         yield (
-            f"{' '.join(asked)}{worker} {needs} {counted(wanted, 'task')}, but there is room for {max(0, places)} "
+            f"{' '.join(asked)}{worker} {needs} {counted(wanted, 'task')}, but there is room for {max(0, slots)} "
             f"on {room}",
             f"start a fleet of {counted(more, 'worker')}, or run several tasks on each host",
             {"--tasks-per-host": str(-(-(wanted + spares) // hosts))},
         )
 
 
-def success(said: str | None, ps: int) -> SuccessPolicy:
-    """Whose success is the job's: with parameter servers only the chief's process ends, and elsewhere all do.
+def success(given: str | None, ps: int) -> SuccessPolicy:
+    """Return the success policy: with parameter servers only the chief's process ends, otherwise all do.
 
     Args:
-        said: What the user said; None: nothing.
+        given: The option's value; None: not set.
         ps: Number of parameter servers.
     """
-    if said is not None:
-        return SuccessPolicy(said)
+    if given is not None:
+        return SuccessPolicy(given)
     return SuccessPolicy.CHIEF if ps else SuccessPolicy.ALL_WORKERS
 
 
-def assigned(roles: Roles, slots: int, spares: int) -> list[str]:
-    """The task of TensorFlow that each slot is at first, in the order of the hosts.
+def assign(types: TaskTypes, slots: int, spares: int) -> list[str]:
+    """Return the task of each slot in the first attempt, in the order of the hosts.
 
     The chief comes first, since the first host leads the job; then workers, parameter servers, the evaluator, and
     spares, which have none.
 
     Returns:
-        A name for each slot, empty for a spare; nothing at all where only workers are asked for.
+        A task for each slot, empty for a spare.
     """
-    if not roles.others:
-        return []
-    workers = slots - spares - roles.others
+    workers = slots - spares - types.others
     return [
-        *(["chief-0"] if roles.chief else []),
+        *(["chief-0"] if types.chief else []),
         *(f"worker-{index}" for index in range(workers)),
-        *(f"ps-{index}" for index in range(roles.ps)),
-        *(["evaluator-0"] if roles.evaluator else []),
+        *(f"ps-{index}" for index in range(types.ps)),
+        *(["evaluator-0"] if types.evaluator else []),
         *([""] * spares),
     ]
 
 
-@dataclass
-class Names:
-    """How people know the tasks of a job: by their hosts, or where roles were assigned, by these.
-
-    Attributes:
-        by_host: What the task of each host is now; empty: no roles were assigned, and each has the name of its host.
-    """
-
-    by_host: dict[str, str] = field(default_factory=dict)
-    _attempts: dict[str, int] = field(default_factory=dict)
-
-    def of(self, host: str) -> str:
-        """Name of the task of a host; the host's own, where it has none."""
-        return self.by_host.get(host) or host
-
-    def host_of(self, name: str) -> str:
-        """The host that has this task, or had it last; the name itself where that is not known."""
-        hosts = [host for host in self.by_host if self.of(host) == name]
-        return max(hosts, key=lambda host: self._attempts.get(host, 0), default=name)
-
-    def hosts(self) -> dict[str, str]:
-        """The host of each task, where roles were assigned."""
-        return {name: self.host_of(name) for name in map(self.of, self.by_host)}
-
-    def renamed(self, host: str, record: Record) -> Record:
-        """What the agent of a host tells, under the name of its task."""
-        if not self.by_host:
-            return record
-        if isinstance(record, TaskState):
-            self.by_host[host] = record.role or record.task
-            self._attempts[host] = max(record.attempt, self._attempts.get(host, 0))
-            return record._replace(task=self.of(host), role="", host=host)
-        if isinstance(record, (Log, Progress, Usage, Stalled)):
-            return record._replace(task=self.of(host))
-        if isinstance(record, JobResult) and record.outcome is Outcome.LOST:  # a host's own word
-            return record._replace(first_failed_task=self.of(record.first_failed_task))
-        return record
-
-    def members(self, members: Sequence[Member]) -> tuple[Member, ...]:
-        """The members of a job under the names of their tasks."""
-        return tuple(member._replace(task=self.of(member.task)) for member in members)
-
-
-def names_of(members: Sequence[Member], roles: Sequence[str], reports: Mapping[str, JobReport]) -> Names:
-    """How people know the tasks of a job.
+def current_members(members: Sequence[Member], reports: Mapping[str, JobReport]) -> tuple[Member, ...]:
+    """Return the members of a job with their tasks of now.
 
     Args:
-        members: Its slots.
-        roles: What each of them was at first; nothing: no roles were assigned.
-        reports: What hosts tell of the tasks that they have now.
+        members: As they were committed.
+        reports: What hosts report of the job, by slot.
     """
-    if not roles:
-        return Names()
-    first = {member.task: role for member, role in zip(members, roles, strict=True)}
-    told = {host: report.role for host, report in reports.items() if report.role}
-    return Names({**first, **told}, {host: report.attempt for host, report in reports.items()})
+    reported = {report.task for report in reports.values()}
+
+    def task(member: Member) -> str:
+        if member.slot in reports:
+            return reports[member.slot].task
+        return "" if member.task in reported else member.task  # another slot has it now
+
+    return tuple(member._replace(task=task(member)) for member in members)
 
 
 def worker_name(worker: str) -> str:
-    """The task that ``1``, ``worker-1`` or ``ps-0`` means; empty for ``all``.
+    """Return the task that ``1``, ``worker-1`` or ``ps-0`` names; empty for ``all``.
 
     Raises:
         UsageError: it is no task.

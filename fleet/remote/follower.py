@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -75,6 +75,7 @@ class Follower:
         replaced: Other hosts may take the slots of those that are lost: a host that is another one now, or does
             not have the job yet, is waited for like one that does not answer.
         check: Called before each retry; a NotFoundError ends the iteration.
+        tasks: The tasks of the job, the only ones that a host may report on; empty: any.
 
     Raises:
         NotFoundError: by the iteration, if `check` raised it and the end of the job is not known.
@@ -92,10 +93,12 @@ class Follower:
         silence_s: float = ANSWER_S,
         replaced: bool = False,
         check: Callable[[], None] = lambda: None,
+        tasks: Collection[str] = (),
     ) -> None:
         self._queue = _Queue(len(requests))
         names = [host.name for host, _ in requests]
         self._terms = _Terms(names, reopen, self._queue, give_up_s, silence_s, replaced=replaced, check=check)
+        self._terms.tasks = tasks
         open_channels = channels or {}
         self._lines = [_Line(host, request, open_channels.get(host.name), self._terms) for host, request in requests]
         self._terms.on_told = threading.Thread(target=self._sever_silent, daemon=True).start
@@ -186,6 +189,7 @@ class _Terms:
         self.silence_s = silence_s
         self.replaced = replaced
         self.check = check
+        self.tasks: Collection[str] = ()
         self.closed = threading.Event()
         self.known = threading.Event()  # a host reported how the job ended
         self.told = threading.Event()  # one that had not lost its peers
@@ -362,13 +366,14 @@ class _Line:
             ) from None
 
     def _check_owner(self, record: Record) -> None:
-        """See that a host reports on its own task and on no other job."""
+        """Raise an error if a host reports on another slot, on another job, or on a task that cannot exist."""
         request = self.position.request()
-        task, job = getattr(record, "task", request.task), getattr(record, "job", request.job)
-        if (task, job) != (request.task, request.job):
-            other = one_line(f"{task} of job {job}", 100)
+        slot, job = getattr(record, "slot", request.slot), getattr(record, "job", request.job)
+        task = getattr(record, "task", "")
+        if (slot, job) != (request.slot, request.job) or (task and task not in (self._terms.tasks or {task})):
+            other = one_line(" ".join(filter(None, (task, f"on {slot} of job {job}"))), 100)
             raise ForeignReportError(
-                f"{where(self.host)} reports on {other} instead of {request.task} of job {request.job}",
+                f"{where(self.host)} reports on {other} instead of {request.slot} of job {request.job}",
                 next_steps=[Step("status")],
             )
 
@@ -380,7 +385,7 @@ class _Line:
         elif not self._is_warned:
             self._is_warned = True
             text = (
-                f"{where(self.host)} answers, but the agent that supervises {self.position.request().task} has not "
+                f"{where(self.host)} answers, but the agent that supervises {self.position.request().slot} has not "
                 f"answered for {self.unheard_s:.0f} s: it is stopped, or the host's disk or memory is exhausted"
             )
             self._put(Note(text, Level.WARNING))

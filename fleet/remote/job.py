@@ -12,6 +12,7 @@ from fleet.remote.quoting import one_line
 from fleet.remote.upload.bundle import Bundle, compress
 from fleet.steps import Step
 from provision.model import Host
+from train.agent.protocol.cluster import is_task
 from train.agent.protocol.records import (
     Chunk,
     Commit,
@@ -194,7 +195,7 @@ def join(
     wish = Prepare(
         job=commit_of.job,
         fleet=invitation.fleet,
-        task=name,
+        slot=name,
         entries=invitation.entries,
         address=host.private_address,
         python=python or host.python,
@@ -206,12 +207,14 @@ def join(
         _hand_over(answer, giver, channel)
         answer = _answer(channel, PREPARE_S, "preparing the task", Prepared)
     assert isinstance(answer, Prepared)  # noqa: S101 - _answer returns nothing else
-    members = [answer.member if member.task == name else member for member in commit_of.members]
+    members = [
+        answer.member._replace(task=member.task) if member.slot == name else member for member in commit_of.members
+    ]
     env = variables(answer, commit_of.env)
     command = list(commit_of.command)
     if invitation.python and command[0] == invitation.python:
         command[0] = answer.python
-    return commit(channel, commit_of._replace(task=name, members=members, env=env, command=command))
+    return commit(channel, commit_of._replace(slot=name, members=members, env=env, command=command))
 
 
 def _hand_over(want: Want, giver: AgentChannel, taker: AgentChannel) -> None:
@@ -271,12 +274,13 @@ def inspect(channel: AgentChannel, request: Inspect) -> list[JobReport]:
     return reports
 
 
-def is_report(report: JobReport, task: str) -> bool:
-    """Return whether a report can be one about `task`; the types of its fields were checked when it was decoded."""
+def is_report(report: JobReport, slot: str) -> bool:
+    """Return whether a report can be one about `slot`; the types of its fields were checked when it was decoded."""
     return (
-        report.task == task
-        and bool(NAME.fullmatch(report.job) and NAME.fullmatch(task))
-        and len(report.roles) in (0, len(report.members))
+        report.slot == slot
+        and bool(NAME.fullmatch(report.job) and NAME.fullmatch(slot))
+        and report.task in {"", *(member.task for member in report.members)}
+        and all(is_task(member.task) for member in report.members if member.task)
         and min(report.attempt, report.attempts, report.log_size) >= 0
         and 0 <= report.started_at < LATEST
     )

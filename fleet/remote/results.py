@@ -93,7 +93,7 @@ def list_jobs(channel: AgentChannel, jobs: Sequence[str] = ()) -> Store:
     disk = DiskSpace("", 0, 0)
     for record in _records(channel, doing):
         if isinstance(record, StoredJob) and _is_job(record) and len(found) < _MOST_JOBS:
-            found[record.job, record.task, record.slot] = record
+            found[record.job, record.slot, record.directory] = record
         elif isinstance(record, DiskSpace) and _are_counts(record.free, record.total):
             disk = record
         elif isinstance(record, End):
@@ -116,7 +116,7 @@ def list_files(channel: AgentChannel, job: StoredJob, on_entry: Callable[[], Non
         UnreachableError: it does not answer, or the connection broke.
     """
     doing = "listing its results"
-    channel.send(ListFiles(job.job, job.task, job.slot), doing=doing)
+    channel.send(ListFiles(job.job, job.slot, job.directory), doing=doing)
     entries: list[FileEntry] = []
     for record in _records(channel, doing, on_entry, patience_s=_FILES_PATIENCE_S, most=_FILES_BYTES):
         if isinstance(record, FilesListed) and _are_names(record.fingerprint, *record.notes[:_MOST_NOTES]):
@@ -125,7 +125,7 @@ def list_files(channel: AgentChannel, job: StoredJob, on_entry: Callable[[], Non
             raise _nonsense(channel, record)
         if len(entries) >= MOST_FILES:
             raise NotReadyError(
-                f"{where(channel.connection.host)} lists more than {MOST_FILES:,} files of {job.task}, job {job.job}",
+                f"{where(channel.connection.host)} lists more than {MOST_FILES:,} files of {job.slot}, job {job.job}",
                 hint=f"copy them by other means: {job.path}",
             )
         on_entry()
@@ -144,7 +144,7 @@ def read_files(channel: AgentChannel, job: StoredJob, parts: Sequence[FilePart])
         UnreachableError: it does not answer, or the connection broke.
     """
     doing = "reading its results"
-    channel.send(ReadFiles(job.job, job.task, job.slot, list(parts)), doing=doing)
+    channel.send(ReadFiles(job.job, job.slot, job.directory, list(parts)), doing=doing)
     waited_s, size = 0.0, 0
     for index, part in enumerate(parts):
         left = part.end - part.offset
@@ -220,8 +220,8 @@ def _are_counts(*values: int) -> bool:
 def _is_job(one: StoredJob) -> bool:
     return (
         _are_names(one.path, one.fingerprint)
-        and bool(NAME.fullmatch(one.job) and NAME.fullmatch(one.task) and _SLOT.fullmatch(one.slot))
-        and (one.report is None or (one.report.job == one.job and is_report(one.report, one.task)))
+        and bool(NAME.fullmatch(one.job) and NAME.fullmatch(one.slot) and _SLOT.fullmatch(one.directory))
+        and (one.report is None or (one.report.job == one.job and is_report(one.report, one.slot)))
         and _are_counts(one.size)
         and len(one.areas) <= len(Area)
         and all(_are_names(area.path) and _are_counts(area.files, area.size) for area in one.areas)

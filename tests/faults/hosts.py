@@ -318,17 +318,17 @@ class Told:
     def of(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["event"] == kind]
 
-    def log(self, task: str, attempt: int) -> bytes:
+    def log(self, slot: str, attempt: int) -> bytes:
         data = bytearray()
         for event in self.of("log_chunk"):
-            if (event["task"], event["attempt"]) == (task, attempt):
+            if (event["slot"], event["attempt"]) == (slot, attempt):
                 assert event["offset"] == len(data)
                 data += event["text"].encode() if "text" in event else base64.b64decode(event["base64"])
         return bytes(data)
 
-    def said(self, task: str, attempt: int, word: str) -> list[str]:
+    def said(self, slot: str, attempt: int, word: str) -> list[str]:
         """What follows ``say WORD`` in a task's output."""
-        lines = self.log(task, attempt).decode("utf-8", "replace").splitlines()
+        lines = self.log(slot, attempt).decode("utf-8", "replace").splitlines()
         return [line.partition(f"say {word} ")[2] for line in lines if line.startswith(f"say {word} ")]
 
     @property

@@ -72,7 +72,7 @@ class Task:
     """A stand-in for a process of TensorFlow."""
 
     attempt: int
-    role: str
+    name: str
     snapshot: Snapshot | None
     alive: bool = True
     frozen: bool = False
@@ -97,7 +97,7 @@ class Host:
     last_order: DesiredState | None = None
     result: JobResult | None = None
     done: bool = False
-    ends: list[tuple[int, str, Exit]] = field(default_factory=list)  # attempt, role, exit of tasks past their gate
+    ends: list[tuple[int, str, Exit]] = field(default_factory=list)  # attempt, task, exit of tasks past their gate
     timer: int = 0
 
 
@@ -119,11 +119,11 @@ class World:
         seed: Of everything that is random.
         count: Number of hosts.
         policy: Of the job.
-        spares: Hosts without a role at first.
-        roles: The role of each host at first, empty for a spare; none: those of their names.
+        spares: Number of hosts without a task at first.
+        tasks: The task of each host at first, empty for a spare; none: those of their names.
     """
 
-    def __init__(self, seed: int, count: int, policy: Policy, spares: int = 0, roles: tuple[str, ...] = ()) -> None:
+    def __init__(self, seed: int, count: int, policy: Policy, spares: int = 0, tasks: tuple[str, ...] = ()) -> None:
         self.random = random.Random(seed)
         self.now = 1000.0
         self.blocked: dict[frozenset[str], float] = {}
@@ -133,11 +133,13 @@ class World:
         self.trace: list[str] = []
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
-        members = tuple(Member(f"worker-{n}", f"10.0.0.{n + 2}", 2222 + n, 4000 + n) for n in range(count))
-        names = [member.task for member in members]
-        self.terms = Terms(
-            "job", members, tuple(names[count - spares :]), policy, join_timeout_s=30.0, assigned=roles
+        names = [f"worker-{n}" for n in range(count)]
+        tasks = tasks or (*names[: count - spares], *[""] * spares)
+        members = tuple(
+            Member(name, task, f"10.0.0.{n + 2}", 2222 + n, 4000 + n)
+            for n, (name, task) in enumerate(zip(names, tasks, strict=True))
         )
+        self.terms = Terms("job", members, policy, join_timeout_s=30.0)
         self.hosts = {name: Host(name) for name in names}
         self.ports = itertools.count(3000)
         self.work_s = self.random.choice([2.0, 20.0, 60.0])
@@ -519,8 +521,8 @@ class World:
     def _spawn(self, host: Host, action: Spawn, later: Callable[[float, election.PeerEvent], None]) -> None:
         if host.task is not None and host.task.alive:
             raise BrokenPropertyError(f"{host.name} spawned twice")
-        host.task = Task(action.attempt, action.role, host.live)
-        self.say(f"{host.name} spawns attempt {action.attempt} as {action.role} at {host.live}")
+        host.task = Task(action.attempt, action.task, host.live)
+        self.say(f"{host.name} spawns attempt {action.attempt} as {action.task} at {host.live}")
         known = self.attempts.setdefault(action.attempt, {})
         known[host.name] = host.live
         later(self.random.uniform(0.01, 0.4), HeldAtGate(action.attempt))
@@ -538,8 +540,8 @@ class World:
 
     def _serves(self, task: Task) -> bool:
         """Whether a task never ends by itself, as evaluators, servers and those who are sent their work."""
-        kind = task.role.rpartition("-")[0]
-        return kind in ("ps", "evaluator") or (kind == "worker" and is_coordinated(self.terms.roles))
+        kind = task.name.rpartition("-")[0]
+        return kind in ("ps", "evaluator") or (kind == "worker" and is_coordinated(self.terms.tasks))
 
     def _work(self, host: Host, task: Task, left_s: float) -> None:
         part = min(1.0, left_s)
@@ -550,7 +552,7 @@ class World:
             if task.frozen or self._peers_stuck(task):
                 self._work(host, task, left_s)
                 return
-            if task.role == self.terms.roles[0] and self.random.random() < 0.3:
+            if task.name == self.terms.tasks[0] and self.random.random() < 0.3:
                 last = host.held_snapshot
                 number = last.number + 1 if last is not None and last.attempt == task.attempt else 1
                 self._hold(host, Snapshot(task.attempt, number, f"{host.name}-{task.attempt}-{number}"))
@@ -566,7 +568,7 @@ class World:
             (host, host.task)
             for host in self.hosts.values()
             if host.task is not None and host.task.attempt == task.attempt and host.task is not task
-            if not is_evaluator(host.task.role) and not is_evaluator(task.role)
+            if not is_evaluator(host.task.name) and not is_evaluator(task.name)
         ]
 
     def _peers_stuck(self, task: Task) -> bool:
@@ -581,7 +583,7 @@ class World:
             return
         task.exit = ended
         if task.gone:
-            host.ends.append((task.attempt, task.role, ended))
+            host.ends.append((task.attempt, task.name, ended))
         life = host.life
         if quiet:
             task.alive = False
@@ -670,11 +672,11 @@ class World:
             if host.up and host.task is not None and host.task.alive and host.task.exit is None
         ]
         for (one, task), (two, other) in itertools.combinations(alive, 2):
-            if task.role != other.role or not self.reach(one.name, two.name):
+            if task.name != other.name or not self.reach(one.name, two.name):
                 continue
             healed = self.healed.get(frozenset((one.name, two.name)), 0.0)
             if self.now - healed > HEALED_S:
-                raise BrokenPropertyError(f"{one.name} and {two.name} both run {task.role}")
+                raise BrokenPropertyError(f"{one.name} and {two.name} both run {task.name}")
 
     def check_end(self) -> None:
         """What must hold when all is over."""
@@ -700,11 +702,11 @@ class World:
             if attempt == result.attempt and ended == Exit(code=0)
         }
         workers = {role for role in good if role.startswith("worker-")}
-        chief = {role for role in good if role == self.terms.roles[0]}
+        chief = {role for role in good if role == self.terms.tasks[0]}
         last = max((int(role.rpartition("-")[2]) for role in workers), default=-1)
         all_workers = self.terms.policy.success.value == "all-workers"
         if not chief or (all_workers and workers != {f"worker-{n}" for n in range(last + 1)}):
             raise BrokenPropertyError(f"success of attempt {result.attempt} with only {sorted(good)}")
-        wanted = sum(role.startswith("worker-") for role in self.terms.roles)
+        wanted = sum(role.startswith("worker-") for role in self.terms.tasks)
         if all_workers and len(workers) < min(wanted, self.terms.policy.min_workers or wanted):
             raise BrokenPropertyError(f"success with {len(workers)} workers")

@@ -126,7 +126,7 @@ def test_every_history_with_roles_keeps_the_promises_of_the_gang(group: int) -> 
 def test_a_lost_evaluator_costs_nothing(seed: int) -> None:
     chance = random.Random(seed)
     roles = ("chief-0", "worker-0", "evaluator-0")
-    world = World(seed, 3, Policy(), roles=roles)
+    world = World(seed, 3, Policy(), tasks=roles)
     world.ports_taken = 0.0
     world.run(chance.uniform(2.0, 4.0))
     evaluator = world.hosts["worker-2"]

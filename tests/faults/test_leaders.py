@@ -15,18 +15,15 @@ from train.agent.gang.election import (
 )
 from train.agent.gang.reconciler import Finish, Slot
 from train.agent.gang.scheduling import Terms
-from train.agent.gang.states import Assignment, DesiredState, LeaderClaim, Message, SlotStatus, Stage
+from train.agent.gang.states import DesiredState, LeaderClaim, Message, SlotStatus, Stage
 from train.agent.protocol.records import Member, Outcome, Policy
 
-SLOTS = tuple(Member(f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
-TERMS = Terms("job", SLOTS, ("worker-2",), Policy(restarts=3))
-CAST = [Assignment("worker-0", "worker-0"), Assignment("worker-1", "worker-1")]
+SLOTS = tuple(Member(f"worker-{index}", f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
+TERMS = Terms("job", (*SLOTS[:2], SLOTS[2]._replace(task="")), Policy(restarts=3))
 
 
 def order(term: int, leader: str, stage: Stage) -> DesiredState:
-    return DesiredState(
-        term=term, leader=leader, attempt=1, stage=stage, assignments=CAST, members=list(SLOTS[:2]), started=True
-    )
+    return DesiredState(term=term, leader=leader, attempt=1, stage=stage, members=list(SLOTS[:2]), started=True)
 
 
 def reports(actions: list[PeerAction], to: str) -> list[SlotStatus]:

@@ -61,12 +61,12 @@ def three(three_hosts: FaultFleet) -> Iterator[FaultFleet]:
 def begins(told: Told, attempt: int) -> list[str]:
     """What each task of an attempt said of where it begins."""
     members = told.of("job_started")[0]["members"]
-    return [words for member in members for words in told.said(member["task"], attempt, "begin")]
+    return [words for member in members for words in told.said(member["slot"], attempt, "begin")]
 
 
 def numbers(told: Told, attempt: int, word: str) -> list[int]:
     members = told.of("job_started")[0]["members"]
-    return [int(words) for member in members for words in told.said(member["task"], attempt, word)]
+    return [int(words) for member in members for words in told.said(member["slot"], attempt, word)]
 
 
 def lists_second_checkpoint(path: Path) -> bool:
@@ -211,8 +211,8 @@ def test_the_chiefs_host_is_gone_and_a_spare_takes_its_place(three: FaultFleet) 
     told = over(play, cut=(0,))
     assert told.verdicts == [(1, "peer-unreachable", "worker-0")]
     goes_on(told, 2, 2, at_least=10)
-    roles = {(event["task"], event["role"]) for event in told.of("task_state") if event["attempt"] == 2}
-    assert ("worker-2", "worker-0") in roles
+    slots = {(event["slot"], event["task"]) for event in told.of("task_state") if event["attempt"] == 2}
+    assert ("worker-2", "worker-0") in slots
 
 
 def test_a_host_that_comes_back_after_a_partition_ends_what_it_ran(three: FaultFleet) -> None:

@@ -36,10 +36,12 @@ from train.agent.protocol.records import Area, AreaUse, EntryKind, FileEntry, Ou
 CONTENT = b"hello"
 JOB = "20261122-094500-k3f9"
 _DIGEST = sha256(CONTENT).hexdigest()
-_MEMBERS = [records.Member(f"worker-{number}", f"10.0.0.{number + 2}", 2222, 4000) for number in range(3)]
+_MEMBERS = [
+    records.Member(f"worker-{number}", f"worker-{number}", f"10.0.0.{number + 2}", 2222, 4000) for number in range(3)
+]
 _RESULT = records.JobResult(JOB, 1, Outcome.FAILED, 9.0, "worker-0", "worker-0 exited with code 1")
 _REPORT = records.JobReport(
-    JOB, "f", "worker-1", 1, Phase.EXITED, False, 1.0, ["python3", "task.py"], _MEMBERS, 5, result=_RESULT
+    JOB, "f", "worker-1", "worker-1", 1, Phase.EXITED, False, 1.0, ["python3", "task.py"], _MEMBERS, 5, result=_RESULT
 )  # fmt: skip
 _STORED = StoredJob(JOB, "worker-1", "", "/fleet/jobs/j", 5, "f" * 64, [AreaUse(Area.MODEL, "/m", 1, 5)], _REPORT)
 _ENTRIES = [
@@ -171,7 +173,7 @@ def fuzz_reports(mangler: Mangler, rounds: int) -> None:
         results.list_jobs(channel(endless(_large_job)))
     with _refused():
         job.inspect(channel(endless(_large_report)), records.Inspect(1))
-    true = [_REPORT._replace(task=f"worker-{number}") for number in (0, 2)]
+    true = [_REPORT._replace(slot=f"worker-{number}") for number in (0, 2)]
     for _ in range(rounds):
         with contextlib.suppress(FleetError):
             found = job.inspect(channel(damaged(mangler, _REPORT, records.End())), records.Inspect(1))
@@ -184,7 +186,7 @@ def fuzz_reports(mangler: Mangler, rounds: int) -> None:
             store = results.list_jobs(
                 channel(damaged(mangler, _STORED, _first(records.Beat), _disk(), records.End()))
             )
-            others = [(host(n), results.Store((_STORED._replace(task=f"worker-{n}", report=true[n // 2]),), _disk()))
+            others = [(host(n), results.Store((_STORED._replace(slot=f"worker-{n}", report=true[n // 2]),), _disk()))
                       for n in (0, 2)]  # fmt: skip
             survey = survey_of([(host(), store), *others], FleetDirectory(Path("nowhere")), {})
             newest = survey.find("")
@@ -227,11 +229,11 @@ def _refused() -> Iterator[None]:
 
 def _told(task: str) -> list[records.Record | tuple[records.Record, bytes]]:
     """Return what the agent of a task reports of a job that fails."""
-    state = records.TaskState(task, 1, Phase.EXITED, 5.0, exit=records.Exit(code=1))
+    state = records.TaskState(task, task, 1, Phase.EXITED, 5.0, exit=records.Exit(code=1))
     return [
         state._replace(phase=Phase.RUNNING, exit=None, at=1.0),
-        (records.Log(task, 1, 0, 5), CONTENT),
-        records.Progress(task, 1, 2.0, 1, 5, 3, 9, {"loss": 0.5}, 2.0),
+        (records.Log(task, task, 1, 0, 5), CONTENT),
+        records.Progress(task, task, 1, 2.0, 1, 5, 3, 9, {"loss": 0.5}, 2.0),
         records.Beat(2.0, 10, 5, 1),
         state,
         _RESULT,
@@ -253,7 +255,7 @@ def _follow(sent: Iterator[bytes], consoles: Sequence[Any] = ()) -> following.En
     telling = following._Telling(followed, Sinks(consoles))
     with Follower(requests, _lost, channels=channels, give_up_s=0.0) as follower:
         for item in follower:
-            telling.tell(item)
+            telling.add(item)
         telling.report_incomplete(follower.incomplete)
     return telling.end()
 
@@ -286,7 +288,7 @@ class Sinks:
 
 def fuzz_follow(mangler: Mangler, rounds: int) -> None:
     """What the agent of one host reports of a job: the result and the log of the others stay what they are."""
-    state = records.TaskState("worker-1", 1, Phase.RUNNING, 1.0)
+    state = records.TaskState("worker-1", "worker-1", 1, Phase.RUNNING, 1.0)
     for make in (
         lambda text, number: state._replace(reason=text, at=float(number)),
         lambda text, number: records.Notice("worker-1", number, 1.0, text),
@@ -355,7 +357,7 @@ def _pull(mangler: Mangler, directory: Path) -> str:
     tasks = []
     for number in range(2):
         name = f"worker-{number}"
-        stored = _STORED._replace(task=name, report=_REPORT._replace(task=name))
+        stored = _STORED._replace(slot=name, report=_REPORT._replace(slot=name))
         tasks.append(StoredTask(host(number), stored, name, copied=False, safe=False))
     state = FleetDirectory(directory / "state")
     jobs = StoredJobs(JOB, tuple(tasks), state.on_this_computer(JOB))

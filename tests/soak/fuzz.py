@@ -35,7 +35,6 @@ from train.agent.checkpoints.snapshot import (
 from train.agent.files.contents import Receiver, check_entries
 from train.agent.gang.readiness import Facts
 from train.agent.gang.states import (
-    Assignment,
     DesiredState,
     LeaderClaim,
     Message,
@@ -96,11 +95,9 @@ def fuzz_records(mangler: Mangler, rounds: int) -> None:
 
 def fuzz_messages(mangler: Mangler, rounds: int) -> None:
     """Messages of other agents that know the secret."""
-    member = Member("worker-1", "10.0.0.2", 2222, 4000)
+    member = Member("worker-1", "worker-1", "10.0.0.2", 2222, 4000)
     snapshot = Snapshot(1, 2, "d")
-    order = DesiredState(
-        1, "worker-0", 1, Stage.GO, [Assignment("worker-1", "worker-1")], [member], snapshot=snapshot
-    )
+    order = DesiredState(1, "worker-0", 1, Stage.GO, [member], snapshot=snapshot)
     report = SlotStatus(
         "worker-1", probe_results={"worker-0": ""}, exit=Exit(1), facts=Facts({"python": "3"}, ["T4"], 5)
     )

@@ -68,28 +68,28 @@ class Mangler:
 
 def sample_records() -> list[records.Record]:
     """Return a valid record of most kinds."""
-    member = Member("worker-1", "10.0.0.2", 2222, 4000)
+    member = Member("worker-1", "worker-1", "10.0.0.2", 2222, 4000)
     done = Exit(code=1)
     result = records.JobResult("j", 1, records.Outcome.FAILED, 1.0, "worker-1", "x", {"worker-1": done})
-    progress = records.Progress("worker-1", 1, 1.0, 1, 2, 3, 4, {"loss": 0.5}, 2.0)
-    usage = records.Usage("worker-1", 1.0, 50.0, 1 << 20, [records.GpuUse(0, 1.0, 2)])
+    progress = records.Progress("worker-1", "worker-1", 1, 1.0, 1, 2, 3, 4, {"loss": 0.5}, 2.0)
+    usage = records.Usage("worker-1", "worker-1", 1.0, 50.0, 1 << 20, [records.GpuUse(0, 1.0, 2)])
     return [
         records.Hello("a", "3.11", 1, "127.0.0.1"),
         records.Want(["0" * 64], 5),
-        records.Prepared("worker-1", member, "p", {"python": "3"}, [records.Gpu(0, "T4", 1, "5")], 1, 1, "h", "w"),
+        records.Prepared(member, "p", {"python": "3"}, [records.Gpu(0, "T4", 1, "5")], 1, 1, "h", "w"),
         records.Refused(records.Refusal.BUSY, "busy", job="j"),
         records.BootstrapStep("downloading", "x", 1, 2),
         records.Tried(1.0, True, done, ["x"]),
         records.Invitation("f", [Entry("a", EntryKind.FILE)], _commit(member)),
         records.Stopped(True, True),
-        records.JobReport("j", "f", "worker-1", 1, records.Phase.EXITED, True, 1.0, ["x"], [member], 5, done, result,
-                          progress, usage),
-        records.TaskState("worker-1", 1, records.Phase.EXITED, 1.0, 5, done),
+        records.JobReport("j", "f", "worker-1", "worker-1", 1, records.Phase.EXITED, True, 1.0, ["x"], [member], 5,
+                          done, result, progress, usage),
+        records.TaskState("worker-1", "worker-1", 1, records.Phase.EXITED, 1.0, 5, done),
         records.AttemptEnded("worker-1", 1, 1.0, "worker-1", "x", {"worker-1": done}, 1.0),
-        records.Stalled("worker-1", 1, 1.0, "S", "stack", ["socket"]),
+        records.Stalled("worker-1", "worker-1", 1, 1.0, "S", "stack", ["socket"]),
         records.Notice("worker-1", 1, 1.0, "text"),
         progress, usage, result,
-        records.Log("worker-1", 1, 0, 5),
+        records.Log("worker-1", "worker-1", 1, 0, 5),
         records.Beat(1.0),
         records.End(),
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from train.agent.protocol.records import (
 from train.diagnosis import Kind
 from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
 
-MEMBERS = tuple(Member(f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
+MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
 TWO = MEMBERS[:2]
 TRACEBACK = b'Traceback (most recent call last):\n  File "task.py", line 4, in <module>\n    fail()\nValueError: no\n'
 LOST = (
@@ -39,13 +39,13 @@ def ended(attempt: int = 1) -> AttemptEnded:
 
 
 def log(evidence: Evidence, task: str, data: bytes, attempt: int = 1) -> None:
-    evidence.add(Log(task, attempt, 0, len(data)), data)
+    evidence.add(Log(task, task, attempt, 0, len(data)), data)
 
 
-def end(evidence: Evidence, task: str, ended: Exit, attempt: int = 1, *, ours: bool = False, role: str = "") -> None:
+def end(evidence: Evidence, task: str, ended: Exit, attempt: int = 1, *, ours: bool = False) -> None:
     if ours:
-        evidence.add(TaskState(task, attempt, Phase.STOPPING, 3.1, role=role), b"")
-    evidence.add(TaskState(task, attempt, Phase.EXITED, 3.0 + ours, exit=ended, role=role), b"")
+        evidence.add(TaskState(task, task, attempt, Phase.STOPPING, 3.1), b"")
+    evidence.add(TaskState(task, task, attempt, Phase.EXITED, 3.0 + ours, exit=ended), b"")
 
 
 def collected(attempt: int = 1, evidence: Evidence | None = None) -> Evidence:
@@ -80,7 +80,7 @@ def test_a_job_that_succeeded_has_no_cause_whatever_happened_before() -> None:
 def test_of_a_long_log_the_last_words_are_kept_and_memory_is_bounded() -> None:
     evidence = Evidence(MEMBERS)
     for number in range(64):
-        evidence.add(Log("worker-1", 1, number, 100_000), b"x" * 99_999 + b"\n")
+        evidence.add(Log("worker-1", "worker-1", 1, number, 100_000), b"x" * 99_999 + b"\n")
     assert kept(evidence) <= 2 * LARGEST_TAIL + LARGEST_HEAD
     log(evidence, "worker-1", TRACEBACK)
     verdict = evidence.verdict(result())
@@ -123,7 +123,7 @@ def test_a_job_that_ends_between_two_attempts_has_the_cause_of_the_last_one() ->
 
 
 def test_an_attempt_is_complete_when_all_that_played_in_it_have_told_their_end() -> None:
-    evidence = Evidence(MEMBERS, spares=("worker-2",))
+    evidence = Evidence((*TWO, MEMBERS[2]._replace(task="")))
     assert not evidence.complete(ended(), {})
     end(evidence, "worker-1", Exit(code=1))
     assert not evidence.complete(ended(), {})
@@ -135,25 +135,25 @@ def test_an_attempt_is_complete_when_all_that_played_in_it_have_told_their_end()
 
 
 def test_a_spare_has_no_part_until_it_takes_over() -> None:
-    evidence = collected(evidence=Evidence(MEMBERS, spares=("worker-2",)))
+    evidence = collected(evidence=Evidence((*TWO, MEMBERS[2]._replace(task=""))))
     first = evidence.of_attempt(ended())
     assert first is not None
     assert first.task == "worker-1"
-    # worker-2 is TensorFlow's worker 1 now; the slot worker-1 is gone.
+    # The task worker-1 is on the slot worker-2 now; the slot worker-1 is gone.
     log(evidence, "worker-0", LOST, 2)
     end(evidence, "worker-0", Exit(code=1), 2)
-    evidence.add(TaskState("worker-2", 2, Phase.RUNNING, 2.0, role="worker-1"), b"")
+    evidence.add(TaskState("worker-2", "worker-1", 2, Phase.RUNNING, 2.0), b"")
     exits = {"worker-0": Exit(code=1)}
     last = evidence.verdict(JobResult("j", 2, Outcome.FAILED, 9.0, "worker-0", "worker-0 exited with code 1", exits))
     assert last is not None
-    assert (last.kind, last.task, last.consequences) == (Kind.PEER_UNREACHABLE, "worker-2", ("worker-0",))
-    assert "worker-2 (10.0.0.4)" in last.message
+    assert (last.kind, last.task, last.consequences) == (Kind.PEER_UNREACHABLE, "worker-1", ("worker-0",))
+    assert "worker-1 (10.0.0.4)" in last.message
 
 
 def test_the_stack_of_a_stalled_task_is_kept() -> None:
     evidence = Evidence(TWO)
     stack = 'Main thread (most recent call first):\n  File "/job/task.py", line 7 in load'
-    evidence.add(Stalled("worker-1", 1, 3.0, "S", stack, []), b"")
+    evidence.add(Stalled("worker-1", "worker-1", 1, 3.0, "S", stack, []), b"")
     for task in ("worker-0", "worker-1"):
         end(evidence, task, Exit(signal=15), ours=True)
     verdict = evidence.verdict(result(reason="no progress for 60 s: worker-0 waits for worker-1"))

@@ -30,7 +30,8 @@ from train.agent.protocol.records import (
     TaskState,
 )
 
-MEMBERS = tuple(Member(f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
+MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
+SPARED = (*MEMBERS[:2], MEMBERS[2]._replace(task=""))  # the last slot is a spare
 MISTAKE = b'Traceback (most recent call last):\n  File "task.py", line 4, in <module>\n    fail()\nValueError: no\n'
 WON = JobResult("j", 2, Outcome.SUCCEEDED, 9.0)
 FELL = JobResult("j", 2, Outcome.FAILED, 9.0, "worker-1", "worker-1 was killed by SIGKILL")
@@ -86,15 +87,15 @@ def told(monkeypatch: pytest.MonkeyPatch, items: list[Item], **more: Any) -> tup
 
 
 def log(host: str, data: bytes, attempt: int = 1) -> Item:
-    return Item(host, Log(host, attempt, 0, len(data)), data)
+    return Item(host, Log(host, host, attempt, 0, len(data)), data)
 
 
 def exited(host: str, ended: Exit, attempt: int = 1) -> Item:
-    return Item(host, TaskState(host, attempt, Phase.EXITED, 5.0 + attempt, exit=ended))
+    return Item(host, TaskState(host, host, attempt, Phase.EXITED, 5.0 + attempt, exit=ended))
 
 
 def stopping(host: str, attempt: int = 1) -> Item:
-    return Item(host, TaskState(host, attempt, Phase.STOPPING, 4.0))
+    return Item(host, TaskState(host, host, attempt, Phase.STOPPING, 4.0))
 
 
 def over(host: str, attempt: int = 1) -> Item:
@@ -114,7 +115,7 @@ def test_an_attempt_that_failed_is_told_once_and_its_cause_when_all_has_come(
     monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     won = [Item(host, WON) for host in ("worker-0", "worker-1")]
-    hosts, ended = told(monkeypatch, [*first_attempt(late=late), *won], spares=("worker-2",))
+    hosts, ended = told(monkeypatch, [*first_attempt(late=late), *won], members=SPARED)
     (failed,) = hosts.of(AttemptEnded)
     assert (failed.attempt, failed.attempts) == (1, 4)
     (cause,) = hosts.of(JobDiagnosed)
@@ -127,7 +128,7 @@ def test_an_attempt_that_failed_is_told_once_and_its_cause_when_all_has_come(
 
 def test_the_last_attempt_has_its_own_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     second = [exited("worker-1", Exit(signal=9), 2), stopping("worker-0", 2), exited("worker-0", Exit(signal=15), 2)]
-    hosts, ended = told(monkeypatch, [*first_attempt(), *second, Item("worker-0", FELL)], spares=("worker-2",))
+    hosts, ended = told(monkeypatch, [*first_attempt(), *second, Item("worker-0", FELL)], members=SPARED)
     causes = [(event.attempt, event.kind, event.final) for event in hosts.of(JobDiagnosed)]
     assert causes == [(1, "script-exception", False), (2, "killed", True)]
     assert ended.verdict is not None
@@ -138,7 +139,7 @@ def test_a_host_that_is_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
     items = first_attempt()[:4]  # worker-0's end is still to come
     gone = Item("worker-0", ConnectionLost("worker-0", "timed out", 1.0))
     back = Item("worker-0", ConnectionRestored("worker-0"))
-    hosts, _ = told(monkeypatch, [*items, gone, back, Item("worker-1", WON)], spares=("worker-2",))
+    hosts, _ = told(monkeypatch, [*items, gone, back, Item("worker-1", WON)], members=SPARED)
     assert hosts.kinds[-4:] == ["ConnectionLost", "JobDiagnosed", "ConnectionRestored", "JobResult"]
     hosts, _ = told(monkeypatch, [gone, back, *items, log("worker-0", b"x"), Item("worker-1", WON)])
     assert hosts.kinds[-3:] == ["LogChunk", "JobDiagnosed", "JobResult"]
@@ -167,7 +168,7 @@ def test_without_all_logs_there_is_no_cause(monkeypatch: pytest.MonkeyPatch, mor
 
 def test_what_all_hosts_tell_is_told_once_and_what_each_tells_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [Item(host, Notice(host, 1, 1.0, "attempt 2: worker-2 is worker-1")) for host in ("worker-0", "worker-1")]
-    items += [Item(host, Stalled(host, 1, 1.0, "S", "", [])) for host in ("worker-0", "worker-1")]
+    items += [Item(host, Stalled(host, host, 1, 1.0, "S", "", [])) for host in ("worker-0", "worker-1")]
     hosts, ended = told(monkeypatch, items)
     assert len(hosts.of(Note)) == 1
     assert len(hosts.of(Stalled)) == 2
@@ -175,10 +176,10 @@ def test_what_all_hosts_tell_is_told_once_and_what_each_tells_is_told(monkeypatc
 
 
 def test_a_spare_need_not_run_for_the_job_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    items = [Item(host, TaskState(host, 1, Phase.RUNNING, 1.0)) for host in ("worker-0", "worker-1")]
+    items = [Item(host, TaskState(host, host, 1, Phase.RUNNING, 1.0)) for host in ("worker-0", "worker-1")]
     hosts = Hosts([*items, Item("worker-0", FELL)])
     monkeypatch.setattr(verb, "_follower", lambda _: hosts)
-    assert until_running(followed(spares=("worker-2",), logs=False), hosts) == Ended(None)
+    assert until_running(followed(members=SPARED, logs=False), hosts) == Ended(None)
     assert hosts.taken == 2
 
 
@@ -217,7 +218,7 @@ FALSE = WON._replace(attempt=10**9)
 def test_one_host_cannot_replace_the_result_of_the_others(
     monkeypatch: pytest.MonkeyPatch, false: JobResult, hosts: int, attempts: int
 ) -> None:
-    members = tuple(Member(f"worker-{index}", "10.0.0.2", 2222, 4000) for index in range(hosts))
+    members = tuple(Member(f"worker-{index}", f"worker-{index}", "10.0.0.2", 2222, 4000) for index in range(hosts))
     true = [Item(member.task, FELL) for member in members[1:]]
     for items in ([Item("worker-0", false), *true], [*true, Item("worker-0", false)]):
         reported, ended = told(monkeypatch, items, members=members, attempts=attempts)

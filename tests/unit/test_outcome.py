@@ -49,7 +49,7 @@ LOGS = {
 @pytest.mark.parametrize("log", LOGS)
 @pytest.mark.parametrize("ended", [Exit(1), Exit(None, 9), Exit(None, 6)])
 def test_the_error_fits_on_a_small_terminal(log: str, ended: Exit) -> None:
-    evidence = [TaskEvidence(f"worker-{i}", ADDRESS, "", ended, 1.0 + i, log_tail=LOGS[log].encode()) for i in (0, 1)]
+    evidence = [TaskEvidence(f"worker-{i}", ADDRESS, ended, 1.0 + i, log_tail=LOGS[log].encode()) for i in (0, 1)]
     verdict = diagnose(evidence, Outcome.FAILED, "worker-0", "worker-0 failed")
     assert verdict is not None
     text = text_of(verdict)

@@ -306,7 +306,7 @@ def test_following_a_job_tells_which_hosts_are_lost(
     failed = AttemptEnded("worker-0", 1, 4.0, "worker-2", "worker-2 exited with code 1", {}, 0.5)
     items: list[Item | Callable[[], object]] = [
         Item("worker-0", failed),
-        Item("worker-0", TaskState("worker-0", 2, Phase.RUNNING, 4.5)),
+        Item("worker-0", TaskState("worker-0", "worker-0", 2, Phase.RUNNING, 4.5)),
         sign,
         lambda: wait_for("a new host", lambda: len(world.rejoined) > 0),
         Item("worker-1", ConnectionRestored("worker-1")),

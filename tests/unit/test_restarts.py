@@ -11,11 +11,11 @@ Records = list[TaskState | Progress]
 
 
 def running(attempt: int, checkpoint: str | None, task: str = "worker-0") -> TaskState:
-    return TaskState(task, attempt, Phase.RUNNING, 1.0, checkpoint=checkpoint)
+    return TaskState(task, task, attempt, Phase.RUNNING, 1.0, checkpoint=checkpoint)
 
 
 def epochs(attempt: int, *numbers: int, total: int = 10) -> list[Progress]:
-    return [Progress("worker-0", attempt, 1.0, epoch=number, epochs=total) for number in numbers]
+    return [Progress("worker-0", "worker-0", attempt, 1.0, epoch=number, epochs=total) for number in numbers]
 
 
 def notes(*records: TaskState | Progress) -> list[Note]:

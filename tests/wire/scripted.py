@@ -45,7 +45,7 @@ while True:
     if not size:
         break
     digest.update(inflate.decompress(raw_in.read(size)))
-say("prepared", task="worker-0", member=dict(task="worker-0", address="a", port=1, link_port=2), python="p",
+say("prepared", member=dict(slot="worker-0", task="", address="a", port=1, link_port=2), python="p",
     versions={"sha": digest.hexdigest()}, gpus=[], disk_free=1, memory_total=1, hostname="h", workdir="w")
 """
 
@@ -82,12 +82,12 @@ while True:
     with open(LOG, "rb") as file:
         data = file.read()
     at = wish["log_offset"]
-    say("task_state", task=wish["task"], attempt=1, phase="running", at=1.0, pid=7)
+    say("task_state", slot=wish["slot"], task=wish["slot"], attempt=1, phase="running", at=1.0, pid=7)
     told = 0
     while at < len(data):
         piece = data[at : at + PIECE]
         stays = any([at > stop and is_new(f"{LOG}.{stop}") for stop in STOPS])
-        say("log", piece, task=wish["task"], attempt=1, offset=at, payload=len(piece))
+        say("log", piece, slot=wish["slot"], task=wish["slot"], attempt=1, offset=at, payload=len(piece))
         at += len(piece)
         told += len(piece)
         if stays:
@@ -104,6 +104,7 @@ while True:
 FOLLOW_ATTEMPTS = """
 hello()
 wish = hear()
+mine = dict(slot=wish["slot"], task=wish["slot"])
 for attempt in sorted(LOGS):
     if attempt < wish["attempt"]:
         continue
@@ -113,13 +114,13 @@ for attempt in sorted(LOGS):
     at = wish["log_offset"] if asked else 0
     told = wish["record_offset"] if asked else 0
     if told < 10:
-        say("task_state", task=wish["task"], attempt=attempt, phase="running", at=10.0 * attempt, pid=7)
-    say("progress", task=wish["task"], attempt=max(LOGS), at=time.time())
+        say("task_state", **mine, attempt=attempt, phase="running", at=10.0 * attempt, pid=7)
+    say("progress", slot=wish["slot"], task=wish["slot"], attempt=max(LOGS), at=time.time())
     pieces = 0
     while at < len(data):
         piece = data[at : at + PIECE]
         stays = any([at > stop and is_new(f"{LOGS[attempt]}.{stop}") for stop in STOPS.get(attempt, ())])
-        say("log", piece, task=wish["task"], attempt=attempt, offset=at, payload=len(piece))
+        say("log", piece, slot=wish["slot"], task=wish["slot"], attempt=attempt, offset=at, payload=len(piece))
         at += len(piece)
         pieces += 1
         if stays:
@@ -129,9 +130,9 @@ for attempt in sorted(LOGS):
         if pieces % 3 == 0:
             say("beat", at=1.5, record_offset=10, log_offset=at, attempt=attempt)
     if told < 20:
-        say("task_state", task=wish["task"], attempt=attempt, phase="exited", at=10.0 * attempt + 5, pid=7)
+        say("task_state", **mine, attempt=attempt, phase="exited", at=10.0 * attempt + 5, pid=7)
     if attempt != max(LOGS):
-        say("attempt_ended", task=wish["task"], attempt=attempt, at=10.0 * attempt + 6, first_failed_task="",
+        say("attempt_ended", slot=wish["slot"], attempt=attempt, at=10.0 * attempt + 6, first_failed_task="",
             reason="", exits={}, retry_s=0.1)
     say("beat", at=1.5, record_offset=20, log_offset=at, attempt=attempt)
 say("job_result", job=wish["job"], attempt=max(LOGS), outcome=OUTCOME, at=2.0, isolated=ALONE)
@@ -144,8 +145,8 @@ hear()
 UNHEARD = """
 hello()
 wish = hear()
-say("task_state", task=wish["task"], attempt=1, phase="running", at=1.0, pid=7)
-while wish["task"] == "worker-0":
+say("task_state", slot=wish["slot"], task=wish["slot"], attempt=1, phase="running", at=1.0, pid=7)
+while wish["slot"] == "worker-0":
     say("beat", at=time.time(), attempt=1, unheard_s=61.0)
     time.sleep(0.05)
 say("job_result", job=wish["job"], attempt=1, outcome=OUTCOME, at=2.0, isolated=ALONE)

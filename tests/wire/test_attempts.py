@@ -110,13 +110,13 @@ def test_a_spare_takes_over_and_the_job_is_at_hand_without_the_lost_host(program
     options = ("--spares", "1", "--restarts", "2", "--link-timeout", "2", "--host-timeout", "1", "--grace", "1")
     program.run("train", "task.py", "--detach", *options)
     end_host(program, "worker-1")
-    wait_for("the second attempt", lambda: "attempt 2 as 1" in program.run("logs", "--worker", "2", code=101).text)
+    wait_for("the second attempt", lambda: "attempt 2 as 1" in program.run("logs", code=101).text)
     logs = program.run("logs", code=101)
-    assert lines_of(logs, "worker-2") == ["attempt 2 as 1"]
+    assert lines_of(logs, "worker-1") == ["attempt 2 as 1"]
     assert "worker-1" in logs.err
     assert "its log is left out" in logs.err
     status = program.run("status").text
-    assert "worker-2 as worker-1  running" in status
+    assert "worker-1 on worker-2  running" in status
     assert "attempt 2 of 3" in status
     assert "worker-1" in program.run("stop", "--grace", "1", code=13).err
     assert not program.tasks()

@@ -45,7 +45,8 @@ def ignore_progress(*_: int) -> None:
 
 @pytest.mark.parametrize("size", [42_949_672_960, 1_048_577, -10, "zz", 1.5, True, None])
 def test_a_payload_of_no_legal_size_is_refused(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, size: object) -> None:
-    body = "hello()\nhear()\nsay('log', bytes(4096), task='worker-0', attempt=1, offset=0, payload=SIZE)\nhear()"
+    sent = "slot='worker-0', task='worker-0', attempt=1, offset=0, payload=SIZE"
+    body = f"hello()\nhear()\nsay('log', bytes(4096), {sent})\nhear()"
     with scripted(hosts, monkeypatch, body, SIZE=size) as channel, pytest.raises(NotReadyError, match="worker-0"):
         inspect(channel, Inspect())
 
@@ -53,8 +54,8 @@ def test_a_payload_of_no_legal_size_is_refused(hosts: Hosts, monkeypatch: pytest
 def test_more_reports_than_were_asked_for_are_refused(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     body = (
         "hello()\nhear()\nfor number in range(5):\n"
-        "    say('job_report', job='j', fleet='f', task='t', attempt=1, phase='running', alive=True, started_at=1.0,"
-        " command=[], members=[], log_size=1)\nsay('end')\nhear()"
+        "    say('job_report', job='j', fleet='f', slot='t', task='', attempt=1, phase='running', alive=True,"
+        " started_at=1.0, command=[], members=[], log_size=1)\nsay('end')\nhear()"
     )
     with scripted(hosts, monkeypatch, body) as channel, pytest.raises(NotReadyError, match="worker-0"):
         inspect(channel, Inspect(3))
@@ -125,7 +126,7 @@ ECHO = """
 hello()
 while True:
     payload = raw_in.read(hear()["payload"])
-    say("log", payload, task="t", attempt=1, offset=0, payload=len(payload))
+    say("log", payload, slot="t", task="", attempt=1, offset=0, payload=len(payload))
 """
 
 
@@ -271,7 +272,14 @@ def test_a_whole_conversation_with_the_real_agent(hosts: Hosts, empty: Path) -> 
             ):
                 prepare(other, wish()._replace(job="job-2"), bundle, ignore_progress)
             request = Commit(
-                "job-1", "worker-0", [prepared.member], "00" * 32, [prepared.python, "task.py"], {}, {}, grace_s=1
+                "job-1",
+                "worker-0",
+                [prepared.member._replace(task="worker-0")],
+                "00" * 32,
+                [prepared.python, "task.py"],
+                {},
+                {},
+                grace_s=1,
             )
             assert commit(channel, request).pid > 0
         with open_agent(hosts.hosts[0], hosts.key) as channel:

@@ -306,7 +306,9 @@ def test_the_real_agent_is_followed_through_killed_connections(hosts: Hosts, emp
         wish = Prepare("job-1", "tests", "worker-0", bundle.entries, host.private_address, python=sys.executable)
         prepared = prepare(channel, wish, bundle, lambda *_: None)
     command = [prepared.python, "task.py", *map(str, BREAKS)]
-    commit(channel, Commit("job-1", "worker-0", [prepared.member], "00" * 32, command, {}, {}))
+    commit(
+        channel, Commit("job-1", "worker-0", [prepared.member._replace(task="worker-0")], "00" * 32, command, {}, {})
+    )
     with Follower([(host, ASK)], opener(hosts), channels={host.name: channel}) as follower:
         items = broken_three_times(hosts, follower, lambda offset: Path(prepared.workdir, str(offset)).touch())
     log = Path(prepared.workdir).parent / "attempt-1" / "log"

@@ -24,7 +24,7 @@ def change_python(program: Program, directory: Path, **versions: str) -> None:
 def versions_of(program: Program) -> dict[str, str]:
     """What both workers have."""
     events = program.run("train", "task.py", "-o", "json").events
-    (found,) = [one["versions"] for one in events if one["event"] == "task_prepared" and one["task"] == "worker-0"]
+    (found,) = [one["versions"] for one in events if one["event"] == "task_prepared" and one["slot"] == "worker-0"]
     return dict(found)
 
 

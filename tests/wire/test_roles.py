@@ -136,10 +136,10 @@ def test_a_killed_parameter_server_costs_an_attempt_and_is_named(fleet: Program)
     assert int(begins[1][0]) >= 10
     events = fleet.run("logs", "-o", "json").events
     started = next(event for event in events if event["event"] == "job_started")
-    assert [member["task"] for member in started["members"]] == ["chief-0", "worker-0", "ps-0", "worker-3"]
-    assert started["hosts"]["ps-0"] == "worker-2"
+    assert [member["task"] for member in started["members"]] == ["chief-0", "worker-0", "ps-0", ""]
+    assert started["ended"]
     states = [event for event in events if event["event"] == "task_state"]
-    assert {(event["task"], event["host"]) for event in states} == {
+    assert {(event["task"], event["slot"]) for event in states} == {
         ("chief-0", "worker-0"), ("worker-0", "worker-1"), ("ps-0", "worker-2"),
     }  # fmt: skip
     result = next(event for event in events if event["event"] == "job_result")
@@ -164,8 +164,8 @@ def test_one_role_has_a_log_of_its_own_and_unknown_ones_are_refused(fleet: Progr
     assert "is not a task" in fleet.run("logs", "--worker", "server-0", code=2).err
     text = fleet.run("status").text
     rows = [line.split() for line in text.splitlines() if line.startswith("  ")]
-    assert ["chief-0", "done"] in rows
-    assert ["ps-0", "stopped"] in rows
+    assert ["chief-0", "on", "worker-0", "done"] in rows
+    assert ["ps-0", "on", "worker-3", "stopped"] in rows
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_several_tasks_on_each_host_are_found_from_another_terminal_stopped_and_
     wait_for("running", lambda: "running" in program.run("status").text)
     status = program.run("status", "-o", "json").events[-1]
     assert [host["name"] for host in status["hosts"]] == ["worker-0", "worker-1"]
-    assert [(task["task"], task["host"]) for task in status["job"]["tasks"]] == [
+    assert [(task["task"], task["slot"]) for task in status["job"]["tasks"]] == [
         ("chief-0", "worker-0"), ("worker-0", "worker-1"), ("worker-1", "worker-2"), ("ps-0", "worker-3"),
     ]  # fmt: skip
     assert "TF_CONFIG" in program.run("logs", "--worker", "ps-0", code=101).text

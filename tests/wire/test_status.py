@@ -23,7 +23,8 @@ from train.diagnosis import Kind
 
 pytestmark = pytest.mark.wire
 
-MEMBERS = [Member(f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3)]
+TASKS = ("worker-0", "worker-1", "")
+MEMBERS = [Member(f"worker-{n}", task, f"10.0.0.{n + 2}", 2222, 4000) for n, task in enumerate(TASKS)]
 MISTAKE = b'Traceback (most recent call last):\n  File "task.py", line 4, in main\n    f()\nValueError: no\n'
 FELL = JobResult(
     "j-1", 2, Outcome.FAILED, 90.0, "worker-1", "worker-1 exited with code 1", {"worker-1": Exit(1)}
@@ -38,23 +39,30 @@ class Job:
         self.slots = [HostPaths(host.root).task("j-1", host.name) for host in hosts.hosts]
         for slot, member in zip(self.slots, MEMBERS, strict=True):
             Path(slot.directory).mkdir(parents=True)
-            values = {"job": "j-1", "fleet": "demo", "task": member.task, "command": ["python", "task.py"]}
+            values = {
+                "job": "j-1",
+                "fleet": "demo",
+                "slot": member.slot,
+                "name": "task.py",
+                "command": ["python", "task.py"],
+            }
             write_job(
                 slot,
-                {**values, "members": to_dict(MEMBERS), "spares": ["worker-2"], "policy": policy, "started_at": 1.0},
+                {**values, "members": to_dict(MEMBERS), "policy": policy, "started_at": 1.0},
             )
 
-    def ran(self, index: int, attempt: int, log: bytes, ended: Exit, *, ours: bool = False, role: str = "") -> None:
+    def ran(self, index: int, attempt: int, log: bytes, ended: Exit, *, ours: bool = False, task: str = "") -> None:
         """A slot's part in an attempt."""
         journal = Journal(self.slots[index], attempt)
         name = f"worker-{index}"
-        journal.write_record(TaskState(name, attempt, Phase.RUNNING, 10.0, role=role))
+        place = (name, task or name, attempt)
+        journal.write_record(TaskState(*place, Phase.RUNNING, 10.0))
         for step in range(200):
-            journal.write_record(Progress(name, attempt, 10.0 + step, 1, 5, step))
+            journal.write_record(Progress(*place, 10.0 + step, 1, 5, step))
         journal.write_log(log)
         if ours:
-            journal.write_record(TaskState(name, attempt, Phase.STOPPING, 80.0, role=role))
-        journal.write_record(TaskState(name, attempt, Phase.EXITED, 80.0 + ours, exit=ended, role=role))
+            journal.write_record(TaskState(*place, Phase.STOPPING, 80.0))
+        journal.write_record(TaskState(*place, Phase.EXITED, 80.0 + ours, exit=ended))
         journal.close()
 
     def failed(self) -> None:
@@ -107,8 +115,8 @@ def test_the_first_cause_of_a_job_that_nobody_followed(job: Job, status: Callabl
     assert (found.verdict.kind, found.verdict.task) == (Kind.SCRIPT_EXCEPTION, "worker-1")
     assert found.verdict.message == "worker-1 (10.0.0.3) raised ValueError: no at task.py:4 in main"
     assert (found.attempt, found.attempts, found.waits) == (2, 4, False)
-    assert [(task.task, task.spare) for task in found.tasks] == [
-        ("worker-0", False), ("worker-1", False), ("worker-2", True),
+    assert [(task.slot, task.task) for task in found.tasks] == [
+        ("worker-0", "worker-0"), ("worker-1", "worker-1"), ("worker-2", ""),
     ]  # fmt: skip
 
 
@@ -138,13 +146,13 @@ def test_between_two_attempts(job: Job, status: Callable[[], FleetStatus]) -> No
     assert (found.outcome, found.waits, found.attempt, found.verdict) == (None, True, 1, None)
 
 
-def test_the_role_of_a_spare_that_took_over(job: Job, status: Callable[[], FleetStatus]) -> None:
+def test_the_task_of_a_spare_that_took_over(job: Job, status: Callable[[], FleetStatus]) -> None:
     job.failed()
     job.ran(0, 3, b"up\n", Exit(0))
-    job.ran(2, 3, b"up\n", Exit(0), role="worker-1")
+    job.ran(2, 3, b"up\n", Exit(0), task="worker-1")
     job.ended(JobResult("j-1", 3, Outcome.SUCCEEDED, 99.0))
-    found = {task.task: task for task in job_of(status()).tasks}
-    assert (found["worker-2"].role, found["worker-2"].spare) == ("worker-1", False)
+    found = {task.slot: task.task for task in job_of(status()).tasks}
+    assert found["worker-2"] == "worker-1"
 
 
 def test_a_host_that_knows_nothing_of_the_job_is_done_without(

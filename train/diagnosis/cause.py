@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from train.agent.gang.hang import find_activity, is_serving
 from train.agent.protocol.records import Outcome
@@ -74,10 +74,9 @@ def diagnose(
     """
     if result_outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED):
         return None
-    tasks = _by_role(evidence)
-    cluster = Cluster(tasks, {(item.address, item.port) for item in evidence})
+    cluster = Cluster({(item.address, item.port) for item in evidence})
     readings = sorted((read(item, cluster) for item in evidence), key=lambda reading: (reading.at, reading.task))
-    case = _Case(readings, first_failed_task, tasks, reason)
+    case = _Case(readings, first_failed_task, reason)
     return (
         case.decided()
         or case.own_failure()
@@ -91,12 +90,6 @@ def diagnose(
         or case.all_collateral()
         or case.unknown()
     )
-
-
-def _by_role(evidence: Sequence[TaskEvidence]) -> dict[str, str]:
-    """Return the tasks by the names that TensorFlow uses for them."""
-    tasks = {item.task: item.task for item in evidence if item.role in ("", item.task)}
-    return {**tasks, **{item.role: item.task for item in evidence if item.role}}
 
 
 def _mentions(text: str, task: str) -> bool:
@@ -116,17 +109,14 @@ class _Case:
     Args:
         readings: Its tasks in the order in which they ended.
         first_failed_task: The task that the agents saw fail first.
-        tasks: The tasks by the names that TensorFlow uses for them.
         reason: Why it ended, as the agents report.
     """
 
-    def __init__(
-        self, readings: list[Reading], first_failed_task: str, tasks: Mapping[str, str], reason: str
-    ) -> None:
+    def __init__(self, readings: list[Reading], first_failed_task: str, reason: str) -> None:
         self._readings = readings
         self._by_task = {reading.task: reading for reading in readings}
         self._first_failed_task = first_failed_task
-        self._leader = tasks.get("chief-0", tasks.get("worker-0", "worker-0"))
+        self._leader = "chief-0" if "chief-0" in self._by_task else "worker-0"
         self._reason = _one_line(reason)
 
     # --- the task -------------------------------------------------------------------------------------------------

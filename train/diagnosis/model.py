@@ -52,12 +52,10 @@ class TaskEvidence:
     Attributes:
         task: ``worker-1``.
         address: The address at which its peers reach it.
-        host: Name of its host.
         exit: How its process ended; None if unknown.
         exited_at: Seconds since the epoch by its host's clock; None or 0 if unknown.
         reason: The reason that its agent reported; empty if none.
         stopped_by_us: True if its agent sent SIGTERM or SIGKILL before it ended.
-        role: Its name in TensorFlow's cluster, if that differs from `task`.
         stalled: What it was doing when the tasks made no progress; None if it was not inspected.
         port: Port of its TensorFlow server in TF_CONFIG; 0 if unknown.
         log_tail: The end of its output; at most the last LARGEST_TAIL bytes are read.
@@ -66,14 +64,12 @@ class TaskEvidence:
 
     task: str
     address: str = ""
-    host: str = ""
     exit: Exit | None = None
     exited_at: float | None = None
     reason: str = ""
     stopped_by_us: bool = False
     log_tail: bytes = b""
     log_head: bytes = b""
-    role: str = ""
     stalled: Stalled | None = None
     port: int = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import ip_address
@@ -105,11 +105,9 @@ class Cluster:
     """The tasks of a job as the readings need them.
 
     Attributes:
-        tasks: The tasks by the names that TensorFlow uses for them.
         endpoints: Address and port of each; an unknown port is 0.
     """
 
-    tasks: Mapping[str, str] = field(default_factory=dict)
     endpoints: Collection[tuple[str, int]] = ()
 
     def has(self, address: str, port: int) -> bool:
@@ -266,8 +264,7 @@ class Reading:
 
     def _task(self, match: re.Match[str] | None) -> str:
         """Return the task that a line of TensorFlow names; empty: none."""
-        role = f"{match.group(1)}-{int(match.group(2))}" if match else ""
-        return self.cluster.tasks.get(role, role)
+        return f"{match.group(1)}-{int(match.group(2))}" if match else ""
 
     def named(self, text: str) -> str:
         """Return the first task that a text of TensorFlow names; empty: none."""
@@ -375,7 +372,7 @@ class Reading:
     @property
     def is_server(self) -> bool:
         """True if it is a parameter server, which only waits for requests."""
-        return (self.evidence.role or self.task).startswith("ps-")
+        return self.task.startswith("ps-")
 
     @cached_property
     def alone(self) -> bool:

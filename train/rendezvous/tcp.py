@@ -418,7 +418,7 @@ class _Server:
         if line.session is not None:
             del self._unproven[candidate]
             self._selector.unregister(line.socket)
-            self._arrived(line, greeting.task)
+            self._arrived(line, greeting.slot)
         elif not alive:
             self._refused.add(line.peer)
             self._drop(candidate)

@@ -202,7 +202,7 @@ def train(
     """
     from fleet.commands.jobs import train as verb
     from fleet.jobs.policy import replication
-    from fleet.jobs.tasks import Roles, success
+    from fleet.jobs.tasks import TaskTypes, success
 
     def request() -> verb.TrainRequest:
         return verb.TrainRequest(
@@ -212,7 +212,7 @@ def train(
             grace_s=grace,
             spares=spares,
             link_timeout_s=link_timeout,
-            roles=Roles(chief, ps, evaluator, tasks_per_host),
+            task_types=TaskTypes(chief, ps, evaluator, tasks_per_host),
             replication=replication(checkpoint_dir, checkpoint_bandwidth),
             preemptions=preemptions,
             host_timeout_s=host_timeout,

@@ -20,18 +20,16 @@ from fleet.jobs.results import (
     agreement_of,
     ask_stores,
     result_of,
-    script_of,
     survey,
     survey_of,
 )
-from fleet.jobs.tasks import Names, names_of
 from fleet.ports import Ports
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from fleet.steps import Step
 from fleet.translation import translated
 from provision.model import Host
-from train.agent.gang.assignment import role_rank
+from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import Follow, Inspect, JobReport, JobResult, Outcome, Phase, Progress, Record
 
 if TYPE_CHECKING:
@@ -194,13 +192,12 @@ def _verdict(reports: dict[str, JobReport], channels: Sequence[AgentChannel]) ->
     )
 
     def told(channel: AgentChannel) -> list[tuple[Record, bytes]]:
-        return list(follow(channel, request._replace(task=channel.connection.host.name)))
+        return list(follow(channel, request._replace(slot=channel.connection.host.name)))
 
-    names = names_of(first.members, first.roles, reports)
-    evidence = Evidence(names.members(first.members), first.spares, names.hosts())
+    evidence = Evidence(first.members)
     for outcome in ask_each(channels, told):
         for record, payload in outcome.value or ():
-            evidence.add(names.renamed(outcome.host.name, record), payload)
+            evidence.add(record, payload)
     return evidence.verdict(result)
 
 
@@ -236,13 +233,12 @@ def _job(reports: list[JobReport], known: str) -> JobStatus | None:
     mine = [report for report in reports if report.job == newest]
     result, disputes = agreement_of(mine)
     first = description(mine)
-    names = names_of(first.members, first.roles, {report.task: report for report in mine})
-    tasks = tuple(sorted((_task(report, names) for report in mine), key=_rank if first.roles else lambda _: 0))
-    others = newer_jobs({report.task: report.job for report in reports}, newest)
+    tasks = tuple(sorted(map(_task, mine), key=_rank))
+    others = newer_jobs({report.slot: report.job for report in reports}, newest)
     alone = _warning(result, mine) if result is not None else ""
     return JobStatus(
         id=newest,
-        script=script_of(first),
+        script=first.name,
         attempt=latest_attempt(mine, first.attempts),
         started_at=min(report.started_at for report in mine),
         tasks=tasks,
@@ -261,29 +257,25 @@ def _warning(result: JobResult, reports: Sequence[JobReport]) -> str:
     first = description(reports)
     if len(reports) < len(first.members):
         return ""
-    assigned = dict(zip((member.task for member in first.members), first.roles, strict=False))
-    took_part = [report for report in reports if report.attempt == result.attempt]
-    return alone_warning(
-        result, [(report.role or assigned.get(report.task) or report.task, report.listened) for report in took_part]
-    )
+    took_part = [report for report in reports if report.task and report.attempt == result.attempt]
+    return alone_warning(result, [(report.task, report.listened) for report in took_part])
 
 
 def _waits(tasks: Sequence[TaskStatus]) -> bool:
     """Whether an attempt is over, and its agents are there for another."""
-    held = [task for task in tasks if task.alive and not task.spare]
+    held = [task for task in tasks if task.alive and task.task]
     return bool(held) and all(task.phase is Phase.EXITED for task in held)
 
 
 def _rank(task: TaskStatus) -> tuple[bool, tuple[int, int]]:
-    return task.spare, role_rank(task.task)
+    return not task.task, task_rank(task.task or task.slot)
 
 
-def _task(report: JobReport, names: Names) -> TaskStatus:
-    progress = report.progress or Progress(report.task, report.attempt, 0.0)
-    name = names.of(report.task)
+def _task(report: JobReport) -> TaskStatus:
+    progress = report.progress or Progress(report.slot, report.task, report.attempt, 0.0)
     return TaskStatus(
-        task=name,
-        host=report.task if name != report.task else "",
+        task=report.task,
+        slot=report.slot,
         phase=report.phase,
         alive=report.alive,
         exit=report.exit,
@@ -293,6 +285,4 @@ def _task(report: JobReport, names: Names) -> TaskStatus:
         steps=progress.steps,
         metrics=progress.metrics,
         steps_per_s=progress.steps_per_s,
-        role="" if report.roles else report.role,
-        spare=report.task in report.spares and report.attempt == 0,
     )

@@ -355,7 +355,7 @@ class _Part:
             Prepare(
                 job=self._job,
                 fleet=self._job,
-                task=self._task,
+                slot=self._task,
                 entries=[],
                 address=self._address(),
                 python=self._request.python,
@@ -383,8 +383,8 @@ class _Part:
             self._sink.emit(Note(choice.note))
         return Commit(
             job=self._job,
-            task=self._task,
-            members=[item.member for item in prepared],
+            slot=self._task,
+            members=[item.member._replace(task=item.member.slot) for item in prepared],
             secret=self._meeting.secret,
             command=[prepared[self._rank].python, self._script.argument, *self._request.arguments],
             env={"PWD": str(self._script.directory), **choice.env, **outputs, **self._request.env},
@@ -392,12 +392,13 @@ class _Part:
             grace_s=self._request.grace_s,
             policy=self._request.policy,
             replication=copied,
+            name=self._request.script,
         )
 
     def _keras(self, prepared: Sequence[Prepared]) -> Choice:
         directory = self._script.directory
         sources = {str(path): path.read_bytes() for path in imports(self._script.file, directory)}
-        versions = {item.task: versions_of(item) for item in prepared}
+        versions = {item.member.slot: versions_of(item) for item in prepared}
         try:
             need, adapt = needs_legacy(sources), self._request.adapt
             choice = choose(need, versions, self._request.env, adapt=adapt)

@@ -200,7 +200,7 @@ class _Check:
         return Prepare(
             job=job,
             fleet=self._record.spec.name,
-            task=host.name,
+            slot=host.name,
             entries=list(program.bundle.entries) if program and not dry_run else [],
             address=host.private_address,
             python=self._pythons[host.name],
@@ -213,7 +213,7 @@ class _Check:
     def _keras(self, program: Program, prepared: Sequence[Prepared]) -> list[str]:
         if self._installs_keras:
             return []
-        versions = {item.task: versions_of(item) for item in prepared}
+        versions = {item.member.slot: versions_of(item) for item in prepared}
         env = {**self._request.env, **self._request.secrets}
         try:
             self._choice = choose_keras(keras_need(program.entry), versions, {}, env, adapt=self._request.adapt)
@@ -318,7 +318,7 @@ def _judged(prepared: Sequence[Prepared]) -> _Judged:
     """What the gang would say of its hosts, if each reached the others."""
     members: list[Member] = [item.member for item in prepared]
     facts: Mapping[str, Facts] = {
-        item.task: Facts(item.versions, [gpu.name for gpu in item.gpus], item.disk_free, machine=item.machine)
+        item.member.slot: Facts(item.versions, [gpu.name for gpu in item.gpus], item.disk_free, machine=item.machine)
         for item in prepared
     }
     pairs = {(one.task, other.task): "" for one in members for other in members if one is not other}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,22 +16,25 @@ from fleet.fleets.rejoin import missing_slots
 from fleet.fleets.repair import Rented, fix, mending
 from fleet.jobs.follow import Followed, follow, outcome_or_raise
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
-from fleet.jobs.results import report_results, script_of
-from fleet.jobs.tasks import Names, names_of, worker_name
+from fleet.jobs.results import report_results, result_of
+from fleet.jobs.tasks import current_members, worker_name
 from fleet.ports import Ports
 from fleet.state import FleetRecord
 from fleet.steps import Step
-from train.agent.gang.assignment import role_rank
-from train.agent.protocol.records import JobReport, JobResult
+from train.agent.protocol.cluster import task_rank
+from train.agent.protocol.records import JobReport, JobResult, Member
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
     from fleet.remote.fanout import Outcome
 
 
+_MANY = 12  # names in a list
+
+
 @dataclass(frozen=True)
 class LogsRequest:
-    """What the user typed; `lines` None: all; `worker` ``all``, ``1`` or a task; an empty `job`: the newest."""
+    """Options of `fleet logs`; `lines` None: all; `worker`: ``all``, ``1``, or a task; `job` empty: the newest."""
 
     fleet: str
     follow: bool = False
@@ -40,19 +43,18 @@ class LogsRequest:
     job: str = ""
 
 
-def _hosts_of(name: str, record: FleetRecord, names: Names) -> list[str]:
-    """The hosts that have the task `name`, or all."""
-    hosts = [host.name for host in record.places]
-    if not name:
-        return hosts
-    if name not in map(names.of, hosts):
-        tasks = sorted(map(names.of, hosts), key=role_rank)
+def _slots_of(name: str, record: FleetRecord, members: Sequence[Member]) -> list[str]:
+    """Return the slot that has the task `name`, or that has this name itself; all slots if there is no name."""
+    slots = [host.name for host in record.places]
+    tasks = {member.task: member.slot for member in members if member.task}
+    if name and name not in tasks and name not in slots:
+        names = sorted(tasks or slots, key=task_rank)
         raise NotFoundError(
             f"fleet {record.spec.name!r} has no {name}",
-            cause=f"its tasks are {', '.join(tasks)}" if names.by_host else f"it has {hosts[0]} to {hosts[-1]}",
+            cause=f"its tasks are {', '.join(names)}" if len(names) < _MANY else f"it has {names[0]} to {names[-1]}",
             next_steps=[Step("status")],
         )
-    return [names.host_of(name)]
+    return [tasks.get(name, name)] if name else slots
 
 
 def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
@@ -79,38 +81,37 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
         unreached += found.failed
         failed = {outcome.host.name for outcome in unreached}
         channels = [channel for channel in channels if channel.connection.host.name not in failed]
-        names = _names(reports)
-        hosts = _hosts_of(name, record, names)
+        first = description(list(reports.values())) if reports else None
+        members = current_members(first.members, reports) if first else ()
+        slots = _slots_of(name, record, members)
         if not request.follow or record.spec.cloud is None:
-            silent = [outcome for outcome in unreached if name and outcome.host.name in hosts]
+            silent = [outcome for outcome in unreached if name and outcome.host.name in slots]
             raise_failures(silent, "show its log")
-        if not reports:
+        if first is None:
             what = f"no job {request.job}" if request.job else "no job yet"
             raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_steps=[Step("status")])
-        first = description(list(reports.values()))
         for text in found.others:
             sink.emit(Note(text, Level.WARNING))
-        _announce(record, first, latest_attempt(list(reports.values()), first.attempts), names, sink)
+        _announce(record, first, list(reports.values()), members, sink)
         _, lost = missing_slots(reports)
         mender = stack.enter_context(mending(fleet, sink, SPOT_HOST_TIMEOUT_S)) if request.follow else None
         if mender is not None:
             for host in lost:
                 mender.lost(host)
         else:
-            _tell(unreached, sink)
+            _warn(unreached, sink)
         followed = Followed(
             directory=directory,
             record=record,
             job=first.job,
-            channels=tuple(channel for channel in channels if channel.connection.host.name in hosts),
-            members=names.members(first.members),
-            spares=tuple(first.spares),
+            channels=tuple(channel for channel in channels if channel.connection.host.name in slots),
+            members=tuple(first.members),
+            tasks={member.slot: member.task for member in members},
             attempts=first.attempts,
             lines=request.lines,
             follow=request.follow,
             mender=mender,
-            lost=tuple(one.host for one in unreached if one.host.name in hosts) if mender is not None else (),
-            names=names,
+            lost=tuple(one.host for one in unreached if one.host.name in slots) if mender is not None else (),
             unread=ports.unread,
         )
         ended = follow(followed, sink)
@@ -122,32 +123,25 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
     return outcome_or_raise(ended)
 
 
-def _tell(unreached: Sequence[Outcome[AgentChannel]], sink: Sink) -> None:
+def _warn(unreached: Sequence[Outcome[AgentChannel]], sink: Sink) -> None:
     for outcome in unreached:
         if outcome.error is not None:
             sink.emit(Note(f"{outcome.error.message}; its log is left out", Level.WARNING))
 
 
-def _names(reports: Mapping[str, JobReport]) -> Names:
-    """How people know the tasks of the job of which hosts tell."""
-    if not reports:
-        return Names()
-    first = description(list(reports.values()))
-    return names_of(first.members, first.roles, reports)
-
-
-def _announce(record: FleetRecord, report: JobReport, attempt: int, names: Names, sink: Sink) -> None:
+def _announce(
+    record: FleetRecord, job: JobReport, reports: Sequence[JobReport], members: Sequence[Member], sink: Sink
+) -> None:
     sink.emit(fleet_opened(record))
     sink.emit(
         JobStarted(
-            job=report.job,
-            script=script_of(report),
-            attempt=attempt,
-            members=names.members(report.members),
-            started_at=report.started_at,
+            job=job.job,
+            script=job.name,
+            attempt=latest_attempt(reports, job.attempts),
+            members=tuple(members),
+            started_at=job.started_at,
             attached=True,
-            spares=tuple(report.spares),
-            attempts=report.attempts,
-            hosts=names.hosts(),
+            attempts=job.attempts,
+            ended=result_of(reports) is not None,
         )
     )

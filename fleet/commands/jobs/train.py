@@ -33,7 +33,7 @@ from fleet.jobs.program import (
     warnings,
 )
 from fleet.jobs.results import report_results
-from fleet.jobs.tasks import Names, Roles, assigned, check_roles, names_of
+from fleet.jobs.tasks import TaskTypes, assign, check_task_types
 from fleet.ports import Ports
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Again, Step
@@ -43,7 +43,6 @@ from train.agent.protocol.records import (
     LINK_TIMEOUT_S,
     Commit,
     JobResult,
-    Member,
     Policy,
     Prepare,
     Prepared,
@@ -68,7 +67,7 @@ class TrainRequest(ProgramRequest):
     host_timeout_s: float | None = None  # how long to wait for a lost host; None: depends on the fleet
     replication: Replication = field(default_factory=Replication)
     link_timeout_s: float = LINK_TIMEOUT_S
-    roles: Roles = field(default_factory=Roles)
+    task_types: TaskTypes = field(default_factory=TaskTypes)
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) ->
     directory, record = ports.store.need(request.fleet)
     request = _on_fleet(request, record)
     record = _placed(request, directory, record)
-    if not (request.roles.chief and request.roles.ps):
+    if not (request.task_types.chief and request.task_types.ps):
         refuse_without_servers(entry, len(record.hosts))
     program = collect(found, ports, request.env.get("PYTHONPATH", ""))
     with contextlib.ExitStack() as stack:
@@ -126,7 +125,7 @@ def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) ->
             sink.emit(note)
         commits = _commits(request, job, program, prepared, choice)
         if request.dry_run:
-            _show(record, prepared, commits, sink)
+            _show(record, commits, sink)
             return TrainSummary(job="")
         with deferred_interrupt():
             _commit(channels, commits, request.grace_s)
@@ -152,20 +151,20 @@ def _placed(request: TrainRequest, directory: FleetDirectory, record: FleetRecor
     """The fleet with as many places on each host as the job wants.
 
     Raises:
-        UsageError: roles or policy make no sense there.
+        UsageError: the task types or the policy do not fit.
         NotReadyError: a job that runs has another number of them.
     """
-    roles = request.roles
-    check_roles(roles, hosts=len(record.hosts), spares=request.spares)
-    placed = dataclasses.replace(record, tasks_per_host=roles.tasks_per_host)
+    types = request.task_types
+    check_task_types(types, hosts=len(record.hosts), spares=request.spares)
+    placed = dataclasses.replace(record, tasks_per_host=types.tasks_per_host)
     check_policy(
         request.policy,
         spares=request.spares,
         hosts=len(placed.places),
         link_timeout_s=request.link_timeout_s,
-        others=roles.others,
+        others=types.others,
     )
-    if record.last_job and record.tasks_per_host != roles.tasks_per_host and not request.dry_run:
+    if record.last_job and record.tasks_per_host != types.tasks_per_host and not request.dry_run:
         job = running_job(record, directory.key)
         if job:
             raise NotReadyError(
@@ -200,7 +199,7 @@ def _prepare(
         wish = Prepare(
             job=job,
             fleet=record.spec.name,
-            task=host.name,
+            slot=host.name,
             entries=list(program.bundle.entries),
             address=host.private_address,
             python=pythons[host.name],
@@ -214,7 +213,8 @@ def _prepare(
     prepared = ask(channels, one, "prepare the job")
     for item in prepared:
         gpus = tuple(gpu.name for gpu in item.gpus)
-        sink.emit(TaskPrepared(item.task, endpoint(item.member.address, item.member.port), item.versions, gpus))
+        member = item.member
+        sink.emit(TaskPrepared(member.slot, endpoint(member.address, member.port), item.versions, gpus))
     return prepared
 
 
@@ -235,15 +235,15 @@ def _workers(request: TrainRequest, prepared: Sequence[Prepared]) -> Sequence[Pr
 def _terms(request: TrainRequest) -> Terms:
     return Terms(
         adapt=request.adapt,
-        servers=bool(request.roles.chief and request.roles.ps),
+        servers=bool(request.task_types.chief and request.task_types.ps),
         restarts=request.policy.restarts > 0,
         keeps=bool(request.replication.directory),
     )
 
 
 def _keras(request: TrainRequest, program: Program, prepared: Sequence[Prepared]) -> Choice:
-    workers = {item.task: versions_of(item) for item in _workers(request, prepared)}
-    spares = {item.task: versions_of(item) for item in prepared if item.task not in workers}
+    workers = {item.member.slot: versions_of(item) for item in _workers(request, prepared)}
+    spares = {item.member.slot: versions_of(item) for item in prepared if item.member.slot not in workers}
     env = {**request.env, **request.secrets}
     return choose_keras(keras_need(program.entry), workers, spares, env, adapt=request.adapt)
 
@@ -255,15 +255,16 @@ def _commits(
     prepared: Sequence[Prepared],
     choice: Choice,
 ) -> list[Commit]:
-    members: list[Member] = [item.member for item in prepared]
+    tasks = assign(request.task_types, len(prepared), request.spares)
+    members = [item.member._replace(task=task) for item, task in zip(prepared, tasks, strict=True)]
     secret = secrets.token_hex(32)
     given = {**choice.env, **request.env}
-    slots = request.roles.tasks_per_host
+    slots = request.task_types.tasks_per_host
     shares = [gpu_share(item.gpus, at % slots, slots, {*given, *request.secrets}) for at, item in enumerate(prepared)]
     return [
         Commit(
             job=job,
-            task=item.task,
+            slot=item.member.slot,
             members=members,
             secret=secret,
             requirements=program.requirements.text if program.requirements else "",
@@ -275,30 +276,23 @@ def _commits(
             link_timeout_s=request.link_timeout_s,
             policy=request.policy,
             replication=request.replication,
-            spares=[spare.task for spare in prepared[len(prepared) - request.spares :]],
-            roles=assigned(request.roles, len(prepared), request.spares),
+            name=shown(program.entry),
         )
         for item, share in zip(prepared, shares, strict=True)
     ]
 
 
-def _names(commit: Commit) -> Names:
-    return names_of(commit.members, commit.roles, {})
-
-
-def _show(record: FleetRecord, prepared: Sequence[Prepared], commits: Sequence[Commit], sink: Sink) -> None:
-    names = _names(commits[0])
-    for item, commit, host in zip(prepared, commits, record.places, strict=True):
-        spare = item.task in commit.spares
-        members = names.members([member for member in commit.members if member.task not in commit.spares])
+def _show(record: FleetRecord, commits: Sequence[Commit], sink: Sink) -> None:
+    members = [member for member in commits[0].members if member.task]
+    for member, commit, host in zip(commits[0].members, commits, record.places, strict=True):
         sink.emit(
             TaskPlanned(
-                task=names.of(item.task),
+                task=member.task,
+                slot=member.slot,
                 host=host.address,
-                tf_config="" if spare else tf_config(members, names.of(item.task)),
+                tf_config=tf_config(members, member.task) if member.task else "",
                 command=shlex.join(commit.command),
                 env=commit.env,
-                spare=spare,
             )
         )
 
@@ -327,17 +321,15 @@ def _followed(
     sink: Sink,
 ) -> TrainSummary:
     first, record = commits[0], fleet.record
-    attempts, names = most_attempts(request.policy), _names(first)
+    attempts = most_attempts(request.policy)
     sink.emit(
         JobStarted(
             job=first.job,
-            script=record.last_script,
+            script=first.name,
             attempt=first.attempt,
-            members=names.members(first.members),
+            members=tuple(first.members),
             started_at=fleet.ports.clock(),
-            spares=tuple(first.spares),
             attempts=attempts,
-            hosts=names.hosts(),
         )
     )
     followed = Followed(
@@ -345,10 +337,8 @@ def _followed(
         record=record,
         job=first.job,
         channels=tuple(channels),
-        members=names.members(first.members),
-        spares=tuple(first.spares),
+        members=tuple(first.members),
         attempts=attempts,
-        names=names,
         unread=fleet.ports.unread,
     )
     if request.detach:

@@ -153,7 +153,7 @@ class Agent:
 
     def prepare(self, job: str, bundle: Bundle, **fields: object) -> Prepared | Refused:
         """Prepare, and send what is wanted; `wanted` tells what that was."""
-        values = {"fleet": "tiny", "task": "worker-0", "address": "127.0.0.1", "python": sys.executable}
+        values = {"fleet": "tiny", "slot": "worker-0", "address": "127.0.0.1", "python": sys.executable}
         request = Prepare(**{"job": job, "entries": bundle.entries, **values, **fields})  # type: ignore[arg-type]
         self.send(request)
         answer, _ = self.receive()
@@ -256,11 +256,12 @@ def committed(
     command: Sequence[str] = (sys.executable, "task.py"),
     first_port: int = 0,
     addresses: Sequence[str] = (),
+    spares: Sequence[str] = (),
     **fields: object,
 ) -> list[Member]:
     """Prepare and commit one job on all agents, worker-0 on the first."""
     members = prepared(agents, job, bundle, first_port=first_port, addresses=addresses)
-    for agent, request in zip(agents, commits(job, members, command, **fields), strict=True):
+    for agent, request in zip(agents, commits(job, members, command, spares, **fields), strict=True):
         agent.commit(request)
     return members
 
@@ -273,13 +274,15 @@ def prepared(
     for index, agent in enumerate(agents):
         ports = {"first_port": first_port} if first_port else {}
         address = addresses[index] if addresses else f"127.0.0.{index + 1}"
-        answer = agent.prepare(job, bundle, task=f"worker-{index}", address=address, **ports)
+        answer = agent.prepare(job, bundle, slot=f"worker-{index}", address=address, **ports)
         assert isinstance(answer, Prepared), answer
-        members.append(answer.member)
+        members.append(answer.member._replace(task=answer.member.slot))
     return members
 
 
-def commits(job: str, members: list[Member], command: Sequence[str], **fields: object) -> Iterator[Commit]:
+def commits(
+    job: str, members: list[Member], command: Sequence[str], spares: Sequence[str] = (), **fields: object
+) -> Iterator[Commit]:
     values: dict[str, object] = {
         "secret": secrets.token_hex(32),
         "command": list(command),
@@ -290,8 +293,9 @@ def commits(job: str, members: list[Member], command: Sequence[str], **fields: o
         "link_timeout_s": 3.0,
         **fields,
     }
+    members = [member._replace(task="") if member.slot in spares else member for member in members]
     for member in members:
-        yield Commit(job=job, task=member.task, members=members, **values)  # type: ignore[arg-type]
+        yield Commit(job=job, slot=member.slot, members=members, **values)  # type: ignore[arg-type]
 
 
 def fake_python(directory: Path, **versions: str) -> str:

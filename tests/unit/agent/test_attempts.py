@@ -220,7 +220,7 @@ def test_a_spare_takes_over_the_place_of_a_lost_host(connect: Connect, slot: int
     assert config["task"] == {"type": "worker", "index": slot}
     assert begin == job.begins(1 - slot, 2)[0] >= 30
     states = [record for record in story.records if isinstance(record, TaskState)]
-    assert {state.role for state in states} == {f"worker-{slot}"}
+    assert {state.task for state in states} == {f"worker-{slot}"}
 
 
 @pytest.mark.parametrize("slot", [0, 1])
@@ -244,8 +244,8 @@ def test_a_new_host_joins_under_the_name_of_a_lost_one(connect: Connect, slot: i
         if not chunk.payload:
             break
     prepared = fresh.expect(Prepared)
-    members = [prepared.member if one.task == name else one for one in invited.commit.members]
-    fresh.commit(invited.commit._replace(task=name, members=members))
+    members = [prepared.member._replace(task=one.task) if one.slot == name else one for one in invited.commit.members]
+    fresh.commit(invited.commit._replace(slot=name, members=members))
     story = follow(fresh, Follow("job", name), deadline_s=40.0)
     assert story.result is not None
     assert (story.result.outcome, story.result.attempt) == (Outcome.SUCCEEDED, 2)

@@ -12,10 +12,10 @@ from train.agent.protocol.records import Member
 from train.agent.supervisor.environment import Fittings, Place, task_environment
 
 MEMBERS = [
-    Member("worker-1", "10.0.0.3", 2222, 1),
-    Member("ps-0", "10.0.0.9", 2222, 1),
-    Member("chief-0", "10.0.0.2", 2223, 1),
-    Member("worker-0", "fd00::4", 2222, 1),
+    Member("worker-1", "worker-1", "10.0.0.3", 2222, 1),
+    Member("ps-0", "ps-0", "10.0.0.9", 2222, 1),
+    Member("chief-0", "chief-0", "10.0.0.2", 2223, 1),
+    Member("worker-0", "worker-0", "fd00::4", 2222, 1),
 ]
 
 

@@ -62,7 +62,7 @@ class Recorder(ProgressParser):
     """Keeps what it is fed."""
 
     def __init__(self) -> None:
-        super().__init__("worker-0", 1)
+        super().__init__("worker-0", "worker-0", 1)
         self.fed = bytearray()
 
     def feed(self, data: bytes, at: float) -> list[Progress]:

@@ -46,7 +46,7 @@ class Host:
         self.task: TaskPaths = self.paths.task("j", "worker-0")
         Path(self.task.directory).mkdir(parents=True)
         policy = {"restart": "on-failure", "restarts": 3}
-        write_job(self.task, {"job": "j", "task": "worker-0", "spares": ["worker-2"], "policy": policy})
+        write_job(self.task, {"job": "j", "slot": "worker-0", "name": "task.py", "policy": policy})
         self.listener: socket.socket | None = None
         self.connections: list[socket.socket] = []
 
@@ -74,12 +74,14 @@ class Host:
     def ran(self, number: int, text: bytes, *, ended: bool = True) -> None:
         """An attempt that wrote `text`, half of it before a record."""
         journal = self.attempt(number)
-        journal.write_record(TaskState("worker-0", number, Phase.RUNNING, number * 10.0, role="worker-1"))
+        journal.write_record(TaskState("worker-0", "worker-1", number, Phase.RUNNING, number * 10.0))
         journal.write_log(text[: len(text) // 2])
-        journal.write_record(Progress("worker-0", number, number * 10.0 + 1, 1))
+        journal.write_record(Progress("worker-0", "worker-1", number, number * 10.0 + 1, 1))
         journal.write_log(text[len(text) // 2 :])
         if ended:
-            journal.write_record(TaskState("worker-0", number, Phase.EXITED, number * 10.0 + 2, exit=Exit(1)))
+            journal.write_record(
+                TaskState("worker-0", "worker-1", number, Phase.EXITED, number * 10.0 + 2, exit=Exit(1))
+            )
         journal.close()
 
 
@@ -184,16 +186,16 @@ def test_a_slot_without_any_attempt_has_nothing_to_tell(host: Host) -> None:
     assert told(host, ALL) == ({}, [RESULT])
     found = report(host.task)
     assert found is not None
-    assert (found.attempt, found.phase, found.spares, found.attempts, found.role) == (
-        0, Phase.WAITING, ["worker-2"], 4, "",
+    assert (found.attempt, found.phase, found.name, found.attempts, found.task) == (
+        0, Phase.WAITING, "task.py", 4, "",
     )  # fmt: skip
 
 
-def test_a_report_tells_the_role_of_the_newest_attempt(host: Host) -> None:
+def test_a_report_names_the_task_of_the_newest_attempt(host: Host) -> None:
     host.ran(1, b"x", ended=False)
     found = report(host.task)
     assert found is not None
-    assert (found.attempt, found.role) == (1, "worker-1")
+    assert (found.attempt, found.task) == (1, "worker-1")
 
 
 def test_a_spare_is_waited_for_and_followed_from_its_first_attempt(host: Host) -> None:
@@ -210,7 +212,7 @@ def test_a_spare_is_waited_for_and_followed_from_its_first_attempt(host: Host) -
 def test_the_last_bytes_of_an_attempt_come_before_the_next_one(host: Host) -> None:
     host.supervise()
     first = host.attempt(1)
-    first.write_record(TaskState("worker-0", 1, Phase.RUNNING, 10.0))
+    first.write_record(TaskState("worker-0", "worker-0", 1, Phase.RUNNING, 10.0))
     first.write_log(b"one ")
     reader = Reader(host, ALL)
     host.accept()
@@ -219,7 +221,7 @@ def test_the_last_bytes_of_an_attempt_come_before_the_next_one(host: Host) -> No
     host.wake()
     first.write_log(b"two")
     host.wake()
-    first.write_record(TaskState("worker-0", 1, Phase.EXITED, 11.0))
+    first.write_record(TaskState("worker-0", "worker-0", 1, Phase.EXITED, 11.0))
     first.write_record(AttemptEnded("worker-0", 1, 12.0, "worker-1", "", {}, 0.1))
     first.close()
     host.ran(2, b"three")

@@ -38,18 +38,15 @@ class Play:
     """A gang, and what its slots tell; time goes by only when told to."""
 
     def __init__(
-        self, count: int, policy: Policy = ONCE, spares: int = 0, roles: tuple[str, ...] = (), **terms: float
+        self, count: int, policy: Policy = ONCE, spares: int = 0, tasks: tuple[str, ...] = (), **terms: float
     ) -> None:
         self.names = names(count)
-        members = tuple(Member(name, f"10.0.0.{n + 2}", 2222, 4000) for n, name in enumerate(self.names))
-        self.terms = Terms(
-            "job",
-            members,
-            tuple(self.names[count - spares :]),
-            policy,
-            assigned=roles,
-            **{"join_timeout_s": 60.0, **terms},
+        tasks = tasks or (*self.names[: count - spares], *[""] * spares)
+        members = tuple(
+            Member(name, task, f"10.0.0.{n + 2}", 2222, 4000)
+            for n, (name, task) in enumerate(zip(self.names, tasks, strict=True))
         )
+        self.terms = Terms("job", members, policy, **{"join_timeout_s": 60.0, **terms})
         self.now = 100.0
         self.gang = scheduling.form_gang(self.terms, "worker-0", self.now)
         self.statuses = {name: SlotStatus(name, 1, facts=HEALTHY, port=2222) for name in self.names}
@@ -59,7 +56,7 @@ class Play:
 
     @property
     def playing(self) -> list[str]:
-        return [part.slot for part in self.gang.assignments]
+        return [member.slot for member in self.gang.members]
 
     def tell(self, name: str, **changes: object) -> None:
         self.statuses[name] = self.statuses[name]._replace(**changes)  # type: ignore[arg-type]
@@ -333,11 +330,11 @@ def test_with_fewer_workers_the_roles_are_numbered_anew() -> None:
     play.close("worker-1")
     play.wait(30.0)
     order = scheduling.desired_state(play.gang)
-    assert [(part.slot, part.role) for part in order.assignments] == [
+    assert [(one.slot, one.task) for one in order.members] == [
         ("worker-0", "worker-0"),
         ("worker-2", "worker-1"),
     ]
-    assert order.notices == ["attempt 2: worker-1 left out, worker-2 is worker-1"]
+    assert order.notices == ["attempt 2: without slot worker-1, worker-1 runs in slot worker-2"]
 
 
 def test_a_spare_takes_over_at_once_and_never_before_the_lost_one_has_noticed() -> None:
@@ -348,7 +345,7 @@ def test_a_spare_takes_over_at_once_and_never_before_the_lost_one_has_noticed() 
     assert play.at(Stage.WAIT)  # what it ran may still be alive
     play.wait(3.5)
     order = scheduling.desired_state(play.gang)
-    assert [(part.slot, part.role) for part in order.assignments] == [
+    assert [(one.slot, one.task) for one in order.members] == [
         ("worker-0", "worker-0"),
         ("worker-2", "worker-1"),
     ]
@@ -456,12 +453,12 @@ def promises(before: Gang, after: Gang) -> None:
     assert after.attempt >= before.attempt
     assert after.restarts <= after.terms.policy.restarts
     if after.stage is Stage.GO and before.stage is not Stage.GO and before.attempt == after.attempt:
-        for part in after.assignments:
-            report = after.statuses[part.slot]
+        for member in after.members:
+            report = after.statuses[member.slot]
             assert report.held
             assert report.probe_results is not None
             assert not any(report.probe_results.values())
-        assert len({after.statuses[part.slot].facts == OLD for part in after.assignments}) == 1
+        assert len({after.statuses[member.slot].facts == OLD for member in after.members}) == 1
     if after.attempt > before.attempt:
         assert after.end is None
         assert after.terms.policy.restart is not RestartPolicy.NEVER or after.terms.policy.preemptions
@@ -496,10 +493,8 @@ def test_whatever_the_order_of_events_a_gang_ends_once_and_rightly(
         play.gang = scheduling.advance(play.gang, play.now)
     result = play.result
     if result.outcome is Outcome.SUCCEEDED:
-        needed = (
-            ["worker-0"] if policy.success is SuccessPolicy.CHIEF else [part.slot for part in play.gang.assignments]
-        )
-        assert all(result.exits.get(slot) == DONE for slot in needed)
+        needed = ["worker-0"] if policy.success is SuccessPolicy.CHIEF else [one.task for one in play.gang.members]
+        assert all(result.exits.get(task) == DONE for task in needed)
     else:
         assert result.reason
 

@@ -9,7 +9,7 @@ from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import scheduling
 from train.agent.gang.readiness import TIMED_OUT
 from train.agent.gang.scheduling import EVALUATION_IDLE_S, EVALUATION_S, End
-from train.agent.gang.states import Assignment, Source, Stage, from_line, to_line
+from train.agent.gang.states import Source, Stage, from_line, to_line
 from train.agent.protocol.records import Exit, OnHang, Outcome, Policy, Stalled, SuccessPolicy
 
 COORDINATED = ("chief-0", "worker-0", "worker-1", "ps-0")
@@ -19,18 +19,18 @@ LAST = Snapshot(1, 7, "g")
 
 
 def coordinated(policy: Policy = CHIEF) -> Play:
-    return Play(4, policy, roles=COORDINATED).start()
+    return Play(4, policy, tasks=COORDINATED).start()
 
 
 def evaluated(policy: Policy = ONCE) -> Play:
-    return Play(3, policy, roles=EVALUATED).start()
+    return Play(3, policy, tasks=EVALUATED).start()
 
 
 def test_with_parameter_servers_the_end_of_the_chief_is_that_of_the_job() -> None:
     play = coordinated()
     play.exit("worker-0", DONE)
     order = scheduling.desired_state(play.gang)
-    assert (order.stage, order.grace_s, order.by_role) == (Stage.STOP, 10.0, True)
+    assert (order.stage, order.grace_s) == (Stage.STOP, 10.0)
     play.close()
     assert play.result.outcome is Outcome.SUCCEEDED
     assert play.result.exits == {"chief-0": DONE, "worker-0": KILLED, "worker-1": KILLED, "ps-0": KILLED}
@@ -45,38 +45,40 @@ def test_with_all_workers_parameter_servers_are_not_waited_for() -> None:
     assert play.at(Stage.STOP)
 
 
-@pytest.mark.parametrize(("slot", "role"), [("worker-3", "ps-0"), ("worker-2", "worker-1")])
-def test_a_failed_server_or_worker_ends_the_attempt_under_the_name_of_its_role(slot: str, role: str) -> None:
+@pytest.mark.parametrize(("slot", "task"), [("worker-3", "ps-0"), ("worker-2", "worker-1")])
+def test_a_failed_server_or_worker_ends_the_attempt_under_the_name_of_its_role(slot: str, task: str) -> None:
     """TensorFlow's coordinator goes on without a worker, but its process does not end while one is missing."""
     play = coordinated(AGAIN._replace(success=SuccessPolicy.CHIEF))
     play.exit(slot, KILLED)
-    assert scheduling.desired_state(play.gang).reason == f"{role} was killed by SIGKILL"
+    assert scheduling.desired_state(play.gang).reason == f"{task} was killed by SIGKILL"
     play.close()
     assert play.at(Stage.WAIT)
     order = scheduling.desired_state(play.gang)
-    assert (order.first_failed_slot, order.display_name(order.first_failed_slot)) == (slot, role)
+    assert (order.first_failed_slot, order.display_name(order.first_failed_slot)) == (slot, task)
     play = coordinated()
     play.lose(slot)
     play.close(slot)
-    assert play.result.reason == f"{role} ({play.terms.slots[int(slot[-1])].address}) was lost: " + (
+    assert play.result.reason == f"{task} ({play.terms.slots[int(slot[-1])].address}) was lost: " + (
         "its agent was silent for 10 s"
     )
-    assert play.result.first_failed_task == role
+    assert play.result.first_failed_task == task
 
 
 def test_a_spare_takes_over_a_parameter_server() -> None:
     policy = AGAIN._replace(success=SuccessPolicy.CHIEF)
-    play = Play(5, policy, spares=1, roles=(*COORDINATED, ""), link_timeout_s=10.0).start()
+    play = Play(5, policy, spares=1, tasks=(*COORDINATED, ""), link_timeout_s=10.0).start()
     play.lose("worker-3")
     play.close("worker-3")
     play.wait(40.0)
     assert play.gang.attempt == 2
-    assert Assignment("worker-4", "ps-0") in play.gang.assignments
-    assert scheduling.desired_state(play.gang).notices == ["attempt 2: worker-3 left out, worker-4 is ps-0"]
+    assert play.gang.members[-1][:2] == ("worker-4", "ps-0")
+    assert scheduling.desired_state(play.gang).notices == [
+        "attempt 2: without slot worker-3, ps-0 runs in slot worker-4"
+    ]
 
 
 def test_a_blocked_pair_and_hosts_that_differ_are_told_by_role() -> None:
-    play = Play(3, roles=("chief-0", "worker-0", "ps-0"))
+    play = Play(3, tasks=("chief-0", "worker-0", "ps-0"))
     play.tell_all(held=True, closed=False)
     play.tell("worker-0", probe_results={"worker-1": "", "worker-2": TIMED_OUT})
     play.tell("worker-1", probe_results={"worker-0": "", "worker-2": ""})
@@ -84,7 +86,7 @@ def test_a_blocked_pair_and_hosts_that_differ_are_told_by_role() -> None:
     play.close()
     assert play.result.reason.startswith("chief-0 (10.0.0.2) cannot reach ps-0 at 10.0.0.4:2222: timed out")
     assert play.result.first_failed_task == "ps-0"
-    play = Play(3, roles=("chief-0", "worker-0", "ps-0"))
+    play = Play(3, tasks=("chief-0", "worker-0", "ps-0"))
     play.tell("worker-2", facts=OLD)
     play.tell_all(held=True, closed=False, probe_results={})
     play.wait(100.0)
@@ -94,7 +96,7 @@ def test_a_blocked_pair_and_hosts_that_differ_are_told_by_role() -> None:
 
 def test_a_coordinator_needs_no_gpu_of_its_own_but_a_chief_among_workers_does() -> None:
     for roles, fits in (("chief-0", "worker-0", "ps-0"), True), (("chief-0", "worker-0", "evaluator-0"), False):
-        play = Play(3, roles=roles)
+        play = Play(3, tasks=roles)
         play.tell("worker-1", facts=HEALTHY._replace(gpus=["Tesla T4"]))
         play.tell_all(held=True, closed=False)
         for slot in play.playing:
@@ -128,7 +130,7 @@ def test_training_goes_on_without_an_evaluator(how: str) -> None:
 
 
 def test_an_evaluator_that_ends_before_the_start_starts_nothing() -> None:
-    play = Play(3, roles=EVALUATED)
+    play = Play(3, tasks=EVALUATED)
     play.tell_all(held=True, closed=False)
     play.exit("worker-2", Exit(code=1))
     play.close()
@@ -233,8 +235,8 @@ def test_a_hang_is_told_by_role_and_evaluators_are_not_asked() -> None:
     play = evaluated(WATCHED)
     for slot in ("worker-0", "worker-1"):
         play.tell(slot, quiet_s=90.0, idle_s=90.0)
-    stopped = Stalled("worker-1", 1, 0.0, "T", "", [])
-    waits = Stalled("worker-0", 1, 0.0, "T", "", [])
+    stopped = Stalled("worker-1", "worker-1", 1, 0.0, "T", "", [])
+    waits = Stalled("worker-0", "worker-0", 1, 0.0, "T", "", [])
     play.tell("worker-0", inspected=1, hang=waits)
     play.tell("worker-1", inspected=1, hang=stopped)
     assert scheduling.desired_state(play.gang).notices == [

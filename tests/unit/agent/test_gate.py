@@ -25,7 +25,7 @@ OPEN = f"open TCP port 2222 between the hosts {ALL_TCP}"
 
 
 def members(count: int) -> list[Member]:
-    return [Member(f"worker-{n}", f"10.0.0.{n + 2}", 2222, 4000) for n in range(count)]
+    return [Member(f"worker-{n}", f"worker-{n}", f"10.0.0.{n + 2}", 2222, 4000) for n in range(count)]
 
 
 def judged(
@@ -207,7 +207,7 @@ def test_patches_and_nightlies_of_one_release_fit_together() -> None:
 
 
 def test_gpus_of_a_parameter_server_do_not_count() -> None:
-    gang = [*members(2), Member("ps-0", "10.0.0.9", 2222, 4000)]
+    gang = [*members(2), Member("ps-0", "ps-0", "10.0.0.9", 2222, 4000)]
     pairs = {(a.task, b.task): "" for a, b in permutations(gang, 2)}
     facts = {member.task: FACTS._replace(gpus=["Tesla T4"]) for member in gang[:2]}
     assert verdict(gang, {**facts, "ps-0": FACTS}, pairs).problems == ()
@@ -260,7 +260,10 @@ def test_hosts_of_two_architectures_are_named() -> None:
 
 
 def test_an_evaluator_may_be_of_another_architecture() -> None:
-    both = [Member("worker-0", "10.0.0.2", 2222, 4000), Member("evaluator-0", "10.0.0.3", 2222, 4000)]
+    both = [
+        Member("worker-0", "worker-0", "10.0.0.2", 2222, 4000),
+        Member("evaluator-0", "evaluator-0", "10.0.0.3", 2222, 4000),
+    ]
     facts = {"worker-0": FACTS._replace(machine="x86_64"), "evaluator-0": FACTS._replace(machine="aarch64")}
     pairs = {("worker-0", "evaluator-0"): "", ("evaluator-0", "worker-0"): ""}
     assert verdict(both, facts, pairs).problems == ()

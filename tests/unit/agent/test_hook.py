@@ -312,7 +312,7 @@ def test_the_stacks_of_an_interpreter_below_a_shell(tmp_path: Path, way: str) ->
         one.until(lambda: told, 5.0)
         assert " in main\n" in told[0]
         seen: list[Stalled] = []
-        one.task.look("worker-0", 1, seen.append)
+        one.task.look(Stalled("worker-0", "worker-0", 1, 0.0, "", "", []), seen.append)
         one.until(lambda: seen, 5.0)
         assert (seen[0].state, " in main\n" in seen[0].stack) == ("S", True)
 

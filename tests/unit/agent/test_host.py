@@ -225,7 +225,7 @@ def test_an_end_in_the_middle_of_the_contents_leaves_nothing(connect: Connect) -
     ("job", "task"), [("../x", "worker-0"), ("", "worker-0"), ("j", "boss-0"), ("j", "worker"), ("a/b", "worker-0")]
 )
 def test_names_that_are_none_are_refused(connect: Connect, job: str, task: str) -> None:
-    answer = connect().prepare(job, Bundle("pass"), task=task)
+    answer = connect().prepare(job, Bundle("pass"), slot=task)
     assert isinstance(answer, Refused)
     assert answer.kind is Refusal.REQUEST
 

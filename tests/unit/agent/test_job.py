@@ -350,7 +350,7 @@ def test_a_gang_that_is_never_complete_fails_and_starts_nothing(connect: Connect
     agents = [connect(index) for index in range(2)]
     bundle = Bundle(SLEEP)
     answers = [
-        agent.prepare("alone", bundle, task=f"worker-{index}", address=f"127.0.0.{index + 1}")
+        agent.prepare("alone", bundle, slot=f"worker-{index}", address=f"127.0.0.{index + 1}")
         for index, agent in enumerate(agents)
     ]
     members = [answer.member for answer in answers if isinstance(answer, Prepared)]
@@ -370,7 +370,7 @@ def test_a_supervisor_that_is_killed_takes_its_task_with_it_and_the_others_say_w
     members = []
     bundle = Bundle(SLEEP)
     for index, agent in enumerate(agents):
-        answer = agent.prepare("lost", bundle, task=f"worker-{index}", address=f"127.0.0.{index + 1}")
+        answer = agent.prepare("lost", bundle, slot=f"worker-{index}", address=f"127.0.0.{index + 1}")
         assert isinstance(answer, Prepared)
         members.append(answer.member)
     requests = commits("lost", members, [sys.executable, "task.py"])
@@ -573,17 +573,20 @@ def test_a_job_that_is_not_there_is_refused_in_a_message(connect: Connect) -> No
 
 
 @pytest.mark.parametrize(
-    ("roles", "says"),
+    ("tasks", "says"),
     [
-        (["chief-0"], "1 roles for 2 members"),
         (["chief-0", "ps-1"], "indices of ps"),
         (["worker-0", "worker-0"], "stands twice"),
         (["chief-0", "boss-0"], "is not a task"),
         (["ps-0", "evaluator-0"], "a chief or a worker 0"),
     ],
 )
-def test_roles_that_do_not_fit_the_members_are_refused(connect: Connect, roles: list[str], says: str) -> None:
+def test_tasks_that_are_not_a_cluster_are_refused(connect: Connect, tasks: list[str], says: str) -> None:
     agent = connect()
-    members = [*prepared([agent], "job", Bundle("print('never')")), Member("worker-1", "127.0.0.2", 2222, 4000)]
-    agent.send(next(commits("job", members, [sys.executable, "task.py"], roles=roles)))
+    members = [
+        *prepared([agent], "job", Bundle("print('never')")),
+        Member("worker-1", "worker-1", "127.0.0.2", 2222, 4000),
+    ]
+    members = [member._replace(task=task) for member, task in zip(members, tasks, strict=True)]
+    agent.send(next(commits("job", members, [sys.executable, "task.py"])))
     assert says in agent.expect(Refused).reason

@@ -25,7 +25,7 @@ def meet(
     proof, peers = peer.take(answer.rstrip())
     _, chiefs = chief.take(proof.rstrip())
     assert chiefs is not None
-    assert chief.task == "worker-1"
+    assert chief.slot == "worker-1"
     return chiefs, peers
 
 

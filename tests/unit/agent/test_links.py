@@ -86,7 +86,7 @@ class Net:
         loop = Loop()
         self.loops.append(loop)
         others = {
-            other: Member(other, "127.0.0.1", 2222, (ports or {}).get(other, self.port(other)))
+            other: Member(other, other, "127.0.0.1", 2222, (ports or {}).get(other, self.port(other)))
             for other in self.listeners
             if other != name
         }

@@ -16,7 +16,7 @@ from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import reconciler, scheduling
 from train.agent.gang.reconciler import EndTask, Fetch, Notify, Preempted, ReportAttemptEnd, Slot
 from train.agent.gang.scheduling import PREEMPTION_GRACE_S
-from train.agent.gang.states import Assignment, DesiredState, Source, Stage
+from train.agent.gang.states import DesiredState, Source, Stage
 from train.agent.host.loop import Loop
 from train.agent.protocol.records import Exit, Member, Outcome, Policy, RestartPolicy
 from train.agent.supervisor import preemption
@@ -191,8 +191,7 @@ def test_where_nobody_listens_nobody_asks_for_long(monkeypatch: pytest.MonkeyPat
 
 # --- the slot -----------------------------------------------------------------------------------------------------
 
-SLOTS = [Member(f"worker-{n}", f"10.0.0.{n + 2}", 2222, 4000) for n in range(2)]
-ASSIGNMENTS = [Assignment(member.task, member.task) for member in SLOTS]
+SLOTS = [Member(f"worker-{n}", f"worker-{n}", f"10.0.0.{n + 2}", 2222, 4000) for n in range(2)]
 OLD, NEW = Snapshot(1, 4, "a"), Snapshot(1, 5, "b")
 
 
@@ -202,7 +201,6 @@ def order(stage: Stage, **more: object) -> DesiredState:
         "leader": "worker-0",
         "attempt": 1,
         "stage": stage,
-        "assignments": ASSIGNMENTS,
         "members": SLOTS,
         **more,
     }
@@ -372,7 +370,7 @@ def test_a_spare_begins_when_the_last_checkpoint_has_left_the_host() -> None:
     assert scheduling.desired_state(play.gang).sources == [Source("worker-1", 1)]
     play.tell("worker-0", snapshot=NEW)
     assert play.at(Stage.RESERVE)
-    assert [(part.slot, part.role) for part in scheduling.desired_state(play.gang).assignments] == [
+    assert [(one.slot, one.task) for one in scheduling.desired_state(play.gang).members] == [
         ("worker-0", "worker-0"),
         ("worker-2", "worker-1"),
     ]

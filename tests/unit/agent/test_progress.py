@@ -30,7 +30,7 @@ VERBOSE_2_KERAS_3 = b"Epoch 1/2\n6/6 - 2s - 258ms/step - accuracy: 0.3125 - loss
 
 
 def parse(data: bytes, size: int = 1 << 20) -> tuple[list[Progress], Progress | None]:
-    parser = ProgressParser("worker-0", 1)
+    parser = ProgressParser("worker-0", "worker-0", 1)
     kept: list[Progress] = []
     for start in range(0, len(data), size):
         kept += parser.feed(data[start : start + size], float(start))
@@ -132,7 +132,7 @@ def test_the_end_of_each_epoch_of_a_custom_loop_is_kept_once() -> None:
 
 def test_pace_goes_on_through_the_end_of_an_epoch() -> None:
     pace = Pace()
-    now = Progress("worker-0", 1, 0.0)
+    now = Progress("worker-0", "worker-0", 1, 0.0)
     assert pace.feed(now._replace(epoch=1, step=0), 0.0) == -1.0
     assert pace.feed(now._replace(epoch=1, step=1), 0.1) == -1.0
     assert pace.feed(now._replace(epoch=1, step=10), 1.0) == 10.0
@@ -160,7 +160,7 @@ def test_the_ends_of_epochs_do_not_depend_on_how_output_is_cut(parts: list[bytes
 @pytest.mark.parametrize("pattern", [b"x", b"\r", b"\xff", b"\x08", b"1/6 ", b"Epoch 1 "])
 def test_memory_is_bounded_whatever_comes(pattern: bytes) -> None:
     piece = pattern * (65536 // len(pattern))
-    parser = ProgressParser("worker-0", 1)
+    parser = ProgressParser("worker-0", "worker-0", 1)
     tracemalloc.start()
     try:
         for _ in range(50 << 20 >> 16):
@@ -172,7 +172,7 @@ def test_memory_is_bounded_whatever_comes(pattern: bytes) -> None:
 
 
 def test_sums_over_workers_within_an_epoch_are_not_taken_for_the_loss() -> None:
-    parser = ProgressParser("worker-0", 1, workers=2)
+    parser = ProgressParser("worker-0", "worker-0", 1, workers=2)
     parser.feed(b"Epoch 1/2\n\r1/6 [====>......] - ETA: 7s - loss: 4.6 - accuracy: 1.2\r", 1.0)
     assert parser.latest is not None
     assert (parser.latest.step, parser.latest.metrics) == (1, {})

@@ -83,7 +83,7 @@ class Site:
         return listener
 
     def visit(self, *ports: int, address: str = "127.0.0.1") -> dict[str, str]:
-        others = [Member(f"worker-{n + 1}", address, port, 0) for n, port in enumerate(ports)]
+        others = [Member(f"worker-{n + 1}", f"worker-{n + 1}", address, port, 0) for n, port in enumerate(ports)]
         visits = Visits(self.loop, BOND, "worker-0", others, self.found.append)
         self.closing.append(visits.close)
         visits.begin()

@@ -1,4 +1,4 @@
-"""Who plays which role after a host is lost."""
+"""The assignment of tasks to slots after a host is lost."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from train.agent.gang.assignment import initial_assignments, is_coordinated, is_
 from train.agent.gang.states import Assignment
 from train.agent.protocol.records import Member
 
-ROLES = ["worker-0", "worker-1", "worker-2"]
-CAST = [Assignment(role, role) for role in ROLES]
+TASKS = ["worker-0", "worker-1", "worker-2"]
+CAST = [Assignment(task, task) for task in TASKS]
 
 
-def test_at_first_each_plays_its_own_role_and_spares_play_none() -> None:
-    members = [Member(f"worker-{n}", "10.0.0.1", 2222, 4000) for n in (2, 0, 1)]
-    assert initial_assignments(members, ["worker-2"]) == CAST[:2]
+def test_in_the_first_attempt_spares_have_no_task() -> None:
+    members = [Member(f"worker-{n}", f"worker-{n}" if n < 2 else "", "10.0.0.1", 2222, 4000) for n in (2, 0, 1)]
+    assert initial_assignments(members) == CAST[:2]
 
 
-def test_a_spare_takes_over_the_vacant_role() -> None:
-    assert reassign(ROLES, CAST, ["worker-0", "worker-2", "worker-3"], 3) == [
+def test_a_spare_takes_over_the_vacant_task() -> None:
+    assert reassign(TASKS, CAST, ["worker-0", "worker-2", "worker-3"], 3) == [
         Assignment("worker-0", "worker-0"),
         Assignment("worker-3", "worker-1"),
         Assignment("worker-2", "worker-2"),
@@ -27,38 +27,40 @@ def test_a_spare_takes_over_the_vacant_role() -> None:
 
 
 def test_fewer_are_numbered_without_a_gap_and_grow_again_when_one_is_back() -> None:
-    smaller = reassign(ROLES, CAST, ["worker-1", "worker-2"], 2)
+    smaller = reassign(TASKS, CAST, ["worker-1", "worker-2"], 2)
     assert smaller == [Assignment("worker-1", "worker-0"), Assignment("worker-2", "worker-1")]
-    assert reassign(ROLES, smaller, ROLES, 3) == [
+    assert reassign(TASKS, smaller, TASKS, 3) == [
         Assignment("worker-1", "worker-0"),
         Assignment("worker-2", "worker-1"),
         Assignment("worker-0", "worker-2"),
     ]
 
 
-def test_too_few_or_without_a_role_that_cannot_be_given_up_there_is_no_cast() -> None:
-    assert reassign(ROLES, CAST, ["worker-0", "worker-2"], 3) is None
-    assert reassign(ROLES, CAST, ["worker-0", "worker-2"], None) is None
-    roles = ["chief-0", "worker-0", "ps-0"]
-    assignments = [Assignment(role, role) for role in roles]
-    assert reassign(roles, assignments, ["chief-0", "worker-0"], 1) is None
-    assert reassign(roles, assignments, ["chief-0", "ps-0"], 1) is None
+def test_too_few_or_without_a_task_that_cannot_be_given_up_there_is_no_cast() -> None:
+    assert reassign(TASKS, CAST, ["worker-0", "worker-2"], 3) is None
+    assert reassign(TASKS, CAST, ["worker-0", "worker-2"], None) is None
+    tasks = ["chief-0", "worker-0", "ps-0"]
+    assignments = [Assignment(task, task) for task in tasks]
+    assert reassign(tasks, assignments, ["chief-0", "worker-0"], 1) is None
+    assert reassign(tasks, assignments, ["chief-0", "ps-0"], 1) is None
 
 
-MEMBERS = [Member(f"worker-{n}", "10.0.0.1", 2222 + n, 4000) for n in range(6)]
 ASSIGNED = ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", ""]
-MIXED = [Assignment(one.task, role) for one, role in zip(MEMBERS, ASSIGNED, strict=True) if role]
-MIXED_ROLES = [part.role for part in MIXED]
-SLOTS = [one.task for one in MEMBERS]
+MEMBERS = [Member(f"worker-{n}", task, "10.0.0.1", 2222 + n, 4000) for n, task in enumerate(ASSIGNED)]
+MIXED = [Assignment(one.slot, one.task) for one in MEMBERS if one.task]
+MIXED_TASKS = [part.task for part in MIXED]
+SLOTS = [one.slot for one in MEMBERS]
 
 
 def without(*slots: str) -> list[str]:
     return [slot for slot in SLOTS if slot not in slots]
 
 
-def test_roles_that_were_assigned_are_cast_in_the_order_of_their_types() -> None:
-    assert initial_assignments(MEMBERS, ["worker-5"], ASSIGNED) == MIXED
-    backwards = initial_assignments(MEMBERS[:3], [], ["ps-0", "worker-0", "chief-0"])
+def test_tasks_that_were_assigned_are_cast_in_the_order_of_their_types() -> None:
+    assert initial_assignments(MEMBERS) == MIXED
+    backwards = initial_assignments(
+        [one._replace(task=task) for one, task in zip(MEMBERS, ["ps-0", "worker-0", "chief-0"], strict=False)]
+    )
     assert backwards == [
         Assignment("worker-2", "chief-0"),
         Assignment("worker-1", "worker-0"),
@@ -66,42 +68,42 @@ def test_roles_that_were_assigned_are_cast_in_the_order_of_their_types() -> None
     ]
 
 
-def test_a_spare_takes_the_most_urgent_role() -> None:
-    taken = reassign(MIXED_ROLES, MIXED, without("worker-3"), None)
+def test_a_spare_takes_the_most_urgent_task() -> None:
+    taken = reassign(MIXED_TASKS, MIXED, without("worker-3"), None)
     assert taken is not None
     assert Assignment("worker-5", "ps-0") in taken
-    both = reassign(MIXED_ROLES, MIXED, without("worker-2", "worker-3"), 1)
+    both = reassign(MIXED_TASKS, MIXED, without("worker-2", "worker-3"), 1)
     assert both is not None
-    assert [part.role for part in both] == ["chief-0", "worker-0", "ps-0", "evaluator-0"]
+    assert [part.task for part in both] == ["chief-0", "worker-0", "ps-0", "evaluator-0"]
     assert Assignment("worker-5", "ps-0") in both
 
 
 def test_for_a_lost_parameter_server_the_evaluator_is_given_up_first_then_the_last_worker() -> None:
-    one = reassign(MIXED_ROLES, MIXED, without("worker-3", "worker-5"), 2)
+    one = reassign(MIXED_TASKS, MIXED, without("worker-3", "worker-5"), 2)
     assert one == [
         Assignment("worker-0", "chief-0"), Assignment("worker-1", "worker-0"), Assignment("worker-2", "worker-1"),
         Assignment("worker-4", "ps-0"),
     ]  # fmt: skip
-    two = reassign(MIXED_ROLES, MIXED, without("worker-0", "worker-3", "worker-5"), 1)
+    two = reassign(MIXED_TASKS, MIXED, without("worker-0", "worker-3", "worker-5"), 1)
     assert two == [
         Assignment("worker-4", "chief-0"),
         Assignment("worker-1", "worker-0"),
         Assignment("worker-2", "ps-0"),
     ]
-    assert reassign(MIXED_ROLES, MIXED, without("worker-0", "worker-3", "worker-5"), 2) is None
+    assert reassign(MIXED_TASKS, MIXED, without("worker-0", "worker-3", "worker-5"), 2) is None
 
 
-def test_without_its_evaluator_a_job_goes_on_where_not_all_roles_must_be_taken() -> None:
+def test_without_its_evaluator_a_job_goes_on_where_not_all_tasks_must_be_taken() -> None:
     left = without("worker-4", "worker-5")
-    assert reassign(MIXED_ROLES, MIXED, left, None) is None
-    assert reassign(MIXED_ROLES, MIXED, left, 2) == MIXED[:4]
+    assert reassign(MIXED_TASKS, MIXED, left, None) is None
+    assert reassign(MIXED_TASKS, MIXED, left, 2) == MIXED[:4]
 
 
 def test_evaluators_and_parameter_servers_do_not_train() -> None:
-    roles = ["chief-0", "worker-3", "ps-0", "evaluator-0"]
-    assert trainers(roles) == ["chief-0", "worker-3"]
-    assert [role for role in roles if is_evaluator(role)] == ["evaluator-0"]
-    assert is_coordinated(roles)
+    tasks = ["chief-0", "worker-3", "ps-0", "evaluator-0"]
+    assert trainers(tasks) == ["chief-0", "worker-3"]
+    assert [task for task in tasks if is_evaluator(task)] == ["evaluator-0"]
+    assert is_coordinated(tasks)
     assert not is_coordinated(["worker-0", "ps-0"])
     assert not is_coordinated(["chief-0", "worker-0", "evaluator-0"])
 
@@ -110,26 +112,26 @@ def test_evaluators_and_parameter_servers_do_not_train() -> None:
 def test_whoever_is_left_a_mixed_cast_is_whole_but_for_what_may_be_given_up(
     available: set[str], fewest: int | None
 ) -> None:
-    assignments = reassign(MIXED_ROLES, MIXED, sorted(available), fewest)
+    assignments = reassign(MIXED_TASKS, MIXED, sorted(available), fewest)
     if assignments is None:
         assert fewest is None or len(available) < 5
         return
-    slots, roles = [part.slot for part in assignments], [part.role for part in assignments]
+    slots, tasks = [part.slot for part in assignments], [part.task for part in assignments]
     assert len(set(slots)) == len(slots)
     assert set(slots) <= available
-    assert {"chief-0", "ps-0", "worker-0"} <= set(roles)
-    assert sum(role.startswith("worker") for role in roles) >= min(2, max(1, 2 if fewest is None else fewest))
-    assert fewest is not None or roles == MIXED_ROLES
+    assert {"chief-0", "ps-0", "worker-0"} <= set(tasks)
+    assert sum(task.startswith("worker") for task in tasks) >= min(2, max(1, 2 if fewest is None else fewest))
+    assert fewest is not None or tasks == MIXED_TASKS
 
 
 @given(st.sets(st.sampled_from([f"worker-{n}" for n in range(6)])), st.integers(0, 4))
-def test_a_cast_is_one_slot_a_role_without_gaps(available: set[str], fewest: int) -> None:
-    assignments = reassign(ROLES, CAST, sorted(available), fewest)
+def test_a_cast_is_one_slot_a_task_without_gaps(available: set[str], fewest: int) -> None:
+    assignments = reassign(TASKS, CAST, sorted(available), fewest)
     if assignments is None:
         assert len(available) < max(1, fewest)
         return
-    slots, roles = [part.slot for part in assignments], [part.role for part in assignments]
-    assert roles == ROLES[: len(assignments)]
+    slots, tasks = [part.slot for part in assignments], [part.task for part in assignments]
+    assert tasks == TASKS[: len(assignments)]
     assert len(set(slots)) == len(slots)
     assert set(slots) <= available
-    assert len(assignments) >= min(len(ROLES), max(1, fewest))
+    assert len(assignments) >= min(len(TASKS), max(1, fewest))

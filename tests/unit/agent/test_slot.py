@@ -29,17 +29,19 @@ from train.agent.gang.reconciler import (
     SlotEvent,
     Spawn,
 )
-from train.agent.gang.states import Assignment, DesiredState, Source, Stage
+from train.agent.gang.states import DesiredState, Source, Stage
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome
 
-MEMBERS = [Member("worker-0", "10.0.0.2", 2222, 4000), Member("worker-1", "10.0.0.3", 2223, 4000)]
-ASSIGNMENTS = [Assignment("worker-0", "worker-0"), Assignment("worker-1", "worker-1")]
+MEMBERS = [
+    Member("worker-0", "worker-0", "10.0.0.2", 2222, 4000),
+    Member("worker-1", "worker-1", "10.0.0.3", 2223, 4000),
+]
 RESULT = JobResult("job", 1, Outcome.FAILED, 0.0)
 NEWEST = Snapshot(1, 4, "abc")
 
 
 def order(stage: Stage, attempt: int = 1, **more: object) -> DesiredState:
-    return DesiredState(1, "worker-0", attempt, stage, ASSIGNMENTS, MEMBERS)._replace(**more)  # type: ignore[arg-type]
+    return DesiredState(1, "worker-0", attempt, stage, MEMBERS)._replace(**more)  # type: ignore[arg-type]
 
 
 def play(slot: Slot, *events: SlotEvent) -> tuple[Slot, list[SlotAction]]:

@@ -23,8 +23,8 @@ Gang = tuple[dict[str, Stalled], list[Member]]
 def recorded(name: str) -> Gang:
     """What each task of a gang was doing when it hung."""
     found = json.loads((STALLS / f"{name}.json").read_text())
-    stalled = {task: Stalled(**values) for task, values in found["stalled"].items()}
-    return stalled, [Member(*values) for values in found["members"]]
+    stalled = {task: Stalled(slot=task, **values) for task, values in found["stalled"].items()}
+    return stalled, [Member(values[0], *values) for values in found["members"]]
 
 
 def edited(gang: Gang, task: str, **values: object) -> Gang:
@@ -198,7 +198,10 @@ def test_a_server_that_only_serves_keeps_nobody_waiting() -> None:
     serving = frames(f"{PACKAGES}/tensorflow/python/training/server_lib.py join", "/src/task.py main")
     gang = edited(recorded("ctl-stop"), "worker-1", stack=serving, state="S")
     assert describe_hang(*gang).startswith("all tasks wait for each other in a collective operation")
-    assert describe_hang({"ps-0": gang[0]["worker-1"]}, [Member("ps-0", "h", 1, 2)]) == "no task waits for another"
+    assert (
+        describe_hang({"ps-0": gang[0]["worker-1"]}, [Member("ps-0", "ps-0", "h", 1, 2)])
+        == "no task waits for another"
+    )
 
 
 def test_training_in_another_thread_than_the_main_one() -> None:
@@ -238,7 +241,7 @@ def test_a_long_one_is_cut_and_keeps_the_main_thread() -> None:
 
 def looked_at(one: HeldProcess) -> Stalled:
     found: list[Stalled] = []
-    one.task.look("worker-1", 3, found.append)
+    one.task.look(Stalled("worker-1", "worker-1", 3, 0.0, "", "", []), found.append)
     one.until(lambda: found, 5.0)
     return found[0]
 
@@ -269,7 +272,7 @@ load()
         (describe,) = found.sockets
         assert read_connection(describe) == Connection("{}:{}".format(*peer), mine, "ESTABLISHED", 0, 0)
         accepted.close()
-        assert describe_hang({"worker-1": found}, [Member("worker-1", "127.0.0.1", 1, 2)]).startswith(
+        assert describe_hang({"worker-1": found}, [Member("worker-1", "worker-1", "127.0.0.1", 1, 2)]).startswith(
             "worker-1 is in user code (task.py:"
         )
 

@@ -30,7 +30,7 @@ time.sleep(600)
 def tried(
     agent: Agent, script: str, seconds: float = 20.0, env: dict[str, str] | None = None, task: str = "worker-3"
 ) -> tuple[Tried | Refused, list[BootstrapStep]]:
-    answer = agent.prepare("check-1", Bundle(script), task=task)
+    answer = agent.prepare("check-1", Bundle(script), slot=task)
     assert isinstance(answer, Prepared), answer
     agent.send(Trial([sys.executable, "task.py", "--x"], {"COLOUR": "blue", **(env or {})}, {"TOKEN": "s"}, seconds))
     steps: list[BootstrapStep] = []

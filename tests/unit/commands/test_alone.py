@@ -39,11 +39,13 @@ def test_a_job_that_failed_has_another_reason() -> None:
 
 
 def test_only_the_last_attempt_counts_and_all_of_its_tasks_must_be_known() -> None:
-    evidence = Evidence([Member(f"worker-{index}", "10.0.0.2", 2222 + index, 4000) for index in range(2)])
-    ended = TaskState("worker-0", 2, Phase.EXITED, 2.0, exit=Exit(0), listened=False)
+    evidence = Evidence(
+        [Member(f"worker-{index}", f"worker-{index}", "10.0.0.2", 2222 + index, 4000) for index in range(2)]
+    )
+    ended = TaskState("worker-0", "worker-0", 2, Phase.EXITED, 2.0, exit=Exit(0), listened=False)
     evidence.add(ended._replace(attempt=1, listened=True), b"")
     evidence.add(ended, b"")
     result = SUCCEEDED._replace(exits={"worker-0": Exit(0), "worker-1": Exit(0)})
     assert evidence.alone(result) == ""
-    evidence.add(ended._replace(task="worker-1"), b"")
+    evidence.add(ended._replace(slot="worker-1", task="worker-1"), b"")
     assert "each of the 2 tasks" in evidence.alone(result)

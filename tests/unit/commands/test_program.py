@@ -110,8 +110,8 @@ def test_requirements_lie_beside_the_script_or_where_it_is_said(
 
 
 def prepared(task: str, *gpus: str) -> Prepared:
-    member = Member(task, "10.0.0.2", 2222, 1)
-    return Prepared(task, member, "/p", {}, [(0, name, 0, "") for name in gpus], 1, 1, "h", "/w")  # type: ignore[misc]
+    member = Member(task, task, "10.0.0.2", 2222, 1)
+    return Prepared(member, "/p", {}, [(0, name, 0, "") for name in gpus], 1, 1, "h", "/w")  # type: ignore[misc]
 
 
 def warned(directory: Path, text: str, hosts: int = 2) -> list[str]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from fleet.jobs.results import script_of, survey_of
+from fleet.jobs.results import survey_of
 from fleet.remote.results import Store
 from fleet.state import FleetDirectory
 from fleet.state import Store as StateStore
 from provision.model import Host
-from train.agent.protocol.records import Area, AreaUse, DiskSpace, JobReport, Phase, StoredJob
+from train.agent.protocol.records import Area, AreaUse, DiskSpace, StoredJob
 
 LOGS, MODEL = AreaUse(Area.LOGS, "/h/j", 1, 10), AreaUse(Area.MODEL, "/h/j/model", 1, 100)
 
@@ -45,20 +43,3 @@ def test_a_job_is_partly_pulled_if_some_tasks_were(tmp_path: Path) -> None:
     assert stored(directory, [LOGS, MODEL], [LOGS, MODEL]) == "partly"
     directory.note_results("j", tasks={"worker-1/worker-1": "print-1"}, log_shown=True)
     assert stored(directory, [LOGS, MODEL], [LOGS, MODEL], [LOGS]) == "yes"
-
-
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        (["/opt/env/bin/python3.12", "task.py", "--epochs", "5"], "task.py"),
-        (["/usr/bin/python3", "-m", "trainer.task", "--x"], "-m trainer.task"),
-        (["python", "-u", "-X", "dev", "task.py"], "task.py"),
-        (["python", "-c", "print(1)"], "-c"),
-        (["Rscript", "task.R"], "task.R"),
-        (["bash", "run.sh", "5"], "bash run.sh"),
-        (["./run", "--epochs"], "./run"),
-        ([], ""),
-    ],
-)
-def test_a_job_is_named_after_what_it_runs(command: list[str], name: str) -> None:
-    assert script_of(JobReport("j", "demo", "worker-0", 1, Phase.RUNNING, True, 0.0, command, [], 0)) == name

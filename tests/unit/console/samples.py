@@ -64,7 +64,9 @@ Thread 0x00007f0a12345700 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 324 in wait
   File "/usr/lib/python3.11/queue.py", line 180 in get
 """
-STALLED = Stalled("worker-1", 1, START, "S", STACK, ["10.0.0.3:2222 > 10.0.0.2:41234 ESTABLISHED 0 unsent 12 unread"])
+STALLED = Stalled(
+    "worker-1", "worker-1", 1, START, "S", STACK, ["10.0.0.3:2222 > 10.0.0.2:41234 ESTABLISHED 0 unsent 12 unread"]
+)
 ENDED = AttemptEnded(
     "worker-0", 1, START, "worker-1", "worker-1 was killed by SIGKILL", {"worker-1": Exit(signal=9)}, 0.5, 4
 )
@@ -159,17 +161,17 @@ ONE_OF_EACH: list[Event] = [
     BootstrapProgress("worker-0", "downloading packages", "numpy.whl", 10, 20),
     PushProgress("worker-0", 10, 10, 2),
     TaskPrepared("worker-0", "10.0.0.2:2222", {"tensorflow": "2.21.0"}, ("T4", "T4")),
-    TaskPlanned("worker-0", "worker-0", "{}", "python task.py", {"A": "1"}),
-    JobStarted("j-1", "task.py", 1, (Member("worker-0", "10.0.0.2", 2222, 4000),), START),
-    LogChunk("worker-0", 1, 0, b"text\n"),
+    TaskPlanned("worker-0", "worker-0", "10.0.0.2", "{}", "python task.py", {"A": "1"}),
+    JobStarted("j-1", "task.py", 1, (Member("worker-0", "worker-0", "10.0.0.2", 2222, 4000),), START),
+    LogChunk("worker-0", "worker-0", 1, 0, b"text\n"),
     ConnectionLost("worker-0", "timed out", 2.0),
     ConnectionRestored("worker-0"),
     FleetDown("demo", ("worker-0",), 0, 0.14, 732.0),
-    TaskState("worker-0", 1, Phase.RUNNING, START, 12),
+    TaskState("worker-0", "worker-0", 1, Phase.RUNNING, START, 12),
     ENDED,
     STALLED,
-    Progress("worker-0", 1, START, 1, 2, 3, 4, {"loss": 0.5}, 6.0),
-    Usage("worker-0", START, 120.0, 2**30, [GpuUse(0, 50.0, 1000)]),
+    Progress("worker-0", "worker-0", 1, START, 1, 2, 3, 4, {"loss": 0.5}, 6.0),
+    Usage("worker-0", "worker-0", START, 120.0, 2**30, [GpuUse(0, 50.0, 1000)]),
     JobResult("j-1", 1, Outcome.FAILED, START, "worker-0", "", {"worker-0": Exit(code=3)}),
     FINDING,
 ]
@@ -184,14 +186,16 @@ def opened(count: int, *, price: float = 0.0) -> FleetOpened:
 
 
 def started(count: int, attempt: int = 1, *, spares: int = 0, attempts: int = 1) -> JobStarted:
-    members = tuple(Member(name, f"10.0.0.{number + 2}", 2222, 4000) for number, name in enumerate(names(count)))
+    members = tuple(
+        Member(name, name if number < count - spares else "", f"10.0.0.{number + 2}", 2222, 4000)
+        for number, name in enumerate(names(count))
+    )
     return JobStarted(
         "20260102-101112-ab3d",
         "custom_training_loop.py",
         attempt,
         members,
         START,
-        spares=names(count)[count - spares :],
         attempts=attempts,
     )
 
@@ -200,12 +204,12 @@ def running(count: int, *, rate: float = 12.3) -> list[Event]:
     events: list[Event] = []
     for name in names(count):
         events += [
-            TaskState(name, 1, Phase.RUNNING, START, 12),
-            Progress(name, 1, START, 2, 5, 840, 1200, {"accuracy": 0.891, "loss": 0.3412}, rate),
-            Usage(name, START, 180.0, 1_234_567_890, []),
+            TaskState(name, name, 1, Phase.RUNNING, START, 12),
+            Progress(name, name, 1, START, 2, 5, 840, 1200, {"accuracy": 0.891, "loss": 0.3412}, rate),
+            Usage(name, name, START, 180.0, 1_234_567_890, []),
         ]
     return events
 
 
 def exited(name: str, *, code: int | None = None, signal: int | None = None, attempt: int = 1) -> TaskState:
-    return TaskState(name, attempt, Phase.EXITED, START, 12, Exit(code, signal))
+    return TaskState(name, name, attempt, Phase.EXITED, START, 12, Exit(code, signal))

@@ -5,7 +5,7 @@ from fleet.events import LogChunk
 
 
 def chunk(task: str, data: bytes, attempt: int = 1) -> LogChunk:
-    return LogChunk(task, attempt, 0, data)
+    return LogChunk(task, task, attempt, 0, data)
 
 
 def numbered(first: int, last: int) -> bytes:

@@ -25,7 +25,9 @@ STATUS = FleetStatus(
     "demo",
     "local",
     (HostStatus("worker-0", "127.0.0.2", 22, True),),
-    JobStatus("j", "t.py", 1, 1.0, (TaskStatus("w"),), verdict=Verdict("w", Kind.KILLED, "w was killed", ("x",))),
+    JobStatus(
+        "j", "t.py", 1, 1.0, (TaskStatus("w", "w"),), verdict=Verdict("w", Kind.KILLED, "w was killed", ("x",))
+    ),
 )
 
 
@@ -67,29 +69,31 @@ def test_nested_values_are_plain() -> None:
 
 def test_numbers_that_json_lacks() -> None:
     metrics = {"a": float("nan"), "b": float("inf"), "c": float("-inf"), "d": 1.0}
-    line = written(Progress("worker-0", 1, 1.0, metrics=metrics))[1]
+    line = written(Progress("worker-0", "worker-0", 1, 1.0, metrics=metrics))[1]
     assert line["metrics"] == {"a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 1.0}
 
 
 def test_text_and_base64() -> None:
-    assert to_json(LogChunk("worker-0", 1, 7, "é\r\n".encode())) == {
-        "event": "log_chunk", "task": "worker-0", "attempt": 1, "offset": 7, "text": "é\r\n",
+    assert to_json(LogChunk("worker-0", "worker-0", 1, 7, "é\r\n".encode())) == {
+        "event": "log_chunk", "slot": "worker-0", "task": "worker-0", "attempt": 1, "offset": 7, "text": "é\r\n",
     }  # fmt: skip
-    fields = to_json(LogChunk("worker-0", 1, 7, b"\xff\x00"))
+    fields = to_json(LogChunk("worker-0", "worker-0", 1, 7, b"\xff\x00"))
     assert base64.b64decode(fields["base64"]) == b"\xff\x00"
     assert "text" not in fields
 
 
 def test_a_character_in_two_chunks_stays_text() -> None:
     data = "a━b".encode()
-    lines = written(LogChunk("worker-0", 1, 0, data[:2]), LogChunk("worker-0", 1, 2, data[2:]))
+    lines = written(
+        LogChunk("worker-0", "worker-0", 1, 0, data[:2]), LogChunk("worker-0", "worker-0", 1, 2, data[2:])
+    )
     assert [(line["offset"], line["text"]) for line in lines[1:]] == [(0, "a"), (1, "━b")]
 
 
 def test_the_start_of_a_character_comes_at_the_end_at_the_latest() -> None:
-    lines = written(LogChunk("worker-0", 1, 0, b"a\xe2"), exited("worker-0", code=0))
+    lines = written(LogChunk("worker-0", "worker-0", 1, 0, b"a\xe2"), exited("worker-0", code=0))
     assert [line["event"] for line in lines[1:]] == ["log_chunk", "log_chunk", "task_state"]
-    assert written(LogChunk("worker-0", 1, 0, b"\xe2"))[1]["base64"] == "4g=="
+    assert written(LogChunk("worker-0", "worker-0", 1, 0, b"\xe2"))[1]["base64"] == "4g=="
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.binary(max_size=9) | st.text(max_size=3).map(str.encode))))
@@ -97,7 +101,7 @@ def test_the_pieces_are_the_log(chunks: list[tuple[str, bytes]]) -> None:
     logs = {"a": b"", "b": b""}
     events = []
     for task, data in chunks:
-        events.append(LogChunk(task, 1, len(logs[task]), data))
+        events.append(LogChunk(task, task, 1, len(logs[task]), data))
         logs[task] += data
     found = {"a": b"", "b": b""}
     for line in written(*events)[1:]:
@@ -114,7 +118,7 @@ def test_strange_names_stay_valid() -> None:
 def test_an_error_is_the_last_line() -> None:
     out = io.BytesIO()
     sink = JsonSink(out, clock=lambda: 1.0)
-    sink.emit(LogChunk("worker-0", 1, 0, b"a\xe2"))
+    sink.emit(LogChunk("worker-0", "worker-0", 1, 0, b"a\xe2"))
     sink.error(errors.NotReadyError("no", cause="why", hint="wait"), ["fleet stop"])
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [line["event"] for line in lines] == ["schema", "log_chunk", "log_chunk", "error"]
@@ -139,14 +143,14 @@ def test_a_reader_that_goes_away_is_told_once() -> None:
 
 
 def test_unknown_numbers_are_null() -> None:
-    plain = to_json(Progress("worker-0", 1, 1.0, step=-1, metrics={"loss": -1.0}))
+    plain = to_json(Progress("worker-0", "worker-0", 1, 1.0, step=-1, metrics={"loss": -1.0}))
     assert (plain["epoch"], plain["step"], plain["steps_per_s"], plain["metrics"]) == (
         None,
         None,
         None,
         {"loss": -1.0},
     )
-    assert to_json(Progress("worker-0", 1, 1.0, step=0))["step"] == 0
+    assert to_json(Progress("worker-0", "worker-0", 1, 1.0, step=0))["step"] == 0
 
 
 # --- docs/json.md ---------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ class Reader:
         self.sink = LinesSink(self.raw, self.err, prefix=prefix, color=color, terminal=terminal)
 
     def log(self, data: bytes, task: str = "worker-0", attempt: int = 1) -> None:
-        self.sink.emit(LogChunk(task, attempt, 0, data))
+        self.sink.emit(LogChunk(task, task, attempt, 0, data))
 
     @property
     def out(self) -> bytes:
@@ -67,7 +67,7 @@ def test_the_rest_is_written_when_the_task_ends() -> None:
 def test_other_phases_write_nothing_early() -> None:
     reader = Reader()
     reader.log(b"partial")
-    reader.sink.emit(TaskState("worker-0", 1, Phase.STOPPING, 1.0))
+    reader.sink.emit(TaskState("worker-0", "worker-0", 1, Phase.STOPPING, 1.0))
     assert reader.out == b""
 
 
@@ -132,7 +132,7 @@ def test_what_happens_is_told_beside_the_log() -> None:
         reader.sink.emit(event)
     aside = (ResultsFound, ResultsAtRisk)
     reports = "".join(report_text(event) for event in events if not isinstance(event, aside))
-    assert "worker-0\n  command" in reports  # what a command was typed for, and nothing else
+    assert "worker-0 on 10.0.0.2\n  command" in reports  # what a command was typed for, and nothing else
     assert reader.out == reports.encode()
     assert all(report_text(event) in reader.err.getvalue() for event in events if isinstance(event, aside))
     told = reader.err.getvalue().splitlines()
@@ -197,14 +197,14 @@ class Gone(io.BytesIO):
 def test_a_reader_that_goes_away_is_told_once() -> None:
     sink = LinesSink(Gone(), io.StringIO(), prefix=True, color=False)
     with pytest.raises(BrokenPipeError):
-        sink.emit(LogChunk("worker-0", 1, 0, b"one\n"))
-    sink.emit(LogChunk("worker-0", 1, 4, b"two\nthree"))
+        sink.emit(LogChunk("worker-0", "worker-0", 1, 0, b"one\n"))
+    sink.emit(LogChunk("worker-0", "worker-0", 1, 4, b"two\nthree"))
     sink.close()
 
 
 def test_a_reader_that_goes_away_does_not_disturb_close() -> None:
     sink = LinesSink(Gone(), io.StringIO(), prefix=True, color=False)
-    sink.emit(LogChunk("worker-0", 1, 0, b"partial"))
+    sink.emit(LogChunk("worker-0", "worker-0", 1, 0, b"partial"))
     sink.close()
 
 
@@ -219,7 +219,7 @@ class Nowhere(io.BytesIO):
 def test_a_million_lines_a_second() -> None:
     out = Nowhere()
     sink = LinesSink(out, io.StringIO(), prefix=True, color=False)
-    chunk = LogChunk("worker-0", 1, 0, (b"x" * 99 + b"\n") * 655)
+    chunk = LogChunk("worker-0", "worker-0", 1, 0, (b"x" * 99 + b"\n") * 655)
     begin = time.process_time()
     for _ in range(1000):
         sink.emit(chunk)

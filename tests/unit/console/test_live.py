@@ -59,7 +59,7 @@ class Screen:
 
 
 def log(data: bytes, task: str = "worker-0") -> LogChunk:
-    return LogChunk(task, 1, 0, data)
+    return LogChunk(task, task, 1, 0, data)
 
 
 def play(screen: Screen, *events: Event) -> None:
@@ -220,7 +220,7 @@ def test_sentences_are_broken_between_words() -> None:
 
 def test_plans_are_printed() -> None:
     screen = Screen()
-    play(screen, TaskPlanned("worker-0", "worker-0", "{}", "python task.py", {}))
+    play(screen, TaskPlanned("worker-0", "worker-0", "worker-0", "{}", "python task.py", {}))
     assert screen.plain[:2] == ["worker-0", "  command    python task.py"]
 
 

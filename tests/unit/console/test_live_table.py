@@ -48,9 +48,9 @@ def test_the_attempt_and_when_the_next_one_starts() -> None:
     waits = [*events, ENDED._replace(retry_s=760.0)]
     assert shown(waits)[1] == "job 20260102-101112-ab3d  attempt 1 of 4, next in 6 s  custom_training_loop.py"
     assert "attempt 1 of 4, next soon" in shown([*events, ENDED])[1]
-    again = [*waits, TaskState("worker-2", 2, Phase.RUNNING, START, role="worker-1")]
+    again = [*waits, TaskState("worker-2", "worker-1", 2, Phase.RUNNING, START)]
     assert "attempt 2 of 4  custom" in shown(again)[1]
-    assert any(line.startswith("worker-2 as worker-1  running") for line in shown(again))
+    assert any(line.startswith("worker-1 on worker-2  running") for line in shown(again))
     assert not any("SIGKILL" in line or "840" in line for line in shown(again))
 
 
@@ -64,9 +64,9 @@ def test_a_free_fleet_shows_no_cost() -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_the_key_facts_fit_every_width(width: int) -> None:
-    gpus = [Usage(name, START, 1580.0, 12 * 2**30, [GpuUse(0, 100.0, 81_559)]) for name in names(12)]
+    gpus = [Usage(name, name, START, 1580.0, 12 * 2**30, [GpuUse(0, 100.0, 81_559)]) for name in names(12)]
     metrics = {"loss": 123456.0, "sparse_categorical_accuracy": 0.5, "val_loss": 1.0, "val_accuracy": 0.4}
-    steps = [Progress(name, 1, START, 12, 100, 46_875, 46_875, metrics, 123.4) for name in names(12)]
+    steps = [Progress(name, name, 1, START, 12, 100, 46_875, 46_875, metrics, 123.4) for name in names(12)]
     text = "\n".join(shown([opened(12, price=0.7), started(12), *running(12), *gpus, *steps], width, 40))
     for fact in ("worker-11", "running", "12/100", "46875/46875", "1.2e+05", "123"):
         assert fact in text
@@ -93,7 +93,7 @@ def test_even_the_smallest_terminal_shows_a_few(height: int) -> None:
 
 
 def test_what_needs_attention_is_never_folded() -> None:
-    slow = Progress("worker-37", 1, START, 2, 5, 840, 1200, {}, 1.0)
+    slow = Progress("worker-37", "worker-37", 1, START, 2, 5, 840, 1200, {}, 1.0)
     events = [started(40), *running(40), exited("worker-35", code=3), ConnectionLost("worker-39", "gone", 1.0), slow]
     text = "\n".join(shown(events))
     assert "worker-35  exit 3" in text

@@ -62,7 +62,7 @@ def test_the_sink_fits_the_stream(
 def test_lines_suit_the_stream(terminal: bool, environ: dict[str, str], written: bytes) -> None:
     stream = Stream(terminal)
     sink = make_sink("lines", stdout=stream, stderr=io.StringIO(), environ=environ)
-    sink.emit(LogChunk("worker-0", 1, 0, b"a\x1b[2J\n"))
+    sink.emit(LogChunk("worker-0", "worker-0", 1, 0, b"a\x1b[2J\n"))
     assert stream.raw_bytes.getvalue() == written
 
 

@@ -24,7 +24,7 @@ from fleet.events import (
 from tests.unit.console.samples import ENDED, STALLED
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
 
-MEMBERS = tuple(Member(f"worker-{index}", "127.0.0.1", 2222, 1) for index in range(3))
+MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", "127.0.0.1", 2222, 1) for index in range(3))
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,14 @@ MEMBERS = tuple(Member(f"worker-{index}", "127.0.0.1", 2222, 1) for index in ran
         (JobStarted("j", "task.py", 1, MEMBERS, 1.0), "job j started: task.py on worker-[0-2]"),
         (JobStarted("j", "task.py", 2, MEMBERS, 1.0, True), "job j runs: task.py on worker-[0-2], attempt 2"),
         (
-            JobStarted("j", "task.py", 1, MEMBERS, 1.0, spares=("worker-2",)),
+            JobStarted("j", "-m pkg.task", 1, MEMBERS, 1.0, True, ended=True),
+            "job j has ended: -m pkg.task on worker-[0-2]",
+        ),
+        (
+            JobStarted("j", "task.py", 1, (*MEMBERS[:2], MEMBERS[2]._replace(task="")), 1.0),
             "job j started: task.py on worker-[0-1], spare: worker-2",
         ),
-        (LogChunk("worker-0", 1, 0, b"text"), ""),
+        (LogChunk("worker-0", "worker-0", 1, 0, b"text"), ""),
         (
             ConnectionLost("worker-0", "timed out", 0.2),
             "worker-0: connection lost (timed out); trying again in 1 s",
@@ -69,11 +73,13 @@ MEMBERS = tuple(Member(f"worker-{index}", "127.0.0.1", 2222, 1) for index in ran
             "fleet demo: 2 hosts given back; something of it is left on 1",
         ),
         (FleetDown("demo", ("a",), 1, 0.0, 10.0), "fleet demo: 1 instance deleted; 1 instance left; lived 10 s"),
-        (TaskState("worker-0", 1, Phase.RUNNING, 1.0), "worker-0: running"),
-        (TaskState("worker-0", 1, Phase.EXITED, 1.0, 1, Exit(3), "why"), "worker-0: exited with code 3 (why)"),
-        (TaskState("worker-0", 1, Phase.EXITED, 1.0, 1, Exit(None, 9)), "worker-0: was ended by SIGKILL"),
-        (TaskState("worker-2", 2, Phase.RUNNING, 1.0, role="worker-1"), "worker-2 as worker-1: running"),
-        (TaskState("worker-1", 2, Phase.RUNNING, 1.0, role="worker-1"), "worker-1: running"),
+        (TaskState("worker-0", "worker-0", 1, Phase.RUNNING, 1.0), "worker-0: running"),
+        (
+            TaskState("worker-0", "worker-0", 1, Phase.EXITED, 1.0, 1, Exit(3), "why"),
+            "worker-0: exited with code 3 (why)",
+        ),
+        (TaskState("worker-0", "worker-0", 1, Phase.EXITED, 1.0, 1, Exit(None, 9)), "worker-0: was ended by SIGKILL"),
+        (TaskState("worker-2", "worker-1", 2, Phase.RUNNING, 1.0), "worker-1 on worker-2: running"),
         (ENDED, "attempt 1 failed: worker-1 was killed by SIGKILL; attempt 2 starts in 0.5 s (of at most 4)"),
         (
             ENDED._replace(reason="", attempt=2, retry_s=90.0, attempts=0),
@@ -91,8 +97,8 @@ MEMBERS = tuple(Member(f"worker-{index}", "127.0.0.1", 2222, 1) for index in ran
         (JobDiagnosed("j", "worker-1", "hang", "worker-1 hung"), ""),
         (JobDiagnosed("j", "worker-1", "hang", "worker-1 hung", final=False), "attempt 1: worker-1 hung"),
         (JobDiagnosed("j", "worker-1", "unknown", "nobody knows", final=False), ""),
-        (Progress("worker-0", 1, 1.0), ""),
-        (Usage("worker-0", 1.0, 1.0, 1), ""),
+        (Progress("worker-0", "worker-0", 1, 1.0), ""),
+        (Usage("worker-0", "worker-0", 1.0, 1.0, 1), ""),
         (Note("a\x1b[2J\nb\x07"), "a\nb"),
     ],
 )
@@ -141,7 +147,9 @@ def test_exit_words() -> None:
 
 
 def test_plan() -> None:
-    plan = TaskPlanned("worker-0", "alpha", '{"a": 1}', "python task.py", {"B": "2", "A": "1", "TF_CONFIG": "x"})
+    plan = TaskPlanned(
+        "worker-0", "worker-0", "alpha", '{"a": 1}', "python task.py", {"B": "2", "A": "1", "TF_CONFIG": "x"}
+    )
     assert plan_text(plan) == (
         "worker-0 on alpha\n"
         "  command    python task.py\n"
@@ -152,5 +160,5 @@ def test_plan() -> None:
 
 
 def test_plan_of_a_spare() -> None:
-    plan = TaskPlanned("worker-2", "alpha", "", "python task.py", {}, spare=True)
+    plan = TaskPlanned("", "worker-2", "alpha", "", "python task.py", {})
     assert "  TF_CONFIG  none: a spare gets no task until another host is lost\n" in plan_text(plan)

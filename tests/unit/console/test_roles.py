@@ -1,4 +1,4 @@
-"""Tasks that are known by their roles, on every console."""
+"""Tasks and slots on every console."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, TaskState
 
 PLACES = ("worker-0", "worker-1", "worker-2", "worker-3")
-HOSTS = {"chief-0": "worker-0", "worker-0": "worker-1", "ps-0": "worker-2", "worker-3": "worker-3"}
-MEMBERS = tuple(Member(task, "127.0.0.2", 2222 + n, 4000) for n, task in enumerate(HOSTS))
+TASKS = {"worker-0": "chief-0", "worker-1": "worker-0", "worker-2": "ps-0", "worker-3": ""}
+MEMBERS = tuple(Member(slot, task, "127.0.0.2", 2222 + n, 4000) for n, (slot, task) in enumerate(TASKS.items()))
 OPENED = FleetOpened("demo", "local", PLACES, 1.0, 0.0, tasks_per_host=2)
-STARTED = JobStarted("j", "task.py", 1, MEMBERS, 1.0, spares=("worker-3",), hosts=HOSTS)
+STARTED = JobStarted("j", "task.py", 1, MEMBERS, 1.0)
 SUCCEEDED = JobResult("j", 1, Outcome.SUCCEEDED, 2.0, exits={"chief-0": Exit(code=0), "ps-0": Exit(signal=15)})
 
 
@@ -32,9 +32,9 @@ def test_a_fleet_counts_its_hosts_and_says_how_many_tasks_each_has() -> None:
     assert message(OPENED) == "fleet demo: 2 hosts, 2 tasks each (local)"
 
 
-def test_rows_have_the_names_of_roles_in_the_order_of_their_types() -> None:
+def test_rows_are_named_by_task_in_the_order_of_the_types() -> None:
     view = after(OPENED, STARTED)
-    assert [(row.name, row.host) for row in view.rows] == [
+    assert [(row.name, row.slot) for row in view.rows] == [
         ("chief-0", "worker-0"), ("worker-0", "worker-1"), ("worker-3", "worker-3"), ("ps-0", "worker-2"),
     ]  # fmt: skip
     assert message(STARTED) == "job j started: task.py on chief-0, worker-0, ps-0, spare: worker-3"
@@ -47,41 +47,44 @@ def test_a_host_that_is_lost_marks_the_task_that_is_on_it_alone() -> None:
 
 def test_a_task_that_another_host_took_over_keeps_its_row() -> None:
     lost = ConnectionLost("worker-2", "timed out", 1.0)
-    view = after(OPENED, STARTED, lost, TaskState("ps-0", 2, Phase.RUNNING, 2.0, host="worker-3"))
+    view = after(OPENED, STARTED, lost, TaskState("worker-3", "ps-0", 2, Phase.RUNNING, 2.0))
     (row,) = [row for row in view.rows if row.name == "ps-0"]
-    assert (row.host, row.lost, row.phase) == ("worker-3", "", Phase.RUNNING)
+    assert (row.slot, row.lost, row.phase) == ("worker-3", "", Phase.RUNNING)
 
 
 def test_what_was_stopped_after_the_success_is_no_failure() -> None:
     view = after(
         OPENED,
         STARTED,
-        TaskState("chief-0", 1, Phase.EXITED, 2.0, exit=Exit(code=0)),
-        TaskState("ps-0", 1, Phase.EXITED, 2.0, exit=Exit(signal=15)),
+        TaskState("worker-0", "chief-0", 1, Phase.EXITED, 2.0, exit=Exit(code=0)),
+        TaskState("worker-2", "ps-0", 1, Phase.EXITED, 2.0, exit=Exit(signal=15)),
         SUCCEEDED,
     )
     words = {row.name: state_word(row, frozenset()) for row in view.rows}
     assert (words["chief-0"], words["ps-0"]) == ("done", "stopped")
     styles = {span.text.strip(): span.style for line in frame(view, width=80, height=24, now=2.0) for span in line}
     assert styles["stopped"] == ""
-    failed = after(STARTED, TaskState("ps-0", 1, Phase.EXITED, 2.0, exit=Exit(signal=15)))
+    failed = after(STARTED, TaskState("worker-2", "ps-0", 1, Phase.EXITED, 2.0, exit=Exit(signal=15)))
     assert [state_word(row, frozenset()) for row in failed.rows if row.name == "ps-0"] == ["SIGTERM"]
 
 
-def test_lines_of_the_log_stand_behind_the_role() -> None:
+def test_lines_of_the_log_begin_with_the_task() -> None:
     out, err = io.BytesIO(), io.StringIO()
     sink = LinesSink(out, err, prefix=True, color=False)
-    sink.emit(LogChunk("ps-0", 1, 0, b"text\n"))
-    sink.emit(TaskState("ps-0", 1, Phase.EXITED, 2.0, exit=Exit(signal=15), host="worker-2"))
+    sink.emit(LogChunk("worker-2", "ps-0", 1, 0, b"text\n"))
+    sink.emit(TaskState("worker-2", "ps-0", 1, Phase.EXITED, 2.0, exit=Exit(signal=15)))
     assert out.getvalue() == b"ps-0 | text\n"
-    assert err.getvalue() == "ps-0: was ended by SIGTERM\n"
+    assert err.getvalue() == "ps-0 on worker-2: was ended by SIGTERM\n"
 
 
-def test_status_tells_of_roles() -> None:
+def test_status_shows_the_slot_of_each_task() -> None:
     tasks = (
-        TaskStatus("chief-0", Phase.EXITED, exit=Exit(code=0), host="worker-0"),
-        TaskStatus("ps-0", Phase.EXITED, exit=Exit(signal=15), host="worker-1"),
+        TaskStatus("chief-0", "worker-0", Phase.EXITED, exit=Exit(code=0)),
+        TaskStatus("ps-0", "worker-1", Phase.EXITED, exit=Exit(signal=15)),
     )
     job = JobStatus("j", "task.py", 1, 1.0, tasks, Outcome.SUCCEEDED)
     text = render_status([FleetStatus("demo", "local", (HostStatus("worker-0", "a", 1, True),), job)], now=2.0)
-    assert [line.split() for line in text.splitlines()[-2:]] == [["chief-0", "done"], ["ps-0", "stopped"]]
+    assert [line.split() for line in text.splitlines()[-2:]] == [
+        ["chief-0", "on", "worker-0", "done"],
+        ["ps-0", "on", "worker-1", "stopped"],
+    ]

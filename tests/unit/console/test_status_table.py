@@ -16,8 +16,8 @@ HOSTS = (
     HostStatus("worker-1", "127.0.0.3", 22002, False, "timed out"),
 )
 TASKS = (
-    TaskStatus("worker-0", Phase.RUNNING, True, 2, 5, 84, 120, {"accuracy": 0.9, "loss": 0.85}, 12.3),
-    TaskStatus("worker-1"),
+    TaskStatus("worker-0", "worker-0", Phase.RUNNING, True, 2, 5, 84, 120, {"accuracy": 0.9, "loss": 0.85}, 12.3),
+    TaskStatus("worker-1", "worker-1"),
 )
 JOB = JobStatus("20260102-101112-ab3d", "task.py", 1, NOW - 500, TASKS)
 FLEET = FleetStatus("demo", "gce", HOSTS, JOB, 0.7, NOW - 4000, NOW + 3600)
@@ -64,8 +64,8 @@ def test_a_fleet_without_hosts() -> None:
 
 def test_how_a_job_ended() -> None:
     tasks = (
-        TaskStatus("worker-0", Phase.EXITED, exit=Exit(None, 15)),
-        TaskStatus("worker-1", Phase.EXITED, exit=Exit(3)),
+        TaskStatus("worker-0", "worker-0", Phase.EXITED, exit=Exit(None, 15)),
+        TaskStatus("worker-1", "worker-1", Phase.EXITED, exit=Exit(3)),
     )
     job = JobStatus(
         "j", "task.py", 2, NOW - 500, tasks, Outcome.FAILED, "worker-1 ran out of memory", "worker-1", NOW - 440
@@ -96,19 +96,19 @@ def test_an_unknown_cause_is_shown_with_the_last_words_as_train_shows_it() -> No
 
 def test_between_two_attempts_and_a_spare() -> None:
     tasks = (
-        TaskStatus("worker-0", Phase.EXITED, alive=True, exit=Exit(1)),
-        TaskStatus("worker-1", Phase.EXITED, alive=True, exit=Exit(1), role="worker-2"),
-        TaskStatus("worker-2", Phase.WAITING, alive=True, spare=True),
+        TaskStatus("worker-0", "worker-0", Phase.EXITED, alive=True, exit=Exit(1)),
+        TaskStatus("worker-1", "worker-2", Phase.EXITED, alive=True, exit=Exit(1)),
+        TaskStatus("", "worker-1", Phase.WAITING, alive=True),
     )
     job = JobStatus("j", "task.py", 2, NOW - 5, tasks, attempts=4, waits=True)
     lines = render_status([FleetStatus("demo", "local", HOSTS[:1], job)], now=NOW).splitlines()
     assert re.fullmatch(r"job j  waiting to start again  attempt 2 of 4  task.py +0:05", lines[-5])
-    assert lines[-2] == "  worker-1 as worker-2  exit 1"
-    assert lines[-1] == "  worker-2              spare"
+    assert lines[-2] == "  worker-1 on worker-2  exit 1"
+    assert lines[-1] == "  worker-1              spare"
 
 
 def test_a_task_without_a_supervisor_is_lost() -> None:
-    job = JobStatus("j", "task.py", 1, NOW, (TaskStatus("worker-0", Phase.RUNNING, alive=False),))
+    job = JobStatus("j", "task.py", 1, NOW, (TaskStatus("worker-0", "worker-0", Phase.RUNNING, alive=False),))
     text = render_status([FleetStatus("demo", "local", HOSTS[:1], job)], now=NOW)
     assert "worker-0  lost" in text
     assert "job j  unknown" in text

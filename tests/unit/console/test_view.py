@@ -93,20 +93,20 @@ def test_job_started_makes_rows_of_tasks() -> None:
         "20260102-101112-ab3d", "custom_training_loop.py", 1, START,
     )  # fmt: skip
     assert row(view, "worker-0") == Row(
-        "worker-0", host="worker-0", address="10.0.0.2", endpoint="10.0.0.2:2222", attempt=1
+        "worker-0", slot="worker-0", address="10.0.0.2", endpoint="10.0.0.2:2222", attempt=1
     )
 
 
-def test_a_task_finds_its_host_by_address() -> None:
-    job = JobStarted("j", "task.py", 1, (Member("chief-0", "10.0.0.9", 2222, 1),), START)
+def test_a_task_has_the_connection_of_its_slot() -> None:
+    job = JobStarted("j", "task.py", 1, (Member("alpha", "chief-0", "10.0.0.9", 2222, 1),), START)
     view = after(HostConnected("alpha", "10.0.0.9"), job, ConnectionLost("alpha", "timed out", 1.0))
-    assert row(view, "chief-0").host == "alpha"
+    assert row(view, "chief-0").slot == "alpha"
     assert row(view, "chief-0").lost == "timed out"
 
 
 def test_running_task() -> None:
     gpus = [GpuUse(0, 80.0, 1000), GpuUse(1, 90.0, 2000)]
-    view = after(opened(1), started(1), *running(1), Usage("worker-0", START, 150.0, 2**30, gpus))
+    view = after(opened(1), started(1), *running(1), Usage("worker-0", "worker-0", START, 150.0, 2**30, gpus))
     task = row(view, "worker-0")
     assert (task.phase, task.epoch, task.epochs, task.step, task.steps) == (Phase.RUNNING, 2, 5, 840, 1200)
     assert (task.metrics["loss"], task.steps_per_s) == (0.3412, 12.3)
@@ -114,7 +114,7 @@ def test_running_task() -> None:
 
 
 def test_metrics_outlive_a_reading_without_them() -> None:
-    view = after(started(1), *running(1), Progress("worker-0", 1, START, 3, 5, 1, 1200, {"loss": 0.2}))
+    view = after(started(1), *running(1), Progress("worker-0", "worker-0", 1, START, 3, 5, 1, 1200, {"loss": 0.2}))
     assert row(view, "worker-0").metrics == {"accuracy": 0.891, "loss": 0.2}
 
 
@@ -123,14 +123,14 @@ def test_exit() -> None:
 
 
 def test_a_new_attempt_begins_afresh_and_old_news_are_ignored() -> None:
-    view = after(started(2), *running(2), TaskState("worker-0", 2, Phase.WAITING, START))
-    view = apply(view, Progress("worker-0", 1, START, step=999), START)
+    view = after(started(2), *running(2), TaskState("worker-0", "worker-0", 2, Phase.WAITING, START))
+    view = apply(view, Progress("worker-0", "worker-0", 1, START, step=999), START)
     view = apply(view, exited("worker-0", code=1), START)
     view = apply(view, exited("worker-1", code=1), START)
     task = row(view, "worker-0")
     assert (view.attempt, task.attempt, task.step, task.phase, task.exit) == (2, 2, -1, Phase.WAITING, None)
     assert task.endpoint == "10.0.0.2:2222"
-    assert row(view, "worker-1") == replace(task, name="worker-1", host="worker-1", phase=None,
+    assert row(view, "worker-1") == replace(task, name="worker-1", slot="worker-1", phase=None,
                                             address="10.0.0.3", endpoint="10.0.0.3:2222")  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def test_between_two_attempts() -> None:
     view = after(started(2), *running(2), exited("worker-1", signal=9), ENDED._replace(retry_s=30.0))
     assert (view.attempt, view.attempts, view.retry_at) == (1, 4, START + 30)
     assert row(view, "worker-1").phase is Phase.EXITED
-    view = apply(view, TaskState("worker-0", 2, Phase.WAITING, START), START + 31)
+    view = apply(view, TaskState("worker-0", "worker-0", 2, Phase.WAITING, START), START + 31)
     assert (view.attempt, view.retry_at) == (2, 0.0)
     assert apply(view, ENDED, START + 32) == view  # told again, by a host that lags behind
 
@@ -146,12 +146,12 @@ def test_between_two_attempts() -> None:
 def test_a_spare_takes_over() -> None:
     view = after(started(3, spares=1), *running(2))
     assert (row(view, "worker-2").step_text, row(view, "worker-2").phase) == ("spare", None)
-    view = apply(view, TaskState("worker-0", 2, Phase.WAITING, START), START)
+    view = apply(view, TaskState("worker-0", "worker-0", 2, Phase.WAITING, START), START)
     assert row(view, "worker-2").step_text == "spare"
-    view = apply(view, TaskState("worker-2", 2, Phase.RUNNING, START, role="worker-1"), START)
-    spare, lost = row(view, "worker-2"), row(view, "worker-1")
-    assert (spare.step_text, spare.role, spare.phase) == ("", "worker-1", Phase.RUNNING)
-    assert (lost.phase, lost.step) == (None, -1)
+    view = apply(view, TaskState("worker-2", "worker-1", 2, Phase.RUNNING, START), START)
+    task = row(view, "worker-1")
+    assert (task.slot, task.address, task.step_text, task.phase) == ("worker-2", "10.0.0.4", "", Phase.RUNNING)
+    assert [row.name for row in view.rows] == ["worker-0", "worker-1"]
 
 
 def test_connection() -> None:
@@ -175,7 +175,7 @@ def test_result_stops_the_clock() -> None:
 def test_down() -> None:
     view = after(started(1), *running(1), InstanceChanged("worker-0", "deleting"))
     assert view.stage is Stage.DOWN
-    assert row(view, "worker-0") == Row("worker-0", host="worker-0", address="10.0.0.2", step_text="deleting")
+    assert row(view, "worker-0") == Row("worker-0", slot="worker-0", address="10.0.0.2", step_text="deleting")
     view = apply(view, InstanceChanged("worker-0", "deleted", done=True), START)
     view = apply(view, FleetDown("demo", ("worker-0",), 0, 0.1, 60.0), START + 5)
     assert row(view, "worker-0").ready
@@ -185,7 +185,7 @@ def test_down() -> None:
 
 def test_output_changes_nothing() -> None:
     view = after(started(1))
-    assert apply(view, LogChunk("worker-0", 1, 0, b"x"), START) is view
+    assert apply(view, LogChunk("worker-0", "worker-0", 1, 0, b"x"), START) is view
 
 
 def test_a_view_is_never_changed() -> None:

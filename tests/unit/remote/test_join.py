@@ -25,8 +25,8 @@ from train.agent.protocol.records import (
     Record,
 )
 
-MEMBERS = [Member("worker-0", "10.0.0.2", 2222, 1), Member("worker-1", "10.0.0.3", 2222, 1)]
-NEW = Member("worker-1", "10.0.0.9", 2223, 5)
+MEMBERS = [Member("worker-0", "worker-0", "10.0.0.2", 2222, 1), Member("worker-1", "worker-1", "10.0.0.3", 2222, 1)]
+NEW = Member("worker-1", "worker-1", "10.0.0.9", 2223, 5)
 
 
 class Channel:
@@ -46,7 +46,7 @@ class Channel:
 
 
 def prepared(python: str) -> Prepared:
-    return Prepared("worker-1", NEW, python, {}, [], 1, 1, "h", "/w")
+    return Prepared(NEW, python, {}, [], 1, 1, "h", "/w")
 
 
 def invitation(command: list[str], **fields: object) -> Invitation:
@@ -82,7 +82,9 @@ def test_packages_are_installed_before_it_joins() -> None:
     )
     giver = Channel("worker-0", told)
     record = FleetRecord(FleetSpec("demo", "local", 2), 0.0, (taker.connection.host,))
-    reports = {"worker-0": JobReport("j", "demo", "worker-0", 1, Phase.RUNNING, True, 0.0, [], MEMBERS, 0)}
+    reports = {
+        "worker-0": JobReport("j", "demo", "worker-0", "worker-0", 1, Phase.RUNNING, True, 0.0, [], MEMBERS, 0)
+    }
     sink: Any = SimpleNamespace(emit=lambda _: None)
     channels: Any = {"worker-0": giver, "worker-1": taker}
     assert fix._join("worker-1", "worker-0", reports, channels, record, sink)

@@ -26,11 +26,11 @@ TAIL = Follow("job", "worker-0", tail_lines=10)
 
 
 def log(offset: int, data: bytes, attempt: int = 1) -> tuple[Log, bytes]:
-    return Log("worker-0", attempt, offset, len(data)), data
+    return Log("worker-0", "worker-0", attempt, offset, len(data)), data
 
 
 def state(at: float, phase: Phase = Phase.RUNNING, attempt: int = 1) -> TaskState:
-    return TaskState("worker-0", attempt, phase, at)
+    return TaskState("worker-0", "worker-0", attempt, phase, at)
 
 
 @given(st.binary(max_size=200), st.lists(st.tuples(st.integers(0, 200), st.integers(1, 60), st.integers(0, 9))))
@@ -78,7 +78,10 @@ class Disk:
             if told == 0:
                 yield self.states[attempt][0], b""
                 told = 1
-            yield Progress("worker-0", max(self.logs), 1.0), b""  # comes past all others, from the supervisor
+            yield (
+                Progress("worker-0", "worker-0", max(self.logs), 1.0),
+                b"",
+            )  # comes past all others, from the supervisor
             while at < len(data):
                 yield log(at, data[at : at + piece], attempt)
                 at = min(len(data), at + piece)
@@ -148,7 +151,7 @@ def test_what_is_known_of_an_attempt_only_is_resumed_in_it() -> None:
     position.passed(Beat(1.0, 70, 3, 1), b"")
     position.passed(state(2.0, attempt=3), b"")
     assert position.request() == ASK._replace(attempt=3)
-    position.passed(Progress("worker-0", 4, 3.0), b"")  # of an attempt whose beginning is still to come
+    position.passed(Progress("worker-0", "worker-0", 4, 3.0), b"")  # of an attempt whose beginning is still to come
     assert position.request() == ASK._replace(attempt=3)
 
 
@@ -192,7 +195,7 @@ def test_a_beat_before_the_first_attempt_tells_nothing() -> None:
 def test_states_and_results_pass_once() -> None:
     position = Position(ASK)
     first, second = state(1.0), state(2.0, Phase.EXITED)
-    stalled = Stalled("worker-0", 1, 2.5, "S", "stack", [])
+    stalled = Stalled("worker-0", "worker-0", 1, 2.5, "S", "stack", [])
     result = JobResult("job", 1, Outcome.SUCCEEDED, 3.0)
     for record in (first, second, stalled, result):
         assert position.passed(record, b"") == (record, b"")
@@ -202,6 +205,6 @@ def test_states_and_results_pass_once() -> None:
 
 def test_progress_and_usage_pass_when_they_are_newer() -> None:
     position = Position(ASK)
-    assert position.passed(Progress("worker-0", 1, 5.0), b"") is not None
-    assert position.passed(Progress("worker-0", 1, 4.0), b"") is None
-    assert position.passed(Usage("worker-0", 4.0, 1.0, 1), b"") is not None
+    assert position.passed(Progress("worker-0", "worker-0", 1, 5.0), b"") is not None
+    assert position.passed(Progress("worker-0", "worker-0", 1, 4.0), b"") is None
+    assert position.passed(Usage("worker-0", "worker-0", 4.0, 1.0, 1), b"") is not None

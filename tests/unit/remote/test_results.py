@@ -54,7 +54,7 @@ def test_entries_that_make_no_sense_are_refused(record: Record) -> None:
         results.list_files(Channel(iter([Beat(1.0), record])), JOB)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("change", [{"job": "../x"}, {"task": "a/b"}, {"slot": "../.."}, {"size": -1}])
+@pytest.mark.parametrize("change", [{"job": "../x"}, {"slot": "a/b"}, {"directory": "../.."}, {"size": -1}])
 def test_jobs_whose_names_could_be_paths_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(FleetError):
         results.list_jobs(Channel(iter([JOB._replace(**change)])))  # type: ignore[arg-type]

@@ -296,7 +296,7 @@ def test_servers_without_a_chief_are_reported() -> None:
         'server_lib.py", line 185 in join\n  File "/home/ubuntu/job/task.py", line 9 in <module>\n'
     )
     tasks = [
-        TaskEvidence(f"worker-{i}", exit=Exit(None, 15), exited_at=9.0, stopped_by_us=True, stalled=Stalled(f"worker-{i}", 1, 9.0, "S", stack, []))
+        TaskEvidence(f"worker-{i}", exit=Exit(None, 15), exited_at=9.0, stopped_by_us=True, stalled=Stalled(f"worker-{i}", f"worker-{i}", 1, 9.0, "S", stack, []))
         for i in (0, 1)
     ]  # fmt: skip
     verdict = judged(*tasks, reason="no first step within 60 s: no task waits for another")

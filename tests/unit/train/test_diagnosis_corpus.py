@@ -146,15 +146,13 @@ def evidence(case: str) -> list[TaskEvidence]:
             TaskEvidence(
                 task,
                 end.get("address", ""),
-                task,
                 Exit(end["code"], end["signal"]) if known else None,
                 1.7e9 + end["at"],
                 end.get("reason", ""),
                 end["ours"],
                 log,
                 log[:16384],
-                end.get("role", ""),
-                Stalled(**end["stalled"]) if "stalled" in end else None,
+                Stalled(**{"slot": task, **end["stalled"]}) if "stalled" in end else None,
                 end.get("port", 0),
             )
         )

@@ -161,7 +161,6 @@ def evidence(case: Case) -> list[TaskEvidence]:
         TaskEvidence(
             f"worker-{number}",
             f"10.0.0.{number + 2}",
-            "",
             ended,
             100.0 + place if ended else None,
             log_tail=log.encode(),

@@ -15,7 +15,7 @@ from train.agent.gang import reconciler, scheduling
 from train.agent.gang.reconciler import Slot, SlotAction, SlotEvent
 from train.agent.gang.scheduling import End, Gang, Terms
 from train.agent.gang.states import DesiredState, LeaderClaim, Message, SlotStatus, Stage
-from train.agent.protocol.cluster import by_rank, called
+from train.agent.protocol.cluster import by_rank, called, task_rank
 from train.agent.protocol.records import Outcome, RestartPolicy
 
 # The others wait this much longer than the leader for a complete gang, so that the leader decides.
@@ -116,7 +116,7 @@ Step = Tuple[Peer, List[PeerAction]]
 
 def ranked(terms: Terms) -> List[str]:
     """Return all slots by rank."""
-    return [member.task for member in by_rank(terms.slots)]
+    return sorted((member.slot for member in terms.slots), key=task_rank)
 
 
 def begin(terms: Terms, local_slot: str, slot: Slot, now: float) -> Step:
@@ -146,8 +146,8 @@ def resume(terms: Terms, local_slot: str, slot: Slot, last: DesiredState, reason
 def join(terms: Terms, local_slot: str, slot: Slot, now: float) -> Step:
     """Return the state of a supervisor whose host replaces a lost one: it seeks the leader."""
     first = next(name for name in ranked(terms) if name != local_slot)
-    assignments = list(terms.initial_assignments)
-    nothing = DesiredState(0, first, slot.attempt, Stage.STOP, assignments, list(terms.slots), started=True)
+    members = by_rank([member for member in terms.slots if member.task])
+    nothing = DesiredState(0, first, slot.attempt, Stage.STOP, members, started=True)
     slot = slot._replace(desired=nothing)
     peer = Peer(terms, local_slot, Mode.SEEKING, 0, first, slot, now, candidate=first, newcomer=True)
     return _settle(peer, [Dial(first)], now)
@@ -198,7 +198,7 @@ def _patience_s(peer: Peer) -> float:
 def _describe_slot(peer: Peer, slot: str) -> str:
     """``worker-1 (10.0.0.3)``."""
     name = peer.slot.desired.display_name(slot) if peer.slot.desired is not None else slot
-    return called([member._replace(task=name) for member in peer.terms.slots if member.task == slot], name)
+    return called([member._replace(task=name) for member in peer.terms.slots if member.slot == slot], name)
 
 
 def _rank(peer: Peer, slot: str) -> int:
@@ -255,9 +255,9 @@ def _missing_slots(peer: Peer) -> List[str]:
     if not (gang.restarts or gang.preemptions or gang.lost):
         return []
     return [
-        member.task
+        member.slot
         for member in peer.terms.slots
-        if member.task != peer.local_slot and member.task not in peer.connected
+        if member.slot != peer.local_slot and member.slot not in peer.connected
     ]
 
 
@@ -366,7 +366,7 @@ def _lead(peer: Peer, end: End, lost: Dict[str, str], now: float, *, isolated: b
 
 def _finish_isolated(peer: Peer, end: End, now: float) -> Step:
     """End the local part of the job with the result as far as it is known here."""
-    lost = {member.task: "" for member in peer.terms.slots if member.task != peer.local_slot}
+    lost = {member.slot: "" for member in peer.terms.slots if member.slot != peer.local_slot}
     return _lead(peer, end, {**lost, **peer.lost}, now, isolated=True)
 
 
@@ -503,7 +503,7 @@ def _deadline_reached(peer: Peer, now: float) -> Step:
 
 def _leader_timed_out(peer: Peer, now: float) -> Step:
     if peer.mode is Mode.FOLLOWING:  # never joined
-        port = next(member.link_port for member in peer.terms.slots if member.task == peer.leader)
+        port = next(member.link_port for member in peer.terms.slots if member.slot == peer.leader)
         waited = f"its agent at port {port} did not answer within {_patience_s(peer):g} s"
         return _leader_lost(peer, waited, now)
     if peer.cut_off:

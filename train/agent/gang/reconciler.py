@@ -126,10 +126,10 @@ class Fetch(NamedTuple):
 
 
 class Spawn(NamedTuple):
-    """Start the process of `attempt`, held at its gate; `members` are named by role, in rank order."""
+    """Start the process of `attempt`, held at its gate; `members` are in the order of their tasks."""
 
     attempt: int
-    role: str
+    task: str
     members: Tuple[Member, ...]
     checkpoint: Optional[str] = None  # see TaskState
 
@@ -341,7 +341,7 @@ def _reconcile(slot: Slot) -> Step:
         return slot, [*more, *actions]
     return (
         _prepare_task(slot, desired)
-        if desired.role_of(slot.name) and not slot.reason
+        if desired.task_of(slot.name) and not slot.reason
         else _copy_checkpoint(slot, desired)
     )
 
@@ -363,8 +363,8 @@ def _report_end(slot: Slot, desired: DesiredState) -> Step:
     exits = {desired.display_name(name): ended for name, ended in desired.exits.items()}
     first = desired.display_name(desired.first_failed_slot)
     ended = AttemptEnded(slot.name, desired.attempt, 0.0, first, desired.reason, exits, desired.retry_s)
-    ended = ended._replace(preempted=desired.preempted)
-    return slot._replace(end_reported=True), [ReportAttemptEnd(ended)] if desired.role_of(slot.name) else []
+    ended = ended._replace(preempted=desired.preempted, first_failed_slot=desired.first_failed_slot)
+    return slot._replace(end_reported=True), [ReportAttemptEnd(ended)] if desired.task_of(slot.name) else []
 
 
 def _prepare_task(slot: Slot, desired: DesiredState) -> Step:
@@ -378,8 +378,7 @@ def _prepare_task(slot: Slot, desired: DesiredState) -> Step:
         return _copy_checkpoint(slot, desired)
     if not slot.restored:
         return slot._replace(restoring=True), [Restore(slot.attempt, desired.snapshot, tuple(desired.sources))]
-    roles = tuple(member._replace(task=desired.role_of(member.task)) for member in desired.members)
-    spawn = Spawn(slot.attempt, desired.role_of(slot.name), roles, slot.checkpoint)
+    spawn = Spawn(slot.attempt, desired.task_of(slot.name), tuple(desired.members), slot.checkpoint)
     return slot._replace(spawned=True, closed=False), [spawn]
 
 
@@ -387,7 +386,7 @@ def _advance_task(slot: Slot, desired: DesiredState) -> Step:
     actions: List[SlotAction] = []
     if desired.stage is Stage.CHECK and slot.held and not slot.probing:
         slot = slot._replace(probing=True)
-        others = tuple(member for member in desired.members if member.task != slot.name)
+        others = tuple(member for member in desired.members if member.slot != slot.name)
         actions.append(ProbePorts(slot.attempt, others))
     if desired.stage is Stage.GO and slot.held and not slot.released:
         slot = slot._replace(released=True)

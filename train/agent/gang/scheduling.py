@@ -6,7 +6,7 @@ again together, with new ports, from the newest complete checkpoint.
 """
 
 import signal
-from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
 from train.agent.gang import readiness
@@ -57,28 +57,16 @@ class Terms(NamedTuple):
     """The parameters of a job, fixed when it was committed."""
 
     job: str
-    slots: Tuple[Member, ...]
-    spares: Tuple[str, ...] = ()
+    slots: Tuple[Member, ...]  # with the tasks of the first attempt; spares have none
     policy: Policy = Policy()
     grace_s: float = GRACE_S
     join_timeout_s: float = JOIN_TIMEOUT_S
     link_timeout_s: float = LINK_TIMEOUT_S
-    assigned: Tuple[str, ...] = ()  # role of each slot, empty for a spare; none: its name
 
     @property
-    def initial_assignments(self) -> Tuple[Assignment, ...]:
-        """Return the assignments of the first attempt."""
-        return tuple(initial_assignments(self.slots, self.spares, self.assigned))
-
-    @property
-    def roles(self) -> Tuple[str, ...]:
-        """Return all roles of the job."""
-        return tuple(assignment.role for assignment in self.initial_assignments)
-
-    @property
-    def by_role(self) -> bool:
-        """Return True if messages to the user name tasks by role instead of slot."""
-        return bool(self.assigned)
+    def tasks(self) -> Tuple[str, ...]:
+        """Return all tasks of the job, in order."""
+        return tuple(assignment.task for assignment in initial_assignments(self.slots))
 
 
 class End(NamedTuple):
@@ -101,8 +89,7 @@ class Gang(NamedTuple):
     term: int
     attempt: int
     stage: Stage
-    assignments: Tuple[Assignment, ...]
-    members: Tuple[Member, ...]
+    members: Tuple[Member, ...]  # of this attempt, in the order of their tasks
     began_at: float  # start of the stage
     restarts: int = 0
     preemptions: int = 0
@@ -135,8 +122,8 @@ def _fence_s(terms: Terms) -> float:
 
 def form_gang(terms: Terms, local_slot: str, now: float) -> Gang:
     """Return a gang in its first attempt, before any status was received."""
-    assignments = terms.initial_assignments
-    return Gang(terms, local_slot, 1, 1, Stage.LAUNCH, assignments, _members(terms, assignments, {}), now)
+    members = _members(terms, initial_assignments(terms.slots), {})
+    return Gang(terms, local_slot, 1, 1, Stage.LAUNCH, members, now)
 
 
 def take_over(
@@ -153,7 +140,7 @@ def take_over(
         lost: Lost slots, and how each was lost.
         term: New term; later than any before.
     """
-    gang = Gang(terms, local_slot, term, last.attempt, Stage.GO, tuple(last.assignments), tuple(last.members), now)
+    gang = Gang(terms, local_slot, term, last.attempt, Stage.GO, tuple(last.members), now)
     gang = gang._replace(restarts=last.restarts, preemptions=last.preemptions, lost=lost)
     gang = gang._replace(started=last.started, snapshot=last.snapshot)
     if lost:
@@ -167,7 +154,7 @@ def take_over(
 
 def receive_status(gang: Gang, report: SlotStatus, now: float) -> Gang:
     """Update the gang with the status of a slot."""
-    if gang.result is not None or report.slot not in {member.task for member in gang.terms.slots}:
+    if gang.result is not None or report.slot not in {member.slot for member in gang.terms.slots}:
         return gang
     if report.attempt < _status_of(gang, report.slot).attempt:
         gang = mark_lost(gang, report.slot, "another agent replaced it", now)
@@ -252,7 +239,6 @@ def desired_state(gang: Gang) -> DesiredState:
         leader=gang.local_slot,
         attempt=gang.attempt,
         stage=gang.stage,
-        assignments=list(gang.assignments),
         members=list(gang.members),
         restarts=gang.restarts,
         preemptions=gang.preemptions,
@@ -268,7 +254,6 @@ def desired_state(gang: Gang) -> DesiredState:
         notices=list(gang.notices),
         inspection=gang.inspection,
         result=gang.result,
-        by_role=gang.terms.by_role,
         trained=gang.trained_at is not None,
     )
 
@@ -299,21 +284,21 @@ def describe_exit(task: str, ended: Exit) -> str:
 
 
 def _assigned_slots(gang: Gang) -> List[str]:
-    return [assignment.slot for assignment in gang.assignments]
+    return [member.slot for member in gang.members]
 
 
-def _assigned_roles(gang: Gang) -> List[str]:
-    return [assignment.role for assignment in gang.assignments]
+def _assigned_tasks(gang: Gang) -> List[str]:
+    return [member.task for member in gang.members]
 
 
 def _training_slots(gang: Gang) -> List[str]:
     """Return the slots that train, the chief first."""
-    wanted = trainers(_assigned_roles(gang))
-    return [assignment.slot for assignment in gang.assignments if assignment.role in wanted]
+    wanted = trainers(_assigned_tasks(gang))
+    return [member.slot for member in gang.members if member.task in wanted]
 
 
 def _evaluator_slots(gang: Gang) -> List[str]:
-    return [assignment.slot for assignment in gang.assignments if is_evaluator(assignment.role)]
+    return [member.slot for member in gang.members if is_evaluator(member.task)]
 
 
 def _required_slots(gang: Gang) -> List[str]:
@@ -323,19 +308,14 @@ def _required_slots(gang: Gang) -> List[str]:
 
 
 def _display_name(gang: Gang, slot: str) -> str:
-    """Return the name of a slot's task in messages to the user."""
-    roles = {assignment.slot: assignment.role for assignment in gang.assignments} if gang.terms.by_role else {}
-    return roles.get(slot, slot)
+    """Return the name of a slot in messages to the user: its task, if it has one."""
+    return next((member.task for member in gang.members if member.slot == slot), slot)
 
 
 def _describe_slot(gang: Gang, slot: str) -> str:
     """Return the name with the address: ``ps-0 (10.0.0.4)``."""
-    address = next((member.address for member in gang.terms.slots if member.task == slot), "")
+    address = next((member.address for member in gang.terms.slots if member.slot == slot), "")
     return f"{_display_name(gang, slot)} ({address})" if address else _display_name(gang, slot)
-
-
-def _members_by_display_name(gang: Gang) -> Tuple[Member, ...]:
-    return tuple(member._replace(task=_display_name(gang, member.task)) for member in gang.members)
 
 
 def _find_slot(gang: Gang, name: str) -> str:
@@ -365,18 +345,24 @@ def _unready_slots(gang: Gang) -> List[str]:
 
 
 def _members(
-    terms: Terms, assignments: Tuple[Assignment, ...], statuses: Mapping[str, SlotStatus]
+    terms: Terms, assignments: Sequence[Assignment], statuses: Mapping[str, SlotStatus]
 ) -> Tuple[Member, ...]:
-    slots = {member.task: member for member in terms.slots}
-    return tuple(_member(slots[assignment.slot], statuses.get(assignment.slot)) for assignment in assignments)
+    slots = {member.slot: member for member in terms.slots}
+    return tuple(_member(slots[one.slot], statuses.get(one.slot))._replace(task=one.task) for one in assignments)
+
+
+def _assignments(gang: Gang) -> List[Assignment]:
+    return [Assignment(member.slot, member.task) for member in gang.members]
 
 
 def _member(known: Member, report: Optional[SlotStatus]) -> Member:
     """Return the current address and ports of a slot; another host may have replaced the first one."""
     if report is None:
         return known
-    return Member(
-        known.task, report.address or known.address, report.port or known.port, report.link_port or known.link_port
+    return known._replace(
+        address=report.address or known.address,
+        port=report.port or known.port,
+        link_port=report.link_port or known.link_port,
     )
 
 
@@ -405,7 +391,7 @@ def _preemption_warning(gang: Gang, slot: str) -> str:
 
 def _available_slots(gang: Gang) -> List[str]:
     """Return the slots that can take part in the next attempt: connected, closed, and not being preempted."""
-    statuses = [gang.statuses.get(member.task) for member in gang.terms.slots if member.task in gang.connected]
+    statuses = [gang.statuses.get(member.slot) for member in gang.terms.slots if member.slot in gang.connected]
     return [one.slot for one in statuses if one is not None and one.closed and not one.preempted]
 
 
@@ -498,7 +484,7 @@ def _advance_reserve(gang: Gang, now: float) -> Gang:
         if now < gang.began_at + _HOLDER_TIMEOUT_S:
             return gang
         gang = _fall_back_to_older_checkpoint(gang)
-    return _enter(gang._replace(members=_members(gang.terms, gang.assignments, gang.statuses)), Stage.LAUNCH, now)
+    return _enter(gang._replace(members=_members(gang.terms, _assignments(gang), gang.statuses)), Stage.LAUNCH, now)
 
 
 def _fall_back_to_older_checkpoint(gang: Gang) -> Gang:
@@ -551,7 +537,7 @@ def _advance_check(gang: Gang, now: float) -> Gang:
         for slot in _assigned_slots(gang)
         if (slot_facts := _status_of(gang, slot).facts) is not None
     }
-    problems, warnings, first_failed_slot = readiness.verdict(_members_by_display_name(gang), facts, pairs)
+    problems, warnings, first_failed_slot = readiness.verdict(gang.members, facts, pairs)
     if problems:
         end = End(
             Outcome.FAILED,
@@ -702,14 +688,14 @@ def _advance_wait(gang: Gang, now: float) -> Gang:
     ):
         return gang
     terms, idle = gang.terms, _available_slots(gang)
-    assignments = reassign(terms.roles, gang.assignments, idle, fewest=None)
+    assignments = reassign(terms.tasks, _assignments(gang), idle, fewest=None)
     if assignments is None and now >= _give_up_time(gang):
         assignments = reassign(
-            terms.roles, gang.assignments, idle, fewest=terms.policy.min_workers or len(terms.roles)
+            terms.tasks, _assignments(gang), idle, fewest=terms.policy.min_workers or len(terms.tasks)
         )
         if assignments is None:
             return _give_up(gang, f"it was not replaced within {terms.policy.host_timeout_s:g} s", now)
-    return gang if assignments is None else _begin_attempt(gang, tuple(assignments), now)
+    return gang if assignments is None else _begin_attempt(gang, assignments, now)
 
 
 def _give_up_time(gang: Gang) -> float:
@@ -742,15 +728,14 @@ def _give_up(gang: Gang, why: str, now: float) -> Gang:
     return _finish(gang, now)
 
 
-def _begin_attempt(gang: Gang, assignments: Tuple[Assignment, ...], now: float) -> Gang:
+def _begin_attempt(gang: Gang, assignments: Sequence[Assignment], now: float) -> Gang:
     attempt = 1 + max(gang.attempt, *(report.attempt for report in gang.statuses.values()))
-    changes = _describe_changes(gang.assignments, assignments)
+    changes = _describe_changes(_assignments(gang), assignments)
     survived = _is_tolerated_preemption(gang)
     gang = gang._replace(
         attempt=attempt,
         restarts=gang.restarts + (not survived),
         preemptions=gang.preemptions + survived,
-        assignments=assignments,
         members=_members(gang.terms, assignments, gang.statuses),
         lost={},
         end=None,
@@ -766,12 +751,12 @@ def _begin_attempt(gang: Gang, assignments: Tuple[Assignment, ...], now: float) 
     return _enter(gang, Stage.RESERVE, now)
 
 
-def _describe_changes(before: Tuple[Assignment, ...], after: Tuple[Assignment, ...]) -> str:
-    roles_before = {assignment.slot: assignment.role for assignment in before}
-    changed = [assignment for assignment in after if roles_before.get(assignment.slot) != assignment.role]
+def _describe_changes(before: Sequence[Assignment], after: Sequence[Assignment]) -> str:
+    tasks_before = {assignment.slot: assignment.task for assignment in before}
+    changed = [assignment for assignment in after if tasks_before.get(assignment.slot) != assignment.task]
     gone = [assignment.slot for assignment in before if assignment.slot not in {other.slot for other in after}]
-    clauses = [f"{', '.join(gone)} left out"] if gone else []
-    clauses += [f"{assignment.slot} is {assignment.role}" for assignment in changed]
+    clauses = [f"without slot {', '.join(gone)}"] if gone else []
+    clauses += [f"{assignment.task} runs in slot {assignment.slot}" for assignment in changed]
     return ", ".join(clauses)
 
 
@@ -821,7 +806,7 @@ def _is_quiet(gang: Gang, seconds: float) -> bool:
     """
     running = _running_statuses(gang, _training_slots(gang))
     idle = [status.idle_s >= seconds for status in running]
-    is_idle = all(idle) if is_coordinated(_assigned_roles(gang)) else any(idle)
+    is_idle = all(idle) if is_coordinated(_assigned_tasks(gang)) else any(idle)
     return bool(running) and is_idle and all(status.quiet_s >= seconds for status in running)
 
 
@@ -850,17 +835,10 @@ def _evaluate_inspection(gang: Gang, now: float) -> Gang:
     policy = gang.terms.policy
     gang = gang._replace(inspection_deadline=None, hang_reported=True)
     hangs = {report.slot: report.hang for report in inspected if report.hang is not None}
-    hangs.update(
-        {slot: Stalled(slot, gang.attempt, 0.0, "", "", []) for slot in inspected_slots if _has_ended(gang, slot)}
-    )
-    hangs_by_name = {
-        _display_name(gang, slot): report._replace(task=_display_name(gang, slot)) for slot, report in hangs.items()
-    }
-    members = [
-        report._replace(task=_display_name(gang, report.task))
-        for report in gang.members
-        if report.task in inspected_slots
-    ]
+    ended = [slot for slot in inspected_slots if _has_ended(gang, slot)]
+    hangs.update({slot: Stalled(slot, _display_name(gang, slot), gang.attempt, 0.0, "", "", []) for slot in ended})
+    hangs_by_name = {_display_name(gang, slot): report for slot, report in hangs.items()}
+    members = [member for member in gang.members if member.slot in inspected_slots]
     message, first_failed_slot = (
         describe_hang(hangs_by_name, members),
         _find_slot(gang, blocking_task(hangs_by_name, members)),

@@ -1,7 +1,6 @@
 """The messages between the leader and the slots of a gang. Each one carries the whole state, so any may be lost.
 
-A *slot* is a host's place in the job and has the host's name. A *role* is the TensorFlow task that a slot runs in
-one attempt. Both names are equal until a host is lost, unless roles were assigned: then messages use the roles.
+A *slot* is a host's place in the fleet. A *task* is the type and index in the cluster that an attempt assigns to it.
 """
 
 import json
@@ -34,10 +33,10 @@ class Stage(str, Enum):
 
 
 class Assignment(NamedTuple):
-    """A slot and the role that it runs."""
+    """A slot and the task that it runs."""
 
     slot: str
-    role: str
+    task: str
 
 
 class Source(NamedTuple):
@@ -54,8 +53,7 @@ class DesiredState(NamedTuple):
     leader: str
     attempt: int
     stage: Stage
-    assignments: List[Assignment]
-    members: List[Member]  # by slot, with the ports of this attempt, in the order of `cast`
+    members: List[Member]  # of this attempt, with its ports, in the order of their tasks
     restarts: int = 0  # restarts used so far
     preemptions: int = 0  # preemptions tolerated so far
     started: bool = False  # True if user code ever ran
@@ -70,7 +68,6 @@ class DesiredState(NamedTuple):
     notices: List[str] = []  # noqa: RUF012 - never changed; all notices of this attempt
     inspection: int = 0  # number of the latest inspection of the tasks
     result: Optional[JobResult] = None
-    by_role: bool = False  # messages to the user name tasks by role
     trained: bool = False  # all tasks that decide the job's success have succeeded
 
     @property
@@ -78,13 +75,13 @@ class DesiredState(NamedTuple):
         """Return True if an attempt is in progress."""
         return self.stage in (Stage.RESERVE, Stage.LAUNCH, Stage.CHECK, Stage.GO)
 
-    def role_of(self, slot: str) -> str:
-        """Return the role of a slot, or an empty string if it has none."""
-        return next((assignment.role for assignment in self.assignments if assignment.slot == slot), "")
+    def task_of(self, slot: str) -> str:
+        """Return the task of a slot, or an empty string if it has none."""
+        return next((member.task for member in self.members if member.slot == slot), "")
 
     def display_name(self, slot: str) -> str:
-        """Return the name of a slot's task in messages to the user."""
-        return (self.role_of(slot) if self.by_role else "") or slot
+        """Return the name of a slot in messages to the user: its task, if it has one."""
+        return self.task_of(slot) or slot
 
 
 class SlotStatus(NamedTuple):

@@ -24,23 +24,24 @@ from train.agent.protocol.records import (
 _ANSWER_DEADLINE_S = 2.0
 
 
-def known_task(host: HostPaths, job: str, task: str) -> TaskPaths:
-    """Return the paths of a task that was committed on this host.
+def known_task(host: HostPaths, job: str, slot: str) -> TaskPaths:
+    """Return the paths of the task that was committed in `slot` of this host.
 
     Raises:
         RefusedError: there is none of that name.
     """
-    paths = host.task(job, task)
-    plain = all(name and "/" not in name and name not in (".", "..") for name in (job, task))
+    paths = host.task(job, slot)
+    plain = all(name and "/" not in name and name not in (".", "..") for name in (job, slot))
     if not plain or read_job(paths) is None:
-        raise RefusedError(Refusal.REQUEST, f"{task} of job {job} is not on this host", next_step="fleet status")
+        raise RefusedError(Refusal.REQUEST, f"{slot} of job {job} is not on this host", next_step="fleet status")
     return paths
 
 
 def lost(paths: TaskPaths, job: str, attempt: int) -> JobResult:
     """Return the result of a job whose supervisor is gone without having written one."""
-    task = os.path.basename(paths.directory)
     attempt = max(1, attempt)
+    history = states(paths, attempt)
+    task = history[-1].task if history else os.path.basename(paths.directory)
     words = read_text(paths.agent_log).strip().splitlines()
     reason = f"the agent that looked after {task} is gone without a word"
     if words:
@@ -87,26 +88,26 @@ def report(paths: TaskPaths) -> Optional[JobReport]:
     if result is None and live is None:
         result = lost(paths, str(job.get("job", "")), attempt)
     history = states(paths, attempt)
+    slot, members = str(job.get("slot", "")), _members(job)
     return JobReport(
         job=str(job.get("job", "")),
         fleet=str(job.get("fleet", "")),
-        task=str(job.get("task", "")),
+        slot=slot,
+        task=history[-1].task if history else next((one.task for one in members if one.slot == slot), ""),
         attempt=attempt,
         phase=history[-1].phase if history else Phase.WAITING,
         alive=live is not None,
         started_at=float(job.get("started_at", 0.0)),
         command=[str(word) for word in job.get("command", [])],
-        members=_members(job),
+        members=members,
         log_size=size_of(paths.log(attempt)),
         exit=history[-1].exit if history else None,
         result=result,
         progress=_newest_progress(live or []),
         usage=_newest_usage(live or []),
-        role=history[-1].role if history else "",
-        spares=[str(name) for name in job.get("spares", [])],
         attempts=_most_attempts(job.get("policy") or {}),
-        roles=[str(role) for role in job.get("roles", [])],
         listened=history[-1].listened if history else None,
+        name=str(job.get("name", "")),
     )
 
 

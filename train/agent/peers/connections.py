@@ -182,7 +182,7 @@ class _Call:
         on_message: Callable[[Message], None],
         on_end: Callable[[str], None],
     ) -> None:
-        self.slot = other.task
+        self.slot = other.slot
         self._loop = loop
         self._bond = bond
         self._me = me
@@ -194,7 +194,7 @@ class _Call:
         self._greeting: Optional[PeerGreeting] = None
         self._session: Optional[Session] = None
         self._closed = False
-        self._timer = f"call {me} {other.task}"
+        self._timer = f"call {me} {other.slot}"
         self.line: Optional[Line] = None
 
     @property
@@ -331,8 +331,8 @@ class Links:
     def learn(self, members: Sequence[Member]) -> None:
         """Update the addresses of the slots; another host may have replaced a lost one."""
         for member in members:
-            if member.task in self._others:
-                self._others[member.task] = member
+            if member.slot in self._others:
+                self._others[member.slot] = member
 
     def send(self, slot: str, message: Message) -> None:
         """Send a message to a slot; it is dropped if the slot is not connected."""
@@ -447,7 +447,7 @@ class Links:
             self._strangers.pop(0).line.close()
 
     def _take(self, guest: _Guest, data: bytes) -> None:
-        name = guest.greeting.task
+        name = guest.greeting.slot
         if guest.session is not None:
             message = guest.session.open(data)
             if message != _BEAT:
@@ -460,7 +460,7 @@ class Links:
         self._welcome(guest, session)
 
     def _welcome(self, guest: _Guest, session: Session) -> None:
-        name = guest.greeting.task
+        name = guest.greeting.slot
         knocks = name.startswith(_KNOCK)
         slot = name[len(_KNOCK) :] if knocks else name
         if slot not in self._others:
@@ -481,7 +481,7 @@ class Links:
         if guest in self._strangers:
             self._strangers.remove(guest)
             return
-        slot = guest.greeting.task
+        slot = guest.greeting.slot
         if self._guests.get(slot) is guest:
             del self._guests[slot]
             self._away(slot, reason, guest.line.heard_at)

@@ -59,15 +59,15 @@ class Door:
         loop: Event loop that serves it.
         listener: Listens on the port; stays open when the door is closed.
         bond: What the agents of the job have in common.
-        task: Local task.
+        slot: Local slot.
         visitors: How many are expected.
     """
 
-    def __init__(self, loop: Loop, listener: socket.socket, bond: Bond, task: str, visitors: int) -> None:
+    def __init__(self, loop: Loop, listener: socket.socket, bond: Bond, slot: str, visitors: int) -> None:
         self._loop = loop
         self._listener = listener
         self._bond = bond
-        self._task = task
+        self._slot = slot
         self._acceptor = Acceptor(listener)
         self._room = most_strangers(visitors)
         self._guests: Dict[socket.socket, bytearray] = {}
@@ -113,7 +113,7 @@ class Door:
     def _answer(self, guest: socket.socket, line: bytes) -> None:
         bond = self._bond
         try:
-            guest.send(port_answer(bond.secret, bond.job, bond.attempt, self._task, line))
+            guest.send(port_answer(bond.secret, bond.job, bond.attempt, self._slot, line))
         except Exception:  # noqa: BLE001 - of a stranger's line; nothing that it holds may end this process
             self._drop(guest)
 
@@ -146,17 +146,17 @@ class Visits:
     Args:
         loop: Event loop that serves it.
         bond: What the agents of the job have in common.
-        task: Local task.
+        slot: Local slot.
         others: The tasks to visit.
         on_done: Called once with why each of them cannot be reached; empty for those that can.
     """
 
     def __init__(
-        self, loop: Loop, bond: Bond, task: str, others: Sequence[Member], on_done: Callable[[Dict[str, str]], None]
+        self, loop: Loop, bond: Bond, slot: str, others: Sequence[Member], on_done: Callable[[Dict[str, str]], None]
     ) -> None:
         self._loop = loop
         self._bond = bond
-        self._task = task
+        self._slot = slot
         self._on_done = on_done
         self._left: Deque[_Visit] = deque(_Visit(member, 0.0) for member in others)
         self._visits: Dict[str, _Visit] = {}  # those that have a connection now
@@ -176,8 +176,8 @@ class Visits:
         self._done = True
         self._loop.cancel("visits")
         self._left.clear()
-        for task in list(self._pausing):
-            self._loop.cancel(f"visit {task}")
+        for slot in list(self._pausing):
+            self._loop.cancel(f"visit {slot}")
         self._pausing.clear()
         for visit in list(self._visits.values()):
             self._leave(visit)
@@ -191,12 +191,12 @@ class Visits:
 
     def _set_out(self, visit: _Visit) -> None:
         member = visit.member
-        self._visits[member.task] = visit
+        self._visits[member.slot] = visit
         visit.began = visit.began or time.monotonic()
         visit.nonce = os.urandom(NONCE_BYTES)
         visit.answer.clear()
         # Whoever answers too late for one deadline may answer in time for the next.
-        self._loop.after(f"visit {member.task}", VISIT_DEADLINE_S * 2**visit.failures, lambda: self._late(visit))
+        self._loop.after(f"visit {member.slot}", VISIT_DEADLINE_S * 2**visit.failures, lambda: self._late(visit))
         try:
             family, _, _, _, where = socket.getaddrinfo(member.address, member.port, type=socket.SOCK_STREAM)[0]
             visit.connection = socket.socket(family, socket.SOCK_STREAM)
@@ -220,7 +220,7 @@ class Visits:
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if not code:
             bond = self._bond
-            code = self._sent(connection, port_question(bond.job, bond.attempt, self._task, visit.nonce))
+            code = self._sent(connection, port_question(bond.job, bond.attempt, self._slot, visit.nonce))
         if code:
             self._ended(visit, _clause(code))
         else:
@@ -251,10 +251,10 @@ class Visits:
     def _judged(self, visit: _Visit) -> str:
         bond = self._bond
         try:
-            owner = port_owner(bond.secret, bond.job, bond.attempt, self._task, visit.nonce, bytes(visit.answer))
+            owner = port_owner(bond.secret, bond.job, bond.attempt, self._slot, visit.nonce, bytes(visit.answer))
         except Exception:  # noqa: BLE001 - of a stranger's answer; nothing that it holds may end this process
             return readiness.STRANGER
-        return "" if owner == visit.member.task else f"{owner} {readiness.ANOTHER}"
+        return "" if owner == visit.member.slot else f"{owner} {readiness.ANOTHER}"
 
     def _late(self, visit: _Visit) -> None:
         watched_for_answer = visit.connection is not None and self._stands(visit.connection)
@@ -272,12 +272,12 @@ class Visits:
             self._failed(visit, clause)
         else:
             self._leave(visit)
-            self._found[visit.member.task] = ""
+            self._found[visit.member.slot] = ""
         self._go_on()
 
     def _failed(self, visit: _Visit, clause: str) -> None:
         """Repeat the probe, or report why it failed if that is certain."""
-        task = visit.member.task
+        slot = visit.member.slot
         self._leave(visit)
         visit.clause = clause
         visit.failures += 1
@@ -285,20 +285,20 @@ class Visits:
         until = self._until if clause in _BY_LOAD else visit.began + VISIT_DEADLINE_S
         is_proven = clause != readiness.STRANGER and clause.endswith(f" {readiness.ANOTHER}")
         if is_proven or (visit.failures > 1 and time.monotonic() + pause_s >= until):
-            self._found[task] = clause
+            self._found[slot] = clause
             return
-        self._pausing[task] = visit
-        self._loop.after(f"visit {task}", pause_s, lambda: self._repeat(visit))
+        self._pausing[slot] = visit
+        self._loop.after(f"visit {slot}", pause_s, lambda: self._repeat(visit))
 
     def _repeat(self, visit: _Visit) -> None:
-        del self._pausing[visit.member.task]
+        del self._pausing[visit.member.slot]
         self._left.append(visit)
         self._go_on()
 
     def _leave(self, visit: _Visit) -> None:
-        task = visit.member.task
-        self._visits.pop(task, None)
-        self._loop.cancel(f"visit {task}")
+        slot = visit.member.slot
+        self._visits.pop(slot, None)
+        self._loop.cancel(f"visit {slot}")
         if visit.connection is not None:
             self._loop.unwatch(visit.connection.fileno())
             _hang_up(visit.connection)
@@ -307,6 +307,6 @@ class Visits:
     def _give_up(self) -> None:
         for visit in [*self._visits.values(), *self._pausing.values(), *self._left]:
             if visit.failures > 1:
-                self._found[visit.member.task] = visit.clause
+                self._found[visit.member.slot] = visit.clause
         self.close()
         self._on_done(self._found)

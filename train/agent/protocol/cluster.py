@@ -24,6 +24,21 @@ def parse_task(name: str) -> Tuple[str, int]:
     return kind, int(index)
 
 
+def is_task(name: str) -> bool:
+    """Return whether a name is that of a task, such as worker-0."""
+    try:
+        parse_task(name)
+    except ValueError:
+        return False
+    return True
+
+
+def task_rank(name: str) -> Tuple[int, int]:
+    """Return the sort key of a task: by type in TensorFlow's order, then by index."""
+    kind, index = parse_task(name)
+    return TASK_TYPES.index(kind), index
+
+
 def endpoint(address: str, port: int) -> str:
     """Return ``address:port``, with an IPv6 address in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
@@ -89,9 +104,4 @@ def tf_config(members: Sequence[Member], task: str) -> str:
 
 def by_rank(members: Sequence[Member]) -> List[Member]:
     """Return the tasks by rank: by type in TensorFlow's order, then by index."""
-
-    def key(member: Member) -> Tuple[int, int]:
-        kind, index = parse_task(member.task)
-        return TASK_TYPES.index(kind), index
-
-    return sorted(members, key=key)
+    return sorted(members, key=lambda member: task_rank(member.task))

@@ -1,8 +1,8 @@
 """Everything that client and agent say to each other, and what the agent writes on its host.
 
-A message is one line of JSON, ``{"record": "task_state", "task": "worker-0", …}``; where it has a field ``payload``
-greater than zero, that many raw bytes follow the line. Unknown fields are ignored and missing ones take their
-default, so that a client follows a job which an older agent supervises.
+A message is one line of JSON, ``{"record": "task_state", "slot": "worker-2", "task": "ps-0", …}``. If it has a field
+``payload`` greater than zero, that many raw bytes follow the line. Unknown fields are ignored and missing ones take
+their default, so that a client can follow a job which an older agent supervises.
 
 One exec of the agent on a host is one conversation:
 
@@ -158,9 +158,10 @@ class GpuUse(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A task of the job as its host prepared it."""
+    """A slot of the job as its host prepared it, with the task that it has."""
 
-    task: str  # worker-0
+    slot: str  # its place in the fleet: worker-2
+    task: str  # type and index in the cluster: ps-0; empty: a spare, or not known yet
     address: str  # by which the other hosts reach it
     port: int  # of the task's TensorFlow server
     link_port: int  # of its agent
@@ -210,11 +211,11 @@ class Replication(NamedTuple):
 
 
 class Prepare(NamedTuple):
-    """Prepare everything for `task`, and reserve what it needs."""
+    """Prepare everything for a task in `slot`, and reserve what it needs."""
 
     job: str
     fleet: str
-    task: str
+    slot: str
     entries: List[Entry]
     address: str
     python: str = ""  # empty: find one
@@ -234,11 +235,11 @@ class Chunk(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Start `task` together with its peers, and supervise it with or without a client."""
+    """Start the task of `slot` together with its peers, and supervise it with or without a client."""
 
     job: str
-    task: str
-    members: List[Member]
+    slot: str
+    members: List[Member]  # with the tasks of the first attempt; spares have none until a host is lost
     secret: str  # hexadecimal, of this job
     command: List[str]
     env: Dict[str, str]
@@ -249,19 +250,17 @@ class Commit(NamedTuple):
     link_timeout_s: float = LINK_TIMEOUT_S
     policy: Policy = Policy()
     replication: Replication = Replication()
-    spares: List[str] = []  # noqa: RUF012 - never changed; members without a task until one is lost
     join: bool = False  # the job runs already; the task begins with its next attempt
     requirements: str = ""  # that were installed for it, for a host that takes a lost one's place
     constraints: str = ""  # of these
-    # The task of TensorFlow that each member is at first, empty for a spare; none at all: that of its own name.
-    roles: List[str] = []  # noqa: RUF012 - never changed
+    name: str = ""  # of the program, for people: task.py, -m package.task, bash run.sh
 
 
 class Follow(NamedTuple):
-    """Send the past and future records and log of `task` of `job`."""
+    """Send the past and future records and log of the task in `slot` of `job`."""
 
     job: str
-    task: str
+    slot: str
     log_offset: int = 0  # bytes
     record_offset: int = 0  # bytes of the file of records
     tail_lines: int = -1  # 0 or more: of the log only the last so many lines, from log_offset on
@@ -273,10 +272,10 @@ class Follow(NamedTuple):
 
 
 class Invite(NamedTuple):
-    """Request what a host needs to join `job`, of which this host supervises `task`."""
+    """Request what a host needs to join `job`, of which this host supervises `slot`."""
 
     job: str
-    task: str
+    slot: str
 
 
 class Give(NamedTuple):
@@ -289,7 +288,7 @@ class Stop(NamedTuple):
     """End the whole job: TERM, `grace_s` seconds, KILL."""
 
     job: str
-    task: str
+    slot: str
     grace_s: float = GRACE_S
 
 
@@ -338,19 +337,19 @@ class ListJobs(NamedTuple):
 
 
 class ListFiles(NamedTuple):
-    """List the results of a task with their hashes."""
+    """List the results of a slot with their hashes."""
 
     job: str
-    task: str
-    slot: str = ""  # as in StoredJob
+    slot: str
+    directory: str = ""  # as in StoredJob
 
 
 class ReadFiles(NamedTuple):
-    """Send parts of files of a task."""
+    """Send parts of files of a slot."""
 
     job: str
-    task: str
     slot: str
+    directory: str
     parts: List[FilePart]
 
 
@@ -382,8 +381,7 @@ class Want(NamedTuple):
 class Prepared(NamedTuple):
     """The host is ready for the task, and holds its reservation until Commit or the end of input."""
 
-    task: str
-    member: Member
+    member: Member  # its task is not known yet
     python: str  # path of the interpreter for the script
     versions: Dict[str, str]  # python, tensorflow, keras, tf_keras: those that are installed
     gpus: List[Gpu]
@@ -491,7 +489,8 @@ class JobReport(NamedTuple):
 
     job: str
     fleet: str
-    task: str
+    slot: str
+    task: str  # in `attempt`; empty: a spare
     attempt: int
     phase: Phase
     alive: bool  # a supervisor looks after it
@@ -503,20 +502,18 @@ class JobReport(NamedTuple):
     result: "Optional[JobResult]" = None
     progress: "Optional[Progress]" = None
     usage: "Optional[Usage]" = None
-    role: str = ""  # as in TaskState
-    spares: List[str] = []  # noqa: RUF012 - never changed; as they were committed
     attempts: int = 1  # maximum number of attempts; 0: no limit
-    roles: List[str] = []  # noqa: RUF012 - never changed; as they were committed
     listened: Optional[bool] = None  # as in TaskState
+    name: str = ""  # as in Commit
 
 
 class StoredJob(NamedTuple):
     """A job that this host stores, with the results of its task."""
 
     job: str
-    task: str
-    slot: str  # directory of the slot, below that of the fleet; empty: none
-    path: str  # of the task's directory, absolute
+    slot: str
+    directory: str  # of the slot, below that of the fleet; empty: none
+    path: str  # of the slot's directory of the job, absolute
     size: int  # bytes on the disk
     fingerprint: str  # changes when a result is added, changed or removed; empty: there are none
     areas: List[AreaUse]  # that are not empty
@@ -571,6 +568,7 @@ class JobsPruned(NamedTuple):
 class TaskState(NamedTuple):
     """A task changed its phase."""
 
+    slot: str
     task: str
     attempt: int
     phase: Phase
@@ -578,8 +576,6 @@ class TaskState(NamedTuple):
     pid: int = 0
     exit: Optional[Exit] = None
     reason: str = ""
-    role: str = ""  # the task as the cluster spec of this attempt has it, where that is another
-    host: str = ""  # on which it is, where `task` is not its name; agents leave it empty
     started: bool = True  # False in the phase `exited`: it was ended before any of the user's code ran
     listened: Optional[bool] = None  # in the phase `exited`: on its port; None: unknown, or no need to
     # The newest file of the checkpoint that this attempt starts from; empty: the job has saved no checkpoint;
@@ -588,22 +584,24 @@ class TaskState(NamedTuple):
 
 
 class AttemptEnded(NamedTuple):
-    """An attempt failed and another one follows; equal on every host of the job but for `task`."""
+    """An attempt failed and another one follows; equal on every host of the job but for `slot`."""
 
-    task: str  # that tells it
+    slot: str  # that reports it
     attempt: int
     at: float
-    first_failed_task: str  # that failed
+    first_failed_task: str
     reason: str
-    exits: Dict[str, Exit]
+    exits: Dict[str, Exit]  # by task
     retry_s: float  # until the next attempt, at the earliest
     attempts: int = 0  # maximum number of attempts; 0: no limit, or unknown
-    preempted: bool = False  # the host of that task was taken, or is gone, which is no failure of the job
+    preempted: bool = False  # the host of that task was preempted or is gone, which is not a failure of the job
+    first_failed_slot: str = ""  # of that task
 
 
 class Stalled(NamedTuple):
     """What a task does that makes no progress."""
 
+    slot: str
     task: str
     attempt: int
     at: float
@@ -616,7 +614,7 @@ class Stalled(NamedTuple):
 class Notice(NamedTuple):
     """A notice to the user; equal on every host of the job."""
 
-    task: str  # that tells it
+    slot: str  # that reports it
     attempt: int
     at: float
     text: str
@@ -625,6 +623,7 @@ class Notice(NamedTuple):
 class Progress(NamedTuple):
     """Training progress parsed from the task's output; -1 if unknown."""
 
+    slot: str
     task: str
     attempt: int
     at: float
@@ -639,6 +638,7 @@ class Progress(NamedTuple):
 class Usage(NamedTuple):
     """Resource use of the task's processes."""
 
+    slot: str
     task: str
     at: float
     cpu_percent: float  # of one core
@@ -649,6 +649,7 @@ class Usage(NamedTuple):
 class Log(NamedTuple):
     """Bytes of the task's output."""
 
+    slot: str
     task: str
     attempt: int
     offset: int
@@ -662,9 +663,9 @@ class JobResult(NamedTuple):
     attempt: int
     outcome: Outcome
     at: float
-    first_failed_task: str = ""  # that failed
+    first_failed_task: str = ""
     reason: str = ""
-    exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed
+    exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed; by task
     started: bool = True  # whether any user code ran
     isolated: bool = False  # told by a host that had lost sight of the others
 

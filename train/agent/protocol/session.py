@@ -1,6 +1,6 @@
 """Mutual authentication of two agents by the job's secret, and sealing of their messages. Performs no I/O.
 
-    peer  → {"hello": [job, attempt, task], "nonce": …}
+    peer  → {"hello": [job, attempt, slot], "nonce": …}
     chief → {"nonce": …, "proof": HMAC(secret, "chief", hello, both nonces)}
     peer  → {"proof": HMAC(secret, "peer", hello, both nonces)}
 
@@ -32,8 +32,8 @@ def _digest(key: bytes, *parts: bytes) -> bytes:
     return hmac.digest(key, b"".join(b"%d:%s" % (len(part), part) for part in parts), "sha256")
 
 
-def _greeting(job: str, attempt: int, task: str) -> bytes:
-    return json.dumps([job, attempt, task]).encode()
+def _greeting(job: str, attempt: int, slot: str) -> bytes:
+    return json.dumps([job, attempt, slot]).encode()
 
 
 def _read(line: bytes, limit_bytes: int) -> Message:
@@ -135,7 +135,7 @@ class ChiefGreeting:
         self._attempt = attempt
         self._nonce = nonce
         self._transcript: Optional[_Transcript] = None
-        self.task = ""
+        self.slot = ""
 
     def take(self, line: bytes) -> Tuple[bytes, Optional[Session]]:
         """Process the next line of the peer; return the answer, and the session once the peer has authenticated.
@@ -153,8 +153,8 @@ class ChiefGreeting:
         hello = message.get("hello")
         if not isinstance(hello, list) or len(hello) != 3 or hello[:2] != [self._job, self._attempt]:
             raise LinkError("a greeting of another job or attempt")
-        self.task = _text(hello[2])
-        greeting = _greeting(self._job, self._attempt, self.task)
+        self.slot = _text(hello[2])
+        greeting = _greeting(self._job, self._attempt, self.slot)
         self._transcript = _Transcript(self._secret, greeting, _nonce(message), self._nonce)
         return _line({"nonce": self._nonce.hex(), "proof": self._transcript.proof(b"chief")})
 
@@ -166,14 +166,14 @@ class PeerGreeting:
         secret: The job's secret.
         job: Name of the job.
         attempt: Number of the attempt.
-        task: Local task.
+        slot: Local slot.
         nonce: Random bytes, never used before.
     """
 
-    def __init__(self, secret: bytes, job: str, attempt: int, task: str, nonce: bytes) -> None:
+    def __init__(self, secret: bytes, job: str, attempt: int, slot: str, nonce: bytes) -> None:
         self._secret = secret
-        self._hello = [job, attempt, task]
-        self._greeting = _greeting(job, attempt, task)
+        self._hello = [job, attempt, slot]
+        self._greeting = _greeting(job, attempt, slot)
         self._nonce = nonce
 
     def first(self) -> bytes:
@@ -192,14 +192,14 @@ class PeerGreeting:
         return _line({"proof": transcript.proof(b"peer")}), Session(transcript.key(b"peer"), transcript.key(b"chief"))
 
 
-# --- who listens on a task's port -------------------------------------------------------------------------------
+# --- who listens on a slot's port -------------------------------------------------------------------------------
 #
 #     anybody → {"port": [job, attempt, asker], "nonce": …}
-#     agent   → {"task": …, "proof": HMAC(secret, "port", task, greeting of the asker, nonce)}
+#     agent   → {"slot": …, "proof": HMAC(secret, "port", slot, greeting of the asker, nonce)}
 
 
-def _port_proof(secret: bytes, task: str, greeting: bytes, nonce: bytes) -> str:
-    return _digest(secret, b"port", task.encode("utf-8", "surrogatepass"), greeting, nonce).hex()
+def _port_proof(secret: bytes, slot: str, greeting: bytes, nonce: bytes) -> str:
+    return _digest(secret, b"port", slot.encode("utf-8", "surrogatepass"), greeting, nonce).hex()
 
 
 def port_question(job: str, attempt: int, asker: str, nonce: bytes) -> bytes:
@@ -207,8 +207,8 @@ def port_question(job: str, attempt: int, asker: str, nonce: bytes) -> bytes:
     return _line({"port": [job, attempt, asker], "nonce": nonce.hex()})
 
 
-def port_answer(secret: bytes, job: str, attempt: int, task: str, line: bytes) -> bytes:
-    """Return the line that answers it for the agent of `task`.
+def port_answer(secret: bytes, job: str, attempt: int, slot: str, line: bytes) -> bytes:
+    """Return the line that answers it for the agent of `slot`.
 
     Raises:
         LinkError: it is no such question, or one of another job or attempt.
@@ -218,17 +218,17 @@ def port_answer(secret: bytes, job: str, attempt: int, task: str, line: bytes) -
     if not isinstance(asked, list) or len(asked) != 3 or asked[:2] != [job, attempt]:
         raise LinkError("a question of another job or attempt")
     greeting = _greeting(job, attempt, _text(asked[2]))
-    return _line({"task": task, "proof": _port_proof(secret, task, greeting, _nonce(message))})
+    return _line({"slot": slot, "proof": _port_proof(secret, slot, greeting, _nonce(message))})
 
 
 def port_owner(secret: bytes, job: str, attempt: int, asker: str, nonce: bytes, line: bytes) -> str:
-    """Return the task whose agent sent the answer `line` to our question.
+    """Return the slot whose agent sent the answer `line` to our question.
 
     Raises:
         LinkError: it is not of this job.
     """
     message = _read(line, LONGEST_GREETING)
-    task = _text(message.get("task"))
-    if not _proves(message.get("proof"), _port_proof(secret, task, _greeting(job, attempt, asker), nonce)):
+    slot = _text(message.get("slot"))
+    if not _proves(message.get("proof"), _port_proof(secret, slot, _greeting(job, attempt, asker), nonce)):
         raise LinkError("the other end does not know the job's secret")
-    return task
+    return slot

@@ -9,7 +9,6 @@ from typing import Callable, NoReturn, Optional, Set
 
 from train.agent.files.disk import free_space, read_text, remove_file
 from train.agent.files.journal import write_job
-from train.agent.gang.assignment import initial_assignments
 from train.agent.gang.readiness import Facts, visible
 from train.agent.gang.states import DesiredState
 from train.agent.host import control
@@ -53,22 +52,18 @@ def commit(reservation: Reservation, request: Commit, umask: int) -> int:
 
 def _check(reservation: Reservation, request: Commit) -> None:
     asked = reservation.request
-    if asked.dry_run or (asked.job, asked.task) != (request.job, request.task):
-        raise RefusedError(Refusal.REQUEST, f"{request.task} of job {request.job} is not prepared on this host")
-    if reservation.member() not in request.members:
-        raise RefusedError(Refusal.REQUEST, f"the job's members do not have {request.task} as it was prepared")
+    if asked.dry_run or (asked.job, asked.slot) != (request.job, request.slot):
+        raise RefusedError(Refusal.REQUEST, f"{request.slot} of job {request.job} is not prepared on this host")
+    if reservation.member() not in [member._replace(task="") for member in request.members]:
+        raise RefusedError(Refusal.REQUEST, f"the job's members do not have {request.slot} as it was prepared")
     if not request.command or request.attempt < 1:
         raise RefusedError(Refusal.REQUEST, "a job has a command, and attempts from 1 on")
-    if len(request.roles) not in (0, len(request.members)):
-        raise RefusedError(Refusal.REQUEST, f"{len(request.roles)} roles for {len(request.members)} members")
     try:
-        slots = {member.task: member for member in request.members}
-        cast = initial_assignments(request.members, request.spares, request.roles)
-        playing = [slots[part.slot]._replace(task=part.role) for part in cast]
-        if request.join:  # where others are lost too, their ports may be ours by now; the next attempt has new ones
-            playing = [member._replace(port=number) for number, member in enumerate(playing, 1)]
-        cluster_spec(playing)
-        chief_of(playing)
+        members = [member for member in request.members if member.task]
+        if request.join:  # another lost member may have had a port that is ours now; the next attempt has new ones
+            members = [member._replace(port=number) for number, member in enumerate(members, 1)]
+        cluster_spec(members)
+        chief_of(members)
         bytes.fromhex(request.secret)
     except ValueError as error:
         raise RefusedError(Refusal.REQUEST, str(error)) from error
@@ -123,7 +118,7 @@ def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
             Supervisor(start, watchdog, resumed).run(_tell(writes) if resumed is None else _nobody)
 
         stopped_s = _STOPPED_PART * start.commit.link_timeout_s
-        watch(start.paths, start.commit.task, stopped_s, supervise, start.port.release)
+        watch(start.paths, start.commit.slot, stopped_s, supervise, start.port.release)
     except BaseException:  # noqa: BLE001 - report the error of a process without a parent that could
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
     finally:
@@ -167,7 +162,7 @@ def _await_start(reservation: Reservation, request: Commit, pid: int, reads: int
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     why = start_failure(status, read_text(reservation.paths.agent_log), in_time=came)
-    raise RefusedError(Refusal.FAULT, f"the supervisor of {request.task} did not start: {why}")
+    raise RefusedError(Refusal.FAULT, f"the supervisor of {request.slot} did not start: {why}")
 
 
 def start_failure(status: int, log: str, *, in_time: bool) -> str:

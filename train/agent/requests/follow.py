@@ -72,7 +72,9 @@ class _Stream:
 
     def __init__(self, channel: Channel, paths: TaskPaths, attempt: int, request: Follow) -> None:
         self._channel = channel
-        self._task = request.task
+        self._slot = request.slot
+        self._paths = paths
+        self._task = ""
         self._logs = request.logs
         self._log = paths.log(attempt)
         self._records = paths.records(attempt)
@@ -111,6 +113,8 @@ class _Stream:
     def _send_log(self, until: int) -> None:
         if not self._logs or until <= self.log_offset:
             return
+        if not self._task:
+            self._task = next((state.task for state in states(self._paths, self.attempt)), "")
         fd = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
         try:
             begin, end = self._left_out
@@ -122,7 +126,7 @@ class _Stream:
                 data = os.pread(fd, min(SLICE, min(most, until) - self.log_offset), self.log_offset)
                 if not data:
                     return
-                self._channel.send(Log(self._task, self.attempt, self.log_offset, len(data)), data)
+                self._channel.send(Log(self._slot, self._task, self.attempt, self.log_offset, len(data)), data)
                 self.log_offset += len(data)
         finally:
             os.close(fd)
@@ -140,7 +144,7 @@ class Follower:
     def __init__(self, channel: Channel, host: HostPaths, request: Follow) -> None:
         self._channel = channel
         self._request = request
-        self._paths = known_task(host, request.job, request.task)
+        self._paths = known_task(host, request.job, request.slot)
         self._stream: Optional[_Stream] = None
         self._passed = max(0, request.attempt - 1)  # of this attempt and those before it nothing is to be sent
         self._begin_first()
@@ -213,7 +217,7 @@ class Follower:
     def _ask_for_life(self) -> None:
         """Subscribe again, which the supervisor always answers; one request at a time, so sending never blocks."""
         if self._supervisor is not None and not self._is_asked:
-            self._is_asked = control.tell(self._supervisor, Follow(self._request.job, self._request.task))
+            self._is_asked = control.tell(self._supervisor, Follow(self._request.job, self._request.slot))
 
     def _what_is_there(self) -> Optional[JobResult]:
         result = read_result(self._paths)

@@ -24,7 +24,7 @@ def invitation(host: HostPaths, request: Invite) -> Invitation:
     Raises:
         RefusedError: the job does not run here.
     """
-    paths = known_task(host, request.job, request.task)
+    paths = known_task(host, request.job, request.slot)
     job, bundle = read_job(paths) or {}, read_json(paths.bundle)
     connection = control.connect(paths.control)
     if connection is None or bundle is None:

@@ -60,7 +60,7 @@ class Reservation:
     def __init__(self, request: Prepare, host: HostPaths) -> None:
         self.request = request
         self.host = host
-        self.paths: TaskPaths = host.task(request.job, request.task)
+        self.paths: TaskPaths = host.task(request.job, request.slot)
         self.session = login_environment()
         self.interpreter = Interpreter("", {})
         self.gpus: List[Gpu] = []
@@ -75,7 +75,7 @@ class Reservation:
         """Write the name of this task to the locked file; from now on this reservation clears it."""
         self._locked = True
         os.ftruncate(self.lock, 0)
-        os.pwrite(self.lock, f"{self.request.job}/{self.request.task}".encode(), 0)
+        os.pwrite(self.lock, f"{self.request.job}/{self.request.slot}".encode(), 0)
 
     def own_directory(self) -> None:
         """Remove the task's directory on release."""
@@ -85,7 +85,7 @@ class Reservation:
         """Return the task as the others see it."""
         port = self.port.port if self.port else 0
         link = self.listener.getsockname()[1] if self.listener else 0
-        return Member(self.request.task, self.request.address, port, link)
+        return Member(self.request.slot, "", self.request.address, port, link)
 
     def proof(self) -> Optional[Proof]:
         """Return the proof that the interpreter runs the hook, or None."""
@@ -145,11 +145,11 @@ def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
 
 
 def _check(request: Prepare) -> None:
-    for name in (request.job, request.task):
+    for name in (request.job, request.slot):
         if not JOB_NAME.fullmatch(name):
             raise RefusedError(Refusal.REQUEST, f"{name!r} cannot be the name of a directory")
     try:
-        parse_task(request.task)
+        parse_task(request.slot)
     except ValueError as error:
         raise RefusedError(Refusal.REQUEST, str(error)) from error
     check_entries(request.entries)
@@ -365,7 +365,6 @@ class HostLock:
 def _prepared(reservation: Reservation) -> Prepared:
     free, _ = free_space(reservation.host.root)
     return Prepared(
-        task=reservation.request.task,
         member=reservation.member(),
         python=reservation.interpreter.path,
         versions=reservation.interpreter.versions,

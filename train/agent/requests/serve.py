@@ -128,7 +128,7 @@ class Conversation:
         from train.agent.requests.commit import commit
 
         if self._reservation is None:
-            raise RefusedError(Refusal.REQUEST, f"{request.task} of job {request.job} is not prepared on this host")
+            raise RefusedError(Refusal.REQUEST, f"{request.slot} of job {request.job} is not prepared on this host")
         try:
             pid = commit(self._reservation, request, self._umask)
         except BaseException:

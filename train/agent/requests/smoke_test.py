@@ -17,7 +17,7 @@ from train.agent.supervisor.host_environment import fit
 from train.agent.supervisor.progress import ProgressParser
 
 LONGEST_S = 3600.0
-_ROLE = "worker-0"
+_TASK = "worker-0"
 _LINES = 20  # that are told
 _LONGEST_LINE = 500  # characters
 _PATIENCE_S = 2 * LONGEST_S  # the trial's own time is over before
@@ -37,14 +37,14 @@ def trial(channel: Channel, reservation: Reservation, request: Trial) -> Tried:
     """
     asked = reservation.request
     if asked.dry_run or reservation.port is None or not request.command:
-        raise RefusedError(Refusal.REQUEST, f"{asked.task} of job {asked.job} is not prepared on this host")
+        raise RefusedError(Refusal.REQUEST, f"{asked.slot} of job {asked.job} is not prepared on this host")
     user = {**request.env, **request.secret_env}
     gpus = visible([gpu.name for gpu in reservation.gpus], user.get("CUDA_VISIBLE_DEVICES"))
     paths = reservation.paths
     env = task_environment(
         reservation.session,
         user,
-        place=Place(asked.fleet, asked.job, _ROLE, 1, [reservation.member()._replace(task=_ROLE)]),
+        place=Place(asked.fleet, asked.job, _TASK, 1, [reservation.member()._replace(task=_TASK)]),
         paths=paths,
         fittings=fit(paths.programs, reservation.interpreter.path, asked.address, len(gpus)),
     )
@@ -68,7 +68,7 @@ class _Watched:
         self.steps = steps
         self._seconds = seconds
         self._began = time.monotonic()
-        self._parser = ProgressParser(_ROLE, 1)
+        self._parser = ProgressParser(_TASK, _TASK, 1)
         self._lines: Deque[str] = deque(maxlen=_LINES)
         self._stepped = False
         steps.tell("running the script by itself")

@@ -24,7 +24,7 @@ def stop(host: HostPaths, request: Stop) -> Stopped:
         RefusedError: there is no such job here.
         TimeoutError: processes survive SIGKILL.
     """
-    paths = known_task(host, request.job, request.task)
+    paths = known_task(host, request.job, request.slot)
     supervisor = supervisor_of(paths)
     connection = control.connect(paths.control)
     if connection is None:

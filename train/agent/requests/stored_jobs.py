@@ -82,16 +82,17 @@ def _places(host: HostPaths) -> List[Tuple[str, HostPaths]]:
 def _list_jobs(channel: Channel, host: HostPaths, request: ListJobs) -> None:
     pulse = _Pulse(channel)
     found = []
-    for slot, place in _places(host):
+    for directory, place in _places(host):
         for paths in newest_tasks(place, _MOST):
             if not request.jobs or _job_of(paths) in request.jobs:
-                found.append((os.stat(paths.job).st_mtime, slot, paths))
-    for _, slot, paths in sorted(found, key=lambda one: one[0], reverse=True):
+                found.append((os.stat(paths.job).st_mtime, directory, paths))
+    for _, directory, paths in sorted(found, key=lambda one: one[0], reverse=True):
         pulse()
         areas, fingerprint = Results(paths, host.root, pulse).use()
         size = disk_usage(paths.directory, pulse)
-        task = os.path.basename(paths.directory)
-        channel.send(StoredJob(_job_of(paths), task, slot, paths.directory, size, fingerprint, areas, report(paths)))
+        slot = os.path.basename(paths.directory)
+        stored = (paths.directory, size, fingerprint, areas, report(paths))
+        channel.send(StoredJob(_job_of(paths), slot, directory, *stored))
     channel.send(DiskSpace(host.root, *free_space(host.root)))
     channel.send(End())
 
@@ -101,10 +102,10 @@ def _job_of(paths: TaskPaths) -> str:
 
 
 def _task(host: HostPaths, request: Union[ListFiles, ReadFiles]) -> TaskPaths:
-    if request.slot and not _SLOT.fullmatch(request.slot):
-        raise RefusedError(Refusal.REQUEST, f"{request.slot!r} is not a slot")
-    place = HostPaths(os.path.join(host.root, request.slot)) if request.slot else host
-    return known_task(place, request.job, request.task)
+    if request.directory and not _SLOT.fullmatch(request.directory):
+        raise RefusedError(Refusal.REQUEST, f"{request.directory!r} is not the directory of a slot")
+    place = HostPaths(os.path.join(host.root, request.directory)) if request.directory else host
+    return known_task(place, request.job, request.slot)
 
 
 def _list_files(channel: Channel, host: HostPaths, request: ListFiles) -> None:

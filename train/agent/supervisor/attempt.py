@@ -104,14 +104,14 @@ class Attempt:
         self._commit = start.commit
         self._control = control
         self._tell = tell
-        self._role = ""
+        self._task = ""
         self._checkpoint: Optional[str] = None
         self._port = port or reserve_task_port(after + 1)
         try:
             self.journal = Journal(start.paths, number)
             bond = Bond(self._commit.job, bytes.fromhex(self._commit.secret), attempt=number)
             visitors = len(self._commit.members)
-            self._door = Door(loop, self._port.listener, bond, self._commit.task, visitors)
+            self._door = Door(loop, self._port.listener, bond, self._commit.slot, visitors)
         except OSError:
             self._port.release()
             raise
@@ -135,7 +135,7 @@ class Attempt:
     @property
     def _name(self) -> str:
         """Return the name of the task in messages to the user."""
-        return (self._role if self._commit.roles else "") or self._commit.task
+        return self._task or self._commit.slot
 
     @property
     def port(self) -> int:
@@ -153,19 +153,19 @@ class Attempt:
         """Start the process, held at its gate.
 
         Args:
-            action: The role, and all roles.
+            action: The task, and all tasks.
             supervisor: Process id to be written down as that which looks after the task.
 
         Raises:
             OSError: no process can be made, or the disk is full.
         """
         commit, paths = self._commit, self._start.paths
-        self._role, self._checkpoint = action.role, action.checkpoint
+        self._task, self._checkpoint = action.task, action.checkpoint
         self._read_progress(len(action.members))
         env = task_environment(
             self._start.session,
             {**commit.env, **commit.secret_env},
-            place=Place(self._start.fleet, commit.job, action.role, self.number, action.members),
+            place=Place(self._start.fleet, commit.job, action.task, self.number, action.members),
             paths=paths,
             checkpoints=self._start.checkpoints,
             fittings=self._start.fittings,
@@ -174,12 +174,12 @@ class Attempt:
         self.task.start(commit.command, env, paths.source, self._start.umask, hook)
         known = {"supervisor": list(identify(supervisor)), "task": list(identify(self.task.pid))}
         write_atomic(paths.processes, json.dumps(known).encode())
-        if len(action.members) > 1 and not is_evaluator(action.role):
+        if len(action.members) > 1 and not is_evaluator(action.task):
             self._port_watch = PortWatch(self._loop, self.port, lambda: self._processes(everybody()))
         self._record_phase(Phase.WAITING)
 
     def _read_progress(self, workers: int) -> None:
-        self._parser = ProgressParser(self._commit.task, self.number, workers)
+        self._parser = ProgressParser(self._commit.slot, self._task, self.number, workers)
         self._unparsed = ProgressQueue(self._parser)
 
     def visit(self, others: Sequence[Member]) -> None:
@@ -187,7 +187,7 @@ class Attempt:
         self._visits = Visits(
             self._loop,
             self._bond,
-            self._commit.task,
+            self._commit.slot,
             others,
             lambda found: self._tell(PortsProbed(self.number, found)),
         )
@@ -224,7 +224,7 @@ class Attempt:
             self._control.wake()
             self._tell(TaskInspected(self.number, number, stalled))
 
-        self.task.look(self._commit.task, self.number, seen)
+        self.task.look(Stalled(self._commit.slot, self._task, self.number, 0.0, "", "", []), seen)
 
     def give_up(self, reason: str) -> None:
         """End the task because of a failure of this host."""
@@ -312,9 +312,8 @@ class Attempt:
             self.record(progress)
 
     def _record_phase(self, phase: Phase, reason: str = "", ended: Optional[Exit] = None) -> None:
-        task = self._commit.task
-        role = self._role if self._role != task else ""
-        state = TaskState(task, self.number, phase, time.time(), self.task.pid, ended, reason, role)
+        at, pid = time.time(), self.task.pid
+        state = TaskState(self._commit.slot, self._task, self.number, phase, at, pid, ended, reason)
         state = state._replace(checkpoint=self._checkpoint)
         if phase is Phase.EXITED:
             listened = self._port_watch.listened if self._port_watch is not None else None
@@ -356,7 +355,8 @@ class Attempt:
         if percent >= _IDLE_PERCENT:
             self._moved_at = now
         if percent >= 0:
-            self._usage = Usage(self._commit.task, time.time(), round(percent, 1), resident, self._gpu.read())
+            used = (time.time(), round(percent, 1), resident, self._gpu.read())
+            self._usage = Usage(self._commit.slot, self._task, *used)
             self._control.publish(self._usage)
         self._loop.after("usage", PERIOD_S, self._sample)
         stepped = self._parser.latest is not None

@@ -86,15 +86,13 @@ class InspectTask:
     Args:
         pid: The task's process.
         dump: Tells its stacks.
-        task: Name of the task.
-        attempt: Number of the attempt.
-        on_done: Called once with what was found; without a state where the process has ended.
+        empty: The record to fill in.
+        on_done: Called once with the filled record; without a state if the process has ended.
     """
 
-    def __init__(self, pid: int, dump: Dump, task: str, attempt: int, on_done: Callable[[Stalled], None]) -> None:
+    def __init__(self, pid: int, dump: Dump, empty: Stalled, on_done: Callable[[Stalled], None]) -> None:
         self._pid = pid
-        self._task = task
-        self._attempt = attempt
+        self._empty = empty
         self._on_done = on_done
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         found = stat_of(pid)
@@ -109,9 +107,7 @@ class InspectTask:
         if found is not None:
             connected = connections({pid} | descendants(pid, table), f"/proc/{pid}/net")
         self._on_done(
-            Stalled(
-                task=self._task,
-                attempt=self._attempt,
+            self._empty._replace(
                 at=time.time(),
                 state=found.state if found else "",
                 stack=main_first(stacks),

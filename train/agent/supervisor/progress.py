@@ -46,13 +46,14 @@ class ProgressParser:
     """Parse the output of one task.
 
     Args:
-        task: Name of the task, for what it reports.
+        slot: The slot, for the records.
+        task: The task, for the records.
         attempt: Number of the attempt, for what it reports.
         workers: Number of workers. Within an epoch Keras 2 prints sums over all of them, so that a loss is as many
             times too large (seen on TensorFlow 2.15 and 2.21 with tf-keras); of several workers these are left out.
     """
 
-    def __init__(self, task: str, attempt: int, workers: int = 1) -> None:
+    def __init__(self, slot: str, task: str, attempt: int, workers: int = 1) -> None:
         self._sums = workers > 1
         self._rest = b""
         self._overlong = False
@@ -61,7 +62,7 @@ class ProgressParser:
         self._kept: List[Progress] = []
         self._pace = Pace()
         self._at = 0.0
-        self._now = Progress(task, attempt, 0.0)
+        self._now = Progress(slot, task, attempt, 0.0)
         self._last_epoch = -1
         self.latest: Optional[Progress] = None
 

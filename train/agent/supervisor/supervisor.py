@@ -172,12 +172,12 @@ class Supervisor:
 
     def _meet_the_others(self) -> None:
         commit = self._commit
-        others = {member.task: member for member in commit.members if member.task != commit.task}
+        others = {member.slot: member for member in commit.members if member.slot != commit.slot}
         self._links = Links(
             self._loop,
             self._start.listener,
             Bond(commit.job, bytes.fromhex(commit.secret), commit.link_timeout_s),
-            commit.task,
+            commit.slot,
             others,
             events=Events(
                 lambda slot: self._feed(PeerConnected(slot)),
@@ -195,12 +195,8 @@ class Supervisor:
     def _look_at_checkpoints(self) -> None:
         """Keep a complete checkpoint that the task wrote before the previous supervisor was killed."""
         order = self._resumed.last if self._resumed is not None else None
-        if (
-            self._replicator is None
-            or order is None
-            or not order.assignments
-            or order.assignments[0].slot != self._commit.task
-        ):
+        first = order.members[0].slot if order is not None and order.members else ""
+        if self._replicator is None or order is None or first != self._commit.slot:
             return
         waits = [True]
         self._loop.after("settle", _SETTLE_S, waits.clear)
@@ -232,7 +228,7 @@ class Supervisor:
         setup = Setup(
             commit.job,
             bytes.fromhex(commit.secret),
-            commit.task,
+            commit.slot,
             self._address,
             self._start.checkpoints,
             paths.replica,
@@ -248,33 +244,31 @@ class Supervisor:
 
     @property
     def _address(self) -> str:
-        return next(member.address for member in self._commit.members if member.task == self._commit.task)
+        return next(member.address for member in self._commit.members if member.slot == self._commit.slot)
 
     def _begin(self) -> None:
         commit, start = self._commit, self._start
         terms = Terms(
             commit.job,
             tuple(commit.members),
-            tuple(commit.spares),
             commit.policy,
             commit.grace_s,
             commit.join_timeout_s,
             commit.link_timeout_s,
-            tuple(commit.roles),
         )
         now = time.monotonic()
         if self._resumed is not None:
             self._take_up(self._resumed)
             slot = self._slot(0)
-            node, actions = election.resume(terms, commit.task, slot, self._resumed.last, self._resumed.reason, now)
+            node, actions = election.resume(terms, commit.slot, slot, self._resumed.last, self._resumed.reason, now)
         elif commit.join:
             slot = self._slot(last_attempt(start.paths))
-            node, actions = election.join(terms, commit.task, slot, now)
+            node, actions = election.join(terms, commit.slot, slot, now)
         else:
-            if commit.task not in commit.spares:
+            if any(member.slot == commit.slot and member.task for member in commit.members):
                 self._attempt = self._new_attempt(commit.attempt)
             slot = self._slot(commit.attempt)._replace(port=start.port.port, restored=True)
-            node, actions = election.begin(terms, commit.task, slot, now)
+            node, actions = election.begin(terms, commit.slot, slot, now)
         self._turn(node, actions)
         self._begun = True
         self._serve()
@@ -282,7 +276,7 @@ class Supervisor:
     def _slot(self, attempt: int) -> Slot:
         link_port = self._start.listener.getsockname()[1]
         return Slot(
-            self._commit.task, attempt=attempt, facts=self._start.facts, address=self._address, link_port=link_port
+            self._commit.slot, attempt=attempt, facts=self._start.facts, address=self._address, link_port=link_port
         )
 
     def _take_up(self, resumed: Resumed) -> None:
@@ -290,8 +284,8 @@ class Supervisor:
         commit, paths, number = self._commit, self._start.paths, resumed.last.attempt
         history = states(paths, number)
         if history and history[-1].phase is not Phase.EXITED:
-            state = TaskState(commit.task, number, Phase.EXITED, time.time(), 0, None, resumed.reason)
-            self._record(state._replace(role=history[-1].role))
+            ended = (number, Phase.EXITED, time.time(), 0, None, resumed.reason)
+            self._record(TaskState(commit.slot, history[-1].task, *ended))
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
@@ -371,7 +365,7 @@ class Supervisor:
         self._replicator_lives -= 1
         if self._replicator_lives <= 0:
             if self._restoring is not None:
-                self._feed(Restored(self._restoring.attempt, f"the replicator of {self._commit.task} ends each time"))
+                self._feed(Restored(self._restoring.attempt, f"the replicator of {self._commit.slot} ends each time"))
             return
         self._replicator = self._replicate()
         self._replicator.show(on=self._shows)
@@ -443,21 +437,21 @@ class Supervisor:
             attempt.spawn(action, self._watchdog.pid)
         except OSError as error:
             self._feed(Closed(action.attempt))
-            self._feed(Failed(action.attempt, f"{self._commit.task} cannot be started: {error.strerror}"))
+            self._feed(Failed(action.attempt, f"{self._commit.slot} cannot be started: {error.strerror}"))
             return
         self._watchdog.keep(attempt.task.output, self._start.paths.log(action.attempt))
         if self._replicator is None:
             return
-        self._shows = is_evaluator(action.role)
+        self._shows = is_evaluator(action.task)
         self._replicator.show(on=self._shows)
-        if action.members[0].task == action.role:
+        if action.members[0].task == action.task:
             self._watching = action.attempt
             self._replicator.watch(action.attempt, attempt.task.pid)
 
     def _notify(self, action: Notify) -> None:
         attempt = self._attempt
         if attempt is not None:
-            self._record(Notice(self._commit.task, attempt.number, time.time(), action.text))
+            self._record(Notice(self._commit.slot, attempt.number, time.time(), action.text))
 
     def _record(self, record: Record) -> None:
         number = getattr(record, "attempt", 0)
@@ -486,7 +480,7 @@ class Supervisor:
 
     def _look_if_told(self) -> None:
         """Exit once the result is delivered: the leader waits until the others have disconnected."""
-        if self._result is not None and (self._node.leader != self._commit.task or not self._links.connected):
+        if self._result is not None and (self._node.leader != self._commit.slot or not self._links.connected):
             self._told()
 
     def _told(self) -> None:
@@ -510,7 +504,7 @@ class Supervisor:
 
     def _told_to_end(self) -> None:
         if self._attempt is not None:
-            self._attempt.give_up(f"the agent of {self._commit.task} was told to end (SIGTERM)")
+            self._attempt.give_up(f"the agent of {self._commit.slot} was told to end (SIGTERM)")
 
     def _asked(self, request: Record, answer: Callable[[Record], None]) -> bool:
         if isinstance(request, Stop):
@@ -529,8 +523,8 @@ class Supervisor:
     def _invitation(self) -> Commit:
         """Return the commit with the current address of every slot."""
         order = self._node.slot.desired
-        now = {member.task: member for member in order.members} if order is not None else {}
-        members = [now.get(member.task, member) for member in self._commit.members]
+        now = {member.slot: member for member in order.members} if order is not None else {}
+        members = [now.get(one.slot, one)._replace(task=one.task) for one in self._commit.members]
         return self._commit._replace(members=members, join=True)
 
     def _end(self) -> None:

@@ -132,15 +132,14 @@ class TaskProcess:
         """Return True if the process was killed before its gate was opened: no user code ran."""
         return self.killed and not self.released
 
-    def look(self, task: str, attempt: int, on_done: Callable[[Stalled], None]) -> None:
+    def look(self, empty: Stalled, on_done: Callable[[Stalled], None]) -> None:
         """Inspect what the task is doing; `on_done` is called once, within little more than two seconds.
 
         Args:
-            task: Its name.
-            attempt: Number of the attempt.
-            on_done: Takes what was found.
+            empty: The record to fill in.
+            on_done: Called with the filled record.
         """
-        InspectTask(self._speaker(), self.dump, task, attempt, on_done)
+        InspectTask(self._speaker(), self.dump, empty, on_done)
 
     def dump(self, on_done: Callable[[str], None]) -> None:
         """Request the stacks of all Python threads; `on_done` is called once, within two seconds.
