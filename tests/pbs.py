@@ -1,7 +1,7 @@
-"""A STAND-IN for PBS: `qsub` and `pbsdsh` that do on this computer what theirs do on its nodes. It is not PBS.
+"""A STAND-IN for PBS, not PBS itself: `qsub` and `pbsdsh` that run on this machine what PBS runs on its nodes.
 
-As OpenPBS does it: the script starts in the login directory on the first node, pbsdsh starts its command once for
-each slot, in the login directory, too, and the node file lies on the first node alone.
+As in OpenPBS, the script starts in the login directory on the first node, pbsdsh starts its command once for
+each slot, also in the login directory, and the node file exists only on the first node.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ sys.exit(max(codes))
 
 @dataclass(frozen=True)
 class StandIn:
-    """Directory of both programs, to be put first on PATH."""
+    """The directory of both programs, to be put first on PATH."""
 
     programs: Path
 
     @classmethod
     def make(cls, directory: Path, nodes: str) -> StandIn:
-        """A stand-in below `directory`; `nodes` is the content of the node file."""
+        """Return a stand-in in a subdirectory of `directory`; `nodes` is the content of the node file."""
         programs, home = directory / "programs", directory / "home"
         for path in (programs, home):
             path.mkdir(parents=True)

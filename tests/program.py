@@ -1,4 +1,4 @@
-"""The installed program `fleet`, run as a user runs it, with a state directory of its own."""
+"""The installed program `fleet`, run as a user runs it, with a separate state directory for each test."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ import psutil
 
 from tests.fork_server import PROGRAM, start_command
 
-__all__ = ["PROGRAM", "PYTHON", "Program", "Ran", "lines_of", "task_config", "wait_for"]
+__all__ = ["PROGRAM", "PYTHON", "CommandResult", "Program", "lines_of", "task_config", "wait_for"]
 
 PYTHON = shlex.quote(sys.executable)
 """The interpreter of the tests, as it is written in a shell."""
 T = TypeVar("T")
 
 
-def wait_for(what: str, probe: Callable[[], T | None], deadline_s: float = 20.0) -> T:
-    """The first value of `probe` that is neither None nor False; fails after the deadline, naming `what`.
+def wait_for(description: str, probe: Callable[[], T | None], deadline_s: float = 20.0) -> T:
+    """Return the first value of `probe` that is neither None nor False; fail after the deadline.
 
-    The more a probe costs, the longer are the pauses: tests run beside each other.
+    Args:
+        description: Names the awaited state in the failure.
+        probe: Called repeatedly; the pauses are longer the more a call costs, because tests run in parallel.
+        deadline_s: Time limit.
+
     """
     deadline = time.monotonic() + deadline_s
     while (begun := time.monotonic()) < deadline:
@@ -37,12 +41,12 @@ def wait_for(what: str, probe: Callable[[], T | None], deadline_s: float = 20.0)
         if value is not None and value is not False:
             return value
         time.sleep(max(0.02, min(0.25, 5 * (time.monotonic() - begun))))
-    raise AssertionError(f"waited {deadline_s} s for {what}")
+    raise AssertionError(f"waited {deadline_s} s for {description}")
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What one command did."""
+class CommandResult:
+    """The exit code and the output of one command."""
 
     code: int
     out: bytes
@@ -54,19 +58,19 @@ class Ran:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Of -o json: one object a line."""
+        """Return the objects of ``-o json``, one per line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
 @dataclass
 class Program:
-    """The program with a state directory of its own.
+    """The program with its state directory.
 
     Attributes:
         state: FLEET_STATE_DIR.
         directory: Working directory of the commands.
-        env: Variables beside those of the tests.
-        started: What was started; what of it still runs at the end is told and ended.
+        env: Variables in addition to those of the tests.
+        started: The commands; those that still run at the end of a test are reported and ended.
     """
 
     state: Path
@@ -76,8 +80,8 @@ class Program:
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("FLEET_", "GOOGLE_"))}
-        own = {"FLEET_STATE_DIR": str(self.state), "PYTHONFAULTHANDLER": "1"}
-        return {**inherited, **own, **self.env, **(more or {})}
+        settings = {"FLEET_STATE_DIR": str(self.state), "PYTHONFAULTHANDLER": "1"}
+        return {**inherited, **settings, **self.env, **(more or {})}
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         process = start_command(arguments, directory=self.directory, environment=self.environment(env))
@@ -86,20 +90,20 @@ class Program:
 
     def run(
         self, *arguments: str, code: int | None = 0, timeout: float = 120, env: Mapping[str, str] | None = None
-    ) -> Ran:
-        """Run to the end; `code` is the exit code that must come, None for any."""
+    ) -> CommandResult:
+        """Run a command to its end; `code` is the expected exit code, None for any."""
         process = self.start(*arguments, env=env)
         return self.finish(process, code=code, timeout=timeout)
 
     @staticmethod
-    def finish(process: subprocess.Popen[bytes], *, code: int | None = 0, timeout: float = 120) -> Ran:
+    def finish(process: subprocess.Popen[bytes], *, code: int | None = 0, timeout: float = 120) -> CommandResult:
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGABRT)  # faulthandler prints the stack of every thread
             out, err = process.communicate()
             raise AssertionError(f"no end within {timeout} s\n{err.decode()[-3000:]}") from None
-        ran = Ran(process.returncode, out, err.decode("utf-8", "replace"))
+        ran = CommandResult(process.returncode, out, err.decode("utf-8", "replace"))
         assert "Traceback (most recent call last)" not in ran.err, ran.err
         if code is not None:
             assert ran.code == code, f"exit code {ran.code}, not {code}\n{ran.text[-2000:]}\n{ran.err[-3000:]}"
@@ -112,18 +116,18 @@ class Program:
         return path
 
     def host_file(self, pattern: str) -> Path:
-        """The one file on the hosts of the local fleet that matches `pattern`, below the instances' directories."""
-        found = sorted((self.state / "local").glob(pattern))
-        assert len(found) == 1, f"{pattern}: {found}"
-        return found[0]
+        """Return the only file in the local hosts' directories that matches `pattern`."""
+        matches = sorted((self.state / "local").glob(pattern))
+        assert len(matches) == 1, f"{pattern}: {matches}"
+        return matches[0]
 
     def log_of(self, task: str) -> Path:
-        """What a task of the newest job has written on its host of the local fleet."""
-        found = (self.state / "local").glob(f"*-{task}/fleet/jobs/*/{task}/attempt-1/log")
-        return max(found, key=lambda path: path.parent.stat().st_mtime)
+        """Return the log of a task of the newest job, on its local host."""
+        logs = (self.state / "local").glob(f"*-{task}/fleet/jobs/*/{task}/attempt-1/log")
+        return max(logs, key=lambda path: path.parent.stat().st_mtime)
 
     def processes(self) -> list[psutil.Process]:
-        """Every process that belongs to an instance of this state directory."""
+        """Return all processes that belong to an instance of this state directory."""
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def _is_ours(self, process: psutil.Process) -> bool:
@@ -135,20 +139,20 @@ class Program:
             return False
 
     def tasks(self, task: str = "") -> list[psutil.Process]:
-        """The running processes of user code, of one task where it is named."""
-        found = []
+        """Return the running processes of user code, of one task if it is named."""
+        processes = []
         for process in self.processes():
             try:
                 env = process.environ()
                 name = f"{env.get('FLEET_TASK_TYPE')}-{env.get('FLEET_TASK_INDEX')}"
                 if "TF_CONFIG" in env and (not task or name == task):
-                    found.append(process)
+                    processes.append(process)
             except psutil.Error:
                 continue
-        return found
+        return processes
 
     def listeners(self, task: str = "") -> list[psutil.Process]:
-        """The OpenSSH servers of the local fleet, the sessions left out."""
+        """Return the OpenSSH servers of the local fleet, without their sessions."""
         return [
             process
             for process in self.processes()
@@ -157,16 +161,18 @@ class Program:
         ]
 
     def end_clients(self) -> None:
-        """End the commands that a failing test has left, and tell where they were."""
+        """End the commands that a failed test left running, and print their stacks."""
         for client in self.started:
             if not client.stdout or client.stdout.closed:
                 continue
             client.send_signal(signal.SIGABRT)  # faulthandler prints the stack of every thread
             out, err = client.communicate()
-            sys.stderr.write(f"{client.args!r} was left, code {client.returncode}\n{out.decode()}\n{err.decode()}\n")
+            sys.stderr.write(
+                f"{client.args!r} was left running, code {client.returncode}\n{out.decode()}\n{err.decode()}\n"
+            )
 
     def close(self) -> None:
-        """Take everything down; end whatever a failing test has left."""
+        """Delete all fleets; end all processes that a failed test left running."""
         self.end_clients()
         for name in [path.name for path in (self.state / "fleets").glob("*") if path.is_dir()]:
             self.run("down", "--yes", "--fleet", name, code=None)
@@ -178,13 +184,13 @@ class Program:
 
 
 def task_config(env_dump: str) -> dict[str, Any]:
-    """TF_CONFIG out of a line ``TF_CONFIG=…`` of a task's output."""
+    """Return the TF_CONFIG of a line ``TF_CONFIG=…`` in a task's output."""
     line = next(line for line in env_dump.splitlines() if line.startswith("TF_CONFIG="))
     config: dict[str, Any] = json.loads(line.partition("=")[2])
     return config
 
 
-def lines_of(ran: Ran, task: str) -> Sequence[str]:
-    """What one task printed, of a merged and prefixed log."""
+def lines_of(ran: CommandResult, task: str) -> Sequence[str]:
+    """Return the lines that one task printed, from a merged log with prefixes."""
     prefix = f"{task} | "
     return [line[len(prefix) :] for line in ran.text.split("\n") if line.startswith(prefix)]

@@ -1,4 +1,4 @@
-"""A cluster of Slurm's own daemons on this computer: each node a network, a host name and processes of its own."""
+"""A cluster of real Slurm daemons on this machine: each node has its own network, host name, and processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provision.keys import generate_ed25519
 from provision.local import sshd
 from tests.faults import namespaces as networks
 from tests.faults.namespaces import Namespace, namespaces
-from tests.program import PROGRAM, Ran, wait_for
+from tests.program import PROGRAM, CommandResult, wait_for
 
 _PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "hostname", "unshare", "nsenter")
 _CONFIGURATION = """\
@@ -43,12 +43,12 @@ KillWait=15
 NodeName=node[0-{last}] CPUs={cores} State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 """
-# Run on a node: its name, and files of ours in the place of the system's.
+# Run on a node: sets its host name, and replaces two files of the system with the cluster's.
 _ENTER = 'hostname "$1" && mount --bind "$2/hosts" /etc/hosts && mount --bind "$2/ssh_config" /etc/ssh/ssh_config'
 
 
 def obstacle() -> str:
-    """Why Slurm cannot run here; empty where it can."""
+    """Return the reason why Slurm cannot run here; empty if it can."""
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     if missing:
         return f"{', '.join(missing)} not installed: apt-get install slurm-wlm"
@@ -57,12 +57,12 @@ def obstacle() -> str:
 
 @dataclass
 class Slurm:
-    """A cluster that runs.
+    """A running cluster.
 
     Attributes:
-        directory: Of its files; ``work`` below it is where commands run, on all nodes the same.
-        hosts: Its nodes: node0, which is where users type, node1, …
-        env: Variables of every command.
+        directory: The cluster's files. Commands run in its subdirectory ``work``, which all nodes share.
+        hosts: Its nodes: node0, on which users type, node1, …
+        env: Variables of all commands.
     """
 
     directory: Path
@@ -74,19 +74,21 @@ class Slurm:
     def work(self) -> Path:
         return self.directory / "work"
 
-    def command(self, number: int, *words: str, own_processes: bool = False) -> list[str]:
-        """What runs `words` on a node."""
+    def command(self, number: int, *words: str, private_pids: bool = False) -> list[str]:
+        """Return the command that runs `words` on a node."""
         network = ("nsenter", f"--net=/run/netns/{self.hosts[number].name}")
-        own = ("--pid", "--fork", "--kill-child", "--mount-proc") if own_processes else ()
+        new_pids = ("--pid", "--fork", "--kill-child", "--mount-proc") if private_pids else ()
         enter = ("sh", "-c", f'{_ENTER} && shift 2 && exec "$@"', "sh", f"node{number}", str(self.directory))
-        return [*network, "unshare", "--mount", "--uts", *own, *enter, *words]
+        return [*network, "unshare", "--mount", "--uts", *new_pids, *enter, *words]
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("FLEET_", "SLURM_", "PBS_"))}
-        path = f"{PROGRAM.parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
+        inherited = {
+            key: value for key, value in os.environ.items() if not key.startswith(("FLEET_", "SLURM_", "PBS_"))
+        }
+        path = f"{PROGRAM.parent}{os.pathsep}{inherited.get('PATH', os.defpath)}"
         state = str(self.directory / "fleet")
-        own = {"PATH": path, "SLURM_CONF": str(self.directory / "slurm.conf"), "FLEET_STATE_DIR": state}
-        return {**kept, **own, **self.env, **(more or {})}
+        settings = {"PATH": path, "SLURM_CONF": str(self.directory / "slurm.conf"), "FLEET_STATE_DIR": state}
+        return {**inherited, **settings, **self.env, **(more or {})}
 
     def start(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start a command on node0."""
@@ -99,8 +101,8 @@ class Slurm:
             stderr=subprocess.PIPE,
         )
 
-    def finish(self, process: subprocess.Popen[bytes], *, code: int | None = 0, timeout: float = 60) -> Ran:
-        """The end of a command; `code` is the exit code that must come, None for any."""
+    def finish(self, process: subprocess.Popen[bytes], *, code: int | None = 0, timeout: float = 60) -> CommandResult:
+        """Wait for the end of a command; `code` is the expected exit code, None for any."""
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -109,13 +111,13 @@ class Slurm:
             raise AssertionError(
                 f"no end within {timeout} s\n{out.decode()[-3000:]}\n{err.decode()[-3000:]}"
             ) from None
-        ran = Ran(process.returncode, out, err.decode("utf-8", "replace"))
+        ran = CommandResult(process.returncode, out, err.decode("utf-8", "replace"))
         assert code is None or ran.code == code, f"exit code {ran.code}, not {code}\n{ran.text}\n{ran.err}"
         return ran
 
     def run(
         self, *words: str, code: int | None = 0, timeout: float = 60, env: Mapping[str, str] | None = None
-    ) -> Ran:
+    ) -> CommandResult:
         """Run a command on node0 to its end."""
         return self.finish(self.start(*words, env=env), code=code, timeout=timeout)
 
@@ -124,39 +126,39 @@ class Slurm:
         path.write_text(text)
         return path
 
-    def let_in(self) -> None:
-        """From now on, users log in from node to node, to one login directory for all, as on a shared file system."""
+    def enable_ssh(self) -> None:
+        """Start an SSH server on each node; all share one login directory, as on a shared file system."""
         user = generate_ed25519("user")
         key = self.directory / "id_ed25519"
         key.touch(0o600)
         key.write_text(user.private)
         home = self.directory / "home"
         home.mkdir()
-        known = []
+        lines = []
         for number, host in enumerate(self.hosts):
-            known.append(f"node{number} {self._sshd(number, host, user.public, home)}\n")
-        (self.directory / "known_hosts").write_text("".join(known))
+            lines.append(f"node{number} {self._sshd(number, host, user.public, home)}\n")
+        (self.directory / "known_hosts").write_text("".join(lines))
         (self.directory / "ssh_config").write_text(
             f"Host *\n  User root\n  IdentityFile {key}\n  IdentityAgent none\n  StrictHostKeyChecking yes\n"
             f"  UserKnownHostsFile {self.directory}/known_hosts\n  GlobalKnownHostsFile /dev/null\n"
         )
 
     def _sshd(self, number: int, host: Namespace, authorized: str, home: Path) -> str:
-        """Start the SSH server of a node; its host key."""
+        """Start the SSH server of a node; return its host key."""
         directory = self.directory / f"sshd-{number}"
         directory.mkdir()
         pair = generate_ed25519(f"node{number}")
         (directory / "host_key").touch(0o600)
         (directory / "host_key").write_text(pair.private)
         (directory / "authorized_keys").write_text(authorized + "\n")
-        # sshd goes to the home directory of the system's list of users, whatever HOME says.
+        # sshd changes to the home directory in the system's user database and ignores HOME.
         at_home = f'SetEnv HOME={home} SHLVL=1\nForceCommand cd "$HOME" && eval "$SSH_ORIGINAL_COMMAND"\n'
         (directory / "sshd_config").write_text(sshd.configuration(directory, host.address, 22, "root") + at_home)
         sshd.make_separation_directory()
         program = sshd.find()
         assert program is not None
         self.daemon(
-            self.command(number, program, "-D", "-e", "-f", str(directory / "sshd_config"), own_processes=True)
+            self.command(number, program, "-D", "-e", "-f", str(directory / "sshd_config"), private_pids=True)
         )
         probe = ("bash", "-c", f"echo > /dev/tcp/{host.address}/22")
         wait_for("sshd", lambda: self.run(*probe, code=None).code == 0)
@@ -165,7 +167,7 @@ class Slurm:
     # --- daemons ----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start everything, and wait until all nodes are idle."""
+        """Start all daemons, and wait until all nodes are idle."""
         names = [f"{host.address} node{number}" for number, host in enumerate(self.hosts)]
         (self.directory / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
         (self.directory / "ssh_config").touch()
@@ -178,9 +180,9 @@ class Slurm:
         version = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
         (self.directory / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/{version}\nIgnoreSystemd=yes\n")
         self._munge()
-        self.daemon(self.command(0, "slurmctld", "-D", own_processes=True))
+        self.daemon(self.command(0, "slurmctld", "-D", private_pids=True))
         for number in range(len(self.hosts)):
-            self.daemon(self.command(number, "slurmd", "-D", own_processes=True))
+            self.daemon(self.command(number, "slurmd", "-D", private_pids=True))
         wait_for("all nodes to be idle", self._is_idle, 30)
 
     def _munge(self) -> None:
@@ -204,12 +206,12 @@ class Slurm:
             assert daemon.poll() is None, (self.directory / "daemons.log").read_text(errors="replace")[-3000:]
         return self.run("sinfo", "-h", "-o", "%n %t", code=None).text.count(" idle") == len(self.hosts)
 
-    def is_quiet(self) -> bool:
-        """Whether no job is left."""
+    def has_no_jobs(self) -> bool:
+        """Return whether the queue is empty."""
         return self.run("squeue", "-h").text == ""
 
     def end(self) -> None:
-        """End everything that was started; what Slurm still runs on its nodes ends with them."""
+        """End all daemons; what Slurm still runs on its nodes ends with them."""
         for daemon in reversed(self._daemons):
             _end(daemon)
         for daemon in self._daemons:
@@ -217,7 +219,7 @@ class Slurm:
 
 
 def _end(daemon: subprocess.Popen[bytes]) -> None:
-    """Kill a daemon: the first process of a node's own, and thereby all others there, or the only one."""
+    """Kill a daemon; if it is the first process of a PID namespace, the others in it end too."""
     children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children")
     with contextlib.suppress(OSError):
         for child in children.read_text().split():
@@ -228,7 +230,7 @@ def _end(daemon: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def slurm(directory: Path, nodes: int = 2) -> Iterator[Slurm]:
-    """A cluster below the directory `directory`, gone at the end."""
+    """Run a cluster in a subdirectory of `directory`; end it afterwards."""
     directory.chmod(0o755)
     with namespaces(nodes) as hosts:
         cluster = Slurm(directory, hosts)

@@ -190,7 +190,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, key: KeyPair) -> Iterator[Lab
     with lab(tmp_path_factory.mktemp("machines") / "lab") as one:
         one.write("id", key.private)
         one.write("id.pub", key.public + "\n")
-        one.knows(*(one.machine(f"gpu{number}") for number in range(3)))
+        one.add_known_hosts(*(one.machine(f"gpu{number}") for number in range(3)))
         yield one
 
 

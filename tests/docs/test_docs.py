@@ -1,4 +1,4 @@
-"""The documents: every command in them runs, every link leads somewhere, the reference is what the program says."""
+"""The documents: each command in them runs, each link has a target, and the reference matches the help texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOUD = "## On Compute Engine"
 
 
 def commands(text: str) -> list[str]:
-    """The commands of a page's sessions: lines that begin with ``$ fleet``."""
+    """Return the commands of a page's sessions: lines that begin with ``$ fleet``."""
     return [
         line.removeprefix("$ ")
         for session in SESSION.findall(text)
@@ -31,22 +31,22 @@ def commands(text: str) -> list[str]:
     ]
 
 
-def test_the_reference_is_what_the_program_says() -> None:
-    assert FILE.read_text() == reference(), "write it anew: .venv/bin/python -m tests.docs.reference"
+def test_the_reference_matches_the_help_texts() -> None:
+    assert FILE.read_text() == reference(), "regenerate it: .venv/bin/python -m tests.docs.reference"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_each_link_has_a_target(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 @pytest.mark.e2e
-def test_the_readme_is_followed_from_an_empty_directory(program: Program) -> None:
-    """Each command of the README in its order; a comment behind it names an exit code that is not 0.
+def test_the_readme_works_from_an_empty_directory(program: Program) -> None:
+    """Run the commands of the README in order; a comment after a command gives an exit code other than 0.
 
-    Those on Compute Engine are followed in tests/e2e/test_gce.py.
+    tests/e2e/test_gce.py runs the commands that use Compute Engine.
     """
     lines = commands((ROOT / "README.md").read_text().partition(CLOUD)[0])
     assert len(lines) >= 8
@@ -60,12 +60,12 @@ def test_the_readme_is_followed_from_an_empty_directory(program: Program) -> Non
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "README.md"], ids=lambda page: page.name)
-def test_commands_outside_the_readme_are_known(page: Path, program: Program) -> None:
-    """Inline commands name verbs and options that exist."""
+def test_commands_outside_the_readme_exist(page: Path, program: Program) -> None:
+    """Inline commands use existing commands and options."""
     for text in re.findall(r"`(fleet [a-z][^`]*)`", page.read_text()):
         words = shlex.split(text.partition(" | ")[0].replace("[", "").replace("]", ""))
-        known = program.run(words[1], "--help").text
-        own = words[2 : words.index("--")] if "--" in words else words[2:]
-        for word in own:
+        help_text = program.run(words[1], "--help").text
+        arguments = words[2 : words.index("--")] if "--" in words else words[2:]
+        for word in arguments:
             if word.startswith("-"):
-                assert word.partition("=")[0] in known, f"{page.name}: {text}"
+                assert word.partition("=")[0] in help_text, f"{page.name}: {text}"

@@ -54,8 +54,8 @@ print("total", float(total.numpy()), flush=True)
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    if why := obstacle():
-        pytest.skip(why)
+    if reason := obstacle():
+        pytest.skip(reason)
     directory = tmp_path_factory.mktemp("guests")
     directory.chmod(0o755)
     with Emulator(operation_s=0.2, guests=SshGuests(directory), directory=directory) as running:
@@ -64,7 +64,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 @pytest.fixture
 def rented(program: Program, emulator: Emulator) -> Iterator[Program]:
-    """The program, whose cloud is the emulator; at the end nothing is left there, and no request was wrong."""
+    """Yield the program with the emulator as its cloud; check that no resource remains and no request was invalid."""
     program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
     yield program
     program.close()
@@ -78,7 +78,7 @@ def names(emulator: Emulator) -> list[str]:
     return result
 
 
-def test_the_readme_is_followed_from_an_empty_directory(rented: Program, emulator: Emulator) -> None:
+def test_the_readme_works_from_an_empty_directory(rented: Program, emulator: Emulator) -> None:
     shutil.copy(EXAMPLES / "keras_fit.py", rented.directory / "task.py")
     shutil.copy(EXAMPLES / "digits.npz", rented.directory)
     lines = commands((ROOT / "README.md").read_text().partition(CLOUD)[2])
@@ -108,7 +108,7 @@ def test_the_readme_is_followed_from_an_empty_directory(rented: Program, emulato
     assert names(emulator) == []
 
 
-def test_a_spot_instance_is_taken_back_and_the_job_goes_on(rented: Program, emulator: Emulator) -> None:
+def test_a_job_continues_after_a_preemption(rented: Program, emulator: Emulator) -> None:
     rented.script("task.py", SCRIPT)
     rented.run("up", "--workers", "2", "--gpu", "t4", "--spot", "--yes", timeout=180)
     before = names(emulator)

@@ -1,4 +1,4 @@
-"""`fleet stop` gives TensorFlow's preemption handling its chance: a last checkpoint, and an end of its own."""
+"""`fleet stop` gives TensorFlow's preemption handler the time to save a last checkpoint and to exit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ for number in range(10**9):
 """
 
 
-def test_a_preemption_handler_saves_and_ends_by_itself(program: Program) -> None:
+def test_a_preemption_handler_saves_and_exits(program: Program) -> None:
     program.script("task.py", SCRIPT)
     program.run("up", "--workers", "2")
     client = program.start("train", "task.py", "--grace", "30")

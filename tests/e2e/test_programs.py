@@ -1,4 +1,4 @@
-"""Real TensorFlow in jobs that are no plain script: a module with packages of its own, a shell, R."""
+"""Real TensorFlow in jobs without a plain script: a module with required packages, a shell, R."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.wire.test_programs import NO_PROXY, served
 
 pytestmark = pytest.mark.e2e
 
-# As tutorials write it: from_generator under the strategy, batches shared out, fit with steps.
+# As in tutorials: from_generator under the strategy, sharded batches, fit with steps.
 TASK = """
 import argparse
 import tensorflow as tf
@@ -79,13 +79,13 @@ def test_a_module_with_packages_trains_from_a_generator(program: Program, index:
     assert checked.text.count("made its first step") + checked.text.count("the script ended after") == 2
     ran = program.run("train", "-m", "lessons.task", "--", "--epochs", "3", timeout=240, env=NO_PROXY)
     assert "legacy Keras on all workers" in ran.err
-    assert "installing" not in ran.err  # the check has done it
+    assert "installing" not in ran.err  # installed by the check
     for task in ("worker-0", "worker-1"):
         values = losses(ran, task)
         assert len(values) == 3
         assert values[-1] < values[0]
         assert "replicas 2" in lines_of(ran, task)
-    # The same, out of a shell.
+    # The same program, started by a shell.
     program.script("run.sh", 'set -e\npython -c "import sys; print(sys.version)"\nexec python -m lessons.task "$@"\n')
     shell = program.run("train", "--", "bash", "run.sh", "--epochs", "1", timeout=240, env=NO_PROXY)
     assert "legacy Keras on all workers" in shell.err

@@ -1,4 +1,4 @@
-"""What TensorFlow's own savers write is copied whole while they write it, and goes on elsewhere."""
+"""Files of TensorFlow's savers are copied as complete snapshots during writing, and training resumes elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed here"),
 ]
 
-# Trains in a directory with every saver, and says after each epoch what it saved; at the start, what it found.
+# Trains with each saver; prints at the start what it restored, and after each epoch what it saved.
 SCRIPT = r"""
 import glob, json, os, sys, time
 import tensorflow as tf

@@ -25,17 +25,17 @@ srun -l fleet agent task.py -- --epochs 3
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    if why := obstacle():
-        pytest.skip(why)
+    if reason := obstacle():
+        pytest.skip(reason)
     with slurm(tmp_path_factory.mktemp("slurm")) as result:
-        result.let_in()
+        result.enable_ssh()
         shutil.copy(EXAMPLES / "keras_fit.py", result.work / "task.py")
         shutil.copy(EXAMPLES / "digits.npz", result.work)
         yield result
 
 
 def losses(text: str, prefix: str) -> list[float]:
-    """The losses that one task printed."""
+    """Return the losses that one task printed."""
     lines = [line for line in text.splitlines() if line.startswith(prefix)]
     return [float(item[1].rstrip(".")) for line in lines for item in LOSS.finditer(line)]
 
@@ -43,7 +43,7 @@ def losses(text: str, prefix: str) -> list[float]:
 def assert_trained_as_one(text: str, *prefixes: str) -> None:
     first, second = (losses(text, prefix) for prefix in prefixes)
     assert len(first) >= 3, text
-    assert first[-1] == second[-1]  # each has seen the whole batch's gradient
+    assert first[-1] == second[-1]  # each task applies the gradient of the whole batch
     assert first[-1] < 0.8 * first[0]
 
 
@@ -51,7 +51,7 @@ def test_a_batch_script_trains_through_srun(cluster: Slurm) -> None:
     script = cluster.script("job.sh", BATCH)
     [job] = cluster.run("sbatch", "--parsable", "-o", "out", "-e", "err", str(script)).text.split()
     err = cluster.work / "err"
-    wait_for("the job's end", lambda: err.exists() and cluster.is_quiet(), 90)
+    wait_for("the job's end", lambda: err.exists() and cluster.has_no_jobs(), 90)
     assert f"job fleet-{job}.0 succeeded" in err.read_text()
     assert_trained_as_one((cluster.work / "out").read_text(), "0: ", "1: ")
     assert not list(cluster.work.glob(".fleet-*"))

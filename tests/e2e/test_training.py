@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.mnist.make_mnist import EXAMPLES as EXAMPLE_COUNT
 from tests.e2e.mnist.make_mnist import write_mnist
-from tests.program import Program, Ran, lines_of, task_config, wait_for
+from tests.program import CommandResult, Program, lines_of, task_config, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -21,8 +21,8 @@ EXAMPLES = HERE.parent.parent / "train" / "examples"
 LOSS = re.compile(r"(?:^|[\s,])(?:train_)?loss[:=] ?([0-9.]+)")
 
 
-def losses(ran: Ran, task: str) -> list[float]:
-    """The losses at the end of each epoch, as one task printed them."""
+def losses(ran: CommandResult, task: str) -> list[float]:
+    """Return the losses at the end of each epoch, as one task printed them."""
     return [float(match[1].rstrip(".")) for line in lines_of(ran, task) if (match := LOSS.search(line))]
 
 
@@ -39,7 +39,7 @@ def mnist(tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
     return ["--env", f"PYTHONPATH={directories}", "--env", f"MNIST_NPZ={file}"]
 
 
-def test_the_demo_trains_and_leaves_nothing(program: Program) -> None:
+def test_the_demo_trains_and_deletes_its_fleet(program: Program) -> None:
     ran = program.run("demo", timeout=180)
     for task in ("worker-0", "worker-1"):
         values = losses(ran, task)
@@ -84,7 +84,7 @@ def test_the_tutorial_on_a_data_set_of_one_file_runs_unchanged(program: Program,
     copied(program, HERE / "scripts" / "tfds_tutorial")
     program.run("up", "--workers", "2")
     ran = program.run("train", "main.py", *mnist, timeout=240)
-    assert ran.text.count(ONE_FILE) == 1  # for the training data and the evaluation data together
+    assert ran.text.count(ONE_FILE) == 1  # for training and evaluation data together
     for task in ("worker-0", "worker-1"):
         lines = lines_of(ran, task)
         assert len([line for line in lines if "15/15 [" in line]) == 2, task
@@ -129,7 +129,7 @@ def test_the_other_examples_train_on_one_fleet(program: Program) -> None:
         assert values[-1] < values[0], script
 
 
-def test_a_killed_worker_ends_tensorflow_everywhere(program: Program) -> None:
+def test_a_killed_worker_ends_all_tensorflow_processes(program: Program) -> None:
     program.script(
         "task.py",
         "import os, json, tensorflow as tf\n"

@@ -25,7 +25,7 @@ from provision.local import sshd
 from provision.model import FleetSpec, Host
 from tests.faults.namespaces import Namespace, namespaces
 from tests.fork_server import start_command
-from tests.program import Ran, wait_for
+from tests.program import CommandResult, wait_for
 
 FLEET = "faults"
 USER = "root"
@@ -396,11 +396,11 @@ class FaultFleet:
         self._clients.append(client)
         return client, out, err
 
-    def run(self, *words: str, code: int = 0, deadline_s: float = 60) -> Ran:
+    def run(self, *words: str, code: int = 0, deadline_s: float = 60) -> CommandResult:
         """Run a command to its end."""
         client, out, err = self.start(*words)
         client.wait(deadline_s)
-        ran = Ran(client.returncode, out.read_bytes(), err.read_text(errors="replace"))
+        ran = CommandResult(client.returncode, out.read_bytes(), err.read_text(errors="replace"))
         assert ran.code == code, f"exit code {ran.code}, not {code}\n{ran.text[-2000:]}\n{ran.err[-3000:]}"
         return ran
 

@@ -10,14 +10,14 @@ from tests.wire.hosts import Hosts, Wire, local_hosts
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Three local hosts, shared by the tests of a file."""
-    with local_hosts(tmp_path_factory.mktemp("hosts"), 3) as found:
-        yield found
+    """Start three local hosts, shared by the tests of a file."""
+    with local_hosts(tmp_path_factory.mktemp("hosts"), 3) as running:
+        yield running
 
 
 @pytest.fixture
 def wire(hosts: Hosts) -> Iterator[Wire]:
-    """A relay to the first host."""
+    """Start a relay to the first host."""
     relay = Wire(hosts.hosts[0])
     yield relay
     relay.close()
@@ -25,7 +25,7 @@ def wire(hosts: Hosts) -> Iterator[Wire]:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Path:
-    """A working directory."""
+    """Return an empty working directory."""
     directory = tmp_path / "work"
     directory.mkdir()
     return directory

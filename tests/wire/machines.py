@@ -1,4 +1,4 @@
-"""Machines of a user: OpenSSH servers on this computer, with host keys and home directories of their own."""
+"""A user's machines: OpenSSH servers on this machine, each with its own host key and home directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.program import wait_for
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 _READY_S = 20.0
-# sshd goes to the home directory of the system's list of users, whatever HOME says.
+# sshd changes to the home directory in the system's user database and ignores HOME.
 _AT_HOME = 'ForceCommand cd "$HOME" && eval "$SSH_ORIGINAL_COMMAND"\n'
 
 
@@ -29,9 +29,9 @@ class Machine:
     """An OpenSSH server.
 
     Attributes:
-        name: As it is called in configurations.
-        address: Where it listens.
-        port: Where it listens.
+        name: Its name in configurations.
+        address: Address on which it listens.
+        port: Port on which it listens.
         directory: Its files.
         id: Marks its processes.
         key: Its public host key.
@@ -46,26 +46,26 @@ class Machine:
 
     @property
     def home(self) -> Path:
-        """The home directory of whoever logs in."""
+        """Return the home directory of its users."""
         return self.directory / "home"
 
     @property
-    def known(self) -> str:
-        """Its line in a known_hosts file."""
+    def known_hosts_line(self) -> str:
+        """Return its line in a known_hosts file."""
         return f"[{self.address}]:{self.port} {self.key}\n"
 
     @property
     def log(self) -> str:
-        """What its sshd had to say."""
+        """Return the log of its sshd."""
         return (self.directory / processes.log_name(self.id)).read_text(errors="replace")
 
-    def left(self) -> list[str]:
-        """Everything in its home directory."""
+    def files_in_home(self) -> list[str]:
+        """Return all paths in its home directory."""
         return sorted(str(path.relative_to(self.home)) for path in self.home.rglob("*"))
 
 
 def host_pair(kind: str, directory: Path) -> KeyPair:
-    """A new key pair of a type that ssh-keygen knows."""
+    """Return a new key pair of a type that ssh-keygen supports."""
     path = directory / f"pair-{uuid.uuid4().hex}"
     subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(path)], check=True)
     return KeyPair(path.read_text(), path.with_name(f"{path.name}.pub").read_text().strip())
@@ -73,11 +73,11 @@ def host_pair(kind: str, directory: Path) -> KeyPair:
 
 @dataclass
 class Lab:
-    """A user with keys and a configuration, and the machines that let this user in.
+    """A user with keys and a configuration, and the machines on which this user can log in.
 
     Attributes:
-        directory: All files.
-        machines: By name.
+        directory: The files of the user and the machines.
+        machines: The machines by name.
     """
 
     directory: Path
@@ -93,16 +93,16 @@ class Lab:
 
     @property
     def key(self) -> Path:
-        """The user's private key."""
+        """Return the user's private key."""
         return self.directory / "id"
 
     @property
     def known_hosts(self) -> Path:
-        """The user's known_hosts."""
+        """Return the user's known_hosts."""
         return self.directory / "known_hosts"
 
     def write(self, name: str, text: str) -> Path:
-        """A file of the user's."""
+        """Write a file of the user; return its path."""
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(0o600)
@@ -122,12 +122,12 @@ class Lab:
         """Start a machine on the next address.
 
         Args:
-            name: What to call it.
+            name: Its name in configurations.
             authorized: Public keys that may log in; None: the user's.
             pair: Its host key; None: a new one.
             more: Further lines of sshd_config.
-            env: Of what is started there, beside HOME.
-            port: To listen on; 0: any.
+            env: Variables of its processes in addition to HOME.
+            port: Port to listen on; 0: any free one.
         """
         address = self.machines[name].address if name in self.machines else f"127.77.0.{len(self.machines) + 1}"
         identity = uuid.uuid4().hex
@@ -158,14 +158,17 @@ class Lab:
         self.machines[name] = machine
         return machine
 
-    def knows(self, *machines: Machine) -> None:
-        """From now on these are in the user's known_hosts."""
-        self.known_hosts.write_text(self.known_hosts.read_text() + "".join(one.known for one in machines))
+    def add_known_hosts(self, *machines: Machine) -> None:
+        """Add the host keys of these machines to the user's known_hosts."""
+        self.known_hosts.write_text(
+            self.known_hosts.read_text() + "".join(machine.known_hosts_line for machine in machines)
+        )
 
     def config(self, *blocks: str, name: str = "config") -> Path:
-        """An SSH configuration: these blocks, and below them what holds for all machines."""
+        """Write an SSH configuration with these blocks, followed by the entries of all machines."""
         hosts = "".join(
-            f"Host {one.name}\n  HostName {one.address}\n  Port {one.port}\n" for one in self.machines.values()
+            f"Host {machine.name}\n  HostName {machine.address}\n  Port {machine.port}\n"
+            for machine in self.machines.values()
         )
         common = (
             f"Host *\n  User {USER}\n  IdentityFile {self.key}\n  IdentityAgent none\n"
@@ -174,24 +177,24 @@ class Lab:
         return self.write(name, "\n".join([*blocks, hosts, common]))
 
     def inventory(self, *names: str, config: Path | None = None, name: str = "hosts.ini") -> Path:
-        """An inventory of these hosts, each a line, reached by an SSH configuration."""
+        """Write an inventory of these hosts, one per line, that uses an SSH configuration."""
         config = config or self.config()
         lines = ["[lab]", *names, "[lab:vars]", f"ansible_ssh_common_args='-F {config}'"]
         return self.write(name, "\n".join(lines) + "\n")
 
     def stop(self, machine: Machine) -> None:
-        """End a machine and all that runs there."""
+        """End a machine and all its processes."""
         processes.end({machine.id})
 
     def close(self) -> None:
-        """End everything."""
+        """End all machines."""
         processes.end(set(self._servers))
         for server in self._servers.values():
             server.wait(10)
 
 
 def free_port(address: str) -> int:
-    """A port on which nobody listens; below it are those that tasks take."""
+    """Return a port on which no process listens; lower ports are for tasks."""
     while True:
         with socket.socket() as probe:
             probe.bind((address, 0))
@@ -213,12 +216,12 @@ def await_answer(address: str, port: int) -> None:
 
 @contextlib.contextmanager
 def lab(directory: Path) -> Iterator[Lab]:
-    """A lab that is gone at the end."""
-    one = Lab(directory)
+    """Create a user without machines; end the machines that were started."""
+    user = Lab(directory)
     try:
-        yield one
+        yield user
     finally:
-        one.close()
+        user.close()
 
 
 def _answers(path: Path) -> bool:
@@ -230,7 +233,7 @@ def _answers(path: Path) -> bool:
 
 @contextlib.contextmanager
 def agent(directory: Path, keys: Sequence[Path]) -> Iterator[Path]:
-    """An SSH agent that holds `keys`; its socket."""
+    """Run an SSH agent that holds `keys`; yield its socket."""
     path = directory / "agent.sock"
     with subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL) as process:
         try:

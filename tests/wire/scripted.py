@@ -1,4 +1,4 @@
-"""An agent that does as a test says, started in place of the real one."""
+"""A scripted agent, started instead of the real one."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from train.pack import FAILED, TOO_OLD, WANT_AGENT, AgentArchive
 _PRELUDE = '''
 import base64, json, os, sys, time
 raw_in, raw_out = sys.stdin.buffer, sys.stdout.buffer
-def say(record, data=b"", **fields):
+def send(record, data=b"", **fields):
     line = json.dumps({"record": record, **fields}).encode() + b"\\n"
     raw_out.write(line + data)
     raw_out.flush()
-def hear():
+def receive():
     line = raw_in.readline()
     if not line:
         sys.exit(0)
     return json.loads(line)
 def is_new(mark):
-    """Make a file; false if there was one."""
+    """Create a file; return False if it exists."""
     try:
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return False
     return True
-def stay():
-    """Say nothing more until the connection ends."""
+def wait_for_disconnect():
+    """Send nothing more until the connection ends."""
     while True:
-        hear()
+        receive()
 def hello():
-    say("hello", agent="scripted", python="3", pid=os.getpid())
+    send("hello", agent="scripted", python="3", pid=os.getpid())
 '''
 
 COLLECT = """
 hello()
-hear()
-say("want", objects=WANTED, size=SIZE)
+receive()
+send("want", objects=WANTED, size=SIZE)
 import hashlib, zlib
 inflate, digest = zlib.decompressobj(), hashlib.sha256()
 while True:
-    size = hear()["payload"]
+    size = receive()["payload"]
     if not size:
         break
     digest.update(inflate.decompress(raw_in.read(size)))
-say("prepared", member=dict(slot="worker-0", task="", address="a", port=1, link_port=2), python="p",
+send("prepared", member=dict(slot="worker-0", task="", address="a", port=1, link_port=2), python="p",
     versions={"sha": digest.hexdigest()}, gpus=[], disk_free=1, memory_total=1, hostname="h", workdir="w")
 """
 
 
 class Scripted:
-    """Takes the place of train.pack in fleet.remote.channel.
+    """Replaces train.pack in fleet.remote.channel.
 
     Args:
-        body: Python that runs on the host, after a few lines that let it say and hear records.
-        values: Names that it finds defined. STOPS of FOLLOW and FOLLOW_ATTEMPTS: offsets in the log (by attempt);
-            after the first piece beyond each it says nothing more until its connection ends.
+        body: Python that runs on the host, after the functions that send and receive records.
+        values: Names that `body` can use. STOPS of FOLLOW and FOLLOW_ATTEMPTS: offsets in the log (by attempt);
+            after the first piece beyond each offset it sends nothing more until its connection ends.
     """
 
     def __init__(self, body: str, **values: object) -> None:
@@ -78,77 +78,77 @@ class Scripted:
 FOLLOW = """
 hello()
 while True:
-    wish = hear()
+    request = receive()
     with open(LOG, "rb") as file:
         data = file.read()
-    at = wish["log_offset"]
-    say("task_state", slot=wish["slot"], task=wish["slot"], attempt=1, phase="running", at=1.0, pid=7)
-    told = 0
+    at = request["log_offset"]
+    send("task_state", slot=request["slot"], task=request["slot"], attempt=1, phase="running", at=1.0, pid=7)
+    sent = 0
     while at < len(data):
         piece = data[at : at + PIECE]
-        stays = any([at > stop and is_new(f"{LOG}.{stop}") for stop in STOPS])
-        say("log", piece, slot=wish["slot"], task=wish["slot"], attempt=1, offset=at, payload=len(piece))
+        pauses = any([at > stop and is_new(f"{LOG}.{stop}") for stop in STOPS])
+        send("log", piece, slot=request["slot"], task=request["slot"], attempt=1, offset=at, payload=len(piece))
         at += len(piece)
-        told += len(piece)
-        if stays:
-            stay()
+        sent += len(piece)
+        if pauses:
+            wait_for_disconnect()
         if PAUSE:
             time.sleep(PAUSE)
-        if told % (7 * PIECE) == 0:
-            say("beat", at=1.5, record_offset=50, log_offset=at, attempt=1)
-    say("job_result", job=wish["job"], attempt=1, outcome="succeeded", at=2.0)
-    say("end")
+        if sent % (7 * PIECE) == 0:
+            send("beat", at=1.5, record_offset=50, log_offset=at, attempt=1)
+    send("job_result", job=request["job"], attempt=1, outcome="succeeded", at=2.0)
+    send("end")
 """
 
-# Attempt by attempt, those of LOGS; PIECE bytes at a time, with a beat after every third piece.
+# Sends the attempts of LOGS in order, PIECE bytes at a time, with a heartbeat after every third piece.
 FOLLOW_ATTEMPTS = """
 hello()
-wish = hear()
-mine = dict(slot=wish["slot"], task=wish["slot"])
+request = receive()
+mine = dict(slot=request["slot"], task=request["slot"])
 for attempt in sorted(LOGS):
-    if attempt < wish["attempt"]:
+    if attempt < request["attempt"]:
         continue
-    asked = attempt == wish["attempt"]
+    is_requested = attempt == request["attempt"]
     with open(LOGS[attempt], "rb") as file:
         data = file.read()
-    at = wish["log_offset"] if asked else 0
-    told = wish["record_offset"] if asked else 0
-    if told < 10:
-        say("task_state", **mine, attempt=attempt, phase="running", at=10.0 * attempt, pid=7)
-    say("progress", slot=wish["slot"], task=wish["slot"], attempt=max(LOGS), at=time.time())
+    at = request["log_offset"] if is_requested else 0
+    record_offset = request["record_offset"] if is_requested else 0
+    if record_offset < 10:
+        send("task_state", **mine, attempt=attempt, phase="running", at=10.0 * attempt, pid=7)
+    send("progress", slot=request["slot"], task=request["slot"], attempt=max(LOGS), at=time.time())
     pieces = 0
     while at < len(data):
         piece = data[at : at + PIECE]
-        stays = any([at > stop and is_new(f"{LOGS[attempt]}.{stop}") for stop in STOPS.get(attempt, ())])
-        say("log", piece, slot=wish["slot"], task=wish["slot"], attempt=attempt, offset=at, payload=len(piece))
+        pauses = any([at > stop and is_new(f"{LOGS[attempt]}.{stop}") for stop in STOPS.get(attempt, ())])
+        send("log", piece, slot=request["slot"], task=request["slot"], attempt=attempt, offset=at, payload=len(piece))
         at += len(piece)
         pieces += 1
-        if stays:
-            stay()
+        if pauses:
+            wait_for_disconnect()
         if PAUSE:
             time.sleep(PAUSE)
         if pieces % 3 == 0:
-            say("beat", at=1.5, record_offset=10, log_offset=at, attempt=attempt)
-    if told < 20:
-        say("task_state", **mine, attempt=attempt, phase="exited", at=10.0 * attempt + 5, pid=7)
+            send("beat", at=1.5, record_offset=10, log_offset=at, attempt=attempt)
+    if record_offset < 20:
+        send("task_state", **mine, attempt=attempt, phase="exited", at=10.0 * attempt + 5, pid=7)
     if attempt != max(LOGS):
-        say("attempt_ended", slot=wish["slot"], attempt=attempt, at=10.0 * attempt + 6, first_failed_task="",
+        send("attempt_ended", slot=request["slot"], attempt=attempt, at=10.0 * attempt + 6, first_failed_task="",
             reason="", exits={}, retry_s=0.1)
-    say("beat", at=1.5, record_offset=20, log_offset=at, attempt=attempt)
-say("job_result", job=wish["job"], attempt=max(LOGS), outcome=OUTCOME, at=2.0, isolated=ALONE)
-say("end")
-hear()
+    send("beat", at=1.5, record_offset=20, log_offset=at, attempt=attempt)
+send("job_result", job=request["job"], attempt=max(LOGS), outcome=OUTCOME, at=2.0, isolated=ISOLATED)
+send("end")
+receive()
 """
 
-# The first host reports that its supervisor does not answer; the other one reports an end, OUTCOME, and whether it
-# was ALONE.
-UNHEARD = """
+# The first host reports that its supervisor does not answer; the other one reports the result OUTCOME, and whether it
+# was isolated (ISOLATED).
+SILENT_SUPERVISOR = """
 hello()
-wish = hear()
-say("task_state", slot=wish["slot"], task=wish["slot"], attempt=1, phase="running", at=1.0, pid=7)
-while wish["slot"] == "worker-0":
-    say("beat", at=time.time(), attempt=1, unheard_s=61.0)
+request = receive()
+send("task_state", slot=request["slot"], task=request["slot"], attempt=1, phase="running", at=1.0, pid=7)
+while request["slot"] == "worker-0":
+    send("beat", at=time.time(), attempt=1, unheard_s=61.0)
     time.sleep(0.05)
-say("job_result", job=wish["job"], attempt=1, outcome=OUTCOME, at=2.0, isolated=ALONE)
-say("end")
+send("job_result", job=request["job"], attempt=1, outcome=OUTCOME, at=2.0, isolated=ISOLATED)
+send("end")
 """

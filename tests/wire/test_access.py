@@ -1,4 +1,4 @@
-"""The firewall rule of a rented fleet follows the address of this computer."""
+"""The firewall rule of a fleet on Compute Engine follows the address of this machine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ UP = ("up", "--workers", "1", "--provider", "gce", "--python", "/usr/bin/python3
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    if why := obstacle():
-        pytest.skip(why)
+    if reason := obstacle():
+        pytest.skip(reason)
     directory = tmp_path_factory.mktemp("guests")
     directory.chmod(0o755)
     with Emulator(operation_s=0.05, guests=SshGuests(directory), directory=directory) as running:
@@ -28,7 +28,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 @pytest.fixture
 def rented(program: Program, emulator: Emulator) -> Iterator[Program]:
-    """The program with a fleet of one instance, called from `HOME`."""
+    """Yield the program with a fleet of one instance, called from `HOME`."""
     program.env.update(
         FLEET_GCE_ENDPOINT=emulator.url,
         FLEET_GCE_PROJECT="proj-1",
@@ -43,8 +43,8 @@ def rented(program: Program, emulator: Emulator) -> Iterator[Program]:
 
 def sources(emulator: Emulator) -> list[str]:
     [rule] = [rule for name, rule in emulator.cloud.firewalls.items() if name.endswith("-ssh")]
-    found: list[str] = rule["sourceRanges"]
-    return found
+    ranges: list[str] = rule["sourceRanges"]
+    return ranges
 
 
 def test_a_command_from_another_address_opens_the_firewall(rented: Program, emulator: Emulator) -> None:
@@ -66,21 +66,21 @@ def test_a_command_from_another_address_opens_the_firewall(rented: Program, emul
     assert sources(emulator) == [f"{HOME}/32"]
 
 
-def test_addresses_that_the_user_named_are_not_widened(rented: Program, emulator: Emulator) -> None:
+def test_an_address_list_given_by_the_user_is_not_extended(rented: Program, emulator: Emulator) -> None:
     rented.run("up", "--yes", "--ssh-from", f"{HOME}/32", "--ssh-from", f"{OFFICE}/32")
     assert sources(emulator) == [f"{HOME}/32", f"{OFFICE}/32"]
     emulator.set_caller(CAFE)
     ran = rented.run("train", "--", "true", code=13)
-    told = " ".join(ran.err.split())
-    assert f"SSH is open to {HOME}, {OFFICE} only; you call from {CAFE}" in told
+    error = " ".join(ran.err.split())
+    assert f"SSH is open to {HOME}, {OFFICE} only; you call from {CAFE}" in error
     step = f"fleet up --ssh-from {HOME}/32 --ssh-from {OFFICE}/32 --ssh-from {CAFE}/32"
-    assert step in told
+    assert step in error
     assert sources(emulator) == [f"{HOME}/32", f"{OFFICE}/32"]
     assert "every host answers" in rented.run(*step.split()[1:], "--yes").err
     assert sources(emulator) == [f"{HOME}/32", f"{OFFICE}/32", f"{CAFE}/32"]
 
 
-def test_the_plan_names_the_address_that_ssh_is_open_to(program: Program, emulator: Emulator) -> None:
+def test_the_dry_run_shows_the_address_that_ssh_is_open_to(program: Program, emulator: Emulator) -> None:
     program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
     emulator.set_caller(CAFE)
     env = {"FLEET_ADDRESS_URL": f"{emulator.url}/emulator/address"}

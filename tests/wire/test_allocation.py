@@ -16,9 +16,9 @@ import pytest
 
 from provision.inventory.slurm import expand_nodelist
 from tests.pbs import StandIn
-from tests.program import PROGRAM, Program, Ran, wait_for
+from tests.program import PROGRAM, CommandResult, Program, wait_for
 from tests.slurm import Slurm, obstacle, slurm
-from tests.wire import test_alone
+from tests.wire import test_isolated_tasks
 from tests.wire.machines import free_port
 from train.agent.host import control
 from train.agent.protocol.records import Usage
@@ -46,14 +46,14 @@ if "sleep" in sys.argv:
 """
 
 
-def told(text: str) -> list[dict[str, object]]:
-    """What the tasks printed of themselves."""
-    found = [line.partition("{") for line in text.splitlines() if '"config"' in line]
-    return [json.loads(brace + rest) for _, brace, rest in found]
+def reports(text: str) -> list[dict[str, object]]:
+    """Return what the tasks printed about themselves."""
+    records = [line.partition("{") for line in text.splitlines() if '"config"' in line]
+    return [json.loads(brace + rest) for _, brace, rest in records]
 
 
 class Pair:
-    """Two processes that were started by hand."""
+    """Two processes that a user starts by hand."""
 
     def __init__(self, program: Program, temporary: Path) -> None:
         self.program = program
@@ -64,15 +64,17 @@ class Pair:
     def start(
         self, rank: int, *words: str, options: tuple[str, ...] = (), size: int = 2, env: dict[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        place = () if "--rendezvous" in options else ("--rendezvous", "meeting")
-        own = ("agent", "--rank", str(rank), "--size", str(size), *place, *options)
-        return self.program.start(*own, "task.py", "--", *words, env=env)
+        rendezvous = () if "--rendezvous" in options else ("--rendezvous", "rendezvous")
+        command = ("agent", "--rank", str(rank), "--size", str(size), *rendezvous, *options)
+        return self.program.start(*command, "task.py", "--", *words, env=env)
 
-    def run(self, *words: str, options: tuple[str, ...] = (), code: int | None = 0, **env: str) -> list[Ran]:
+    def run(
+        self, *words: str, options: tuple[str, ...] = (), code: int | None = 0, **env: str
+    ) -> list[CommandResult]:
         started = [self.start(rank, *words, options=options, env=env) for rank in (0, 1)]
-        return [self.program.finish(one, code=code) for one in started]
+        return [self.program.finish(process, code=code) for process in started]
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         return sorted(path.name for path in self.program.directory.iterdir() if path.name != "task.py")
 
 
@@ -83,7 +85,7 @@ def pair(program: Program, tmp_path: Path) -> Iterator[Pair]:
     yield Pair(program, temporary)
     assert list(temporary.iterdir()) == []
     mark = f"TMPDIR={temporary}"
-    assert [one for one in psutil.process_iter() if mark in environment_of(one)] == []
+    assert [process for process in psutil.process_iter() if mark in environment_of(process)] == []
 
 
 def environment_of(process: psutil.Process) -> str:
@@ -96,34 +98,34 @@ def environment_of(process: psutil.Process) -> str:
 # --- by hand --------------------------------------------------------------------------------------------------------
 
 
-def test_two_processes_meet_and_run_in_place(pair: Pair) -> None:
+def test_two_processes_find_each_other_and_run_in_their_directory(pair: Pair) -> None:
     first, second = pair.run("--epochs", "5")
-    [one], [other] = told(first.text), told(second.text)
-    assert one["config"]["task"] == {"type": "worker", "index": 0}  # type: ignore[index]
-    assert other["config"]["task"] == {"type": "worker", "index": 1}  # type: ignore[index]
-    assert one["config"]["cluster"] == other["config"]["cluster"]  # type: ignore[index]
-    assert one["directory"] == other["directory"] == one["PWD"] == str(pair.program.directory)
-    assert one["arguments"] == ["--epochs", "5"]
-    assert one["FLEET_CHECKPOINT_DIR"] == other["FLEET_CHECKPOINT_DIR"]
-    assert one["FLEET_LOG_DIR"] != other["FLEET_LOG_DIR"]
-    assert first.text.count("\n") == 1  # no prefix of ours
+    [first_task], [second_task] = reports(first.text), reports(second.text)
+    assert first_task["config"]["task"] == {"type": "worker", "index": 0}  # type: ignore[index]
+    assert second_task["config"]["task"] == {"type": "worker", "index": 1}  # type: ignore[index]
+    assert first_task["config"]["cluster"] == second_task["config"]["cluster"]  # type: ignore[index]
+    assert first_task["directory"] == second_task["directory"] == first_task["PWD"] == str(pair.program.directory)
+    assert first_task["arguments"] == ["--epochs", "5"]
+    assert first_task["FLEET_CHECKPOINT_DIR"] == second_task["FLEET_CHECKPOINT_DIR"]
+    assert first_task["FLEET_LOG_DIR"] != second_task["FLEET_LOG_DIR"]
+    assert first.text.count("\n") == 1  # without the prefix of merged logs
     assert "started: task.py on worker-[0-1]" in first.err
     assert "succeeded" in first.err
     assert second.err == ""
-    assert pair.left() == []
+    assert pair.leftovers() == []
 
 
-def test_what_the_tasks_leave_is_in_the_directory_afterwards(pair: Pair) -> None:
+def test_only_the_files_that_tasks_write_remain_afterwards(pair: Pair) -> None:
     first, _ = pair.run("save")
-    [one] = told(first.text)
-    assert Path(str(one["FLEET_CHECKPOINT_DIR"]), "ckpt").read_text() == "saved"
-    assert [str(path) for path in Path(str(one["FLEET_CHECKPOINT_DIR"])).iterdir()] == [
-        str(Path(str(one["FLEET_CHECKPOINT_DIR"])) / "ckpt")
+    [task] = reports(first.text)
+    assert Path(str(task["FLEET_CHECKPOINT_DIR"]), "ckpt").read_text() == "saved"
+    assert [str(path) for path in Path(str(task["FLEET_CHECKPOINT_DIR"])).iterdir()] == [
+        str(Path(str(task["FLEET_CHECKPOINT_DIR"])) / "ckpt")
     ]
-    assert len(pair.left()) == 1
+    assert len(pair.leftovers()) == 1
 
 
-def test_the_first_process_tells_why_it_failed_and_all_end_alike(pair: Pair) -> None:
+def test_the_first_process_reports_the_failure_and_all_exit_with_the_same_code(pair: Pair) -> None:
     first, second = pair.run("fail-1-1", code=100)
     assert "job 20" in first.err
     assert re.search(r"failed: worker-1 \(\S+\) exited with", first.err)
@@ -131,73 +133,73 @@ def test_the_first_process_tells_why_it_failed_and_all_end_alike(pair: Pair) -> 
     assert "fleet logs" not in first.err
     assert second.err == ""
     assert "it ends on purpose" in second.text
-    assert pair.left() == []
+    assert pair.leftovers() == []
 
 
-@pytest.mark.parametrize("how", ["alone", "together"])
-def test_tasks_that_train_alone_are_reported_by_the_first_process(pair: Pair, tmp_path: Path, how: str) -> None:
-    pair.program.script("task.py", test_alone.TASK)
-    go_on = tmp_path / "go-on"
-    processes = [pair.start(rank, how, str(go_on)) for rank in (0, 1)]
+@pytest.mark.parametrize("mode", ["alone", "together"])
+def test_the_first_process_reports_tasks_that_train_alone(pair: Pair, tmp_path: Path, mode: str) -> None:
+    pair.program.script("task.py", test_isolated_tasks.TASK)
+    continue_file = tmp_path / "go-on"
+    processes = [pair.start(rank, mode, str(continue_file)) for rank in (0, 1)]
 
     def measured() -> bool:
         sockets = [str(path) for path in pair.temporary.rglob("control")]
         answers = [control.ask(path, 5) or [] for path in sockets]
-        return sum(any(isinstance(one, Usage) for one in answer) for answer in answers) == 2
+        return sum(any(isinstance(record, Usage) for record in answer) for answer in answers) == 2
 
     try:
-        wait_for("a look of both agents at their tasks", measured, 120)
+        wait_for("the inspection of the tasks by both agents", measured, 120)
     finally:
-        go_on.touch()
-        first, second = [pair.program.finish(one) for one in processes]
-    assert (test_alone.MESSAGE in " ".join(first.err.split())) == (how == "alone")
+        continue_file.touch()
+        first, second = [pair.program.finish(process) for process in processes]
+    assert (test_isolated_tasks.MESSAGE in " ".join(first.err.split())) == (mode == "alone")
     assert "trained alone" not in second.err
 
 
-def test_a_failure_is_survived_where_that_was_asked_for(pair: Pair) -> None:
+def test_a_failed_task_is_restarted_with_restarts(pair: Pair) -> None:
     first, second = pair.run("fail-1-1", options=("--restarts", "1"))
-    assert told(first.text)[-1]["attempt"] == 2
-    assert [one["attempt"] for one in told(second.text)] == [1, 2]
+    assert reports(first.text)[-1]["attempt"] == 2
+    assert [report["attempt"] for report in reports(second.text)] == [1, 2]
 
 
-@pytest.mark.parametrize("who", [0, 1])
-def test_a_signal_stops_the_job_in_order(pair: Pair, who: int) -> None:
+@pytest.mark.parametrize("rank_to_stop", [0, 1])
+def test_a_signal_to_one_process_stops_the_job(pair: Pair, rank_to_stop: int) -> None:
     started = [pair.start(rank, "sleep") for rank in (0, 1)]
-    for one in started:
-        assert one.stdout is not None
-        while one.stdout.readline() != b"sleeping\n":
-            assert one.poll() is None
-    started[who].send_signal(signal.SIGTERM)
-    first, second = (pair.program.finish(one, code=103) for one in started)
+    for process in started:
+        assert process.stdout is not None
+        while process.stdout.readline() != b"sleeping\n":
+            assert process.poll() is None
+    started[rank_to_stop].send_signal(signal.SIGTERM)
+    first, second = (pair.program.finish(process, code=103) for process in started)
     assert "was stopped" in first.err
     assert second.err == ""
 
 
-def test_a_signal_before_the_others_come_is_obeyed(pair: Pair) -> None:
+def test_a_signal_ends_a_process_that_waits_for_the_others(pair: Pair) -> None:
     waiting = pair.start(0)
-    wait_for("the meeting", lambda: list((pair.program.directory / "meeting").glob("call")) or None)
+    wait_for("the rendezvous", lambda: list((pair.program.directory / "rendezvous").glob("call")) or None)
     waiting.send_signal(signal.SIGTERM)
     assert "interrupted; nothing was started" in pair.program.finish(waiting, code=103).err
-    assert pair.left() == []
+    assert pair.leftovers() == []
 
 
-def test_who_does_not_come_is_named(pair: Pair) -> None:
+def test_a_process_that_does_not_join_is_named(pair: Pair) -> None:
     ran = pair.program.finish(pair.start(0, options=("--wait", "1s", "--nodes", "gpu[1-2]")), code=14)
     assert "timed out after 1 s waiting for gpu2 (rank 1) in " in ran.err
     assert "it has not started, or sees another directory" in ran.err
-    assert told(ran.text) == []
+    assert reports(ran.text) == []
 
 
-def test_another_script_on_one_of_them_is_named_before_anything_runs(pair: Pair, tmp_path: Path) -> None:
+def test_different_scripts_are_reported_before_any_task_starts(pair: Pair, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "task.py").write_text(TASK + "# changed\n")
-    place = ("--rendezvous", str(tmp_path / "meeting"))
+    rendezvous = ("--rendezvous", str(tmp_path / "rendezvous"))
     started = [
-        pair.start(0, options=place),
-        pair.start(1, options=(*place, "--workdir", str(other))),
+        pair.start(0, options=rendezvous),
+        pair.start(1, options=(*rendezvous, "--workdir", str(other))),
     ]
-    first, second = (pair.program.finish(one, code=14) for one in started)
+    first, second = (pair.program.finish(process, code=14) for process in started)
     assert "the content of task.py on " in first.err
     assert "(rank 1) is not that of " in first.err
     assert second.err == ""
@@ -205,44 +207,44 @@ def test_another_script_on_one_of_them_is_named_before_anything_runs(pair: Pair,
     assert not list(other.glob("20*"))
 
 
-def test_a_host_without_the_interpreter_stops_all_with_its_reason(pair: Pair) -> None:
+def test_a_missing_interpreter_is_reported_by_its_host_and_no_task_starts(pair: Pair) -> None:
     started = [pair.start(0), pair.start(1, options=("--python", "/no/such/python"))]
-    first, second = (pair.program.finish(one, code=14) for one in started)
+    first, second = (pair.program.finish(process, code=14) for process in started)
     assert "/no/such/python on this host does not run" in second.err
     assert first.err == ""
     assert first.out == second.out == b""
 
 
-def test_directories_that_are_not_shared_get_copies_of_checkpoints(pair: Pair, tmp_path: Path) -> None:
+def test_checkpoints_are_copied_between_directories_that_are_not_shared(pair: Pair, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "task.py").write_text(TASK)
-    place = ("--rendezvous", str(tmp_path / "meeting"))
+    rendezvous = ("--rendezvous", str(tmp_path / "rendezvous"))
     started = [
-        pair.start(0, "save", "fail-1-1", options=(*place, "--restarts", "1")),
-        pair.start(1, "save", "fail-1-1", options=(*place, "--restarts", "1", "--workdir", str(other))),
+        pair.start(0, "save", "fail-1-1", options=(*rendezvous, "--restarts", "1")),
+        pair.start(1, "save", "fail-1-1", options=(*rendezvous, "--restarts", "1", "--workdir", str(other))),
     ]
-    first, second = (pair.program.finish(one) for one in started)
-    own, copy = told(first.text)[-1]["FLEET_CHECKPOINT_DIR"], told(second.text)[-1]["FLEET_CHECKPOINT_DIR"]
-    assert own != copy
-    assert Path(str(own), "ckpt").read_text() == "saved"
+    first, second = (pair.program.finish(process) for process in started)
+    original, copy = reports(first.text)[-1]["FLEET_CHECKPOINT_DIR"], reports(second.text)[-1]["FLEET_CHECKPOINT_DIR"]
+    assert original != copy
+    assert Path(str(original), "ckpt").read_text() == "saved"
 
 
-def test_a_directory_that_some_share_is_refused(pair: Pair, tmp_path: Path) -> None:
+def test_a_checkpoint_directory_that_only_some_hosts_share_is_refused(pair: Pair, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "task.py").write_text(TASK)
-    place = ("--rendezvous", str(tmp_path / "meeting"))
-    started = [pair.start(rank, options=place, size=3) for rank in (0, 1)]
-    started.append(pair.start(2, options=(*place, "--workdir", str(other)), size=3))
-    ran = [pair.program.finish(one, code=14) for one in started]
+    rendezvous = ("--rendezvous", str(tmp_path / "rendezvous"))
+    started = [pair.start(rank, options=rendezvous, size=3) for rank in (0, 1)]
+    started.append(pair.start(2, options=(*rendezvous, "--workdir", str(other)), size=3))
+    ran = [pair.program.finish(process, code=14) for process in started]
     assert "(rank 0), " in ran[0].err
     assert "(rank 1) share the directory of checkpoints, and " in ran[0].err
     assert "(rank 2) does not" in ran[0].err
     assert ran[1].err == ran[2].err == ""
-    assert [one.out for one in ran] == [b"", b"", b""]
+    assert [result.out for result in ran] == [b"", b"", b""]
     assert list(other.iterdir()) == [other / "task.py"]
-    assert pair.left() == []
+    assert pair.leftovers() == []
 
 
 def test_a_job_that_is_started_again_finds_its_checkpoints(pair: Pair) -> None:
@@ -251,29 +253,29 @@ def test_a_job_that_is_started_again_finds_its_checkpoints(pair: Pair) -> None:
         for rank in (0, 1):
             env = {"SLURM_JOB_ID": "77", "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2"}
             started.append(pair.program.start("agent", "task.py", "--", *words, env=env))
-        for one in started:
-            [task] = told(pair.program.finish(one).text)
+        for process in started:
+            [task] = reports(pair.program.finish(process).text)
             assert task["FLEET_CHECKPOINT_DIR"] == str(pair.program.directory / "fleet-77" / "checkpoints")
         assert (pair.program.directory / "fleet-77" / "checkpoints" / "ckpt").read_text() == "saved"
-    assert pair.left() == ["fleet-77"]
+    assert pair.leftovers() == ["fleet-77"]
 
 
-def test_at_an_address_with_a_secret(pair: Pair) -> None:
-    place = ("--rendezvous", f"tcp://127.0.0.1:{free_port('127.0.0.1')}")
-    first, second = pair.run("x", options=place, FLEET_RENDEZVOUS_SECRET="0123456789abcdef")
-    assert [one["secret"] for one in told(first.text) + told(second.text)] == [None, None]
-    assert pair.left() == []
+def test_a_rendezvous_at_an_address_hides_its_secret_from_the_tasks(pair: Pair) -> None:
+    rendezvous = ("--rendezvous", f"tcp://127.0.0.1:{free_port('127.0.0.1')}")
+    first, second = pair.run("x", options=rendezvous, FLEET_RENDEZVOUS_SECRET="0123456789abcdef")
+    assert [report["secret"] for report in reports(first.text) + reports(second.text)] == [None, None]
+    assert pair.leftovers() == []
 
 
-def test_at_an_address_without_a_secret_nothing_is_started(pair: Pair) -> None:
-    place = ("--rendezvous", "tcp://127.0.0.1:29400")
-    for ran in pair.run(options=place, code=2):
+def test_a_rendezvous_at_an_address_without_a_secret_is_refused(pair: Pair) -> None:
+    rendezvous = ("--rendezvous", "tcp://127.0.0.1:29400")
+    for ran in pair.run(options=rendezvous, code=2):
         assert "needs a secret of at least 16 characters" in ran.err
         assert "export FLEET_RENDEZVOUS_SECRET" in ran.err
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("arguments", "reason"),
     [
         (("agent", "task.py"), "does not know which of how many"),
         (("agent", "--rank", "0", "task.py"), "belong together"),
@@ -283,18 +285,18 @@ def test_at_an_address_without_a_secret_nothing_is_started(pair: Pair) -> None:
         (("agent", "--rank", "0", "--size", "1", "--rendezvous", "tcp://x", "task.py"), "is not an address"),
     ],
 )
-def test_what_makes_no_sense_is_refused(pair: Pair, words: tuple[str, ...], why: str) -> None:
-    ran = pair.program.run(*words, code=None)
+def test_invalid_arguments_are_refused(pair: Pair, arguments: tuple[str, ...], reason: str) -> None:
+    ran = pair.program.run(*arguments, code=None)
     assert ran.code in (2, 14)
-    assert why in ran.err
-    assert pair.left() == []
+    assert reason in ran.err
+    assert pair.leftovers() == []
 
 
 # --- a stand-in for PBS ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nodes", ["n0\nn1\n", "n0\nn0\nn1\nn1\n"], ids=["a slot each", "two slots each"])
-def test_a_stand_in_for_pbs_trains_by_three_lines(pair: Pair, tmp_path: Path, nodes: str) -> None:
+def test_a_job_script_for_the_pbs_stand_in_trains(pair: Pair, tmp_path: Path, nodes: str) -> None:
     stand_in = StandIn.make(tmp_path / "pbs", nodes)
     script = pair.program.script("job.sh", f"#!/bin/sh\n#PBS -l select=2\npbsdsh -- '{PROGRAM}' agent task.py -- a\n")
     env = pair.program.environment({"PATH": f"{stand_in.programs}{os.pathsep}{os.environ['PATH']}"})
@@ -308,12 +310,12 @@ def test_a_stand_in_for_pbs_trains_by_three_lines(pair: Pair, tmp_path: Path, no
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    tasks = sorted(told(done.stdout), key=lambda one: one["config"]["task"]["index"])  # type: ignore[index]
-    assert [one["config"]["task"]["index"] for one in tasks] == [0, 1]  # type: ignore[index]
-    assert {one["directory"] for one in tasks} == {str(pair.program.directory)}
-    assert all("/fleet-7.stand-in/" in str(one["FLEET_CHECKPOINT_DIR"]) for one in tasks)
+    tasks = sorted(reports(done.stdout), key=lambda task: task["config"]["task"]["index"])  # type: ignore[index]
+    assert [task["config"]["task"]["index"] for task in tasks] == [0, 1]  # type: ignore[index]
+    assert {task["directory"] for task in tasks} == {str(pair.program.directory)}
+    assert all("/fleet-7.stand-in/" in str(task["FLEET_CHECKPOINT_DIR"]) for task in tasks)
     assert "job fleet-7.stand-in succeeded" in done.stderr
-    assert pair.left() == ["job.sh"]
+    assert pair.leftovers() == ["job.sh"]
 
 
 # --- Slurm ----------------------------------------------------------------------------------------------------------
@@ -321,52 +323,52 @@ def test_a_stand_in_for_pbs_trains_by_three_lines(pair: Pair, tmp_path: Path, no
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """Two nodes of a real Slurm, for all tests of this file."""
-    if why := obstacle():
-        pytest.skip(why)
-    with slurm(tmp_path_factory.mktemp("slurm")) as found:
-        found.script("task.py", TASK)
-        found.env["TMPDIR"] = str(found.directory / "tmp")
-        (found.directory / "tmp").mkdir()
-        yield found
+    """Start two nodes of a real Slurm, shared by the tests of this file."""
+    if reason := obstacle():
+        pytest.skip(reason)
+    with slurm(tmp_path_factory.mktemp("slurm")) as slurm_cluster:
+        slurm_cluster.script("task.py", TASK)
+        slurm_cluster.env["TMPDIR"] = str(slurm_cluster.directory / "tmp")
+        (slurm_cluster.directory / "tmp").mkdir()
+        yield slurm_cluster
 
 
-def left(cluster: Slurm) -> list[str]:
-    """What is left of jobs, in the working directory and in that for temporary files."""
-    own = {"task.py", "job.sh", "out"}
-    found = [path for directory in (cluster.work, cluster.directory / "tmp") for path in directory.iterdir()]
-    return [str(path) for path in found if path.name not in own]
+def leftovers(cluster: Slurm) -> list[str]:
+    """Return what jobs left in the working directory and in the directory for temporary files."""
+    expected = {"task.py", "job.sh", "out"}
+    paths = [path for directory in (cluster.work, cluster.directory / "tmp") for path in directory.iterdir()]
+    return [str(path) for path in paths if path.name not in expected]
 
 
-def test_a_batch_script_of_three_lines_trains(cluster: Slurm) -> None:
+def test_an_sbatch_script_trains(cluster: Slurm) -> None:
     script = cluster.script(
         "job.sh", "#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node=1\nsrun fleet agent task.py -- --epochs 5\n"
     )
     [job] = cluster.run("sbatch", "--parsable", "-o", "out", str(script)).text.split()
     out = cluster.work / "out"
     wait_for("the job's end", lambda: out.exists() and f"fleet-{job}.0 succeeded" in out.read_text(), 30)
-    tasks = told(out.read_text())
+    tasks = reports(out.read_text())
     addresses = [host.address for host in cluster.hosts]
     for task in tasks:
         cluster_spec = task["config"]["cluster"]  # type: ignore[index]
         assert cluster_spec == {"worker": [f"{address}:2222" for address in addresses]}
         assert task["directory"] == str(cluster.work)
     assert len(tasks) == 2
-    wait_for("Slurm to be done", cluster.is_quiet)
-    assert left(cluster) == []
+    wait_for("an empty queue", cluster.has_no_jobs)
+    assert leftovers(cluster) == []
 
 
-def test_srun_ends_with_the_code_of_the_job(cluster: Slurm) -> None:
+def test_srun_exits_with_the_exit_code_of_the_job(cluster: Slurm) -> None:
     ran = cluster.run(
         "srun", "-l", "-N2", "--ntasks-per-node=1", "fleet", "agent", "task.py", "--", "raise", code=100
     )
     assert "0: error: job fleet-" in ran.err
     assert f"worker-1 ({cluster.hosts[1].address}) raised ValueError: on purpose" in ran.err
     assert "1: fleet:" not in ran.err
-    assert left(cluster) == []
+    assert leftovers(cluster) == []
 
 
-def test_scancel_stops_the_job_in_order(cluster: Slurm) -> None:
+def test_scancel_stops_the_job_on_all_nodes(cluster: Slurm) -> None:
     running = cluster.start("srun", "-N2", "--ntasks-per-node=1", "fleet", "agent", "task.py", "--", "sleep")
     assert running.stdout is not None
     seen = 0
@@ -378,42 +380,42 @@ def test_scancel_stops_the_job_in_order(cluster: Slurm) -> None:
     cluster.run("scancel", job)
     ran = cluster.finish(running, code=None)
     assert time.monotonic() - begun < 25
-    # Each node is told; the job may be over before the first one is.
+    # Each node gets the signal; the job may end before the first node gets it.
     assert re.search(rf"(?m)error: job fleet-{job}\.0 was stopped( by SIGTERM)?$", ran.err)
     assert "Exited with exit code 103" in ran.err
-    wait_for("Slurm to be done", cluster.is_quiet)
-    assert left(cluster) == []
+    wait_for("an empty queue", cluster.has_no_jobs)
+    assert leftovers(cluster) == []
 
 
-def test_a_node_that_does_not_start_is_named_by_slurms_name(cluster: Slurm) -> None:
-    one = 'test "$SLURM_PROCID" = 1 || exec fleet agent --wait 1s task.py'
-    ran = cluster.run("srun", "-N2", "--ntasks-per-node=1", "sh", "-c", one, code=14)
+def test_a_node_that_does_not_join_is_named_as_in_slurm(cluster: Slurm) -> None:
+    command = 'test "$SLURM_PROCID" = 1 || exec fleet agent --wait 1s task.py'
+    ran = cluster.run("srun", "-N2", "--ntasks-per-node=1", "sh", "-c", command, code=14)
     assert "timed out after 1 s waiting for node1 (rank 1) in " in ran.err
-    assert left(cluster) == []
+    assert leftovers(cluster) == []
 
 
-def test_without_srun_it_is_told_so(cluster: Slurm) -> None:
+def test_an_agent_in_an_allocation_without_srun_is_refused(cluster: Slurm) -> None:
     ran = cluster.run("salloc", "-N2", "fleet", "agent", "task.py", code=2)
     assert "has not started it on its nodes" in ran.err
     assert "srun fleet agent task.py" in ran.err
 
 
-def test_several_tasks_a_node_and_an_address_for_a_meeting(cluster: Slurm) -> None:
+def test_several_tasks_per_node_meet_at_an_address(cluster: Slurm) -> None:
     words = ("srun", "-N2", "-n3", "--overcommit", "fleet", "agent", "--rendezvous", "tcp://:29400", "task.py")
     ran = cluster.run(*words, env={"FLEET_RENDEZVOUS_SECRET": "0123456789abcdef"})
-    tasks = told(ran.text)
+    tasks = reports(ran.text)
     assert len(tasks) == 3
     [spec] = {json.dumps(task["config"]["cluster"]) for task in tasks}  # type: ignore[index]
     endpoints = json.loads(spec)["worker"]
     assert len(set(endpoints)) == 3
     assert {endpoint.partition(":")[0] for endpoint in endpoints} == {host.address for host in cluster.hosts}
-    assert left(cluster) == []
+    assert leftovers(cluster) == []
 
 
 @pytest.mark.parametrize(
     "expression", ["node[0-1]", "gpu[01-03,7],login1", "a[1-2]b[3-4]", "n[8-11]", "n[008-011]", "x1,x[1-3],x2"]
 )
-def test_node_lists_are_read_as_scontrol_reads_them(cluster: Slurm, expression: str) -> None:
+def test_node_lists_expand_as_in_scontrol(cluster: Slurm, expression: str) -> None:
     theirs = cluster.run("scontrol", "show", "hostnames", expression).text.split()
     assert list(expand_nodelist(expression)) == list(dict.fromkeys(theirs))
 
@@ -432,26 +434,26 @@ fleet down --yes
 
 @pytest.fixture(scope="module")
 def reachable(cluster: Slurm) -> Slurm:
-    cluster.let_in()
+    cluster.enable_ssh()
     return cluster
 
 
-def test_an_allocations_nodes_are_a_fleet_over_ssh(reachable: Slurm) -> None:
+def test_the_nodes_of_an_allocation_form_a_fleet_over_ssh(reachable: Slurm) -> None:
     script = reachable.script("job.sh", OVER_SSH)
     ran = reachable.run("salloc", "-Q", "-N2", "sh", "-c", f". {script}", timeout=90)
-    tasks = told(ran.text)
+    tasks = reports(ran.text)
     assert [task["arguments"] for task in tasks] == [["over", "ssh"]] * 2
     for task in tasks:
         endpoints = task["config"]["cluster"]["worker"]  # type: ignore[index]
         assert [endpoint.partition(":")[0] for endpoint in endpoints] == [host.address for host in reachable.hosts]
     assert "was already up; every host answers" in ran.err
     assert "node0" in ran.text
-    # Both nodes have one login directory, and what a fleet had there is gone.
+    # Both nodes share one login directory, from which the fleet's files are deleted.
     assert [path for path in (reachable.directory / "home").rglob("*") if path.is_file()] == []
     assert not list((reachable.directory / "fleet" / "static").rglob("*.json"))
 
 
-def test_a_fleet_of_another_allocation_is_not_taken_for_this_one(reachable: Slurm) -> None:
+def test_a_fleet_of_another_allocation_is_refused(reachable: Slurm) -> None:
     up = "fleet up --provider slurm"
     reachable.run("salloc", "-Q", "-N2", "sh", "-c", up)
     ran = reachable.run("salloc", "-Q", "-N2", "sh", "-c", up, code=2)
@@ -460,7 +462,7 @@ def test_a_fleet_of_another_allocation_is_not_taken_for_this_one(reachable: Slur
     reachable.run("fleet", "down", "--yes")
 
 
-def test_outside_of_an_allocation_it_is_said_what_to_type(reachable: Slurm) -> None:
+def test_up_outside_of_an_allocation_reports_how_to_get_one(reachable: Slurm) -> None:
     for provider, program in (("slurm", "salloc -N 2"), ("pbs", "qsub -I")):
         ran = reachable.run("fleet", "up", "--provider", provider, code=2)
         assert "This is not inside an allocation of " in ran.err
@@ -469,12 +471,12 @@ def test_outside_of_an_allocation_it_is_said_what_to_type(reachable: Slurm) -> N
         assert "This is not inside an allocation of " in ran.text + ran.err
 
 
-def test_as_many_workers_as_there_are_nodes_and_no_more(reachable: Slurm) -> None:
+def test_more_workers_than_nodes_are_refused(reachable: Slurm) -> None:
     ran = reachable.run("salloc", "-Q", "-N2", "fleet", "up", "--provider", "slurm", "--workers", "3", code=2)
     assert "3 workers requested, but it has 2 hosts" in ran.err
 
 
-def test_the_node_file_of_pbs_names_hosts_once(reachable: Slurm) -> None:
+def test_a_host_listed_twice_in_a_pbs_node_file_is_one_worker(reachable: Slurm) -> None:
     nodes = reachable.directory / "nodes"
     nodes.write_text("node1\nnode1\nnode0\n")
     env = {"PBS_JOBID": "7.stand-in", "PBS_NODEFILE": str(nodes)}

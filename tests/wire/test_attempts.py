@@ -1,4 +1,4 @@
-"""Jobs over several attempts as the client sees them: real sshd, the real agent, scripts without TensorFlow."""
+"""Jobs of several attempts as the client sees them: real sshd, the real agent, scripts without TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if os.environ["FLEET_ATTEMPT"] == "1":
     time.sleep(60)
 """
 
-# Prints its epochs; the chief saves after each one, and no attempt reads what is there.
+# Prints its epochs; the chief saves after each one, and no attempt reads the checkpoints.
 START_AGAIN = """
 import os, signal, time
 directory = os.environ["FLEET_CHECKPOINT_DIR"]
@@ -38,7 +38,7 @@ for epoch in range(1, 9):
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
-# The second attempt goes on until it is stopped.
+# The second attempt runs until it is stopped.
 GO_ON = """
 import os, time
 print("attempt", os.environ["FLEET_ATTEMPT"], "as", os.environ["FLEET_TASK_INDEX"], flush=True)
@@ -47,23 +47,23 @@ time.sleep(300)
 
 
 def end_host(program: Program, worker: str) -> None:
-    """Take a host away with all that runs on it."""
-    found = []
+    """Kill all processes of a host."""
+    victims = []
     for process in program.processes():
         with contextlib.suppress(psutil.Error):
             words = " ".join(process.cmdline()) + " " + process.environ().get("FLEET_TASK_DIRECTORY", "")
             if f"default-{worker}/" in words:
-                found.append(process)
-    assert found
-    for process in found:
+                victims.append(process)
+    assert victims
+    for process in victims:
         with contextlib.suppress(psutil.Error):
             process.suspend()
-    for process in found:
+    for process in victims:
         with contextlib.suppress(psutil.Error):
             process.kill()
 
 
-def test_a_failed_attempt_is_told_with_its_cause_and_all_logs_are_kept(program: Program) -> None:
+def test_a_failed_attempt_is_reported_with_its_cause_and_all_logs_are_kept(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", FAIL_ONCE)
     ran = program.run("train", "task.py", "--restarts", "2", "-o", "json")
@@ -89,7 +89,7 @@ def test_a_failed_attempt_is_told_with_its_cause_and_all_logs_are_kept(program: 
     assert (status["job"]["attempt"], status["job"]["attempts"], status["job"]["verdict"]) == (2, 3, None)
 
 
-def test_status_tells_the_cause_of_a_job_that_nobody_followed(program: Program) -> None:
+def test_status_shows_the_cause_of_a_job_without_a_client(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", FAIL_ONCE)
     program.run("train", "task.py", "--detach", code=None)
@@ -104,7 +104,7 @@ def test_status_tells_the_cause_of_a_job_that_nobody_followed(program: Program) 
     assert "raised ValueError: no such thing at task.py:5" in program.run("status").text
 
 
-def test_a_spare_takes_over_and_the_job_is_at_hand_without_the_lost_host(program: Program) -> None:
+def test_a_spare_takes_over_and_the_job_is_readable_without_the_lost_host(program: Program) -> None:
     program.run("up", "--workers", "3")
     program.script("task.py", GO_ON)
     options = ("--spares", "1", "--restarts", "2", "--link-timeout", "2", "--host-timeout", "1", "--grace", "1")
@@ -122,7 +122,7 @@ def test_a_spare_takes_over_and_the_job_is_at_hand_without_the_lost_host(program
     assert not program.tasks()
 
 
-def test_each_further_attempt_reports_the_checkpoint_that_it_starts_from(program: Program) -> None:
+def test_each_later_attempt_reports_the_checkpoint_that_it_starts_from(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", START_AGAIN)
     ran = program.run("train", "task.py", "--restarts", "1", "-o", "json")
@@ -133,17 +133,17 @@ def test_each_further_attempt_reports_the_checkpoint_that_it_starts_from(program
         if event["event"] == "task_state" and event["attempt"] == 2 and event["phase"] == "running"
     }
     assert str(states).startswith("epoch-")
-    assert [one["text"] for one in notes if "starts" in str(one["text"])] == [
+    assert [note["text"] for note in notes if "starts" in str(note["text"])] == [
         f"attempt 2 starts from checkpoint {states}"
     ]
-    (warning,) = [one for one in notes if "began" in str(one["text"])]
+    (warning,) = [note for note in notes if "began" in str(note["text"])]
     assert warning["level"] == "warning"
     assert str(warning["text"]).startswith("attempt 2 began at epoch 1 although attempt 1 had reached epoch")
     assert f"checkpoint {states} exists" in str(warning["text"])
     assert f"attempt 2 starts from checkpoint {states}" in program.run("logs").err
 
 
-def test_an_attempt_without_any_checkpoint_reports_that(program: Program) -> None:
+def test_an_attempt_without_a_checkpoint_is_reported(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", FAIL_ONCE)
     ran = program.run("train", "task.py", "--restarts", "1")

@@ -1,4 +1,4 @@
-"""Hosts are made ready over a real sshd: packages by a real pip, failures as the user reads them."""
+"""Packages are installed on hosts by a real pip over a real sshd; failures are shown as the user reads them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from train.agent.protocol.records import Bootstrap, BootstrapStep, Prepare
 pytestmark = pytest.mark.wire
 
 
-class Kept:
-    """A sink that keeps what it takes."""
+class StoringSink:
+    """A sink that stores the events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -45,8 +45,8 @@ class Kept:
         return
 
     def steps(self, host: str) -> list[str]:
-        told = [event for event in self.events if isinstance(event, BootstrapProgress) and event.host == host]
-        return list(dict.fromkeys(event.step for event in told))
+        events = [event for event in self.events if isinstance(event, BootstrapProgress) and event.host == host]
+        return list(dict.fromkeys(event.step for event in events))
 
 
 def spec(*packages: str) -> FleetSpec:
@@ -55,15 +55,15 @@ def spec(*packages: str) -> FleetSpec:
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> tuple[str, str]:
-    """What lets pip find the package ``tensorflow`` and nothing else."""
+    """Build a package index that has only the package ``tensorflow``; return the requirements that select it."""
     wheel(tmp_path / "wheels", "tensorflow", "2.21.0")
     return "--no-index", f"--find-links {tmp_path / 'wheels'}"
 
 
-def test_two_hosts_get_their_packages_once(hosts: Hosts, wheels: tuple[str, str]) -> None:
-    sink = Kept()
-    wish = spec(*wheels, "tensorflow==2.21.0")
-    made = ready(wish, hosts.hosts[:2], hosts.key, sink)
+def test_packages_are_installed_once_on_each_host(hosts: Hosts, wheels: tuple[str, str]) -> None:
+    sink = StoringSink()
+    fleet_spec = spec(*wheels, "tensorflow==2.21.0")
+    made = ready(fleet_spec, hosts.hosts[:2], hosts.key, sink)
     for before, host in zip(hosts.hosts[:2], made, strict=True):
         assert host.python.startswith(f"{host.root}/venvs/")
         assert (host.name, host.address, host.host_key) == (before.name, before.address, before.host_key)
@@ -74,21 +74,21 @@ def test_two_hosts_get_their_packages_once(hosts: Hosts, wheels: tuple[str, str]
     assert sorted(event.host for event in ends) == ["worker-0", "worker-1"]
     assert ends[0].detail == f"Python {'.'.join(map(str, sys.version_info[:3]))}, tensorflow 2.21.0"
 
-    again = Kept()
-    assert ready(wish, hosts.hosts[:2], hosts.key, again) == made
+    again = StoringSink()
+    assert ready(fleet_spec, hosts.hosts[:2], hosts.key, again) == made
     assert again.steps("worker-0") == ["looking at Python", "ready"]
-    # From now on the agent itself runs in the environment, and a task is prepared for it.
+    # From now on the agent runs in the environment, and a task is prepared for it.
     with open_agent(made[0], hosts.key) as channel:
         request = Prepare("job-1", "tests", "worker-0", [], "127.0.0.1", python=made[0].python, dry_run=True)
         answer = prepare(channel, request, None, lambda *_: None)  # type: ignore[arg-type]
         assert answer.versions["tensorflow"] == "2.21.0"
-        (repeated,) = install([channel], "\n".join(wish.packages), Kept())
+        (repeated,) = install([channel], "\n".join(fleet_spec.packages), StoringSink())
         assert (repeated.python, repeated.made) == (made[0].python, False)
 
 
-def test_slots_of_a_host_get_their_packages_once(hosts: Hosts, wheels: tuple[str, str]) -> None:
+def test_packages_are_installed_once_for_all_slots_of_a_host(hosts: Hosts, wheels: tuple[str, str]) -> None:
     (host,) = hosts.hosts[:1]
-    sink = Kept()
+    sink = StoringSink()
     made = ready(spec(*wheels, "tensorflow==2.21.0"), slots([host], 2), hosts.key, sink)
     assert [place.name for place in made] == ["worker-0", "worker-1"]
     assert len({place.python for place in made}) == 1
@@ -98,17 +98,19 @@ def test_slots_of_a_host_get_their_packages_once(hosts: Hosts, wheels: tuple[str
     assert len(waited) == 1
 
 
-def test_hosts_without_ensurepip_and_pip_get_packages(hosts: Hosts, wheels: tuple[str, str], tmp_path: Path) -> None:
+def test_packages_are_installed_on_hosts_without_ensurepip_and_pip(
+    hosts: Hosts, wheels: tuple[str, str], tmp_path: Path
+) -> None:
     bare = str(bare_python.build(tmp_path / "bare"))
     before = [dataclasses.replace(host, python=bare) for host in hosts.hosts[:2]]
-    sink = Kept()
+    sink = StoringSink()
     for host in ready(spec(*wheels, "tensorflow==2.21.0"), before, hosts.key, sink):
         subprocess.run([host.python, "-c", "import tensorflow, pip"], check=True)
         assert "receiving pip" in sink.steps(host.name)
 
 
-def test_a_python_for_which_there_is_no_pip_is_reported(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = "hello()\nhear()\nsay('need_pip', python='3.8')\nhear()"
+def test_a_python_that_pip_does_not_support_is_reported(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "hello()\nreceive()\nsend('need_pip', python='3.8')\nreceive()"
     monkeypatch.setattr(channel_module, "pack", Scripted(body))
     with (
         open_agent(hosts.hosts[0], hosts.key) as channel,
@@ -119,27 +121,27 @@ def test_a_python_for_which_there_is_no_pip_is_reported(hosts: Hosts, monkeypatc
     assert raised.value.hint == "use an image or an interpreter with a newer Python"
 
 
-def test_nothing_to_do_opens_no_connection(hosts: Hosts) -> None:
-    sink = Kept()
+def test_installed_packages_need_no_connection(hosts: Hosts) -> None:
+    sink = StoringSink()
     assert ready(spec(), hosts.hosts, Path("/nowhere"), sink) == hosts.hosts
     assert sink.events == []
 
 
-def test_hosts_that_fail_alike_are_told_together(hosts: Hosts, wheels: tuple[str, str]) -> None:
+def test_hosts_with_the_same_failure_are_reported_together(hosts: Hosts, wheels: tuple[str, str]) -> None:
     with pytest.raises(NotReadyError) as raised:
-        ready(spec(*wheels, "tensorflow==9"), hosts.hosts[:2], hosts.key, Kept())
+        ready(spec(*wheels, "tensorflow==9"), hosts.hosts[:2], hosts.key, StoringSink())
     assert raised.value.message == "cannot make the hosts ready: worker-[0-1]: pip finds no tensorflow==9"
     assert raised.value.cause == "there are 2.21.0"
     assert raised.value.hint == "worker-0 suggests: request a version that exists"
 
 
-def test_a_refusal_carries_its_cause(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_shows_its_cause(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     body = """
 hello()
-wish = hear()
-say("bootstrap_step", step="waiting for the NVIDIA driver", detail="no devices")
-say("refused", kind="gpu", reason=f"no driver for {wish['gpus']}", hint="take another image", cause="its words")
-hear()
+request = receive()
+send("bootstrap_step", step="waiting for the NVIDIA driver", detail="no devices")
+send("refused", kind="gpu", reason=f"no driver for {request['gpus']}", hint="take another image", cause="its words")
+receive()
 """
     monkeypatch.setattr(channel_module, "pack", Scripted(body))
     steps: list[BootstrapStep] = []
@@ -154,14 +156,14 @@ hear()
     ("step", "doing"),
     [
         ("", "getting ready"),
-        ("say('bootstrap_step', step='downloading packages', detail='a.whl')", r"downloading packages \(a.whl\)"),
-        ("say('bootstrap_step', step='making the environment')", "making the environment"),
+        ("send('bootstrap_step', step='downloading packages', detail='a.whl')", r"downloading packages \(a.whl\)"),
+        ("send('bootstrap_step', step='making the environment')", "making the environment"),
     ],
 )
-def test_a_host_that_falls_silent_is_told_with_its_step(
+def test_a_host_that_stops_answering_is_reported_with_its_step(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch, step: str, doing: str
 ) -> None:
-    monkeypatch.setattr(channel_module, "pack", Scripted(f"hello()\nhear()\n{step}\nhear()"))
+    monkeypatch.setattr(channel_module, "pack", Scripted(f"hello()\nreceive()\n{step}\nreceive()"))
     monkeypatch.setattr(bootstrap_module, "SILENCE_S", 0.3)
     with (
         open_agent(hosts.hosts[0], hosts.key) as channel,
@@ -171,9 +173,9 @@ def test_a_host_that_falls_silent_is_told_with_its_step(
 
 
 @pytest.mark.e2e
-def test_a_guest_with_gpus_gets_a_real_tensorflow_that_sees_them(tmp_path: Path) -> None:
-    if why := obstacle():
-        pytest.skip(why)
+def test_a_guest_with_gpus_gets_a_tensorflow_that_detects_them(tmp_path: Path) -> None:
+    if reason := obstacle():
+        pytest.skip(reason)
     pair = generate_ed25519("tests")
     key = tmp_path / "key"
     key.touch(0o600)
@@ -185,23 +187,23 @@ def test_a_guest_with_gpus_gets_a_real_tensorflow_that_sees_them(tmp_path: Path)
         GuestSpec("g", "us-central1-a", "p", "1", address, 22, 2, "nvidia-tesla-t4", metadata, tmp_path / "guest"),
         lambda namespace, name, value: published.update({f"{namespace}/{name}": value}),
     )
-    wish = FleetSpec("tests", "gce", 1, packages=("tensorflow[and-cuda]", "tf-keras"), cloud=CloudSpec(gpus=2))
+    fleet_spec = FleetSpec("tests", "gce", 1, packages=("tensorflow[and-cuda]", "tf-keras"), cloud=CloudSpec(gpus=2))
     try:
         guest.boot()
         wait_for("sshd of the guest", lambda: "Server listening" in guest.serial())
         host_key = f"ssh-ed25519 {published['hostkeys/ssh-ed25519']}"
         host = Host("worker-0", address, 22, "fleet", host_key, "g", address)
-        sink = Kept()
-        (made,) = ready(wish, [host], key, sink)
+        sink = StoringSink()
+        (made,) = ready(fleet_spec, [host], key, sink)
         assert made.python.startswith("/home/fleet/.fleet/venvs/")
         assert sink.steps("worker-0")[-3:] == ["looking at the GPUs", "asking TensorFlow for its GPUs", "ready"]
         assert isinstance(sink.events[-1], BootstrapProgress)
         assert sink.events[-1].detail.endswith(", 2 of Tesla T4")
-        again = Kept()
-        assert ready(wish, [host], key, again) == [made]
+        again = StoringSink()
+        assert ready(fleet_spec, [host], key, again) == [made]
         assert again.steps("worker-0") == ["looking at Python", "looking at the GPUs", "ready"]
-        more = dataclasses.replace(wish, cloud=CloudSpec(gpus=4))
+        more = dataclasses.replace(fleet_spec, cloud=CloudSpec(gpus=4))
         with pytest.raises(NotReadyError, match=r"this host has 2 of 4 GPUs$"):
-            ready(more, [host], key, Kept())
+            ready(more, [host], key, StoringSink())
     finally:
         guest.remove()

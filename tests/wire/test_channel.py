@@ -32,7 +32,7 @@ def scripted(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, body: str, **values:
         yield channel
 
 
-def wish(task: str = "worker-0", entries: list[Entry] | None = None) -> Prepare:
+def prepare_request(task: str = "worker-0", entries: list[Entry] | None = None) -> Prepare:
     return Prepare("job-1", "tests", task, entries or [], "127.0.0.1", python=sys.executable)
 
 
@@ -44,18 +44,18 @@ def ignore_progress(*_: int) -> None:
 
 
 @pytest.mark.parametrize("size", [42_949_672_960, 1_048_577, -10, "zz", 1.5, True, None])
-def test_a_payload_of_no_legal_size_is_refused(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, size: object) -> None:
+def test_a_payload_of_an_invalid_size_is_refused(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, size: object) -> None:
     sent = "slot='worker-0', task='worker-0', attempt=1, offset=0, payload=SIZE"
-    body = f"hello()\nhear()\nsay('log', bytes(4096), {sent})\nhear()"
+    body = f"hello()\nreceive()\nsend('log', bytes(4096), {sent})\nreceive()"
     with scripted(hosts, monkeypatch, body, SIZE=size) as channel, pytest.raises(NotReadyError, match="worker-0"):
         inspect(channel, Inspect())
 
 
-def test_more_reports_than_were_asked_for_are_refused(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_reports_than_requested_are_refused(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     body = (
-        "hello()\nhear()\nfor number in range(5):\n"
-        "    say('job_report', job='j', fleet='f', slot='t', task='', attempt=1, phase='running', alive=True,"
-        " started_at=1.0, command=[], members=[], log_size=1)\nsay('end')\nhear()"
+        "hello()\nreceive()\nfor number in range(5):\n"
+        "    send('job_report', job='j', fleet='f', slot='t', task='', attempt=1, phase='running', alive=True,"
+        " started_at=1.0, command=[], members=[], log_size=1)\nsend('end')\nreceive()"
     )
     with scripted(hosts, monkeypatch, body) as channel, pytest.raises(NotReadyError, match="worker-0"):
         inspect(channel, Inspect(3))
@@ -63,8 +63,9 @@ def test_more_reports_than_were_asked_for_are_refused(hosts: Hosts, monkeypatch:
 
 def test_a_line_that_comes_byte_by_byte_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     body = (
-        "hello()\nhear()\nfor _ in range(40):\n    raw_out.write(b' ')\n    raw_out.flush()\n    time.sleep(0.25)\n"
-        "say('end')\nhear()"
+        "hello()\nreceive()\n"
+        "for _ in range(40):\n    raw_out.write(b' ')\n    raw_out.flush()\n    time.sleep(0.25)\n"
+        "send('end')\nreceive()"
     )
     monkeypatch.setattr("fleet.remote.job.ANSWER_S", 1.0)
     with scripted(hosts, monkeypatch, body) as channel, pytest.raises(UnreachableError, match="within 1 s"):
@@ -74,7 +75,7 @@ def test_a_line_that_comes_byte_by_byte_ends_at_the_deadline(hosts: Hosts, monke
 # --- opening ----------------------------------------------------------------------------------------------------
 
 
-def test_the_agent_is_brought_once_and_says_hello(hosts: Hosts) -> None:
+def test_the_agent_is_uploaded_once_and_sends_hello(hosts: Hosts) -> None:
     for _ in range(2):
         with open_agent(hosts.hosts[0], hosts.key) as channel:
             assert channel.hello.agent == pack.build_agent().digest
@@ -82,9 +83,9 @@ def test_the_agent_is_brought_once_and_says_hello(hosts: Hosts) -> None:
             assert inspect(channel, Inspect()) == []
 
 
-def test_a_shell_that_talks_at_login_is_no_obstacle(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_the_login_shell_is_skipped(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(
-        hosts, monkeypatch, "print('Welcome!', flush=True); print('{', flush=True)\nhello()\nhear()"
+        hosts, monkeypatch, "print('Welcome!', flush=True); print('{', flush=True)\nhello()\nreceive()"
     ) as channel:
         assert channel.hello.agent == "scripted"
 
@@ -106,7 +107,7 @@ def test_a_missing_python_is_named(hosts: Hosts) -> None:
         ("[print(i, flush=True) for i in range(1000)]; time.sleep(60)", "does not say", "'99'"),
     ],
 )
-def test_an_agent_that_does_not_start_is_explained(
+def test_an_agent_that_does_not_start_is_reported_with_its_output(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch, body: str, message: str, cause: str
 ) -> None:
     with pytest.raises(NotReadyError, match=message) as raised, scripted(hosts, monkeypatch, body):
@@ -114,7 +115,7 @@ def test_an_agent_that_does_not_start_is_explained(
     assert cause in raised.value.cause
 
 
-def test_an_agent_that_says_nothing_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_silent_new_agent_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "pack", Scripted("time.sleep(60)"))
     with pytest.raises(UnreachableError, match="did not answer within 1 s while the agent was being started"):
         open_agent(hosts.hosts[0], hosts.key, deadline_s=1)
@@ -125,12 +126,12 @@ def test_an_agent_that_says_nothing_ends_at_the_deadline(hosts: Hosts, monkeypat
 ECHO = """
 hello()
 while True:
-    payload = raw_in.read(hear()["payload"])
-    say("log", payload, slot="t", task="", attempt=1, offset=0, payload=len(payload))
+    payload = raw_in.read(receive()["payload"])
+    send("log", payload, slot="t", task="", attempt=1, offset=0, payload=len(payload))
 """
 
 
-def test_payloads_come_back_byte_for_byte(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_payloads_return_unchanged(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(hosts, monkeypatch, ECHO) as channel:
         for size in (1, 0, 100, 32_704, 32_768, 262_144, 1_000_001):
             data = os.urandom(size)
@@ -140,19 +141,19 @@ def test_payloads_come_back_byte_for_byte(hosts: Hosts, monkeypatch: pytest.Monk
             assert payload == data
 
 
-def test_many_records_in_one_packet_are_told_apart(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_records_in_one_packet_are_separated(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     body = """
 hello()
 raw_out.write(b"".join(b'{"record":"beat","at":%d}\\n' % i for i in range(5000)))
 raw_out.flush()
-hear()
+receive()
 """
     with scripted(hosts, monkeypatch, body) as channel:
         assert [getattr(channel.receive(20, "counting")[0], "at", -1) for _ in range(5000)] == list(range(5000))
 
 
-def test_an_agent_that_dies_tells_its_last_words(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = "hello()\nhear()\nsys.stderr.write('x' * 100_000 + '\\nMemoryError\\n')\nsys.exit(1)"
+def test_an_agent_that_dies_is_reported_with_its_last_output(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "hello()\nreceive()\nsys.stderr.write('x' * 100_000 + '\\nMemoryError\\n')\nsys.exit(1)"
     with scripted(hosts, monkeypatch, body) as channel:
         channel.send(Inspect(), doing="asking")
         with pytest.raises(NotReadyError, match="ended with exit code 1 while reporting") as raised:
@@ -161,38 +162,38 @@ def test_an_agent_that_dies_tells_its_last_words(hosts: Hosts, monkeypatch: pyte
 
 
 def test_a_killed_connection_is_unreachable(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted(hosts, monkeypatch, "hello()\nhear()") as channel:
+    with scripted(hosts, monkeypatch, "hello()\nreceive()") as channel:
         hosts.kill_sessions(0)
         with pytest.raises(UnreachableError, match="while waiting"):
             channel.receive(20, "waiting")
 
 
-def test_a_silent_agent_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted(hosts, monkeypatch, "hello()\nhear()") as channel:
+def test_waiting_for_an_answer_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(hosts, monkeypatch, "hello()\nreceive()") as channel:
         began = time.monotonic()
         with pytest.raises(UnreachableError, match=r"did not answer within 0\.5 s while waiting"):
             channel.receive(0.5, "waiting")
         assert time.monotonic() - began < 8
 
 
-# --- the push ---------------------------------------------------------------------------------------------------
+# --- upload -------------------------------------------------------------------------------------------------------
 
 
-def test_a_push_of_64_mb_arrives(hosts: Hosts, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_of_64_mb_arrives(hosts: Hosts, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = os.urandom(1_000_000) * 32 + b"\0" * 32_000_000
     (empty / "data").write_bytes(data)
     seen: list[tuple[int, int, int]] = []
     with scan(empty, None, [], empty.parent / "cache") as bundle:
         wanted = [entry.sha256 for entry in bundle.entries]
         with scripted(hosts, monkeypatch, COLLECT, WANTED=wanted, SIZE=len(data)) as channel:
-            prepared = prepare(channel, wish(), bundle, lambda *now: seen.append(now))
+            prepared = prepare(channel, prepare_request(), bundle, lambda *now: seen.append(now))
     assert prepared.versions["sha"] == hashlib.sha256(data).hexdigest()
     assert seen[0] == (0, 64_000_000, 1)
     assert seen[-1] == (64_000_000, 64_000_000, 1)
     assert [sent for sent, _, _ in seen] == sorted(sent for sent, _, _ in seen)
 
 
-def test_a_host_that_hangs_in_the_middle_of_a_push_ends_at_the_deadline(
+def test_an_upload_to_a_host_that_hangs_ends_at_the_deadline(
     hosts: Hosts, empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fleet.remote.job.ANSWER_S", 1.0)
@@ -208,13 +209,13 @@ def test_a_host_that_hangs_in_the_middle_of_a_push_ends_at_the_deadline(
                 hung_at.append(time.monotonic())
 
         with pytest.raises(UnreachableError) as raised:
-            prepare(channel, wish(), bundle, progress)
+            prepare(channel, prepare_request(), bundle, progress)
         assert time.monotonic() - hung_at[0] < 10
     assert "did not answer within 1 s while receiving the script" in raised.value.message
     assert "of 64.0 MB sent)" in raised.value.message
 
 
-def test_a_network_that_drops_everything_in_the_middle_of_a_push_ends_at_the_deadline(
+def test_an_upload_over_a_network_that_drops_all_packets_ends_at_the_deadline(
     hosts: Hosts, wire: Wire, empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fleet.remote.job.ANSWER_S", 1.0)
@@ -229,17 +230,17 @@ def test_a_network_that_drops_everything_in_the_middle_of_a_push_ends_at_the_dea
                     wire.hold()
 
             with pytest.raises(UnreachableError, match="did not answer within 1 s while receiving"):
-                prepare(channel, wish(), bundle, progress)
+                prepare(channel, prepare_request(), bundle, progress)
 
 
-def test_a_host_that_refuses_during_the_push_says_why(
+def test_a_refusal_during_the_upload_is_reported_with_its_reason(
     hosts: Hosts, empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = """
-hello(); hear()
-say("want", objects=WANTED, size=64000000)
+hello(); receive()
+send("want", objects=WANTED, size=64000000)
 raw_in.read(1000000)
-say("refused", kind="disk", reason="no space left on this host", next_step="")
+send("refused", kind="disk", reason="no space left on this host", next_step="")
 END
 """
     (empty / "data").write_bytes(os.urandom(64_000_000))
@@ -248,21 +249,21 @@ END
             wanted = [entry.sha256 for entry in bundle.entries]
             with scripted(hosts, monkeypatch, body.replace("END", end), WANTED=wanted) as channel:
                 with pytest.raises(RefusedError, match="no space left on this host") as raised:
-                    prepare(channel, wish(), bundle, ignore_progress)
+                    prepare(channel, prepare_request(), bundle, ignore_progress)
                 assert "free space" in raised.value.hint
 
 
 # --- the real agent ---------------------------------------------------------------------------------------------
 
 
-def test_a_whole_conversation_with_the_real_agent(hosts: Hosts, empty: Path) -> None:
+def test_the_real_agent_prepares_starts_and_reports_a_task(hosts: Hosts, empty: Path) -> None:
     (empty / "task.py").write_text("print('hello from', __file__, flush=True)\nimport time\ntime.sleep(600)")
     (empty / os.fsdecode(b"caf\xe9")).write_text("x")
     (empty / "big").write_bytes(os.urandom(5_000_000))
     (empty / "link").symlink_to("task.py")
     with scan(empty, empty / "task.py", [], empty.parent / "cache") as bundle:
         with open_agent(hosts.hosts[0], hosts.key) as channel:
-            prepared = prepare(channel, wish(entries=bundle.entries), bundle, ignore_progress)
+            prepared = prepare(channel, prepare_request(entries=bundle.entries), bundle, ignore_progress)
             assert Path(prepared.workdir, "big").read_bytes() == (empty / "big").read_bytes()
             assert Path(os.fsdecode(os.fsencode(prepared.workdir) + b"/caf\xe9")).read_text() == "x"
             assert Path(prepared.workdir, "link").readlink() == Path("task.py")
@@ -270,7 +271,7 @@ def test_a_whole_conversation_with_the_real_agent(hosts: Hosts, empty: Path) -> 
                 open_agent(hosts.hosts[0], hosts.key) as other,
                 pytest.raises(RefusedError, match="job job-1 is being prepared on this host"),
             ):
-                prepare(other, wish()._replace(job="job-2"), bundle, ignore_progress)
+                prepare(other, prepare_request()._replace(job="job-2"), bundle, ignore_progress)
             request = Commit(
                 "job-1",
                 "worker-0",
@@ -290,7 +291,7 @@ def test_a_whole_conversation_with_the_real_agent(hosts: Hosts, empty: Path) -> 
             assert not report.alive
 
             seen: list[tuple[int, int, int]] = []
-            again = wish(entries=bundle.entries)._replace(job="job-3")
+            again = prepare_request(entries=bundle.entries)._replace(job="job-3")
             prepare(channel, again, bundle, lambda *now: seen.append(now))
             assert seen == [(0, 0, 0)]  # nothing is sent twice
 
@@ -300,18 +301,18 @@ def test_a_request_out_of_turn_is_refused(hosts: Hosts, empty: Path) -> None:
         with pytest.raises(RefusedError, match="is not prepared on this host"):
             commit(channel, Commit("job-1", "worker-0", [], "00", ["true"], {}, {}))
         with scan(empty, None, [], empty.parent / "cache") as bundle:
-            odd = wish(entries=[Entry("../x", EntryKind.DIRECTORY)])
+            odd = prepare_request(entries=[Entry("../x", EntryKind.DIRECTORY)])
             with pytest.raises(RefusedError, match="no path below the working directory"):
                 prepare(channel, odd, bundle, ignore_progress)
 
 
 def test_an_answer_out_of_turn_is_named(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = "hello(); hear(); say('committed', pid=1); hear()"
+    body = "hello(); receive(); send('committed', pid=1); receive()"
     with scripted(hosts, monkeypatch, body) as channel, pytest.raises(FleetError, match="committed out of turn"):
         inspect(channel, Inspect())
 
 
-def test_refusals_say_what_to_do() -> None:
+def test_refusals_have_next_steps() -> None:
     from fleet.remote.job import refusal
     from provision.model import Host
     from train.agent.protocol.records import Refusal

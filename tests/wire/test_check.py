@@ -24,7 +24,7 @@ for step in range(1, 600):
 """
 
 
-def test_a_script_is_checked_and_tried_on_each_host(program: Program) -> None:
+def test_check_runs_the_script_on_each_host_until_its_first_step(program: Program) -> None:
     program.run("up", "--workers", "2")
     alone = program.run("check")
     assert "ok       the hosts are fit" in alone.text
@@ -38,7 +38,7 @@ def test_a_script_is_checked_and_tried_on_each_host(program: Program) -> None:
     assert all("made its first step" in end["message"] for end in ends)
     assert not program.tasks()
     assert not list((program.state / "local").glob("*/fleet/jobs/*/*"))
-    program.run("logs", code=102)  # no job was made of it
+    program.run("logs", code=102)  # no job was created
 
     program.script(
         "task.py", "import os\nprint('about to fail')\nif os.path.realpath('.').count('worker-1/'): exit('no data')\n"
@@ -50,7 +50,7 @@ def test_a_script_is_checked_and_tried_on_each_host(program: Program) -> None:
     assert "not fit for task.py" in failed.err
 
 
-# Its first step is seen before it gets to TensorFlow.
+# Its first step is printed before it uses TensorFlow.
 FAILS = """
 import time
 print("step 1 loss 0.5", flush=True)
@@ -61,7 +61,7 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 """
 
 
-def test_what_lint_expects_to_fail_is_not_ok(program: Program) -> None:
+def test_a_script_with_lint_errors_is_not_ok(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", FAILS)
     message = "task.py:7: MultiWorkerMirroredStrategy is created after tf.constant (line 6)"
@@ -96,15 +96,15 @@ def test_a_script_for_parameter_servers_is_refused_without_them(program: Program
     assert "MW108 hint" in program.run("lint", script).text
 
 
-def test_what_is_missing_is_named_with_its_hosts_before_anything_runs(program: Program) -> None:
+def test_missing_modules_are_reported_with_their_hosts(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", "import sys\nimport nowhere_at_all\nimport near\nraise SystemExit(9)\n")
     program.script("near.py", "import adds.more\n")
     checked = program.run("check", "task.py", "-o", "json", code=14).events
-    (found,) = [event for event in checked if event["event"] == "hosts_checked"]
-    assert [host["missing"] for host in found["hosts"]] == [["adds", "nowhere_at_all"]] * 2
-    assert found["hosts"][0]["machine"] == os.uname().machine
-    assert [text.partition(";")[0] for text in found["problems"]] == [
+    (report,) = [event for event in checked if event["event"] == "hosts_checked"]
+    assert [host["missing"] for host in report["hosts"]] == [["adds", "nowhere_at_all"]] * 2
+    assert report["hosts"][0]["machine"] == os.uname().machine
+    assert [text.partition(";")[0] for text in report["problems"]] == [
         "task.py:2 imports nowhere_at_all, which worker-[0-1] lack",
         "near.py:1 imports adds, which worker-[0-1] lack",
     ]
@@ -116,9 +116,11 @@ def test_what_is_missing_is_named_with_its_hosts_before_anything_runs(program: P
     assert "unfit    worker-[0-1]: there is no no-such-program on this host" in no_program.text
 
 
-def test_hosts_that_do_not_go_together(program: Program, tmp_path: Path) -> None:
+def test_different_versions_of_tensorflow_are_reported(program: Program, tmp_path: Path) -> None:
     program.run("up", "--workers", "2")
-    (record,) = [one for one in program.state.glob("fleets/default/*.json") if "hosts" in json.loads(one.read_text())]
+    (record,) = [
+        path for path in program.state.glob("fleets/default/*.json") if "hosts" in json.loads(path.read_text())
+    ]
     values = json.loads(record.read_text())
     values["hosts"][1]["python"] = fake_python(tmp_path, python="3.11.7", tensorflow="2.19.1")
     record.write_text(json.dumps(values))
@@ -128,7 +130,7 @@ def test_hosts_that_do_not_go_together(program: Program, tmp_path: Path) -> None
     assert "2.19 on worker-1 (" in problem
 
 
-def test_mistakes(program: Program) -> None:
+def test_check_refuses_invalid_arguments(program: Program) -> None:
     assert "none is given" in program.run("check", "--local-first", code=2).err
     assert "no script none.py" in program.run("check", "none.py", code=2).err
     assert "no fleet" in program.run("check", code=102).err

@@ -1,4 +1,4 @@
-"""The program against the emulator of Compute Engine: who may call, what is refused, what any end leaves behind."""
+"""The program against the emulator of Compute Engine: credentials, refusals, and clean-up after any end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def caller(program: Program, emulator: Emulator) -> Program:
 
 
 def credentials(program: Program, emulator: Emulator) -> Path:
-    """The key of a service account, as the console gives it."""
+    """Write the key file of a service account, as the cloud console creates it."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     account = {
@@ -62,15 +62,15 @@ def held(emulator: Emulator) -> list[str]:
     return [*state["instances"], *state["disks"], *state["firewalls"], *state["addresses"]]
 
 
-# --- who calls ----------------------------------------------------------------------------------------------------
+# --- credentials --------------------------------------------------------------------------------------------------
 
 
-def test_no_credentials_is_told_with_the_command_that_makes_some(caller: Program) -> None:
+def test_missing_credentials_are_reported_with_the_command_that_creates_them(caller: Program) -> None:
     env = {"GOOGLE_APPLICATION_CREDENTIALS": str(caller.directory / "missing.json")}
     ran = caller.run(*UP, env=env, code=10)
     assert "gcloud auth application-default login" in ran.err
-    found = caller.run("doctor", "--provider", "gce", env=env, code=10)
-    assert "gcloud auth application-default login" in found.text + found.err
+    doctor = caller.run("doctor", "--provider", "gce", env=env, code=10)
+    assert "gcloud auth application-default login" in doctor.text + doctor.err
 
 
 def test_the_key_of_a_service_account_is_used(caller: Program, emulator: Emulator) -> None:
@@ -78,7 +78,7 @@ def test_the_key_of_a_service_account_is_used(caller: Program, emulator: Emulato
     assert "us-central1-a" in caller.run("up", "--gpu", "t4", "--dry-run", env=env).text
 
 
-def test_expired_credentials_are_told_and_the_secret_is_not(caller: Program, emulator: Emulator) -> None:
+def test_expired_credentials_are_reported_without_the_secret(caller: Program, emulator: Emulator) -> None:
     emulator.faults.add("invalid-grant", "oauth.token", times=0)
     env = {"GOOGLE_APPLICATION_CREDENTIALS": str(credentials(caller, emulator))}
     ran = caller.run(*UP, env=env, code=10)
@@ -87,7 +87,7 @@ def test_expired_credentials_are_told_and_the_secret_is_not(caller: Program, emu
 
 
 @pytest.mark.parametrize(
-    ("kind", "code", "says"),
+    ("kind", "code", "advice"),
     [
         ("401", 10, "gcloud auth application-default login"),
         ("403-disabled", 14, "gcloud services enable compute.googleapis.com --project proj-1"),
@@ -95,29 +95,29 @@ def test_expired_credentials_are_told_and_the_secret_is_not(caller: Program, emu
         ("412", 2, "--iap"),
     ],
 )
-def test_what_is_not_allowed_is_told_with_what_mends_it(
-    caller: Program, emulator: Emulator, kind: str, code: int, says: str
+def test_a_refused_call_is_reported_with_the_command_that_fixes_it(
+    caller: Program, emulator: Emulator, kind: str, code: int, advice: str
 ) -> None:
     match = "compute.*bulkInsert" if kind == "412" else "compute.*"
     emulator.faults.add(kind, match, times=0)
-    assert says in caller.run(*UP, code=code).err
+    assert advice in caller.run(*UP, code=code).err
     assert held(emulator) == []
 
 
-def test_another_s_project_is_told(caller: Program, emulator: Emulator) -> None:
-    ran = caller.run("up", "--gpu", "t4", "--project", "nobodys", "--yes", code=2)
-    assert "nobodys" in ran.err
+def test_a_project_of_another_user_is_refused(caller: Program, emulator: Emulator) -> None:
+    ran = caller.run("up", "--gpu", "t4", "--project", "not-mine", "--yes", code=2)
+    assert "not-mine" in ran.err
     assert held(emulator) == []
 
 
-def test_a_doctor_names_each_permission_that_is_missing(caller: Program, emulator: Emulator) -> None:
+def test_doctor_names_each_missing_permission(caller: Program, emulator: Emulator) -> None:
     emulator.deny("compute.instances.create", "compute.firewalls.create")
     ran = caller.run("doctor", "--provider", "gce", code=14)
     emulator.cloud.denied.clear()
     assert "compute.firewalls.create, compute.instances.create" in " ".join(ran.text.split())
 
 
-def test_a_doctor_reports_all_that_it_can_check(caller: Program, emulator: Emulator) -> None:
+def test_doctor_reports_all_failed_checks(caller: Program, emulator: Emulator) -> None:
     emulator.set_networks("prod-vpc")
     emulator.set_quota("GPUS_ALL_REGIONS", 0)
     env = {"FLEET_ADDRESS_URL": f"{emulator.url}/nothing"}
@@ -125,25 +125,25 @@ def test_a_doctor_reports_all_that_it_can_check(caller: Program, emulator: Emula
         ran = caller.run("doctor", "--provider", "gce", "-o", "json", env=env, code=14)
     finally:
         emulator.set_quota("GPUS_ALL_REGIONS", 256)
-    found = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
-    assert {subject for subject, ok in found.items() if not ok} == {"network", "GPU quota", "address"}
-    assert {"credentials", "project", "API", "permissions", "image", "regional quota"} <= found.keys()
+    checks = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
+    assert {subject for subject, ok in checks.items() if not ok} == {"network", "GPU quota", "address"}
+    assert {"credentials", "project", "API", "permissions", "image", "regional quota"} <= checks.keys()
 
 
-def test_a_doctor_without_a_project_and_without_an_answer_reports_both(caller: Program, emulator: Emulator) -> None:
+def test_doctor_reports_a_missing_project_and_a_failed_connection(caller: Program, emulator: Emulator) -> None:
     file = credentials(caller, emulator)
     account = json.loads(file.read_text())
     file.write_text(json.dumps({**account, "project_id": "", "token_uri": "http://127.0.0.1:9/token"}))
     env = {"GOOGLE_APPLICATION_CREDENTIALS": str(file), "FLEET_GCE_PROJECT": ""}
     ran = caller.run("doctor", "--provider", "gce", "-o", "json", env=env, code=14)
-    found = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
-    assert (found["connection"], found["project"], found["address"]) == (False, False, True)
+    checks = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
+    assert (checks["connection"], checks["project"], checks["address"]) == (False, False, True)
 
 
-# --- before any money ---------------------------------------------------------------------------------------------
+# --- before creation -------------------------------------------------------------------------------------------
 
 
-def test_a_quota_is_told_before_anything_is_made(caller: Program, emulator: Emulator) -> None:
+def test_an_exhausted_quota_is_reported_before_any_resource_is_created(caller: Program, emulator: Emulator) -> None:
     emulator.set_quota("GPUS_ALL_REGIONS", 0)
     try:
         ran = caller.run(*UP, code=11)
@@ -155,13 +155,15 @@ def test_a_quota_is_told_before_anything_is_made(caller: Program, emulator: Emul
     assert not (caller.state / "fleets" / "default").exists()
 
 
-def test_nobody_to_ask_is_no_yes(caller: Program, emulator: Emulator) -> None:
+def test_up_without_a_terminal_requires_yes(caller: Program, emulator: Emulator) -> None:
     ran = caller.run("up", "--gpu", "t4", code=2)
     assert "--yes" in ran.err
     assert held(emulator) == []
 
 
-def test_no_room_anywhere_names_each_place_and_leaves_nothing(caller: Program, emulator: Emulator) -> None:
+def test_a_stockout_in_all_zones_names_each_location_and_leaves_no_resource(
+    caller: Program, emulator: Emulator
+) -> None:
     emulator.faults.add("stockout", "compute.*bulkInsert", times=0)
     ran = caller.run(*UP, "--zone", "us-central1", "--zone", "us-west4-b", code=12)
     assert "us-central1" in ran.err
@@ -173,8 +175,8 @@ def test_no_room_anywhere_names_each_place_and_leaves_nothing(caller: Program, e
 # --- Identity-Aware Proxy
 
 
-def test_without_external_addresses_gcloud_carries_the_connection(emulator: Emulator) -> None:
-    class Nowhere:
+def test_connections_to_hosts_without_external_addresses_use_gcloud(emulator: Emulator) -> None:
+    class NoJournal:
         def intend(self, fleet: str, intent: str, **details: object) -> None:
             pass
 
@@ -182,7 +184,7 @@ def test_without_external_addresses_gcloud_carries_the_connection(emulator: Emul
             return []
 
     cloud = CloudSpec(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), external=False)
-    provider = GceProvider("k3jq7xab", "me", Nowhere(), cloud, QUICK)
+    provider = GceProvider("k3jq7xab", "me", NoJournal(), cloud, QUICK)
     spec = FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", cloud=cloud)
     provider.create(spec, ["worker-0"], lambda *_: None)
     [host] = provider.hosts(spec, provider.list("demo"))
@@ -194,12 +196,14 @@ def test_without_external_addresses_gcloud_carries_the_connection(emulator: Emul
     assert provider.delete_fleet("demo", lambda *_: None) == []
 
 
-# --- an end at any time -------------------------------------------------------------------------------------------
+# --- interrupted commands -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sign", ["firewall", "insert", "inserted"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_whenever_up_ends_nothing_is_lost(caller: Program, emulator: Emulator, sign: str, number: int) -> None:
+def test_no_resource_is_lost_if_up_is_interrupted(
+    caller: Program, emulator: Emulator, sign: str, number: int
+) -> None:
     process = caller.start(*UP)
     journal = caller.state / "fleets" / "default" / "journal"
     wait_for(f"{sign} in the journal", lambda: journal.exists() and f'"{sign}"' in journal.read_text(), 60)
@@ -215,19 +219,21 @@ def test_whenever_up_ends_nothing_is_lost(caller: Program, emulator: Emulator, s
         assert held(emulator) == []
 
 
-def test_what_a_lost_state_left_is_found_and_deleted(caller: Program, emulator: Emulator, tmp_path: Path) -> None:
+def test_gc_deletes_the_resources_of_a_lost_state_directory(
+    caller: Program, emulator: Emulator, tmp_path: Path
+) -> None:
     process = caller.start(*UP)
     wait_for("instances", lambda: len(emulator.state()["instances"]) == 2, 60)
     process.kill()
     caller.finish(process, code=None)
     emulator.settle()
     subprocess.run(["rm", "-rf", str(caller.state)], check=True)
-    assert "demo" not in caller.run("gc", code=2).text  # nobody can be asked
+    assert "demo" not in caller.run("gc", code=2).text  # not confirmed
     assert len(held(emulator)) > 0
     assert "0 left" in caller.run("gc", "--yes").err
     assert held(emulator) == []
 
 
-def test_the_pauses_grow() -> None:
+def test_poll_intervals_grow_up_to_a_maximum() -> None:
     pauses = Timing(first_poll_s=1.0, longest_poll_s=3.0).pauses()
     assert [next(pauses) for _ in range(5)] == [1.0, 1.5, 2.25, 3.0, 3.0]

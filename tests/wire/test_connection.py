@@ -27,8 +27,8 @@ pytestmark = pytest.mark.wire
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> object:
-    """No test leaves a thread behind."""
+def no_thread_is_left() -> object:
+    """Fail if a test leaves a thread running."""
     before = set(threading.enumerate())
     yield
     deadline = time.monotonic() + 5
@@ -37,7 +37,7 @@ def nothing_is_left() -> object:
     assert not set(threading.enumerate()) - before
 
 
-def test_a_connection_stands_until_it_is_closed(hosts: Hosts) -> None:
+def test_a_connection_stays_open_until_it_is_closed(hosts: Hosts) -> None:
     connection = connect(hosts.hosts[0], hosts.key)
     assert connection.is_open
     assert connection.fabric.host == hosts.hosts[0].address
@@ -49,7 +49,7 @@ def test_a_connection_stands_until_it_is_closed(hosts: Hosts) -> None:
     assert not connection.is_open
 
 
-def test_idle_connections_of_other_users_do_not_keep_the_owner_out(hosts: Hosts) -> None:
+def test_idle_connections_of_other_users_do_not_block_the_owner(hosts: Hosts) -> None:
     host = hosts.hosts[0]
     with contextlib.ExitStack() as held:
         for _ in range(210):
@@ -58,7 +58,7 @@ def test_idle_connections_of_other_users_do_not_keep_the_owner_out(hosts: Hosts)
         connect(host, hosts.key, connect_timeout_s=60).close()
 
 
-def test_fast_algorithms_are_agreed_on(hosts: Hosts) -> None:
+def test_fast_algorithms_are_negotiated(hosts: Hosts) -> None:
     connection = connect(hosts.hosts[0], hosts.key)
     try:
         transport = connection.fabric.transport
@@ -76,7 +76,7 @@ def test_a_changed_host_key_is_refused(hosts: Hosts) -> None:
     assert next_lines(raised.value) == "fleet down\nfleet up"
 
 
-def test_a_host_that_shows_only_keys_of_another_type_is_refused(hosts: Hosts) -> None:
+def test_a_host_with_only_keys_of_another_type_is_refused(hosts: Hosts) -> None:
     pinned = paramiko.ECDSAKey.generate()
     other = dataclasses.replace(hosts.hosts[0], host_key=f"{pinned.get_name()} {pinned.get_base64()}")
     with pytest.raises(WrongHostError, match="is not the host that it was"):
@@ -97,14 +97,14 @@ def test_a_key_that_is_not_authorised_is_refused(hosts: Hosts, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("content", [None, "", "no key"])
-def test_a_key_that_cannot_be_read_is_named(hosts: Hosts, tmp_path: Path, content: str | None) -> None:
+def test_an_unreadable_key_is_named(hosts: Hosts, tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "key").write_text(content)
     with pytest.raises(UnreachableError, match=r"the fleet's key .* cannot be read"):
         connect(hosts.hosts[0], tmp_path / "key")
 
 
-def test_a_refused_port_is_named(hosts: Hosts) -> None:
+def test_a_refused_connection_is_named(hosts: Hosts) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     host = dataclasses.replace(hosts.hosts[0], address="127.0.0.1", port=port)
@@ -114,13 +114,13 @@ def test_a_refused_port_is_named(hosts: Hosts) -> None:
     assert "fleet up" in next_lines(raised.value)
 
 
-def test_a_name_that_does_not_exist_is_named(hosts: Hosts) -> None:
+def test_an_unknown_host_name_is_named(hosts: Hosts) -> None:
     host = dataclasses.replace(hosts.hosts[0], address="no-such-host.invalid")
     with pytest.raises(UnreachableError, match="has an address that is not known here"):
         connect(host, hosts.key)
 
 
-def test_a_port_that_accepts_and_says_nothing_ends_at_the_deadline(hosts: Hosts) -> None:
+def test_connecting_to_a_silent_server_ends_at_the_deadline(hosts: Hosts) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         host = dataclasses.replace(hosts.hosts[0], address="127.0.0.1", port=server.getsockname()[1])
         began = time.monotonic()
@@ -129,13 +129,13 @@ def test_a_port_that_accepts_and_says_nothing_ends_at_the_deadline(hosts: Hosts)
         assert time.monotonic() - began < 10
 
 
-def test_packets_that_are_dropped_end_at_the_deadline(hosts: Hosts) -> None:
+def test_connecting_without_any_answer_ends_at_the_deadline(hosts: Hosts) -> None:
     with (
         socket.create_server(("127.0.0.1", 0), backlog=0) as server,
         socket.socket() as first,
         socket.socket() as second,
     ):
-        for each in (first, second):  # fill the queue, so that the kernel drops what comes after
+        for each in (first, second):  # fill the queue, so that the kernel drops later connections
             each.setblocking(False)
             each.connect_ex(server.getsockname())
         host = dataclasses.replace(hosts.hosts[0], address="127.0.0.1", port=server.getsockname()[1])
@@ -145,7 +145,7 @@ def test_packets_that_are_dropped_end_at_the_deadline(hosts: Hosts) -> None:
         assert time.monotonic() - began < 10
 
 
-def test_a_handshake_that_stops_half_way_ends_at_the_deadline(hosts: Hosts, wire: Wire) -> None:
+def test_an_incomplete_handshake_ends_at_the_deadline(hosts: Hosts, wire: Wire) -> None:
     wire.hold()
     began = time.monotonic()
     with pytest.raises(UnreachableError, match="did not answer within 1 s"):
@@ -181,7 +181,7 @@ def test_opening_a_session_on_a_hung_host_ends_at_the_deadline(hosts: Hosts) -> 
         connection.close()
 
 
-def test_a_fan_out_reports_the_dead_host_and_serves_the_others(hosts: Hosts) -> None:
+def test_a_parallel_call_reports_the_dead_host_and_serves_the_others(hosts: Hosts) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         dead = dataclasses.replace(hosts.hosts[1], address="127.0.0.1", port=server.getsockname()[1])
     outcomes = fan_out([hosts.hosts[0], dead, hosts.hosts[2]], lambda host: connect(host, hosts.key))
@@ -195,10 +195,10 @@ def test_a_fan_out_reports_the_dead_host_and_serves_the_others(hosts: Hosts) -> 
                 outcome.value.close()
 
 
-def test_no_configuration_of_the_user_is_read(hosts: Hosts, tmp_path: Path) -> None:
+def test_the_ssh_configuration_of_the_user_is_not_read(hosts: Hosts, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
-    (home / ".ssh" / "config").write_text("Host *\n  Port 1\n  User nobody\n  ProxyCommand false\n")
+    (home / ".ssh" / "config").write_text("Host *\n  Port 1\n  User no-such-user\n  ProxyCommand false\n")
     for name in (".fabric.py", ".invoke.py", "fabric.py", "fabfile.py"):
         text = "raise SystemExit('executed')\n"
         ((home if name.startswith(".") else tmp_path) / name).write_text(text)
@@ -216,8 +216,8 @@ def test_no_configuration_of_the_user_is_read(hosts: Hosts, tmp_path: Path) -> N
     assert (done.stdout, done.stderr) == ("fine\n", "")
 
 
-def carrier(host: str, port: int) -> tuple[str, ...]:
-    """A program that carries a connection, as `gcloud compute start-iap-tunnel --listen-on-stdin` does."""
+def proxy_program(host: str, port: int) -> tuple[str, ...]:
+    """Return a program that forwards a connection, as `gcloud compute start-iap-tunnel --listen-on-stdin` does."""
     source = (
         "import os, select, socket, sys\n"
         "far = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
@@ -234,21 +234,21 @@ def carrier(host: str, port: int) -> tuple[str, ...]:
     return (sys.executable, "-c", source, host, str(port))
 
 
-def carriers() -> list[psutil.Process]:
-    """The programs that carry connections of this process."""
-    found = []
+def proxy_programs() -> list[psutil.Process]:
+    """Return the running proxy programs of this process."""
+    programs = []
     for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):  # another test's, which nobody has waited for yet
+        with contextlib.suppress(psutil.Error):  # of another test, not yet reaped
             if "far = socket.create_connection" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
+                programs.append(child)
+    return programs
 
 
-def test_a_program_carries_the_connection(hosts: Hosts) -> None:
+def test_a_proxy_program_forwards_the_connection(hosts: Hosts) -> None:
     host = hosts.hosts[0]
-    carried = dataclasses.replace(host, address="nowhere.invalid", proxy=carrier(host.address, host.port))
+    carried = dataclasses.replace(host, address="nowhere.invalid", proxy=proxy_program(host.address, host.port))
     connection = connect(carried, hosts.key)
-    [program] = carriers()
+    [program] = proxy_programs()
     session = connection.open_session(5)
     session.exec_command("echo $((6 * 7))")
     assert session.recv(100) == b"42\n"
@@ -257,14 +257,14 @@ def test_a_program_carries_the_connection(hosts: Hosts) -> None:
     assert not program.is_running()
 
 
-def test_the_host_key_counts_through_a_program_too(hosts: Hosts) -> None:
+def test_the_host_key_is_verified_through_a_proxy_program(hosts: Hosts) -> None:
     host, other = hosts.hosts[:2]
-    carried = dataclasses.replace(host, host_key=other.host_key, proxy=carrier(host.address, host.port))
+    carried = dataclasses.replace(host, host_key=other.host_key, proxy=proxy_program(host.address, host.port))
     with pytest.raises(WrongHostError, match="is not the host that it was"):
         connect(carried, hosts.key)
 
 
-def test_a_program_that_fails_says_why(hosts: Hosts) -> None:
+def test_a_failed_proxy_program_is_reported_with_its_output(hosts: Hosts) -> None:
     failing = (sys.executable, "-c", "import sys; sys.exit('no permission for the tunnel')")
     with pytest.raises(UnreachableError, match="does not connect to worker-0") as raised:
         connect(dataclasses.replace(hosts.hosts[0], proxy=failing), hosts.key)
@@ -272,13 +272,13 @@ def test_a_program_that_fails_says_why(hosts: Hosts) -> None:
     assert shlex.split(next_lines(raised.value)) == list(failing)
 
 
-def test_a_program_that_is_missing_is_named(hosts: Hosts) -> None:
+def test_a_missing_proxy_program_is_named(hosts: Hosts) -> None:
     with pytest.raises(UnreachableError, match="does not connect to worker-0") as raised:
         connect(dataclasses.replace(hosts.hosts[0], proxy=("no-such-program",)), hosts.key)
     assert raised.value.cause == "no-such-program: No such file or directory"
 
 
-def test_a_program_that_says_nothing_is_given_up(hosts: Hosts) -> None:
+def test_a_silent_proxy_program_ends_at_the_deadline(hosts: Hosts) -> None:
     silent = (sys.executable, "-c", "import sys; sys.stdin.read()")
     with pytest.raises(UnreachableError, match="did not answer"):
         connect(dataclasses.replace(hosts.hosts[0], proxy=silent), hosts.key, connect_timeout_s=1)

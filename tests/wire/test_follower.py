@@ -21,7 +21,7 @@ from fleet.remote.ssh.errors import WrongHostError
 from fleet.remote.upload.bundle import scan
 from provision.model import Host
 from tests.wire.hosts import Hosts, Wire
-from tests.wire.scripted import FOLLOW, FOLLOW_ATTEMPTS, UNHEARD, Scripted
+from tests.wire.scripted import FOLLOW, FOLLOW_ATTEMPTS, SILENT_SUPERVISOR, Scripted
 from train.agent.protocol.records import (
     AttemptEnded,
     Commit,
@@ -40,8 +40,8 @@ ASK = Follow("job-1", "worker-0", attempt=1)
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> object:
-    """No test leaves a thread behind."""
+def no_thread_is_left() -> object:
+    """Fail if a test leaves a thread running."""
     before = set(threading.enumerate())
     yield
     deadline = time.monotonic() + 5
@@ -52,7 +52,7 @@ def nothing_is_left() -> object:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A log of 2 MB that no two places of are alike."""
+    """Write a log of 2 MB without repetitions."""
     path = tmp_path / "log"
     path.write_bytes(os.urandom(2_000_000))
     return path
@@ -63,7 +63,7 @@ def opener(hosts: Hosts) -> Callable[[Host], AgentChannel]:
 
 
 def text_of(items: list[Item], host: str = "worker-0") -> bytes:
-    """The bytes of a host's log, which must come without gap or overlap."""
+    """Return the bytes of a host's log, which must arrive without gap or overlap."""
     data = b""
     for item in items:
         if item.host == host and isinstance(item.record, Log):
@@ -82,11 +82,11 @@ BREAKS = [300_000, 900_000, 1_500_000]
 def broken_three_times(
     hosts: Hosts, follower: Follower, broken: Callable[[int], None] = lambda _: None
 ) -> list[Item]:
-    """Return all items, while the connection is killed at each of BREAKS, where the sender waits for that.
+    """Return all items; kill the connection at each offset of BREAKS, where the sender waits for that.
 
     Args:
-        hosts: The first one is followed.
-        follower: Who follows it.
+        hosts: The first host is followed.
+        follower: The follower of that host.
         broken: Called with the offset after each kill.
     """
     items: list[Item] = []
@@ -108,10 +108,8 @@ def test_all_hosts_are_followed_to_their_end(hosts: Hosts, log: Path, monkeypatc
         assert kinds([item for item in items if item.host == host.name]) == [TaskState, JobResult]
 
 
-def test_a_channel_that_is_open_is_used_and_stays_open(
-    hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The caller can ask the same agent again, and has to close the channel."""
+def test_an_open_channel_is_used_and_stays_open(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller can send more requests to the same agent, and must close the channel."""
     monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=65_536, PAUSE=0))
 
     def never(_: Host) -> AgentChannel:
@@ -128,7 +126,7 @@ def test_a_channel_that_is_open_is_used_and_stays_open(
 def test_a_channel_is_closed_if_the_follower_is_closed_early(
     hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left of the conversation must not be taken for the answer to the next question."""
+    """The rest of the conversation must not be read as the answer to the next request."""
     monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=999, PAUSE=0.01))
     channel = open_agent(hosts.hosts[0], hosts.key)
     with Follower([(hosts.hosts[0], ASK)], opener(hosts), channels={"worker-0": channel}) as follower:
@@ -136,7 +134,9 @@ def test_a_channel_is_closed_if_the_follower_is_closed_early(
     assert not channel.connection.is_open
 
 
-def test_killed_connections_go_on_at_the_byte(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_connection_continues_at_the_same_byte(
+    hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=9_999, PAUSE=0, STOPS=BREAKS))
     with Follower([(hosts.hosts[0], ASK)], opener(hosts)) as follower:
         items = broken_three_times(hosts, follower)
@@ -147,10 +147,10 @@ def test_killed_connections_go_on_at_the_byte(hosts: Hosts, log: Path, monkeypat
     assert "worker-0" in lost.reason
 
 
-def test_killed_connections_go_on_in_the_attempt(
+def test_a_killed_connection_continues_in_the_same_attempt(
     hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attempts 1, 3 and 4, the connection broken in each, and right at the beginning of one."""
+    """The connection breaks in attempts 1, 3, and 4, and directly at the beginning of an attempt."""
     logs = {attempt: tmp_path / f"log-{attempt}" for attempt in (1, 3, 4)}
     for path in logs.values():
         path.write_bytes(os.urandom(400_000))
@@ -161,10 +161,10 @@ def test_killed_connections_go_on_in_the_attempt(
         PAUSE=0,
         STOPS={1: [200_000], 3: [0, 300_000], 4: [100_000]},
         OUTCOME="succeeded",
-        ALONE=False,
+        ISOLATED=False,
     )
     monkeypatch.setattr(channel_module, "pack", script)
-    found: dict[int, bytes] = dict.fromkeys(logs, b"")
+    received: dict[int, bytes] = dict.fromkeys(logs, b"")
     others: list[object] = []
     break_at = [(1, 200_000), (3, 0), (3, 300_000), (4, 100_000)]
     with Follower([(hosts.hosts[0], ASK)], opener(hosts)) as follower:
@@ -172,17 +172,17 @@ def test_killed_connections_go_on_in_the_attempt(
             record = item.record
             if isinstance(record, Log):
                 assert record.attempt == max(
-                    [1, *(attempt for attempt, data in found.items() if data), record.attempt]
+                    [1, *(attempt for attempt, data in received.items() if data), record.attempt]
                 )
-                assert record.offset == len(found[record.attempt])
-                found[record.attempt] += item.payload
+                assert record.offset == len(received[record.attempt])
+                received[record.attempt] += item.payload
                 if break_at and (record.attempt, record.offset) > break_at[0]:
                     break_at.pop(0)
                     hosts.kill_sessions(0)
             elif isinstance(record, (TaskState, AttemptEnded, JobResult)):
                 others.append((type(record), record.attempt))
     assert not break_at
-    assert found == {attempt: path.read_bytes() for attempt, path in logs.items()}
+    assert received == {attempt: path.read_bytes() for attempt, path in logs.items()}
     assert others == [
         *[(kind, 1) for kind in (TaskState, TaskState, AttemptEnded)],
         *[(kind, 3) for kind in (TaskState, TaskState, AttemptEnded)],
@@ -191,11 +191,13 @@ def test_killed_connections_go_on_in_the_attempt(
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_host_that_was_alone_does_not_end_the_wait_for_the_others(
+def test_the_result_of_an_isolated_host_does_not_end_the_wait_for_the_others(
     hosts: Hosts, wire: Wire, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    """What such a host tells is taken where nobody else comes back, and not before."""
-    script = Scripted(FOLLOW_ATTEMPTS, LOGS={1: str(hosts.key)}, PIECE=10, PAUSE=0.02, OUTCOME="failed", ALONE=alone)
+    """The result of an isolated host is used only after the other hosts were given up."""
+    script = Scripted(
+        FOLLOW_ATTEMPTS, LOGS={1: str(hosts.key)}, PIECE=10, PAUSE=0.02, OUTCOME="failed", ISOLATED=alone
+    )
     monkeypatch.setattr(channel_module, "pack", script)
     monkeypatch.setattr("fleet.remote.follower._AFTER_RESULT_S", 0.1)
     items: list[Item] = []
@@ -211,7 +213,7 @@ def test_a_host_that_was_alone_does_not_end_the_wait_for_the_others(
     assert (waited > 1.0) is alone
 
 
-def test_a_connection_on_which_nothing_comes_is_opened_anew(
+def test_a_silent_connection_is_opened_again(
     hosts: Hosts, wire: Wire, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=9_999, PAUSE=0.005))
@@ -231,7 +233,7 @@ def test_a_connection_on_which_nothing_comes_is_opened_anew(
     )
 
 
-def followed_while_the_first_goes_away(
+def follow_while_the_first_host_is_lost(
     hosts: Hosts, wire: Wire, monkeypatch: pytest.MonkeyPatch, items: list[Item], outcome: str
 ) -> None:
     body = FOLLOW.replace("succeeded", outcome)
@@ -243,12 +245,12 @@ def followed_while_the_first_goes_away(
                 wire.close()
 
 
-def test_a_host_that_stays_away_is_given_up_and_the_others_are_followed(
+def test_a_lost_host_is_given_up_and_the_others_are_followed(
     hosts: Hosts, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items: list[Item] = []
     with pytest.raises(UnreachableError, match=r"worker-0 \(127.* did not come back within 2 s") as raised:
-        followed_while_the_first_goes_away(hosts, wire, monkeypatch, items, "lost")
+        follow_while_the_first_host_is_lost(hosts, wire, monkeypatch, items, "lost")
     assert text_of(items, "worker-1") == hosts.key.read_bytes()
     lost = [item.record for item in items if isinstance(item.record, ConnectionLost) and item.host == "worker-0"]
     assert lost[-1].retry_s == 0
@@ -256,22 +258,22 @@ def test_a_host_that_stays_away_is_given_up_and_the_others_are_followed(
     assert "worker-0" in raised.value.cause
 
 
-def test_nobody_waits_long_for_a_lost_host_once_the_result_is_known(
+def test_the_wait_for_a_lost_host_is_short_after_the_result(
     hosts: Hosts, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fleet.remote.follower._AFTER_RESULT_S", 0.1)
     items: list[Item] = []
-    followed_while_the_first_goes_away(hosts, wire, monkeypatch, items, "failed")
+    follow_while_the_first_host_is_lost(hosts, wire, monkeypatch, items, "failed")
     assert [item.host for item in items if isinstance(item.record, JobResult)] == ["worker-1"]
     lost = [item.record for item in items if isinstance(item.record, ConnectionLost)]
     assert lost[-1].retry_s == 0
 
 
-def test_a_host_whose_supervisor_is_frozen_is_given_up_after_a_lone_result(
+def test_a_host_with_a_frozen_supervisor_is_given_up_after_an_isolated_result(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its sshd and a new agent answer, so that no connection is ever silent."""
-    monkeypatch.setattr(channel_module, "pack", Scripted(UNHEARD, OUTCOME="failed", ALONE=True))
+    """Its sshd and a new agent answer, so that no connection is silent."""
+    monkeypatch.setattr(channel_module, "pack", Scripted(SILENT_SUPERVISOR, OUTCOME="failed", ISOLATED=True))
     monkeypatch.setattr("fleet.remote.follower._AFTER_ALONE_S", 0.5)
     asks = [(host, Follow("job-1", host.name, attempt=1)) for host in hosts.hosts[:2]]
     with Follower(asks, opener(hosts)) as follower:
@@ -284,7 +286,7 @@ def test_a_host_whose_supervisor_is_frozen_is_given_up_after_a_lone_result(
     assert [item.record.retry_s for item in items if isinstance(item.record, ConnectionLost)] == [0.0]
 
 
-# Waits after each of the offsets that it is given until there is a file of that name.
+# Waits, after each offset in its arguments, until a file of that name exists.
 TASK = """
 import os, random, sys, time
 numbers = random.Random(1)
@@ -303,8 +305,8 @@ def test_the_real_agent_is_followed_through_killed_connections(hosts: Hosts, emp
     host = hosts.hosts[0]
     channel = open_agent(host, hosts.key)
     with scan(empty, empty / "task.py", [], empty.parent / "cache") as bundle:
-        wish = Prepare("job-1", "tests", "worker-0", bundle.entries, host.private_address, python=sys.executable)
-        prepared = prepare(channel, wish, bundle, lambda *_: None)
+        request = Prepare("job-1", "tests", "worker-0", bundle.entries, host.private_address, python=sys.executable)
+        prepared = prepare(channel, request, bundle, lambda *_: None)
     command = [prepared.python, "task.py", *map(str, BREAKS)]
     commit(
         channel, Commit("job-1", "worker-0", [prepared.member._replace(task="worker-0")], "00" * 32, command, {}, {})
@@ -321,7 +323,7 @@ def test_the_real_agent_is_followed_through_killed_connections(hosts: Hosts, emp
     assert result.outcome is Outcome.SUCCEEDED
 
 
-def test_a_refusal_is_not_tried_again(hosts: Hosts) -> None:
+def test_a_refused_request_is_not_repeated(hosts: Hosts) -> None:
     with (
         Follower([(hosts.hosts[0], Follow("no-such-job", "worker-0"))], opener(hosts)) as follower,
         pytest.raises(RefusedError, match="no-such-job"),
@@ -329,13 +331,13 @@ def test_a_refusal_is_not_tried_again(hosts: Hosts) -> None:
         list(follower)
 
 
-def test_a_host_that_is_another_now_is_not_tried_again(hosts: Hosts) -> None:
+def test_a_host_with_another_host_key_is_not_tried_again(hosts: Hosts) -> None:
     other = dataclasses.replace(hosts.hosts[0], host_key=hosts.hosts[1].host_key)
     with Follower([(other, ASK)], opener(hosts)) as follower, pytest.raises(WrongHostError, match="follow the job"):
         list(follower)
 
 
-def test_a_bug_comes_out(hosts: Hosts) -> None:
+def test_an_unexpected_exception_is_raised(hosts: Hosts) -> None:
     def broken(_: Host) -> AgentChannel:
         raise ZeroDivisionError
 
@@ -344,7 +346,7 @@ def test_a_bug_comes_out(hosts: Hosts) -> None:
 
 
 def test_close_is_prompt_while_a_host_is_silent(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "pack", Scripted("hello()\nhear()\nhear()"))
+    monkeypatch.setattr(channel_module, "pack", Scripted("hello()\nreceive()\nreceive()"))
     follower = Follower([(host, ASK) for host in hosts.hosts], opener(hosts))
     timer = threading.Timer(0.5, follower.close)
     timer.start()
@@ -354,7 +356,9 @@ def test_close_is_prompt_while_a_host_is_silent(hosts: Hosts, monkeypatch: pytes
     assert time.monotonic() - began < 4
 
 
-def test_close_is_prompt_while_nobody_reads(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_is_prompt_while_the_items_are_not_read(
+    hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log.write_bytes(bytes(100_000_000))
     monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=262_144, PAUSE=0))
     with Follower([(hosts.hosts[0], ASK)], opener(hosts)) as follower:
@@ -377,7 +381,7 @@ def test_close_is_prompt_between_two_tries(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("piece", [262_144, 1_000])
-def test_a_log_comes_fast(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+def test_a_log_is_received_fast(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
     size = 100_000_000 if piece > 100_000 else 2_000_000
     log.write_bytes((b"Epoch 1/5 - loss: 0.1234 " * 5 + b"\n") * (size // 126))
     monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=piece, PAUSE=0))
@@ -386,10 +390,10 @@ def test_a_log_comes_fast(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPat
         received = sum(len(payload) for _, payload in follow(channel, ASK))
         seconds = time.monotonic() - began
     assert received == log.stat().st_size
-    assert received / seconds > 1e6  # far below what is measured, far above what anything quadratic reaches
+    assert received / seconds > 1e6  # far below the measured rate, far above that of quadratic code
 
 
-def test_follow_alone_raises_what_happens(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "pack", Scripted("hello()\nhear()\nsys.exit(7)"))
+def test_following_one_host_raises_its_error(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "pack", Scripted("hello()\nreceive()\nsys.exit(7)"))
     with open_agent(hosts.hosts[0], hosts.key) as channel, pytest.raises(FleetError, match="exit code 7"):
         list(follow(channel, ASK))

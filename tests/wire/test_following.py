@@ -1,4 +1,4 @@
-"""What a following client shows when hosts, connections, or the whole fleet go away: real processes, real signals."""
+"""The output of a client when hosts, connections, or the whole fleet are lost: real processes and signals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.soak.processes import Process, ProcessKind, processes
 
 pytestmark = pytest.mark.wire
 
-# Lines until a file exists, and some more after that.
+# Prints lines until a file exists, and some more after that.
 TASK = """
 import os, sys, time
 number = 0
@@ -25,12 +25,12 @@ for number in range(40):
 """
 
 
-def of(program: Program, part: ProcessKind, host: str) -> list[Process]:
-    return [one for one in processes(program.state) if one.part is part and one.host == host]
+def processes_of(program: Program, part: ProcessKind, host: str) -> list[Process]:
+    return [process for process in processes(program.state) if process.part is part and process.host == host]
 
 
 def stored(program: Program, worker: str) -> list[str]:
-    """All lines of a worker's log on its host, of all attempts of the only job."""
+    """Return all lines of a worker's log on its host, from all attempts of the only job."""
     logs = sorted((program.state / "local").glob(f"*-{worker}/fleet/jobs/*/{worker}/attempt-*/log"))
     return [line for log in logs for line in log.read_text().splitlines()]
 
@@ -39,15 +39,15 @@ def runs(program: Program, worker: str, attempt: int) -> bool:
     return any(line.startswith(f"{attempt} ") for line in stored(program, worker))
 
 
-def test_a_host_that_joins_again_is_shown_completely(program: Program, tmp_path: Path) -> None:
+def test_the_log_of_a_host_that_rejoins_is_complete(program: Program, tmp_path: Path) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", TASK)
     client = program.start("train", "task.py", "--restarts", "5", "--grace", "1", "--", str(tmp_path / "stop"))
     wait_for("the first attempt", lambda: runs(program, "worker-1", 1), 60)
     for part in (ProcessKind.WATCHDOG, ProcessKind.SUPERVISOR):
-        for process in of(program, part, "worker-1"):
+        for process in processes_of(program, part, "worker-1"):
             process.send(signal.SIGKILL)
-    wait_for("the end of worker-1", lambda: not of(program, ProcessKind.TASK, "worker-1"), 60)
+    wait_for("the end of worker-1", lambda: not processes_of(program, ProcessKind.TASK, "worker-1"), 60)
     assert "worker-1 joined job" in program.run("up", "--workers", "2").err
     wait_for("the second attempt", lambda: runs(program, "worker-1", 2), 60)
     (tmp_path / "stop").touch()
@@ -59,14 +59,15 @@ def test_a_host_that_joins_again_is_shown_completely(program: Program, tmp_path:
 
 
 def test_frozen_connections_at_the_end_are_replaced_or_reported(program: Program, tmp_path: Path) -> None:
-    """The conversation with worker-0 is frozen, but not its sshd; worker-1 accepts no connection any more."""
+    """The connection to worker-0 is frozen, but not its sshd; worker-1 accepts no more connections."""
     program.run("up", "--workers", "3")
     program.script("task.py", TASK)
     client = program.start("train", "task.py", "--", str(tmp_path / "stop"))
     for worker in ("worker-0", "worker-1"):
         wait_for(f"the first line of {worker}", lambda worker=worker: runs(program, worker, 1), 60)  # type: ignore[misc]
-    frozen = of(program, ProcessKind.CONVERSATION, "worker-0")
-    frozen += of(program, ProcessKind.SESSION, "worker-1") + of(program, ProcessKind.LISTENER, "worker-1")
+    frozen = processes_of(program, ProcessKind.CONVERSATION, "worker-0")
+    for kind in (ProcessKind.SESSION, ProcessKind.LISTENER):
+        frozen += processes_of(program, kind, "worker-1")
     for process in frozen:
         assert process.send(signal.SIGSTOP)
     try:

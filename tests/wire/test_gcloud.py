@@ -1,4 +1,4 @@
-"""Google's own command line accepts the emulator, and logs in on its instances."""
+"""Google's command line accepts the emulator, and logs in on its instances."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ IMAGE = ("--image-family=debian-12", "--image-project=debian-cloud")
 
 @dataclass
 class Gcloud:
-    """The command line, pointed at an emulator.
+    """The gcloud command line, configured for an emulator.
 
     Attributes:
-        emulator: Where to.
-        directory: Of its settings, and home of its user.
+        emulator: The emulator that it calls.
+        directory: Its settings and its user's home directory.
     """
 
     emulator: Emulator
     directory: Path
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """`gcloud compute` with these words."""
-        told = {
+        """Run `gcloud compute` with these arguments."""
+        settings = {
             "HOME": str(self.directory),
             "CLOUDSDK_CONFIG": str(self.directory / "config"),
             "CLOUDSDK_CORE_PROJECT": "proj-1",
@@ -58,7 +58,7 @@ class Gcloud:
         }
         return subprocess.run(
             ["gcloud", "compute", *words],
-            env={**os.environ, **told},
+            env={**os.environ, **settings},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -66,8 +66,8 @@ class Gcloud:
             check=False,
         )
 
-    def told(self, *words: str) -> Any:
-        """What such a command answers, which must succeed, as JSON."""
+    def query(self, *words: str) -> Any:
+        """Return the JSON output of a command, which must succeed."""
         done = self.run(*words, "--format=json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout or "null")
@@ -82,41 +82,41 @@ def gcloud(tmp_path: Path) -> Iterator[Gcloud]:
 
 def test_an_instance_from_creation_to_deletion(gcloud: Gcloud) -> None:
     attributes = "--metadata=enable-guest-attributes=TRUE"
-    [made] = gcloud.told("instances", "create", "demo", f"--zone={ZONE}", *GPU, attributes, "--labels=fleet=demo")
-    [listed] = gcloud.told("instances", "list", "--filter=labels.fleet=demo AND status=RUNNING")
-    described = gcloud.told("instances", "describe", "demo", f"--zone={ZONE}")
+    [made] = gcloud.query("instances", "create", "demo", f"--zone={ZONE}", *GPU, attributes, "--labels=fleet=demo")
+    [listed] = gcloud.query("instances", "list", "--filter=labels.fleet=demo AND status=RUNNING")
+    described = gcloud.query("instances", "describe", "demo", f"--zone={ZONE}")
     assert made["id"] == listed["id"] == described["id"]
     assert described["guestAccelerators"][0]["acceleratorCount"] == 1
 
-    gcloud.told("instances", "add-metadata", "demo", f"--zone={ZONE}", "--metadata=more=1")
-    metadata = gcloud.told("instances", "describe", "demo", f"--zone={ZONE}")["metadata"]
+    gcloud.query("instances", "add-metadata", "demo", f"--zone={ZONE}", "--metadata=more=1")
+    metadata = gcloud.query("instances", "describe", "demo", f"--zone={ZONE}")["metadata"]
     assert {item["key"]: item["value"] for item in metadata["items"]} == {
         "enable-guest-attributes": "TRUE",
         "more": "1",
     }
-    [key] = gcloud.told("instances", "get-guest-attributes", "demo", f"--zone={ZONE}", "--query-path=hostkeys/")
+    [key] = gcloud.query("instances", "get-guest-attributes", "demo", f"--zone={ZONE}", "--query-path=hostkeys/")
     assert (key["namespace"], key["key"]) == ("hostkeys", "ssh-ed25519")
 
-    gcloud.told("instances", "delete", "demo", f"--zone={ZONE}")
+    gcloud.query("instances", "delete", "demo", f"--zone={ZONE}")
     assert gcloud.emulator.state()["instances"] == gcloud.emulator.state()["disks"] == []
 
 
 def test_bulk_creation_operations_and_deletion_in_one_batch(gcloud: Gcloud) -> None:
     names = "--predefined-names=worker-0,worker-1"
-    gcloud.told("instances", "bulk", "create", names, f"--zone={ZONE}", "--machine-type=n1-standard-4", *IMAGE)
+    gcloud.query("instances", "bulk", "create", names, f"--zone={ZONE}", "--machine-type=n1-standard-4", *IMAGE)
     region = ("--name-pattern=other-#", "--count=2", "--region=us-west4")
-    gcloud.told("instances", "bulk", "create", *region, "--machine-type=e2-small", *IMAGE)
+    gcloud.query("instances", "bulk", "create", *region, "--machine-type=e2-small", *IMAGE)
     assert gcloud.emulator.state()["instances"] == ["other-1", "other-2", "worker-0", "worker-1"]
 
-    operations = gcloud.told("operations", "list", "--filter=operationType=insert", f"--zones={ZONE}")
-    assert sorted(one["targetLink"].rsplit("/", 1)[-1] for one in operations) == ["worker-0", "worker-1"]
-    gcloud.told("instances", "delete", "worker-0", "worker-1", f"--zone={ZONE}")
+    operations = gcloud.query("operations", "list", "--filter=operationType=insert", f"--zones={ZONE}")
+    assert sorted(operation["targetLink"].rsplit("/", 1)[-1] for operation in operations) == ["worker-0", "worker-1"]
+    gcloud.query("instances", "delete", "worker-0", "worker-1", f"--zone={ZONE}")
     state = gcloud.emulator.state()
     assert state["instances"] == ["other-1", "other-2"]
     assert state["calls"]["batch.compute.instances.delete"] == 2
 
 
-def test_it_sees_the_fleet_that_fleet_made_and_fleet_sees_it_gone(gcloud: Gcloud, tmp_path: Path) -> None:
+def test_gcloud_lists_and_deletes_the_instances_of_a_fleet(gcloud: Gcloud, tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.fleet("demo").create()
     cloud = CloudSpec(project="proj-1", endpoint=gcloud.emulator.url, zones=(ZONE,), gpu="t4", gpus=2, spot=True)
@@ -124,53 +124,53 @@ def test_it_sees_the_fleet_that_fleet_made_and_fleet_sees_it_gone(gcloud: Gcloud
     spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", cloud=cloud)
     provider.create(spec, ["worker-0", "worker-1"], lambda *_: None)
     names = [f"demo-{store.owner()}-worker-{index}" for index in range(2)]
-    listed = gcloud.told("instances", "list", "--filter=labels.fleet=demo")
-    assert [one["name"] for one in listed] == names
+    listed = gcloud.query("instances", "list", "--filter=labels.fleet=demo")
+    assert [instance["name"] for instance in listed] == names
     first = listed[0]
     assert first["machineType"].endswith("/n1-standard-8")
     assert first["guestAccelerators"][0]["acceleratorCount"] == 2
     assert first["scheduling"]["provisioningModel"] == "SPOT"
     assert first["scheduling"]["maxRunDuration"] == {"seconds": "28800"}
-    assert first["id"] in {one.id for one in provider.list("demo")}
+    assert first["id"] in {instance.id for instance in provider.list("demo")}
     assert gcloud.run("instances", "delete", names[0], "--zone", ZONE).returncode == 0
-    assert [one.name for one in provider.list("demo")] == ["worker-1"]
+    assert [instance.name for instance in provider.list("demo")] == ["worker-1"]
     assert "was deleted" in provider.fates("demo", ["worker-0"])["worker-0"]
     assert provider.delete_fleet("demo", lambda *_: None) == []
-    assert gcloud.told("instances", "list") == []
-    assert gcloud.told("firewall-rules", "list") == []
+    assert gcloud.query("instances", "list") == []
+    assert gcloud.query("firewall-rules", "list") == []
 
 
-def test_firewall_rules(gcloud: Gcloud) -> None:
+def test_gcloud_changes_firewall_rules(gcloud: Gcloud) -> None:
     rule = ("--allow=tcp:22", "--source-ranges=203.0.113.7/32", "--target-tags=demo")
-    gcloud.told("firewall-rules", "create", "demo-ssh", *rule)
-    [listed] = gcloud.told("firewall-rules", "list")
+    gcloud.query("firewall-rules", "create", "demo-ssh", *rule)
+    [listed] = gcloud.query("firewall-rules", "list")
     assert (listed["name"], listed["sourceRanges"]) == ("demo-ssh", ["203.0.113.7/32"])
-    gcloud.told("firewall-rules", "delete", "demo-ssh")
+    gcloud.query("firewall-rules", "delete", "demo-ssh")
     assert gcloud.emulator.state()["firewalls"] == []
 
 
-def test_it_understands_a_stockout(gcloud: Gcloud) -> None:
+def test_gcloud_shows_a_stockout(gcloud: Gcloud) -> None:
     gcloud.emulator.faults.add("stockout")
     done = gcloud.run("instances", "create", "demo", f"--zone={ZONE}", *GPU)
     assert done.returncode == 1
-    told = " ".join(done.stderr.split())
-    assert "code: ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS" in told
-    assert "with 1 nvidia-tesla-t4 accelerator(s) is currently unavailable in the us-central1-a zone" in told
+    error = " ".join(done.stderr.split())
+    assert "code: ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS" in error
+    assert "with 1 nvidia-tesla-t4 accelerator(s) is currently unavailable in the us-central1-a zone" in error
     assert gcloud.emulator.state()["instances"] == []
 
 
 @pytest.fixture
 def guests() -> Iterator[Path]:
-    """Directory for guests, which others than its owner must be able to enter."""
-    why = obstacle()
-    if why:
-        pytest.skip(why)
+    """Return a directory for guests, which other users must be able to enter."""
+    reason = obstacle()
+    if reason:
+        pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="fleet-gcloud-") as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)
 
 
-def test_logs_in_and_knows_the_host_key(guests: Path, tmp_path: Path) -> None:
+def test_gcloud_logs_in_and_stores_the_host_key(guests: Path, tmp_path: Path) -> None:
     pair = generate_ed25519("test")
     key = tmp_path / "key"
     key.touch(0o600)
@@ -179,16 +179,16 @@ def test_logs_in_and_knows_the_host_key(guests: Path, tmp_path: Path) -> None:
     with Emulator(operation_s=0.02, guests=SshGuests(guests), directory=guests) as emulator:
         gcloud = Gcloud(emulator, tmp_path)
         attributes = "--metadata=enable-guest-attributes=TRUE"
-        gcloud.told("firewall-rules", "create", "ssh", "--allow=tcp:22", "--source-ranges=127.0.0.1/32")
-        [made] = gcloud.told("instances", "create", "demo", f"--zone={ZONE}", *GPU, attributes)
+        gcloud.query("firewall-rules", "create", "ssh", "--allow=tcp:22", "--source-ranges=127.0.0.1/32")
+        [made] = gcloud.query("instances", "create", "demo", f"--zone={ZONE}", *GPU, attributes)
         wait_for("the host key", lambda: bool(emulator.cloud.instance(ZONE, "demo").attributes))
         strict = (f"--ssh-key-file={key}", "--strict-host-key-checking=yes")
         done = gcloud.run("ssh", "fleet@demo", f"--zone={ZONE}", *strict, "--command=hostname; whoami")
         assert done.stdout.split() == ["demo", "fleet"], done.stderr
-        known = (tmp_path / ".ssh" / "google_compute_known_hosts").read_text()
-        assert known.startswith(f"compute.{made['id']} ssh-ed25519 ")
+        known_hosts = (tmp_path / ".ssh" / "google_compute_known_hosts").read_text()
+        assert known_hosts.startswith(f"compute.{made['id']} ssh-ed25519 ")
 
-        gcloud.told("instances", "delete", "demo", f"--zone={ZONE}")
+        gcloud.query("instances", "delete", "demo", f"--zone={ZONE}")
         refused = gcloud.run("ssh", "fleet@demo", f"--zone={ZONE}", *strict, "--command=hostname")
         assert refused.returncode != 0
         assert list(guests.glob(made["id"])) == []

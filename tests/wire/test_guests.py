@@ -1,4 +1,4 @@
-"""Guests of the Compute Engine emulator: real OpenSSH on both sides, the metadata server, pip; nothing is left."""
+"""Guests of the Compute Engine emulator: real OpenSSH on both sides, the metadata server, pip, and clean-up."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _no_address() -> str:
 
 @dataclass
 class Booted:
-    """A guest with its published attributes, and how to get into it."""
+    """A guest with its published attributes, and the commands to log in on it."""
 
     spec: GuestSpec
     directory: Path
@@ -64,13 +64,31 @@ class Booted:
     def ssh(
         self, command: str, key: Path, user: str = "fleet", host_key: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        known = self.directory / f"known_hosts-{next(_NUMBERS)}"
+        known_hosts = self.directory / f"known_hosts-{next(_NUMBERS)}"
         blob = host_key or self.published["hostkeys/ssh-ed25519"]
-        known.write_text(f"{self.spec.address} ssh-ed25519 {blob}\n")
-        options = ("StrictHostKeyChecking=yes", "IdentitiesOnly=yes", "BatchMode=yes", f"UserKnownHostsFile={known}")
-        words = ["ssh", "-F", "none", "-i", str(key), *[f"-o{one}" for one in options], "-p", str(self.spec.ssh_port)]
+        known_hosts.write_text(f"{self.spec.address} ssh-ed25519 {blob}\n")
+        options = (
+            "StrictHostKeyChecking=yes",
+            "IdentitiesOnly=yes",
+            "BatchMode=yes",
+            f"UserKnownHostsFile={known_hosts}",
+        )
+        command_line = [
+            "ssh",
+            "-F",
+            "none",
+            "-i",
+            str(key),
+            *[f"-o{option}" for option in options],
+            "-p",
+            str(self.spec.ssh_port),
+        ]
         return subprocess.run(
-            [*words, f"{user}@{self.spec.address}", command], capture_output=True, text=True, check=False, timeout=120
+            [*command_line, f"{user}@{self.spec.address}", command],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
 
     def read(self, command: str, key: Path, user: str = "fleet") -> str:
@@ -96,7 +114,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Key:
 
 
 def _key(directory: Path) -> Key:
-    pair = generate_ed25519("somebody")
+    pair = generate_ed25519("a-user")
     path = directory / f"key-{next(_NUMBERS)}"
     path.touch(0o600)
     path.write_text(pair.private)
@@ -105,14 +123,14 @@ def _key(directory: Path) -> Key:
 
 @pytest.fixture(scope="module")
 def guests(tmp_path_factory: pytest.TempPathFactory) -> SshGuests:
-    if why := obstacle():
-        pytest.skip(why)
+    if reason := obstacle():
+        pytest.skip(reason)
     return SshGuests(tmp_path_factory.mktemp("guests"))
 
 
 @pytest.fixture
 def boot(guests: SshGuests, key: Key, tmp_path: Path) -> Iterator[Boot]:
-    """Boots guests, and removes them; nothing of them may be left."""
+    """Boot guests, and remove them; fail if a part of them remains."""
     booted: list[Booted] = []
 
     def make(
@@ -125,36 +143,38 @@ def boot(guests: SshGuests, key: Key, tmp_path: Path) -> Iterator[Boot]:
             name, "us-central1-a", "proj-1", str(1000 + len(booted)), _no_address(), 22, gpus, gpu, items,
             tmp_path / name,
         )  # fmt: skip
-        one = Booted(spec, tmp_path)
-        one.guest = made_by(spec, one.publish)
-        booted.append(one)
-        one.guest.boot()
+        booted_guest = Booted(spec, tmp_path)
+        booted_guest.guest = made_by(spec, booted_guest.publish)
+        booted.append(booted_guest)
+        booted_guest.guest.boot()
         if wait:
-            one.wait()
-        return one
+            booted_guest.wait()
+        return booted_guest
 
     yield make
-    for one in booted:
-        one.guest.remove()
-    assert [one.spec.name for one in booted if one.spec.directory.exists()] == []
+    for booted_guest in booted:
+        booted_guest.guest.remove()
+    assert [booted_guest.spec.name for booted_guest in booted if booted_guest.spec.directory.exists()] == []
     assert str(tmp_path) not in Path("/proc/mounts").read_text()
     assert _processes(str(tmp_path)) == []
-    names = {f"{one.spec.name} console" for one in booted} | {f"metadata {one.spec.address}" for one in booted}
+    names = {f"{booted_guest.spec.name} console" for booted_guest in booted} | {
+        f"metadata {booted_guest.spec.address}" for booted_guest in booted
+    }
     assert [thread.name for thread in threading.enumerate() if thread.name in names] == []
 
 
 def _processes(words: str) -> list[psutil.Process]:
-    """Processes of this computer with these words in their command line, by whichever namespace."""
-    found = []
+    """Return the processes of this machine with these words in their command line, in all namespaces."""
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.status() != psutil.STATUS_ZOMBIE and words in " ".join(process.cmdline()):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def _get(place: str, path: str, *, flavor: bool = True, data: bytes | None = None) -> tuple[int, str, str]:
-    """Status, body and ETag of a request to a metadata server."""
+    """Return status, body, and ETag of a request to a metadata server."""
     request = urllib.request.Request(
         f"http://{place}{path}",
         data=data,
@@ -175,16 +195,16 @@ INSTANCE = "/computeMetadata/v1/instance/"
 # ---------------------------------------------------------------------------------------------------- logging in
 
 
-def test_a_guest_is_a_computer_of_its_own(boot: Boot, key: Key, tmp_path: Path) -> None:
+def test_each_guest_has_its_own_host_name_users_and_processes(boot: Boot, key: Key, tmp_path: Path) -> None:
     first, second = boot(), boot()
     with tempfile.NamedTemporaryFile(dir="/tmp") as file:
         assert first.ssh(f"ls {file.name}", key.path).returncode == 2
-    told = first.read("hostname; id -un; id -u; pwd; echo ~; ps -e -o comm=", key.path)
-    name, user, uid, *rest = told.split()
+    output = first.read("hostname; id -un; id -u; pwd; echo ~; ps -e -o comm=", key.path)
+    name, user, uid, *rest = output.split()
     assert (name, user) == (first.spec.name, "fleet")
     assert int(uid) > 1000
     assert (rest[:2], set(rest[2:])) == (["/home/fleet", "/home/fleet"], {"ps", "sshd"})
-    boots = {one.read("cat /proc/sys/kernel/random/boot_id", key.path) for one in (first, second)}
+    boots = {guest.read("cat /proc/sys/kernel/random/boot_id", key.path) for guest in (first, second)}
     assert len(boots) == 2
     first.read("mkdir -p .fleet && echo mine > .fleet/file && echo mine > /tmp/file", key.path)
     assert second.ssh("ls .fleet /tmp/file", key.path).returncode == 2
@@ -192,7 +212,7 @@ def test_a_guest_is_a_computer_of_its_own(boot: Boot, key: Key, tmp_path: Path) 
     assert first.ssh("ls /root", key.path).returncode == 2
 
 
-def test_the_host_key_is_published_and_no_other_is_shown(boot: Boot, key: Key) -> None:
+def test_only_the_published_host_key_is_offered(boot: Boot, key: Key) -> None:
     guest = boot()
     other = generate_ed25519("other").public.split()[1]
     refused = guest.ssh("true", key.path, host_key=other)
@@ -204,7 +224,7 @@ def test_the_host_key_is_published_and_no_other_is_shown(boot: Boot, key: Key) -
     assert lines[at + 2] == "-----END SSH HOST KEY KEYS-----"
 
 
-def test_only_keys_of_the_metadata_are_let_in(boot: Boot, key: Key, tmp_path: Path) -> None:
+def test_only_keys_of_the_metadata_can_log_in(boot: Boot, key: Key, tmp_path: Path) -> None:
     guest = boot()
     other = _key(tmp_path)
     refused = guest.ssh("true", other.path)
@@ -221,24 +241,24 @@ def test_only_keys_of_the_metadata_are_let_in(boot: Boot, key: Key, tmp_path: Pa
     guest.read(f"echo '{key.pair.public}' >> .ssh/authorized_keys", other.path)
     guest.guest.update_metadata({"ssh-keys": f"more-2:{other.pair.public}"})
     assert guest.ssh("true", other.path).returncode == 255
-    assert guest.read("id -un", key.path) == "fleet\n"  # which the user added without the metadata's help
+    assert guest.read("id -un", key.path) == "fleet\n"  # added by the user, not by the metadata
 
 
-def test_what_metadata_grants() -> None:
+def test_ssh_keys_of_the_metadata_are_read_as_by_the_guest_agent() -> None:
     text = "me:ssh-ed25519 AAAA one two\n\nbad line\nMe:ssh-rsa AAAA\nyou:ssh-rsa BBBB\nme:ssh-rsa CCCC\nx:nokey CCCC"
-    found = {"me": ["ssh-ed25519 AAAA one two", "ssh-rsa CCCC"], "you": ["ssh-rsa BBBB"]}
-    assert granted({"ssh-keys": text}) == found
-    assert granted({"ssh-keys": text, "enable-oslogin": "FALSE"}) == found
+    keys = {"me": ["ssh-ed25519 AAAA one two", "ssh-rsa CCCC"], "you": ["ssh-rsa BBBB"]}
+    assert granted({"ssh-keys": text}) == keys
+    assert granted({"ssh-keys": text, "enable-oslogin": "FALSE"}) == keys
     assert granted({"ssh-keys": text, "enable-oslogin": "TRUE"}) == {}
 
 
-def test_copies_and_terminals_work_too(boot: Boot, key: Key, tmp_path: Path) -> None:
+def test_scp_and_terminals_work(boot: Boot, key: Key, tmp_path: Path) -> None:
     guest = boot()
     client = paramiko.SSHClient()
     blob = guest.published["hostkeys/ssh-ed25519"]
-    known = tmp_path / "known"
-    known.write_text(f"{guest.spec.address} ssh-ed25519 {blob}\n")
-    client.load_host_keys(str(known))
+    known_hosts = tmp_path / "known"
+    known_hosts.write_text(f"{guest.spec.address} ssh-ed25519 {blob}\n")
+    client.load_host_keys(str(known_hosts))
     with client:
         client.connect(
             guest.spec.address, username="fleet", pkey=paramiko.Ed25519Key.from_private_key_file(str(key.path)),
@@ -253,13 +273,13 @@ def test_copies_and_terminals_work_too(boot: Boot, key: Key, tmp_path: Path) -> 
 # ------------------------------------------------------------------------------------------------------ metadata
 
 
-def test_the_metadata_server_tells_the_instance(boot: Boot, key: Key) -> None:
+def test_the_metadata_server_describes_the_instance(boot: Boot, key: Key) -> None:
     guest = boot({"fleet-name": "demo"})
     place = guest.read("echo $GCE_METADATA_HOST", key.path).strip()
     assert _get(place, f"{INSTANCE}name", flavor=False)[0] == 403
     assert _get(place, f"{INSTANCE}no/such")[0] == 404
-    told = {name: _get(place, INSTANCE + name)[1] for name in ("id", "name", "zone", "attributes/fleet-name")}
-    assert told == {
+    values = {name: _get(place, INSTANCE + name)[1] for name in ("id", "name", "zone", "attributes/fleet-name")}
+    assert values == {
         "id": "1000",
         "name": guest.spec.name,
         "zone": "projects/proj-1/zones/us-central1-a",
@@ -279,18 +299,18 @@ def test_the_metadata_server_tells_the_instance(boot: Boot, key: Key) -> None:
     assert _get(place, f"{INSTANCE}guest-attributes/fleet/state", data=b"x")[0] == 403
 
 
-def test_a_preemption_is_told_to_whoever_waits(boot: Boot, key: Key) -> None:
+def test_a_preemption_answers_requests_that_wait_for_it(boot: Boot, key: Key) -> None:
     guest = boot()
     place = guest.read("echo $GCE_METADATA_HOST", key.path).strip()
-    _, value, known = _get(place, f"{INSTANCE}preempted")
+    _, value, etag = _get(place, f"{INSTANCE}preempted")
     assert value == "FALSE"
     wait = f"{INSTANCE}preempted?wait_for_change=true&timeout_sec="
     started = time.monotonic()
-    assert _get(place, f"{wait}0.3&last_etag={known}")[1:] == ("FALSE", known)
+    assert _get(place, f"{wait}0.3&last_etag={etag}")[1:] == ("FALSE", etag)
     assert time.monotonic() - started >= 0.3
     threading.Timer(0.2, guest.guest.warn_of_preemption).start()
-    assert _get(place, f"{wait}15&last_etag={known}")[1] == "TRUE"
-    assert _get(place, f"{wait}15&last_etag={known}")[1] == "TRUE"  # that it has changed since then is told at once
+    assert _get(place, f"{wait}15&last_etag={etag}")[1] == "TRUE"
+    assert _get(place, f"{wait}15&last_etag={etag}")[1] == "TRUE"  # an earlier change is reported at once
     guest.guest.power_off()
     guest.guest.boot()
     wait_for("sshd again", lambda: guest.guest.serial().count("Server listening") == 2)
@@ -300,15 +320,15 @@ def test_a_preemption_is_told_to_whoever_waits(boot: Boot, key: Key) -> None:
     assert time.monotonic() - started >= 0.3
 
 
-def test_without_guest_attributes_no_host_key_is_published(boot: Boot) -> None:
+def test_no_host_key_is_published_without_guest_attributes(boot: Boot) -> None:
     guest = boot({"enable-guest-attributes": "FALSE"})
     assert guest.published == {}
 
 
-# --------------------------------------------------------------------------------------------------- on and off
+# --------------------------------------------------------------------------------------------------- power
 
 
-def test_power_off_ends_every_process_and_keeps_the_disk(boot: Boot, key: Key) -> None:
+def test_power_off_ends_all_processes_and_keeps_the_disk(boot: Boot, key: Key) -> None:
     guest = boot()
     nap = f"{next(_NAP)}.25"
     guest.read(
@@ -327,20 +347,20 @@ def test_power_off_ends_every_process_and_keeps_the_disk(boot: Boot, key: Key) -
     assert guest.read("cat /proc/sys/kernel/random/boot_id", key.path) != boot_id
 
 
-def test_a_guest_can_be_powered_off_at_any_moment(boot: Boot) -> None:
-    one = boot(wait=False)
+def test_a_guest_can_be_powered_off_at_any_time(boot: Boot) -> None:
+    booted_guest = boot(wait=False)
     for pause in range(0, 60, 3):
-        one.guest.boot()
+        booted_guest.guest.boot()
         time.sleep(pause / 1000)
-        one.guest.power_off()
-        assert _processes(str(one.spec.directory)) == []
-        assert _processes(one.spec.address) == []
-    one.guest.boot()
-    printed = one.guest.serial().count("Server listening")
-    wait_for("sshd at last", lambda: one.guest.serial().count("Server listening") > printed)
+        booted_guest.guest.power_off()
+        assert _processes(str(booted_guest.spec.directory)) == []
+        assert _processes(booted_guest.spec.address) == []
+    booted_guest.guest.boot()
+    printed = booted_guest.guest.serial().count("Server listening")
+    wait_for("sshd at last", lambda: booted_guest.guest.serial().count("Server listening") > printed)
 
 
-def test_a_boot_takes_its_time(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_boot_takes_the_configured_time(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> None:
     started = time.monotonic()
     guest = boot(made_by=SshGuests(tmp_path_factory.mktemp("slow"), boot_s=0.4), wait=False)
     wait_for("the first words", lambda: "Linux version" in guest.guest.serial())
@@ -350,17 +370,21 @@ def test_a_boot_takes_its_time(boot: Boot, tmp_path_factory: pytest.TempPathFact
     guest.wait()
 
 
-def test_eight_guests_boot_together(boot: Boot) -> None:
+def test_eight_guests_boot_in_parallel(boot: Boot) -> None:
     booted = [boot(wait=False) for _ in range(8)]
-    wait_for("eight sshds", lambda: all("Server listening" in one.guest.serial() for one in booted), 2 * _slowness())
+    wait_for(
+        "eight sshds",
+        lambda: all("Server listening" in booted_guest.guest.serial() for booted_guest in booted),
+        2 * _slowness(),
+    )
 
 
 def _slowness() -> float:
-    """How many others compete for a core here."""
+    """Return the number of processes that compete for a core."""
     return max(1.0, os.getloadavg()[0])
 
 
-def test_an_address_that_is_taken_is_told_on_the_console(boot: Boot, guests: SshGuests, tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported_on_the_console(boot: Boot, guests: SshGuests, tmp_path: Path) -> None:
     first = boot()
     spec = GuestSpec("second", "z", "p", "1", first.spec.address, 22, 0, "", {}, tmp_path / "second")
     second = guests(spec, first.publish)
@@ -385,7 +409,7 @@ time.sleep(120)
 """
 
 
-def test_guests_end_with_a_program_that_is_killed(guests: SshGuests, key: Key, tmp_path: Path) -> None:
+def test_guests_end_if_their_program_is_killed(guests: SshGuests, key: Key, tmp_path: Path) -> None:
     address = _no_address()
     words = [sys.executable, "-c", OUTLIVED, str(tmp_path), address, f"fleet:{key.pair.public}"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
@@ -417,7 +441,7 @@ def test_gpus_are_listed_as_the_agent_reads_them(boot: Boot, key: Key) -> None:
     assert all(gpu.driver.startswith("580.") for gpu in listed)
     once = " ".join(word for word in GPU_COMMAND if word not in GPU_COMMAND[-2:])
     assert [use.number for use in parse_gpu_use(guest.read(once, key.path).splitlines())] == [0, 1]
-    # The agent lets it run on.
+    # The agent lets it continue.
     lasting = guest.ssh(f"timeout 0.5 {' '.join(GPU_COMMAND)}", key.path)
     assert (lasting.returncode, len(lasting.stdout.splitlines())) == (124, 2)
     table = guest.read("nvidia-smi", key.path).splitlines()
@@ -427,30 +451,30 @@ def test_gpus_are_listed_as_the_agent_reads_them(boot: Boot, key: Key) -> None:
     assert guest.ssh("nvidia-smi --query-gpu=nonsense --format=csv", key.path).returncode != 0
 
 
-def test_without_gpus_there_is_no_nvidia_smi(boot: Boot, key: Key) -> None:
+def test_a_guest_without_gpus_has_no_nvidia_smi(boot: Boot, key: Key) -> None:
     assert boot().ssh("nvidia-smi", key.path).returncode == 127
 
 
 # ------------------------------------------------------------------------------------------------------ packages
 
 
-def test_the_packages_fulfil_their_requirements(tmp_path: Path) -> None:
+def test_the_packages_satisfy_their_requirements(tmp_path: Path) -> None:
     for _ in range(2):  # by a later program in the same directory
         packages.build(tmp_path / "packages")
-    found = {package.name: package for package in packages.packages()}
-    for package in found.values():
+    available = {package.name: package for package in packages.packages()}
+    for package in available.values():
         for text in package.requires:
             requirement = Requirement(text)
             extra = "and-cuda" if package.name == "tensorflow" else ""
             if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
                 name = requirement.name.lower().replace("_", "-")
-                assert requirement.specifier.contains(found[name].version, prereleases=True), text
-    assert {"tensorflow", "tf-keras", "keras", "numpy", "nvidia-cudnn-cu12"} <= found.keys()
-    assert len(list((tmp_path / "packages").glob("*.whl"))) == len(found)
-    assert [place for place, _ in found["protobuf"].links] == ["google/_upb", "google/protobuf"]
+                assert requirement.specifier.contains(available[name].version, prereleases=True), text
+    assert {"tensorflow", "tf-keras", "keras", "numpy", "nvidia-cudnn-cu12"} <= available.keys()
+    assert len(list((tmp_path / "packages").glob("*.whl"))) == len(available)
+    assert [place for place, _ in available["protobuf"].links] == ["google/_upb", "google/protobuf"]
 
 
-def test_python_has_what_the_images_of_ubuntu_have(boot: Boot, key: Key) -> None:
+def test_python_has_the_modules_of_ubuntu_images(boot: Boot, key: Key) -> None:
     guest = boot()
     refused = guest.ssh("python3 -m venv env", key.path)
     assert refused.returncode == 1
@@ -500,10 +524,10 @@ def test_pip_installs_a_tensorflow_that_computes(boot: Boot, key: Key) -> None:
     cluster = {"cluster": {"worker": [f"127.0.0.1:{20000 + os.getpid() % 9000}"]}}
     config = json.dumps({**cluster, "task": {"type": "worker", "index": 0}})
     (guest.spec.directory / "covers/home/fleet/look.py").write_text(LOOK)
-    told = guest.read(f"TF_CONFIG='{config}' TF_USE_LEGACY_KERAS=1 env/bin/python look.py 2>/dev/null", key.path)
+    output = guest.read(f"TF_CONFIG='{config}' TF_USE_LEGACY_KERAS=1 env/bin/python look.py 2>/dev/null", key.path)
     installed = {package.name: package.version for package in packages.packages()}
     versions = [installed[name] for name in ("tensorflow", "keras", "tf-keras")]
-    assert told.splitlines() == [
+    assert output.splitlines() == [
         f"{versions} {versions[0]}",
         "['/physical_device:GPU:0', '/physical_device:GPU:1'] ['/physical_device:GPU:1']",
         "(7, 5)",
@@ -517,7 +541,7 @@ def test_pip_installs_a_tensorflow_that_computes(boot: Boot, key: Key) -> None:
 # ------------------------------------------------------------------------------------------------------ no guest
 
 
-def test_no_guest_publishes_a_key_at_once(tmp_path: Path) -> None:
+def test_an_instance_without_a_guest_publishes_a_key_at_once(tmp_path: Path) -> None:
     spec = GuestSpec("w", "z", "p", "1", "127.0.0.9", 22, 0, "", {"enable-guest-attributes": "TRUE"}, tmp_path / "w")
     published: dict[tuple[str, str], str] = {}
     guest = NoGuest(spec, lambda space, name, value: published.update({(space, name): value}))

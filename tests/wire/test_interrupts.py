@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGKILL in any state of a command: a repeat of the command repairs or explains, nothing is left over."""
+"""Ctrl-C and SIGKILL in any state of a command: a repeat of the command repairs or explains, and nothing is left."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def running(program: Program) -> Program:
     return program
 
 
-def test_a_launch_killed_in_any_state_is_explained_or_repaired(running: Program) -> None:
+def test_a_train_killed_in_any_state_is_explained_or_repaired(running: Program) -> None:
     for state in LAUNCH:
         client = start_until(running, state, "train", "task.py")
         client.kill()
@@ -68,7 +68,7 @@ def test_a_launch_killed_in_any_state_is_explained_or_repaired(running: Program)
     assert len(running.tasks()) == 2
 
 
-def test_ctrl_c_of_a_launch_leaves_all_or_nothing(running: Program) -> None:
+def test_ctrl_c_during_train_leaves_a_whole_job_or_none(running: Program) -> None:
     for state in LAUNCH:
         client = start_until(running, state, "train", "task.py")
         client.send_signal(signal.SIGINT)
@@ -80,7 +80,7 @@ def test_ctrl_c_of_a_launch_leaves_all_or_nothing(running: Program) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_down_interrupted_in_any_state_is_finished_by_a_repeat(program: Program, number: signal.Signals) -> None:
+def test_a_down_interrupted_in_any_state_is_completed_by_a_repeat(program: Program, number: signal.Signals) -> None:
     program.script("task.py", SLEEP)
     for state in DOWN:
         program.run("up", "--workers", "2")
@@ -113,7 +113,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
-def test_a_full_disk_is_refused_before_anything_is_sent(small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_the_upload(small_disk: Path, tmp_path: Path) -> None:
     program = Program(state=small_disk / "state", directory=tmp_path / "work")
     program.directory.mkdir()
     try:

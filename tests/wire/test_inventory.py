@@ -1,4 +1,4 @@
-"""`fleet up --inventory`: hosts that exist, from the first look at them until nothing of fleet's is left."""
+"""`fleet up --inventory`: existing hosts, from the first probe until all of fleet's files are deleted."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ pytestmark = pytest.mark.wire
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Lab]:
-    """A user with two machines, of which nothing is known."""
-    with lab(tmp_path / "lab") as one:
+    """Start two machines of a user; no host key is in known_hosts."""
+    with lab(tmp_path / "lab") as user:
         for name in ("gpu1", "gpu2"):
-            one.machine(name)
-        yield one
+            user.machine(name)
+        yield user
 
 
 def machines(home: Lab) -> tuple[Machine, Machine]:
     return home.machines["gpu1"], home.machines["gpu2"]
 
 
-# --- the whole way ----------------------------------------------------------------------------------------------
+# --- life cycle -------------------------------------------------------------------------------------------------
 
 
-def test_from_nothing_to_nothing(program: Program, home: Lab) -> None:
+def test_down_deletes_all_files_from_existing_hosts(program: Program, home: Lab) -> None:
     first, second = machines(home)
     inventory = str(home.inventory("gpu1", "gpu2"))
     before = home.known_hosts.read_text()
@@ -48,39 +48,39 @@ def test_from_nothing_to_nothing(program: Program, home: Lab) -> None:
     lines = [line for line in ran.text.splitlines() if "TF_CONFIG=" in line]
     configs = [task_config(line.partition(" | ")[2]) for line in sorted(lines)]
     assert [config["task"]["index"] for config in configs] == [0, 1]
-    assert first.left()
-    assert second.left()
+    assert first.files_in_home()
+    assert second.files_in_home()
     down = program.run("down", "--yes")
     assert "2 hosts given back; nothing of it is left on them" in down.err
-    assert first.left() == second.left() == []
+    assert first.files_in_home() == second.files_in_home() == []
     assert not list((program.state / "static").iterdir())
     assert "no fleet" in program.run("status", code=102).err
 
 
-def test_down_ends_what_runs(program: Program, home: Lab) -> None:
-    home.knows(*machines(home))
+def test_down_ends_all_processes(program: Program, home: Lab) -> None:
+    home.add_known_hosts(*machines(home))
     program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
     program.script("task.py", "import time\ntime.sleep(600)\n")
     program.run("train", "task.py", "--detach")
     program.run("down", "--yes")
-    assert [machine.left() for machine in machines(home)] == [[], []]
+    assert [machine.files_in_home() for machine in machines(home)] == [[], []]
     wait_for("the end of the sessions", lambda: not any(running(machine) for machine in machines(home)))
 
 
 def running(machine: Machine) -> list[int]:
-    """Processes that were started on a machine, those of its sshd left out."""
-    found = []
+    """Return the processes that were started on a machine, without those of its sshd."""
+    processes = []
     for directory in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             mine = f"HOME={machine.home}".encode() in (directory / "environ").read_bytes().split(b"\0")
             if mine and directory.name != str(os.getpid()):
-                found.append(int(directory.name))
-    return found
+                processes.append(int(directory.name))
+    return processes
 
 
-def test_one_of_them_by_a_limit_and_through_a_bastion(program: Program, home: Lab) -> None:
+def test_a_limit_selects_a_host_behind_a_bastion(program: Program, home: Lab) -> None:
     bastion = home.machine("bastion")
-    home.knows(bastion)
+    home.add_known_hosts(bastion)
     config = home.config("Host gpu*\n  ProxyJump bastion\n")
     inventory = home.inventory("gpu1", "gpu2", config=config)
     program.script(
@@ -93,17 +93,17 @@ def test_one_of_them_by_a_limit_and_through_a_bastion(program: Program, home: La
     assert str(machines(home)[1].home) in program.run("train", "task.py").text
     assert bastion.log.count("Accepted publickey") >= 2
     program.run("down", "--yes")
-    assert machines(home)[1].left() == []
+    assert machines(home)[1].files_in_home() == []
 
 
 # --- host keys --------------------------------------------------------------------------------------------------
 
 
-def test_nobody_is_there_to_be_asked(program: Program, home: Lab) -> None:
+def test_unknown_host_keys_are_refused_without_a_terminal(program: Program, home: Lab) -> None:
     up = program.run("up", "--yes", "--inventory", str(home.inventory("gpu1", "gpu2")), code=2)
     for machine in machines(home):
         assert fingerprint(machine.key) in up.err
-        assert machine.left() == []
+        assert machine.files_in_home() == []
     assert "nothing vouches for the host keys of gpu1, gpu2" in up.err
     assert "--accept-new" in up.err
     assert not list((program.state / "fleets").glob("*/"))
@@ -111,35 +111,37 @@ def test_nobody_is_there_to_be_asked(program: Program, home: Lab) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 103), ("n", 103)])
-def test_the_user_is_asked_once_for_all(program: Program, home: Lab, answer: str, code: int) -> None:
-    said, got = at_a_terminal(program, answer, "up", "-o", "lines", "-i", str(home.inventory("gpu1", "gpu2")))
-    assert got == code, said
-    assert said.count("[y/N]") == 1
-    assert "Are these the keys of gpu1, gpu2?" in said
-    assert all(fingerprint(machine.key) in said for machine in machines(home))
+def test_the_user_is_asked_once_for_all_host_keys(program: Program, home: Lab, answer: str, code: int) -> None:
+    output, actual_code = run_at_terminal(
+        program, answer, "up", "-o", "lines", "-i", str(home.inventory("gpu1", "gpu2"))
+    )
+    assert actual_code == code, output
+    assert output.count("[y/N]") == 1
+    assert "Are these the keys of gpu1, gpu2?" in output
+    assert all(fingerprint(machine.key) in output for machine in machines(home))
     assert bool((program.state / "fleets/default").is_dir()) == (code == 0)
 
 
-def at_a_terminal(program: Program, answer: str, *arguments: str) -> tuple[str, int]:
-    """What the program writes on a terminal where `answer` is typed, and its exit code."""
+def run_at_terminal(program: Program, answer: str, *arguments: str) -> tuple[str, int]:
+    """Run the program on a terminal, where `answer` is typed; return its output and its exit code."""
     near, far = pty.openpty()
     with subprocess.Popen(
         [str(PROGRAM), *arguments], cwd=program.directory, env=program.environment({"TERM": "dumb"}),
         stdin=far, stdout=far, stderr=far,
     ) as process:  # fmt: skip
         os.close(far)
-        said = b""
-        with contextlib.suppress(OSError):  # the far end is closed
+        output = b""
+        with contextlib.suppress(OSError):  # raised when the program has closed its end
             while data := os.read(near, 4096):
-                said += data
+                output += data
                 if b"[y/N]" in data:
                     os.write(near, f"{answer}\n".encode())
         code = process.wait(60)
     os.close(near)
-    return said.decode(), code
+    return output.decode(), code
 
 
-def test_a_word_given_once_holds_until_the_fleet_is_gone(program: Program, home: Lab) -> None:
+def test_an_accepted_host_key_is_pinned_while_the_fleet_exists(program: Program, home: Lab) -> None:
     inventory = str(home.inventory("gpu1", "gpu2"))
     program.run("up", "--inventory", inventory, "--accept-new")
     assert "already up" in program.run("up", "--inventory", inventory).err
@@ -150,36 +152,36 @@ def test_a_word_given_once_holds_until_the_fleet_is_gone(program: Program, home:
     assert "ssh-keygen -R" in up.err
 
 
-def test_a_key_that_is_known_otherwise_is_refused(program: Program, home: Lab) -> None:
+def test_a_host_key_that_differs_from_known_hosts_is_refused(program: Program, home: Lab) -> None:
     first, second = machines(home)
     kind, text, *_ = generate_ed25519("other").public.split()
-    home.known_hosts.write_text(f"[{first.address}]:{first.port} {kind} {text}\n{second.known}")
+    home.known_hosts.write_text(f"[{first.address}]:{first.port} {kind} {text}\n{second.known_hosts_line}")
     up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")), "--accept-new", code=13)
     assert "its host key has changed" in up.err
-    assert first.left() == second.left() == []
+    assert first.files_in_home() == second.files_in_home() == []
 
 
-def test_a_revoked_key_is_refused(program: Program, home: Lab) -> None:
+def test_a_revoked_host_key_is_refused(program: Program, home: Lab) -> None:
     first, second = machines(home)
-    home.known_hosts.write_text(f"@revoked {first.known}{second.known}")
+    home.known_hosts.write_text(f"@revoked {first.known_hosts_line}{second.known_hosts_line}")
     up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")), "--accept-new", code=13)
     assert "known_hosts revokes" in up.err
 
 
-def test_a_certificate_authority_vouches_for_nothing_here(program: Program, home: Lab) -> None:
+def test_a_certificate_authority_in_known_hosts_is_reported_as_unsupported(program: Program, home: Lab) -> None:
     first, _ = machines(home)
     home.known_hosts.write_text(f"@cert-authority [127.77.0.*]:* {first.key}\n")
     up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")), code=2)
     assert "host certificates are not read here" in up.err
 
 
-def test_a_key_that_is_known_under_the_bare_name_is_taken_for_it_too(program: Program, home: Lab) -> None:
-    home.known_hosts.write_text("".join(f"{one.address} {one.key}\n" for one in machines(home)))
+def test_a_host_key_listed_without_a_port_is_accepted(program: Program, home: Lab) -> None:
+    home.known_hosts.write_text("".join(f"{machine.address} {machine.key}\n" for machine in machines(home)))
     up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
     assert "is new" not in up.err
 
 
-def test_strict_checking_is_the_user_s_word_against_it(program: Program, home: Lab) -> None:
+def test_strict_host_key_checking_is_honored(program: Program, home: Lab) -> None:
     config = home.config("Host gpu*\n  StrictHostKeyChecking yes\n")
     inventory = str(home.inventory("gpu1", "gpu2", config=config))
     assert "StrictHostKeyChecking yes" in program.run("up", "--inventory", inventory, code=2).err
@@ -187,11 +189,11 @@ def test_strict_checking_is_the_user_s_word_against_it(program: Program, home: L
     assert "is new, and accepted" in program.run("up", "--inventory", inventory).err
 
 
-# --- what can be wrong ------------------------------------------------------------------------------------------
+# --- user errors ---------------------------------------------------------------------------------------------
 
 
-def test_mistakes_end_before_anything_is_touched(program: Program, home: Lab) -> None:
-    home.knows(*machines(home))
+def test_invalid_arguments_and_inventories_change_nothing(program: Program, home: Lab) -> None:
+    home.add_known_hosts(*machines(home))
     first, _ = machines(home)
     same = f"gpu3 ansible_host={first.address} ansible_port={first.port}"
     inventory = home.inventory("gpu1", "gpu2", "gpu9 ansible_host=gpu9.invalid", same)
@@ -204,18 +206,18 @@ def test_mistakes_end_before_anything_is_touched(program: Program, home: Lab) ->
         ("--provider", "gce"): "--inventory names hosts that exist already",
         ("--spot",): "--inventory names hosts that exist already",
     }
-    for more, said in cases.items():
-        ran = program.run("up", "--inventory", str(inventory), *more, code=2)
-        assert said in ran.err
+    for options, message in cases.items():
+        ran = program.run("up", "--inventory", str(inventory), *options, code=2)
+        assert message in ran.err
         assert len(ran.err.splitlines()) <= 4
     assert "hosts.ini:4" in program.run("up", "-i", str(inventory), code=2).err
     assert "--inventory FILE" in program.run("up", "--provider", "static", code=2).err
     assert not (program.state / "fleets").exists()
-    assert [machine.left() for machine in machines(home)] == [[], []]
+    assert [machine.files_in_home() for machine in machines(home)] == [[], []]
 
 
-def test_a_host_that_is_down_and_an_interpreter_that_is_missing_are_named(program: Program, home: Lab) -> None:
-    home.knows(*machines(home))
+def test_a_host_that_is_down_and_a_missing_interpreter_are_named(program: Program, home: Lab) -> None:
+    home.add_known_hosts(*machines(home))
     plain = str(home.inventory("gpu1", "gpu2 ansible_python_interpreter=/opt/none/python", name="one.ini"))
     up = program.run("up", "--inventory", plain, code=14)
     assert "worker-1" in up.err
@@ -223,23 +225,23 @@ def test_a_host_that_is_down_and_an_interpreter_that_is_missing_are_named(progra
     home.stop(machines(home)[1])
     up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")), code=13)
     assert "worker-1" in up.err
-    assert machines(home)[0].left() == []
+    assert machines(home)[0].files_in_home() == []
     assert not (program.state / "fleets/default").exists()
 
 
-def test_a_host_that_is_gone_does_not_keep_the_others(program: Program, home: Lab) -> None:
-    home.knows(*machines(home))
+def test_down_succeeds_on_the_other_hosts_if_a_host_is_lost(program: Program, home: Lab) -> None:
+    home.add_known_hosts(*machines(home))
     program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
     home.stop(machines(home)[1])
     down = program.run("down", "--yes")
     assert "what fleet has there stays: ~/.fleet/default-worker-1-" in down.err
     assert "something of it is left on 1" in down.err
-    assert machines(home)[0].left() == []
+    assert machines(home)[0].files_in_home() == []
     assert not (program.state / "fleets/default").exists()
 
 
-def test_a_fleet_keeps_its_hosts_whatever_the_file_says(program: Program, home: Lab) -> None:
-    home.knows(*machines(home))
+def test_a_fleet_keeps_its_hosts_if_the_inventory_changes(program: Program, home: Lab) -> None:
+    home.add_known_hosts(*machines(home))
     inventory = home.inventory("gpu1", "gpu2")
     program.run("up", "--inventory", str(inventory))
     home.inventory("gpu2", "gpu1")
@@ -251,31 +253,31 @@ def test_a_fleet_keeps_its_hosts_whatever_the_file_says(program: Program, home: 
 
 
 def test_two_fleets_share_a_host(program: Program, home: Lab) -> None:
-    home.knows(*machines(home))
+    home.add_known_hosts(*machines(home))
     inventory = str(home.inventory("gpu1", "gpu2"))
     program.run("up", "--inventory", inventory)
     program.run("up", "--inventory", inventory, "--workers", "1", "--fleet", "other")
     program.run("down", "--yes")
     assert len(list((machines(home)[0].home / ".fleet").iterdir())) == 1
     program.run("down", "--yes", "--fleet", "other")
-    assert machines(home)[0].left() == []
+    assert machines(home)[0].files_in_home() == []
 
 
-def test_gc_gives_back_what_nobody_knows_any_more(program: Program, home: Lab) -> None:
-    home.knows(*machines(home))
+def test_gc_releases_hosts_without_a_fleet_record(program: Program, home: Lab) -> None:
+    home.add_known_hosts(*machines(home))
     program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
     (program.state / "fleets/default").rename(program.directory / "lost")
     program.run("gc", "--yes")
-    assert [machine.left() for machine in machines(home)] == [[], []]
+    assert [machine.files_in_home() for machine in machines(home)] == [[], []]
     assert not list((program.state / "static").iterdir())
 
 
-# --- written down -----------------------------------------------------------------------------------------------
+# --- exported configuration --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["ansible", "ssh-config"])
-def test_other_programs_come_to_the_same_hosts(program: Program, home: Lab, form: str) -> None:
-    home.knows(*machines(home))
+def test_other_programs_reach_the_same_hosts(program: Program, home: Lab, form: str) -> None:
+    home.add_known_hosts(*machines(home))
     program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
     text = program.run("inventory", "--format", form).text
     if form == "ssh-config":
@@ -289,6 +291,6 @@ def test_other_programs_come_to_the_same_hosts(program: Program, home: Lab, form
         again = home.write("exported.ini", text)
         program.run("down", "--yes")
         other = Program(program.state.with_name("other-state"), program.directory)
-        # The pinned keys went with the fleet.
+        # The pinned keys were deleted with the fleet.
         other.run("up", "--inventory", str(again), "--accept-new")
         other.run("down", "--yes")

@@ -1,4 +1,4 @@
-"""The main job with stand-in tasks: real sshd, the real agent, scripts without TensorFlow."""
+"""Jobs with stand-in tasks: real sshd, the real agent, scripts without TensorFlow."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ for i in range(400):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """A fleet of two hosts, shared by the tests of this file."""
+    """Start a fleet of two hosts, shared by the tests of this file."""
     program = Program(state=tmp_path_factory.mktemp("two") / "state", directory=tmp_path_factory.mktemp("work"))
     try:
         program.run("up", "--workers", "2")
@@ -67,7 +67,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 
 @pytest.fixture
 def pair(two: Program, tmp_path: Path) -> Iterator[Program]:
-    """Two hosts on which nothing runs, and an empty directory; other tests have run jobs before."""
+    """Yield two idle hosts and an empty directory; other tests have run jobs on them before."""
     directory = tmp_path / "work"
     directory.mkdir()
     program = dataclasses.replace(two, directory=directory, started=[])
@@ -102,7 +102,7 @@ def test_every_task_sees_its_own_index_in_the_same_cluster(program: Program, wor
     assert min(ports) >= 2222
 
 
-def test_the_dry_run_shows_what_would_start_and_starts_nothing(pair: Program) -> None:
+def test_a_dry_run_shows_the_tasks_and_starts_none(pair: Program) -> None:
     pair.script("task.py", SHOW)
     before = set((pair.state / "local").glob("*/fleet/jobs/*"))
     ran = pair.run("train", "task.py", "--dry-run", "-o", "json", "--", "--epochs", "3")
@@ -127,7 +127,7 @@ def test_a_dry_run_works_while_a_job_runs(pair: Program) -> None:
     pair.run("stop", "--grace", "1s")
 
 
-def test_a_client_killed_in_the_middle_loses_nothing(pair: Program) -> None:
+def test_a_killed_client_does_not_affect_the_job(pair: Program) -> None:
     pair.script("task.py", COUNT)
     client = pair.start("train", "task.py")
     wait_for("both tasks", lambda: len(pair.tasks()) == 2)
@@ -140,7 +140,7 @@ def test_a_client_killed_in_the_middle_loses_nothing(pair: Program) -> None:
     assert pair.run("logs", "--worker", "worker-0").out == pair.log_of("worker-0").read_bytes()
 
 
-def test_ctrl_c_detaches_and_says_how_to_come_back(pair: Program) -> None:
+def test_ctrl_c_detaches_and_reports_how_to_follow_again(pair: Program) -> None:
     pair.script("task.py", SLEEP)
     client = pair.start("train", "task.py")
     wait_for("both tasks", lambda: len(pair.tasks()) == 2, deadline_s=120)
@@ -154,7 +154,7 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(pair: Program) -> None:
     pair.run("stop", "--grace", "1s")
 
 
-def test_one_worker_killed_stops_all_within_the_grace_period(program: Program) -> None:
+def test_a_killed_worker_stops_all_tasks_within_the_grace_period(program: Program) -> None:
     program.run("up", "--workers", "3")
     program.script(
         "task.py",
@@ -175,7 +175,7 @@ def test_one_worker_killed_stops_all_within_the_grace_period(program: Program) -
     assert program.run("logs", "-f", code=100)
 
 
-def test_a_failing_script_is_told_by_its_first_failed_task(pair: Program) -> None:
+def test_a_failed_script_is_reported_by_its_first_failed_task(pair: Program) -> None:
     pair.script(
         "task.py",
         "import os, sys, time\nif os.environ['FLEET_RANK'] == '1': sys.exit('the disk of dreams is full')\n"
@@ -188,7 +188,7 @@ def test_a_failing_script_is_told_by_its_first_failed_task(pair: Program) -> Non
     assert result["event"] in ("job_result", "error")
 
 
-def test_a_detached_job_is_seen_and_stopped(pair: Program) -> None:
+def test_a_detached_job_is_listed_and_stopped(pair: Program) -> None:
     pair.script("task.py", SLEEP)
     pair.run("train", "-d", "task.py")
     assert len(pair.tasks()) == 2
@@ -205,7 +205,7 @@ def test_a_detached_job_is_seen_and_stopped(pair: Program) -> None:
     pair.run("stop")
 
 
-def test_two_launches_at_once_start_one_job(pair: Program) -> None:
+def test_two_concurrent_trains_start_one_job(pair: Program) -> None:
     pair.script("task.py", SLEEP)
     clients = [pair.start("train", "-d", "task.py") for _ in range(2)]
     codes = sorted(pair.finish(client, code=None, timeout=60).code for client in clients)
@@ -213,7 +213,7 @@ def test_two_launches_at_once_start_one_job(pair: Program) -> None:
     assert len(pair.tasks()) == 2
 
 
-def test_secrets_are_seen_by_the_task_alone(pair: Program) -> None:
+def test_only_the_task_can_read_secrets(pair: Program) -> None:
     pair.script("task.py", "import os, time\nprint(len(os.environ['TOKEN']), flush=True)\ntime.sleep(600)\n")
     secret = "correct-horse-battery"
     ran = pair.run("train", "-d", "task.py", "--secret", "TOKEN", env={"TOKEN": secret})
@@ -221,7 +221,7 @@ def test_secrets_are_seen_by_the_task_alone(pair: Program) -> None:
     (task, _) = pair.tasks()
     assert task.environ()["TOKEN"] == secret
     for process in pair.processes():
-        with contextlib.suppress(psutil.Error):  # it may just have ended
+        with contextlib.suppress(psutil.Error):  # the process may have ended
             assert all(secret not in word for word in process.cmdline())
     for path in pair.state.rglob("*"):
         if path.is_file():
@@ -229,7 +229,7 @@ def test_secrets_are_seen_by_the_task_alone(pair: Program) -> None:
     assert lines_of(pair.run("logs", code=101), "worker-0") == ["21"]
 
 
-def test_down_leaves_nothing(program: Program, tmp_path: Path) -> None:
+def test_down_leaves_no_process_and_no_file(program: Program, tmp_path: Path) -> None:
     program.run("up", "--workers", "2")
     program.script(
         "task.py", "import subprocess, time\nsubprocess.Popen(['sleep', '601'], start_new_session=True)\n" + SLEEP
@@ -245,7 +245,7 @@ def test_down_leaves_nothing(program: Program, tmp_path: Path) -> None:
     program.run("down")
 
 
-def test_the_fleet_of_a_user_with_files_called_like_our_packages(program: Program) -> None:
+def test_user_files_with_the_names_of_fleet_packages_are_not_imported(program: Program) -> None:
     for name in ("train.py", "fleet.py", "provision.py"):
         program.script(name, f"print('the file {name} of the user ran')\n")
     program.script("main.py", "import train, provision\nprint('both imported')\n")
@@ -268,7 +268,7 @@ def test_the_fleet_of_a_user_with_files_called_like_our_packages(program: Progra
     assert "of the user ran" not in done.stdout + done.stderr
 
 
-def test_the_bundle_follows_the_directory(pair: Program) -> None:
+def test_each_job_uses_the_current_files_of_the_directory(pair: Program) -> None:
     pair.script("task.py", TREE)
     pair.script("lib/a.py", "a")
     pair.script("old.txt", "old")
@@ -289,7 +289,7 @@ def test_the_bundle_follows_the_directory(pair: Program) -> None:
     assert "old.txt" not in text
 
 
-def test_hard_output_is_kept_byte_for_byte(pair: Program) -> None:
+def test_binary_and_long_output_is_kept_unchanged(pair: Program) -> None:
     pair.script(
         "task.py",
         "import os, sys\nout = sys.stdout.buffer\n"
@@ -304,7 +304,7 @@ def test_hard_output_is_kept_byte_for_byte(pair: Program) -> None:
     assert pair.log_of("worker-1").stat().st_size == 103_000
 
 
-def test_fleets_side_by_side(program: Program) -> None:
+def test_several_fleets_are_independent(program: Program) -> None:
     program.script("task.py", SLEEP)
     for name in ("one", "two"):
         program.run("up", "--workers", "1", "--fleet", name)
@@ -315,7 +315,7 @@ def test_fleets_side_by_side(program: Program) -> None:
     assert program.run("logs", "--fleet", "two", code=101).text == "worker-0 | up\n"
 
 
-def test_a_client_killed_during_up_is_repaired(program: Program) -> None:
+def test_a_killed_up_is_repaired_by_a_repeat(program: Program) -> None:
     for delay in (0.1, 0.3, 0.4, 0.5, 0.7):
         client = program.start("up", "--workers", "3")
         time.sleep(delay)
@@ -341,7 +341,7 @@ def test_ctrl_c_during_up_cleans_up(program: Program) -> None:
         assert not list((program.state / "local").glob("*"))
 
 
-def test_a_dead_sshd_is_named_and_up_repairs_it(program: Program) -> None:
+def test_a_dead_sshd_is_reported_and_repaired_by_up(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", "print('ran')\n")
     (listener,) = program.listeners("worker-1")
@@ -354,7 +354,7 @@ def test_a_dead_sshd_is_named_and_up_repairs_it(program: Program) -> None:
     assert program.run("train", "task.py").text.count("ran") == 2
 
 
-def test_a_job_goes_on_without_its_sshd_and_is_found_again(program: Program) -> None:
+def test_a_job_continues_without_its_sshd_and_is_found_again(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", COUNT)
     client = program.start("train", "task.py")
@@ -376,7 +376,7 @@ def test_a_job_goes_on_without_its_sshd_and_is_found_again(program: Program) -> 
     ).read_bytes().rstrip(b"\n")
 
 
-def test_a_killed_supervisor_takes_its_task_with_it(pair: Program) -> None:
+def test_the_task_of_a_killed_supervisor_ends(pair: Program) -> None:
     pair.script("task.py", SLEEP)
     client = pair.start("train", "task.py")
     wait_for("both tasks", lambda: len(pair.tasks()) == 2)
@@ -391,8 +391,8 @@ def test_a_killed_supervisor_takes_its_task_with_it(pair: Program) -> None:
 
 
 @pytest.mark.skipif(Path(pwd.getpwuid(os.getuid()).pw_shell).name != "bash", reason="the login shell is not bash")
-def test_a_session_does_not_read_what_is_meant_for_people(pair: Program) -> None:
-    """Bash reads ~/.bashrc for a command through SSH only where it finds no other shell above itself."""
+def test_a_session_does_not_read_bashrc(pair: Program) -> None:
+    """Bash reads ~/.bashrc for an SSH command only if no other shell is its ancestor."""
     directory = pair.state / "fleets" / "default"
     host, _ = json.loads((directory / "fleet.json").read_text())["hosts"]
     ssh = ["ssh", "-F", "none", "-i", str(directory / "id_ed25519"), "-o", f"HostKeyAlias={host['key_alias']}"]
@@ -401,7 +401,7 @@ def test_a_session_does_not_read_what_is_meant_for_people(pair: Program) -> None
     assert done.stdout == b"2\n"
 
 
-def test_a_script_with_an_odd_name_and_odd_arguments(pair: Program) -> None:
+def test_a_script_name_and_arguments_with_special_characters_are_passed_unchanged(pair: Program) -> None:
     pair.script("sub dir/-my täsk.py", "import sys\nprint(sys.argv[1:])\n")
     ran = pair.run("train", "sub dir/-my täsk.py", "--workdir", "sub dir", "--", "a", "b c", "$(id)", "")
     assert lines_of(ran, "worker-0") == ["['a', 'b c', '$(id)', '']"]

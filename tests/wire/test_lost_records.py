@@ -1,4 +1,4 @@
-"""A local fleet whose records are lost or damaged: nothing keeps running, and no report is wrong."""
+"""A local fleet with lost or damaged records: no process keeps running, and no report is wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nest(path: Path) -> None:
 
 @pytest.fixture
 def running(program: Program) -> Program:
-    """Three hosts with a job that does not end by itself."""
+    """Start a job that does not end by itself on three hosts."""
     program.run("up", "--workers", "4")
     program.script("task.py", SLEEP)
     program.run("train", "-d", "task.py")

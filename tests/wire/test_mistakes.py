@@ -1,4 +1,4 @@
-"""What a user can get wrong: one sentence, the next step, the documented exit code, and nothing started."""
+"""User errors: one sentence, the next step, the documented exit code, and no side effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_CREDENTIALS = {"GOOGLE_APPLICATION_CREDENTIALS": "/no/such/file"}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["train", "task.py"], 102, "no fleet"),
         (["logs"], 102, "no fleet"),
@@ -42,20 +42,22 @@ NO_CREDENTIALS = {"GOOGLE_APPLICATION_CREDENTIALS": "/no/such/file"}
         (["logs", "--worker", "nine"], 2, "nine"),
     ],
 )
-def test_mistakes_without_a_fleet(program: Program, arguments: list[str], code: int, said: str) -> None:
+def test_user_errors_without_a_fleet_are_refused(
+    program: Program, arguments: list[str], code: int, message: str
+) -> None:
     program.script("task.py", "print('x')\n")
     program.script("broken.py", "print('x')\nif:\n")
     program.script("notes.ipynb", "{}")
     (program.directory / "directory").mkdir()
     ran = program.run(*arguments, code=code, env=NO_CREDENTIALS)
-    assert said in ran.err
+    assert message in ran.err
     assert "next:" in ran.err or "hint:" in ran.err
     assert len(ran.err.splitlines()) <= 4
     assert not ran.out
     assert not list((program.state / "local").glob("*"))
 
 
-def test_mistakes_with_a_fleet(program: Program) -> None:
+def test_user_errors_with_a_fleet_are_refused(program: Program) -> None:
     program.script("task.py", "print('x')\n")
     program.run("up", "--workers", "2")
     other = program.run("up", "--workers", "3", code=2)
@@ -73,28 +75,28 @@ def test_mistakes_with_a_fleet(program: Program) -> None:
     assert program.run("logs", "--job", "no-such-job", code=102).err
 
 
-def test_mistakes_in_fleet_toml_are_told_wherever_it_is_read(program: Program) -> None:
+def test_errors_in_fleet_toml_are_reported_by_each_command_that_reads_it(program: Program) -> None:
     program.script("../fleet.toml", "[fleet]\nworker = 2\n")
     for arguments in (["up"], ["logs"], ["doctor"], ["train", "task.py"]):
         ran = program.run(*arguments, code=2)
         assert "fleet.toml: there is no key 'worker' in [fleet]" in ran.err
         assert "did you mean workers?" in ran.err
-    assert "no fleet" in program.run("logs", "--fleet", "demo", code=102).err  # which is not read for this
+    assert "no fleet" in program.run("logs", "--fleet", "demo", code=102).err  # does not read fleet.toml
     assert not program.state.exists()
 
 
-def test_a_doctor_finds_a_local_fleet_possible(program: Program) -> None:
+def test_doctor_reports_that_a_local_fleet_is_possible(program: Program) -> None:
     ran = program.run("doctor")
     assert {line.split()[0] for line in ran.text.splitlines() if not line.startswith(" ")} == {"ok"}
-    found = [event for event in program.run("doctor", "-o", "json").events if event["event"] == "checked"]
-    assert {event["subject"] for event in found} >= {"sshd", "tensorflow", "directory"}
+    checks = [event for event in program.run("doctor", "-o", "json").events if event["event"] == "checked"]
+    assert {event["subject"] for event in checks} >= {"sshd", "tensorflow", "directory"}
     assert program.run("doctor", "--provider", "gce", code=10, env=NO_CREDENTIALS).text.startswith(
         "missing  credentials"
     )
     assert not program.state.exists()
 
 
-def test_mistakes_in_json_are_objects(program: Program) -> None:
+def test_user_errors_are_objects_with_json_output(program: Program) -> None:
     ran = program.run("train", "none.py", "-o", "json", code=2)
     error = ran.events[-1]
     assert error["event"] == "error"

@@ -1,4 +1,4 @@
-"""Jobs that are no plain script: modules, directories, shells, R; real sshd, the real agent, no TensorFlow."""
+"""Jobs without a plain script: modules, directories, shells, R; real sshd, the real agent, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import Program, Ran, lines_of, task_config, wait_for
+from tests.program import CommandResult, Program, lines_of, task_config, wait_for
 from tests.unit.agent.wheels import wheel
 
 pytestmark = pytest.mark.wire
@@ -28,7 +28,7 @@ print("SHOWN " + json.dumps({"argv": sys.argv[1:], "name": __name__, "package": 
 """
 
 
-def shown(ran: Ran, task: str) -> dict[str, object]:
+def shown(ran: CommandResult, task: str) -> dict[str, object]:
     lines = lines_of(ran, task)
     assert task_config("\n".join(lines))["task"]["index"] == int(task[-1])
     (line,) = [line for line in lines if line.startswith("SHOWN ")]
@@ -42,7 +42,7 @@ def fleet(program: Program) -> Program:
     return program
 
 
-def test_a_module_a_directory_and_a_shell_run_where_they_should(fleet: Program) -> None:
+def test_a_module_a_directory_and_a_shell_run_in_their_directories(fleet: Program) -> None:
     fleet.script("pkg/__init__.py", "")
     fleet.script("pkg/near.py", "from . import other\nWHO = 'near ' + other.NAME\n")
     fleet.script("pkg/other.py", "import top\nNAME = top.NAME\n")
@@ -69,7 +69,7 @@ def test_a_module_a_directory_and_a_shell_run_where_they_should(fleet: Program) 
     shell = fleet.run("train", "--", "bash", "run.sh", "a b")
     values = shown(shell, "worker-1")
     assert values["argv"] == ["from", "shell", "a b"]
-    assert values["exe"] == directory["exe"]  # `python` is the interpreter that other jobs get
+    assert values["exe"] == directory["exe"]  # `python` is the interpreter of all jobs
     assert str(values["cwd"]).endswith("/worker-1/src/pkg")
     assert "bash run.sh 'a b' on worker-[0-1]" in shell.err
 
@@ -78,20 +78,20 @@ def test_a_module_a_directory_and_a_shell_run_where_they_should(fleet: Program) 
     assert commands == [f"{directory['exe']} -u script.py"] * 2
 
 
-def test_a_shell_is_ended_with_all_that_it_started(fleet: Program) -> None:
+def test_a_shell_ends_with_all_its_child_processes(fleet: Program) -> None:
     fleet.script(
         "run.sh", "trap '' TERM\nsleep 600 &\npython -c 'import time; print(\"up\", flush=True); time.sleep(600)'\n"
     )
     client = fleet.start("train", "--grace", "1", "--", "bash", "run.sh")
     wait_for("all processes", lambda: len(fleet.tasks()) >= 6)
     wait_for("their output", lambda: all(fleet.log_of(f"worker-{i}").stat().st_size for i in range(2)))
-    (victim,) = [one for one in fleet.tasks("worker-1") if one.name() == "bash"]
+    (victim,) = [process for process in fleet.tasks("worker-1") if process.name() == "bash"]
     victim.send_signal(signal.SIGKILL)
     wait_for("all tasks to end", lambda: not fleet.tasks(), deadline_s=8)
     assert "SIGKILL" in fleet.finish(client, code=100, timeout=20).err
 
 
-def test_a_program_that_fails_or_is_not_there(fleet: Program) -> None:
+def test_a_program_that_fails_or_is_missing_is_reported(fleet: Program) -> None:
     fleet.script("run.sh", "echo about to fail\nexit 7\n")
     assert "7" in fleet.run("train", "--", "bash", "run.sh", code=100).err
     missing = fleet.run("train", "--", "no-such-program", "x", code=14)
@@ -107,7 +107,7 @@ cat("R", arguments, basename(Sys.getenv("RETICULATE_PYTHON")), file.exists("near
 
 
 @pytest.mark.skipif(shutil.which("Rscript") is None, reason="R is not installed (r-base-core)")
-def test_an_r_script(fleet: Program) -> None:
+def test_an_r_script_runs(fleet: Program) -> None:
     fleet.script("jobs/task.R", R_TASK)
     fleet.script("jobs/near.csv", "1\n")
     ran = fleet.run("train", "jobs/task.R", "--", "five", "6")
@@ -130,7 +130,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @contextmanager
 def served(directory: Path, requires: Sequence[str] = (), **modules: str) -> Iterator[str]:
-    """Lines of a requirements file that let pip find packages of one module each, and nothing else."""
+    """Return requirements that let pip find packages of one module each, and nothing else."""
     for name, text in modules.items():
         wheel(directory, name, "1.0", text, requires=requires if text else ())
     serve = partial(_Quiet, directory=str(directory))
@@ -144,7 +144,7 @@ def served(directory: Path, requires: Sequence[str] = (), **modules: str) -> Ite
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[str]:
-    """With the package ``adds``, which needs ``more``."""
+    """Serve the package ``adds``, which requires ``more``."""
     with served(tmp_path / "wheels", ["more"], adds="VALUE = 41\n", more="") as lines:
         yield lines
 
@@ -152,7 +152,7 @@ def index(tmp_path: Path) -> Iterator[str]:
 NO_PROXY = {"no_proxy": "*", "PIP_CONFIG_FILE": os.devnull}
 
 
-def test_requirements_are_installed_once_on_top_of_what_is_there(fleet: Program, index: str) -> None:
+def test_requirements_are_installed_once_in_addition_to_the_existing_packages(fleet: Program, index: str) -> None:
     fleet.script("job/requirements.txt", f"{index}-r base.txt\n")
     fleet.script("job/base.txt", "adds  # no more than this\n")
     fleet.script("job/task.py", "import sys, adds, more, pytest\nprint('VALUE', adds.VALUE, sys.prefix)\n")
@@ -177,7 +177,7 @@ def test_requirements_are_installed_once_on_top_of_what_is_there(fleet: Program,
     )
 
 
-def test_a_script_that_makes_its_own_cluster_is_noticed(fleet: Program) -> None:
+def test_a_script_that_creates_its_own_cluster_is_reported(fleet: Program) -> None:
     fleet.script(
         "task.py", "import os, json\nos.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['a:1', 'b:1']}})\n"
     )

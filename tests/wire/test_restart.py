@@ -1,4 +1,4 @@
-"""Jobs that go on after a failure, through the installed program: real sshd, the real agent, stand-in scripts."""
+"""Jobs that continue after a failure, through the installed program: real sshd, the real agent, stand-in scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.program import Program, wait_for
 
 pytestmark = pytest.mark.wire
 
-# Counts to a number; the chief keeps the count in the checkpoint directory.
+# Counts to a number; the chief stores the count in the checkpoint directory.
 COUNT = """
 import json, os, sys, time
 path = os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "count.json")
@@ -30,7 +30,7 @@ while count < int(sys.argv[1]):
 
 
 def kill_host(program: Program, name: str) -> None:
-    """End sshd, agents and tasks of a host at once."""
+    """End sshd, agents, and tasks of a host at once."""
     for process in program.processes():
         try:
             words = [*process.cmdline(), *(f"{key}={value}" for key, value in process.environ().items())]
@@ -43,8 +43,8 @@ def kill_host(program: Program, name: str) -> None:
 
 
 def log_so_far(program: Program, name: str) -> bytes:
-    found = list((program.state / "local").glob(f"*-{name}/fleet/jobs/*/{name}/attempt-1/log"))
-    return found[0].read_bytes() if found else b""
+    logs = list((program.state / "local").glob(f"*-{name}/fleet/jobs/*/{name}/attempt-1/log"))
+    return logs[0].read_bytes() if logs else b""
 
 
 def begins(program: Program, name: str) -> list[list[str]]:
@@ -52,12 +52,12 @@ def begins(program: Program, name: str) -> list[list[str]]:
     return [line.split()[1:] for line in log.splitlines() if line.startswith("begin")]
 
 
-def test_a_killed_worker_costs_one_attempt_and_the_log_holds_both(program: Program) -> None:
+def test_a_killed_worker_starts_a_second_attempt_and_both_logs_are_kept(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", COUNT)
     client = program.start("train", "task.py", "--restarts", "2", "--backoff", "0.1", "-o", "json", "--", "40")
     wait_for("eleven steps", lambda: b"step 11\n" in log_so_far(program, "worker-0"))
-    task = next(one for one in program.tasks() if one.environ()["FLEET_RANK"] == "1")
+    task = next(process for process in program.tasks() if process.environ()["FLEET_RANK"] == "1")
     os.kill(task.pid, signal.SIGKILL)
     ran = program.finish(client, code=0, timeout=60)
     kinds = [event["event"] for event in ran.events]
@@ -73,7 +73,7 @@ def test_a_killed_worker_costs_one_attempt_and_the_log_holds_both(program: Progr
     assert begins(program, "worker-0")[1] == begins(program, "worker-1")[1]
 
 
-def test_fleet_up_brings_a_lost_host_back_into_its_job(program: Program) -> None:
+def test_up_returns_a_lost_host_to_its_job(program: Program) -> None:
     program.run("up", "--workers", "3")
     program.script("task.py", COUNT)
     client = program.start("train", "task.py", "--restarts", "1", "--link-timeout", "2", "--", "80")
@@ -84,6 +84,6 @@ def test_fleet_up_brings_a_lost_host_back_into_its_job(program: Program) -> None
     assert "worker-1 joined job" in ran.text + ran.err
     program.finish(client, code=0, timeout=60)
     second = [begins(program, name)[-1] for name in ("worker-0", "worker-1", "worker-2")]
-    assert len({tuple(one) for one in second}) == 1
+    assert len({tuple(line) for line in second}) == 1
     assert second[0][1] == "2"
     assert int(second[0][0]) >= 5

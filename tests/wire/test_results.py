@@ -1,4 +1,4 @@
-"""Results come home: `fleet pull`, `fleet jobs`, and the questions of `fleet down`, over real sshd and agents."""
+"""Results of jobs: `fleet pull`, `fleet jobs`, and the questions of `fleet down`, over real sshd and agents."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ for name in ("MODEL", "CHECKPOINT", "LOG"):
 if rank == "1":
     open(os.path.join(os.environ["FLEET_MODEL_DIR"], "shard"), "w").write("only here")
 open("written", "w").write("by " + rank)
-print("said", rank)
+print("rank", rank)
 sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
 """
 
-QUIET = "print('nothing but a log')\n"
+QUIET = "print('only a log')\n"
 
 BIG = """
 import os
@@ -40,7 +40,7 @@ with open(os.path.join(os.environ["FLEET_MODEL_DIR"], "weights"), "wb") as file:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """A fleet of two hosts, shared by the tests of this file."""
+    """Start a fleet of two hosts, shared by the tests of this file."""
     program = Program(state=tmp_path_factory.mktemp("two") / "state", directory=tmp_path_factory.mktemp("work"))
     program.run("up", "--workers", "2")
     yield program
@@ -68,11 +68,11 @@ def files(directory: Path) -> dict[str, bytes]:
     }
 
 
-def test_from_train_to_pull_to_down_without_a_question(program: Program) -> None:
+def test_down_after_pull_asks_no_question(program: Program) -> None:
     program.run("up", "--workers", "2")
     empty = program.run("pull", code=102).err
     assert "has no job yet" in empty
-    assert "2 hosts" not in empty  # the error comes alone, without a table of hosts that nothing is copied from
+    assert "2 hosts" not in empty  # only the error, without a table of hosts from which no file is copied
     program.script("task.py", WRITES)
     failed = program.run("train", "task.py", "--", "3", code=100)
     job = newest(program)
@@ -96,13 +96,13 @@ def test_from_train_to_pull_to_down_without_a_question(program: Program) -> None
         "tensorboard/worker-1/result": b"LOG",
         "files/worker-0/written": b"by 0",
         "files/worker-1/written": b"by 1",
-        "logs/worker-0/attempt-1.log": b"said 0\n",
-        "logs/worker-1/attempt-1.log": b"said 1\n",
+        "logs/worker-0/attempt-1.log": b"rank 0\n",
+        "logs/worker-1/attempt-1.log": b"rank 1\n",
     }
     assert "already" in program.run("pull", job).err
     assert "error: fleet 'default' has no job 'nope'" in program.run("pull", "nope", code=102).err
 
-    # The results of a job are not uploaded with the next one. Its log was shown here, and it has nothing else.
+    # The results of a job are not uploaded with the next job. Its log was shown here, and it has no other results.
     program.script("quiet.py", "import os\n" + QUIET + "print(sorted(os.listdir('.')))\n")
     quiet = program.run("train", "quiet.py")
     assert "['quiet.py', 'task.py']" in quiet.text
@@ -111,7 +111,7 @@ def test_from_train_to_pull_to_down_without_a_question(program: Program) -> None
     assert "0 left" in program.run("down").err
 
 
-def test_a_job_that_runs_is_never_deleted_without_a_question(two: Program) -> None:
+def test_a_running_job_is_not_deleted_without_confirmation(two: Program) -> None:
     two.script("task.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     two.run("train", "-d", "task.py")
     job = newest(two)
@@ -126,7 +126,7 @@ def test_a_job_that_runs_is_never_deleted_without_a_question(two: Program) -> No
     assert not list((two.state / "local").glob(f"*/fleet/jobs/{job}"))
 
 
-def test_at_a_terminal_a_line_break_deletes_nothing(two: Program) -> None:
+def test_an_empty_answer_at_a_terminal_deletes_nothing(two: Program) -> None:
     two.script("task.py", ONLY_RANK_0_SAVES)
     two.run("train", "task.py")
     master, slave = pty.openpty()
@@ -141,27 +141,29 @@ def test_at_a_terminal_a_line_break_deletes_nothing(two: Program) -> None:
             shown += terminal.read(4096)
         terminal.write(b"\n")
         assert process.wait(60) == 103
-    assert b"not pulled" in shown  # not "partly": the log of worker-1 was shown, but nothing was pulled
+    assert b"not pulled" in shown  # not "partly": the log of worker-1 was shown, but no file was pulled
     assert len(two.listeners()) == 2
 
 
-def test_several_tasks_on_a_host(two: Program) -> None:
+def test_pull_copies_the_results_of_several_tasks_on_a_host(two: Program) -> None:
     two.script("task.py", WRITES)
     two.run("train", "task.py", "--tasks-per-host", "2")
     job = newest(two)
     assert two.run("pull", "--to", "four", "-o", "json").events[-1]["complete"]
-    found = files(two.directory / "four")
-    assert [found[f"logs/worker-{index}/attempt-1.log"] for index in range(4)] == [b"said %d\n" % n for n in range(4)]
-    assert found["files/worker-3/written"] == b"by 3"
-    one = two.run("pull", job, "--worker", "3", "--to", "one", "-o", "json").events[-1]
-    assert (one["event"], one["complete"]) == ("results_pulled", False)
+    contents = files(two.directory / "four")
+    assert [contents[f"logs/worker-{index}/attempt-1.log"] for index in range(4)] == [
+        b"rank %d\n" % n for n in range(4)
+    ]
+    assert contents["files/worker-3/written"] == b"by 3"
+    pulled = two.run("pull", job, "--worker", "3", "--to", "one", "-o", "json").events[-1]
+    assert (pulled["event"], pulled["complete"]) == ("results_pulled", False)
     assert "model/result" in files(two.directory / "one")
     (two.directory / "mine").mkdir()
     (two.directory / "mine/thesis.tex").touch()
     assert "is not empty" in two.run("pull", "--to", "mine", code=2).err
 
 
-def test_a_pull_that_is_killed_continues_where_it_was(two: Program) -> None:
+def test_a_killed_pull_continues_at_the_same_byte(two: Program) -> None:
     two.script("task.py", BIG)
     two.run("train", "task.py")
     target = two.directory / "results" / newest(two)
@@ -182,7 +184,7 @@ def test_a_pull_that_is_killed_continues_where_it_was(two: Program) -> None:
     assert not list(parts.glob("*.part"))
 
 
-def test_a_host_that_does_not_answer_may_hold_results(program: Program) -> None:
+def test_down_asks_about_a_host_that_does_not_answer(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", WRITES)
     program.run("train", "task.py")
@@ -230,7 +232,7 @@ def answer(channel, host, request):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """A fleet of one host whose agent was replaced by code of an attacker's."""
+    """Start a fleet of one host whose agent was replaced by an attacker's code."""
     program = Program(
         state=tmp_path_factory.mktemp("one") / "state", directory=tmp_path_factory.mktemp("victim") / "work"
     )
@@ -244,7 +246,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "code", "words"),
+    ("mode", "code", "message"),
     [
         ("names", 0, "worker-0: left out 5 files: a name that leads out of the directory"),
         ("wrong", 14, "changed while it was copied, or arrived damaged"),
@@ -253,15 +255,15 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         ("huge", 14, "the results take"),
     ],
 )
-def test_a_hostile_host_reaches_nothing_outside_the_directory(
-    hostile: Program, mode: str, code: int, words: str
+def test_a_hostile_host_cannot_write_outside_the_target_directory(
+    hostile: Program, mode: str, code: int, message: str
 ) -> None:
     (module,) = (hostile.state / "local").glob("*-worker-0/fleet/agent/*/train/agent/requests/stored_jobs.py")
     for compiled in module.parent.glob("__pycache__/stored.*"):
         compiled.unlink()
     module.write_text(HOSTILE % (mode, hostile.env["JOB"]))
     ran = hostile.run("pull", "--to", mode, "-o", "lines", code=code)
-    assert words in ran.err
+    assert message in ran.err
     assert "\x1b" not in ran.err + ran.text
     good = {"model/bell%07%1B]0;title%1B\\": b"x", "model/ok": b"x", "model/d/evil": b"x"}
     assert files(hostile.directory / mode) == (good if mode == "names" else {})

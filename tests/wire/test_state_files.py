@@ -1,4 +1,4 @@
-"""State directories that others may write to, damaged files in them, and files that must not be pushed."""
+"""State directories that other users can write to, damaged files in them, and files that must not be uploaded."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-# --- who may write ----------------------------------------------------------------------------------------------
+# --- permissions -------------------------------------------------------------------------------------------------
 
 
-def test_all_directories_of_the_state_are_for_their_owner_alone(program: Program, tmp_path: Path) -> None:
+def test_only_the_owner_can_read_state_directories(program: Program, tmp_path: Path) -> None:
     program.state = tmp_path / "home" / ".local" / "state" / "fleet"
     command = f"umask 000; exec '{PROGRAM}' up --workers 1"
     subprocess.run(["sh", "-c", command], env=program.environment(), check=True, capture_output=True, timeout=120)
@@ -31,7 +31,7 @@ def test_all_directories_of_the_state_are_for_their_owner_alone(program: Program
 
 
 @pytest.mark.parametrize("bits", [0o720, 0o702, 0o777])
-def test_a_state_directory_that_others_may_write_to_is_refused(program: Program, bits: int) -> None:
+def test_a_state_directory_that_other_users_can_write_to_is_refused(program: Program, bits: int) -> None:
     program.state.mkdir()
     program.state.chmod(bits)
     ran = program.run("status", code=2)
@@ -82,7 +82,7 @@ def test_a_damaged_fleet_does_not_hide_the_others(program: Program) -> None:
     program.run("down", "--yes", "--fleet", "bad")
 
 
-def test_a_public_key_follows_from_the_private_one(program: Program) -> None:
+def test_a_lost_public_key_is_restored_from_the_private_key(program: Program) -> None:
     program.run("up", "--workers", "1")
     program.script("task.py", "print('ran')\n")
     directory = program.state / "fleets" / "default"
@@ -104,8 +104,8 @@ def test_a_damaged_private_key_is_never_replaced(program: Program) -> None:
     assert (directory / "id_ed25519").read_bytes() == b"no key"
 
 
-def test_every_damaged_file_is_explained(program: Program) -> None:
-    """No command ends with a bug; down always succeeds."""
+def test_each_damaged_file_is_reported(program: Program) -> None:
+    """No command ends with a bug report; down always succeeds."""
     program.script("task.py", "print('ran')\n")
     for damage in ("random", "nested"):
         program.run("up", "--workers", "1")
@@ -124,7 +124,7 @@ def test_every_damaged_file_is_explained(program: Program) -> None:
 # --- secrets ----------------------------------------------------------------------------------------------------
 
 
-def test_files_that_hold_secrets_are_not_pushed(program: Program) -> None:
+def test_files_with_secrets_are_not_uploaded(program: Program) -> None:
     program.run("up", "--workers", "1")
     program.script("task.py", "import os\nprint(sorted(os.listdir()), os.environ['TOKEN'], os.environ['KIND'])\n")
     program.script("token", "s3cret\n")

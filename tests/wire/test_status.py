@@ -1,4 +1,4 @@
-"""What `fleet status` finds out about a job that is over, from directories on its hosts that were made by hand."""
+"""`fleet status` of a job that has ended, from job directories on its hosts that the test writes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Job:
             )
 
     def ran(self, index: int, attempt: int, log: bytes, ended: Exit, *, ours: bool = False, task: str = "") -> None:
-        """A slot's part in an attempt."""
+        """Write a slot's part in an attempt."""
         journal = Journal(self.slots[index], attempt)
         name = f"worker-{index}"
         place = (name, task or name, attempt)
@@ -66,7 +66,7 @@ class Job:
         journal.close()
 
     def failed(self) -> None:
-        """worker-1 was killed, then raised."""
+        """Write two failed attempts: worker-1 was killed, then raised an exception."""
         self.ran(0, 1, b"up\n", Exit(signal=15), ours=True)
         self.ran(1, 1, b"up\n", Exit(signal=9))
         self.ran(0, 2, b"up\n" * 1_000_000, Exit(signal=15), ours=True)
@@ -79,8 +79,8 @@ class Job:
 
 @pytest.fixture
 def job(hosts: Hosts) -> Iterator[Job]:
-    one = Job(hosts)
-    yield one
+    new_job = Job(hosts)
+    yield new_job
     for host in hosts.hosts:
         shutil.rmtree(HostPaths(host.root).jobs)
 
@@ -94,8 +94,8 @@ def status(hosts: Hosts, tmp_path: Path) -> Callable[[], FleetStatus]:
     directory.write(FleetRecord(FleetSpec("demo", "local", 3), 1.0, tuple(hosts.hosts)))
 
     def ask() -> FleetStatus:
-        (found,) = run(StatusRequest("demo"), Ports(store, lambda _: True)).fleets
-        return found
+        (fleet_status,) = run(StatusRequest("demo"), Ports(store, lambda _: True)).fleets
+        return fleet_status
 
     return ask
 
@@ -105,63 +105,65 @@ def job_of(status: FleetStatus) -> JobStatus:
     return status.job
 
 
-def test_the_first_cause_of_a_job_that_nobody_followed(job: Job, status: Callable[[], FleetStatus]) -> None:
+def test_the_first_cause_of_a_job_without_a_client_is_shown(job: Job, status: Callable[[], FleetStatus]) -> None:
     job.failed()
     job.ended(FELL)
     began = time.monotonic()
-    found = job_of(status())
+    shown_job = job_of(status())
     assert time.monotonic() - began < 10
-    assert found.verdict is not None
-    assert (found.verdict.kind, found.verdict.task) == (Kind.SCRIPT_EXCEPTION, "worker-1")
-    assert found.verdict.message == "worker-1 (10.0.0.3) raised ValueError: no at task.py:4 in main"
-    assert (found.attempt, found.attempts, found.waits) == (2, 4, False)
-    assert [(task.slot, task.task) for task in found.tasks] == [
+    assert shown_job.verdict is not None
+    assert (shown_job.verdict.kind, shown_job.verdict.task) == (Kind.SCRIPT_EXCEPTION, "worker-1")
+    assert shown_job.verdict.message == "worker-1 (10.0.0.3) raised ValueError: no at task.py:4 in main"
+    assert (shown_job.attempt, shown_job.attempts, shown_job.waits) == (2, 4, False)
+    assert [(task.slot, task.task) for task in shown_job.tasks] == [
         ("worker-0", "worker-0"), ("worker-1", "worker-1"), ("worker-2", ""),
     ]  # fmt: skip
 
 
-def test_a_job_that_succeeded_has_none(job: Job, status: Callable[[], FleetStatus]) -> None:
+def test_a_job_that_succeeded_has_no_cause(job: Job, status: Callable[[], FleetStatus]) -> None:
     job.failed()
     job.ended(FELL._replace(outcome=Outcome.SUCCEEDED, first_failed_task="", reason=""))
     assert job_of(status()).verdict is None
 
 
-def test_what_the_gang_decided_goes_before_what_a_lost_host_says(job: Job, status: Callable[[], FleetStatus]) -> None:
+def test_the_decision_of_the_gang_takes_precedence_over_the_report_of_a_lost_host(
+    job: Job, status: Callable[[], FleetStatus]
+) -> None:
     job.failed()
     job.ended(FELL)
     write_result(job.slots[0], FELL._replace(attempt=3, reason="worker-1 was lost", isolated=True))
-    found = job_of(status())
-    assert found.reason == FELL.reason
+    shown_job = job_of(status())
+    assert shown_job.reason == FELL.reason
 
 
-def test_between_two_attempts(job: Job, status: Callable[[], FleetStatus]) -> None:
+def test_a_job_between_two_attempts_is_shown_as_waiting(job: Job, status: Callable[[], FleetStatus]) -> None:
     job.ran(0, 1, b"up\n", Exit(signal=15), ours=True)
     job.ran(1, 1, b"up\n", Exit(signal=9))
     listeners = [control.listen(slot.control) for slot in job.slots]
     try:
-        found = job_of(status())
+        shown_job = job_of(status())
     finally:
         for listener in listeners:
             listener.close()
-    assert (found.outcome, found.waits, found.attempt, found.verdict) == (None, True, 1, None)
+    assert (shown_job.outcome, shown_job.waits, shown_job.attempt, shown_job.verdict) == (None, True, 1, None)
 
 
-def test_the_task_of_a_spare_that_took_over(job: Job, status: Callable[[], FleetStatus]) -> None:
+def test_a_spare_that_took_over_is_shown_with_its_task(job: Job, status: Callable[[], FleetStatus]) -> None:
     job.failed()
     job.ran(0, 3, b"up\n", Exit(0))
     job.ran(2, 3, b"up\n", Exit(0), task="worker-1")
     job.ended(JobResult("j-1", 3, Outcome.SUCCEEDED, 99.0))
-    found = {task.slot: task.task for task in job_of(status()).tasks}
-    assert found["worker-2"] == "worker-1"
+    tasks = {task.slot: task.task for task in job_of(status()).tasks}
+    assert tasks["worker-2"] == "worker-1"
 
 
-def test_a_host_that_knows_nothing_of_the_job_is_done_without(
+def test_a_host_without_files_of_the_job_is_ignored(
     job: Job, status: Callable[[], FleetStatus], hosts: Hosts
 ) -> None:
     job.failed()
     for slot in job.slots[1:]:
         write_result(slot, FELL)
     shutil.rmtree(TaskPaths(job.slots[0].directory).directory)
-    found = job_of(status())
-    assert found.verdict is not None
-    assert found.verdict.kind is Kind.SCRIPT_EXCEPTION
+    shown_job = job_of(status())
+    assert shown_job.verdict is not None
+    assert shown_job.verdict.kind is Kind.SCRIPT_EXCEPTION

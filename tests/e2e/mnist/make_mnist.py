@@ -3,7 +3,7 @@
     python make_mnist.py OUT.npz [EXAMPLES]
 
 The same arguments make the same arrays. In an epoch the tutorials read 70 batches of 64 examples on each worker, the
-custom loop from the worker's own share: 2 workers want 8,960 examples.
+custom loop from the worker's shard: 2 workers need 8,960 examples.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Where `fullname` is, with the loader above around its own."""
+        """Return the spec of `fullname`, with the loader above as a wrapper of its loader."""
         if fullname not in MODULES:
             return None
         spec = PathFinder.find_spec(fullname, path, target)

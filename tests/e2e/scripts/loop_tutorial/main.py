@@ -21,11 +21,11 @@ def _is_chief(task_type, task_id, cluster_spec):
 
 
 def write_filepath(filepath, task_type, task_id, cluster_spec):
-    folder, base = os.path.split(filepath)
+    directory, base = os.path.split(filepath)
     if not _is_chief(task_type, task_id, cluster_spec):
-        folder = os.path.join(folder, f"workertemp_{task_id}")
-        tf.io.gfile.makedirs(folder)
-    return os.path.join(folder, base)
+        directory = os.path.join(directory, f"workertemp_{task_id}")
+        tf.io.gfile.makedirs(directory)
+    return os.path.join(directory, base)
 
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()

@@ -1,4 +1,4 @@
-"""Roles on real TensorFlow: a coordinator with workers and parameter servers, and an evaluator beside a cluster."""
+"""Task types on real TensorFlow: a coordinator with workers and parameter servers, and an evaluator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent.parent / "train" / "examples"
 
-# Chief and worker count together and save; the evaluator, under a strategy of its own, reads what was saved.
+# Chief and worker count together and save; the evaluator, under its own strategy, reads what they saved.
 EVALUATED = """
 import os, time
 import tensorflow as tf
@@ -68,7 +68,7 @@ def test_the_tutorial_on_parameter_servers_runs_unchanged(program: Program) -> N
     assert not program.tasks()
 
 
-def test_an_evaluator_beside_a_chief_and_a_worker_evaluates_what_they_save(program: Program) -> None:
+def test_an_evaluator_evaluates_the_checkpoints_of_chief_and_worker(program: Program) -> None:
     program.script("task.py", EVALUATED)
     program.run("up", "--workers", "3")
     ran = program.run("train", "task.py", "--chief", "--evaluator", timeout=120)
@@ -87,7 +87,7 @@ def test_an_evaluator_beside_a_chief_and_a_worker_evaluates_what_they_save(progr
     assert not program.tasks()
 
 
-def test_the_example_of_parameter_servers_learns_and_resumes(program: Program) -> None:
+def test_the_parameter_server_example_learns_and_resumes(program: Program) -> None:
     for name in ("parameter_server.py", "digits.npz"):
         shutil.copy(EXAMPLES / name, program.directory)
     program.run("up", "--workers", "2")

@@ -1,4 +1,4 @@
-"""Roles and several tasks a host, through the installed program: real sshd, the real agent, stand-in scripts."""
+"""Task types and several tasks per host, in the installed program: real sshd, the real agent, stand-in scripts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.program import Program, Ran, lines_of, wait_for
+from tests.program import CommandResult, Program, lines_of, wait_for
 from tests.wire.test_restart import kill_host
 from train.agent.protocol.cluster import TASK_TYPES
 
 pytestmark = pytest.mark.wire
 
-# Tells of its surroundings, ends as tasks of its type do, and counts where it is the chief.
+# Prints its environment, ends as tasks of its type do, and counts if it is the chief.
 TASK = """
 import json, os, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -52,7 +52,7 @@ else:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """A fleet of four hosts, shared by the tests of this file."""
+    """Start a fleet of four hosts, shared by the tests of this file."""
     directory = tmp_path_factory.mktemp("roles")
     (directory / "work").mkdir()
     program = Program(state=directory / "state", directory=directory / "work")
@@ -64,19 +64,19 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         program.close()
 
 
-def configs(ran: Ran) -> dict[str, Any]:
-    """By task: its TF_CONFIG with the endpoints left out, each replaced by its number in order of appearance."""
-    found = {}
+def configs(ran: CommandResult) -> dict[str, Any]:
+    """Return TF_CONFIG by task, with each endpoint replaced by its number in order of appearance."""
+    by_task = {}
     for line in ran.text.splitlines():
         task, _, rest = line.partition(" | ")
         if rest.startswith("TF_CONFIG="):
-            found[task] = json.loads(rest.partition("=")[2])
+            by_task[task] = json.loads(rest.partition("=")[2])
     places: dict[str, str] = {}
-    for task in sorted(found, key=lambda name: (TASK_TYPES.index(name.split("-")[0]), name)):
-        for ends in found[task]["cluster"].values():
+    for task in sorted(by_task, key=lambda name: (TASK_TYPES.index(name.split("-")[0]), name)):
+        for ends in by_task[task]["cluster"].values():
             for number, end in enumerate(ends):
                 ends[number] = places.setdefault(end, f"end {len(places)}")
-    return found
+    return by_task
 
 
 PS = {"chief": ["end 0"], "worker": ["end 1"], "ps": ["end 2", "end 3"]}
@@ -94,7 +94,7 @@ CHIEF = {"chief": ["end 0"], "worker": ["end 1", "end 2", "end 3"]}
         ("--chief", CHIEF, ""),
     ],
 )
-def test_each_task_has_its_own_part_of_tf_config(
+def test_each_task_has_its_own_task_in_tf_config(
     fleet: Program, options: str, cluster: dict[str, list[str]], evaluator: str
 ) -> None:
     ran = fleet.run("train", "task.py", *options.split(), "--", "5")
@@ -114,14 +114,14 @@ def test_each_task_has_its_own_part_of_tf_config(
     assert not fleet.tasks()
 
 
-def test_dry_run_shows_the_tasks_and_touches_nothing(fleet: Program) -> None:
+def test_a_dry_run_shows_the_task_types_and_changes_nothing(fleet: Program) -> None:
     ran = fleet.run("train", "task.py", "--chief", "--ps", "1", "--spares", "1", "--restarts", "1", "--dry-run")
     heads = [line.split()[0] for line in ran.text.splitlines() if line and not line.startswith(" ")]
     assert heads == ["chief-0", "worker-0", "ps-0", "worker-3"]
     assert "none: a spare gets no task" in ran.text
 
 
-def test_a_killed_parameter_server_costs_an_attempt_and_is_named(fleet: Program) -> None:
+def test_a_killed_parameter_server_starts_a_second_attempt_and_is_named(fleet: Program) -> None:
     client = fleet.start(
         "train", "task.py", "--chief", "--ps", "1", "--spares", "1", "--restarts", "1", "--backoff", "0.1", "--", "30"
     )
@@ -149,12 +149,12 @@ def test_a_killed_parameter_server_costs_an_attempt_and_is_named(fleet: Program)
 
 
 def newest_log(fleet: Program, host: str) -> bytes:
-    """What the task of a host has written in the first attempt of the newest job."""
+    """Return what the task of a host has written in the first attempt of the newest job."""
     logs = sorted((fleet.state / "local").glob(f"*-{host}/fleet/jobs/*/{host}/attempt-1/log"))
     return logs[-1].read_bytes() if logs else b""
 
 
-def test_one_role_has_a_log_of_its_own_and_unknown_ones_are_refused(fleet: Program) -> None:
+def test_logs_selects_a_task_and_refuses_unknown_tasks(fleet: Program) -> None:
     fleet.run("train", "task.py", "--chief", "--ps", "1", "--", "5")
     alone = fleet.run("logs", "--worker", "ps-0").text
     assert '"task": {"type": "ps", "index": 0}' in alone
@@ -169,7 +169,7 @@ def test_one_role_has_a_log_of_its_own_and_unknown_ones_are_refused(fleet: Progr
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ("--ps 1", "--ps 1 needs --chief"),
         ("--chief --ps 3", "--chief --ps 3 with a worker need 5 tasks, but there is room for 4 on 4 hosts"),
@@ -178,15 +178,13 @@ def test_one_role_has_a_log_of_its_own_and_unknown_ones_are_refused(fleet: Progr
         ("--evaluator --spares 3 --restarts 1", "--evaluator with a worker needs 2 tasks"),
     ],
 )
-def test_roles_that_cannot_be_played_are_refused_before_anything_is_touched(
-    fleet: Program, options: str, says: str
-) -> None:
+def test_tasks_that_the_fleet_cannot_hold_are_refused(fleet: Program, options: str, message: str) -> None:
     ran = fleet.run("train", "task.py", *options.split(), code=2)
-    assert says in ran.err
+    assert message in ran.err
     assert "next:  fleet" in ran.err
 
 
-def test_several_tasks_on_each_host_are_found_from_another_terminal_stopped_and_taken_down(program: Program) -> None:
+def test_several_tasks_on_each_host_are_followed_stopped_and_deleted(program: Program) -> None:
     program.script("task.py", TASK)
     program.run("up", "--workers", "2")
     client = program.start("train", "task.py", "--chief", "--ps", "1", "--tasks-per-host", "2", "--", "1000")
@@ -220,7 +218,7 @@ def test_several_tasks_on_each_host_are_found_from_another_terminal_stopped_and_
     assert not program.processes()
 
 
-def test_fleet_up_brings_all_tasks_of_a_lost_host_back_into_their_roles(program: Program) -> None:
+def test_up_restores_all_tasks_of_a_lost_host(program: Program) -> None:
     program.script("task.py", TASK)
     program.run("up", "--workers", "2")
     client = program.start(

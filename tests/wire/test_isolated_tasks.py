@@ -14,7 +14,7 @@ pytestmark = pytest.mark.wire
 
 MESSAGE = "no task opened its port: each of the 2 tasks trained alone"
 
-# Ends when the test has seen that the agent looked at all tasks.
+# Ends when the test has seen that the agent inspected all tasks.
 TASK = """
 import json, mmap, os, socket, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -33,7 +33,7 @@ while not os.path.exists(sys.argv[2]):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """A fleet of two hosts."""
+    """Start a fleet of two hosts."""
     program = Program(state=tmp_path_factory.mktemp("two") / "state", directory=tmp_path_factory.mktemp("work"))
     try:
         program.run("up", "--workers", "2")
@@ -43,9 +43,9 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 
 
 def _trained(two: Program, tmp_path: Path, *arguments: str) -> list[dict[str, object]]:
-    """Events of a job whose tasks end after the agents of all of them have looked at what they take of the host."""
-    go_on = tmp_path / "go-on"
-    client = two.start("train", "-o", "json", *arguments, str(go_on))
+    """Return the events of a job whose tasks end after the agents have measured the resource usage of all of them."""
+    continue_file = tmp_path / "go-on"
+    client = two.start("train", "-o", "json", *arguments, str(continue_file))
     assert client.stdout is not None
     events: list[dict[str, object]] = []
     measured = set()
@@ -54,7 +54,7 @@ def _trained(two: Program, tmp_path: Path, *arguments: str) -> list[dict[str, ob
         if events[-1]["event"] == "usage":
             measured.add(events[-1]["task"])
         if len(measured) == 2:
-            go_on.touch()
+            continue_file.touch()
     assert client.wait() == 0
     return events
 

@@ -1,4 +1,4 @@
-"""A reader of the output that goes away (``| head -1``) changes neither the job nor the exit code."""
+"""A reader that closes the output early (``| head -1``) changes neither the job nor the exit code."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import subprocess
 
 import pytest
 
-from tests.program import PROGRAM, Program, Ran
+from tests.program import PROGRAM, CommandResult, Program
 
 pytestmark = pytest.mark.wire
 
 ENDLESS = "import time\nwhile True:\n    print('line', flush=True)\n    time.sleep(0.05)\n"
 
 
-def first_line(program: Program, arguments: str, *, both: bool = False) -> Ran:
+def first_line(program: Program, arguments: str, *, both: bool = False) -> CommandResult:
     """Run a command whose reader takes one line, under pipefail: the exit code is that of the command."""
     line = f"set -o pipefail; {shlex.quote(str(PROGRAM))} {arguments} {'2>&1' if both else ''} | head -1"
     done = subprocess.run(
@@ -25,13 +25,13 @@ def first_line(program: Program, arguments: str, *, both: bool = False) -> Ran:
         check=False,
         timeout=120,
     )
-    ran = Ran(done.returncode, done.stdout, done.stderr.decode())
+    ran = CommandResult(done.returncode, done.stdout, done.stderr.decode())
     assert "Traceback" not in ran.err
     assert "BrokenPipe" not in ran.err
     return ran
 
 
-def test_a_reader_that_goes_away(program: Program) -> None:
+def test_a_closed_output_keeps_the_job_and_the_exit_code(program: Program) -> None:
     program.script("endless.py", ENDLESS)
     program.script("fails.py", "import sys\nfor _ in range(5):\n    print('line', flush=True)\nsys.exit(3)\n")
     program.run("up", "--workers", "1")
@@ -44,7 +44,7 @@ def test_a_reader_that_goes_away(program: Program) -> None:
     assert first_line(program, "logs -f -o json").code == 101
     assert first_line(program, "logs -f", both=True).code == 101
     assert first_line(program, "status -o json").code == 0
-    assert program.tasks("worker-0")  # which nobody has ended
+    assert program.tasks("worker-0")  # the job still runs
     program.run("stop", "--grace", "1s")
     assert first_line(program, "logs").code == 103
 

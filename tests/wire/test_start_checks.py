@@ -1,4 +1,4 @@
-"""What a user sees of the readiness gate."""
+"""The output of the checks before a job starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.wire
 
 
 def change_python(program: Program, directory: Path, **versions: str) -> None:
-    """Let worker-1 have an interpreter with other packages than worker-0."""
+    """Give worker-1 an interpreter with other packages than worker-0."""
     path = program.state / "fleets" / "default" / "fleet.json"
     record = json.loads(path.read_text())
     record["hosts"][1]["python"] = fake_python(directory, **versions)
@@ -22,15 +22,15 @@ def change_python(program: Program, directory: Path, **versions: str) -> None:
 
 
 def versions_of(program: Program) -> dict[str, str]:
-    """What both workers have."""
+    """Return the package versions of both workers, which must be equal."""
     events = program.run("train", "task.py", "-o", "json").events
-    (found,) = [one["versions"] for one in events if one["event"] == "task_prepared" and one["slot"] == "worker-0"]
-    return dict(found)
+    (versions,) = [
+        event["versions"] for event in events if event["event"] == "task_prepared" and event["slot"] == "worker-0"
+    ]
+    return dict(versions)
 
 
-def test_a_job_that_was_not_started_is_told_with_the_reason_and_an_exit_code_of_its_own(
-    program: Program, tmp_path: Path
-) -> None:
+def test_a_refused_start_is_reported_with_its_reason_and_exit_code(program: Program, tmp_path: Path) -> None:
     program.script("task.py", "print('it runs')\n")
     program.run("up", "--workers", "2")
     versions = versions_of(program)
@@ -44,11 +44,11 @@ def test_a_job_that_was_not_started_is_told_with_the_reason_and_an_exit_code_of_
     assert not program.tasks()
     assert "was not started" in program.run("logs", "-f", code=14).err
     events = program.run("logs", "-f", "-o", "json", code=14).events
-    (result,) = [one for one in events if one["event"] == "job_result"]
+    (result,) = [event for event in events if event["event"] == "job_result"]
     assert (result["outcome"], result["started"]) == ("failed", False)
 
 
-def test_a_warning_is_told_once_however_many_hosts_tell_it(program: Program, tmp_path: Path) -> None:
+def test_a_warning_of_several_hosts_is_shown_once(program: Program, tmp_path: Path) -> None:
     program.script("task.py", "print('it runs')\n")
     program.run("up", "--workers", "2")
     change_python(program, tmp_path, **{**versions_of(program), "python": "3.99.0"})

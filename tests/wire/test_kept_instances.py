@@ -1,4 +1,4 @@
-"""Instances that could not be prepared are kept for a while, and stop by themselves."""
+"""Instances that could not be prepared are kept for a limited time, and stop by themselves."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ UP = ("up", "--workers", "1", "--provider", "gce", "--zone", ZONE, "--yes")
 
 @pytest.fixture
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    if why := obstacle():
-        pytest.skip(why)
+    if reason := obstacle():
+        pytest.skip(reason)
     directory = tmp_path_factory.mktemp("guests")
     directory.chmod(0o755)
     with Emulator(operation_s=0.05, guests=SshGuests(directory), directory=directory) as running:
@@ -32,12 +32,12 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 @pytest.fixture
 def failed(program: Program, emulator: Emulator) -> Iterator[Program]:
-    """The program after a `fleet up` that could not install a package."""
+    """Yield the program after a `fleet up` that could not install a package."""
     program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
     ran = program.run(*UP, "--package", "no-such-package", code=14)
-    told = " ".join(ran.err.split())
-    assert "worker-0 kept until" in told
-    assert "next: fleet up fleet down" in told
+    error = " ".join(ran.err.split())
+    assert "worker-0 kept until" in error
+    assert "next: fleet up fleet down" in error
     yield program
     program.close()
     state = emulator.state()
@@ -47,32 +47,32 @@ def failed(program: Program, emulator: Emulator) -> Iterator[Program]:
 
 def metadata(emulator: Emulator) -> dict[str, Any]:
     [instance] = emulator.cloud.instances.values()
-    found: dict[str, Any] = instance.body["metadata"]
-    return found
+    items: dict[str, Any] = instance.body["metadata"]
+    return items
 
 
 def stop_at(emulator: Emulator) -> int:
     return int(next(item["value"] for item in metadata(emulator)["items"] if item["key"] == STOP_AT))
 
 
-def test_the_next_up_uses_what_is_there(failed: Program, emulator: Emulator) -> None:
+def test_the_next_up_uses_the_kept_instance(failed: Program, emulator: Emulator) -> None:
     record = json.loads((failed.state / "fleets" / "default" / "fleet.json").read_text())
     assert stop_at(emulator) == round(record["kept_until"])
     assert "run until" in failed.run("status", code=None).text
     [before] = [instance.body["id"] for instance in emulator.cloud.instances.values()]
-    emulator.set_capacity(ZONE, 0)  # nothing more could be made
+    emulator.set_capacity(ZONE, 0)  # no further instance can be created
     assert "every host answers" in failed.run("up", "--yes", "--python", "/usr/bin/python3").err
     assert [instance.body["id"] for instance in emulator.cloud.instances.values()] == [before]
     assert stop_at(emulator) == 0
     assert "0 left" in failed.run("down", "--yes").err
 
 
-def test_it_stops_by_itself_with_nobody_there(failed: Program, emulator: Emulator) -> None:
+def test_a_kept_instance_stops_by_itself_without_a_client(failed: Program, emulator: Emulator) -> None:
     [instance] = emulator.cloud.instances.values()
-    found = metadata(emulator)
-    items = [{**item, "value": "1"} if item["key"] == STOP_AT else item for item in found["items"]]
+    instance_metadata = metadata(emulator)
+    items = [{**item, "value": "1"} if item["key"] == STOP_AT else item for item in instance_metadata["items"]]
     url = f"{emulator.url}/compute/v1/projects/proj-1/zones/{ZONE}/instances/{instance.body['name']}"
-    body = {"fingerprint": found["fingerprint"], "items": items}
+    body = {"fingerprint": instance_metadata["fingerprint"], "items": items}
     assert requests.post(f"{url}/setMetadata", json=body, timeout=10).status_code == 200
     wait_for("the end of the instance", lambda: instance.status == "TERMINATED", 60)
     assert "every host answers" not in failed.run(*UP, "--python", "/usr/bin/python3").err  # it was started again
