@@ -23,6 +23,12 @@ CHECKED: tuple[str, ...] = (
     "train/examples",
     "train/pack.py",
     "train/lint",
+    "tests/wire",
+    "tests/e2e",
+    "tests/docs",
+    "tests/program.py",
+    "tests/slurm.py",
+    "tests/pbs.py",
 )
 SUFFIXES = (".py", ".md", ".toml", ".yml", ".yaml", ".ini", ".sh", "")
 # Recorded data, and this list.
