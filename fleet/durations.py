@@ -18,5 +18,5 @@ def seconds(text: str) -> float:
     found = _DURATION.fullmatch(text.strip())
     value = float(found[1]) * _UNITS_S[found[2] or ""] if found else math.inf
     if not math.isfinite(value):
-        raise ValueError(f"{text!r} is no length of time; write seconds, or 90s, 10m, 2h")
+        raise ValueError(f"{text!r} is not a duration; use seconds, 90s, 10m, or 2h")
     return value

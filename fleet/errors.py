@@ -74,7 +74,7 @@ class InternalError(FleetError):
             error: What was raised.
             prefix: Where, for example a host, followed by a colon and a space.
         """
-        made = cls(f"{prefix}a bug of fleet: {type(error).__name__}: {error}")
+        made = cls(f"{prefix}internal error: {type(error).__name__}: {error}")
         made.__cause__ = error
         return made
 

@@ -46,7 +46,7 @@ class FleetOpened:
 
 @dataclass(frozen=True)
 class Quoted:
-    """What instances would cost that are to be made; nothing was made yet."""
+    """What instances would cost that are to be made; nothing was created yet."""
 
     fleet: str
     provider: str
@@ -266,7 +266,7 @@ class HostsChecked:
     hosts: tuple[HostFacts, ...]
     problems: tuple[str, ...]  # why a job cannot run there, a sentence each
     warnings: tuple[str, ...]
-    script_fails: bool = False  # the hosts are fit, but the linter expects the script to fail
+    script_fails: bool = False  # hosts are ready, but the linter expects the script to fail
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ class ResultsAtRisk:
 
     fleet: str
     jobs: tuple[StoredResults, ...]
-    silent: tuple[str, ...] = ()  # hosts that do not answer: it is unknown what they hold
+    silent: tuple[str, ...] = ()  # hosts that do not answer: results unknown
     pruned: bool = False  # jobs are to be deleted, not the fleet
 
 

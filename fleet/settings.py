@@ -112,12 +112,12 @@ def load(path: Path) -> Settings:
     for name, table in _tables(path).items():
         keys = _TABLES.get(name)
         if keys is None:
-            raise _unknown(f"{path}: there is no table [{name}]", name, _TABLES)
+            raise _unknown(f"{path}: unknown table [{name}]", name, _TABLES)
         if not isinstance(table, dict):
             raise UsageError(f"{path}: {name} is a table", hint=f"write [{name}] on a line of its own")
         for key, value in table.items():
             if key not in keys:
-                raise _unknown(f"{path}: there is no key {key!r} in [{name}]", key, keys)
+                raise _unknown(f"{path}: unknown key {key!r} in [{name}]", key, keys)
             found[keys[key].field] = _value(f"{path}: {key} in [{name}]", keys[key], value)
     settings = Settings(**found)
     if settings.inventory:
@@ -140,7 +140,7 @@ def _tables(path: Path) -> dict[str, Any]:
     try:
         tables: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not TOML", cause=str(error), hint="correct it") from error
+        raise UsageError(f"{path} is not valid TOML", cause=str(error), hint="fix the syntax") from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"{path} cannot be read", cause=reason or "", hint="check the file") from error
@@ -153,20 +153,20 @@ def _unknown(message: str, word: str, known: Mapping[str, Any]) -> UsageError:
     meant = get_close_matches(word, known, n=1)
     return UsageError(
         message,
-        cause=f"known are {', '.join(known)}",
+        cause=f"valid keys: {', '.join(known)}",
         hint=f"did you mean {meant[0]}?" if meant else "remove it",
     )
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError("must be a text in quotes")
+        raise ValueError("must be a string in quotes")
     return value
 
 
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ValueError('must be a list of texts, as ["one", "two"]')
+        raise ValueError('must be a list of strings, for example ["one", "two"]')
     return tuple(value)
 
 
@@ -189,7 +189,7 @@ def _no_or_yes(value: Any) -> bool:
 def _duration_s(value: Any) -> int:
     if isinstance(value, str) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
         return round(seconds(str(value)))
-    raise ValueError('must be a length of time, as "8h"')
+    raise ValueError('must be a duration, for example "8h"')
 
 
 def _endpoint(value: Any) -> str:
@@ -201,7 +201,7 @@ def _endpoint(value: Any) -> str:
     host = urlsplit(_text(value)).hostname or ""
     if not (host == "localhost" or _is_loopback(host) or f".{host}".endswith(".googleapis.com")):
         raise ValueError(
-            f"must lead to googleapis.com or to this computer; any other stands in the variable {ENDPOINT_VARIABLE}"
+            f"must be a googleapis.com or loopback URL; set any other with the variable {ENDPOINT_VARIABLE}"
         )
     return str(value)
 

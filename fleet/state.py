@@ -169,7 +169,7 @@ def _record_from(values: dict[str, Any]) -> FleetRecord:
 def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
-    raise TypeError(f"{type(value).__name__} has no place in a record")
+    raise TypeError(f"{type(value).__name__} is not serializable")
 
 
 @dataclass(frozen=True)
@@ -386,8 +386,8 @@ class Store:
         owner = _owner_in(path)
         if not owner:
             raise FleetError(
-                f"{path} is damaged: it holds the name by which clouds know the fleets of this directory",
-                hint="delete it; fleet gc then finds what was made under the old name",
+                f"{path} is damaged: it stores the owner ID of this state directory",
+                hint="delete it; fleet gc then finds the resources of the old owner",
             )
         return owner
 
@@ -428,7 +428,7 @@ class Store:
         if record is None and not directory.exists():
             others = ", ".join(self.names())
             raise NotFoundError(
-                f"there is no fleet {name!r}",
+                f"fleet {name!r} does not exist",
                 cause=f"fleets that are up: {others}" if others else "",
                 next_steps=[Step("up", "--workers", "2")],
             )

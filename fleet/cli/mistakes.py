@@ -47,7 +47,7 @@ def unknown_command(name: str, commands: Collection[str]) -> UsageError:
         step = Step(meant)
     else:
         step = Step(meant.partition(" ")[0], "--help") if meant else Step("--help")
-    return UsageError(f"there is no command {name!r}", hint=hint, next_steps=[step])
+    return UsageError(f"unknown command {name!r}", hint=hint, next_steps=[step])
 
 
 def unknown_option(name: str, typed: Typed, takers: Mapping[str, Collection[str]]) -> UsageError:

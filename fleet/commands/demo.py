@@ -57,7 +57,7 @@ def _need_tensorflow() -> None:
 
     if find_spec("tensorflow") is None:
         raise NotReadyError(
-            "the demo trains with TensorFlow, which is not installed here",
+            "the demo requires TensorFlow, which is not installed",
             next_steps=[Shell("pip install 'fleet[tensorflow]'")],
         )
 

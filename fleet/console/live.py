@@ -296,7 +296,7 @@ class LiveSink:
         if hint:
             parts.append(hint)
         if noise and not self._flood:
-            parts.append(f"{counted(noise, 'line')} of TensorFlow's start-up hidden")
+            parts.append(f"{counted(noise, 'TensorFlow startup line')} hidden")
         return f" {self._glyphs.dot} ".join(parts)
 
     def _style(self, style: str) -> str:

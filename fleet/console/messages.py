@@ -131,7 +131,7 @@ def result_message(result: JobResult) -> str:
     if result.outcome is Outcome.CANCELLED:
         return f"job {result.job} was cancelled" + _because(result.reason)
     if result.outcome is Outcome.LOST:
-        return f"job {result.job} is lost" + (_because(result.reason) or ": no host is left that could tell")
+        return f"job {result.job} is lost" + (_because(result.reason) or ": no host can report its result")
     end = result.exits.get(result.first_failed_task)
     first = f"{result.first_failed_task} {_ended(end)}" if result.first_failed_task else ""
     if not first or result.first_failed_task in result.reason:  # the reason is a sentence of its own
@@ -147,7 +147,7 @@ def _ended(end: Exit | None) -> str:
     if end is None or (end.code is None and end.signal is None):
         return "ended"
     if end.signal is not None:
-        return f"was ended by {signal_name(end.signal)}"
+        return f"was killed by {signal_name(end.signal)}"
     return f"exited with code {end.code}"
 
 
@@ -162,7 +162,7 @@ def _fleet_opened(event: FleetOpened) -> str:
     if event.price_usd_h > 0:
         text += f", {money(event.price_usd_h)} an hour"
     if event.delete_at > 0:
-        text += time.strftime(", deletes itself on %Y-%m-%d at %H:%M", time.localtime(event.delete_at))
+        text += time.strftime(", deleted automatically on %Y-%m-%d at %H:%M", time.localtime(event.delete_at))
     return text
 
 
@@ -174,7 +174,7 @@ def _push_progress(event: PushProgress) -> str:
     if event.sent < event.total:
         return ""
     if event.total == 0:
-        return f"{event.host}: everything is there already"
+        return f"{event.host}: up to date"
     return f"{event.host}: {counted(event.files, 'file')} pushed, {size(event.total)}"
 
 
@@ -193,25 +193,26 @@ def _gpus(names: tuple[str, ...]) -> str:
 def _job_started(event: JobStarted) -> str:
     tasks = fold(member.task for member in event.members if member.task)
     found = fold(member.slot for member in event.members if not member.task)
-    verb = "has ended" if event.ended else "runs" if event.attached else "started"
+    attached = f"attached to job {event.job}" if event.attached else f"job {event.job} started"
+    head = f"job {event.job} has ended" if event.ended else attached
     attempt = f", attempt {event.attempt}" if event.attempt > 1 else ""
     spares = f", spare: {found}" if found else ""
-    return f"job {event.job} {verb}: {event.script} on {tasks}{spares}{attempt}"
+    return f"{head}: {event.script} on {tasks}{spares}{attempt}"
 
 
 def _connection_lost(event: ConnectionLost) -> str:
-    then = f"trying again in {span(max(1, event.retry_s))}" if event.retry_s > 0 else "given up"
+    then = f"retrying in {span(max(1, event.retry_s))}" if event.retry_s > 0 else "giving up"
     return f"{event.host}: connection lost ({event.reason}); {then}"
 
 
 def _fleet_down(event: FleetDown) -> str:
     if event.external:
-        left = f"something of it is left on {event.left}" if event.left else "nothing of it is left on them"
-        return f"fleet {event.fleet}: {counted(len(event.deleted), 'host')} given back; {left}"
+        left = f"files remain on {event.left}" if event.left else "no files remain on them"
+        return f"fleet {event.fleet}: {counted(len(event.deleted), 'host')} released; {left}"
     left = f"; {counted(event.left, 'instance')} left" if event.left else ", 0 left"
     cost = f", cost {money(event.cost_usd)}" if event.cost_usd > 0 else ""
     deleted = f"{counted(len(event.deleted), 'instance')} deleted{left}"
-    return f"fleet {event.fleet}: {deleted}; lived {span(event.uptime_s)}{cost}"
+    return f"fleet {event.fleet}: {deleted}, uptime {span(event.uptime_s)}{cost}"
 
 
 def _task_state(event: TaskState) -> str:
@@ -226,7 +227,7 @@ def _attempt_ended(event: AttemptEnded) -> str:
     if not reason and event.first_failed_task:
         reason = f"{event.first_failed_task} {_ended(event.exits.get(event.first_failed_task))}"
     if event.preempted:
-        then = f"attempt {event.attempt + 1} starts when all hosts are there"
+        then = f"attempt {event.attempt + 1} starts when all hosts are back"
         return f"attempt {event.attempt} ended{_because(reason)}; {then}"
     wait = f"in {short_span(event.retry_s)}" if event.retry_s > 0 else "at once"
     most = f" (of at most {event.attempts})" if event.attempts > 0 else ""
@@ -254,7 +255,7 @@ def _zone_tried(event: ZoneTried) -> str:
 
 
 def _orphans_deleted(event: OrphansDeleted) -> str:
-    return f"{counted(event.deleted, 'thing')} deleted, {len(event.left)} left"
+    return f"{counted(event.deleted, 'resource')} deleted, {len(event.left)} left"
 
 
 def _jobs_deleted(event: JobsDeleted) -> str:
@@ -266,7 +267,7 @@ def _results_pulled(event: ResultsPulled) -> str:
     there = event.files - event.received_files
     before = f", {there:,} of them there before" if there and event.received_files else ""
     if not event.received_files:
-        return f"{counted(event.files, 'file')}, {size(event.size)}: all in {event.directory} already"
+        return f"{counted(event.files, 'file')}, {size(event.size)}: already complete in {event.directory}"
     return f"{counted(event.files, 'file')}, {size(event.size)}{before}, in {event.directory}"
 
 

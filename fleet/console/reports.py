@@ -49,7 +49,7 @@ def _quoted(event: Quoted) -> str:
     payer = f", project {event.project}" if event.project else ""
     head = f"fleet {event.fleet}: {counted(event.instances, kind)}{payer}"
     if len(event.offers) > 1:
-        head += ", all in the first of these zones that has room"
+        head += ", all in the first of these zones with capacity"
     shown = event.offers[:_OFFERS]
     columns = [
         Column("ZONE", tuple(Span(offer.zone) for offer in shown)),
@@ -60,14 +60,18 @@ def _quoted(event: Quoted) -> str:
     text = _filled(head) + _indented(columns)
     if len(event.offers) > len(shown):
         text += f"{_INDENT}and {len(event.offers) - len(shown)} more\n"
-    priced = "spot prices" if event.spot else "prices on demand"
+    priced = "spot prices" if event.spot else "on-demand prices"
     dated = f", estimate of {event.priced_at}" if event.priced_at else ", an estimate"
     end = (
-        f"each is deleted by itself {span(event.delete_after_s)} after its start"
+        f"each is deleted automatically {span(event.delete_after_s)} after its start"
         if event.delete_after_s
-        else "nothing but `fleet down` deletes them"
+        else "only fleet down deletes them"
     )
-    return text + _filled(f"{priced}{dated}, disks and traffic left out; {end}") + "".join(map(_filled, event.notes))
+    return (
+        text
+        + _filled(f"{priced}{dated}, excluding disks and network egress; {end}")
+        + "".join(map(_filled, event.notes))
+    )
 
 
 def _price(usd_h: float | None, count: int) -> str:
@@ -76,7 +80,7 @@ def _price(usd_h: float | None, count: int) -> str:
 
 def _orphans_found(event: OrphansFound) -> str:
     if not event.orphans:
-        return "nothing is left of any fleet that is not known here\n"
+        return "no orphaned resources found\n"
     now = time.time()
     shown = event.orphans[:_ORPHANS]
 
@@ -87,7 +91,7 @@ def _orphans_found(event: OrphansFound) -> str:
         Column("KIND", cells(lambda orphan: orphan.kind)),
         Column("NAME", cells(lambda orphan: orphan.name), limit=32),
         Column("ZONE", cells(lambda orphan: orphan.zone), rank=3),
-        Column("MADE BY", cells(lambda orphan: orphan.user), rank=2, limit=16),
+        Column("USER", cells(lambda orphan: orphan.user), rank=2, limit=16),
         Column(
             "AGE",
             cells(lambda orphan: span(now - orphan.created_at) if orphan.created_at else ""),
@@ -96,12 +100,12 @@ def _orphans_found(event: OrphansFound) -> str:
         ),
         Column("COST", cells(lambda orphan: money(orphan.cost_usd) if orphan.cost_usd > 0 else ""), right=True),
     ]
-    text = _filled(f"{counted(len(event.orphans), 'thing')} of fleets that are not known here:") + _indented(columns)
+    text = _filled(f"{counted(len(event.orphans), 'orphaned resource')}:") + _indented(columns)
     if len(event.orphans) > len(shown):
         text += f"{_INDENT}and {len(event.orphans) - len(shown)} more\n"
     others = sum(not orphan.to_delete for orphan in event.orphans)
     if others:
-        text += _filled(f"{others} of them somebody else made, and they stay; --all deletes them, too")
+        text += _filled(f"{others} owned by other users; --all includes them")
     return text
 
 
@@ -146,10 +150,10 @@ def _hosts_checked(event: HostsChecked) -> str:
     ]
     text = _filled(f"fleet {event.fleet}: {counted(len(event.hosts), 'host')}") + _indented(columns)
     text += "".join(_item("warning", words) for words in event.warnings)
-    text += "".join(_item("unfit", words) for words in event.problems)
+    text += "".join(_item("problem", words) for words in event.problems)
     if event.script_fails:
-        return text + _item("fails", "the hosts are fit, but the script is expected to fail: see `fleet lint`")
-    return text + ("" if event.problems else f"{'ok':8} the hosts are fit\n")
+        return text + _item("fails", "hosts are ready, but the script is expected to fail: see `fleet lint`")
+    return text + ("" if event.problems else f"{'ok':8} hosts are ready\n")
 
 
 def _gpus(host: HostFacts) -> str:
@@ -198,7 +202,7 @@ def _jobs_listed(event: JobsListed) -> str:
     shown = sorted(event.disks, key=lambda disk: disk.free)[:_DISKS]
     for disk in shown:
         room = f"{size(disk.free)} of {size(disk.total)} free on the disk of {disk.host}"
-        text += _filled(f"{_INDENT}{room}, its jobs take {size(disk.jobs)}")
+        text += _filled(f"{_INDENT}{room}, its jobs use {size(disk.jobs)}")
     if len(event.disks) > len(shown):
         text += f"{_INDENT}more space is free on {counted(len(event.disks) - len(shown), 'other host')}\n"
     return text + _silent(event.silent)

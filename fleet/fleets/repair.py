@@ -302,7 +302,7 @@ class Mender:
             record = fix(self._fleet, self.sink)
         except FleetError as error:
             if error.message != told and not self._closed.is_set():
-                self.sink.emit(Note(f"{error.message}; trying again in {pause_s:.0f} s", Level.WARNING))
+                self.sink.emit(Note(f"{error.message}; retrying in {pause_s:.0f} s", Level.WARNING))
             return error.message
         finally:
             self._busy = False

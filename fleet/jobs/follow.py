@@ -367,13 +367,13 @@ def _unread(followed: Followed) -> Ended:
         results = {host: report.result for host, report in reports.items() if report.result is not None}
         result = agree(results, size=len(followed.members), attempts=followed.attempts).result
     if result is None:
-        raise detached(followed.job, "the output is not read any more; ")
+        raise detached(followed.job, "the reader of the output is gone; ")
     return Ended(result)
 
 
 def detached(job: str, why: str = "") -> JobNotFinished:
     """What a Ctrl-C comes to once a job runs."""
-    return JobNotFinished(f"{why}detached; job {job} goes on", next_steps=[Step("logs", "-f"), Step("stop")])
+    return JobNotFinished(f"{why}detached; job {job} keeps running", next_steps=[Step("logs", "-f"), Step("stop")])
 
 
 def until_running(followed: Followed, sink: Sink) -> Ended:

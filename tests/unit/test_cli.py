@@ -32,7 +32,7 @@ def test_a_bug_is_a_message_and_a_file(
     monkeypatch.setattr(up, "run", fail)
     assert cli.run(["up"]) == 1
     told = capsys.readouterr().err
-    assert "a bug of fleet: ZeroDivisionError: by hand" in told
+    assert "internal error: ZeroDivisionError: by hand" in told
     assert "Traceback" not in told
     assert "ZeroDivisionError" in (state / "bug-report.txt").read_text()
 

@@ -73,4 +73,4 @@ def test_an_option_of_another_command_is_named(capsys: pytest.CaptureFixture[str
     ],
 )
 def test_an_unknown_command(capsys: pytest.CaptureFixture[str], word: str, lines: list[str]) -> None:
-    assert told(capsys, word) == [f"error: there is no command {word!r}", *lines]
+    assert told(capsys, word) == [f"error: unknown command {word!r}", *lines]

@@ -131,7 +131,7 @@ def _refused(words: list[str]) -> str:
     if words[0] in ("--help", "x"):
         return ""
     if words[0] not in COMMANDS:
-        return f"there is no command {words[0]!r}"
+        return f"unknown command {words[0]!r}"
     try:
         COMMANDS[words[0]].make_context(f"fleet {words[0]}", [word for word in words[1:] if word != "--help"])
     except TyperException as error:

@@ -232,9 +232,7 @@ def test_capacity_is_asked_for_again_and_said_once(world: World, monkeypatch: py
         assert mender.where(world.record.hosts[1]).address == "10.0.0.12"
         mender.back("worker-1")
     assert world.cloud.calls.count("create worker-1") == 4
-    assert [text for text in world.story.notes if "trying again" in text] == [
-        "No zone gave 1 instance; trying again in 0 s"
-    ]
+    assert [text for text in world.story.notes if "retrying" in text] == ["No zone gave 1 instance; retrying in 0 s"]
 
 
 def test_what_cannot_be_replaced_is_given_up_in_time(world: World) -> None:

@@ -80,7 +80,7 @@ def test_the_key_is_for_its_owner_alone_and_made_once(store: Store) -> None:
 
 
 def test_missing_and_half_made_fleets_are_told_apart(store: Store) -> None:
-    with pytest.raises(NotFoundError, match="no fleet 'demo'") as missing:
+    with pytest.raises(NotFoundError, match="fleet 'demo' does not exist") as missing:
         store.need("demo")
     assert next_lines(missing.value) == "fleet up --workers 2"
     store.fleet("demo").create()

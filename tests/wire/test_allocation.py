@@ -279,7 +279,7 @@ def test_a_rendezvous_at_an_address_without_a_secret_is_refused(pair: Pair) -> N
     [
         (("agent", "task.py"), "does not know which of how many"),
         (("agent", "--rank", "0", "task.py"), "belong together"),
-        (("agent", "--rank", "0", "--size", "1", "task.py"), "where the processes meet is not known"),
+        (("agent", "--rank", "0", "--size", "1", "task.py"), "no rendezvous is given"),
         (("agent", "--rank", "0", "--size", "1", "--rendezvous", "m", "no.py"), "there is no script"),
         (("agent", "--rank", "0", "--size", "1", "--workdir", "no", "task.py"), "there is no directory"),
         (("agent", "--rank", "0", "--size", "1", "--rendezvous", "tcp://x", "task.py"), "is not an address"),

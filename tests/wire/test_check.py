@@ -27,7 +27,7 @@ for step in range(1, 600):
 def test_check_runs_the_script_on_each_host_until_its_first_step(program: Program) -> None:
     program.run("up", "--workers", "2")
     alone = program.run("check")
-    assert "ok       the hosts are fit" in alone.text
+    assert "ok       hosts are ready" in alone.text
     assert alone.text.splitlines()[1].split()[:4] == ["HOST", "PYTHON", "TENSORFLOW", "KERAS"]
     assert [line.split()[0] for line in alone.text.splitlines()[2:4]] == ["worker-0", "worker-1"]
 
@@ -47,7 +47,7 @@ def test_check_runs_the_script_on_each_host_until_its_first_step(program: Progra
     assert "ok       worker-0: the script ended after" in failed.text
     assert "failed   worker-1: the script exited with code 1" in failed.text
     assert "no data" in failed.text
-    assert "not fit for task.py" in failed.err
+    assert "is not ready for task.py" in failed.err
 
 
 # Its first step is printed before it uses TensorFlow.
@@ -67,10 +67,10 @@ def test_a_script_with_lint_errors_is_not_ok(program: Program) -> None:
     message = "task.py:7: MultiWorkerMirroredStrategy is created after tf.constant (line 6)"
     assert "MW101 error" in program.run("lint", "task.py", code=2).text
     checked = " ".join(program.run("check", "task.py", code=14).text.split())
-    assert f"unfit {message}" in checked
+    assert f"problem {message}" in checked
     assert "ok " not in checked
     tried = program.run("check", "task.py", "--local-first", code=14)
-    assert f"alone it works, but with 2 workers: {message}" in " ".join(tried.err.split() + tried.text.split())
+    assert f"it works alone, but not with 2 workers: {message}" in " ".join(tried.err.split() + tried.text.split())
     assert "MW101" in program.run("train", "--dry-run", "task.py").err
 
 
@@ -81,7 +81,7 @@ def test_a_changed_path_does_not_turn_the_import_check_off(program: Program) -> 
     program.script("lib/near.py", "")
     for options in ((), ("-e", "PYTHONPATH=lib")):
         checked = " ".join(program.run("check", *options, "task.py", code=14).text.split())
-        assert "unfit task.py:3 imports nowhere_at_all, which worker-0 lacks; push it with the script" in checked
+        assert "problem task.py:3 imports nowhere_at_all, which worker-0 lacks; push it with the script" in checked
         assert "not checked whether these can be imported: near (task.py:4)" in checked
 
 
@@ -113,7 +113,7 @@ def test_missing_modules_are_reported_with_their_hosts(program: Program) -> None
     assert "adds" not in listed.text
     assert "nowhere_at_all" in listed.text
     no_program = program.run("check", "--", "no-such-program", code=14)
-    assert "unfit    worker-[0-1]: there is no no-such-program on this host" in no_program.text
+    assert "problem  worker-[0-1]: there is no no-such-program on this host" in no_program.text
 
 
 def test_different_versions_of_tensorflow_are_reported(program: Program, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_different_versions_of_tensorflow_are_reported(program: Program, tmp_pat
     values["hosts"][1]["python"] = fake_python(tmp_path, python="3.11.7", tensorflow="2.19.1")
     record.write_text(json.dumps(values))
     ran = program.run("check", code=14)
-    problem = " ".join(ran.text.split("unfit")[1].split())
+    problem = " ".join(ran.text.split("problem")[1].split())
     assert problem.startswith("TensorFlow differs: 2.21 on worker-0 (")
     assert "2.19 on worker-1 (" in problem
 
@@ -133,4 +133,4 @@ def test_different_versions_of_tensorflow_are_reported(program: Program, tmp_pat
 def test_check_refuses_invalid_arguments(program: Program) -> None:
     assert "none is given" in program.run("check", "--local-first", code=2).err
     assert "no script none.py" in program.run("check", "none.py", code=2).err
-    assert "no fleet" in program.run("check", code=102).err
+    assert "does not exist" in program.run("check", code=102).err

@@ -38,7 +38,7 @@ def test_a_closed_output_keeps_the_job_and_the_exit_code(program: Program) -> No
 
     ran = first_line(program, "train endless.py")
     assert (ran.code, ran.text) == (101, "worker-0 | line\n")
-    assert "the output is not read any more; detached; job " in ran.err
+    assert "the reader of the output is gone; detached; job " in ran.err
     assert ran.err.splitlines()[-2:] == ["next:  fleet logs -f", "       fleet stop"]
     assert first_line(program, "logs").code == 101
     assert first_line(program, "logs -f -o json").code == 101

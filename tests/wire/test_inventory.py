@@ -51,7 +51,7 @@ def test_down_deletes_all_files_from_existing_hosts(program: Program, home: Lab)
     assert first.files_in_home()
     assert second.files_in_home()
     down = program.run("down", "--yes")
-    assert "2 hosts given back; nothing of it is left on them" in down.err
+    assert "2 hosts released; no files remain on them" in down.err
     assert first.files_in_home() == second.files_in_home() == []
     assert not list((program.state / "static").iterdir())
     assert "no fleet" in program.run("status", code=102).err
@@ -235,7 +235,7 @@ def test_down_succeeds_on_the_other_hosts_if_a_host_is_lost(program: Program, ho
     home.stop(machines(home)[1])
     down = program.run("down", "--yes")
     assert "what fleet has there stays: ~/.fleet/default-worker-1-" in down.err
-    assert "something of it is left on 1" in down.err
+    assert "files remain on 1" in down.err
     assert machines(home)[0].files_in_home() == []
     assert not (program.state / "fleets/default").exists()
 

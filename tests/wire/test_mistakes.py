@@ -14,9 +14,9 @@ NO_CREDENTIALS = {"GOOGLE_APPLICATION_CREDENTIALS": "/no/such/file"}
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["train", "task.py"], 102, "no fleet"),
-        (["logs"], 102, "no fleet"),
-        (["stop"], 102, "no fleet"),
+        (["train", "task.py"], 102, "does not exist"),
+        (["logs"], 102, "does not exist"),
+        (["stop"], 102, "does not exist"),
         (["status"], 102, "no fleet"),
         (["train", "none.py"], 2, "none.py"),
         (["train", "directory"], 2, "directory"),
@@ -30,7 +30,7 @@ NO_CREDENTIALS = {"GOOGLE_APPLICATION_CREDENTIALS": "/no/such/file"}
         (["up", "--gpu", "t4", "--zone", "the moon"], 2, "the moon"),
         (["up", "--gpu", "t4"], 10, "Google Cloud"),
         (["up", "--max-duration", "2h"], 2, "--max-duration"),
-        (["extend", "2h"], 102, "no fleet"),
+        (["extend", "2h"], 102, "does not exist"),
         (["extend", "soon"], 2, "soon"),
         (["gc", "--project", "p"], 10, "Google Cloud"),
         (["up", "--provider", "moon"], 2, "moon"),
@@ -79,9 +79,9 @@ def test_errors_in_fleet_toml_are_reported_by_each_command_that_reads_it(program
     program.script("../fleet.toml", "[fleet]\nworker = 2\n")
     for arguments in (["up"], ["logs"], ["doctor"], ["train", "task.py"]):
         ran = program.run(*arguments, code=2)
-        assert "fleet.toml: there is no key 'worker' in [fleet]" in ran.err
+        assert "fleet.toml: unknown key 'worker' in [fleet]" in ran.err
         assert "did you mean workers?" in ran.err
-    assert "no fleet" in program.run("logs", "--fleet", "demo", code=102).err  # does not read fleet.toml
+    assert "does not exist" in program.run("logs", "--fleet", "demo", code=102).err  # does not read fleet.toml
     assert not program.state.exists()
 
 

@@ -116,8 +116,8 @@ def test_a_running_job_is_not_deleted_without_confirmation(two: Program) -> None
     two.run("train", "-d", "task.py")
     job = newest(two)
     assert f"job {job} task.py: not pulled, running, started" in two.run("down", code=2).err
-    assert "is running, and is not deleted" in two.run("jobs", "--prune", job, "--yes", code=14).err
-    assert "is still running: repeat `fleet pull`" in two.run("pull").err
+    assert "is running and cannot be deleted" in two.run("jobs", "--prune", job, "--yes", code=14).err
+    assert "is still running; repeat `fleet pull" in two.run("pull").err
     two.run("stop", "--grace", "0")
     two.run("pull")
     pruned = two.run("jobs", "--prune", "--yes", "-o", "json").events[-1]
@@ -191,7 +191,7 @@ def test_down_asks_about_a_host_that_does_not_answer(program: Program) -> None:
     program.run("pull")
     (listener,) = program.listeners("worker-1")
     listener.kill()
-    assert "worker-1 does not answer: it is unknown what it holds" in program.run("down", code=2).err
+    assert "worker-1 does not answer: results unknown" in program.run("down", code=2).err
     assert "worker-1 cannot be reached" in program.run("pull", code=13).err
     assert "worker-1 does not answer" in program.run("jobs").text
 

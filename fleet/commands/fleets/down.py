@@ -42,7 +42,7 @@ def run(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
     """Delete all that was made for the fleet, list again, and forget the fleet once nothing is left.
 
     Raises:
-        UsageError: results would be lost, and there is no terminal to ask on.
+        UsageError: results would be lost, and confirmation requires a terminal.
         CancelledError: the user said no, or interrupted; a repeat continues.
         FleetError: something could not be deleted.
     """
@@ -57,7 +57,7 @@ def _down(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
     with translated():
         instances = provider.list(request.fleet)
     if not instances and not directory.exists():
-        sink.emit(Note(f"there is no fleet {request.fleet!r}: nothing to delete"))
+        sink.emit(Note(f"fleet {request.fleet!r} does not exist: nothing to delete"))
         return DownSummary(request.fleet, ())
     _ask(request.fleet, record, directory, instances, ports, sink)
     silent = _given_back(record, instances, directory, provider, ports, sink) if provider.name in LENDERS else []
@@ -91,9 +91,9 @@ def _given_back(
         # The slots are directories below the hosts'; what still runs in them ends first.
         leave(slots(hosts, record.tasks_per_host), directory.key, sink)
     silent = leave(hosts, directory.key, sink)
-    if silent and not ports.confirm(f"Forget {', '.join(silent)} nevertheless?"):
+    if silent and not ports.confirm(f"Forget {', '.join(silent)} anyway?"):
         raise CancelledError(
-            "the fleet is still known here", hint="repeat it when all of its hosts answer", next_steps=[Step("down")]
+            "the fleet record was kept", hint="repeat the command when all hosts answer", next_steps=[Step("down")]
         )
     return silent
 
@@ -108,7 +108,7 @@ def _delete(fleet: str, directory: FleetDirectory, provider: Provider, sink: Sin
             return list(provider.delete_fleet(fleet, progress))
     except KeyboardInterrupt:
         raise CancelledError(
-            "fleet down was interrupted; some of the fleet may be left",
+            "fleet down was interrupted; parts of the fleet may be left",
             next_steps=[Step("down")],
         ) from None
 
@@ -155,7 +155,7 @@ def _ask(
     """Ask before something is lost: results that are not on this computer, or a job that is running.
 
     Raises:
-        UsageError: something would be lost, and there is no terminal to ask on.
+        UsageError: something would be lost, and confirmation requires a terminal.
         CancelledError: the user said no.
     """
     if record is None:
@@ -170,10 +170,10 @@ def _ask(
     pulls = [Step("pull", job.job) for job in at_risk.jobs if job.pulled in ("no", "partly")]
     if not ports.attended:
         raise UsageError(
-            "results would be lost, and there is no terminal on which to ask you",
+            "results would be lost, and confirmation requires a terminal",
             next_steps=[*pulls[:_PULLS], Step("down", "--yes")],
         )
-    if not ports.consent("Delete all of it nevertheless?"):
+    if not ports.consent("Delete everything anyway?"):
         raise CancelledError("nothing was deleted", next_steps=pulls[:_PULLS] or [Step("status")])
 
 

@@ -41,7 +41,7 @@ def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
         FleetError: the provider does not change it, or a host does not come back; `fleet up` repairs.
     """
     if request.seconds <= 0:
-        raise UsageError("a time of 0 would delete the fleet at once", next_steps=[Step("down")])
+        raise UsageError("a lifetime of 0 would delete the fleet immediately", next_steps=[Step("down")])
     ports.store.need(request.fleet)
     with ports.store.lock(request.fleet, "extend"):
         directory, record = ports.store.need(request.fleet)
@@ -67,13 +67,13 @@ def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
 
 def _ask(record: FleetRecord, directory: FleetDirectory, ports: Ports) -> None:
     job = running_job(record, directory.key, Access(record.spec, ports))
-    why = "Compute Engine may have to stop the instances for this, and start them again"
+    why = "Compute Engine may have to restart the instances"
     if job and not ports.attended:
         raise UsageError(
-            f"job {job} is running, and might end with this",
+            f"job {job} is running and might be stopped by this",
             cause=why,
-            hint="--yes extends it nevertheless",
+            hint="--yes extends it anyway",
             next_steps=[Again({"--yes": True})],
         )
-    if not ports.confirm(f"{why}{f'; job {job}, which is running, would end' if job else ''}. Proceed?"):
+    if not ports.confirm(f"{why}{f'; the running job {job} would end' if job else ''}. Proceed?"):
         raise CancelledError("nothing was changed", next_steps=[Step("status")])

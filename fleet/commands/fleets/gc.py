@@ -50,7 +50,7 @@ def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
     """List what belongs to no fleet of this computer's, and delete what this user made of it.
 
     Raises:
-        UsageError: there is something to delete, and there is no terminal to ask on.
+        UsageError: there is something to delete, and confirmation requires a terminal.
         CancelledError: the user said no.
         FleetError: nobody can tell what there is, or something could not be deleted.
     """
@@ -74,7 +74,7 @@ def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
 def _ask(to_delete: int, found: int, ports: Ports) -> None:
     if not ports.attended:
         raise UsageError(
-            f"{to_delete} of {counted(found, 'resource')} would be deleted, and there is no terminal to ask on",
+            f"{to_delete} of {counted(found, 'resource')} would be deleted, and confirmation requires a terminal",
             next_steps=[Again({"--yes": True})],
         )
     which = "it" if to_delete == found == 1 else "all of them" if to_delete == found else f"{to_delete} of them"
@@ -160,7 +160,7 @@ class _Cloud:
         except CredentialsError as error:
             if self._needed:
                 raise
-            self._sink.emit(Note(f"Compute Engine was not looked at: {error.message}"))
+            self._sink.emit(Note(f"skipped Compute Engine: {error.message}"))
             return []
         unknown = self._unknown(things)
         mine = {thing.owner for thing in unknown if thing.user == caller()}

@@ -68,7 +68,8 @@ def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
         steps = plan(spec, before)
         if spec.cloud is not None and not set(steps.create) <= agreed:
             raise NotReadyError(
-                f"fleet {spec.name!r} changed while you were asked: {', '.join(steps.create)} would be made now",
+                f"fleet {spec.name!r} changed while waiting for confirmation: "
+                f"{', '.join(steps.create)} would now be created",
                 next_steps=[Again({}, "up")],
             )
         return _Up(request, spec, directory, provider, ports, sink).run(record, before, steps)
@@ -109,12 +110,12 @@ def _agreed(
         return frozenset(names)
     if not ports.attended:
         raise UsageError(
-            "this costs money, and there is no terminal on which to ask you",
-            hint="--yes agrees to the price; --dry-run shows it",
+            "this costs money, and confirmation requires a terminal",
+            hint="--yes accepts the price; --dry-run shows it",
             next_steps=[Again({"--yes": True})],
         )
     if not ports.confirm("Proceed?"):
-        raise CancelledError("nothing was made", next_steps=[Step("up", "--help")])
+        raise CancelledError("nothing was created", next_steps=[Step("up", "--help")])
     return frozenset(names)
 
 
@@ -136,7 +137,7 @@ def _tell(quote: Quote, spec: FleetSpec, sink: Sink) -> None:
 
 def _free(spec: FleetSpec, names: Sequence[str]) -> str:
     if not names:
-        return f"fleet {spec.name!r} is up with all of its workers: nothing would be made"
+        return f"fleet {spec.name!r} is up with all workers: nothing would be created"
     if spec.inventory:
         from provision.static.selection import selected
 
@@ -150,7 +151,7 @@ def _free(spec: FleetSpec, names: Sequence[str]) -> str:
 def _check_known(directory: FleetDirectory, before: Sequence[Instance]) -> None:
     if before and not directory.key.exists():
         raise NotReadyError(
-            f"there are instances of a fleet {before[0].fleet!r} whose key is not on this computer any more: "
+            f"instances of fleet {before[0].fleet!r} exist, but its SSH key is missing on this computer: "
             f"{', '.join(item.name for item in before)}",
             next_steps=[Step("gc")],
         )
@@ -204,10 +205,8 @@ class _Up:
                 raise explained from error
             self._undo(old, error)
             if isinstance(error, KeyboardInterrupt):
-                raise CancelledError(
-                    f"fleet up was interrupted; {'what it had made is deleted' if before else 'nothing is left'}",
-                    next_steps=[Again({}, "up")],
-                ) from None
+                left = "everything it created was deleted" if before else "nothing is left"
+                raise CancelledError(f"fleet up was interrupted; {left}", next_steps=[Again({}, "up")]) from None
             if not before:
                 _repeat_as_typed(error)
             raise
@@ -268,7 +267,7 @@ class _Up:
             except CapacityError as error:
                 if not self._request.retry_until_up:
                     raise
-                text = f"{error.message}; trying again in {pause_s:.0f} s, until there is some or Ctrl-C"
+                text = f"{error.message}; retrying in {pause_s:.0f} s until there is capacity; Ctrl-C stops"
                 self._sink.emit(Note(text, Level.WARNING))
             else:
                 return
@@ -322,11 +321,11 @@ class _Up:
             left = self._taken_back(before)
         except KeyboardInterrupt:
             raise CancelledError(
-                "interrupted again while deleting what was made: some of it may be left, and cost money",
+                "interrupted during cleanup: resources may remain and incur cost",
                 next_steps=[Step("down")],
             ) from None
         except FleetError as second:
-            raise _both(error, f"{second.message}: some of what was made may be left, and cost money") from second
+            raise _both(error, f"{second.message}: resources may remain and incur cost") from second
         if left:
             raise _both(error, f"still there: {', '.join(left)}") from error
 
@@ -362,7 +361,7 @@ def _kept(error: FleetError, record: FleetRecord) -> FleetError:
     """Return `error` with the instances that are kept, what they cost, and what to do."""
     at = time.strftime("%H:%M", time.localtime(record.kept_until))
     price = f", for ${record.price_usd_h:.2f}/h" if record.price_usd_h else ""
-    words = f"{', '.join(record.kept)} kept until {at}{price}: the next `fleet up` uses what is there; then they stop"
+    words = f"{', '.join(record.kept)} kept until {at}{price}; the next `fleet up` uses them, else they stop then"
     return error.replaced(
         cause="\n".join(filter(None, (error.cause, words))),
         next_steps=[*error.next_steps, Step("up"), Step("down")],

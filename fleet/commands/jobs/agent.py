@@ -118,7 +118,7 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
     script = _script(request, launch)
     with _only_one(launch) as only:
         if not only:
-            sink.emit(Note(f"another process on this node has rank {launch.rank}: this one has nothing to do"))
+            sink.emit(Note(f"duplicate process for rank {launch.rank} on this node; exiting"))
             return 0
         try:
             with translated(), _met(request, launch, script, environ) as meeting:
@@ -150,7 +150,7 @@ def _script(request: AgentRequest, launch: Launch) -> _Script:
     directory = Path(request.workdir or launch.directory or ".").expanduser().absolute()
     if not directory.is_dir():
         raise UsageError(
-            f"there is no directory {directory} on this node",
+            f"directory {directory} does not exist on this node",
             hint="name a directory that all nodes have: --workdir DIR",
         )
     with translated():
@@ -190,7 +190,7 @@ def _met(request: AgentRequest, launch: Launch, script: _Script, environ: Mappin
 
         if not request.rendezvous and not launch.job:
             raise UsageError(
-                "where the processes meet is not known",
+                "no rendezvous is given",
                 hint="name a directory that all nodes share, --rendezvous DIR, or an address, --rendezvous tcp://HOST:PORT",
             )
         directory = script.directory / (
@@ -212,8 +212,8 @@ def _secret(request: AgentRequest, environ: Mapping[str, str]) -> str:
             raise UsageError(f"the secret file {request.secret_file} cannot be read") from error
     if len(secret.strip()) < _SECRET_LENGTH:
         raise UsageError(
-            f"a meeting at an address needs a secret of at least {_SECRET_LENGTH} characters",
-            cause="else anybody who reaches the port could take part in the job",
+            f"a TCP rendezvous requires a secret of at least {_SECRET_LENGTH} characters",
+            cause="without it, anyone who can reach the port could join the job",
             hint="set the same secret for all processes, before srun",
             next_steps=[Shell(f"export {SECRET_VARIABLE}=$(openssl rand -hex 16)")],
         )
@@ -344,7 +344,7 @@ class _Part:
         found = self._request.address or self._meeting.address or own_address(own, nodes)
         if not found:
             raise NotReadyError(
-                f"by which address the others reach {self._node} is not known",
+                f"cannot determine the address of {self._node}",
                 cause=f"{', '.join(name for name in nodes if name != own)} cannot be looked up here",
                 hint="give the address of this node: --address ADDRESS",
             )
@@ -369,9 +369,8 @@ class _Part:
         if 0 < len(blind) < len(values) - 1:
             seen = self._party.names([rank for rank in range(len(values)) if rank not in blind])
             error = NotReadyError(
-                f"{seen} share the directory of checkpoints, and {self._party.names(blind)} "
-                f"{'does' if len(blind) == 1 else 'do'} not",
-                hint="name a directory that all nodes share, or that none does: --checkpoint-dir PATH",
+                f"the checkpoint directory is shared by {seen}, but not by {self._party.names(blind)}",
+                hint="name a directory that all nodes share, or none: --checkpoint-dir PATH",
             )
             raise self._common(error)
         copies.decide(shared=not blind)

@@ -74,7 +74,7 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
     """
     if request.local_first_s > 0 and not request.has_program:
         message = "--local-first runs a script, and none is given"
-        raise UsageError(message, hint="name the script, such as: fleet check task.py --local-first")
+        raise UsageError(message, hint="give the script, for example: fleet check task.py --local-first")
     found = find(request) if request.has_program else None
     directory, record = ports.store.need(request.fleet)
     with contextlib.ExitStack() as stack:
@@ -91,8 +91,8 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
         problems += check.report_findings(tried=request.local_first_s > 0 and not problems)
     if problems:
         raise NotReadyError(
-            f"fleet {request.fleet!r} is not fit" + (f" for {found.entry.name}" if found else ""),
-            hint="correct it, then check again",
+            f"fleet {request.fleet!r} is not ready" + (f" for {found.entry.name}" if found else ""),
+            hint="fix the problems, then check again",
             next_steps=[Again({})],
         )
     return CheckSummary(len(record.hosts))
@@ -181,7 +181,9 @@ class _Check:
         if tried and self._findings:
             workers = len(self._record.hosts)
             for one in self._findings:
-                self._sink.emit(Note(f"alone it works, but with {workers} workers: {described(one)}", Level.WARNING))
+                self._sink.emit(
+                    Note(f"it works alone, but not with {workers} workers: {described(one)}", Level.WARNING)
+                )
         return [described(one) for one in self._findings if one.severity is Severity.ERROR]
 
     def _places(self, program: Program) -> dict[str, str]:
@@ -269,7 +271,7 @@ def judged_alone(host: str, tried: Tried) -> SmokeTested:
         )
     if tried.exit == Exit(0):
         return SmokeTested(host, True, f"the script ended after {seconds}")
-    how = f"was ended by signal {tried.exit.signal}" if tried.exit.signal else f"exited with code {tried.exit.code}"
+    how = f"was killed by signal {tried.exit.signal}" if tried.exit.signal else f"exited with code {tried.exit.code}"
     return SmokeTested(host, False, f"the script {how} after {seconds}", tuple(tried.lines))
 
 

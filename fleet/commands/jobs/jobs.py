@@ -52,7 +52,7 @@ def run(request: JobsRequest, ports: Ports, sink: Sink) -> JobsSummary:
     Raises:
         NotFoundError: there is no such fleet or job.
         NotReadyError: a job that is to be deleted is running.
-        UsageError: there is something to delete, and there is no terminal to ask on.
+        UsageError: there is something to delete, and confirmation requires a terminal.
         CancelledError: the user said no.
         UnreachableError: no host answers.
     """
@@ -100,7 +100,7 @@ def _to_delete(request: JobsRequest, chosen: Sequence[StoredJobs], sink: Sink) -
     running = [job.job for job in chosen if job.is_running]
     if request.jobs:
         if running:
-            raise NotReadyError(f"job {running[0]} is running, and is not deleted", next_steps=[Step("stop")])
+            raise NotReadyError(f"job {running[0]} is running and cannot be deleted", next_steps=[Step("stop")])
         return list(chosen)
     found = [job for job in chosen if job.is_safe]
     left = [job for job in chosen if not job.is_safe and not job.is_running]
@@ -121,7 +121,7 @@ def _ask(request: JobsRequest, jobs: Sequence[StoredJobs], ports: Ports) -> None
     what = _count(len(jobs))
     if not ports.attended:
         raise UsageError(
-            f"{what} would be deleted, and there is no terminal on which to ask you",
+            f"{what} would be deleted, and confirmation requires a terminal",
             next_steps=[Step("jobs", "--prune", "--yes", *request.jobs)],
         )
     if not ports.consent(f"Delete {what} on the hosts?"):

@@ -61,7 +61,7 @@ def run(request: LintRequest, sink: Sink) -> list[Finding]:
     if any(finding.severity is Severity.ERROR for finding in found):
         raise UsageError(
             f"{request.script} has {_counted(found)}",
-            hint=f"correct the script, or silence a finding with a comment: # fleet: ignore[{found[0].rule}]",
+            hint=f"fix the script, or suppress a finding with a comment: # fleet: ignore[{found[0].rule}]",
             next_steps=[Again({})],
         )
     sink.emit(Note(f"{request.script} has {_counted(found)}" if found else f"nothing found in {request.script}"))
@@ -77,7 +77,7 @@ def _checked(request: LintRequest) -> tuple[Path, Path]:
     if not script.absolute().is_relative_to(workdir.absolute()):
         raise UsageError(
             f"{request.script} is outside of the working directory {request.workdir}",
-            hint="--workdir must be a directory that holds the script",
+            hint="--workdir must contain the script",
             next_steps=[Again({"--workdir": None})],
         )
     return script, workdir

@@ -51,7 +51,9 @@ def _slots_of(name: str, record: FleetRecord, members: Sequence[Member]) -> list
         names = sorted(tasks or slots, key=task_rank)
         raise NotFoundError(
             f"fleet {record.spec.name!r} has no {name}",
-            cause=f"its tasks are {', '.join(names)}" if len(names) < _MANY else f"it has {names[0]} to {names[-1]}",
+            cause=f"its tasks are {', '.join(names)}"
+            if len(names) < _MANY
+            else f"its tasks are {names[0]} to {names[-1]}",
             next_steps=[Step("status")],
         )
     return [tasks.get(name, name)] if name else slots

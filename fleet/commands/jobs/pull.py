@@ -126,7 +126,7 @@ def _raise_if_silent(silent: dict[str, FleetError]) -> None:
     if silent:
         error = next(iter(silent.values()))
         raise type(error)(
-            f"{fold(silent)} cannot be reached, and it is unknown what results it holds",
+            f"{fold(silent)} cannot be reached; its results are unknown",
             cause=error.message,
             next_steps=[Step("status")],
         )
@@ -146,7 +146,9 @@ def _chosen(job: StoredJobs, name: str) -> list[StoredTask]:
     tasks = [task for task in job.tasks if name in ("", task.name)]
     if not any(task.stored.fingerprint for task in tasks):
         which = f"{name} of job {job.job}" if name else f"job {job.job}"
-        raise NotFoundError(f"{which} has no results: no model, checkpoints, files or log", next_steps=[Step("jobs")])
+        raise NotFoundError(
+            f"{which} has no results: no model, checkpoints, files, or log", next_steps=[Step("jobs")]
+        )
     return tasks
 
 

@@ -44,12 +44,12 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
         found = newest_reports(channels, known=record.last_job)
         reports = found.by_host
         if not reports:
-            raise NotFoundError(f"fleet {request.fleet!r} has run no job", next_steps=[Step("status")])
+            raise NotFoundError(f"no job has run on fleet {request.fleet!r}", next_steps=[Step("status")])
         job = next(iter(reports.values())).job
         for text in found.others:
             sink.emit(Note(text, Level.WARNING))
         if any(report.alive and report.result is None for report in reports.values()):
-            sink.emit(Note(f"stopping job {job}: its tasks have {request.grace_s:g} s to end by themselves"))
+            sink.emit(Note(f"stopping job {job}: waiting up to {request.grace_s:g} s for its tasks to exit"))
         with_job = [channel for channel in channels if channel.connection.host.name in reports]
         stopped = raise_failures(stop_everywhere(with_job, job, request.grace_s), "stop the job")
     running = any(answer.running for answer in stopped)

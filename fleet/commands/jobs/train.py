@@ -222,7 +222,7 @@ def _pythons(request: TrainRequest, program: Program, channels: Sequence[AgentCh
     """The interpreter of each host; a dry run installs nothing."""
     names = [channel.connection.host.name for channel in channels]
     if request.dry_run and program.requirements is not None:
-        sink.emit(Note("packages would be installed first; versions and interpreters are those without them"))
+        sink.emit(Note("packages are not installed in a dry run; versions are shown without them"))
         program = dataclasses.replace(program, requirements=None)
     return dict(zip(names, install_for(program, channels, sink), strict=True))
 

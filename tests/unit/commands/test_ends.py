@@ -108,7 +108,7 @@ def test_extend_asks_and_moves_the_deletion(fleet: World) -> None:
     fleet.answers = [True]
     summary = extend.run(extend.ExtendRequest("demo", 4 * 3600), fleet.ports(), fleet.sink)
     assert summary.delete_at == NOW + 4 * 3600
-    assert "stop the instances" in fleet.asked[0]
+    assert "restart the instances" in fleet.asked[0]
     [opened] = fleet.sink.of(FleetOpened)
     assert isinstance(opened, FleetOpened)
     assert opened.delete_at == NOW + 4 * 3600
@@ -122,7 +122,7 @@ def test_extend_says_which_job_would_end(fleet: World, monkeypatch: pytest.Monke
     fleet.answers = [False]
     with pytest.raises(CancelledError, match="nothing was changed"):
         extend.run(extend.ExtendRequest("demo", 60), fleet.ports(), fleet.sink)
-    assert "job j-1, which is running, would end" in fleet.asked[0]
+    assert "the running job j-1 would end" in fleet.asked[0]
     fleet.attended = False
     with pytest.raises(UsageError, match="job j-1 is running"):
         extend.run(extend.ExtendRequest("demo", 60), fleet.ports(), fleet.sink)
@@ -130,7 +130,7 @@ def test_extend_says_which_job_would_end(fleet: World, monkeypatch: pytest.Monke
 
 
 def test_extend_of_what_cannot_be_extended(fleet: World) -> None:
-    with pytest.raises(UsageError, match="at once"):
+    with pytest.raises(UsageError, match="immediately"):
         extend.run(extend.ExtendRequest("demo", 0), fleet.ports(), fleet.sink)
     with pytest.raises(NotFoundError):
         extend.run(extend.ExtendRequest("other", 60), fleet.ports(), fleet.sink)
@@ -256,7 +256,7 @@ def test_gc_goes_on_without_credentials_where_no_project_is_known(
 
     monkeypatch.setattr(CloudProvider, "orphans", unknown)
     gc.run(gc.GcRequest(), world.ports(), world.sink)
-    assert Note("Compute Engine was not looked at: there are none") in world.sink.events
+    assert Note("skipped Compute Engine: there are none") in world.sink.events
     with pytest.raises(CredentialsError):
         collect(world)
 

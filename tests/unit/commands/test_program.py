@@ -206,7 +206,7 @@ def test_the_backend_of_keras_is_read_from_commands(
             "the script was still running after 60 s; no step was seen in its output",
         ),
         (Tried(3.0, False, Exit(2), ["x"]), False, "the script exited with code 2 after 3.0 s"),
-        (Tried(3.0, False, Exit(signal=9), ["x"]), False, "the script was ended by signal 9 after 3.0 s"),
+        (Tried(3.0, False, Exit(signal=9), ["x"]), False, "the script was killed by signal 9 after 3.0 s"),
     ],
 )
 def test_how_a_trial_went(tried: Tried, ok: bool, message: str) -> None:

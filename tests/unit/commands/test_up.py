@@ -58,7 +58,7 @@ def test_no_and_a_dry_run_touch_nothing(world: World, dry: bool) -> None:
     if dry:
         assert run(request, world.ports(), world.sink).created == ()
     else:
-        with pytest.raises(CancelledError, match="nothing was made"):
+        with pytest.raises(CancelledError, match="nothing was created"):
             run(request, world.ports(), world.sink)
     assert world.sink.of(Quoted)
     assert world.cloud.calls == []
@@ -96,7 +96,7 @@ def test_a_dry_run_of_what_is_up_says_so(world: World) -> None:
     run(UpRequest("demo", dry_run=True), world.ports(), world.sink)
     last = world.sink.events[-1]
     assert isinstance(last, Note)
-    assert "nothing would be made" in last.text
+    assert "nothing would be created" in last.text
 
 
 def test_a_fleet_that_changed_while_the_user_was_asked_is_not_paid_for(world: World) -> None:
@@ -108,7 +108,7 @@ def test_a_fleet_that_changed_while_the_user_was_asked_is_not_paid_for(world: Wo
         world.cloud.instances.clear()
         return True
 
-    with pytest.raises(NotReadyError, match="changed while you were asked"):
+    with pytest.raises(NotReadyError, match="changed while waiting for confirmation"):
         run(UpRequest("demo"), replace(world.ports(), confirm=confirm), world.sink)
     assert world.cloud.calls == ["create"]
 
@@ -116,7 +116,7 @@ def test_a_fleet_that_changed_while_the_user_was_asked_is_not_paid_for(world: Wo
 def test_instances_whose_key_is_lost_are_not_taken_for_a_fleet(world: World) -> None:
     world.cloud.make("demo", "worker-0")
     world.answers = [True]
-    with pytest.raises(NotReadyError, match="key is not on this computer") as refusal:
+    with pytest.raises(NotReadyError, match="SSH key is missing on this computer") as refusal:
         run(ASKED, world.ports(), world.sink)
     assert "fleet gc" in next_lines(refusal.value)
     assert world.cloud.calls == []
@@ -139,7 +139,7 @@ def test_it_waits_for_room_as_long_as_it_takes(world: World) -> None:
     run(UpRequest("demo", ASKED.said, retry_until_up=True), world.ports(), world.sink)
     assert world.slept == [30, 60, 120, 240, 480, 600, 600]
     told = [event.text for event in world.sink.events if isinstance(event, Note)]
-    assert told[0] == "no zone has room; trying again in 30 s, until there is some or Ctrl-C"
+    assert told[0] == "no zone has room; retrying in 30 s until there is capacity; Ctrl-C stops"
     assert len(world.cloud.instances) == 2
 
 
@@ -219,7 +219,7 @@ def test_what_cannot_be_deleted_again_is_named_and_stays_known(world: World) -> 
 @pytest.mark.parametrize(
     ("second", "kind", "words"),
     [
-        (KeyboardInterrupt(), CancelledError, "interrupted again"),
+        (KeyboardInterrupt(), CancelledError, "interrupted during cleanup"),
         (ProviderError(ErrorKind.CREDENTIALS, "they expired"), QuotaError, "the limit is 1"),
     ],
 )
@@ -233,7 +233,7 @@ def test_a_failure_while_cleaning_up_says_that_something_may_be_left(
     world.answers, world.cloud.broken = [True], ProviderError(ErrorKind.QUOTA, "the limit is 1")
     with pytest.raises(kind, match=words) as failure:
         run(ASKED, world.ports(), world.sink)
-    assert "may be left" in failure.value.message + failure.value.cause
+    assert "resources may remain" in failure.value.message + failure.value.cause
     assert next_lines(failure.value) == "fleet down"
     assert world.store.names() == ["demo"]
 

@@ -139,7 +139,7 @@ def test_what_happens_is_told_beside_the_log() -> None:
     assert [line for line in told if "failed" in line] == [  # of the job, the error at the end of the command tells
         "attempt 1 failed: worker-1 was killed by SIGKILL; attempt 2 starts in 0.5 s (of at most 4)"
     ]
-    assert "worker-0: connection lost (timed out); trying again in 2 s" in told
+    assert "worker-0: connection lost (timed out); retrying in 2 s" in told
 
 
 def test_a_stack_is_told_in_full_below_its_message() -> None:

@@ -155,7 +155,7 @@ def test_chatter_is_counted_not_shown() -> None:
     screen = Screen()
     play(screen, opened(1), started(1), log(b"I0000 00:00:1795228844.7 58 a.cc:1] text\nEpoch 1/2\n"))
     assert "worker-0 | Epoch 1/2" in screen.plain
-    assert "1 line of TensorFlow's start-up hidden" in screen.plain
+    assert "1 TensorFlow startup line hidden" in screen.plain
     assert "a.cc" not in screen.text
 
 
@@ -209,7 +209,7 @@ def test_the_hint_is_gone_in_the_end() -> None:
 def test_last_words_stand_under_the_table() -> None:
     screen = Screen()
     play(screen, opened(2), FleetDown("demo", names(2), 0, 0.0, 60.0))
-    assert screen.plain[-2] == "fleet demo: 2 instances deleted, 0 left; lived 1 min"
+    assert screen.plain[-2] == "fleet demo: 2 instances deleted, 0 left, uptime 1 min"
 
 
 def test_sentences_are_broken_between_words() -> None:

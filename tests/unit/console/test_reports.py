@@ -11,7 +11,7 @@ from tests.unit.console.samples import HOSTS_CHECKED, ONE_OF_EACH, ORPHAN, QUOTE
 def test_a_price_is_a_table_of_the_first_places() -> None:
     assert report_text(QUOTED).splitlines() == [
         "fleet demo: 2 spot instances, project my-project, all in the first of these",
-        "zones that has room",
+        "zones with capacity",
         "  ZONE           MACHINE                            USD/H EACH  USD/H ALL",
         "  us-central1-a  n1-standard-4 + 1 nvidia-tesla-t4       0.540      1.080",
         "  us-central1-b  n1-standard-4 + 1 nvidia-tesla-t4     unknown    unknown",
@@ -19,8 +19,8 @@ def test_a_price_is_a_table_of_the_first_places() -> None:
         "  us-central1-d  n1-standard-4 + 1 nvidia-tesla-t4       0.540      1.080",
         "  us-central1-e  n1-standard-4 + 1 nvidia-tesla-t4       0.540      1.080",
         "  and 2 more",
-        "spot prices, estimate of 2026-11-01, disks and traffic left out; each is deleted",
-        "by itself 8 h after its start",
+        "spot prices, estimate of 2026-11-01, excluding disks and network egress; each is",
+        "deleted automatically 8 h after its start",
         "The quota leaves room for 2 more.",
     ]
 
@@ -30,29 +30,29 @@ def test_a_price_in_one_place_on_demand_and_without_an_end() -> None:
     text = report_text(event)
     assert text.startswith("fleet demo: 1 instance\n")
     assert "more" not in text
-    assert "prices on demand" in text
-    assert "nothing but `fleet down` deletes them" in " ".join(text.split())
+    assert "on-demand prices" in text
+    assert "only fleet down deletes them" in " ".join(text.split())
 
 
 def test_what_is_left_is_a_table_and_says_what_stays() -> None:
     mine = replace(ORPHAN, created_at=time.time() - 7200)
     other = replace(ORPHAN, kind="disk", name="x", user="bob-desk", created_at=0.0, cost_usd=0.0, to_delete=False)
     assert report_text(OrphansFound((mine, other))).splitlines() == [
-        "2 things of fleets that are not known here:",
-        "  KIND      NAME                    ZONE           MADE BY     AGE   COST",
+        "2 orphaned resources:",
+        "  KIND      NAME                    ZONE           USER        AGE   COST",
         "  instance  demo-k3b7x2qa-worker-0  us-central1-a  ann-laptop  2 h  $1.08",
         "  disk      x                       us-central1-a  bob-desk",
-        "1 of them somebody else made, and they stay; --all deletes them, too",
+        "1 owned by other users; --all includes them",
     ]
     assert "and 60 more" in report_text(OrphansFound((ORPHAN,) * 100))
-    assert report_text(OrphansFound(())) == "nothing is left of any fleet that is not known here\n"
+    assert report_text(OrphansFound(())) == "no orphaned resources found\n"
 
 
 def test_age_and_cost_stay_where_there_is_no_room_for_all() -> None:
     mine = replace(ORPHAN, created_at=time.time() - 7200)
     rule = replace(mine, kind="firewall rule", name="a-fleet-with-a-long-name-k3b7x2qa-internal", cost_usd=0.0)
     head = report_text(OrphansFound((mine, rule))).splitlines()[1]
-    assert head.split() == ["KIND", "NAME", "MADE", "BY", "AGE", "COST"]
+    assert head.split() == ["KIND", "NAME", "USER", "AGE", "COST"]
 
 
 def test_a_finding_has_the_command_that_mends_it_on_a_line_of_its_own() -> None:
@@ -73,11 +73,11 @@ def test_a_check_is_a_table_and_what_follows_from_it() -> None:
         "  worker-0  3.11.7  2.21.0      3.15.1  none      2 x Tesla T4   50G     15G",
         "  worker-1",
         "warning  the hosts differ",
-        "unfit    worker-1: there is no Rscript on this host",
-        "unfit    task.py:3 imports pandas, which worker-0 lacks",
+        "problem  worker-1: there is no Rscript on this host",
+        "problem  task.py:3 imports pandas, which worker-0 lacks",
     ]
     fit = replace(HOSTS_CHECKED, hosts=HOSTS_CHECKED.hosts[:1], problems=(), warnings=())
-    assert report_text(fit).splitlines()[-1] == "ok       the hosts are fit"
+    assert report_text(fit).splitlines()[-1] == "ok       hosts are ready"
 
 
 def test_a_trial_shows_the_last_lines_of_what_failed() -> None:

@@ -74,7 +74,7 @@ def test_lines_of_the_log_begin_with_the_task() -> None:
     sink.emit(LogChunk("worker-2", "ps-0", 1, 0, b"text\n"))
     sink.emit(TaskState("worker-2", "ps-0", 1, Phase.EXITED, 2.0, exit=Exit(signal=15)))
     assert out.getvalue() == b"ps-0 | text\n"
-    assert err.getvalue() == "ps-0 on worker-2: was ended by SIGTERM\n"
+    assert err.getvalue() == "ps-0 on worker-2: was killed by SIGTERM\n"
 
 
 def test_status_shows_the_slot_of_each_task() -> None:

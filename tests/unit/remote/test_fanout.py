@@ -102,7 +102,7 @@ def test_an_unknown_exception_is_the_error_of_its_host_and_hides_no_other() -> N
     error = outcomes[3].error
     assert isinstance(error, InternalError)
     assert isinstance(error.__cause__, ZeroDivisionError)
-    with pytest.raises(InternalError, match=r"cannot go: worker-3 \(10\.0\.0\.3\): a bug of fleet: ZeroDivision"):
+    with pytest.raises(InternalError, match=r"cannot go: worker-3 \(10\.0\.0\.3\): internal error: ZeroDivision"):
         raise_failures(outcomes, "go")
 
 
