@@ -1,8 +1,8 @@
-"""Compute Engine: calls of `fleet up` and `fleet down` by number of workers, and the program's own time in `up`.
+"""Compute Engine: calls of `fleet up` and `fleet down` by number of workers, and CPU time of the program in `up`.
 
-Everything runs on this computer: the emulator of the API, whose operations take a known time, and a real sshd an
-instance. The program's own time is its CPU time: for the rest it waits for the emulator and for hosts, which take
-most of the wall time here since they share two cores. The peer is `up` of a local fleet of as many servers.
+Everything runs on this computer: the API emulator, whose operations take a known time, and one sshd per instance. The
+program's time is its CPU time; the rest of the wall time is spent in the emulator and the hosts, which share the
+cores. For comparison: `up` of a local fleet of the same size.
 
 Run: .venv/bin/python -m benchmarks.cloud
 """
@@ -37,13 +37,13 @@ PROGRAM = Path(sys.executable).parent / "fleet"
 
 @dataclass(frozen=True)
 class Measured:
-    """One command.
+    """Measurements of a command.
 
     Attributes:
         seconds: Wall time.
         cpu_s: CPU time of the program and its children.
-        calls: HTTP requests that are no polling.
-        polls: HTTP requests that look whether something is done.
+        calls: HTTP requests other than polling.
+        polls: HTTP requests that poll an operation.
     """
 
     seconds: float
@@ -54,7 +54,7 @@ class Measured:
 
 @contextmanager
 def emulated(operation_s: float) -> Iterator[Emulator]:
-    """An emulator whose instances have an OpenSSH server."""
+    """Yield an emulator whose instances have an OpenSSH server."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         directory.chmod(0o755)
@@ -63,7 +63,7 @@ def emulated(operation_s: float) -> Iterator[Emulator]:
 
 
 def requests_of(emulator: Emulator, verb: str) -> tuple[int, int]:
-    """HTTP requests so far: those that are no polling, and polling. The calls within a batch are one request."""
+    """Return the numbers of HTTP requests other than polling, and of polling. A batch is one request."""
     calls = {name: count for name, count in emulator.state()["calls"].items() if not name.startswith("batch.")}
     polls = sum(count for name, count in calls.items() if any(poll in name for poll in POLLS[verb]))
     return sum(calls.values()) - polls, polls
@@ -73,7 +73,7 @@ def measured(emulator: Emulator, state: Path, *arguments: str) -> Measured:
     """Run `fleet` with these arguments.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: It failed.
     """
     env = {
         **os.environ,
@@ -94,14 +94,14 @@ def measured(emulator: Emulator, state: Path, *arguments: str) -> Measured:
 
 
 def once(emulator: Emulator, workers: int) -> tuple[Measured, Measured]:
-    """`up` and `down` of a fleet."""
+    """Run `up` and `down` of a fleet."""
     with tempfile.TemporaryDirectory() as name:
         words = ("up", "--provider", "gce", "--workers", str(workers), "--python", sys.executable, "--yes")
         return measured(emulator, Path(name), *words), measured(emulator, Path(name), "down", "--yes")
 
 
 def local(emulator: Emulator, workers: int) -> Measured:
-    """`up` of a local fleet."""
+    """Run `up` of a local fleet."""
     with tempfile.TemporaryDirectory() as name:
         up = measured(emulator, Path(name), "up", "--provider", "local", "--workers", str(workers))
         measured(emulator, Path(name), "down", "--yes")
@@ -121,21 +121,23 @@ def main() -> None:
             f"down {down.calls:>3} + {down.polls:>3} polling"
         )
     same = len({(up.calls, down.calls) for up, down in counted.values()}) == 1
-    print(f"requests that are no polling do not grow with the workers: {'reached' if same else 'MISSED'}")
+    print(f"requests other than polling do not grow with the workers: {'reached' if same else 'MISSED'}")
     with emulated(0.0) as emulator:
         once(emulator, 8)
         ups = [(once(emulator, 8)[0], local(emulator, 8)) for _ in range(RUNS)]
     report("up of 8 instances, operations that take no time", [cloud for cloud, _ in ups])
     report("up of 8 local servers", [local for _, local in ups])
-    own = median(cloud.cpu_s for cloud, _ in ups)
-    print(f"own time {own:.2f} s; goal: at most {OWN_GOAL_S:g} s   {'reached' if own <= OWN_GOAL_S else 'MISSED'}")
+    cpu_s = median(cloud.cpu_s for cloud, _ in ups)
+    print(
+        f"CPU time {cpu_s:.2f} s; goal: at most {OWN_GOAL_S:g} s   {'reached' if cpu_s <= OWN_GOAL_S else 'MISSED'}"
+    )
 
 
-def report(what: str, runs: Sequence[Measured]) -> None:
-    """One line: wall and CPU time of the program."""
+def report(title: str, runs: Sequence[Measured]) -> None:
+    """Print wall and CPU time of the program."""
     seconds = [item.seconds for item in runs]
     print(
-        f"{what:<50} {median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f}, n={len(runs)}), "
+        f"{title:<50} {median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f}, n={len(runs)}), "
         f"CPU {median(item.cpu_s for item in runs):.2f} s"
     )
 

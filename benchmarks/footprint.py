@@ -1,4 +1,4 @@
-"""What the agent takes of a host while its task sleeps: memory, and processor time over a minute.
+"""Footprint of the agent on a host while its task sleeps: memory, and CPU time per minute.
 
 Run: .venv/bin/python -m benchmarks.footprint
 """
@@ -20,7 +20,7 @@ SLEEP = "import time\ntime.sleep(600)\n"
 
 
 def agents(state: Path) -> list[psutil.Process]:
-    """The agent's processes of all hosts, tasks and sshd left out."""
+    """Return the agent processes of all hosts, without tasks and sshd."""
     result = []
     for process in psutil.process_iter():
         try:
@@ -33,7 +33,7 @@ def agents(state: Path) -> list[psutil.Process]:
 
 
 def main() -> None:
-    """Print memory and processor time a host, with a client connected and without."""
+    """Print memory and CPU time per host, with and without a connected client."""
     with tempfile.TemporaryDirectory() as root, Stage(Path(root), SLEEP) as stage:
         stage.run("train", "-d", str(stage.script))
         _measure("alone", stage.state)

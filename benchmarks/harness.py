@@ -1,4 +1,4 @@
-"""Interleaved, shuffled runs of whole commands, and their medians as ratios."""
+"""Run commands interleaved and shuffled, and compare their medians."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Series:
-    """Wall times of one subject, in seconds, in the order in which they were taken."""
+    """Wall times of one subject in seconds, in the order of measurement."""
 
     name: str
     seconds: tuple[float, ...]
@@ -31,9 +31,9 @@ def interleaved(subjects: dict[str, Callable[[], float]], runs: int, *, seed: in
     """Run every subject `runs` times after one warm-up, in a shuffled order within each round.
 
     Args:
-        subjects: By name, what runs once and returns its seconds.
-        runs: Counted rounds.
-        seed: Of the order.
+        subjects: Functions by name that run once and return their seconds.
+        runs: Number of counted rounds.
+        seed: Seed of the order.
     """
     order = random.Random(seed)
     times: dict[str, list[float]] = {name: [] for name in subjects}
@@ -48,10 +48,10 @@ def interleaved(subjects: dict[str, Callable[[], float]], runs: int, *, seed: in
 
 
 def command(arguments: Sequence[str], *, codes: Sequence[int] = (0,), env: dict[str, str] | None = None) -> float:
-    """Wall seconds of one command, whose output is thrown away.
+    """Return the wall seconds of a command, whose output is discarded.
 
     Raises:
-        RuntimeError: it ended with another exit code than `codes`.
+        RuntimeError: It ended with another exit code than `codes`.
     """
     start = time.perf_counter()
     done = subprocess.run(arguments, check=False, capture_output=True, env=env, timeout=300)
@@ -62,7 +62,7 @@ def command(arguments: Sequence[str], *, codes: Sequence[int] = (0,), env: dict[
 
 
 def ratio(series: dict[str, Series], subject: str, peer: str, goal: float) -> str:
-    """One line: the ratio of the medians beside the goal."""
+    """Return a line with the ratio of the medians and the goal."""
     value = series[subject].median / series[peer].median
     verdict = "reached" if value <= goal else "MISSED"
     return f"{subject} / {peer} = {value:.2f}   goal: at most {goal:.2f}   {verdict}"

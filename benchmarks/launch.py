@@ -1,6 +1,6 @@
-"""Launch: from the command to the start of user code on the last host, beside two `ssh host python task.py` by hand.
+"""Time from the launch to the start of user code on the last host, compared with two `ssh host python task.py`.
 
-Both sides run on the same local fleet of two workers, whose agents and contents are already there. The script writes
+Both sides run on the same local fleet of two workers, with agents and files already uploaded. The script writes
 the time of its first line into a file.
 
 Run: .venv/bin/python -m benchmarks.launch
@@ -30,14 +30,14 @@ with open(os.path.join(sys.argv[1], str(os.getpid())), "w") as file:
 
 
 class Launches(Stage):
-    """Both ways to launch the same script."""
+    """Launch the same script in both ways."""
 
     def with_fleet(self) -> float:
-        """Seconds until the last task began, started by `fleet train`."""
+        """Return the seconds until the last task began, started by `fleet train`."""
         return self._last(lambda: self.run("train", str(self.script), "--", str(self.marks)))
 
     def by_hand(self) -> float:
-        """Seconds until the last task began, started by one ssh a host at the same time."""
+        """Return the seconds until the last task began, started by one ssh per host in parallel."""
         record = json.loads((self.state / "fleets" / "default" / "fleet.json").read_text())
         directory = self.state / "fleets" / "default"
 

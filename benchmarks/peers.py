@@ -1,4 +1,4 @@
-"""Peers in virtual environments of their own, outside the project's."""
+"""Programs for comparison, in separate virtual environments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DIRECTORY = Path(__file__).resolve().parent / ".peers"
 
 
 def ansible() -> Path:
-    """Directory of the programs of ansible-core, installed where it is missing."""
+    """Return the program directory of ansible-core, which is installed if it is missing."""
     directory = _DIRECTORY / "ansible"
     if not (directory / "bin" / "ansible").exists():
         subprocess.run([sys.executable, "-m", "venv", str(directory)], check=True)

@@ -1,7 +1,7 @@
-"""One worker killed among four: how soon the others are stopped, and how soon user code runs again.
+"""Time from the kill of one of four workers to the stop of the others, and to the restart of user code.
 
-Real TensorFlow on four local hosts, in a collective operation at the moment of the death. Besides, what TensorFlow
-does by itself: the same four processes started by hand, without a launcher.
+Real TensorFlow on four local hosts, killed during a collective operation. For comparison, TensorFlow alone: the same
+four processes started by hand, without a launcher.
 
 Run: .venv/bin/python -m benchmarks.restart
 """
@@ -30,7 +30,7 @@ rank, attempt = os.environ.get("RANK") or os.environ["FLEET_RANK"], os.environ.g
 directory = sys.argv[1]
 
 def mark(what):
-    path = os.path.join(directory, f"{what}-{attempt}-{rank}")
+    path = os.path.join(directory, f"{mark}-{attempt}-{rank}")
     with open(path + ".tmp", "w") as file:
         file.write(f"{time.time() if what != 'begun' else now} {os.getpid()}")
     os.replace(path + ".tmp", path)
@@ -53,24 +53,24 @@ while True:
 """
 
 
-def await_files(directory: Path, what: str, attempt: int) -> list[tuple[float, int]]:
-    """Time and process that each worker has marked.
+def await_files(directory: Path, mark: str, attempt: int) -> list[tuple[float, int]]:
+    """Return the time and process that each worker wrote.
 
     Raises:
-        TimeoutError: not all did.
+        TimeoutError: Not all workers wrote them.
     """
     end = time.monotonic() + DEADLINE_S
-    paths = [directory / f"{what}-{attempt}-{rank}" for rank in range(WORKERS)]
+    paths = [directory / f"{mark}-{attempt}-{rank}" for rank in range(WORKERS)]
     while not all(path.exists() for path in paths):
         if time.monotonic() > end:
-            raise TimeoutError(f"waited {DEADLINE_S:.0f} s for {what} of attempt {attempt}")
+            raise TimeoutError(f"waited {DEADLINE_S:.0f} s for {mark} of attempt {attempt}")
         time.sleep(0.002)
     words = [path.read_text().split() for path in paths]
     return [(float(at), int(pid)) for at, pid in words]
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has only not been waited for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
     except OSError:
@@ -78,10 +78,10 @@ def is_alive(pid: int) -> bool:
 
 
 def death_of(pids: list[int], killed: int, also: Callable[[], object] = lambda: None) -> float:
-    """Kill one, and wait for the others: seconds from the death of the one to that of the last.
+    """Kill a worker; return the seconds until the last of the others has ended.
 
     Raises:
-        TimeoutError: they live on.
+        TimeoutError: They keep running.
     """
     os.kill(killed, signal.SIGKILL)
     began = time.monotonic()
@@ -94,7 +94,7 @@ def death_of(pids: list[int], killed: int, also: Callable[[], object] = lambda: 
 
 
 def with_fleet(stage: Stage) -> tuple[float, float]:
-    """Seconds until the others are stopped, and from there to the last first line of the next attempt."""
+    """Return the seconds until the others are stopped, and from there to the start of the next attempt."""
     stage.clear()
     marks = stage.marks
     job = stage.start("train", str(stage.script), "--restarts", "1", "--", str(marks))
@@ -107,24 +107,24 @@ def with_fleet(stage: Stage) -> tuple[float, float]:
 
 
 def by_hand(stage: Stage) -> float:
-    """Seconds until the others end, without any launcher."""
+    """Return the seconds until the others end, without a launcher."""
     stage.clear()
     with stage.workers_by_hand() as processes:
         pids = [pid for _, pid in await_files(stage.marks, "training", 1)]
         return death_of(pids, pids[2], lambda: [process.poll() for process in processes])
 
 
-def line(what: str, seconds: list[float], goal_s: float | None = None) -> str:
-    """Median and spread, beside the goal."""
+def line(title: str, seconds: list[float], goal_s: float | None = None) -> str:
+    """Return a line with median, spread, and goal."""
     median = statistics.median(seconds)
-    text = f"{what:<62} {median:6.2f} s  ({min(seconds):.2f} to {max(seconds):.2f}, n={len(seconds)})"
+    text = f"{title:<62} {median:6.2f} s  ({min(seconds):.2f} to {max(seconds):.2f}, n={len(seconds)})"
     if goal_s is None:
         return text
     return f"{text}   goal: at most {goal_s:.0f} s   {'reached' if median <= goal_s else 'MISSED'}"
 
 
 def main() -> None:
-    """Print both figures, and that of TensorFlow alone."""
+    """Print both times, and that of TensorFlow alone."""
     stopped, again, alone = [], [], []
     with tempfile.TemporaryDirectory() as root, Stage(Path(root), SCRIPT, WORKERS) as stage:
         for _ in range(RUNS):

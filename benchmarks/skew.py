@@ -1,6 +1,6 @@
-"""Start skew: from the first line of user code on the first of 8 local hosts to that on the last.
+"""Start skew: time from the start of user code on the first of 8 local hosts to that on the last.
 
-All hosts share this computer, so that one clock tells it; the script writes the time of its first line into a file.
+All hosts share this computer and its clock; the script writes the time of its first line to a file.
 
 Run: .venv/bin/python -m benchmarks.skew
 """
@@ -16,7 +16,7 @@ from benchmarks.stage import Stage
 HOSTS = 8
 RUNS = 21
 GOAL_S = 0.020
-# It goes on for a while, as any other script: the end of one task would be in the way of the start of another.
+# It runs for a while: the end of a task would delay the start of another.
 SCRIPT = """
 import time
 now = time.time()
@@ -28,10 +28,10 @@ time.sleep(0.3)
 
 
 def skew(stage: Stage) -> float:
-    """Seconds between the first and the last start of user code in one job.
+    """Return the seconds between the first and the last start of user code in a job.
 
     Raises:
-        RuntimeError: not every task wrote when it began.
+        RuntimeError: Not every task wrote its start time.
     """
     stage.clear()
     stage.run("train", str(stage.script), "--", str(stage.marks))

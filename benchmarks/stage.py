@@ -1,4 +1,4 @@
-"""A local fleet with a script, in directories of its own."""
+"""A local fleet with a script, in separate directories."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ S = TypeVar("S", bound="Stage")
 
 
 class Stage:
-    """A local fleet, a script, and a directory into which the script writes what it saw.
+    """A local fleet, a script, and a directory for the script's output.
 
     Args:
         root: An empty directory.
         script: Text of the script.
-        workers: Of the fleet.
+        workers: Number of workers.
     """
 
     def __init__(self, root: Path, script: str, workers: int = 2) -> None:
@@ -44,24 +44,24 @@ class Stage:
         self.run("down", "--yes")
 
     def run(self, *arguments: str) -> None:
-        """Run one command of fleet to its end.
+        """Run a command of fleet to its end.
 
         Raises:
-            CalledProcessError: it failed.
+            CalledProcessError: It failed.
         """
         subprocess.run([self.fleet, *arguments], env=self.env, check=True, capture_output=True, timeout=300)
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start one command of fleet; what it prints is thrown away."""
+        """Start a command of fleet; its output is discarded."""
         nothing = subprocess.DEVNULL
         return subprocess.Popen([self.fleet, *arguments], env=self.env, stdout=nothing, stderr=nothing)
 
     @contextlib.contextmanager
     def workers_by_hand(self) -> Iterator[list[subprocess.Popen[bytes]]]:
-        """The script on all workers as people start it by hand: a TF_CONFIG each, and a terminal, that is a session.
+        """Run the script on all workers as by hand: each with a TF_CONFIG, and in a session, as in a terminal.
 
-        Linux schedules sessions as groups (sched_autogroup): two workers in one share two cores by 5 % better. The
-        script finds its index as RANK. Who still runs at the end is killed.
+        Linux schedules sessions as groups (sched_autogroup): two workers in one session run 5 % faster on two cores.
+        The script reads its index from RANK. Processes that still run at the end are killed.
         """
         ports = []
         for _ in range(self.workers):

@@ -1,4 +1,4 @@
-"""Start-up: `fleet --help` and `fleet status` without a fleet, beside `ansible --version`.
+"""Startup time of `fleet --help` and `fleet status` without a fleet, compared with `ansible --version`.
 
 Run: .venv/bin/python -m benchmarks.startup
 """

@@ -1,7 +1,7 @@
-"""Training speed under the agent, checkpoints copied to all hosts, against the same script started by hand.
+"""Training speed under the agent with replicated checkpoints, compared with the same script started by hand.
 
-Two workers on this computer, one run after the other in turn; the script itself counts its steps. It writes a
-checkpoint every five seconds, as a script with large models would.
+Two workers on this computer, both runs in turn; the script counts its steps and writes a checkpoint every five
+seconds, as a script with a large model does.
 
 Run: .venv/bin/python -m benchmarks.training
 """
@@ -63,7 +63,7 @@ os.replace(path + ".tmp", path)
 
 
 def speed(marks: Path) -> float:
-    """Steps a second that the workers counted."""
+    """Return the steps per second that the workers counted."""
     result = [float((marks / f"speed-{rank}").read_text()) for rank in range(WORKERS)]
     for rank in range(WORKERS):
         (marks / f"speed-{rank}").unlink()
@@ -71,10 +71,10 @@ def speed(marks: Path) -> float:
 
 
 def with_fleet(stage: Stage) -> float:
-    """Steps a second under the agent, with nobody connected: a client runs on another computer.
+    """Return the steps per second under the agent without a connected client, which runs on another computer.
 
     Raises:
-        TimeoutError: the job does not end.
+        TimeoutError: The job does not end.
     """
     marks = stage.marks
     stage.run("train", "-d", str(stage.script), "--restarts", "1", "--", str(marks))
@@ -88,7 +88,7 @@ def with_fleet(stage: Stage) -> float:
 
 
 def by_hand(stage: Stage) -> float:
-    """Steps a second of the same script, started by hand."""
+    """Return the steps per second of the same script, started by hand."""
     with stage.workers_by_hand() as processes:
         codes = [process.wait(DEADLINE_S) for process in processes]
     if any(codes):
@@ -97,7 +97,7 @@ def by_hand(stage: Stage) -> float:
 
 
 def main() -> None:
-    """Print both speeds and their ratio, round by round."""
+    """Print both speeds and their ratio for each round."""
     agent: list[float] = []
     hand: list[float] = []
     with tempfile.TemporaryDirectory() as root, Stage(Path(root), SCRIPT, WORKERS) as stage:
@@ -107,9 +107,9 @@ def main() -> None:
                     agent.append(with_fleet(stage))
                 else:
                     hand.append(by_hand(stage))
-    for what, result in (("under the agent", agent), ("started by hand", hand)):
-        spread = f"({min(result):.1f} to {max(result):.1f}, n={len(result)})"
-        print(f"{what:<18} {statistics.median(result):7.1f} steps/s  {spread}")
+    for title, speeds in (("under the agent", agent), ("started by hand", hand)):
+        spread = f"({min(speeds):.1f} to {max(speeds):.1f}, n={len(speeds)})"
+        print(f"{title:<18} {statistics.median(speeds):7.1f} steps/s  {spread}")
     ratio = statistics.median(agent) / statistics.median(hand)
     print(f"ratio of the medians {ratio:.3f}   goal: at least {GOAL}   {'reached' if ratio >= GOAL else 'MISSED'}")
 

@@ -17,22 +17,33 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 # Directories and files in which the rules hold already.
 CHECKED: tuple[str, ...] = (
-    "train/diagnosis",
-    "train/script",
-    "train/rendezvous",
-    "train/examples",
-    "train/pack.py",
-    "train/lint",
-    "tests/wire",
-    "tests/e2e",
+    "benchmarks",
     "tests/docs",
+    "tests/e2e",
+    "tests/pbs.py",
     "tests/program.py",
     "tests/slurm.py",
-    "tests/pbs.py",
+    "tests/unit/lint",
+    "tests/unit/test_rendezvous.py",
+    "tests/unit/train",
+    "tests/wire",
+    "train/diagnosis",
+    "train/examples",
+    "train/lint",
+    "train/pack.py",
+    "train/rendezvous",
+    "train/script",
 )
 SUFFIXES = (".py", ".md", ".toml", ".yml", ".yaml", ".ini", ".sh", "")
 # Recorded data, and this list.
-EXCLUDED = ("tests/unit/train/logs/", "tests/language.py", "tests/unit/test_language.py", "LICENSE", "docs/cli.md")
+EXCLUDED = (
+    "tests/unit/train/logs/",
+    "tests/e2e/scripts/",
+    "tests/language.py",
+    "tests/unit/test_language.py",
+    "LICENSE",
+    "docs/cli.md",
+)
 
 # Pattern (case is ignored; a space also matches a line break and the comment sign after it) and replacement.
 PHRASES: tuple[tuple[str, str], ...] = (

@@ -33,7 +33,7 @@ def free_port() -> int:
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who come later, or stay, are waited for less."""
+    """Shorten the extra waiting times."""
     for module in ("directory", "tcp"):
         monkeypatch.setattr(f"train.rendezvous.{module}.SLACK_S", 0.3)
     monkeypatch.setattr("train.rendezvous.directory._LEAVE_S", 0.5)
@@ -41,20 +41,20 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["directory", "tcp"])
 def join(request: pytest.FixtureRequest, tmp_path: Path) -> Join:
-    """Joins the meeting as one of its processes."""
+    """Return a function that joins the rendezvous."""
     port = free_port()
 
     def meet(rank: int, size: int = 3, deadline_s: float = 10.0, nodes: tuple[str, ...] = NODES) -> Rendezvous:
-        party = Participants(rank, size, nodes)
+        participants = Participants(rank, size, nodes)
         if request.param == "directory":
-            return join_directory(tmp_path / "meeting", party, deadline_s)
-        return join_tcp("127.0.0.1", port, party, SECRET, deadline_s)
+            return join_directory(tmp_path / "rendezvous", participants, deadline_s)
+        return join_tcp("127.0.0.1", port, participants, SECRET, deadline_s)
 
     return meet
 
 
 def together(*actions: Callable[[], T]) -> list[Future[T]]:
-    """What each of `actions` comes to, side by side."""
+    """Run `actions` in parallel; return their futures."""
     with ThreadPoolExecutor(len(actions)) as pool:
         return [pool.submit(action) for action in actions]
 
@@ -62,45 +62,48 @@ def together(*actions: Callable[[], T]) -> list[Future[T]]:
 @contextlib.contextmanager
 def all_joined(join: Join, size: int = 3) -> Iterator[list[Rendezvous]]:
     joined = together(*(lambda rank=rank: join(rank, size) for rank in range(size)))
-    meetings = [one.result() for one in joined]
-    yield meetings
-    for one in together(*(meeting.close for meeting in meetings)):
-        one.result()
+    members = [future.result() for future in joined]
+    yield members
+    for future in together(*(member.close for member in members)):
+        future.result()
 
 
-def test_all_tell_all_in_the_order_of_their_ranks(join: Join, tmp_path: Path) -> None:
-    with all_joined(join) as meetings:
-        assert {meeting.size for meeting in meetings} == {3}
-        assert len({meeting.secret for meeting in meetings}) == 1
-        assert len(bytes.fromhex(meetings[0].secret)) == 32
+def test_gather_returns_all_values_in_the_order_of_ranks(join: Join, tmp_path: Path) -> None:
+    with all_joined(join) as members:
+        assert {member.size for member in members} == {3}
+        assert len({member.secret for member in members}) == 1
+        assert len(bytes.fromhex(members[0].secret)) == 32
         for about in ("first", "second"):
-            told = together(
-                *(lambda one=one, about=about: one.gather(about, {"me": id(one)}, 10) for one in meetings)
+            values = together(
+                *(
+                    lambda member=member, about=about: member.gather(about, {"me": id(member)}, 10)
+                    for member in members
+                )
             )
-            assert [one.result() for one in told] == 3 * [[{"me": id(one)} for one in meetings]]
+            assert [value.result() for value in values] == 3 * [[{"me": id(member)} for member in members]]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_each_meeting_has_a_secret_of_its_own(join: Join) -> None:
+def test_each_rendezvous_has_a_different_secret(join: Join) -> None:
     secrets = []
     for _ in range(2):
-        with all_joined(join, 2) as meetings:
-            secrets.append(meetings[1].secret)
+        with all_joined(join, 2) as members:
+            secrets.append(members[1].secret)
     assert len(set(secrets)) == 2
 
 
-def test_who_does_not_know_the_size_is_told(join: Join) -> None:
+def test_a_process_without_a_size_learns_it(join: Join) -> None:
     first, second = together(lambda: join(0, 2), lambda: join(1, 0, nodes=()))
     assert second.result().size == 2
     values = together(
         lambda: first.result().gather("x", {}, 10), lambda: second.result().gather("x", {"own": "é"}, 10)
     )
-    assert [one.result() for one in values] == 2 * [[{}, {"own": "é"}]]
+    assert [value.result() for value in values] == 2 * [[{}, {"own": "é"}]]
     second.result().close()
     first.result().close()
 
 
-def test_who_expects_another_number_is_refused(join: Join) -> None:
+def test_a_process_with_another_size_is_rejected(join: Join) -> None:
     first, second = together(lambda: join(0, 2), lambda: join(1, 3))
     with pytest.raises(RendezvousError, match=r"expects 2 processes, and n1 \(rank 1\) 3"):
         second.result()
@@ -109,29 +112,29 @@ def test_who_expects_another_number_is_refused(join: Join) -> None:
     first.result().close()
 
 
-def test_a_process_of_one_meets_itself(join: Join) -> None:
-    meeting = join(0, 1)
-    assert meeting.gather("x", {"a": 1}, 1) == [{"a": 1}]
-    meeting.close()
+def test_a_single_process_joins_alone(join: Join) -> None:
+    member = join(0, 1)
+    assert member.gather("x", {"a": 1}, 1) == [{"a": 1}]
+    member.close()
 
 
-def test_those_who_do_not_come_are_named(join: Join) -> None:
+def test_missing_processes_are_named(join: Join) -> None:
     first, second = together(lambda: join(0, 3, 0.5), lambda: join(1, 3, 0.5))
     with pytest.raises(RendezvousError, match=r"timed out after 0\.5 s waiting for n2 \(rank 2\)"):
         first.result()
-    with pytest.raises(RendezvousError):  # told by rank 0, or nothing came of it
+    with pytest.raises(RendezvousError):  # reported by rank 0, or the connection failed
         second.result().gather("hello", {}, 5)
 
 
-def test_without_rank_0_the_others_say_so(join: Join) -> None:
+def test_a_missing_rank_0_is_reported(join: Join) -> None:
     with pytest.raises(RendezvousError, match=r"timed out after 0\.3 s waiting for n0 \(rank 0\).*has not started"):
         join(1, 3, 0.3)
 
 
-def test_who_falls_silent_is_named(join: Join) -> None:
-    with all_joined(join) as meetings:
+def test_a_silent_process_is_named(join: Join) -> None:
+    with all_joined(join) as members:
         first, second = together(
-            lambda: meetings[0].gather("prepared", {}, 0.3), lambda: meetings[1].gather("prepared", {}, 0.3)
+            lambda: members[0].gather("prepared", {}, 0.3), lambda: members[1].gather("prepared", {}, 0.3)
         )
         with pytest.raises(RendezvousError, match=r"timed out after 0\.3 s waiting for n2 \(rank 2\) \(prepared\)"):
             first.result()
@@ -139,34 +142,34 @@ def test_who_falls_silent_is_named(join: Join) -> None:
             second.result()
 
 
-@pytest.mark.parametrize("who", [0, 2])
-def test_one_who_gives_up_ends_the_wait_of_all(join: Join, who: int) -> None:
-    with all_joined(join) as meetings:
-        waiting = [meeting for rank, meeting in enumerate(meetings) if rank != who]
-        *told, _ = together(
-            *(lambda one=one: one.gather("prepared", {}, 20) for one in waiting),
-            lambda: meetings[who].abandon("no Python here", 14),
+@pytest.mark.parametrize("rank", [0, 2])
+def test_abandoning_ends_the_wait_of_all_processes(join: Join, rank: int) -> None:
+    with all_joined(join) as members:
+        waiting = [member for number, member in enumerate(members) if number != rank]
+        *waits, _ = together(
+            *(lambda member=member: member.gather("prepared", {}, 20) for member in waiting),
+            lambda: members[rank].abandon("no Python here", 14),
         )
-        for one in told:
-            with pytest.raises(AbandonedError, match=f"n{who} \\(rank {who}\\) gave up: no Python here") as gave_up:
-                one.result()
+        for wait in waits:
+            with pytest.raises(AbandonedError, match=f"n{rank} \\(rank {rank}\\) gave up: no Python here") as gave_up:
+                wait.result()
             assert gave_up.value.code == 14
 
 
-def test_what_the_others_leave_with_rank_0_needs_nobody_to_wait(join: Join) -> None:
-    with all_joined(join) as meetings:
-        meetings[1].give("end", {"log": "x" * 400_000})
-        assert meetings[0].collect("end", 0.5) == {1: {"log": "x" * 400_000}}
-        meetings[2].give("end", {})
-        assert meetings[0].collect("other", 0.2) == {}
+def test_values_given_to_rank_0_do_not_block(join: Join) -> None:
+    with all_joined(join) as members:
+        members[1].give("end", {"log": "x" * 400_000})
+        assert members[0].collect("end", 0.5) == {1: {"log": "x" * 400_000}}
+        members[2].give("end", {})
+        assert members[0].collect("other", 0.2) == {}
 
 
 # --- in a directory
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_what_an_earlier_meeting_has_left_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    directory = tmp_path / "meeting"
+def test_files_of_an_earlier_rendezvous_are_ignored(tmp_path: Path) -> None:
+    directory = tmp_path / "rendezvous"
     old = directory / "run-0011223344556677"
     old.mkdir(parents=True)
     directory.chmod(0o700)
@@ -182,31 +185,31 @@ def test_what_an_earlier_meeting_has_left_is_not_taken_for_this_one(tmp_path: Pa
     with pytest.raises(RendezvousError, match=r"timed out after 0\.3 s waiting for rank 1"):
         join_directory(directory, Participants(0, 2), 0.3)
     first, second = together(lambda: meet(0), lambda: meet(1))
-    values = together(*(lambda one=one: one.result().gather("hello", {}, 10) for one in (first, second)))
-    assert [one.result() for one in values] == 2 * [[{}, {}]]
+    values = together(*(lambda future=future: future.result().gather("hello", {}, 10) for future in (first, second)))
+    assert [value.result() for value in values] == 2 * [[{}, {}]]
     assert first.result().secret == second.result().secret != "old"
     second.result().close()
     first.result().close()
     assert [path.name for path in directory.iterdir()] == [old.name]
 
 
-def test_the_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
-    meeting = join_directory(tmp_path / "m", Participants(0, 1), 1)
+def test_only_the_owner_can_read_the_secret(tmp_path: Path) -> None:
+    member = join_directory(tmp_path / "m", Participants(0, 1), 1)
     [secret] = (tmp_path / "m").glob("run-*/secret")
     assert (tmp_path / "m").stat().st_mode & 0o777 == 0o700
     assert secret.stat().st_mode & 0o777 == 0o600
-    assert secret.read_text() == meeting.secret
-    meeting.close()
+    assert secret.read_text() == member.secret
+    member.close()
 
 
-def test_a_directory_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_a_directory_readable_by_others_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m").chmod(0o750)
     with pytest.raises(RendezvousError, match="other users could read the job's secret"):
         join_directory(tmp_path / "m", Participants(0, 1), 1)
 
 
-def test_a_link_to_a_directory_is_refused(tmp_path: Path) -> None:
+def test_a_link_to_a_directory_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir(mode=0o700)
     (tmp_path / "m").symlink_to(tmp_path / "own")
     with pytest.raises(RendezvousError, match="other users could read the job's secret"):
@@ -214,13 +217,13 @@ def test_a_link_to_a_directory_is_refused(tmp_path: Path) -> None:
     assert list((tmp_path / "own").iterdir()) == []
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     with pytest.raises(RendezvousError, match="cannot be used for the rendezvous") as refusal:
         join_directory(tmp_path / "missing" / "m", Participants(0, 1), 1)
     assert "No such file" in refusal.value.cause
 
 
-def test_two_of_one_rank_are_noticed(tmp_path: Path) -> None:
+def test_a_duplicate_rank_is_rejected(tmp_path: Path) -> None:
     def meet() -> Rendezvous:
         return join_directory(tmp_path / "m", Participants(1, 2), 1)
 
@@ -238,7 +241,7 @@ def test_two_of_one_rank_are_noticed(tmp_path: Path) -> None:
 # --- at an address --------------------------------------------------------------------------------------------------
 
 
-def test_who_does_not_know_the_secret_learns_it_and_rank_0_too() -> None:
+def test_a_wrong_secret_is_reported_on_both_sides() -> None:
     port = free_port()
     first, second = together(
         lambda: join_tcp("127.0.0.1", port, Participants(0, 2), SECRET, 1.0),
@@ -252,7 +255,7 @@ def test_who_does_not_know_the_secret_learns_it_and_rank_0_too() -> None:
 
 
 @pytest.mark.parametrize("noise", [b"GET / HTTP/1.0\r\n\r\n", b"\x00" * 8192, b'{"hello": ["rendezvous", 0, "1"]}\n'])
-def test_strangers_are_hung_up_on_and_do_not_disturb(noise: bytes) -> None:
+def test_unauthenticated_connections_are_closed(noise: bytes) -> None:
     port = free_port()
 
     def stranger() -> bytes:
@@ -281,29 +284,29 @@ def connected(port: int) -> socket.socket:
     return wait_for("rank 0", connection)
 
 
-def test_a_connection_that_breaks_names_who_is_gone() -> None:
+def test_a_broken_connection_names_the_lost_process() -> None:
     port = free_port()
     with all_joined(
         lambda rank, size: join_tcp("127.0.0.1", port, Participants(rank, size, NODES), SECRET, 10)
-    ) as meetings:
-        timer = threading.Timer(0.1, meetings[1].close)
+    ) as members:
+        timer = threading.Timer(0.1, members[1].close)
         timer.start()
         with pytest.raises(RendezvousError, match="n1 \\(rank 1\\) is gone"):
-            meetings[0].gather("prepared", {}, 10)
+            members[0].gather("prepared", {}, 10)
         timer.join()
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("", 0)) as taken, pytest.raises(RendezvousError, match="rank 0 cannot listen on port"):
         join_tcp("127.0.0.1", taken.getsockname()[1], Participants(0, 2), SECRET, 1)
 
 
-def test_the_own_address_is_that_of_the_connection() -> None:
+def test_the_local_address_is_that_of_the_connection() -> None:
     port = free_port()
     with all_joined(
         lambda rank, size: join_tcp("127.0.0.1", port, Participants(rank, size), SECRET, 10), 2
-    ) as meetings:
-        assert [meeting.address for meeting in meetings] == ["127.0.0.1", "127.0.0.1"]
+    ) as members:
+        assert [member.address for member in members] == ["127.0.0.1", "127.0.0.1"]
 
 
 @pytest.mark.parametrize(
@@ -314,17 +317,17 @@ def test_the_own_address_is_that_of_the_connection() -> None:
         ("tcp://[fd00::1]:80", ("fd00::1", 80)),
     ],
 )
-def test_places(text: str, place: tuple[str, int]) -> None:
+def test_an_address_is_parsed(text: str, place: tuple[str, int]) -> None:
     assert parse_place(text, "first") == place
 
 
 @pytest.mark.parametrize("text", ["tcp://node1", "tcp://node1:", "tcp://node1:0", "tcp://node1:65536", "tcp://a/b:1"])
-def test_places_that_are_none(text: str) -> None:
+def test_malformed_addresses_are_rejected(text: str) -> None:
     with pytest.raises(RendezvousError, match="is not an address"):
         parse_place(text, "")
 
 
-def test_without_a_host_the_first_node_must_be_known() -> None:
+def test_an_address_without_a_host_needs_a_known_first_node() -> None:
     with pytest.raises(RendezvousError, match="is not an address"):
         parse_place("tcp://:29400", "")
 
@@ -332,11 +335,11 @@ def test_without_a_host_the_first_node_must_be_known() -> None:
 # --- which address --------------------------------------------------------------------------------------------------
 
 
-def test_names_that_nobody_knows_and_loopback_ways_are_passed_over() -> None:
+def test_unknown_names_and_loopback_routes_are_skipped() -> None:
     assert own_address("n0", ["n0", "no-such-host.invalid", "127.0.0.9"]) == ""
 
 
-def test_it_is_the_address_of_the_way_to_another_node() -> None:
+def test_the_address_is_that_of_the_route_to_another_node() -> None:
     probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with probe:
         try:

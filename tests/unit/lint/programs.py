@@ -1,4 +1,4 @@
-"""Pieces of scripts, and what the linter finds in them."""
+"""Parts of scripts, and the linter's findings in them."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def check(
     versions: Mapping[str, str] | None = None,
     adapt: bool = True,
 ) -> list[Finding]:
-    """What the linter finds in a script ``task.py``."""
+    """Return the findings in a script ``task.py``."""
     sources = {"task.py": source, **(modules or {})}
     return lint(sources, "task.py", workers=workers, gpus=gpus, versions=versions, adapt=adapt)
 
 
-def told(source: str, **where: int | None) -> list[str]:
+def findings(source: str, **where: int | None) -> list[str]:
     """The same as ``MW101 error 12``."""
     result = check(source, workers=where.get("workers") or 2, gpus=where.get("gpus"))
     return [f"{item.rule} {item.severity.value} {item.line}" for item in result]
 
 
 def line(source: str, piece: str) -> int:
-    """In which line of a script a piece of it stands."""
+    """Return the line number of a text in a script."""
     return source[: source.index(piece)].count("\n") + 1

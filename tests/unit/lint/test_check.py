@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.lint.programs import FIT, GANG, MODEL, READY, READY_LOOP, TF, check, told
+from tests.unit.lint.programs import FIT, GANG, MODEL, READY, READY_LOOP, TF, check, findings
 from train.lint.check import lint
 from train.lint.model import Severity
 from train.lint.rules import RULES, UNREADABLE
@@ -53,10 +53,10 @@ def test_examples_and_tutorials(script: str, expected: list[str], workers: int) 
     assert [f"{item.place} {item.rule} {item.severity.value}" for item in result] == expected
 
 
-# --- what a finding is --------------------------------------------------------------------------------------------
+# --- findings --------------------------------------------------------------------------------------------
 
 
-def test_a_finding_says_what_why_and_what_to_write() -> None:
+def test_a_finding_has_a_message_a_reason_and_a_fix() -> None:
     (result,) = check(LATE.format(""))
     assert (result.rule, result.file, result.line, result.column) == ("MW101", "task.py", 4, 12)
     assert (result.place, result.severity) == ("task.py:4", Severity.ERROR)
@@ -74,10 +74,10 @@ def test_the_column_counts_characters() -> None:
 
 def test_the_line_of_a_chain_is_that_of_its_last_name() -> None:
     data = "data = (\n    tf.data.Dataset.from_tensor_slices(x)\n    .shuffle(9)\n    .shard(2, i)\n)\n"
-    assert told(GANG + data) == ["MW309 warning 7"]
+    assert findings(GANG + data) == ["MW309 warning 7"]
 
 
-def test_findings_come_in_the_order_of_files_and_lines() -> None:
+def test_findings_are_ordered_by_file_and_line() -> None:
     modules = {"a.py": "input()\n", "z.py": "input()\ninput()\n"}
     result = check("import z\nimport a\ninput()\n", modules=modules)
     assert [item.place for item in result] == ["task.py:3", "a.py:1", "z.py:1", "z.py:2"]
@@ -100,19 +100,19 @@ def test_findings_come_in_the_order_of_files_and_lines() -> None:
         ("; s = '# fleet: ignore[MW101]'", False),
     ],
 )
-def test_a_comment_silences_rules_in_its_statement(comment: str, silent: bool) -> None:
+def test_a_comment_suppresses_rules_in_its_statement(comment: str, silent: bool) -> None:
     assert (check(LATE.format(comment)) == []) is silent
 
 
-def test_a_comment_may_stand_on_any_line_of_the_statement() -> None:
+def test_a_comment_on_any_line_of_a_statement_counts() -> None:
     fit = "model.fit(\n    data,\n    epochs=3,  # fleet: ignore[MW405]\n)\n"
-    assert told(READY + fit) == []
-    assert told(READY + fit.replace("MW405", "MW404")) == ["MW405 hint 12"]
+    assert findings(READY + fit) == []
+    assert findings(READY + fit.replace("MW405", "MW404")) == ["MW405 hint 12"]
     block = "if True:  # fleet: ignore\n    model.fit(data, epochs=3)\n"
-    assert told(READY + block) == ["MW405 hint 13"]
+    assert findings(READY + block) == ["MW405 hint 13"]
 
 
-# --- what cannot be read ------------------------------------------------------------------------------------------
+# --- unreadable files ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,14 @@ def test_a_comment_may_stand_on_any_line_of_the_statement() -> None:
         ("\0", 1),
     ],
 )
-def test_a_script_that_does_not_compile(source: str, line: int) -> None:
+def test_a_script_that_does_not_compile_is_an_error(source: str, line: int) -> None:
     (result,) = check(source)
     assert (result.rule, result.severity, result.file) == (UNREADABLE, Severity.ERROR, "task.py")
     assert result.line in (line, 1)
     assert "task.py" not in result.message or result.line == 1
 
 
-def test_a_module_that_does_not_compile_may_never_be_reached() -> None:
+def test_a_module_that_does_not_compile_is_a_warning() -> None:
     result = check("import a\n" + LATE.format(""), modules={"a.py": "x =\n"})
     assert [(item.rule, item.severity.value, item.file) for item in result] == [
         ("MW101", "error", "task.py"),
@@ -141,7 +141,7 @@ def test_a_module_that_does_not_compile_may_never_be_reached() -> None:
     ]
 
 
-def test_a_script_without_its_source_gives_nothing() -> None:
+def test_a_script_without_source_gives_no_finding() -> None:
     assert lint({}, "task.py", workers=2) == []
 
 
@@ -180,7 +180,7 @@ BLOCKS = st.recursive(st.sampled_from(SIMPLE).map("{}\n".format), compound, max_
 
 @given(st.lists(BLOCKS, max_size=8).map("".join), st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_nothing_makes_it_raise(source: str, inside: bool) -> None:
+def test_no_evidence_makes_the_diagnosis_raise(source: str, inside: bool) -> None:
     if inside:
         source = f"def main(x):\n    x\n{indent(source, '    ')}\nmain(1)\n"
     for workers in (1, 3):
@@ -197,7 +197,7 @@ def test_no_text_makes_it_raise(source: str) -> None:
 
 
 @pytest.mark.parametrize("directory", ["train", "provision"])
-def test_nothing_is_found_in_programs_that_train_nothing(directory: str) -> None:
+def test_programs_that_do_not_train_give_no_finding(directory: str) -> None:
     for path in sorted((ROOT / directory).rglob("*.py")):
         if "examples" not in path.parts:
             assert lint({path.name: path.read_text(encoding="utf-8")}, path.name, workers=2) == []
@@ -211,11 +211,11 @@ def test_every_rule_is_described() -> None:
     assert re.findall(r"^### (MW\d{3}) ", page, re.MULTILINE) == sorted([UNREADABLE, *RULES])
 
 
-def test_the_model_of_a_script_that_is_right_is_the_one_in_the_documents() -> None:
+def test_the_correct_script_of_the_documents_gives_no_finding() -> None:
     page = (ROOT / "docs" / "lint.md").read_text()
     scripts = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert scripts
     for script in scripts:
         assert check(script) == []
     assert MODEL in READY
-    assert told(READY_LOOP + "for batch in shared:\n    step(batch)\n") == []
+    assert findings(READY_LOOP + "for batch in shared:\n    step(batch)\n") == []

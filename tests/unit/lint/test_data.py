@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.lint.programs import BACKUP, BATCH, FIT, GANG, MODEL, READY, READY_LOOP, TF, check, told
+from tests.unit.lint.programs import BACKUP, BATCH, FIT, GANG, MODEL, READY, READY_LOOP, TF, check, findings
 
 HEAD = GANG + BATCH
 TAIL = MODEL + BACKUP
@@ -12,7 +12,7 @@ POLICY += "tf.data.experimental.AutoShardPolicy.{}\ndata = data.with_options(opt
 
 
 def rules(data: str, fit: str = FIT, workers: int = 2) -> list[str]:
-    return [item.split()[0] for item in told(HEAD + data + TAIL + fit, workers=workers)]
+    return [item.split()[0] for item in findings(HEAD + data + TAIL + fit, workers=workers)]
 
 
 # --- MW301: without end -------------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ def rules(data: str, fit: str = FIT, workers: int = 2) -> list[str]:
             FIT.replace(")", ", validation_data=v)", 1),
             ["MW301"],
         ),
-        # it ends after all
+        # it ends
         (SLICES + "data = data.repeat().batch(batch)\n", FIT.replace("keep)", "keep, steps_per_epoch=9)"), []),
         (SLICES + "data = data.repeat().batch(batch)\n", FIT.replace("keep)", "keep, steps_per_epoch=n)"), []),
         (SLICES + "data = data.repeat().batch(batch)\n", FIT.replace("keep)", "keep, **more)"), []),
@@ -43,18 +43,18 @@ def rules(data: str, fit: str = FIT, workers: int = 2) -> list[str]:
         ("data = load()\ndata = data.repeat()\n", FIT, []),
     ],
 )
-def test_data_without_end(data: str, fit: str, expected: list[str]) -> None:
+def test_endless_data_is_reported(data: str, fit: str, expected: list[str]) -> None:
     assert rules(data, fit) == expected
 
 
-def test_a_loop_without_end() -> None:
+def test_an_endless_loop_is_reported() -> None:
     head = READY_LOOP.replace(".batch(batch)", ".repeat().batch(batch)")
-    assert [item.split()[0] for item in told(head + "for batch in shared:\n    step(batch)\n")] == ["MW301"]
-    assert told(head + "for batch in shared:\n    if step(batch) is None:\n        break\n") == []
-    assert told(head + "for n, batch in zip(range(9), shared):\n    step(batch)\n") == []
-    assert told(head + "it = iter(shared)\nfor n in range(9):\n    step(next(it))\n") == []
+    assert [item.split()[0] for item in findings(head + "for batch in shared:\n    step(batch)\n")] == ["MW301"]
+    assert findings(head + "for batch in shared:\n    if step(batch) is None:\n        break\n") == []
+    assert findings(head + "for n, batch in zip(range(9), shared):\n    step(batch)\n") == []
+    assert findings(head + "it = iter(shared)\nfor n in range(9):\n    step(next(it))\n") == []
     inside = "def epoch():\n    for batch in shared:\n        return step(batch)\nepoch()\n"
-    assert told(head + inside) == []
+    assert findings(head + inside) == []
 
 
 # --- MW302, MW303, MW304: shares ----------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def test_a_loop_without_end() -> None:
             2,
             ["MW302"],
         ),
-        # enough of them, or shared out otherwise
+        # enough files, or divided in another way
         ("data = tf.data.TextLineDataset(['a.csv', 'b.csv']).batch(batch)\n", 2, []),
         ("data = tf.data.TFRecordDataset('one').batch(batch)\n" + POLICY.format("DATA"), 2, []),
         ("data = tf.data.TFRecordDataset('one').batch(batch)\n", 1, []),
@@ -88,14 +88,14 @@ def test_a_loop_without_end() -> None:
             [],
         ),
         ("import tensorflow_datasets as tfds\ndata = tfds.load('imagenet2012', split='train').batch(batch)\n", 2, []),
-        # no files at all
+        # no files
         (SLICES + "data = data.batch(batch)\n" + POLICY.format("FILE"), 2, ["MW303"]),
         ("data = tf.data.Dataset.from_generator(g, s).batch(batch)\n" + POLICY.format("FILE"), 2, ["MW303"]),
         (SLICES + "data = data.batch(batch)\n" + POLICY.format("FILE"), 1, []),
         ("data = tf.data.Dataset.from_generator(g, s).batch(batch)\n", 2, []),
         ("data = tf.data.Dataset.from_generator(g, s).batch(batch)\n" + POLICY.format("DATA"), 2, []),
         (SLICES + "data = data.interleave(tf.data.TFRecordDataset).batch(batch)\n" + POLICY.format("FILE"), 2, []),
-        # nobody shares it out
+        # not divided
         (SLICES + "data = data.batch(batch)\n" + POLICY.format("OFF"), 2, ["MW304"]),
         (SLICES + "data = data.shard(2, 0).batch(batch)\n" + POLICY.format("OFF"), 2, []),
         ("data = tf.data.Dataset.from_generator(g, s).batch(batch)\n" + POLICY.format("OFF"), 2, []),
@@ -107,11 +107,11 @@ def test_a_loop_without_end() -> None:
         ),
     ],
 )
-def test_shares_of_the_data(data: str, workers: int, expected: list[str]) -> None:
+def test_data_that_is_not_divided_is_reported(data: str, workers: int, expected: list[str]) -> None:
     assert rules(data, workers=workers) == expected
 
 
-def test_few_files_are_shared_out_by_elements_unless_the_script_or_the_user_decides() -> None:
+def test_few_files_are_divided_by_elements_unless_the_script_or_the_user_decides() -> None:
     def severities(data: str, *, adapt: bool) -> list[tuple[str, bool]]:
         result = check(HEAD + data + TAIL + FIT, adapt=adapt)
         return [(item.severity.value, item.fails) for item in result if item.rule == "MW302"]
@@ -124,12 +124,12 @@ def test_few_files_are_shared_out_by_elements_unless_the_script_or_the_user_deci
     assert severities(entry + POLICY.format("FILE"), adapt=True) == [("error", True)]
 
 
-def test_options_that_are_set_under_a_condition_are_not_known() -> None:
+def test_options_set_under_a_condition_are_unknown() -> None:
     options = POLICY.format("OFF").replace("options.exp", "if some:\n    options.exp")
     assert rules(SLICES + "data = data.batch(batch)\n" + options) == []
 
 
-def test_data_that_is_given_out_by_a_function_is_the_scripts_own_business() -> None:
+def test_data_distributed_by_a_function_gives_no_finding() -> None:
     function = """
 def dataset_fn(context):
     size = context.get_per_replica_batch_size(batch)
@@ -162,7 +162,7 @@ data = strategy.distribute_datasets_from_function(dataset_fn)
         ("", FIT, []),
     ],
 )
-def test_data_that_is_distributed_already(data: str, fit: str, expected: list[str]) -> None:
+def test_data_that_is_distributed_already_is_reported(data: str, fit: str, expected: list[str]) -> None:
     assert rules(SLICES + "data = data.batch(batch)\n" + data, fit) == expected
 
 
@@ -182,7 +182,7 @@ def test_data_that_is_distributed_already(data: str, fit: str, expected: list[st
         ("data = prepared(data)\n", "model.fit(data, epochs=3, steps_per_epoch=9, callbacks=keep)\n", []),
     ],
 )
-def test_data_that_runs_out(data: str, fit: str, expected: list[str]) -> None:
+def test_data_that_runs_out_is_reported(data: str, fit: str, expected: list[str]) -> None:
     assert rules(SLICES + data + "data = data.batch(batch)\n", fit) == expected
 
 
@@ -208,19 +208,19 @@ def test_data_that_runs_out(data: str, fit: str, expected: list[str]) -> None:
         ("size()", []),
     ],
 )
-def test_the_size_of_a_batch(size: str, expected: list[str]) -> None:
+def test_a_constant_batch_size_is_a_hint(size: str, expected: list[str]) -> None:
     names = "import argparse, json\nargs = argparse.ArgumentParser().parse_args()\nBATCH_SIZE = 32\n"
     source = GANG + names + "GLOBAL_BATCH_SIZE = 256\n" + SLICES + f"data = data.batch({size})\n" + TAIL + FIT
-    assert [item.split()[0] for item in told(source)] == expected
+    assert [item.split()[0] for item in findings(source)] == expected
     fit = f"model.fit(x, y, batch_size={size}, epochs=3, callbacks=keep)\n"
     arrays = GANG + names + "GLOBAL_BATCH_SIZE = 256\n" + TAIL + fit
-    assert [item.split()[0] for item in told(arrays)] == expected
+    assert [item.split()[0] for item in findings(arrays)] == expected
 
 
-def test_the_size_of_a_batch_of_one_worker() -> None:
-    assert told(GANG + SLICES + "data = data.batch(64)\n" + TAIL + FIT, workers=1) == []
+def test_a_batch_size_with_one_worker_gives_no_finding() -> None:
+    assert findings(GANG + SLICES + "data = data.batch(64)\n" + TAIL + FIT, workers=1) == []
     alone = TF + "strategy = tf.distribute.MirroredStrategy()\n" + SLICES + "data = data.batch(64)\n" + TAIL + FIT
-    assert [item.split()[0] for item in told(alone)] == ["MW102"]
+    assert [item.split()[0] for item in findings(alone)] == ["MW102"]
 
 
 @pytest.mark.parametrize(
@@ -235,13 +235,13 @@ def test_the_size_of_a_batch_of_one_worker() -> None:
         ("'sgd'", []),
     ],
 )
-def test_the_learning_rate(optimizer: str, expected: list[str]) -> None:
+def test_a_constant_learning_rate_is_a_hint(optimizer: str, expected: list[str]) -> None:
     model = MODEL.replace('"adam"', optimizer)
     assert [
-        i.split()[0] for i in told(HEAD + SLICES + "data = data.batch(batch)\n" + model + BACKUP + FIT)
+        i.split()[0] for i in findings(HEAD + SLICES + "data = data.batch(batch)\n" + model + BACKUP + FIT)
     ] == expected
     constant = HEAD + SLICES + "data = data.batch(64)\n" + model + BACKUP + FIT
-    assert [i.split()[0] for i in told(constant)] == ["MW307"]
+    assert [i.split()[0] for i in findings(constant)] == ["MW307"]
 
 
 # --- MW309, MW310: everyone's own part ----------------------------------------------------------------------------
@@ -262,8 +262,8 @@ def test_the_learning_rate(optimizer: str, expected: list[str]) -> None:
         ("data = data.shuffle(99)\n", []),
     ],
 )
-def test_shuffle_and_shard(data: str, expected: list[str]) -> None:
-    assert [item.split()[0] for item in told(GANG + SLICES + data)] == expected
+def test_shuffle_before_shard_is_reported(data: str, expected: list[str]) -> None:
+    assert [item.split()[0] for item in findings(GANG + SLICES + data)] == expected
 
 
 @pytest.mark.parametrize(
@@ -278,9 +278,9 @@ def test_shuffle_and_shard(data: str, expected: list[str]) -> None:
         ("for batch in batches():\n    step(batch)\n", []),
     ],
 )
-def test_batches_for_strategy_run(loop: str, expected: list[str]) -> None:
-    assert [item.split()[0] for item in told(READY_LOOP + loop)] == expected
+def test_undistributed_batches_for_strategy_run_are_reported(loop: str, expected: list[str]) -> None:
+    assert [item.split()[0] for item in findings(READY_LOOP + loop)] == expected
 
 
-def test_numpy_arrays_are_shared_out_by_themselves() -> None:
-    assert told(READY + "model.fit(x, y, batch_size=batch, epochs=2, callbacks=keep)\n") == []
+def test_numpy_arrays_are_divided_automatically() -> None:
+    assert findings(READY + "model.fit(x, y, batch_size=batch, epochs=2, callbacks=keep)\n") == []

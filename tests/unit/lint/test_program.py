@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.lint.programs import FIT, GANG, READY, TF, check, told
+from tests.unit.lint.programs import FIT, GANG, READY, TF, check, findings
 
 
 def rules(source: str) -> list[str]:
@@ -28,7 +28,7 @@ def rules(source: str) -> list[str]:
         ("import sys\nsys.stdout.write('x')\nstdin = open('x').read()\n", []),
     ],
 )
-def test_questions(piece: str, expected: list[str]) -> None:
+def test_questions_to_the_user_are_reported(piece: str, expected: list[str]) -> None:
     assert rules(piece) == expected
 
 
@@ -43,7 +43,7 @@ def test_questions(piece: str, expected: list[str]) -> None:
         ("if 'get_ipython' in globals():\n    print(1)\n", []),
     ],
 )
-def test_notebooks(piece: str, expected: list[str]) -> None:
+def test_tracebacks_of_notebooks_are_found(piece: str, expected: list[str]) -> None:
     assert rules(piece) == expected
 
 
@@ -63,7 +63,7 @@ SPAWN = "import multiprocessing as mp\nmp.set_start_method('spawn')\n"
         ("import multiprocessing as mp\nmp.set_start_method('fork')\nmp.Pool(2)\n", []),
     ],
 )
-def test_processes(piece: str, expected: list[str]) -> None:
+def test_processes_started_on_import_are_reported(piece: str, expected: list[str]) -> None:
     assert rules(piece) == expected
 
 
@@ -80,8 +80,8 @@ def test_processes(piece: str, expected: list[str]) -> None:
         ("os.environ['https_proxy'] = 'http://proxy:3128'\n", []),
     ],
 )
-def test_proxies(piece: str, expected: list[str]) -> None:
+def test_overwritten_proxy_variables_are_reported(piece: str, expected: list[str]) -> None:
     source = TF + piece + READY.removeprefix(TF) + FIT
-    assert [item.split()[0] for item in told(source)] == expected
-    assert told(source, workers=1) == []
-    assert told(GANG + piece + READY.removeprefix(GANG) + FIT) == []
+    assert [item.split()[0] for item in findings(source)] == expected
+    assert findings(source, workers=1) == []
+    assert findings(GANG + piece + READY.removeprefix(GANG) + FIT) == []

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.lint.programs import DATA, FIT, GANG, LOOP, MODEL, READY, READY_LOOP, TF, check, told
+from tests.unit.lint.programs import DATA, FIT, GANG, LOOP, MODEL, READY, READY_LOOP, TF, check, findings
 
 TRAINED = READY + FIT
 CHIEF = "is_chief = task_type == 'chief' or (task_type == 'worker' and task_id == 0)\n"
@@ -40,7 +40,7 @@ def rules(source: str) -> list[str]:
         "def finish():\n    if not is_chief:\n        return\n    model.save('m')\nfinish()\n",
     ],
 )
-def test_only_some_save(save: str) -> None:
+def test_saving_on_some_workers_is_reported(save: str) -> None:
     source = TRAINED.replace("import os", "import json, os, sys", 1) + CHIEF + save
     result = [item for item in check(source) if item.rule == "MW401"]
     assert [item.severity.value for item in result] == ["error"]
@@ -63,11 +63,11 @@ def test_only_some_save(save: str) -> None:
         "copy = tf.keras.models.load_model('m')\nif is_chief:\n    copy.save('n')\n",
     ],
 )
-def test_all_save_or_nobody_knows(save: str) -> None:
+def test_saving_on_all_or_unknown_workers_gives_no_finding(save: str) -> None:
     assert rules(TRAINED + CHIEF + save) == []
 
 
-def test_only_the_chief_saves_in_a_callback() -> None:
+def test_saving_only_on_the_chief_in_a_callback_is_reported() -> None:
     callback = """
 class Keep(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
@@ -82,7 +82,7 @@ class Keep(tf.keras.callbacks.Callback):
     assert rules(READY + where + FIT.replace("keep", "keep + [Keep()]")) == []
 
 
-def test_only_the_chief_saves_a_checkpoint() -> None:
+def test_saving_a_checkpoint_only_on_the_chief_is_reported() -> None:
     held = "checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)\n"
     manager = "manager = tf.train.CheckpointManager(checkpoint, f'{d}/{task_id}', 1)\n"
     loop = "for batch in shared:\n    step(batch)\n"
@@ -107,7 +107,7 @@ if resolver.task_id == 0:
     model.save("m")
 """
     )
-    assert told(source) == ["MW108 hint 7"]
+    assert findings(source) == ["MW108 hint 7"]
 
 
 # --- MW402: one path ----------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ if resolver.task_id == 0:
         ("model.save(os.path.join('m', os.environ['FLEET_RANK']))\n", []),
     ],
 )
-def test_one_path_for_all(save: str, expected: list[str]) -> None:
+def test_one_path_for_all_workers_is_reported(save: str, expected: list[str]) -> None:
     names = "import argparse, os, socket, tempfile\nargs = argparse.ArgumentParser().parse_args()\n"
     source = TRAINED + names + save
     assert rules(source) == expected
@@ -169,7 +169,7 @@ def test_one_path_for_all(save: str, expected: list[str]) -> None:
         ("where()", []),
     ],
 )
-def test_the_directory_of_checkpoints(directory: str, expected: list[str]) -> None:
+def test_checkpoint_directories_unknown_to_fleet_are_reported(directory: str, expected: list[str]) -> None:
     names = "import argparse, pathlib, tempfile\nfrom multiprocessing import util\n"
     names += "args = argparse.ArgumentParser().parse_args()\n"
     fit = f"model.fit(data, epochs=3, callbacks=[tf.keras.callbacks.BackupAndRestore({directory})])\n"
@@ -179,7 +179,7 @@ def test_the_directory_of_checkpoints(directory: str, expected: list[str]) -> No
     assert rules(READY_LOOP + names + held + manager) == expected
 
 
-# --- MW405: nothing is kept ---------------------------------------------------------------------------------------
+# --- MW405: no checkpoints ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_the_directory_of_checkpoints(directory: str, expected: list[str]) -> No
         ("c = []\nif keep_it:\n    c.append(backup)\nmodel.fit(data, epochs=3, callbacks=c)\n", []),
     ],
 )
-def test_nothing_is_kept(fit: str, expected: list[str]) -> None:
+def test_training_without_checkpoints_is_reported(fit: str, expected: list[str]) -> None:
     assert rules(GANG + DATA + MODEL + fit) == expected
 
 
-# --- MW406, MW407: what a checkpoint holds ------------------------------------------------------------------------
+# --- MW406, MW407: contents of a checkpoint ------------------------------------------------------------------------
 
 COUNTED = """
 epoch = tf.Variable(0)
@@ -214,7 +214,7 @@ while epoch < 3:
 """
 
 
-def test_a_checkpoint_without_the_optimizer() -> None:
+def test_a_checkpoint_without_the_optimizer_is_reported() -> None:
     held = "checkpoint = tf.train.Checkpoint({})\n"
     loop = "for batch in shared:\n    step(batch)\n"
     for inside, expected in (
@@ -227,12 +227,12 @@ def test_a_checkpoint_without_the_optimizer() -> None:
         ("model=model, **more", []),
     ):
         assert rules(READY_LOOP + held.format(inside) + loop) == expected, inside
-    assert rules(READY + held.format("model=model") + FIT) == []  # a compiled model has its own
+    assert rules(READY + held.format("model=model") + FIT) == []  # a compiled model has an optimizer
 
 
-def test_a_count_that_comes_after_the_checkpoint() -> None:
+def test_a_counter_updated_after_the_checkpoint_is_reported() -> None:
     late = READY_LOOP + COUNTED + "    manager.save()\n    epoch.assign_add(1)\n"
-    assert told(late) == [f"MW407 warning {late[: late.index('    manager.save')].count(chr(10)) + 1}"]
+    assert findings(late) == [f"MW407 warning {late[: late.index('    manager.save')].count(chr(10)) + 1}"]
     assert rules(READY_LOOP + COUNTED + "    epoch.assign_add(1)\n    manager.save()\n") == []
     direct = (
         COUNTED + "    checkpoint.save(os.environ['FLEET_CHECKPOINT_DIR'] + str(task_id))\n    epoch.assign_add(1)\n"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.lint.programs import BACKUP, DATA, FIT, GANG, LOOP, MODEL, READY_LOOP, RESOLVER, check, told
+from tests.unit.lint.programs import BACKUP, DATA, FIT, GANG, LOOP, MODEL, READY_LOOP, RESOLVER, check, findings
 
 OUTSIDE = 'model = tf.keras.Sequential([tf.keras.layers.Dense(1)])\nmodel.compile("sgd", "mse")\n'
 STEPS = "for batch in shared:\n    step(batch)\n"
@@ -29,7 +29,7 @@ def rules(source: str) -> list[str]:
         "with strategy.scope():\n    data = 1\nmodel = tf.keras.Sequential()\nmodel.compile('sgd')\n",
     ],
 )
-def test_a_model_outside_of_the_scope(model: str) -> None:
+def test_a_model_outside_of_the_scope_is_reported(model: str) -> None:
     result = [item for item in check(GANG + DATA + model + BACKUP + FIT) if item.rule == "MW201"]
     assert len(result) == 1
     assert result[0].severity.value == "error"
@@ -43,9 +43,9 @@ def test_a_model_outside_of_the_scope(model: str) -> None:
         "with strategy.scope():\n    model = build_from_elsewhere()\n",
         "def build():\n    m = tf.keras.Sequential()\n    m.compile('sgd')\n    return m\n"
         "with strategy.scope():\n    model = build()\n",
-        # compile may stand outside: it enters the model's own scope
+        # compile may be outside: it enters the model's scope
         "with strategy.scope():\n    model = tf.keras.Sequential()\nmodel.compile('sgd', metrics=['accuracy'])\n",
-        # scopes that are not written as usual
+        # scopes in an unusual form
         "scope = strategy.scope()\nwith scope:\n    model = tf.keras.Sequential()\n",
         "strategy.scope().__enter__()\nmodel = tf.keras.Sequential()\n",
         "import contextlib\nstack = contextlib.ExitStack()\nstack.enter_context(strategy.scope())\n"
@@ -62,18 +62,18 @@ def test_a_model_outside_of_the_scope(model: str) -> None:
         "work = Work(strategy)\nwork.make()\nmodel = work.model\n",
     ],
 )
-def test_a_model_inside_or_nobody_knows(model: str) -> None:
+def test_a_model_inside_or_of_unknown_place_gives_no_finding(model: str) -> None:
     assert "MW201" not in rules(GANG + DATA + model + BACKUP + FIT)
 
 
-def test_a_model_that_is_not_trained_together_is_nobodys_business() -> None:
+def test_a_model_that_is_not_trained_together_gives_no_finding() -> None:
     source = GANG + DATA + MODEL + BACKUP + FIT + "other = tf.keras.models.load_model('x')\nother.predict(x)\n"
-    assert told(source) == []
+    assert findings(source) == []
     branches = "if many:\n    " + GANG.splitlines()[-1] + "\nelse:\n    " + OUTSIDE.replace("\n", "\n    ")
     assert "MW201" not in rules(GANG.rpartition("strategy")[0] + branches + "\n    model.fit(x)\n")
 
 
-def test_a_model_outside_in_a_loop_of_ones_own() -> None:
+def test_a_model_outside_with_a_custom_loop_is_reported() -> None:
     source = READY_LOOP.replace("with strategy.scope():\n    model =", "model =")
     source = source.replace("\n    optimizer =", "\nwith strategy.scope():\n    optimizer =")
     assert "MW201" in rules(source + STEPS)
@@ -83,13 +83,13 @@ def test_a_model_outside_in_a_loop_of_ones_own() -> None:
 # --- MW202: optimizer and metrics ---------------------------------------------------------------------------------
 
 
-def test_an_optimizer_outside_of_the_scope() -> None:
+def test_an_optimizer_outside_of_the_scope_is_reported() -> None:
     optimizer = "optimizer = tf.keras.optimizers.Adam()\n"
     source = GANG + DATA + optimizer + LOOP.replace("    " + optimizer, "") + STEPS
-    assert told(source) == ["MW202 warning 6"]
+    assert findings(source) == ["MW202 warning 6"]
     assert [f"{i.rule} {i.severity.value}" for i in check(source, versions=MODERN)] == ["MW202 error"]
     assert check(source, versions={"tensorflow": "2.15.1", "keras": "2.15.0"}) == []
-    assert told(READY_LOOP + STEPS) == []
+    assert findings(READY_LOOP + STEPS) == []
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_an_optimizer_outside_of_the_scope() -> None:
         ("metrics=mine", []),
     ],
 )
-def test_metrics_of_a_model_that_is_compiled_outside(compiled: str, expected: list[str]) -> None:
+def test_metrics_outside_of_the_scope_are_reported(compiled: str, expected: list[str]) -> None:
     model = "with strategy.scope():\n    model = tf.keras.Sequential()\n"
     outside = model + f"model.compile('sgd', 'mse',\n    {compiled})\n"
-    assert told(GANG + DATA + outside + BACKUP + FIT) == expected
+    assert findings(GANG + DATA + outside + BACKUP + FIT) == expected
     inside = model + f"    model.compile('sgd', 'mse',\n    {compiled})\n"
-    assert told(GANG + DATA + inside + BACKUP + FIT) == []
+    assert findings(GANG + DATA + inside + BACKUP + FIT) == []
 
 
 # --- MW203: variables ---------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ for batch in strategy.experimental_distribute_dataset(data):
 """
 
 
-def test_a_variable_that_is_trained() -> None:
+def test_a_trained_variable_outside_of_the_scope_is_reported() -> None:
     assert rules(GANG + DATA + OWN.format(place="w = tf.Variable(1.0)")) == ["MW203"]
     assert rules(GANG + DATA + OWN.format(place="with strategy.scope():\n    w = tf.Variable(1.0)")) == []
     assert rules(GANG + DATA + OWN.format(place="w = somewhere.w\nepoch = tf.Variable(0)")) == []
@@ -135,7 +135,7 @@ def test_a_variable_that_is_trained() -> None:
 # --- MW204: gradients ---------------------------------------------------------------------------------------------
 
 
-def test_gradients_outside_of_replicas() -> None:
+def test_gradients_outside_of_replicas_are_reported() -> None:
     direct = READY_LOOP + "for batch in data:\n    learn(batch)\n"
     assert "MW204" in rules(direct)
     assert "MW204" not in rules(READY_LOOP + STEPS)
@@ -144,7 +144,7 @@ def test_gradients_outside_of_replicas() -> None:
         "class Net(tf.keras.Model):\n    def train_step(self, data):\n        self.optimizer.apply_gradients([])\n"
     )
     model = MODEL.replace("tf.keras.Sequential([tf.keras.layers.Dense(10)])", "Net()")
-    assert told(GANG + DATA + other + model + BACKUP + FIT) == []
+    assert findings(GANG + DATA + other + model + BACKUP + FIT) == []
 
 
 # --- MW205: the mean of a loss ------------------------------------------------------------------------------------
@@ -162,10 +162,10 @@ def test_gradients_outside_of_replicas() -> None:
         ("**options", []),
     ],
 )
-def test_the_mean_of_a_loss(reduction: str, expected: list[str]) -> None:
+def test_the_mean_of_a_loss_is_reported(reduction: str, expected: list[str]) -> None:
     assert rules(READY_LOOP.replace('reduction="none"', reduction) + STEPS) == expected
 
 
-def test_the_mean_of_a_loss_that_compile_gets_is_right() -> None:
+def test_the_mean_of_a_loss_in_compile_gives_no_finding() -> None:
     model = MODEL.replace('loss="mse"', "loss=tf.keras.losses.MeanSquaredError()")
-    assert told(GANG + RESOLVER + DATA + model + BACKUP + FIT) == []
+    assert findings(GANG + RESOLVER + DATA + model + BACKUP + FIT) == []

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.lint.programs import BACKUP, DATA, FIT, GANG, MODEL, READY, RESOLVER, TF, check, line, told
+from tests.unit.lint.programs import BACKUP, DATA, FIT, GANG, MODEL, READY, RESOLVER, TF, check, findings, line
 from train.lint.check import lint
 
 MAKE = "strategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
 REST = RESOLVER + DATA + MODEL + BACKUP + FIT
 
 
-def test_a_script_that_is_right_gives_nothing() -> None:
-    assert told(READY + FIT) == []
-    assert told(READY + FIT, workers=1) == []
-    assert told(READY + FIT, workers=8, gpus=0) == []
+def test_a_correct_script_gives_no_finding() -> None:
+    assert findings(READY + FIT) == []
+    assert findings(READY + FIT, workers=1) == []
+    assert findings(READY + FIT, workers=8, gpus=0) == []
 
 
 # --- MW101: the strategy comes too late ---------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def test_a_script_that_is_right_gives_nothing() -> None:
         "class Data:\n    all = tf.constant(1)\n",
     ],
 )
-def test_operations_before_the_strategy(early: str) -> None:
+def test_operations_before_the_strategy_are_reported(early: str) -> None:
     source = TF + early + MAKE + REST
     result = [item for item in check(source) if item.rule == "MW101"]
     assert [item.line for item in result] == [line(source, MAKE)]
@@ -77,8 +77,8 @@ def test_operations_before_the_strategy(early: str) -> None:
         "options = tf.distribute.experimental.CommunicationOptions()\n",
     ],
 )
-def test_what_does_not_start_the_runtime(early: str) -> None:
-    assert told(TF + early + MAKE + REST) == []
+def test_operations_that_do_not_start_the_runtime_give_no_finding(early: str) -> None:
+    assert findings(TF + early + MAKE + REST) == []
 
 
 def test_a_module_that_is_imported_first_starts_the_runtime() -> None:
@@ -90,9 +90,9 @@ def test_a_module_that_is_imported_first_starts_the_runtime() -> None:
     assert check(TF + MAKE + "import data\n" + REST, modules=modules) == []
 
 
-def test_a_condition_makes_it_a_warning_and_another_arm_makes_it_nothing() -> None:
-    assert told(TF + "if debug:\n    print(tf.constant(1))\n" + MAKE + REST) == ["MW101 warning 5"]
-    assert told(TF + "if debug:\n    t = tf.constant(1)\nelse:\n    " + MAKE) == []
+def test_a_condition_gives_a_warning_and_an_excluding_arm_no_finding() -> None:
+    assert findings(TF + "if debug:\n    print(tf.constant(1))\n" + MAKE + REST) == ["MW101 warning 5"]
+    assert findings(TF + "if debug:\n    t = tf.constant(1)\nelse:\n    " + MAKE) == []
 
 
 # --- MW102: no strategy for several workers -----------------------------------------------------------------------
@@ -113,11 +113,11 @@ ALONE = TF + MODEL.replace("with strategy.scope():\n    ", "").replace("\n    ",
             TF + "from tensorflow import keras\nm = keras.Sequential()\nm.compile('sgd')\nm.fit(x)",
             ["MW102 warning 6"],
         ),
-        # nothing is trained
+        # no training
         (TF + "m = tf.keras.models.load_model('x')\nprint(m.predict(x))\n", []),
         (TF + "print(tf.__version__)\n", []),
         ("print('hello')\n", []),
-        # something else may join them
+        # another library may connect the workers
         ("import horovod.tensorflow as hvd\n" + ALONE, []),
         ("from vision import get_strategy\nstrategy = get_strategy()\n" + TF + MODEL + "model.fit(x)\n", []),
         (ALONE + "print(os.environ['TF_CONFIG'])\n", []),
@@ -127,14 +127,14 @@ ALONE = TF + MODEL.replace("with strategy.scope():\n    ", "").replace("\n    ",
         ("from sklearn.svm import SVC\nimport tensorflow as tf\nSVC().fit(x, y)\n", []),
     ],
 )
-def test_workers_that_do_not_know_each_other(source: str, expected: list[str]) -> None:
-    assert told(source) == expected
-    assert told(source, workers=1) == []
+def test_separate_strategies_on_several_workers_are_reported(source: str, expected: list[str]) -> None:
+    assert findings(source) == expected
+    assert findings(source, workers=1) == []
 
 
-def test_a_strategy_that_is_chosen_is_one_for_several_workers() -> None:
+def test_a_chosen_strategy_counts_as_one_for_several_workers() -> None:
     choice = "strategy = tf.distribute.MultiWorkerMirroredStrategy() if args.many else tf.distribute.get_strategy()\n"
-    assert told(TF + choice + MODEL + "model.fit(x, epochs=1)\n") == []
+    assert findings(TF + choice + MODEL + "model.fit(x, epochs=1)\n") == []
 
 
 # --- MW103: TF_CONFIG ---------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ CLUSTER = '{"cluster": {"worker": ["localhost:12345", "localhost:23456"]}, "task
         ("del os.environ['TF_CONFIG']\n", ["error"]),
         (f"if args.local:\n    os.environ['TF_CONFIG'] = json.dumps({CLUSTER})\n", ["warning"]),
         ("os.environ['TF_CONFIG'] = make_config(hosts)\n", ["warning"]),
-        # only where there is none, or out of it
+        # only if it is unset, or derived from it
         (f"if 'TF_CONFIG' not in os.environ:\n    os.environ['TF_CONFIG'] = json.dumps({CLUSTER})\n", []),
         (f"if not os.environ.get('TF_CONFIG'):\n    os.environ['TF_CONFIG'] = json.dumps({CLUSTER})\n", []),
         (f"if os.getenv('TF_CONFIG') is None:\n    os.environ['TF_CONFIG'] = json.dumps({CLUSTER})\n", []),
@@ -165,7 +165,7 @@ CLUSTER = '{"cluster": {"worker": ["localhost:12345", "localhost:23456"]}, "task
         ("config = {}\nconfig['TF_CONFIG'] = 1\n", []),
     ],
 )
-def test_who_sets_tf_config(piece: str, expected: list[str]) -> None:
+def test_scripts_that_set_tf_config_are_reported(piece: str, expected: list[str]) -> None:
     source = TF.replace("os", "os, json", 1) + piece + MAKE + REST
     result = check(source)
     assert [item.severity.value for item in result if item.rule == "MW103"] == expected
@@ -185,12 +185,12 @@ def test_who_sets_tf_config(piece: str, expected: list[str]) -> None:
         ("tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()", []),
     ],
 )
-def test_addresses_in_the_script(spec: str, expected: list[str]) -> None:
+def test_addresses_in_the_script_are_reported(spec: str, expected: list[str]) -> None:
     resolver = "resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, 'worker', 0)\n"
     make = "strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)\n"
     source = TF.replace("os", "os, json", 1) + f"spec = {spec}\n" + resolver + make + REST
-    assert told(source) == expected
-    assert told(source, workers=1) == []
+    assert findings(source) == expected
+    assert findings(source, workers=1) == []
 
 
 # --- MW105: NCCL without GPUs -------------------------------------------------------------------------------------
@@ -209,11 +209,11 @@ NCCL = "tf.distribute.experimental.CommunicationImplementation.NCCL"
         f"tf.distribute.experimental.CommunicationOptions(implementation={NCCL}))\n",
     ],
 )
-def test_nccl_without_gpus(make: str) -> None:
-    assert told(TF + make + REST, gpus=0) == ["MW105 hint 3"]
-    assert told(TF + make + REST, gpus=1) == []
-    assert told(TF + make + REST) == []
-    assert told(TF + make.replace("NCCL", "RING") + REST, gpus=0) == []
+def test_nccl_without_gpus_is_reported(make: str) -> None:
+    assert findings(TF + make + REST, gpus=0) == ["MW105 hint 3"]
+    assert findings(TF + make + REST, gpus=1) == []
+    assert findings(TF + make + REST) == []
+    assert findings(TF + make.replace("NCCL", "RING") + REST, gpus=0) == []
 
 
 # --- MW106: settings that come too late ---------------------------------------------------------------------------
@@ -222,19 +222,22 @@ GROWTH = "for g in tf.config.list_physical_devices('GPU'):\n    tf.config.experi
 THREADS = "tf.config.threading.set_intra_op_parallelism_threads(2)\n"
 
 
-def test_settings_after_the_runtime_has_started() -> None:
+def test_settings_after_the_start_of_the_runtime_are_reported() -> None:
     late = GANG + GROWTH + REST
-    assert told(late, gpus=1) == ["MW106 error 5"]
-    assert told(late) == ["MW106 warning 5"]
-    assert told(late, gpus=0) == []
-    assert told(GANG + THREADS + REST) == ["MW106 error 4"]
-    assert told(TF + "t = tf.constant(1)\ntf.config.set_visible_devices([], 'GPU')\n", gpus=1) == ["MW106 error 4"]
+    assert findings(late, gpus=1) == ["MW106 error 5"]
+    assert findings(late) == ["MW106 warning 5"]
+    assert findings(late, gpus=0) == []
+    assert findings(GANG + THREADS + REST) == ["MW106 error 4"]
+    assert findings(TF + "t = tf.constant(1)\ntf.config.set_visible_devices([], 'GPU')\n", gpus=1) == [
+        "MW106 error 4"
+    ]
 
 
-def test_settings_in_time() -> None:
-    assert told(TF + GROWTH + THREADS + MAKE + REST, gpus=1) == []
+def test_settings_before_the_start_of_the_runtime_give_no_finding() -> None:
+    assert findings(TF + GROWTH + THREADS + MAKE + REST, gpus=1) == []
     assert (
-        told(TF + "def setup():\n    " + GROWTH.replace("\n", "\n    ") + "\nsetup()\n" + MAKE + REST, gpus=1) == []
+        findings(TF + "def setup():\n    " + GROWTH.replace("\n", "\n    ") + "\nsetup()\n" + MAKE + REST, gpus=1)
+        == []
     )
 
 
@@ -264,9 +267,9 @@ else:
 )
 
 
-def test_parameter_servers() -> None:
+def test_parameter_server_scripts_without_servers_are_reported() -> None:
     def others(source: str) -> list[str]:
-        return [item for item in told(source) if not item.startswith("MW108")]
+        return [item for item in findings(source) if not item.startswith("MW108")]
 
     assert others(PS) == []
     assert others(PS.replace(", steps_per_epoch=10", "").replace(".repeat()", "")) == ["MW311 error 18"]
@@ -286,11 +289,13 @@ SIMPLE = "resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec)\
         (PS, False, ["error"]),
         (PS.replace("resolver)", ")"), False, ["error"]),
         (PS.replace("strategy = ", "strategy = x and "), False, ["warning"]),  # under an unknown condition
-        (TF + SIMPLE + "tf.distribute.ParameterServerStrategy(resolver)\n", False, []),  # a cluster of its own
+        (TF + SIMPLE + "tf.distribute.ParameterServerStrategy(resolver)\n", False, []),  # another cluster
         (TF + "tf.distribute.MultiWorkerMirroredStrategy()\n", False, []),
     ],
 )
-def test_parameter_servers_need_a_chief(source: str, servers: bool | None, expected: list[str]) -> None:
+def test_parameter_servers_without_a_chief_are_reported(
+    source: str, servers: bool | None, expected: list[str]
+) -> None:
     result = lint({"task.py": source}, "task.py", workers=2, servers=servers)
     assert [item.severity.value for item in result if item.rule == "MW108"] == expected
 
@@ -311,5 +316,5 @@ def test_parameter_servers_need_a_chief(source: str, servers: bool | None, expec
         ("r = mine.SlurmClusterResolver()\n", []),
     ],
 )
-def test_a_cluster_from_slurm_is_not_that_of_the_job(source: str, expected: list[str]) -> None:
-    assert [item for item in told(TF + source) if item.startswith("MW109")] == expected
+def test_a_slurm_cluster_resolver_is_reported(source: str, expected: list[str]) -> None:
+    assert [item for item in findings(TF + source) if item.startswith("MW109")] == expected

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.lint.programs import FIT, READY, READY_LOOP, check, told
+from tests.unit.lint.programs import FIT, READY, READY_LOOP, check, findings
 
 CHIEF = "is_chief = task_id == 0\n"
 IMPORTS = "import random, socket, sys, threading, time\nimport numpy as np\nfrom datetime import datetime\n"
@@ -12,7 +12,7 @@ def rules(source: str) -> list[str]:
     return [item.rule for item in check(source)]
 
 
-# --- MW501: what only some do -------------------------------------------------------------------------------------
+# --- MW501: collective operations on some workers -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def rules(source: str) -> list[str]:
         "if is_chief:\n    model.fit(data, epochs=1)\nelse:\n    model.evaluate(data)\n",
     ],
 )
-def test_what_only_some_do(piece: str) -> None:
+def test_collective_operations_on_some_workers_are_reported(piece: str) -> None:
     result = check(READY + FIT + IMPORTS + CHIEF + piece)
     assert {item.rule for item in result} == {"MW501"}
     assert {item.severity.value for item in result} == {"error"}
@@ -50,7 +50,7 @@ def test_what_only_some_do(piece: str) -> None:
         "for n in range(3):\n    model.evaluate(data)\n    if is_chief:\n        print(n)\n",
     ],
 )
-def test_what_all_do(piece: str) -> None:
+def test_collective_operations_on_all_workers_give_no_finding(piece: str) -> None:
     assert rules(READY + FIT + IMPORTS + CHIEF + piece) == []
 
 
@@ -69,11 +69,11 @@ STEP = "for epoch in range(3):\n    for batch in shared:\n        loss = step(ba
         ("    if loss < 0.1:\n        break\n", []),
     ],
 )
-def test_who_leaves_a_loop(piece: str, expected: list[str]) -> None:
+def test_leaving_a_loop_on_some_workers_is_reported(piece: str, expected: list[str]) -> None:
     assert sorted(set(rules(READY_LOOP + IMPORTS + CHIEF + STEP + piece))) == expected
 
 
-def test_a_function_that_returns_early_leaves_its_own_loops_only() -> None:
+def test_an_early_return_leaves_only_the_loops_of_its_function() -> None:
     function = "def chief():\n    if task_type == 'chief':\n        return True\n    return task_id == 0\n"
     assert rules(READY_LOOP + function + STEP + "        if chief():\n            print(loss)\n") == []
     loop = (
@@ -101,7 +101,7 @@ def test_a_function_that_returns_early_leaves_its_own_loops_only() -> None:
         "    mine = strategy.experimental_local_results(all)[0]\n    if float(mine) < 0.1:\n        break\n",
     ],
 )
-def test_decisions_that_differ(piece: str) -> None:
+def test_different_decisions_are_reported(piece: str) -> None:
     result = check(READY_LOOP + IMPORTS + "start = time.time()\nlimit = start\n" + piece)
     assert [(item.rule, item.severity.value) for item in result] == [("MW502", "warning")]
 
@@ -118,11 +118,11 @@ def test_decisions_that_differ(piece: str) -> None:
         "directory = datetime.now().isoformat()\nif os.path.exists(directory):\n    print('again')\n",
     ],
 )
-def test_decisions_that_are_the_same(piece: str) -> None:
+def test_equal_decisions_give_no_finding(piece: str) -> None:
     assert rules(READY_LOOP + IMPORTS + "start = time.time()\nlimit = start\n" + piece) == []
 
 
-def test_a_checkpoint_by_the_clock() -> None:
+def test_a_checkpoint_that_depends_on_the_clock_is_reported() -> None:
     held = "checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)\n"
     held += "manager = tf.train.CheckpointManager(checkpoint, f'{d}/{task_id}', 1)\n"
     loop = "for batch in shared:\n    step(batch)\n    if time.time() > last:\n        manager.save()\n"
@@ -144,7 +144,7 @@ def test_a_checkpoint_by_the_clock() -> None:
         ("t = threading.Thread(target=watch)\n", []),
     ],
 )
-def test_threads(thread: str, expected: list[str]) -> None:
+def test_non_daemon_threads_are_reported(thread: str, expected: list[str]) -> None:
     assert rules(READY + IMPORTS + thread + FIT) == expected
-    assert rules(READY + FIT + IMPORTS + thread) == []  # nobody waits any more
-    assert told(READY + IMPORTS + thread + FIT, workers=1) == []
+    assert rules(READY + FIT + IMPORTS + thread) == []  # no worker waits afterwards
+    assert findings(READY + IMPORTS + thread + FIT, workers=1) == []

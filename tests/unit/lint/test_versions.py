@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.lint.programs import BACKUP, DATA, FIT, GANG, MODEL, READY, TF, check, told
+from tests.unit.lint.programs import BACKUP, DATA, FIT, GANG, MODEL, READY, TF, check, findings
 
 MODERN = {"tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": "2.21.0"}
 WITHOUT = {"tensorflow": "2.21.0", "keras": "3.15.1"}
@@ -18,7 +18,7 @@ def given(source: str, versions: dict[str, str] | None, workers: int = 2) -> lis
 # --- MW601: which Keras -------------------------------------------------------------------------------------------
 
 
-def test_models_of_keras_3() -> None:
+def test_models_of_keras_3_are_reported() -> None:
     assert given(KERAS_3, None) == ["MW601 hint 11"]
     assert given(KERAS_3, MODERN) == []
     only = KERAS_3 + "keras.ops.mean([1.0])\n"
@@ -30,7 +30,7 @@ def test_models_of_keras_3() -> None:
     assert given(KERAS_3, MODERN, workers=1) == []
 
 
-def test_legacy_keras_that_is_missing() -> None:
+def test_missing_legacy_keras_is_rejected() -> None:
     source = READY + FIT
     assert given(source, WITHOUT) == ["MW601 error 12"]
     assert "pip install tf-keras~=2.21.0" in check(source, versions=WITHOUT)[0].fix
@@ -58,11 +58,11 @@ SET = "os.environ['TF_USE_LEGACY_KERAS'] = '{}'\n"
         ("import os\nos.environ['TF_USE_LEGACY_KERAS'] = chosen()\n" + READY + FIT, []),
     ],
 )  # fmt: skip
-def test_the_variable(source: str, expected: list[str]) -> None:
-    assert told(source) == expected
+def test_a_late_keras_variable_is_reported(source: str, expected: list[str]) -> None:
+    assert findings(source) == expected
 
 
-def test_the_variable_and_known_versions() -> None:
+def test_the_keras_variable_is_checked_against_known_versions() -> None:
     source = "import os\n" + SET.format(0) + READY + FIT
     assert given(source, MODERN) == ["MW602 error 2"]
     assert given(source, OLD) == []
@@ -74,7 +74,7 @@ def test_the_variable_and_known_versions() -> None:
 ESTIMATOR = TF + "e = tf.estimator.DNNClassifier([1], [])\ntf.estimator.train_and_evaluate(e, t, v)\n"
 
 
-def test_estimators() -> None:
+def test_estimators_are_reported() -> None:
     assert given(ESTIMATOR, None) == ["MW603 warning 3"]
     assert given(ESTIMATOR, MODERN) == ["MW603 error 3"]
     assert given(ESTIMATOR, OLD) == []
@@ -100,7 +100,7 @@ def test_estimators() -> None:
         ),
     ],
 )
-def test_scripts_for_tensorflow_1(source: str, expected: list[str]) -> None:
+def test_scripts_for_tensorflow_1_are_reported(source: str, expected: list[str]) -> None:
     assert given(source, MODERN) == expected
     for item in check(source, versions=MODERN):
         assert "2.15" not in item.fix

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.lint.programs import BACKUP, DATA, FIT, GANG, MODEL, READY, TF, check, told
+from tests.unit.lint.programs import BACKUP, DATA, FIT, GANG, MODEL, READY, TF, check, findings
 
 EARLY = "import tensorflow as tf\nx = tf.constant(1)\n"
 
@@ -44,12 +44,12 @@ def test_modules_are_executed_where_they_are_imported(line: str, modules: dict[s
     assert places(line + "\n" + make, below, "src/task.py") == [result[0].replace("task", "src/task")]
 
 
-def test_a_module_that_is_not_there_is_nobodys_business() -> None:
+def test_a_missing_module_gives_no_finding() -> None:
     for line in ("from .data import x", "from ... import x", "import data.more", "from nowhere import *"):
         assert places(line + "\n" + GANG, {}) == []
 
 
-def test_findings_stand_where_the_code_stands() -> None:
+def test_findings_have_the_place_of_the_code() -> None:
     modules = {"net.py": "import tensorflow as tf\n\n\ndef build():\n    return tf.keras.models.Sequential()\n"}
     source = "import net\n" + GANG + DATA + "model = net.build()\nmodel.compile('sgd')\n" + BACKUP + FIT
     assert places(source, modules) == ["MW201 net.py:5"]
@@ -91,8 +91,8 @@ WAYS_TO_MAIN = [
 def test_functions_are_followed_where_they_are_called(way: str) -> None:
     body = "    x = tf.constant(1)\n    strategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
     source = TF + "def main(argv=None):\n" + body + way
-    assert told(source) == ["MW101 error 5"]
-    assert told(source.replace(way, "")) == []
+    assert findings(source) == ["MW101 error 5"]
+    assert findings(source.replace(way, "")) == []
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_functions_are_followed_where_they_are_called(way: str) -> None:
         "match debug:\n    case 1:\n        main()\n",
     ],
 )
-def test_what_may_be_called_gives_warnings(way: str) -> None:
+def test_functions_that_may_be_called_give_warnings(way: str) -> None:
     body = "    strategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
     early = "def main():\n    x = tf.constant(1)\n" + body
-    assert told(TF + early + way) in (["MW101 warning 5"], [])
-    assert "error" not in " ".join(told(TF + early + way))
+    assert findings(TF + early + way) in (["MW101 warning 5"], [])
+    assert "error" not in " ".join(findings(TF + early + way))
 
 
 @pytest.mark.parametrize(
@@ -127,28 +127,28 @@ def test_what_may_be_called_gives_warnings(way: str) -> None:
         "import multiprocessing\np = multiprocessing.Process(target=early)\n",
     ],
 )
-def test_what_is_never_reached(way: str) -> None:
+def test_unreachable_code_gives_no_finding(way: str) -> None:
     early = "def early():\n    return tf.constant(1)\n"
-    assert told(TF + early + way + READY.removeprefix(TF) + FIT) == []
+    assert findings(TF + early + way + READY.removeprefix(TF) + FIT) == []
 
 
-def test_after_the_end_of_the_program_comes_nothing() -> None:
-    assert told("import sys\n" + TF + "sys.exit(0)\nx = tf.constant(1)\n" + READY.removeprefix(TF)) == []
+def test_code_after_the_end_of_the_program_is_not_reached() -> None:
+    assert findings("import sys\n" + TF + "sys.exit(0)\nx = tf.constant(1)\n" + READY.removeprefix(TF)) == []
     raised = "def no():\n    raise ValueError\nno()\n"
-    assert told(raised + TF + "x = tf.constant(1)\n" + READY.removeprefix(TF)) == []
+    assert findings(raised + TF + "x = tf.constant(1)\n" + READY.removeprefix(TF)) == []
 
 
-def test_a_program_that_goes_on_goes_on_for_sure() -> None:
+def test_code_after_an_early_exit_is_unconditional() -> None:
     usage = "import sys\nif len(sys.argv) < 2:\n    sys.exit('usage')\n"
     late = TF + "x = tf.constant(1)\n" + GANG.removeprefix(TF)
-    assert told(usage + late) == ["MW101 error 7"]
+    assert findings(usage + late) == ["MW101 error 7"]
     checked = "def check():\n    if not sys.argv:\n        raise SystemExit(2)\ncheck()\n"
-    assert told(usage + checked + late) == ["MW101 error 11"]
+    assert findings(usage + checked + late) == ["MW101 error 11"]
     either = "if sys.argv:\n    x = tf.constant(1)\n    sys.exit(0)\n"
-    assert told("import sys\n" + TF + either + GANG.removeprefix(TF)) == []
+    assert findings("import sys\n" + TF + either + GANG.removeprefix(TF)) == []
 
 
-def test_instances_keep_what_they_are_given() -> None:
+def test_instances_keep_their_attributes() -> None:
     work = """
 class Work:
     def __init__(self, strategy, size=64):
@@ -177,16 +177,16 @@ work.export()
 """
     right = "self.model.save(f'm{self.strategy.cluster_resolver.task_id}')"
     wrong = "if self.strategy.cluster_resolver.task_id == 0:\n            self.model.save('m')"
-    assert told(GANG + BACKUP + work.format(export=right)) == []
-    assert [item.split()[0] for item in told(GANG + BACKUP + work.format(export=wrong))] == ["MW401"]
+    assert findings(GANG + BACKUP + work.format(export=right)) == []
+    assert [item.split()[0] for item in findings(GANG + BACKUP + work.format(export=wrong))] == ["MW401"]
     late = work.format(export=right).replace("work = Work(strategy)", "x = tf.zeros(1)\nwork = Work(strategy)")
-    assert told(GANG + BACKUP + late) == []
+    assert findings(GANG + BACKUP + late) == []
 
 
-def test_a_walk_that_would_not_end_is_given_up() -> None:
+def test_a_script_that_is_too_large_is_given_up() -> None:
     calls = "\n".join(f"def f{n}(x):\n    f{n + 1}(x)\n    f{n + 1}(x)\n    f{n + 1}(x)" for n in range(20))
     source = TF + calls + "\ndef f20(x):\n    pass\nf0(1)\n" + MODEL.replace("with strategy.scope():\n", "if 1:\n")
-    assert told(source + "model.fit(x)\n") == []  # what was not seen may well have made a strategy
+    assert findings(source + "model.fit(x)\n") == []  # unknown code may have created a strategy
     assert check("def f(x):\n    return f(x + 1)\nf(1)\n") == []
     assert check("f = lambda f: f(f)\nf(f)\n") == []
     assert check("a = 1" + " + 1" * 900 + "\n") == []

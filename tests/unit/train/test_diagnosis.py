@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - one row a line
-"""What the corpus of captured logs does not hold: GPUs, older versions, other launchers, agents' reasons, odd ends."""
+"""Diagnoses that the corpus of recorded logs lacks: GPUs, older versions, launchers, agents' reasons, odd exits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOST = ERRORS + "UnavailableError: Collective ops is aborted by: Socket closed"
 
 
 def raised(exception: str, *calls: str) -> str:
-    """A traceback, as CPython prints it."""
+    """Return a traceback as CPython prints it."""
     frames = "".join(
         f'  File "/job/{call.split(":")[0]}", line {call.split(":")[1]}, in main\n    go()\n' for call in calls
     )
@@ -27,18 +27,20 @@ def raised(exception: str, *calls: str) -> str:
 
 
 def task(number: int, ended: Exit | None, log: str = "", **more: object) -> TaskEvidence:
-    known: dict[str, object] = {"exited_at": 100.0 + number, "log_tail": log.encode(), **more}
-    return TaskEvidence(f"worker-{number}", f"10.0.0.{number + 2}", ended, **known)  # type: ignore[arg-type]
+    fields: dict[str, object] = {"exited_at": 100.0 + number, "log_tail": log.encode(), **more}
+    return TaskEvidence(f"worker-{number}", f"10.0.0.{number + 2}", ended, **fields)  # type: ignore[arg-type]
 
 
-def judged(*evidence: TaskEvidence, first: str = "", outcome: Outcome = Outcome.FAILED, reason: str = "") -> Verdict:
+def diagnosed(
+    *evidence: TaskEvidence, first: str = "", outcome: Outcome = Outcome.FAILED, reason: str = ""
+) -> Verdict:
     verdict = diagnose(evidence, outcome, first, reason)
     assert verdict is not None
     return verdict
 
 
 def of_exception(exception: str) -> Verdict:
-    return judged(
+    return diagnosed(
         task(1, FAILED, raised(exception, "task.py:12")), task(0, FAILED, raised(LOST, "task.py:3"), exited_at=109.0)
     )
 
@@ -73,7 +75,7 @@ EXCEPTIONS = [
 
 
 @pytest.mark.parametrize(("kind", "exception"), EXCEPTIONS)
-def test_exception(kind: Kind, exception: str) -> None:
+def test_each_exception_has_its_kind(kind: Kind, exception: str) -> None:
     verdict = of_exception(exception)
     assert verdict.kind is kind, verdict.message
     assert verdict.task == ("" if "incarnation" in exception else "worker-1")
@@ -81,7 +83,7 @@ def test_exception(kind: Kind, exception: str) -> None:
     assert verdict.consequences == ("worker-0",)
 
 
-def test_words_of_a_graph_error_are_found() -> None:
+def test_the_message_of_a_graph_error_is_found() -> None:
     verdict = of_exception(EXCEPTIONS[2][1])
     assert "ResourceExhaustedError: OOM when allocating tensor with shape[9]" in verdict.message
 
@@ -92,17 +94,17 @@ def test_direct_cause_gives_the_kind() -> None:
         + "\nThe above exception was the direct cause of the following exception:\n\n"
         + raised("DataError: cannot load", "task.py:9")
     )
-    verdict = judged(task(1, FAILED, log))
+    verdict = diagnosed(task(1, FAILED, log))
     assert (verdict.kind, verdict.traceback) == (Kind.FILE_NOT_FOUND, "task.py:9 in main")
 
 
-def test_what_was_being_handled_does_not() -> None:
+def test_a_handled_exception_does_not_give_the_kind() -> None:
     log = (
         raised("FileNotFoundError: [Errno 2] No such file or directory: 'cache'", "data.py:3")
         + "\nDuring handling of the above exception, another exception occurred:\n\n"
         + raised("TypeError: bad operand", "task.py:9")
     )
-    assert judged(task(1, FAILED, log)).kind is Kind.SCRIPT_EXCEPTION
+    assert diagnosed(task(1, FAILED, log)).kind is Kind.SCRIPT_EXCEPTION
 
 
 def test_failure_while_cleaning_up_after_a_peer_is_collateral() -> None:
@@ -111,13 +113,13 @@ def test_failure_while_cleaning_up_after_a_peer_is_collateral() -> None:
         + "\nDuring handling of the above exception, another exception occurred:\n\n"
         + raised("RuntimeError: cannot save", "task.py:9")
     )
-    verdict = judged(task(0, FAILED, log), task(1, KILLED))
+    verdict = diagnosed(task(0, FAILED, log), task(1, KILLED))
     assert (verdict.task, verdict.kind, verdict.consequences) == ("worker-1", Kind.KILLED, ("worker-0",))
 
 
-def test_same_failure_everywhere_names_all() -> None:
+def test_the_same_failure_on_all_tasks_names_all() -> None:
     log = raised("ValueError: no such model", "task.py:4")
-    verdict = judged(task(0, FAILED, log), task(1, FAILED, log), task(2, FAILED, log), first="worker-0")
+    verdict = diagnosed(task(0, FAILED, log), task(1, FAILED, log), task(2, FAILED, log), first="worker-0")
     assert verdict.message.endswith("; so did worker-1 and worker-2")
     assert verdict.consequences == ()
 
@@ -125,41 +127,41 @@ def test_same_failure_everywhere_names_all() -> None:
 # --- how tracebacks look elsewhere ----------------------------------------------------------------------------------
 
 
-def test_lost_indentation() -> None:
+def test_tracebacks_without_indentation_are_found() -> None:
     log = raised("ValueError: x", "task.py:4", "model.py:7")
     log = "".join(f"|   | 2021-11-17 12:30:{i:02} | {line.strip()}\n" for i, line in enumerate(log.splitlines()))
-    verdict = judged(task(0, FAILED, log))
+    verdict = diagnosed(task(0, FAILED, log))
     assert (verdict.kind, verdict.traceback) == (Kind.SCRIPT_EXCEPTION, "model.py:7 in main")
 
 
-def test_notebook() -> None:
+def test_a_notebook_command_is_reported() -> None:
     log = (
         "---------------------------------------------------------------------------\n"
         "UnknownError                              Traceback (most recent call last)\n"
         "Cell In[14], line 18\n     16 n = 0\n---> 18   total += step(x)\n\n"
         "UnknownError: Error invoking NCCL: unhandled cuda error\n\t [[{{node NcclAllReduce}}]]\n"
     )
-    verdict = judged(task(0, FAILED, log))
+    verdict = diagnosed(task(0, FAILED, log))
     assert (verdict.kind, verdict.traceback) == (Kind.NCCL, "In[14]:18")
 
 
-def test_log_lines_inside_a_traceback() -> None:
+def test_log_lines_inside_a_traceback_are_skipped() -> None:
     log = (
         'Traceback (most recent call last):\n  File "/job/task.py", line 4, in main\n'
         "I0000 00:00:1795232285.946913   18438 coordination_service.cc:221] Initializing CoordinationService\n"
         "    go()\n2026-11-21 03:35:01.000001: W tensorflow/core/x.cc:1] something\nValueError: x\n"
     )
-    assert judged(task(0, FAILED, log)).traceback == "task.py:4 in main"
+    assert diagnosed(task(0, FAILED, log)).traceback == "task.py:4 in main"
 
 
-def test_cut_in_the_middle() -> None:
+def test_a_log_cut_in_the_middle_has_a_verdict() -> None:
     whole = raised("ValueError: x", "task.py:4", "model.py:7")
     for cut in range(len(whole) - 2):
-        assert judged(task(0, FAILED, whole[:cut])).kind in (Kind.UNKNOWN, Kind.SCRIPT_EXCEPTION)
-    assert judged(task(0, FAILED, whole[10:])).kind is Kind.UNKNOWN
+        assert diagnosed(task(0, FAILED, whole[:cut])).kind in (Kind.UNKNOWN, Kind.SCRIPT_EXCEPTION)
+    assert diagnosed(task(0, FAILED, whole[10:])).kind is Kind.UNKNOWN
 
 
-def test_what_follows_the_last_exception_is_not_a_cause() -> None:
+def test_output_after_the_last_exception_is_not_a_cause() -> None:
     log = (
         raised("ValueError: x", "task.py:4")
         + "Exception ignored in: <function Server.__del__ at 0x7f>\n"
@@ -168,95 +170,97 @@ def test_what_follows_the_last_exception_is_not_a_cause() -> None:
         + raised("OSError: [Errno 28] No space left on device", "lib.py:2")
         + "wandb: run finished, Connection refused, OOM, killed\n"
     )
-    verdict = judged(task(0, FAILED, log))
+    verdict = diagnosed(task(0, FAILED, log))
     assert (verdict.kind, verdict.traceback) == (Kind.SCRIPT_EXCEPTION, "task.py:4 in main")
 
 
 def test_native_crash_while_going_down_with_an_exception() -> None:
     log = raised("ValueError: x", "task.py:4") + "terminate called without an active exception\n"
-    assert judged(task(0, Exit(None, 6), log)).kind is Kind.SCRIPT_EXCEPTION
+    assert diagnosed(task(0, Exit(None, 6), log)).kind is Kind.SCRIPT_EXCEPTION
 
 
 @pytest.mark.parametrize("ended", [KILLED, Exit(3), Exit(1), Exit(None, 15), Exit(137)])
-def test_handled_exception_is_no_cause(ended: Exit) -> None:
+def test_a_handled_exception_is_not_a_cause(ended: Exit) -> None:
     steps = "".join(f"step {i} loss 0.5\n" for i in range(20))
     log = steps + raised("FileNotFoundError: [Errno 2] No such file or directory: 'cache'", "task.py:4") + steps
-    verdict = judged(task(1, ended, log))
+    verdict = diagnosed(task(1, ended, log))
     assert verdict.kind in (Kind.KILLED, Kind.UNKNOWN)
     assert verdict.traceback == ""
 
 
 @pytest.mark.parametrize("words", ["OOM killer is fine", "Connection refused, retrying", "Killed 3 stale readers", "port in use?", "NCCL INFO ok", "no space left on device? no"])  # fmt: skip
 @pytest.mark.parametrize("ended", [KILLED, Exit(None, 11), Exit(3), Exit(None, 15)])
-def test_harmless_words(words: str, ended: Exit) -> None:
-    assert judged(task(0, ended, f"{words}\nstep 1 loss 2\n{words}\n")).kind in (Kind.KILLED, Kind.UNKNOWN)
+def test_harmless_words_are_not_a_cause(words: str, ended: Exit) -> None:
+    assert diagnosed(task(0, ended, f"{words}\nstep 1 loss 2\n{words}\n")).kind in (Kind.KILLED, Kind.UNKNOWN)
 
 
 # --- ends without an exception --------------------------------------------------------------------------------------
 
 
-def test_kernel_out_of_memory_wants_evidence() -> None:
-    assert judged(task(1, KILLED, "step 1\n")).kind is Kind.KILLED
-    told = judged(
+def test_kernel_out_of_memory_requires_evidence() -> None:
+    assert diagnosed(task(1, KILLED, "step 1\n")).kind is Kind.KILLED
+    verdict = diagnosed(
         task(1, KILLED, "step 1\n", reason="the kernel killed it: Out of memory: Killed process 7 (python3)")
     )
-    assert told.kind is Kind.HOST_OUT_OF_MEMORY
+    assert verdict.kind is Kind.HOST_OUT_OF_MEMORY
     slurm = (
         "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0. Some of your processes may have been killed\n"
     )
-    assert judged(task(1, Exit(137), slurm)).kind is Kind.HOST_OUT_OF_MEMORY
+    assert diagnosed(task(1, Exit(137), slurm)).kind is Kind.HOST_OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize(
     "reason",
     [
         "killed by the kernel's OOM killer (it used 11.8 GiB of 12.0 GiB, the limit of its cgroup)",
-        "killed by the kernel's OOM killer, as the count of its cgroup tells (limit 12.0 GiB)",
+        "killed by the kernel's OOM killer, according to its cgroup (limit 12.0 GiB)",
         "most likely killed by the kernel's OOM killer, which killed 1 of this host's processes since the task began",
     ],
 )
-def test_what_the_agent_knows_of_the_kernel(reason: str) -> None:
-    verdict = judged(
+def test_an_out_of_memory_kill_that_the_agent_reports_is_the_cause(reason: str) -> None:
+    verdict = diagnosed(
         task(1, KILLED, "step 1\n", reason=f"worker-1 was {reason}"), task(0, FAILED, raised(LOST, "t.py:3"))
     )
     assert (verdict.kind, verdict.task) == (Kind.HOST_OUT_OF_MEMORY, "worker-1")
 
 
-@pytest.mark.parametrize(("ended", "says"), [(Exit(137), "SIGKILL"), (Exit(-9), "SIGKILL"), (Exit(None, 15), "SIGTERM"), (Exit(139), "SIGSEGV")])  # fmt: skip
-def test_signals_however_told(ended: Exit, says: str) -> None:
-    verdict = judged(task(1, ended, "step 1\n"))
+@pytest.mark.parametrize(("ended", "text"), [(Exit(137), "SIGKILL"), (Exit(-9), "SIGKILL"), (Exit(None, 15), "SIGTERM"), (Exit(139), "SIGSEGV")])  # fmt: skip
+def test_signals_are_recognized_in_every_form(ended: Exit, text: str) -> None:
+    verdict = diagnosed(task(1, ended, "step 1\n"))
     assert verdict.kind is Kind.KILLED
-    assert says in verdict.message
+    assert text in verdict.message
 
 
 def test_gpu_out_of_memory_in_native_code() -> None:
     log = "F0000 00:00:1795232285.946913 1 gpu.cc:1] Non-OK-status: x status: INTERNAL: failed: out of memory\n"
-    assert judged(task(1, Exit(None, 6), log)).kind is Kind.GPU_OUT_OF_MEMORY
+    assert diagnosed(task(1, Exit(None, 6), log)).kind is Kind.GPU_OUT_OF_MEMORY
     harmless = "W0000 00:00:1795232285.946913 1 bfc.cc:1] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB. The caller indicates that this is not a failure\n"
-    assert judged(task(1, Exit(None, 6), harmless)).kind is Kind.KILLED
+    assert diagnosed(task(1, Exit(None, 6), harmless)).kind is Kind.KILLED
 
 
-def test_preempted() -> None:
-    assert judged(task(1, Exit(None, 15), "step 1\n", reason="the spot VM was preempted")).kind is Kind.PREEMPTED
-    assert judged(task(1, Exit(None, 15), "step 1\n", stopped_by_us=True, reason="preempted")).kind is Kind.PREEMPTED
+def test_a_preemption_is_the_cause() -> None:
+    assert diagnosed(task(1, Exit(None, 15), "step 1\n", reason="the spot VM was preempted")).kind is Kind.PREEMPTED
+    assert (
+        diagnosed(task(1, Exit(None, 15), "step 1\n", stopped_by_us=True, reason="preempted")).kind is Kind.PREEMPTED
+    )
 
 
 @pytest.mark.parametrize("rest", ["", ", and it was not replaced within 1800 s", ", and no other host is left"])
-def test_preempted_as_its_agent_noticed(rest: str) -> None:
+def test_a_preemption_that_the_agent_noticed_is_the_cause(rest: str) -> None:
     reason = f"worker-1 (10.0.0.3) was preempted{rest}"
     evidence = [task(number, Exit(42), LOST, stopped_by_us=True) for number in range(2)]
-    verdict = judged(*evidence, first="worker-1", reason=reason)
+    verdict = diagnosed(*evidence, first="worker-1", reason=reason)
     assert (verdict.kind, verdict.task, verdict.message) == (Kind.PREEMPTED, "worker-1", reason)
 
 
-def test_script_that_is_not_there() -> None:
+def test_a_missing_script_is_an_error() -> None:
     log = "python3: can't open file '/job/train.py': [Errno 2] No such file or directory\n"
-    assert judged(task(0, Exit(2), log)).kind is Kind.FILE_NOT_FOUND
+    assert diagnosed(task(0, Exit(2), log)).kind is Kind.FILE_NOT_FOUND
 
 
-def test_early_end_for_want_of_data() -> None:
+def test_an_early_exit_without_data_means_that_data_ran_out() -> None:
     log = "WARNING:tensorflow:Your input ran out of data; interrupting training. Make sure that your dataset\n"
-    verdict = judged(task(0, DONE, log), task(1, FAILED, raised(LOST, "task.py:3")))
+    verdict = diagnosed(task(0, DONE, log), task(1, FAILED, raised(LOST, "task.py:3")))
     assert (verdict.task, verdict.kind, verdict.consequences) == ("worker-0", Kind.DATA_RAN_OUT, ("worker-1",))
 
 
@@ -265,29 +269,29 @@ def test_early_end_for_want_of_data() -> None:
 MISTAKE = raised("ValueError: x", "task.py:4")
 
 
-def test_earliest_failure_of_its_own() -> None:
-    verdict = judged(
+def test_the_earliest_independent_failure_is_the_cause() -> None:
+    verdict = diagnosed(
         task(0, FAILED, MISTAKE, exited_at=150.0), task(1, FAILED, MISTAKE, exited_at=120.0), first="worker-0"
     )
     assert verdict.task == "worker-1"
 
 
-def test_agents_decide_where_clocks_do_not() -> None:
+def test_agents_decide_the_order_if_clocks_cannot() -> None:
     item, other = task(0, FAILED, MISTAKE, exited_at=120.0), task(1, FAILED, "bye", exited_at=120.4)
-    assert judged(item, other).task == "worker-0"
-    assert judged(item, other, first="worker-1").task == "worker-1"
+    assert diagnosed(item, other).task == "worker-0"
+    assert diagnosed(item, other, first="worker-1").task == "worker-1"
 
 
 def test_collateral_is_not_first_even_when_it_ended_first() -> None:
     log = raised(LOST, "task.py:3")
-    verdict = judged(
+    verdict = diagnosed(
         task(0, FAILED, log, exited_at=100.0), task(1, FAILED, MISTAKE, exited_at=110.0), first="worker-0"
     )
     assert (verdict.task, verdict.consequences) == ("worker-1", ("worker-0",))
 
 
-def test_what_we_stopped_is_not_first() -> None:
-    verdict = judged(task(0, KILLED, "step 1\n", exited_at=1.0, stopped_by_us=True), task(1, Exit(3), "bye\n"))
+def test_a_task_that_fleet_stopped_is_not_first() -> None:
+    verdict = diagnosed(task(0, KILLED, "step 1\n", exited_at=1.0, stopped_by_us=True), task(1, Exit(3), "bye\n"))
     assert verdict.task == "worker-1"
 
 
@@ -296,7 +300,7 @@ def test_native_crash_of_a_waiter_is_collateral() -> None:
         "E0000 00:00:1795232285.946913 1 ring.cc:2] Aborting RingReduce with DEADLINE_EXCEEDED: "
         "Collective ops is aborted by: Collective has timed out during execution.\n"
     )
-    verdict = judged(task(0, Exit(None, 11), log), task(1, KILLED, exited_at=105.0))
+    verdict = diagnosed(task(0, Exit(None, 11), log), task(1, KILLED, exited_at=105.0))
     assert (verdict.task, verdict.consequences) == ("worker-1", ("worker-0",))
 
 
@@ -309,7 +313,7 @@ def test_abort_of_2_11_after_it_lost_its_chief() -> None:
         "shutdown is not currently implemented\nFatal Python error: Aborted\n\n"
         "Current thread 0x00007f2947732740 (most recent call first):\n" + '  File "a.py", line 3 in f\n' * 30
     )
-    verdict = judged(task(1, Exit(None, 6), log))
+    verdict = diagnosed(task(1, Exit(None, 6), log))
     assert (verdict.task, verdict.kind) == ("worker-0", Kind.PEER_UNREACHABLE)
     assert verdict.consequences == ("worker-1",)
 
@@ -323,7 +327,7 @@ def test_first_remote_target_is_named() -> None:
             "task.py:3",
         )
 
-    verdict = judged(task(0, FAILED, timed_out(2)), task(1, FAILED, timed_out(2)), task(2, FAILED, timed_out(1)))
+    verdict = diagnosed(task(0, FAILED, timed_out(2)), task(1, FAILED, timed_out(2)), task(2, FAILED, timed_out(1)))
     assert (verdict.task, verdict.kind) == ("worker-2", Kind.PEER_UNREACHABLE)
     assert "worker-0 lost its connection to worker-2 (10.0.0.4)" in verdict.message
 
@@ -332,11 +336,13 @@ def test_heartbeat_of_2_15() -> None:
     log = raised(
         ERRORS + "UnavailableError: Task /job:worker/replica:0/task:2 heartbeat timeout. This indicates", "t.py:1"
     )
-    verdict = judged(task(0, FAILED, log), task(1, FAILED, log), task(2, KILLED, stopped_by_us=True, exited_at=130.0))
+    verdict = diagnosed(
+        task(0, FAILED, log), task(1, FAILED, log), task(2, KILLED, stopped_by_us=True, exited_at=130.0)
+    )
     assert (verdict.task, verdict.kind) == ("worker-2", Kind.PEER_UNREACHABLE)
 
 
-def test_two_that_lost_each_other() -> None:
+def test_two_tasks_that_lost_each_other_are_both_named() -> None:
     leader = raised(
         ERRORS + "UnavailableError: Collective ops is aborted by: The following tasks are unhealthy "
         "(stopped sending heartbeats):\n/job:worker/replica:0/task:1\nThe tasks have crashed.",
@@ -347,62 +353,62 @@ def test_two_that_lost_each_other() -> None:
         "RPC: /tensorflow.CoordinationService/Heartbeat",
         "task.py:3",
     )
-    verdict = judged(task(0, FAILED, leader), task(1, FAILED, other))
+    verdict = diagnosed(task(0, FAILED, leader), task(1, FAILED, other))
     assert (verdict.task, verdict.kind) == ("", Kind.PEER_UNREACHABLE)
 
 
-def test_chief_that_never_came() -> None:
+def test_a_chief_that_never_joined_is_named() -> None:
     log = raised(
         ERRORS + "DeadlineExceededError: Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/RegisterTask",
         "task.py:3",
     )
-    verdict = judged(task(1, FAILED, log))
+    verdict = diagnosed(task(1, FAILED, log))
     assert (verdict.task, verdict.kind) == ("worker-0", Kind.PEER_NEVER_STARTED)
 
 
-def test_old_session_that_waited() -> None:
+def test_a_waiting_session_of_tensorflow_1_names_its_peer() -> None:
     line = "I tensorflow/core/x.cc:2] CreateSession still waiting for response from worker: /job:worker/replica:0/task:1\n"
     log = "".join(f"2019-01-01 00:00:{i:02}.000000: {line}" for i in range(5))
-    verdict = judged(task(0, KILLED, log, stopped_by_us=True))
+    verdict = diagnosed(task(0, KILLED, log, stopped_by_us=True))
     assert (verdict.task, verdict.kind) == ("worker-1", Kind.PEER_NEVER_STARTED)
 
 
-# --- what agents say ------------------------------------------------------------------------------------------------
+# --- reports of agents ------------------------------------------------------------------------------------------------
 
 
-def test_full_disk_under_the_log() -> None:
+def test_a_full_disk_that_the_agent_reports_is_the_cause() -> None:
     reason = "log cannot be written: No space left on device"
-    verdict = judged(
+    verdict = diagnosed(
         task(1, KILLED, "step 1\n", stopped_by_us=True, reason=reason), task(0, KILLED, stopped_by_us=True)
     )
     assert (verdict.task, verdict.kind) == ("worker-1", Kind.DISK_FULL)
-    assert judged(task(1, DONE, "step 1\n", reason=reason)).kind is Kind.DISK_FULL
+    assert diagnosed(task(1, DONE, "step 1\n", reason=reason)).kind is Kind.DISK_FULL
 
 
-def test_lost_host() -> None:
-    verdict = judged(
+def test_a_lost_host_is_named() -> None:
+    verdict = diagnosed(
         task(0, FAILED, raised(LOST, "task.py:3")), task(1, None, reason="was silent for 10 s"), first="worker-1"
     )
     assert (verdict.task, verdict.kind, verdict.consequences) == ("worker-1", Kind.PEER_UNREACHABLE, ("worker-0",))
     assert verdict.message == "worker-1 (10.0.0.3) was lost: was silent for 10 s"
 
 
-def test_reason_of_the_stop_blames_whom_it_names() -> None:
+def test_the_reason_of_a_stop_blames_the_task_it_names() -> None:
     reason = "worker-1 (10.0.0.3) was lost: was silent for 10 s"
-    verdict = judged(task(0, KILLED, "step 1\n", stopped_by_us=True, reason=reason), task(1, None))
+    verdict = diagnosed(task(0, KILLED, "step 1\n", stopped_by_us=True, reason=reason), task(1, None))
     assert (verdict.task, verdict.kind) == ("worker-1", Kind.PEER_UNREACHABLE)
 
 
-def test_hang() -> None:
+def test_a_hang_names_the_task() -> None:
     reason = "no progress for 600 s"
     quiet = [task(i, KILLED, "step 1\n", stopped_by_us=True, reason=reason) for i in range(2)]
-    assert judged(*quiet, first="worker-1").kind is Kind.HANG
+    assert diagnosed(*quiet, first="worker-1").kind is Kind.HANG
     stuck = task(1, KILLED, MISTAKE, stopped_by_us=True, reason=reason)
-    verdict = judged(quiet[0], stuck)
+    verdict = diagnosed(quiet[0], stuck)
     assert (verdict.task, verdict.kind, verdict.traceback) == ("worker-1", Kind.HANG, "task.py:4 in main")
 
 
-# What the gang says at the end of an attempt: reason, first task, kind, the task to blame.
+# The gang's report at the end of an attempt: reason, first task, kind, the task to blame.
 DECISIONS = [
     ("no progress for 60 s: worker-0 waits for worker-1, which is in read at data.py:31", "", Kind.HANG, ""),
     ("no progress for 0.5 s: ?", "worker-1", Kind.HANG, "worker-1"),
@@ -428,9 +434,9 @@ DECISIONS = [
 
 @pytest.mark.parametrize(("reason", "first", "kind", "blamed"), DECISIONS)
 @pytest.mark.parametrize("log", ["", "step 1\n", "TensorFlow: /job:worker/replica:0/task:1 was killed, OOM\n"])
-def test_what_the_gang_decided(reason: str, first: str, kind: Kind, blamed: str, log: str) -> None:
+def test_a_decision_of_the_gang_is_the_cause(reason: str, first: str, kind: Kind, blamed: str, log: str) -> None:
     slots = [task(i, KILLED, log, stopped_by_us=True) for i in (0, 1)] + [task(2, None, log, exited_at=None)]
-    verdict = judged(*slots, first=first, reason=reason)
+    verdict = diagnosed(*slots, first=first, reason=reason)
     assert (verdict.kind, verdict.task) == (kind, blamed), verdict.message
     assert "\n" not in verdict.message
     assert reason.partition("\n")[0].partition(":")[0] in verdict.message
@@ -438,22 +444,22 @@ def test_what_the_gang_decided(reason: str, first: str, kind: Kind, blamed: str,
     assert diagnose(slots, Outcome.CANCELLED, first, reason) is None
 
 
-def test_a_lost_host_goes_before_what_its_peers_died_of() -> None:
+def test_a_lost_host_takes_precedence_over_failures_of_its_peers() -> None:
     reason = "worker-2 (10.0.0.4) was lost: its agent was silent for 10 s"
     peers = [task(i, FAILED, raised(LOST, "task.py:3")) for i in (0, 1)]
-    verdict = judged(*peers, task(2, None, "step 1\n", exited_at=None), first="worker-2", reason=reason)
+    verdict = diagnosed(*peers, task(2, None, "step 1\n", exited_at=None), first="worker-2", reason=reason)
     assert (verdict.task, verdict.kind, verdict.consequences) == (
         "worker-2", Kind.PEER_UNREACHABLE, ("worker-0", "worker-1"),
     )  # fmt: skip
     assert verdict.message == reason
 
 
-def test_a_killed_agent_goes_before_what_its_peers_died_of() -> None:
+def test_a_killed_agent_takes_precedence_over_failures_of_its_peers() -> None:
     words = "the agent of worker-1 was killed"
     peer = task(0, FAILED, raised(LOST, "task.py:3"))
     gone = task(1, None, "step 1\n", reason=words)
-    assert judged(peer, gone, first="worker-0", reason="worker-0 exited with code 1").kind is Kind.KILLED
-    assert judged(peer, gone, first="worker-1", reason=words).task == "worker-1"
+    assert diagnosed(peer, gone, first="worker-0", reason="worker-0 exited with code 1").kind is Kind.KILLED
+    assert diagnosed(peer, gone, first="worker-1", reason=words).task == "worker-1"
 
 
 def test_hang_shows_where_the_task_was() -> None:
@@ -474,24 +480,24 @@ def test_hang_shows_where_the_task_was() -> None:
         )
         for i, stack in enumerate(stacks)
     ]
-    verdict = judged(*slots, reason=reason)
+    verdict = diagnosed(*slots, reason=reason)
     assert (verdict.kind, verdict.task, verdict.traceback) == (Kind.HANG, "worker-1", "data.py:31 in fetch")
     assert verdict.message == reason
     assert verdict.lines[-1].endswith("line 4 in <module>")
-    assert judged(*slots[:1], reason=reason).task == ""
+    assert diagnosed(*slots[:1], reason=reason).task == ""
 
 
-def test_a_name_that_begins_alike_is_another() -> None:
+def test_a_task_name_with_the_same_prefix_is_different() -> None:
     reason = "log cannot be written on worker-10: No space left on device"
-    verdict = judged(
+    verdict = diagnosed(
         TaskEvidence("worker-10", "10.0.0.12", KILLED, 1.0, reason, True), task(1, KILLED, stopped_by_us=True)
     )
     assert (verdict.task, verdict.kind) == ("worker-10", Kind.DISK_FULL)
 
 
-def test_nothing_is_known() -> None:
-    assert judged().kind is Kind.UNKNOWN
-    verdict = judged(task(0, None), outcome=Outcome.LOST, first="worker-0")
+def test_unknown_values_give_no_finding() -> None:
+    assert diagnosed().kind is Kind.UNKNOWN
+    verdict = diagnosed(task(0, None), outcome=Outcome.LOST, first="worker-0")
     assert (verdict.task, verdict.kind, verdict.hint) == ("worker-0", Kind.UNKNOWN, "")
 
 
@@ -554,7 +560,9 @@ REASONS = st.sampled_from([reason for reason, *_ in DECISIONS] + ["", "\n", "wor
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(EVIDENCE, st.sampled_from(Outcome), st.sampled_from(["", "worker-0", "worker-9"]), REASONS)
-def test_any_evidence(evidence: list[TaskEvidence], outcome: Outcome, first: str, reason: str) -> None:
+def test_any_evidence_gives_a_verdict(
+    evidence: list[TaskEvidence], outcome: Outcome, first: str, reason: str
+) -> None:
     verdict = diagnose(evidence, outcome, first, reason)
     assert (verdict is None) == (outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED))
     if verdict:
@@ -582,14 +590,14 @@ STUTTERS = [
 
 
 @pytest.mark.parametrize("piece", STUTTERS)
-def test_long_logs_are_read_in_time(piece: bytes) -> None:
+def test_a_long_log_is_parsed_in_linear_time(piece: bytes) -> None:
     log = b"Traceback (most recent call last):\n" + piece * (300_000 // len(piece))
     began = time.process_time()
     for ended in (FAILED, KILLED, Exit(None, 6)):
-        judged(TaskEvidence("worker-0", exit=ended, log_tail=log, log_head=log))
+        diagnosed(TaskEvidence("worker-0", exit=ended, log_tail=log, log_head=log))
     assert time.process_time() - began < 5
 
 
-def test_long_random_log() -> None:
+def test_a_long_random_log_has_a_verdict() -> None:
     log = random.Random(7).randbytes(400_000)
-    assert judged(TaskEvidence("worker-0", exit=FAILED, log_tail=log)).kind is Kind.UNKNOWN
+    assert diagnosed(TaskEvidence("worker-0", exit=FAILED, log_tail=log)).kind is Kind.UNKNOWN

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - one row a line
-"""Classes of failures by their texts, statuses that peers answered with, ports and addresses, last words."""
+"""Classes of failures by their texts, statuses of peers, ports and addresses, and last output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def task(number: int, ended: Exit | None, log: str, *, stopped: bool = False, po
     )
 
 
-def judged(*evidence: TaskEvidence, reason: str = "", first: str = "") -> Verdict:
+def diagnosed(*evidence: TaskEvidence, reason: str = "", first: str = "") -> Verdict:
     verdict = diagnose(evidence, Outcome.FAILED, first, reason)
     assert verdict is not None
     return verdict
@@ -61,7 +61,7 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("status", "words", "kind"), ANSWERS)
 def test_a_peer_that_answered_with_an_error_is_not_reported_as_lost(status: int, words: str, kind: Kind) -> None:
-    verdict = judged(task(1, FAILED, answered(status, words)), task(0, Exit(None, 9), STARTED, stopped=True))
+    verdict = diagnosed(task(1, FAILED, answered(status, words)), task(0, Exit(None, 9), STARTED, stopped=True))
     assert verdict.kind is kind, verdict.message
     assert not any(word in verdict.message for word in ("lost", "frozen", "cut off", "stopped answering"))
     assert words[:20] in verdict.message
@@ -74,7 +74,7 @@ def test_a_peer_that_answered_with_an_error_is_not_reported_as_lost(status: int,
 @pytest.mark.parametrize(("status", "name"), [(14, "Unavailable"), (4, "DeadlineExceeded")])
 def test_a_peer_that_did_not_answer_is_reported_as_lost(status: int, name: str) -> None:
     log = answered(status, "Socket closed", name=name)
-    verdict = judged(task(1, FAILED, log), task(0, Exit(None, 9), STARTED, stopped=True))
+    verdict = diagnosed(task(1, FAILED, log), task(0, Exit(None, 9), STARTED, stopped=True))
     assert (verdict.kind, verdict.task) == (Kind.PEER_UNREACHABLE, "worker-0")
 
 
@@ -87,13 +87,13 @@ def test_the_status_of_the_peer_counts_not_one_that_it_quotes(order: str) -> Non
         "Additional GRPC error information from remote target /job:worker/replica:0/task:0 while calling /tensorflow.WorkerService/RecvBuf:\n"
         f":UNKNOWN:Error received from peer  {outer}"
     )
-    verdict = judged(task(1, FAILED, log), task(0, Exit(None, 9), STARTED, stopped=True))
+    verdict = diagnosed(task(1, FAILED, log), task(0, Exit(None, 9), STARTED, stopped=True))
     assert verdict.message.startswith("worker-0 (10.0.0.2) reported: "), verdict.message
 
 
 def test_an_error_that_a_worker_returned_to_the_chief_is_the_scripts() -> None:
     log = answered(3, "assertion failed: [bad label]", wrapper="", name="InvalidArgument")
-    verdict = judged(task(1, FAILED, log), task(0, Exit(None, 15), STARTED, stopped=True))
+    verdict = diagnosed(task(1, FAILED, log), task(0, Exit(None, 15), STARTED, stopped=True))
     assert (verdict.kind, verdict.task) == (Kind.SCRIPT_EXCEPTION, "worker-1")
     assert verdict.message.endswith("at task.py:7 in <module>, as worker-0 reported")
 
@@ -139,7 +139,7 @@ CLASSES = [
 
 @pytest.mark.parametrize(("kind", "exception"), CLASSES)
 def test_class_of_an_exception(kind: Kind, exception: str) -> None:
-    verdict = judged(task(1, FAILED, trace(exception)))
+    verdict = diagnosed(task(1, FAILED, trace(exception)))
     assert verdict.kind is kind, verdict.message
     assert verdict.hint
     assert not verdict.hint.startswith("correct the script")
@@ -155,19 +155,19 @@ def test_class_of_an_exception(kind: Kind, exception: str) -> None:
         (Kind.SCRIPT_EXCEPTION, "site-packages/torch/cuda.py", "RuntimeError: CUDA error: device-side assert triggered"),
     ],
 )  # fmt: skip
-def test_the_same_words_mean_something_else_elsewhere(kind: Kind, file: str, exception: str) -> None:
+def test_the_same_words_have_another_class_in_other_exceptions(kind: Kind, file: str, exception: str) -> None:
     log = trace(f'  File "/usr/lib/python3.11/{file}", line 3, in call\n    go()\n{exception}')
-    assert judged(task(1, FAILED, log)).kind is kind
+    assert diagnosed(task(1, FAILED, log)).kind is kind
 
 
-def test_an_iterator_of_tensorflow_that_ended_is_data_that_ran_out() -> None:
+def test_an_exhausted_tensorflow_iterator_means_that_data_ran_out() -> None:
     log = (
         trace(E + "OutOfRangeError: End of sequence [Op:IteratorGetNext]")
         + "\nDuring handling of the above exception, another exception occurred:\n\n"
         + trace("StopIteration")
     )
-    assert judged(task(1, FAILED, log)).kind is Kind.DATA_RAN_OUT
-    assert judged(task(1, FAILED, trace("StopIteration"))).kind is Kind.SCRIPT_EXCEPTION
+    assert diagnosed(task(1, FAILED, log)).kind is Kind.DATA_RAN_OUT
+    assert diagnosed(task(1, FAILED, trace("StopIteration"))).kind is Kind.SCRIPT_EXCEPTION
 
 
 def test_the_reason_that_a_bucket_gave_is_in_the_message() -> None:
@@ -176,7 +176,7 @@ def test_the_reason_that_a_bucket_gave_is_in_the_message() -> None:
         '  "error": {\n    "code": 403,\n    "message": "ann@example.com may not read objects of this bucket."\n  }\n}\'\n'
         "\t when reading metadata of gs://bucket/train"
     )
-    verdict = judged(task(1, FAILED, log))
+    verdict = diagnosed(task(1, FAILED, log))
     assert verdict.kind is Kind.PERMISSION
     assert "ann@example.com may not read objects of this bucket." in verdict.message
 
@@ -187,23 +187,23 @@ def test_an_exception_of_an_imported_package_does_not_blame_the_script(exception
         f'  File "/home/ubuntu/venv/lib/python3.11/site-packages/pack/__init__.py", line 3, in <module>\n    check()\n{exception}',
         source="import pack",
     )
-    verdict = judged(task(1, FAILED, log))
+    verdict = diagnosed(task(1, FAILED, log))
     assert verdict.kind is Kind.SCRIPT_EXCEPTION
     assert "package" in verdict.hint
 
 
-def test_a_module_without_its_package_says_where_to_put_it() -> None:
-    verdict = judged(task(1, FAILED, trace("ModuleNotFoundError: No module named 'resnet'")))
+def test_a_missing_package_is_reported_with_the_file_to_list_it_in() -> None:
+    verdict = diagnosed(task(1, FAILED, trace("ModuleNotFoundError: No module named 'resnet'")))
     assert "push it with the script" in verdict.hint
     assert "requirements.txt" in verdict.hint
 
 
-def test_a_file_that_hides_a_package_is_found() -> None:
+def test_a_file_that_shadows_a_package_is_reported() -> None:
     for words in (
         "AttributeError: module 'tensorflow' has no attribute 'distribute'",
         "ModuleNotFoundError: No module named 'tensorflow.keras'; 'tensorflow' is not a package",
     ):
-        assert "rename the file" in judged(task(1, FAILED, trace(words))).hint
+        assert "rename the file" in diagnosed(task(1, FAILED, trace(words))).hint
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_file_that_hides_a_package_is_found() -> None:
     ],
 )
 def test_mistakes_with_the_strategy_are_reported_with_their_fix(words: str, fix: str) -> None:
-    verdict = judged(task(1, FAILED, trace(words)))
+    verdict = diagnosed(task(1, FAILED, trace(words)))
     assert fix in verdict.hint
     assert "to run. at" not in verdict.message
 
@@ -231,9 +231,9 @@ SERVICE = trace(
 
 
 @pytest.mark.parametrize(("host", "port", "is_peer"), [(9, 5050, False), (2, 5050, False), (2, 2222, True)])
-def test_a_server_that_is_not_a_task_is_not_taken_for_a_peer(host: int, port: int, is_peer: bool) -> None:
+def test_a_server_outside_the_job_is_not_a_peer(host: int, port: int, is_peer: bool) -> None:
     log = SERVICE.replace("{host}", str(host)).replace("{port}", str(port))
-    verdict = judged(task(1, FAILED, log), task(0, Exit(None, 9), STARTED, stopped=True))
+    verdict = diagnosed(task(1, FAILED, log), task(0, Exit(None, 9), STARTED, stopped=True))
     if is_peer:
         assert verdict.kind is Kind.PEER_UNREACHABLE
     else:
@@ -256,17 +256,17 @@ def test_the_address_of_a_peer_that_the_network_translates_is_a_peers() -> None:
         "connect to remote host\nAdditional GRPC error information from remote target /job:worker/replica:0/task:0 while "
         "calling /tensorflow.WorkerService/GetStatus:\n:UNKNOWN:Error received from peer  {grpc_status:14}"
     )
-    verdict = judged(task(1, FAILED, log), task(0, Exit(None, 9), STARTED, stopped=True))
+    verdict = diagnosed(task(1, FAILED, log), task(0, Exit(None, 9), STARTED, stopped=True))
     assert (verdict.kind, verdict.task) == (Kind.PEER_UNREACHABLE, "worker-0")
 
 
 @pytest.mark.parametrize("line", PORTS)
 @pytest.mark.parametrize("ended", [FAILED, Exit(None, 11), ABORTED])
 def test_the_port_that_a_script_chose_is_not_the_tasks_port(line: str, ended: Exit) -> None:
-    own = judged(task(1, ended, line.replace("{port}", "2222")))
-    assert own.kind is Kind.PORT_IN_USE
-    assert "its port was in use" in own.message
-    chosen = judged(task(1, ended, line.replace("{port}", "11888")))
+    assigned = diagnosed(task(1, ended, line.replace("{port}", "2222")))
+    assert assigned.kind is Kind.PORT_IN_USE
+    assert "its port was in use" in assigned.message
+    chosen = diagnosed(task(1, ended, line.replace("{port}", "11888")))
     assert chosen.kind is Kind.PORT_IN_USE
     if "target_address" not in line:
         assert "port 11888" in chosen.message
@@ -286,7 +286,7 @@ REGISTRATION = (
 @pytest.mark.parametrize("ended", [ABORTED, FAILED])
 @pytest.mark.parametrize("prefix", ["", "E0000 00:00:1795232285.946913 1 coordination_service.cc:900] "])
 def test_a_peer_that_never_registered_is_named(ended: Exit, prefix: str) -> None:
-    verdict = judged(task(0, ended, STARTED + prefix + REGISTRATION), task(1, None, "", stopped=True))
+    verdict = diagnosed(task(0, ended, STARTED + prefix + REGISTRATION), task(1, None, "", stopped=True))
     assert (verdict.kind, verdict.task) == (Kind.PEER_NEVER_STARTED, "worker-1"), verdict.message
 
 
@@ -299,16 +299,16 @@ def test_servers_without_a_chief_are_reported() -> None:
         TaskEvidence(f"worker-{i}", exit=Exit(None, 15), exited_at=9.0, stopped_by_us=True, stalled=Stalled(f"worker-{i}", f"worker-{i}", 1, 9.0, "S", stack, []))
         for i in (0, 1)
     ]  # fmt: skip
-    verdict = judged(*tasks, reason="no first step within 60 s: no task waits for another")
+    verdict = diagnosed(*tasks, reason="no first step within 60 s: no task waits for another")
     assert "Server.join" in verdict.message
     assert "--chief" in verdict.hint
 
 
-# --- last words -------------------------------------------------------------------------------------------------------
+# --- last output -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "text"),
     [
         ("E0000 00:00:1795232285.946913 77 loader.cc:12] decoder table is empty\n", "decoder table is empty"),
         ("F0000 00:00:1795232285.946913 77 loader.cc:12] Check failed: n > 0\n", "Check failed: n > 0"),
@@ -316,22 +316,22 @@ def test_servers_without_a_chief_are_reported() -> None:
     ],
 )
 @pytest.mark.parametrize("ended", [Exit(3), ABORTED])
-def test_errors_of_libraries_are_last_words(line: str, says: str, ended: Exit) -> None:
+def test_the_last_library_error_is_the_last_output(line: str, text: str, ended: Exit) -> None:
     rule = "-" * 40 + "\n"
-    verdict = judged(task(1, ended, "step 1\n" + line + rule))
-    assert says in verdict.message
+    verdict = diagnosed(task(1, ended, "step 1\n" + line + rule))
+    assert text in verdict.message
     assert rule.strip() not in verdict.lines
 
 
-def test_the_exception_of_a_victim_is_said_if_nothing_else_is_known() -> None:
+def test_the_exception_of_a_victim_is_reported_if_nothing_else_is_known() -> None:
     log = trace(E + "InternalError: Collective ops is aborted by: the moon is full")
-    verdict = judged(task(0, FAILED, log), task(1, Exit(None, 9), "step 1\n", stopped=True))
+    verdict = diagnosed(task(0, FAILED, log), task(1, Exit(None, 9), "step 1\n", stopped=True))
     assert verdict.kind is Kind.UNKNOWN
     assert "raised InternalError: the moon is full" in verdict.message
 
 
-def test_a_cpu_without_an_instruction() -> None:
-    verdict = judged(task(1, Exit(None, 4), "step 1\n"))
+def test_a_missing_cpu_instruction_is_a_crash_with_a_hint() -> None:
+    verdict = diagnosed(task(1, Exit(None, 4), "step 1\n"))
     assert verdict.kind is Kind.KILLED
     assert "CPU" in verdict.message
     assert "PYTHONFAULTHANDLER" not in verdict.hint
@@ -346,9 +346,9 @@ BARS = [
 
 
 @pytest.mark.parametrize("bar", BARS)
-def test_a_bar_that_is_drawn_again_is_one_line(bar: str) -> None:
+def test_a_redrawn_progress_bar_is_one_line(bar: str) -> None:
     drawn = "".join(bar.replace("{n}", str(number)) for number in range(1, 38))
-    verdict = judged(task(1, Exit(None, 9), "loading the data\n" + drawn))
+    verdict = diagnosed(task(1, Exit(None, 9), "loading the data\n" + drawn))
     assert len(verdict.lines) == 2
     assert verdict.lines[0] == "loading the data"
     assert "37" in verdict.lines[1]

@@ -1,9 +1,9 @@
 # ruff: noqa: E501 - one row a line
-"""Real logs, each from a run of two or three workers that failed in a way that was made on purpose.
+"""Real logs, each from a run of two or three workers with a deliberate failure.
 
-Paths and addresses in them were made neutral and lines of TensorFlow's start-up were taken out; every other byte is
-as it was. Those in `v215-*` are of TensorFlow 2.15.1, all others of 2.21.0; in `mixed` worker 0 has the one, worker 1
-the other. Those with a `job.json` are whole jobs, run by `fleet train`; their scripts are beside the logs.
+Paths and addresses in them were replaced and startup lines of TensorFlow were removed; every other byte is original.
+Logs in `v215-*` are from TensorFlow 2.15.1, all others from 2.21.0; in `mixed` worker 0 has the older version, worker 1
+the newer. Directories with a `job.json` are complete jobs of `fleet train`; their scripts are next to the logs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from train.diagnosis import Kind, TaskEvidence, diagnose
 
 LOGS = Path(__file__).with_name("logs")
 
-# Case: task, kind, what the sentence says, where it was raised, whose errors only follow.
+# Case: task, kind, part of the message, place of the exception, tasks with consequential errors.
 EXPECTED: dict[str, tuple[str, Kind, str, str, str]] = {
     "bad-alloc": ("worker-1", Kind.HOST_OUT_OF_MEMORY, "std::bad_alloc", "", "worker-0"),
     "chain": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised ConfigurationError: no learning rate for step 10 at task.py:59 in inner", "task.py:59 in inner", "worker-0"),
@@ -82,7 +82,7 @@ EXPECTED: dict[str, tuple[str, Kind, str, str, str]] = {
     "v215-sigstop": ("worker-1", Kind.PEER_UNREACHABLE, "worker-0 lost worker-1", "", "worker-0"),
     "v215-sigstop0": ("worker-0", Kind.PEER_UNREACHABLE, "stopped answering worker-1", "", "worker-1"),
 }  # fmt: skip
-# Jobs that `fleet train` ran: task, kind, what the sentence says, where it was raised, what the hint says.
+# Jobs that `fleet train` ran: task, kind, part of the message, place of the exception, part of the hint.
 JOBS: dict[str, tuple[str, Kind, str, str, str]] = {
     "assertion": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised AssertionError: total 8.0 at step 4 at task.py:16 in <module>", "task.py:16 in <module>", "correct the script where the traceback points"),
     "bar-killed": ("worker-1", Kind.KILLED, "was killed by SIGKILL", "", "the kernel log of the host"),
@@ -132,7 +132,7 @@ JOBS: dict[str, tuple[str, Kind, str, str, str]] = {
     "tf1": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised AttributeError: module 'tensorflow' has no attribute 'app' at task.py:3 in <module>", "task.py:3 in <module>", "the script is written for TensorFlow 1: convert"),
     "tf1-contrib": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised ModuleNotFoundError: No module named 'tensorflow.contrib' at task.py:2 in <module>", "task.py:2 in <module>", "the script is written for TensorFlow 1: convert"),
 }  # fmt: skip
-# Those in which all tasks exited with code 0, whatever their logs say.
+# Cases in which all tasks exited with code 0, independent of their logs.
 SUCCEEDED = ("k-ranout", "stagger", "thread")
 
 
@@ -141,12 +141,12 @@ def evidence(case: str) -> list[TaskEvidence]:
     result = []
     for task, end in ends.items():
         log = (LOGS / case / f"{task}.log").read_bytes()
-        known = bool(end["at"])
+        ended = bool(end["at"])
         result.append(
             TaskEvidence(
                 task,
                 end.get("address", ""),
-                Exit(end["code"], end["signal"]) if known else None,
+                Exit(end["code"], end["signal"]) if ended else None,
                 1.7e9 + end["at"],
                 end.get("reason", ""),
                 end["ours"],
@@ -160,7 +160,7 @@ def evidence(case: str) -> list[TaskEvidence]:
 
 
 def how_it_ended(case: str) -> tuple[str, str]:
-    """The task that failed first and the reason, as the agents reported them."""
+    """Return the task that failed first and the reason, as the agents reported them."""
     file = LOGS / case / "job.json"
     job = json.loads(file.read_text()) if file.exists() else {"first_failed_task": "", "reason": ""}
     return job["first_failed_task"], job["reason"]
@@ -171,12 +171,12 @@ def test_every_log_has_its_verdict() -> None:
 
 
 @pytest.mark.parametrize("case", EXPECTED)
-def test_verdict(case: str) -> None:
-    task, kind, says, place, consequences = EXPECTED[case]
+def test_each_case_has_its_verdict(case: str) -> None:
+    task, kind, text, place, consequences = EXPECTED[case]
     verdict = diagnose(evidence(case), Outcome.FAILED, "")
     assert verdict is not None
     assert (verdict.kind, verdict.task) == (kind, task), verdict.message
-    assert says in verdict.message
+    assert text in verdict.message
     assert verdict.traceback == place
     assert verdict.consequences == tuple(consequences.split())
     assert 0 < len(verdict.lines) <= 12
@@ -186,11 +186,11 @@ def test_verdict(case: str) -> None:
 
 @pytest.mark.parametrize("case", JOBS)
 def test_verdict_on_a_job(case: str) -> None:
-    task, kind, says, place, hint = JOBS[case]
+    task, kind, text, place, hint = JOBS[case]
     verdict = diagnose(evidence(case), Outcome.FAILED, *how_it_ended(case))
     assert verdict is not None
     assert (verdict.kind, verdict.task) == (kind, task), verdict.message
-    assert says in verdict.message
+    assert text in verdict.message
     assert verdict.traceback == place
     assert hint in verdict.hint
     assert bool(verdict.hint) == (kind is not Kind.UNKNOWN)
@@ -202,7 +202,7 @@ def test_success_has_no_cause(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", SUCCEEDED)
-def test_success_that_is_taken_for_a_failure_is_not_explained(case: str) -> None:
+def test_a_success_that_counts_as_failure_has_an_unknown_cause(case: str) -> None:
     verdict = diagnose(evidence(case), Outcome.FAILED, "")
     assert verdict is not None
     assert verdict.kind is Kind.UNKNOWN
@@ -219,7 +219,7 @@ PREFIXES = (
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("case", EXPECTED)
-def test_prefixes_change_nothing(case: str, prefix: str) -> None:
+def test_prefixes_do_not_change_the_verdict(case: str, prefix: str) -> None:
     prefixed = [replace(item, log_tail=with_prefix(item.log_tail, prefix)) for item in evidence(case)]
     verdict = diagnose(prefixed, Outcome.FAILED, "")
     assert verdict is not None
@@ -236,7 +236,7 @@ def with_prefix(log: bytes, prefix: str) -> bytes:
 
 
 @pytest.mark.parametrize("case", EXPECTED)
-def test_windows_line_ends_change_nothing(case: str) -> None:
+def test_windows_line_ends_do_not_change_the_verdict(case: str) -> None:
     changed = [replace(item, log_tail=item.log_tail.replace(b"\n", b"\r\n")) for item in evidence(case)]
     verdict = diagnose(changed, Outcome.FAILED, "")
     assert verdict is not None

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - logs
-"""Logs in the formats of other clusters, launchers and versions; the words beside the programs' own are made up."""
+"""Logs in the formats of other clusters, launchers, and versions; the words of user programs are made up."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ E = "tensorflow.python.framework.errors_impl."
 
 
 class Case(NamedTuple):
-    """A job: the ends and logs of its tasks, in the order of their ends, and the numbers of these workers."""
+    """A job: exits and logs of its tasks, in the order of their exits, and the numbers of these workers."""
 
     kind: Kind
     task: str
     tasks: list[tuple[Exit | None, str]]
-    says: str = ""
+    text: str = ""
     numbers: tuple[int, ...] = (1, 0)
 
 
@@ -41,7 +41,7 @@ def trace(
 
 
 def loop(exception: str) -> str:
-    """Of a loop without Keras."""
+    """Return the traceback of a loop without Keras."""
     return (
         "Traceback (most recent call last):\n"
         '  File "/srv/app/loop.py", line 40, in <module>\n    run()\n'
@@ -91,8 +91,8 @@ STRAGGLERS = (
 CASES: dict[str, Case] = {
     # --- GPU and host memory
     "graph error with ops defined elsewhere": Case(Kind.GPU_OUT_OF_MEMORY, "worker-1", [(FAILED, EPOCHS + trace(OOM)), (FAILED, CLOSED)]),
-    "memory of which only the allocator says that it is the GPU's": Case(Kind.GPU_OUT_OF_MEMORY, "worker-0", [(FAILED, EPOCHS + GPU_WORDS + trace(E + "ResourceExhaustedError: Out of memory while trying to allocate 2684354560 bytes. [Op:__inference_one_step_on_iterator_991]"))]),
-    "memory of which nothing says whose": Case(Kind.UNKNOWN, "worker-0", [(FAILED, trace(E + "ResourceExhaustedError: failed to allocate memory [Op:Mul]"))], "failed to allocate memory"),
+    "memory that only the allocator assigns to the GPU": Case(Kind.GPU_OUT_OF_MEMORY, "worker-0", [(FAILED, EPOCHS + GPU_WORDS + trace(E + "ResourceExhaustedError: Out of memory while trying to allocate 2684354560 bytes. [Op:__inference_one_step_on_iterator_991]"))]),
+    "memory of an unknown device": Case(Kind.UNKNOWN, "worker-0", [(FAILED, trace(E + "ResourceExhaustedError: failed to allocate memory [Op:Mul]"))], "failed to allocate memory"),
     "xla": Case(Kind.GPU_OUT_OF_MEMORY, "worker-0", [(FAILED, GPU_WORDS + loop("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 4294967296 bytes."))]),
     "cuda at the start": Case(Kind.GPU_OUT_OF_MEMORY, "worker-0", [(FAILED, loop(E + "InternalError: CUDA runtime implicit initialization on GPU:0 failed. Status: out of memory"))]),
     "cudnn without memory": Case(Kind.GPU_OUT_OF_MEMORY, "worker-0", [(FAILED, "2023-01-01 10:00:00.100000: E tensorflow/stream_executor/cuda/cuda_dnn.cc:377] Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED\n" + loop(E + "UnknownError: Failed to get convolution algorithm. This is probably because cuDNN failed to initialize, so try looking to see if a warning log message was printed above. [Op:Conv2D]"))]),
@@ -102,8 +102,8 @@ CASES: dict[str, Case] = {
     "pbs memory": Case(Kind.HOST_OUT_OF_MEMORY, "worker-1", [(TERMED, EPOCHS + "=>> PBS: job killed: mem 8912340kb exceeded limit 8388608kb\n"), (FAILED, CLOSED)]),
     "kernel log": Case(Kind.HOST_OUT_OF_MEMORY, "worker-1", [(Exit(137), EPOCHS + "[412345.678901] Memory cgroup out of memory: Killed process 4711 (python3) total-vm:34567890kB, anon-rss:16777216kB, file-rss:0kB\n"), (FAILED, CLOSED)]),
     "ray memory": Case(Kind.HOST_OUT_OF_MEMORY, "worker-0", [(FAILED, loop("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory."))]),
-    "killed, says the shell": Case(Kind.KILLED, "worker-1", [(Exit(137), EPOCHS + "/srv/run.sh: line 12:  4711 Killed                  python3 train.py --epochs 5\n"), (FAILED, CLOSED)]),
-    "killed, says a wrapper in Python": Case(Kind.KILLED, "worker-1", [(Exit(247), EPOCHS), (FAILED, CLOSED)], "SIGKILL"),
+    "killed, reported by the shell": Case(Kind.KILLED, "worker-1", [(Exit(137), EPOCHS + "/srv/run.sh: line 12:  4711 Killed                  python3 train.py --epochs 5\n"), (FAILED, CLOSED)]),
+    "killed, reported by a Python wrapper": Case(Kind.KILLED, "worker-1", [(Exit(247), EPOCHS), (FAILED, CLOSED)], "SIGKILL"),
     "bus error": Case(Kind.KILLED, "worker-1", [(Exit(135), EPOCHS + "Bus error (core dumped)\n"), (FAILED, CLOSED)], "SIGBUS"),
     "heap": Case(Kind.KILLED, "worker-1", [(ABORTED, EPOCHS + "*** Error in `python3': munmap_chunk(): invalid pointer: 0x0000555560e2b570 ***\n======= Backtrace: =========\n/lib64/libc.so.6(+0x7f574)[0x2aaaaaf6a574]\n"), (FAILED, CLOSED)]),
     # --- disks and files
@@ -121,7 +121,7 @@ CASES: dict[str, Case] = {
     "reset by a killed peer": Case(Kind.KILLED, "worker-1", [(FAILED, trace(E + "UnavailableError: Collective ops is aborted by: recvmsg:Connection reset by peer\nAdditional GRPC error information from remote target /job:worker/replica:0/task:1 while calling /tensorflow.WorkerService/RecvBuf:")), (KILLED, EPOCHS)], numbers=(0, 1)),
     "http proxy": Case(Kind.PEER_UNREACHABLE, "worker-1", [(FAILED, loop(E + "UnavailableError: Trying to connect an http1.x server\nAdditional GRPC error information from remote target /job:worker/replica:0/task:1 while calling /tensorflow.WorkerService/GetStatus:"))]),
     "os error of TensorFlow 1": Case(Kind.PEER_UNREACHABLE, "", [(FAILED, loop(E + "UnavailableError: OS Error")), (FAILED, loop(E + "UnavailableError: OS Error"))]),
-    "storage that hangs up is no peer": Case(Kind.SCRIPT_EXCEPTION, "worker-0", [(FAILED, loop(E + "UnavailableError: Error executing an HTTP request: libcurl code 35 meaning 'SSL connect error', error details: OpenSSL SSL_connect: Broken pipe")), (FAILED, CLOSED)], numbers=(0, 1)),
+    "storage that closes connections is not a peer": Case(Kind.SCRIPT_EXCEPTION, "worker-0", [(FAILED, loop(E + "UnavailableError: Error executing an HTTP request: libcurl code 35 meaning 'SSL connect error', error details: OpenSSL SSL_connect: Broken pipe")), (FAILED, CLOSED)], numbers=(0, 1)),
     # --- peers
     "barrier of 2.12": Case(Kind.PEER_NEVER_STARTED, "worker-1", [(FAILED, loop(STRAGGLERS.format(barrier="WaitForAllTasks"))), (None, "")], numbers=(0, 1)),
     "barrier of 2.19": Case(Kind.PEER_NEVER_STARTED, "worker-1", [(FAILED, loop(STRAGGLERS.format(barrier="[Init]Wait_for_all_tasks_to_register"))), (None, "")], numbers=(0, 1)),
@@ -138,7 +138,7 @@ CASES: dict[str, Case] = {
     # --- NCCL
     "nccl": Case(Kind.NCCL, "worker-0", [(FAILED, "node-a:293:765 [0] NCCL WARN Net : Call to connect to 10.0.0.3<40001> failed with Connection refused\n2023-10-26 12:12:07.399692: W tensorflow/core/framework/op_kernel.cc:1780] OP_REQUIRES failed at nccl_ops.cc:104 : INTERNAL: unhandled system error\n" + trace(E + "InternalError: Graph execution error:\n\nDetected at node 'NcclAllReduce' defined at (most recent call last):\n    File \"/srv/app/train.py\", line 91, in <module>\n      main()\nNode: 'NcclAllReduce'\nunhandled system error\n\t [[{{node NcclAllReduce}}]] [Op:__inference_train_function_1]"))]),
     "nccl whose peer ended": Case(Kind.SCRIPT_EXCEPTION, "worker-1", [(FAILED, trace(E + "InternalError: Collective ops is aborted by: NCCL: remote process exited or there was a network error. Set NCCL_DEBUG=WARN for detail.")), (FAILED, loop("KeyError: 'label'"))], "KeyError", numbers=(0, 1)),
-    "nccl whose peer ended, and none says why": Case(Kind.NCCL, "", [(FAILED, trace(E + "InternalError: Collective ops is aborted by: NCCL: remote process exited or there was a network error. Set NCCL_DEBUG=WARN for detail."))] * 2),
+    "nccl whose peer ended for an unknown reason": Case(Kind.NCCL, "", [(FAILED, trace(E + "InternalError: Collective ops is aborted by: NCCL: remote process exited or there was a network error. Set NCCL_DEBUG=WARN for detail."))] * 2),
     "nccl without shared memory": Case(Kind.NCCL, "worker-0", [(FAILED, "node-a:293:765 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\nnode-a:293:765 [0] NCCL WARN Error while creating shared memory segment /dev/shm/nccl-cvnBpe (size 9637888)\n" + loop(E + "InternalError: NCCL: unhandled system error. Set NCCL_DEBUG=WARN for detail."))]),
     # --- ends from outside
     "slurm preemption": Case(Kind.PREEMPTED, "worker-0", [(TERMED, EPOCHS + "slurmstepd: error: *** STEP 812.0 ON node17 CANCELLED AT 2024-03-01T10:00:00 DUE TO PREEMPTION ***\n")]),
@@ -170,16 +170,16 @@ def evidence(case: Case) -> list[TaskEvidence]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_class(name: str) -> None:
+def test_each_text_has_its_class(name: str) -> None:
     case = CASES[name]
     verdict = diagnose(evidence(case), Outcome.FAILED, "")
     assert verdict is not None
     assert (verdict.kind, verdict.task) == (case.kind, case.task), verdict.message
-    assert case.says in verdict.message
+    assert case.text in verdict.message
     assert diagnose(evidence(case), Outcome.SUCCEEDED, "") is None
 
 
-# What launchers, container engines and clouds make of a line, and of its number.
+# A log line, with its number, as launchers, container engines, and clouds print it.
 WRAPPINGS = {
     "ray": "\x1b[36m(BaseWorkerMixin pid=720, ip=172.31.79.57)\x1b[0m <line>",
     "mpi": "[1,0]<stderr>:<line>",
@@ -207,8 +207,8 @@ def wrapped(wrapping: str, line: str, number: int) -> str:
 
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
 @pytest.mark.parametrize("name", CASES)
-def test_launchers_change_nothing(name: str, wrapping: str) -> None:
-    """But that a few lines without anything known among them keep what stands before them."""
+def test_prefixes_of_launchers_do_not_change_the_verdict(name: str, wrapping: str) -> None:
+    """A few lines without a known format keep their prefix."""
     case = CASES[name]
     result = []
     for item in evidence(case):

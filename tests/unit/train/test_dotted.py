@@ -44,9 +44,9 @@ def test_a_use_knows_its_line_and_call() -> None:
     assert not use.within("tensorflow.ker")
 
 
-def test_variables_of_unknown_origin_are_no_uses() -> None:
+def test_variables_of_unknown_origin_are_not_uses() -> None:
     assert names("x = 1\nprint(x)\n") == []
 
 
-def test_a_name_that_is_assigned_to_itself_ends() -> None:
+def test_a_name_assigned_to_itself_gets_a_new_name() -> None:
     assert "?.a.a" in names("x = y\nx = x.a\nx = x.a\nx\n")

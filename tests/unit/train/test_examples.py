@@ -14,7 +14,7 @@ EXAMPLES = ROOT / "train" / "examples"
 
 
 @pytest.mark.parametrize("name", ["keras_fit.py", "custom_loop.py", "generator.py", "parameter_server.py"])
-def test_an_example_compiles_stands_alone_and_is_described(name: str) -> None:
+def test_an_example_compiles_is_self_contained_and_is_documented(name: str) -> None:
     script = check_script(EXAMPLES / name)
     assert f"`{name}`" in (EXAMPLES / "README.md").read_text()
     for option in ("--epochs", "--batch-size"):
@@ -31,7 +31,7 @@ def test_the_digits_are_those_of_the_source() -> None:
     assert hashlib.sha256(data).hexdigest() == "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
 
 
-def test_made_mnist_has_the_layout_of_the_real_one(tmp_path: Path) -> None:
+def test_generated_mnist_has_the_layout_of_the_original(tmp_path: Path) -> None:
     write_mnist(tmp_path / "a.npz", 50)
     write_mnist(tmp_path / "b.npz", 50)
     with np.load(tmp_path / "a.npz") as made, np.load(tmp_path / "b.npz") as again:

@@ -42,7 +42,7 @@ def need_of(source: str) -> Need:
 @pytest.mark.parametrize(
     ("source", "verdict"),
     [
-        # fit and its like, across workers
+        # fit and similar methods across workers
         (FIT, Verdict.FIT),
         (GANG + MODEL + "model.evaluate(x)", Verdict.FIT),
         (GANG + MODEL + "history = model.predict(x)", Verdict.FIT),
@@ -58,7 +58,7 @@ def need_of(source: str) -> Need:
         ("import keras\nprint(keras.__version__)\n" + FIT, Verdict.FIT),
         ("try:\n    from tensorflow import keras\nexcept ImportError:\n    import keras\n" + GANG
          + "keras.Model().fit(x)", Verdict.FIT),
-        # nothing that depends on the version
+        # does not depend on the version
         ("print('hello')", Verdict.ANY),
         (TF + "model = tf.keras.Sequential()\nmodel.fit(x)", Verdict.ANY),
         (TF + "s = tf.distribute.MirroredStrategy()\nmodel = tf.keras.Model()\nmodel.fit(x)", Verdict.ANY),
@@ -68,7 +68,7 @@ def need_of(source: str) -> Need:
         (GANG + MODEL + "from sklearn.svm import SVC\nSVC().fit(x)", Verdict.ANY),
         (GANG + MODEL + "from sklearn import preprocessing as p\ns = p.StandardScaler()\ns.fit(x)", Verdict.ANY),
         (GANG + "import tf_keras\ntf_keras.Sequential().fit(x)", Verdict.ANY),
-        # what only Keras 2 has
+        # names that only Keras 2 has
         (GANG + MODEL + "tf.keras.metrics.Mean().reset_states()", Verdict.OLD_NAMES),
         (TF + "acc = tf.keras.metrics.Mean()\nacc.reset_states()", Verdict.OLD_NAMES),
         (TF + "tf.keras.optimizers.legacy.Adam()", Verdict.OLD_NAMES),
@@ -83,13 +83,13 @@ def need_of(source: str) -> Need:
         (TF + "tf.keras.layers.Dense(1, batch_input_shape=(1, 2))", Verdict.OLD_NAMES),
         (TF + "tf.keras.callbacks.ModelCheckpoint('a.keras', period=2)", Verdict.OLD_NAMES),
         (TF + "tf.compat.v1.keras.experimental.WideDeepModel", Verdict.OLD_NAMES),
-        # and what looks like it
+        # and similar names
         (TF + "tf.keras.optimizers.SGD(learning_rate=0.1)", Verdict.ANY),
         (TF + "tf.keras.metrics.Mean().reset_state()", Verdict.ANY),
         (TF + "rnn = tf.keras.layers.LSTM(2)\nrnn.reset_states()", Verdict.ANY),
         (TF + "tf.config.experimental.list_physical_devices()", Verdict.ANY),
         (TF + "train(lr=0.1)\ntf.keras.Model()", Verdict.ANY),
-        (TF + "env.reset_states()", Verdict.ANY),  # no Keras in sight
+        (TF + "env.reset_states()", Verdict.ANY),  # without Keras
         # Keras 3 by name
         ("import keras\n" + GANG + "keras.Sequential().fit(x)", Verdict.KERAS_3_FIT),
         ("from keras import layers\n" + GANG + "build(layers.Dense).fit(x)", Verdict.KERAS_3_FIT),
@@ -109,7 +109,7 @@ def need_of(source: str) -> Need:
         ('import os\nos.environ.setdefault("A", "TF_USE_LEGACY_KERAS")\n' + FIT, Verdict.FIT),
     ],
 )  # fmt: skip
-def test_verdict(source: str, verdict: Verdict) -> None:
+def test_each_case_has_its_verdict(source: str, verdict: Verdict) -> None:
     assert need_of(source).verdict is verdict
 
 
@@ -124,7 +124,7 @@ def test_the_place_and_the_reason_are_named() -> None:
     assert need_of(TF + "tf.keras.optimizers.SGD(lr=1)").reason.startswith("uses SGD(lr=…), ")
 
 
-def test_strategy_model_and_fit_may_stand_in_different_modules() -> None:
+def test_strategy_model_and_fit_may_be_in_different_modules() -> None:
     need = needs_legacy(
         {
             "main.py": b"import net, loop\nfrom tensorflow.distribute import MultiWorkerMirroredStrategy as S\nS()\n",
@@ -135,7 +135,7 @@ def test_strategy_model_and_fit_may_stand_in_different_modules() -> None:
     assert (need.verdict, need.place) == (Verdict.FIT, "loop.py:2")
 
 
-def test_a_module_that_does_not_compile_is_passed_over() -> None:
+def test_a_module_that_does_not_compile_is_skipped() -> None:
     assert needs_legacy({"task.py": FIT.encode(), "other.py": b"x ="}).verdict is Verdict.FIT
 
 
@@ -170,7 +170,7 @@ DECIDED = need_of(SETTING + FIT)
 NOTHING = need_of(TF)
 
 
-def test_legacy_keras_for_all_where_it_is_needed_and_said() -> None:
+def test_legacy_keras_is_chosen_for_all_with_a_note() -> None:
     choice = choose(FITS, hosts("2.21.0", "2.21.0"), {})
     assert choice.env == {VARIABLE: "1"}
     assert choice.note.startswith("legacy Keras on all workers (TF_USE_LEGACY_KERAS=1): task.py:5 calls fit under")
@@ -192,11 +192,11 @@ def test_legacy_keras_for_all_where_it_is_needed_and_said() -> None:
         (FITS, {}),
     ],
 )
-def test_otherwise_nothing_is_added(need: Need, versions: Mapping[str, Mapping[str, str]]) -> None:
+def test_without_a_need_no_variable_is_added(need: Need, versions: Mapping[str, Mapping[str, str]]) -> None:
     assert choose(need, versions, {}) == Choice()
 
 
-def test_one_worker_fits_without_tf_keras_and_is_told() -> None:
+def test_one_worker_runs_fit_without_tf_keras_with_a_note() -> None:
     choice = choose(FITS, hosts("2.21.0", tf_keras=False), {})
     assert choice.env == {}
     assert "pip install tf-keras~=2.21.0" in choice.note
@@ -212,7 +212,7 @@ def test_tf_keras_missing_somewhere_names_the_hosts() -> None:
     assert error.hint == "install it there: pip install tf-keras~=2.21.0"
 
 
-def test_different_versions_of_tensorflow_are_refused() -> None:
+def test_different_versions_of_tensorflow_are_rejected() -> None:
     error = refused(NOTHING, hosts("2.21.0", "2.9.3", "2.21.1"))
     assert error.message == (
         "the hosts have different versions of TensorFlow: 2.9 on worker-1; 2.21 on worker-0 and worker-2"
@@ -220,7 +220,7 @@ def test_different_versions_of_tensorflow_are_refused() -> None:
     assert error.hint == "make them equal: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
 
 
-def test_tensorflow_missing_is_refused() -> None:
+def test_missing_tensorflow_is_rejected() -> None:
     error = refused(NOTHING, {**hosts("2.21.0"), "worker-1": {"python": "3.11.7"}})
     assert error.message == "TensorFlow is not installed on worker-1"
     assert error.hint == "install it there: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
@@ -238,7 +238,7 @@ def test_import_keras_becomes_tf_keras_across_workers() -> None:
     assert missing.hint == "install it there: pip install tf-keras~=2.21.0"
 
 
-def test_keras_3_across_workers_is_refused_without_adaptations_or_for_what_only_keras_3_has() -> None:
+def test_keras_3_across_workers_is_rejected_without_adaptations_or_with_names_of_keras_3() -> None:
     with pytest.raises(KerasError) as caught:
         choose(KERAS_3, hosts("2.21.0", "2.21.0"), {}, adapt=False)
     error = caught.value
@@ -250,7 +250,7 @@ def test_keras_3_across_workers_is_refused_without_adaptations_or_for_what_only_
 
 
 @pytest.mark.parametrize("use", ["keras.ops.mean(x)", "keras.random.normal((1,))", "keras.layers.RMSNormalization()"])
-def test_names_that_only_keras_3_has_are_seen(use: str) -> None:
+def test_names_that_only_keras_3_has_are_found(use: str) -> None:
     source = f"import keras\nimport tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n{use}\n"
     need = needs_legacy({"task.py": (source + "keras.Sequential().fit(1)\n").encode()})
     assert need.verdict is Verdict.KERAS_3_FIT
@@ -258,7 +258,7 @@ def test_names_that_only_keras_3_has_are_seen(use: str) -> None:
     assert need.only_new
 
 
-def test_data_of_few_files_is_shared_out_unless_it_is_turned_off() -> None:
+def test_data_of_few_files_is_divided_unless_turned_off() -> None:
     nothing = Choice()
     assert with_adaptations(nothing, FITS, 2, adapt=True).env == {"FLEET_ADAPT": "shard"}
     both = with_adaptations(Choice({"FLEET_ADAPT": "keras"}), KERAS_3, 2, adapt=True)
@@ -268,20 +268,20 @@ def test_data_of_few_files_is_shared_out_unless_it_is_turned_off() -> None:
 
 
 @pytest.mark.parametrize("value", ["1", "true", "True"])
-def test_the_users_own_choice_stands_and_needs_tf_keras(value: str) -> None:
+def test_the_choice_of_the_user_is_kept_and_needs_tf_keras(value: str) -> None:
     assert choose(NOTHING, hosts("2.21.0"), {VARIABLE: value}) == Choice()
     for version in ("2.21.0", "2.15.1"):
         error = refused(NOTHING, hosts(version, tf_keras=False), {VARIABLE: value})
         assert error.cause == f"the job's environment has TF_USE_LEGACY_KERAS={value}"
 
 
-def test_the_users_own_refusal_stands() -> None:
+def test_the_refusal_of_the_user_is_kept() -> None:
     versions = hosts("2.21.0", "2.21.0", tf_keras=False)
     assert choose(FITS, versions, {VARIABLE: "0"}) == Choice()
     assert choose(KERAS_3, versions, {VARIABLE: ""}) == Choice()
 
 
-def test_the_scripts_own_choice_needs_tf_keras() -> None:
+def test_the_choice_of_the_script_needs_tf_keras() -> None:
     error = refused(DECIDED, hosts("2.21.0", "2.21.0", tf_keras=False))
     assert error.cause == "task.py:2 sets TF_USE_LEGACY_KERAS itself"
 
@@ -303,7 +303,7 @@ TUTORIALS = ROOT / "tests" / "e2e" / "scripts"
         (TUTORIALS / "loop_tutorial" / "main.py", Verdict.OLD_NAMES),
     ],
 )
-def test_shipped_scripts(script: Path, verdict: Verdict) -> None:
+def test_shipped_scripts_give_no_finding(script: Path, verdict: Verdict) -> None:
     need = needs_legacy({path.name: path.read_bytes() for path in imports(script, script.parent)})
     assert need.verdict is verdict
     assert need.tensorflow

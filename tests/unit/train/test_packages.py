@@ -9,7 +9,7 @@ from train.script.entry import find_entry
 from train.script.packages import advice, needed
 
 
-def test_what_a_script_imports_at_once(tmp_path: Path) -> None:
+def test_the_immediate_imports_of_a_script_are_needed(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
@@ -53,24 +53,22 @@ def test_calls_that_require_tensorboard(tmp_path: Path, source: str, place: str 
     assert needed(find_entry(str(tmp_path / "task.py"), "", (), "")).places.get("tensorboard") == place
 
 
-def test_what_a_module_imports_at_once(tmp_path: Path) -> None:
+def test_the_immediate_imports_of_a_module_are_needed(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
             "pkg/__init__.py": "import first\n",
-            "pkg/task.py": "from . import near\nfrom .near import x\nimport beside\n",
+            "pkg/task.py": "from . import near\nfrom .near import x\nimport sibling\n",
             "pkg/near.py": "import second\nfrom .. import outside\n",
-            "pkg/beside.py": "",
+            "pkg/sibling.py": "",
         },
     )
     result = needed(find_entry("", "pkg.task", (), str(tmp_path))).places
-    assert result == {"beside": "pkg/task.py:3", "first": "pkg/__init__.py:1", "second": "pkg/near.py:1"}
+    assert result == {"sibling": "pkg/task.py:3", "first": "pkg/__init__.py:1", "second": "pkg/near.py:1"}
 
 
 @pytest.mark.parametrize("line", ["sys.path.insert(0, 'lib')", "sys.path += ['lib']", "from sys import path"])
-def test_modules_that_cannot_be_among_the_pushed_files_are_checked_after_a_change_of_the_path(
-    tmp_path: Path, line: str
-) -> None:
+def test_modules_that_are_not_uploaded_are_checked_after_a_change_of_the_path(tmp_path: Path, line: str) -> None:
     write(tmp_path, {"task.py": f"import sys\n{line}\nimport far, near.sub, deep\n"})
     result = needed(find_entry(str(tmp_path / "task.py"), "", (), ""), ["task.py", "lib/near/sub.py", "x/y/deep.py"])
     assert result.places == {"sys": "task.py:1", "far": "task.py:3"}
@@ -85,7 +83,7 @@ def test_python_path_counts_as_a_change_and_its_directories_are_searched(tmp_pat
     result = needed(entry, ["task.py", "lib/near.py"], python_path="lib:/opt/lib")
     assert (result.places, result.directories) == ({"far": "task.py:1"}, ("/opt/lib",))
     assert result.note.endswith("near (task.py:2); PYTHONPATH is set")
-    assert not needed(entry, ["task.py"], python_path="lib").note  # nothing is left out
+    assert not needed(entry, ["task.py"], python_path="lib").note  # nothing is omitted
 
 
 @pytest.mark.parametrize("line", ["sys.meta_path.append(f)", "sys.path_hooks.clear()", "sys.modules[name] = made"])
@@ -98,13 +96,13 @@ def test_nothing_is_checked_after_a_change_of_the_import_hooks(tmp_path: Path, l
     )
 
 
-def test_modules_that_the_script_makes_itself_are_not_missing(tmp_path: Path) -> None:
+def test_modules_that_the_script_creates_are_not_missing(tmp_path: Path) -> None:
     write(tmp_path, {"task.py": "import sys\nsys.modules['made'] = sys.modules[__name__]\nimport made, far\n"})
     result = needed(find_entry(str(tmp_path / "task.py"), "", (), ""))
     assert (list(result.places), result.note) == (["sys", "far"], "")
 
 
-def test_only_known_packages_are_to_be_installed(tmp_path: Path) -> None:
+def test_only_known_packages_are_suggested(tmp_path: Path) -> None:
     write(tmp_path, {"lib/nets.py": "", "job/task.py": ""})
     assert advice("sklearn", tmp_path) == "add scikit-learn to requirements.txt next to the script"
     assert advice("tensorflow_datasets") == "add tensorflow-datasets to requirements.txt next to the script"
@@ -114,7 +112,7 @@ def test_only_known_packages_are_to_be_installed(tmp_path: Path) -> None:
     )
 
 
-def test_other_programs_need_nothing_that_is_known(tmp_path: Path) -> None:
+def test_other_programs_have_no_known_needs(tmp_path: Path) -> None:
     write(tmp_path, {"task.R": "library(keras)\n", "task.py": "import x\n"})
     assert needed(find_entry(str(tmp_path / "task.R"), "", (), "")).places == {}
     assert needed(find_entry("", "", ("bash", "-c", "python task.py"), str(tmp_path))).places == {}
@@ -129,7 +127,7 @@ def test_other_programs_need_nothing_that_is_known(tmp_path: Path) -> None:
         ("python", "-m", "pkg"),
     ],
 )
-def test_a_command_of_python_needs_what_its_script_imports(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_python_command_needs_the_imports_of_its_script(tmp_path: Path, words: tuple[str, ...]) -> None:
     source = "import pandas\nimport tensorflow as tf\ntf.keras.callbacks.TensorBoard('logs')\n"
     write(tmp_path, {"task.py": source, "pkg/__init__.py": "", "pkg/__main__.py": source})
     result = needed(find_entry("", "", words, str(tmp_path))).places
@@ -137,8 +135,6 @@ def test_a_command_of_python_needs_what_its_script_imports(tmp_path: Path, words
 
 
 @pytest.mark.parametrize("words", [("python", "-c", "import x"), ("python", "-I", "task.py"), ("python", "none.py")])
-def test_a_command_of_python_without_a_known_script_needs_nothing_that_is_known(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_a_python_command_without_a_known_script_has_no_known_needs(tmp_path: Path, words: tuple[str, ...]) -> None:
     write(tmp_path, {"task.py": "import pandas\n"})
     assert needed(find_entry("", "", words, str(tmp_path))).places == {}

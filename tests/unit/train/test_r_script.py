@@ -28,12 +28,12 @@ def test_fit_across_workers_needs_legacy_keras() -> None:
         FIT.replace("fit(", "refit("),
     ],
 )
-def test_any_keras_will_do(text: str) -> None:
+def test_a_script_without_version_specific_names_accepts_any_keras(text: str) -> None:
     need = needs_of_r(text, "task.R")
     assert (need.verdict, need.tensorflow) == (Verdict.ANY, True)
 
 
-def test_comments_and_strings_are_told_apart() -> None:
+def test_comments_and_strings_are_distinguished() -> None:
     assert needs_of_r(FIT.replace("library(tensorflow)", 'library(tensorflow); x <- "#"'), "t").verdict is Verdict.FIT
     assert not needs_of_r("# library(tensorflow)\ncat('hello')\n", "t").tensorflow
 

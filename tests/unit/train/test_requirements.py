@@ -20,7 +20,7 @@ def refused(directory: Path, text: str) -> ScriptError:
     return caught.value
 
 
-def test_lines_lose_comments_and_backslashes_alone(tmp_path: Path) -> None:
+def test_only_comments_and_backslashes_are_removed_from_lines(tmp_path: Path) -> None:
     result = read(
         tmp_path,
         "\ufeff# a list\r\nTensorflow-CPU==2.21.0  # the same everywhere\r\n\n--index-url https://pypi.example/simple\n"
@@ -40,7 +40,7 @@ def test_lines_lose_comments_and_backslashes_alone(tmp_path: Path) -> None:
     assert result.names == {"tensorflow-cpu", "scikit-learn", "requests", "pkg"}
 
 
-def test_other_files_are_put_in_their_place(tmp_path: Path) -> None:
+def test_included_files_replace_their_line(tmp_path: Path) -> None:
     write(
         tmp_path, {"deep/base.txt": "b\n-r more.txt\n-c pins.txt\n", "deep/more.txt": "c\n", "deep/pins.txt": "n<2\n"}
     )
@@ -51,7 +51,7 @@ def test_other_files_are_put_in_their_place(tmp_path: Path) -> None:
     assert read(tmp_path, "-r https://example.com/r.txt\n").text == "-r https://example.com/r.txt\n"
 
 
-def test_a_circle_is_told(tmp_path: Path) -> None:
+def test_requirements_that_include_themselves_are_rejected(tmp_path: Path) -> None:
     write(tmp_path, {"b.txt": "-r requirements.txt\n"})
     assert refused(tmp_path, "-r b.txt\n").message.endswith("requirements.txt includes itself")
 
@@ -75,7 +75,7 @@ def test_a_circle_is_told(tmp_path: Path) -> None:
         "lib/part",
     ],
 )
-def test_what_lies_on_this_computer_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
+def test_packages_on_this_computer_are_rejected_with_their_line(tmp_path: Path, line: str) -> None:
     (tmp_path / "lib" / "part").mkdir(parents=True)
     error = refused(tmp_path, f"numpy\n\n{line}\n")
     assert error.message.startswith(f"{tmp_path}/requirements.txt:3: ")
@@ -84,18 +84,18 @@ def test_what_lies_on_this_computer_is_refused_with_its_line(tmp_path: Path, lin
 
 
 @pytest.mark.parametrize("line", ["-f wheels", "--find-links /srv/wheels", "--find-links=file:///srv"])
-def test_places_on_this_computer_are_refused(tmp_path: Path, line: str) -> None:
+def test_paths_on_this_computer_are_rejected(tmp_path: Path, line: str) -> None:
     assert refused(tmp_path, line).hint == "name a URL that the hosts reach"
 
 
 @pytest.mark.parametrize(
     "line", ["-e git+https://example.com/a/b", "https://example.com/x-1.0-py3-none-any.whl", "--no-binary=:all:"]
 )
-def test_what_the_hosts_can_fetch_is_passed_on(tmp_path: Path, line: str) -> None:
+def test_urls_that_the_hosts_can_fetch_are_kept(tmp_path: Path, line: str) -> None:
     assert read(tmp_path, line).text == f"{line}\n"
 
 
-def test_missing_and_unreadable_files_are_told(tmp_path: Path) -> None:
+def test_missing_and_unreadable_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ScriptError, match="there is no requirements file"):
         read_requirements(tmp_path / "none.txt")
     assert refused(tmp_path, "a\n-r none.txt\n").message.endswith("requirements.txt:2: there is no file none.txt")
@@ -104,7 +104,7 @@ def test_missing_and_unreadable_files_are_told(tmp_path: Path) -> None:
         read_requirements(tmp_path / "bytes.txt")
 
 
-def test_modules_are_matched_with_the_packages_that_bring_them() -> None:
+def test_modules_are_matched_with_the_packages_that_provide_them() -> None:
     result = Requirements("", names=frozenset({"scikit-learn", "tf-keras", "pyyaml", "opencv-python", "python-box"}))
     assert all(map(result.brings, ["sklearn", "tf_keras", "yaml", "cv2", "box"]))
     assert not any(map(result.brings, ["numpy", "keras", "python"]))

@@ -34,7 +34,7 @@ def write(directory: Path, files: dict[str, str]) -> None:
         b"import nothing_that_exists\nraise SystemExit(3)\n",
     ],
 )
-def test_a_script_that_compiles_is_taken_and_not_executed(tmp_path: Path, content: bytes) -> None:
+def test_a_script_that_compiles_is_accepted_and_not_executed(tmp_path: Path, content: bytes) -> None:
     script = tmp_path / "task.py"
     script.write_bytes(content)
     assert check_script(script) == script
@@ -61,7 +61,7 @@ def test_a_syntax_error_is_shown_with_its_line(tmp_path: Path, content: bytes, l
 
 
 @pytest.mark.parametrize("content", [b"name = '\xe9'\n", b"# coding: no-such-thing\n", b"x = 1\x00\n", b"(" * 5000])
-def test_what_is_no_text_of_python_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_not_python_are_rejected(tmp_path: Path, content: bytes) -> None:
     script = tmp_path / "task.py"
     script.write_bytes(content)
     assert str(script) in refused(script).message
@@ -78,7 +78,7 @@ def test_a_missing_script_names_a_similar_one(tmp_path: Path) -> None:
     assert "there is no script" in refused(tmp_path / "other.py" / "a.py").message
 
 
-def test_a_directory_is_refused_with_a_script_in_it(tmp_path: Path) -> None:
+def test_a_directory_is_rejected_with_a_script_in_it_as_hint(tmp_path: Path) -> None:
     assert "name a Python script" in refused(tmp_path).hint
     write(tmp_path, {"b.py": "", "a.py": ""})
     error = refused(tmp_path)
@@ -86,19 +86,19 @@ def test_a_directory_is_refused_with_a_script_in_it(tmp_path: Path) -> None:
     assert str(tmp_path / "a.py") in error.hint
 
 
-def test_a_notebook_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_a_notebook_is_rejected_with_the_conversion_command(tmp_path: Path) -> None:
     notebook = tmp_path / "my work.ipynb"
     notebook.write_text("{}")
     assert refused(notebook).next_step == f"jupyter nbconvert --to script '{notebook}'"
 
 
 @pytest.mark.parametrize("name", ["task", "task.pyc", "task.sh", "task.txt"])
-def test_only_python_scripts_are_taken(tmp_path: Path, name: str) -> None:
+def test_only_python_scripts_are_accepted(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("x = 1\n")
     assert "does not end in .py" in refused(tmp_path / name).cause
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+def test_irregular_files_are_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     assert "not a regular file" in refused(tmp_path / "pipe.py").message
     (tmp_path / "link.py").symlink_to("gone.py")
@@ -108,7 +108,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     assert "not a file name" in refused(tmp_path / "a\0b.py").message
 
 
-def test_an_unreadable_script_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_script_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "task.py"
     script.write_text("x = 1\n")
 
@@ -121,7 +121,7 @@ def test_an_unreadable_script_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     assert error.next_step == f"chmod u+r {script}"
 
 
-def test_parse_names_what_it_was_given() -> None:
+def test_parse_reports_the_given_name() -> None:
     with pytest.raises(ScriptError, match=r"^model\.py:1: "):
         parse(b"x =", "model.py")
 
@@ -132,7 +132,7 @@ def test_imports_follows_modules_of_the_directory(tmp_path: Path) -> None:
         {
             "main.py": "import os, tensorflow\nimport data\nfrom net import model, missing\nimport pkg.deep.leaf\n",
             "data.py": "def load():\n    import lazy\n",
-            "lazy.py": "import data\nimport main\n",  # a circle
+            "lazy.py": "import data\nimport main\n",  # a cycle
             "net/__init__.py": "",
             "net/model.py": "from . import layers\nfrom ..data import load\nfrom .block import Block\n",
             "net/layers.py": "",
@@ -149,13 +149,13 @@ def test_imports_follows_modules_of_the_directory(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_imports_looks_beside_the_script_then_in_the_working_directory(tmp_path: Path) -> None:
+def test_imports_searches_next_to_the_script_then_in_the_working_directory(tmp_path: Path) -> None:
     write(tmp_path, {"jobs/task.py": "import near\nimport far\n", "jobs/near.py": "", "near.py": "", "far.py": ""})
     result = imports(tmp_path / "jobs" / "task.py", tmp_path)
     assert result == [tmp_path / "jobs" / "task.py", tmp_path / "jobs" / "near.py", tmp_path / "far.py"]
 
 
-def test_imports_stays_in_the_directory_and_passes_over_what_does_not_compile(tmp_path: Path) -> None:
+def test_imports_stays_in_the_directory_and_skips_files_that_do_not_compile(tmp_path: Path) -> None:
     write(
         tmp_path, {"outside.py": "", "job/task.py": "import broken\nfrom .. import outside\n", "job/broken.py": "x ="}
     )
