@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import base64
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from fleet.fleets.agents import ask_each
 from fleet.jobs.alone import alone_warning
 from train.agent.protocol.records import (
     AttemptEnded,
     Exit,
+    Follow,
     JobResult,
     Log,
     Member,
     Outcome,
     Phase,
+    Record,
     Stalled,
     TaskState,
+    build,
+    to_dict,
 )
 from train.diagnosis import TaskEvidence, Verdict, diagnose
 from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
+
+if TYPE_CHECKING:
+    from fleet.remote.channel import AgentChannel
 
 MOST_ATTEMPTS = 8
 """Number of attempts of a slot that are kept without a verdict: the newest ones."""
@@ -52,6 +62,29 @@ class _Task:
         elif state.phase is Phase.EXITED:
             self.exit, self.exited_at, self.reason = state.exit, state.at, state.reason
             self.listened = state.listened
+
+    def to_json(self, *, log: bool) -> dict[str, Any]:
+        """Return the evidence as plain JSON values, with the log if `log`."""
+        return {
+            "task": self.task,
+            "exit": to_dict(self.exit),
+            "exited_at": self.exited_at,
+            "listened": self.listened,
+            "reason": self.reason,
+            "stopped": self.stopped,
+            "stalled": to_dict(self.stalled),
+            "head": base64.b64encode(self.head).decode() if log else "",
+            "tail": base64.b64encode(self.tail[-LARGEST_TAIL:]).decode() if log else "",
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> _Task:
+        """Return the evidence that `to_json` returned."""
+        known = {**values}
+        known["exit"] = build(Exit, known["exit"]) if known["exit"] else None
+        known["stalled"] = build(Stalled, known["stalled"]) if known["stalled"] else None
+        known["head"], known["tail"] = (bytearray(base64.b64decode(known[name])) for name in ("head", "tail"))
+        return cls(**known)
 
 
 @dataclass
@@ -95,6 +128,24 @@ class Evidence:
             del self._attempts[attempt][slot]
             if not self._attempts[attempt]:
                 del self._attempts[attempt]
+
+    def newest(self, slot: str, *, log: bool) -> dict[str, Any]:
+        """Return the evidence of a slot's newest attempt as plain JSON values, for `merge` in another process.
+
+        Args:
+            slot: The slot.
+            log: Include the log.
+        """
+        number = max((number for number, slots in self._attempts.items() if slot in slots), default=0)
+        if not number:
+            return {}
+        return {"slot": slot, "attempt": number, "task": self._attempts[number][slot].to_json(log=log)}
+
+    def merge(self, values: Mapping[str, Any]) -> None:
+        """Add what `newest` returned in another process."""
+        if values:
+            slots = self._attempts.setdefault(int(values["attempt"]), {})
+            slots[str(values["slot"])] = _Task.from_json(values["task"])
 
     def complete(self, ended: AttemptEnded, away: Collection[str]) -> bool:
         """Return whether all evidence of an attempt has come, except that of the slots in `away`."""
@@ -152,3 +203,28 @@ class Evidence:
             log_tail=bytes(one.tail[-LARGEST_TAIL:]),
             log_head=bytes(one.head),
         )
+
+
+def first_cause(members: Sequence[Member], result: JobResult, channels: Sequence[AgentChannel]) -> Verdict | None:
+    """Return the first cause of how a job ended; None if it did not fail, or ended before any user code ran.
+
+    Args:
+        members: All slots of the job.
+        result: How it ended.
+        channels: Conversations with its hosts, which send the start and the end of each log of the last attempt.
+    """
+    from fleet.remote.job import follow
+
+    if not result.started or result.outcome not in (Outcome.FAILED, Outcome.LOST):
+        return None
+    request = Follow(result.job, "", attempt=max(1, result.attempt), follow=False)
+    request = request._replace(head_bytes=LARGEST_HEAD, tail_bytes=LARGEST_TAIL)
+
+    def read(channel: AgentChannel) -> list[tuple[Record, bytes]]:
+        return list(follow(channel, request._replace(slot=channel.connection.host.name)))
+
+    evidence = Evidence(members)
+    for outcome in ask_each(channels, read):
+        for record, payload in outcome.value or ():
+            evidence.add(record, payload)
+    return evidence.verdict(result)

@@ -12,7 +12,7 @@ from fleet.errors import CancelledError, FleetError, JobFailedError, JobNotFinis
 from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, LogChunk, Note, Sink
 from fleet.fleets.agents import newest_reports, open_some
 from fleet.fleets.agreement import agree
-from fleet.jobs.evidence import Evidence
+from fleet.jobs.evidence import Evidence, first_cause
 from fleet.jobs.restarts import Restarts
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step, read_steps
@@ -68,6 +68,7 @@ class Followed:
         follow: Follow until the job ends.
         logs: Send the logs.
         mender: Replaces lost hosts; None: they are not replaced.
+        others: Open conversations with the other hosts of the job, whose logs are not followed.
         lost: Hosts to follow as soon as they are replaced.
         unread: Returns whether the reader of the output has gone.
     """
@@ -83,6 +84,7 @@ class Followed:
     follow: bool = True
     logs: bool = True
     mender: Mender | None = None
+    others: tuple[AgentChannel, ...] = ()
     lost: tuple[Host, ...] = ()
     unread: Callable[[], bool] = lambda: False
 
@@ -98,7 +100,7 @@ class Ended:
 
     Attributes:
         result: How the job ended; None where it goes on.
-        verdict: Its first cause, where it failed and all of its logs were followed.
+        verdict: Its first cause, if it failed.
     """
 
     result: JobResult | None
@@ -323,10 +325,15 @@ class _Telling:
         alone = self._evidence.alone(result)
         if alone:
             self._sink.emit(Note(alone, Level.WARNING))
-        verdict = self._evidence.verdict(result) if self._followed.whole and result.started else None
+        verdict = self._verdict(result)
         if verdict is not None:
             self._sink.emit(_diagnosed(result.job, result.attempt, verdict, final=True))
         return Ended(result, verdict)
+
+    def _verdict(self, result: JobResult) -> Verdict | None:
+        if self._followed.whole:
+            return self._evidence.verdict(result) if result.started else None
+        return first_cause(self._followed.members, result, (*self._followed.channels, *self._followed.others))
 
 
 def _hint(mender: Mender, host: str, record: Told) -> None:

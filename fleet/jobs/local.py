@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import signal
 import time
-from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -23,7 +21,6 @@ from train.agent.protocol.records import (
     Follow,
     JobResult,
     Log,
-    Member,
     Notice,
     Prepare,
     Prepared,
@@ -32,13 +29,9 @@ from train.agent.protocol.records import (
     Stalled,
     Stop,
     Stopped,
-    TaskState,
     Want,
-    decode,
-    encode,
     name_of,
 )
-from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
 from train.errors import LocalAgentError
 from train.local import LocalAgent
 
@@ -68,7 +61,7 @@ class Slot:
         self._follows = False
         self._signal = ""
         self._stop_by = float("inf")
-        self._own = Own()
+        self._evidence = Evidence(())
         self._restarts = Restarts()
 
     @property
@@ -76,10 +69,9 @@ class Slot:
         """The signal that has ended the job, ``SIGTERM``; empty: none came."""
         return self._signal
 
-    @property
-    def own(self) -> Own:
-        """What was seen of the task in its last attempt."""
-        return self._own
+    def evidence(self, *, log: bool) -> dict[str, Any]:
+        """Return the evidence about the task's last attempt as plain JSON values, with the log if `log`."""
+        return self._evidence.newest(self._task, log=log)
 
     def prepare(self, request: Prepare) -> Prepared:
         """Reserve what the task needs.
@@ -164,7 +156,7 @@ class Slot:
         return result
 
     def _tell(self, record: Record, payload: bytes, sink: Sink, *, leads: bool) -> None:
-        self._own.add(record, payload)
+        self._evidence.add(record, payload)
         for note in self._restarts.add(record) if leads else []:
             sink.emit(note)
         if isinstance(record, Log):
@@ -189,58 +181,3 @@ class Slot:
             hint=refused.hint,
             next_steps=read_steps(refused.next_step),
         )
-
-
-class Own:
-    """What one node has seen of its task's last attempt: enough to find the first cause together."""
-
-    def __init__(self) -> None:
-        self._attempt = 0
-        self._slot = self._task = ""
-        self._records: list[Record] = []
-        self._head = bytearray()
-        self._tail = bytearray()
-
-    def add(self, record: Record, payload: bytes) -> None:
-        """Take what came; of the middle of a long log nothing is kept."""
-        if not isinstance(record, (Log, TaskState, Stalled)):
-            return
-        if record.attempt > self._attempt:
-            self._attempt, self._slot, self._task = record.attempt, record.slot, record.task
-            self._records = []
-            self._head.clear()
-            self._tail.clear()
-        if isinstance(record, Log):
-            rest = LARGEST_HEAD - len(self._head)
-            self._head += payload[:rest]
-            self._tail += payload[rest:]
-            del self._tail[:-LARGEST_TAIL]
-        else:
-            self._records.append(record)
-
-    def value(self, *, log: bool) -> dict[str, Any]:
-        """Return all of it as plain JSON.
-
-        Args:
-            log: Include the log.
-        """
-        lines = [encode(record).decode("utf-8", "backslashreplace") for record in self._records]
-        text = base64.b64encode(bytes(self._head + self._tail)).decode() if log else ""
-        return {"slot": self._slot, "task": self._task, "attempt": self._attempt, "records": lines, "log": text}
-
-
-def collected(members: Sequence[Member], values: Sequence[dict[str, Any]]) -> Evidence:
-    """Return the evidence of all nodes.
-
-    Args:
-        members: All tasks of the job.
-        values: What the nodes have seen, each from `Own.value`; some may be missing.
-    """
-    evidence = Evidence(members)
-    for value in values:
-        for line in value.get("records", []):
-            evidence.add(decode(line), b"")
-        log = base64.b64decode(value.get("log", ""))
-        slot, task, attempt = str(value.get("slot", "")), str(value.get("task", "")), int(value.get("attempt", 0))
-        evidence.add(Log(slot, task, attempt, 0, len(log)), log)
-    return evidence

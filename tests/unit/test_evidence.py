@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 from fleet.jobs.evidence import MOST_ATTEMPTS, Evidence
 from train.agent.protocol.records import (
     AttemptEnded,
@@ -160,3 +162,12 @@ def test_the_stack_of_a_stalled_task_is_kept() -> None:
     assert verdict is not None
     assert (verdict.kind, verdict.task, verdict.traceback) == (Kind.HANG, "worker-1", "task.py:7 in load")
     assert any("task.py" in line for line in verdict.lines)
+
+
+def test_evidence_of_several_processes_gives_the_same_verdict() -> None:
+    whole, merged = collected(), Evidence(TWO)
+    for slot in ("worker-0", "worker-1"):
+        merged.merge(json.loads(json.dumps(collected().newest(slot, log=True))))
+    assert merged.verdict(result()) == whole.verdict(result())
+    merged.merge(Evidence(TWO).newest("worker-0", log=True))
+    assert merged.verdict(result()) == whole.verdict(result())

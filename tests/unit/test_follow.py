@@ -29,10 +29,12 @@ from train.agent.protocol.records import (
     Stalled,
     TaskState,
 )
+from train.diagnosis import Kind, Verdict
 
 MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
 SPARED = (*MEMBERS[:2], MEMBERS[2]._replace(task=""))  # the last slot is a spare
 MISTAKE = b'Traceback (most recent call last):\n  File "task.py", line 4, in <module>\n    fail()\nValueError: no\n'
+READ = Verdict("worker-1", Kind.KILLED, "worker-1 was killed")
 WON = JobResult("j", 2, Outcome.SUCCEEDED, 9.0)
 FELL = JobResult("j", 2, Outcome.FAILED, 9.0, "worker-1", "worker-1 was killed by SIGKILL")
 
@@ -83,6 +85,7 @@ def followed(**more: Any) -> Followed:
 def told(monkeypatch: pytest.MonkeyPatch, items: list[Item], **more: Any) -> tuple[Hosts, Ended]:
     hosts = Hosts(items)
     monkeypatch.setattr(verb, "_follower", lambda _: hosts)
+    monkeypatch.setattr(verb, "first_cause", lambda *_: READ)
     return hosts, follow(followed(**more), hosts)
 
 
@@ -159,11 +162,13 @@ def test_the_cause_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("more", [{"lines": 5}, {"logs": False}, {"members": MEMBERS[:2]}])
-def test_without_all_logs_there_is_no_cause(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]) -> None:
+def test_without_all_logs_the_hosts_are_asked_for_the_evidence(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
     hosts, ended = told(monkeypatch, [*first_attempt(), Item("worker-0", FELL)], **more)
     assert hosts.of(AttemptEnded)
-    assert not hosts.of(JobDiagnosed)
-    assert ended.verdict is None
+    assert [(event.attempt, event.final) for event in hosts.of(JobDiagnosed)] == [(FELL.attempt, True)]
+    assert ended.verdict == READ
 
 
 def test_what_all_hosts_tell_is_told_once_and_what_each_tells_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def test_a_failed_attempt_is_reported_with_its_cause_and_all_logs_are_kept(progr
     assert (status["job"]["attempt"], status["job"]["attempts"], status["job"]["verdict"]) == (2, 3, None)
 
 
-def test_status_shows_the_cause_of_a_job_without_a_client(program: Program) -> None:
+def test_status_and_logs_show_the_cause_of_a_job_without_a_client(program: Program) -> None:
     program.run("up", "--workers", "2")
     program.script("task.py", FAIL_ONCE)
     program.run("train", "task.py", "--detach", code=None)
@@ -102,6 +102,9 @@ def test_status_shows_the_cause_of_a_job_without_a_client(program: Program) -> N
 
     assert wait_for("the first cause", verdict)["kind"] == "script-exception"  # type: ignore[index]
     assert "raised ValueError: no such thing at task.py:5" in program.run("status").text
+    logs = program.run("logs", "-n", "1", "--worker", "0", code=100)
+    assert "raised ValueError: no such thing at task.py:5" in logs.err
+    assert "has ended: task.py on worker-[0-1]" in logs.err
 
 
 def test_a_spare_takes_over_and_the_job_is_readable_without_the_lost_host(program: Program) -> None:

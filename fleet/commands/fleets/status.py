@@ -30,7 +30,7 @@ from fleet.steps import Step
 from fleet.translation import translated
 from provision.model import Host
 from train.agent.protocol.cluster import task_rank
-from train.agent.protocol.records import Follow, Inspect, JobReport, JobResult, Outcome, Phase, Progress, Record
+from train.agent.protocol.records import Inspect, JobReport, JobResult, Phase, Progress
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
@@ -144,10 +144,10 @@ def _ask(
                 found[outcome.host.name] = outcome.value[0]
         hosts = tuple(_host(host, places, found, errors) for host, places in _by_host(record))
         job = _job(list(found.values()), record.last_job)
-        if job is not None and job.outcome in (Outcome.FAILED, Outcome.LOST):
+        if job is not None:
             mine = {name: report for name, report in found.items() if report.job == job.id}
             able = [channel for channel in channels if channel.connection.host.name in mine]
-            job = replace(job, verdict=_verdict(mine, able))
+            job = replace(job, verdict=_verdict(list(mine.values()), able))
         stored = _stored(record, directory, channels)
     return tuple(_with_disk(host, stored.disks) for host in hosts), job, [_stored_job(one) for one in stored.jobs]
 
@@ -172,33 +172,11 @@ def _with_disk(host: HostStatus, disks: Sequence[DiskUse]) -> HostStatus:
     return host
 
 
-def _verdict(reports: dict[str, JobReport], channels: Sequence[AgentChannel]) -> Verdict | None:
-    """The first cause of how a job ended, from the beginning and the end of each log of its last attempt."""
-    from fleet.jobs.evidence import Evidence
-    from fleet.remote.job import follow
-    from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
+def _verdict(reports: Sequence[JobReport], channels: Sequence[AgentChannel]) -> Verdict | None:
+    from fleet.jobs.evidence import first_cause
 
-    first = description(list(reports.values()))
-    result = result_of(list(reports.values()))
-    if result is None or not result.started:
-        return None
-    request = Follow(
-        first.job,
-        "",
-        attempt=max(1, result.attempt),
-        follow=False,
-        head_bytes=LARGEST_HEAD,
-        tail_bytes=LARGEST_TAIL,
-    )
-
-    def told(channel: AgentChannel) -> list[tuple[Record, bytes]]:
-        return list(follow(channel, request._replace(slot=channel.connection.host.name)))
-
-    evidence = Evidence(first.members)
-    for outcome in ask_each(channels, told):
-        for record, payload in outcome.value or ():
-            evidence.add(record, payload)
-    return evidence.verdict(result)
+    result = result_of(reports)
+    return first_cause(description(reports).members, result, channels) if result is not None else None
 
 
 def _by_host(record: FleetRecord) -> list[tuple[Host, list[str]]]:

@@ -23,7 +23,7 @@ from fleet.events import JobStarted, Level, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.follow import Ended, outcome_or_raise
 from fleet.jobs.ids import job_id
-from fleet.jobs.local import Slot, collected
+from fleet.jobs.local import Slot
 from fleet.jobs.outputs import Copies, Directories, mark, tidy
 from fleet.jobs.policy import check_policy, most_attempts
 from fleet.steps import Shell, read_steps
@@ -431,7 +431,7 @@ class _Part:
         """Tell how the job ended, and find the first cause together where it failed."""
         ended_well = result.outcome is Outcome.SUCCEEDED
         failed = result.started and not ended_well
-        own: Value = slot.own.value(log=not ended_well) if failed or ended_well else {}
+        own: Value = slot.evidence(log=not ended_well) if failed or ended_well else {}
         if not self._leads:
             self._meeting.give("end", own)
         try:
@@ -455,7 +455,10 @@ class _Part:
     def _evidence(self, commit: Commit, own: Value) -> Evidence:
         """Return what all nodes have seen of the last attempt."""
         values = self._meeting.collect("end", _COLLECT_S)
-        return collected(commit.members, [own, *values.values()])
+        evidence = Evidence(commit.members)
+        for value in (own, *values.values()):
+            evidence.merge(value)
+        return evidence
 
 
 def _outcome(ended: Ended) -> None:

@@ -107,6 +107,7 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             record=record,
             job=first.job,
             channels=tuple(channel for channel in channels if channel.connection.host.name in slots),
+            others=tuple(channel for channel in channels if channel.connection.host.name not in slots),
             members=tuple(first.members),
             tasks={member.slot: member.task for member in members},
             attempts=first.attempts,
