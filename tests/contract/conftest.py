@@ -26,31 +26,31 @@ from tests.wire.machines import Lab, lab
 
 
 class Case(Protocol):
-    """A provider under test, and what the suite must be able to do behind its back."""
+    """A provider under test, and the operations of the suite that bypass it."""
 
     provider: Provider
     impossible: FleetSpec  # one that `check` refuses
-    cloud: CloudSpec | None  # what every spec of the suite rents
-    inventory: str  # what every spec of the suite borrows
-    makes_hosts: bool  # whether its hosts are its own: made, started again, ended, and open to the fleet's key alone
-    first_step: str  # what `create` reports of an instance before all else
+    cloud: CloudSpec | None  # cloud settings of every spec of the suite
+    inventory: str  # inventory of every spec of the suite
+    makes_hosts: bool  # whether it creates, restarts, and ends its hosts, which accept only the fleet's key
+    first_step: str  # first step that `create` reports for an instance
     has_deadline: bool  # whether the provider deletes by itself
 
     def kill(self, instance: Instance) -> None:
-        """Let `instance` die, without the provider."""
+        """End `instance` without the provider."""
 
     def traces(self) -> list[str]:
-        """Every process and file of any instance, found without the provider."""
+        """Return all processes and files of any instance, found without the provider."""
 
     def script(self) -> str:
-        """Python statements that bind `provider` to the same provider in another program."""
+        """Return Python statements that bind `provider` to the same provider in another program."""
 
     def sweep(self) -> None:
-        """End and delete whatever a failed test left."""
+        """End and delete what a failed test left."""
 
 
 def arguments(process: psutil.Process) -> str:
-    """What `process` was started with; empty once it has ended."""
+    """Return the command line of `process`; empty if it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:
@@ -97,7 +97,7 @@ class LocalCase:
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def _is_ours(self, process: psutil.Process) -> bool:
-        """By what it was started with, or what its standard error is: an sshd has nothing else to be known by."""
+        """Return whether its command line or its standard error names this provider's directory, as for an sshd."""
         try:
             standard_error = str(Path(f"/proc/{process.pid}/fd/2").readlink())
             return str(self.root) in arguments(process) or str(self.root) in standard_error
@@ -124,7 +124,7 @@ class GceCase:
         self.impossible = FleetSpec("demo", "gce", workers=2, cloud=replace(self.cloud, zones=("nowhere",)))
 
     def kill(self, instance: Instance) -> None:
-        name = next(one for one in self.emulator.state()["instances"] if one.endswith(f"-{instance.name}"))
+        name = next(name for name in self.emulator.state()["instances"] if name.endswith(f"-{instance.name}"))
         url = f"{self.emulator.url}/compute/v1/projects/proj-1/zones/{instance.zone}/instances/{name}"
         assert requests.post(f"{url}/stop", timeout=10).status_code == 200
         wait_for("the end of an instance", lambda: requests.get(url, timeout=10).json()["status"] == "TERMINATED")
@@ -148,13 +148,13 @@ class GceCase:
         )
 
     def sweep(self) -> None:
-        left = self.emulator.state()
+        remaining = self.emulator.state()
         self.emulator.reset()
-        assert not left["violations"]
+        assert not remaining["violations"]
 
 
 class StaticCase:
-    """Hosts that exist, named by an inventory."""
+    """Existing hosts, named by an inventory."""
 
     cloud: CloudSpec | None = None
     makes_hosts = False
@@ -168,7 +168,7 @@ class StaticCase:
         self.impossible = FleetSpec("demo", "static", len(home.machines) + 1, inventory=self.inventory)
 
     def kill(self, instance: Instance) -> None:
-        raise AssertionError(f"{instance.name} is nobody's to kill")
+        raise AssertionError(f"{instance.name} has no process to kill")
 
     def traces(self) -> list[str]:
         return [str(path) for path in self.root.glob("**/*")]
@@ -181,23 +181,23 @@ class StaticCase:
         )
 
     def sweep(self) -> None:
-        """Nothing of it runs."""
+        """Check that no process remains."""
 
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory, key: KeyPair) -> Iterator[Lab]:
-    """A user with three machines, who logs in with the key that the suite has for the fleet."""
-    with lab(tmp_path_factory.mktemp("machines") / "lab") as one:
-        one.write("id", key.private)
-        one.write("id.pub", key.public + "\n")
-        one.add_known_hosts(*(one.machine(f"gpu{number}") for number in range(3)))
-        yield one
+    """Start three machines of a user who logs in with the fleet's key of the suite."""
+    with lab(tmp_path_factory.mktemp("machines") / "lab") as user:
+        user.write("id", key.private)
+        user.write("id.pub", key.public + "\n")
+        user.add_known_hosts(*(user.machine(f"gpu{number}") for number in range(3)))
+        yield user
 
 
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    if why := guests.obstacle():
-        pytest.skip(why)
+    if reason := guests.obstacle():
+        pytest.skip(reason)
     directory = tmp_path_factory.mktemp("guests")
     directory.chmod(0o755)
     with Emulator(operation_s=0.01, guests=guests.SshGuests(directory), directory=directory) as running:
@@ -238,14 +238,14 @@ def spec(case: Case, key: KeyPair) -> Callable[..., FleetSpec]:
 
 @pytest.fixture
 def own_hosts(case: Case) -> None:
-    """For what can only be said of hosts that the provider makes."""
+    """Skip a test that applies only to hosts that the provider creates."""
     if not case.makes_hosts:
         pytest.skip("its hosts exist without it: it neither starts nor ends them, and decides not who may log in")
 
 
 @dataclass
 class Ssh:
-    """The OpenSSH client, which trusts nothing but what the provider told of a host."""
+    """The OpenSSH client, which uses only what the provider reported for a host."""
 
     directory: Path
     private: str
@@ -272,7 +272,7 @@ class Ssh:
         return ["ssh", "-F", "none", *flags, "-p", str(host.port), f"{host.user}@{host.address}", *words]
 
     def wait(self, host: Host) -> None:
-        """Until its sshd listens: the host key is told before."""
+        """Wait until its sshd listens: the host key is published earlier."""
 
         def listens() -> bool:
             with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""Random histories of a fleet on Compute Engine: faults at any call, the program killed or interrupted anywhere."""
+"""Random histories of a fleet on Compute Engine: faults, kills, and interruptions at any point."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ OF_CALLS = (
 
 
 class Killed(BaseException):
-    """The program is no more; nothing catches this."""
+    """The program was killed; no code catches this."""
 
 
 class Quiet:
-    """A sink that keeps what is told."""
+    """A sink that stores the events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -85,10 +85,10 @@ class Quiet:
 
 @dataclass(frozen=True)
 class QuickPorts(Ports):
-    """The outside world, in a hurry.
+    """The ports of the commands, without delays.
 
     Attributes:
-        unprepared: Whether no host can be prepared.
+        unprepared: Whether the preparation of each host fails.
     """
 
     unprepared: bool = False
@@ -108,7 +108,7 @@ def reached(
     sink: Any,
     **_: Any,
 ) -> list[Host]:
-    """In place of SSH, which has tests of its own: the hosts as the provider tells them."""
+    """Return the hosts as the provider reports them, without SSH, which is tested elsewhere."""
     from fleet.translation import translated
 
     assert isinstance(ports, QuickPorts)
@@ -127,7 +127,7 @@ def store_nothing(*_: Any, **__: Any) -> Survey:
 class Fuse:
     """Ends the program before or after one of its calls."""
 
-    left: int = -1  # calls until it blows; negative: never
+    left: int = -1  # calls until it ends the program; negative: never
     after: bool = False
     error: type[BaseException] = Killed
 
@@ -155,7 +155,7 @@ def fused(fuse: Fuse, patch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class History:
-    """What one user does to one fleet, and what goes wrong meanwhile; the same for the same seed."""
+    """One user's commands for one fleet, and the faults that occur; the same seed gives the same history."""
 
     def __init__(self, seed: int, emulator: Emulator, root: Path, patch: pytest.MonkeyPatch) -> None:
         self.random = random.Random(seed)
@@ -180,7 +180,7 @@ class History:
         return QuickPorts(Store(self.root), lambda _: True, consent=lambda _: True, unprepared=self.unprepared)
 
     def play(self) -> None:
-        """Some commands under faults, then the end without: nothing may be left."""
+        """Run some commands under faults, then delete the fleet without faults; no resource may remain."""
         for _ in range(self.random.randint(1, 3)):
             self.some_faults()
             self.command(self.random.choice(("up", "up", "up", "down")))
@@ -193,7 +193,7 @@ class History:
         self.end()
 
     def move(self) -> None:
-        """Call from another address from now on."""
+        """Change the caller's address."""
         address = self.random.choice(("198.51.100.7", "203.0.113.9"))
         self.emulator.set_caller(address)
         self.told.append(f"the caller is at {address}")
@@ -234,7 +234,7 @@ class History:
             self.run(verb)
 
     def run(self, verb: str) -> bool:
-        """Whether the command said that all went well; and then it has."""
+        """Run a command; if it reports success, check that it succeeded."""
         try:
             if verb == "up":
                 up.run(UpRequest(FLEET, self.settings), self.ports(), Quiet())
@@ -260,11 +260,11 @@ class History:
         return True
 
     def check_up(self) -> None:
-        """`up` said that the fleet is up; a preemption may have come since."""
-        there = [one for one in self.emulator.cloud.instances.values() if one.status == "RUNNING"]
-        assert len(there) == self.workers, self.story()
-        assert len({one.blueprint.zone for one in there}) == 1, self.story()
-        assert not [one for one in there if one.metadata()["fleet-stop-at"] != "0"], self.story()
+        """Check that the fleet is up, as `up` reported, except after a preemption."""
+        running = [instance for instance in self.emulator.cloud.instances.values() if instance.status == "RUNNING"]
+        assert len(running) == self.workers, self.story()
+        assert len({instance.blueprint.zone for instance in running}) == 1, self.story()
+        assert not [instance for instance in running if instance.metadata()["fleet-stop-at"] != "0"], self.story()
         sources = [rule.get("sourceRanges") for rule in self.emulator.cloud.firewalls.values()]
         assert [f"{self.emulator.cloud.caller}/32"] in sources, self.story()
 
@@ -284,7 +284,9 @@ class History:
         else:
             assert self.run("down"), self.story()
         self.check_nothing()
-        assert not [one for one in self.emulator.state()["violations"] if "client" in one], self.story()
+        assert not [violation for violation in self.emulator.state()["violations"] if "client" in violation], (
+            self.story()
+        )
 
     def story(self) -> str:
         return "\n".join(self.told)

@@ -1,4 +1,4 @@
-"""Every kind of fault that the emulator can be asked for, as Google's own client meets it."""
+"""Each kind of fault that the emulator can inject, as Google's client receives it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def client(emulator: Emulator) -> Client:
         ("http", {"status": 400, "reason": "odd", "message": "Oh."}, 400, "odd", "Oh."),
     ],
 )
-def test_http_errors(
+def test_each_http_error_reaches_the_client(
     emulator: Emulator, client: Client, kind: str, settings: Any, status: int, reason: str, message: str
 ) -> None:
     emulator.faults.add(kind, "compute.instances.insert", **settings)
@@ -98,14 +98,14 @@ def test_http_errors(
     client.create("demo")
 
 
-def test_a_disabled_api_says_which(emulator: Emulator, client: Client) -> None:
+def test_a_disabled_api_is_named(emulator: Emulator, client: Client) -> None:
     emulator.faults.add("403-disabled")
     with pytest.raises(exceptions.Forbidden) as caught:
         client.insert("demo")
     assert (caught.value.reason, caught.value.domain) == ("SERVICE_DISABLED", "googleapis.com")
 
 
-def test_an_unauthenticated_call(emulator: Emulator, client: Client) -> None:
+def test_an_unauthenticated_call_is_refused(emulator: Emulator, client: Client) -> None:
     emulator.faults.add("401")
     with pytest.raises(GoogleAuthError):
         client.insert("demo")
@@ -120,13 +120,13 @@ def test_a_reset_connection_has_no_effect(emulator: Emulator, client: Client) ->
 
 
 @pytest.mark.parametrize(("kind", "error"), [("reset", "ConnectionResetError"), ("lost", "RemoteDisconnected")])
-def test_how_a_connection_breaks(emulator: Emulator, client: Client, kind: str, error: str) -> None:
+def test_a_connection_is_reset_or_closed(emulator: Emulator, client: Client, kind: str, error: str) -> None:
     emulator.faults.add(kind, "compute.instances.insert")
     with pytest.raises(requests.exceptions.ConnectionError, match=error):
         client.insert("demo")
 
 
-def test_a_lost_answer_comes_after_the_effect(emulator: Emulator, client: Client) -> None:
+def test_a_lost_answer_has_the_effect(emulator: Emulator, client: Client) -> None:
     emulator.faults.add("lost", "compute.*.bulkInsert")
     number = str(uuid.uuid4())
     with pytest.raises(requests.exceptions.ConnectionError):
@@ -137,7 +137,7 @@ def test_a_lost_answer_comes_after_the_effect(emulator: Emulator, client: Client
     assert emulator.state()["instances"] == PAIR
 
 
-def test_a_slow_answer_and_a_slow_operation(emulator: Emulator, client: Client) -> None:
+def test_answers_and_operations_can_be_slow(emulator: Emulator, client: Client) -> None:
     emulator.faults.add("slow", "compute.instances.aggregatedList", seconds=0.2)
     began = time.monotonic()
     client.all_instances()
@@ -164,7 +164,7 @@ def test_a_slow_answer_and_a_slow_operation(emulator: Emulator, client: Client) 
         ),
     ],
 )
-def test_operations_that_fail(
+def test_a_failed_operation_has_its_error(
     emulator: Emulator, client: Client, kind: str, settings: Any, code: str, http: int
 ) -> None:
     emulator.faults.add(kind, **settings)
@@ -173,7 +173,7 @@ def test_operations_that_fail(
     assert emulator.state()["instances"] == emulator.state()["disks"] == []
 
 
-def test_a_stockout_tells_of_other_zones(emulator: Emulator, client: Client) -> None:
+def test_a_stockout_lists_other_zones(emulator: Emulator, client: Client) -> None:
     emulator.faults.add("stockout", zones_available="us-west4-a,us-west4-b")
     [error] = client.wait(client.insert("demo", **t4())).error.errors
     info = error.error_details[2].error_info
@@ -186,16 +186,18 @@ def test_a_stockout_tells_of_other_zones(emulator: Emulator, client: Client) -> 
     }
 
 
-def test_a_stockout_of_one_zone_leaves_the_others_of_a_region(emulator: Emulator, client: Client) -> None:
+def test_a_stockout_of_one_zone_does_not_affect_the_others_of_a_region(emulator: Emulator, client: Client) -> None:
     emulator.faults.add("stockout", zone=ZONE, times=0)
     assert codes(client.wait(client.bulk_insert(PAIR, "us-central1"))) == []
-    assert {one.zone.rsplit("/", 1)[-1] for one in client.all_instances().values()} == {"us-central1-b"}
+    assert {instance.zone.rsplit("/", 1)[-1] for instance in client.all_instances().values()} == {"us-central1-b"}
     assert codes(client.wait(client.bulk_insert(["other"], "us-central1", [ZONE]))) == ["VM_MIN_COUNT_NOT_REACHED"]
     assert codes(client.wait(client.insert("third"))) == ["ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"]
 
 
 @pytest.mark.parametrize(("kind", "left"), [("partial", []), ("partial-left", ["worker-0"])])
-def test_a_partial_bulk_insert(emulator: Emulator, client: Client, kind: str, left: list[str]) -> None:
+def test_a_partial_bulk_insert_leaves_the_configured_instances(
+    emulator: Emulator, client: Client, kind: str, left: list[str]
+) -> None:
     emulator.faults.add(kind)
     done = client.wait(client.bulk_insert(PAIR[:1] + PAIR[1:], ZONE))
     assert codes(done) == ["VM_MIN_COUNT_NOT_REACHED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"]
@@ -203,14 +205,14 @@ def test_a_partial_bulk_insert(emulator: Emulator, client: Client, kind: str, le
     assert len(state["instances"]) == len(state["disks"]) == len(left)
 
 
-def test_disks_can_be_left(emulator: Emulator, client: Client) -> None:
+def test_a_failed_creation_can_leave_disks(emulator: Emulator, client: Client) -> None:
     emulator.faults.add("disk-left")
     client.wait(client.bulk_insert(PAIR, ZONE))
     assert (emulator.state()["instances"], emulator.state()["disks"]) == ([], PAIR)
 
 
 @pytest.mark.parametrize("bulk", [False, True])
-def test_an_operation_that_fails_after_its_effect(emulator: Emulator, client: Client, bulk: bool) -> None:
+def test_an_operation_can_fail_after_its_effect(emulator: Emulator, client: Client, bulk: bool) -> None:
     emulator.faults.add("fails-after")
     done = client.wait(client.bulk_insert(["demo"], ZONE) if bulk else client.insert("demo"))
     assert (codes(done), emulator.state()["instances"]) == (["INTERNAL_ERROR"], ["demo"])
@@ -219,7 +221,7 @@ def test_an_operation_that_fails_after_its_effect(emulator: Emulator, client: Cl
     assert (codes(done), emulator.state()["instances"]) == (["INTERNAL_ERROR"], [])
 
 
-def test_firewall_rules_fail_too(emulator: Emulator, client: Client) -> None:
+def test_operations_on_firewall_rules_can_fail(emulator: Emulator, client: Client) -> None:
     rule = compute.Firewall(name="demo-ssh", allowed=[compute.Allowed(I_p_protocol="tcp", ports=["22"])])
     emulator.faults.add("operation-error", "compute.firewalls.*")
     firewalls = client.of("Firewalls")
@@ -230,7 +232,7 @@ def test_firewall_rules_fail_too(emulator: Emulator, client: Client) -> None:
     assert (codes(done), emulator.state()["firewalls"]) == (["INTERNAL_ERROR"], ["demo-ssh"])
 
 
-def test_when_a_rule_strikes(emulator: Emulator) -> None:
+def test_a_rule_applies_to_the_configured_calls(emulator: Emulator) -> None:
     def draw(times: int) -> list[bool]:
         return [
             emulator.faults.draw("compute.zones.get", in_batch=False, place=ZONE, makes_operation=False) is not None
@@ -251,7 +253,7 @@ def test_when_a_rule_strikes(emulator: Emulator) -> None:
     assert draw(100) == drawn
 
 
-def test_faults_strike_only_what_they_can(emulator: Emulator) -> None:
+def test_faults_apply_only_to_methods_that_support_them(emulator: Emulator) -> None:
     for kind in ("stockout", "quota", "partial", "fails-after", "operation-error", "slow-operation", "invalid-grant"):
         emulator.faults.add(kind, "*", times=0)
     drawn = emulator.faults.draw("compute.instances.get", in_batch=False, place=ZONE, makes_operation=False)
@@ -272,7 +274,7 @@ def _post(url: str, body: Any) -> tuple[int, Any]:
             return error.code, json.load(error)
 
 
-def test_rules_come_over_http_too(emulator: Emulator, client: Client) -> None:
+def test_rules_can_be_added_over_http(emulator: Emulator, client: Client) -> None:
     url = f"{emulator.url}/emulator/faults"
     assert _post(url, {"kind": "404", "match": "compute.instances.insert", "nth": 2}) == (200, {})
     client.create("one")
@@ -284,7 +286,7 @@ def test_rules_come_over_http_too(emulator: Emulator, client: Client) -> None:
     assert "'kind'" in _post(url, {})[1]["error"]
 
 
-def test_the_emulator_is_steered_over_http(emulator: Emulator, client: Client) -> None:
+def test_the_emulator_is_controlled_over_http(emulator: Emulator, client: Client) -> None:
     url = f"{emulator.url}/emulator"
     assert _post(f"{url}/quota", {"metric": "CPUS", "limit": 0})[0] == 200
     assert codes(client.wait(client.insert("demo"))) == ["QUOTA_EXCEEDED"]
@@ -317,7 +319,7 @@ def _user_credentials(emulator: Emulator) -> Credentials:
     )
 
 
-def test_tokens(emulator: Emulator) -> None:
+def test_token_requests_can_fail(emulator: Emulator) -> None:
     credentials = _user_credentials(emulator)
     credentials.refresh(Request())  # type: ignore[no-untyped-call]
     assert credentials.valid
@@ -328,7 +330,7 @@ def test_tokens(emulator: Emulator) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_strikes_something(emulator: Emulator, client: Client, kind: str) -> None:
+def test_every_kind_of_fault_applies_to_a_method(emulator: Emulator, client: Client, kind: str) -> None:
     rule = emulator.faults.add(kind, "*", seconds=0.01)
     try:
         client.wait(client.bulk_insert(PAIR, ZONE))

@@ -1,4 +1,4 @@
-"""What the emulator does to the guests on its instances, and how it is started by hand."""
+"""The emulator's calls to the guests on its instances, and the emulator started by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Guest:
-    """Notes what is done to it, and takes its time to end."""
+    """Records the calls, and ends after a delay."""
 
     def __init__(self, spec: GuestSpec, publish: Publish, may_end: threading.Event) -> None:
         self.spec = spec
@@ -62,7 +62,7 @@ class Guest:
 
 
 class Stage:
-    """An emulator whose guests are such."""
+    """An emulator with these guests."""
 
     def __init__(self, directory: Path) -> None:
         self.may_end = threading.Event()
@@ -76,7 +76,7 @@ class Stage:
         return self.guests[-1]
 
     def status(self) -> list[str]:
-        return [one.status for one in self.client.all_instances().values()]
+        return [instance.status for instance in self.client.all_instances().values()]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         assert stage.emulator.state()["violations"] == []
 
 
-def test_a_guest_is_made_of_what_was_asked_for(stage: Stage, tmp_path: Path) -> None:
+def test_a_guest_gets_the_properties_of_the_request(stage: Stage, tmp_path: Path) -> None:
     made = stage.client.create("demo", **t4(2))
     [guest] = stage.guests
     assert guest.spec == GuestSpec(
@@ -107,7 +107,7 @@ def test_a_guest_is_made_of_what_was_asked_for(stage: Stage, tmp_path: Path) -> 
     assert stage.client.instances.get_serial_port_output(instance="demo", **AT_ZONE).contents == "console"
 
 
-def test_an_instance_is_gone_when_its_guest_is(stage: Stage) -> None:
+def test_an_instance_is_deleted_after_its_guest_has_ended(stage: Stage) -> None:
     stage.client.create("demo")
     stage.may_end.clear()
     deletion = stage.client.instances.delete_unary(instance="demo", **AT_ZONE)
@@ -119,7 +119,7 @@ def test_an_instance_is_gone_when_its_guest_is(stage: Stage) -> None:
     assert (stage.status(), stage.guests[0].done) == ([], ["boot", "remove"])
 
 
-def test_a_guest_survives_stop_and_start(stage: Stage) -> None:
+def test_a_guest_is_kept_over_stop_and_start(stage: Stage) -> None:
     stage.client.create("demo")
     stage.client.wait(stage.client.instances.stop_unary(instance="demo", **AT_ZONE))
     assert stage.status() == ["TERMINATED"]
@@ -127,7 +127,7 @@ def test_a_guest_survives_stop_and_start(stage: Stage) -> None:
     assert [guest.done for guest in stage.guests] == [["boot", "power off", "boot"]]
 
 
-def test_a_preempted_guest_is_warned_first(stage: Stage) -> None:
+def test_a_guest_is_warned_before_a_preemption(stage: Stage) -> None:
     stage.client.create("demo", scheduling=spot())
     stage.emulator.preempt("demo", grace_s=30)
     stage.emulator.cloud.join(10)
@@ -140,7 +140,7 @@ def test_a_preempted_guest_is_warned_first(stage: Stage) -> None:
 def test_firewall_rules_decide_which_guests_answer_the_caller(stage: Stage) -> None:
     stage.client.create("demo")
     [guest] = stage.guests
-    told: list[bool] = [guest.admitted]
+    admitted: list[bool] = [guest.admitted]
 
     def allow(source: str, port: str) -> None:
         rule = compute.Firewall(
@@ -148,17 +148,17 @@ def test_firewall_rules_decide_which_guests_answer_the_caller(stage: Stage) -> N
         )
         stage.client.wait(stage.client.of("Firewalls").insert_unary(project=PROJECT, firewall_resource=rule))
         stage.emulator.cloud.join(10)
-        told.append(guest.admitted)
+        admitted.append(guest.admitted)
 
     allow("0.0.0.0/0", "22")
     allow("198.51.100.0/24", "2000-2222")
     for address in ("198.51.100.7", "203.0.113.7"):
         stage.emulator.set_caller(address)
-        told.append(guest.admitted)
-    assert told == [False, False, False, True, False]
+        admitted.append(guest.admitted)
+    assert admitted == [False, False, False, True, False]
 
 
-def test_a_guest_hears_of_its_metadata_and_of_the_keys_of_the_project(stage: Stage) -> None:
+def test_a_guest_gets_changes_of_its_metadata_and_of_the_project_keys(stage: Stage) -> None:
     made = stage.client.create("demo")
     blocked = compute.Metadata(items=[compute.Items(key="block-project-ssh-keys", value="TRUE")])
     stage.client.create("closed", metadata=blocked)
@@ -189,7 +189,7 @@ def test_guests_end_with_a_failed_bulk_insert_a_reset_and_the_emulator(tmp_path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_starts_by_hand_and_ends_with_a_signal(number: int) -> None:
+def test_the_emulator_starts_by_hand_and_ends_with_a_signal(number: int) -> None:
     words = [sys.executable, "-m", "tests.emulator", "--no-guests", "--operation-s", "0", "--project", "other"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
@@ -215,7 +215,7 @@ def test_starts_by_hand_and_ends_with_a_signal(number: int) -> None:
         ("nvidia-tesla-t4", "", None, ""),
     ],
 )
-def test_nvidia_smi_sees_what_the_driver_of_the_image_supports(
+def test_nvidia_smi_lists_the_gpus_that_the_driver_of_the_image_supports(
     tmp_path: Path, gpu: str, driver: str, code: int | None, words: str
 ) -> None:
     spec = GuestSpec("w", ZONE, PROJECT, "1", "127.0.0.9", 22, 1, gpu, {}, tmp_path / "w", driver)

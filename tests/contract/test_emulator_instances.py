@@ -1,4 +1,4 @@
-"""The emulator's instances, from nothing to nothing, with Google's own client."""
+"""The life of the emulator's instances, with Google's client."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(emulator: Emulator) -> Client:
     return Client(emulator.url)
 
 
-def test_creates_shows_and_deletes_an_instance_with_its_disk(emulator: Emulator, client: Client) -> None:
+def test_an_instance_is_created_shown_and_deleted_with_its_disk(emulator: Emulator, client: Client) -> None:
     operation = client.insert("demo", **t4(2))
     assert operation.status in (compute.Operation.Status.PENDING, compute.Operation.Status.RUNNING)
     done = client.wait(operation)
@@ -66,22 +66,22 @@ def test_creates_shows_and_deletes_an_instance_with_its_disk(emulator: Emulator,
         client.instances.delete_unary(**AT_ZONE, instance="demo")
 
 
-def test_passes_through_every_state(server: Emulator) -> None:
+def test_an_instance_passes_through_all_states(server: Emulator) -> None:
     with Emulator(operation_s=100.0) as emulator:
         client = Client(emulator.url)
         client.insert("demo")
         seen = [list(client.all_instances())]
         for seconds in (21, 40, 60):
             emulator.clock.advance(seconds)
-            seen.append([one.status for one in client.all_instances().values()])
+            seen.append([instance.status for instance in client.all_instances().values()])
         client.instances.delete_unary(**AT_ZONE, instance="demo")
         for seconds in (21, 80):
             emulator.clock.advance(seconds)
-            seen.append([one.status for one in client.all_instances().values()])
+            seen.append([instance.status for instance in client.all_instances().values()])
     assert seen == [[], ["PROVISIONING"], ["STAGING"], ["RUNNING"], ["STOPPING"], []]
 
 
-def test_a_disk_without_auto_delete_stays(emulator: Emulator, client: Client) -> None:
+def test_a_disk_without_auto_delete_is_kept(emulator: Emulator, client: Client) -> None:
     params = compute.AttachedDiskInitializeParams(
         source_image="projects/debian-cloud/global/images/family/debian-12",
         disk_type=f"zones/{ZONE}/diskTypes/pd-ssd",
@@ -112,14 +112,16 @@ def test_a_disk_without_auto_delete_stays(emulator: Emulator, client: Client) ->
         ({"disks": []}, "boot disk"),
     ],
 )
-def test_refuses_what_the_real_one_refuses(emulator: Emulator, client: Client, fields: Any, message: str) -> None:
+def test_invalid_requests_are_refused_as_by_the_real_api(
+    emulator: Emulator, client: Client, fields: Any, message: str
+) -> None:
     with pytest.raises(exceptions.BadRequest, match=message):
         client.insert("demo", **fields)
     emulator.settle()
     assert emulator.state()["instances"] == []
 
 
-def test_refuses_a_network_an_image_and_an_accelerator_that_are_not_there(emulator: Emulator, client: Client) -> None:
+def test_a_missing_network_image_or_accelerator_is_refused(emulator: Emulator, client: Client) -> None:
     emulator.set_networks("other")
     with pytest.raises(exceptions.NotFound, match="global/networks/default' was not found"):
         client.insert("demo")
@@ -133,7 +135,7 @@ def test_refuses_a_network_an_image_and_an_accelerator_that_are_not_there(emulat
         client.insert("demo", disks=[disk])
 
 
-def test_a_name_is_taken_once(client: Client) -> None:
+def test_a_name_can_be_used_once(client: Client) -> None:
     client.create("demo")
     with pytest.raises(exceptions.Conflict, match="instances/demo' already exists") as caught:
         client.insert("demo")
@@ -141,31 +143,31 @@ def test_a_name_is_taken_once(client: Client) -> None:
     client.create("demo", "us-central1-b")
 
 
-def test_bulk_insert_in_one_zone(client: Client) -> None:
+def test_a_bulk_insert_in_a_zone_creates_all_instances(client: Client) -> None:
     done = client.wait(client.bulk_insert(["worker-0", "worker-1"], ZONE, **t4(bulk=True)))
     assert codes(done) == []
     status = done.instances_bulk_insert_operation_metadata.per_location_status[f"zones/{ZONE}"]
     assert (status.created_vm_count, status.failed_to_create_vm_count, status.status) == (2, 0, "DONE")
-    assert {name: one.status for name, one in client.all_instances().items()} == {
+    assert {name: instance.status for name, instance in client.all_instances().items()} == {
         "worker-0": "RUNNING",
         "worker-1": "RUNNING",
     }
     children = client.all_operations(
         f'(operationGroupId eq ".*\\b{done.operation_group_id}\\b.*")(operationType eq insert)'
     )
-    assert sorted(one.target_link.rsplit("/", 1)[-1] for one in children) == ["worker-0", "worker-1"]
+    assert sorted(operation.target_link.rsplit("/", 1)[-1] for operation in children) == ["worker-0", "worker-1"]
 
 
-def test_bulk_insert_in_a_region_takes_a_zone_with_room(emulator: Emulator, client: Client) -> None:
+def test_a_bulk_insert_in_a_region_uses_a_zone_with_capacity(emulator: Emulator, client: Client) -> None:
     emulator.set_capacity("us-central1-a", 1, "nvidia-tesla-t4")
     emulator.set_capacity("us-central1-b", 0)
     client.wait(client.bulk_insert(["worker-0", "worker-1"], "us-central1", **t4(bulk=True)))
-    assert {one.zone.rsplit("/", 1)[-1] for one in client.all_instances().values()} == {"us-central1-c"}
+    assert {instance.zone.rsplit("/", 1)[-1] for instance in client.all_instances().values()} == {"us-central1-c"}
     client.wait(client.bulk_insert(["other-0"], "us-central1", ["us-central1-f"], **t4(bulk=True)))
     assert client.all_instances()["other-0"].zone.endswith("us-central1-f")
 
 
-def test_bulk_insert_makes_all_or_none(emulator: Emulator, client: Client) -> None:
+def test_a_bulk_insert_creates_all_instances_or_none(emulator: Emulator, client: Client) -> None:
     emulator.set_capacity(ZONE, 1)
     emulator.set_capacity("us-central1-c", 5)
     done = client.wait(client.bulk_insert(["worker-0", "worker-1"], ZONE))
@@ -181,13 +183,13 @@ def test_bulk_insert_makes_all_or_none(emulator: Emulator, client: Client) -> No
     assert len(emulator.state()["instances"]) == 1
 
 
-def test_the_cause_of_a_failed_regional_one_is_at_its_children(emulator: Emulator, client: Client) -> None:
+def test_child_operations_hold_the_cause_of_a_failed_regional_bulk_insert(emulator: Emulator, client: Client) -> None:
     emulator.set_quota("NVIDIA_T4_GPUS", 1, "us-central1")
     done = client.wait(client.bulk_insert(["worker-0", "worker-1"], "us-central1", **t4(bulk=True)))
     assert codes(done) == ["VM_MIN_COUNT_NOT_REACHED"]
     children = client.all_operations(f'operationGroupId = "{done.operation_group_id}" AND operationType = insert')
-    failed = [one for one in children if one.error.errors]
-    assert [codes(one) for one in failed] == [["QUOTA_EXCEEDED"]]
+    failed = [operation for operation in children if operation.error.errors]
+    assert [codes(operation) for operation in failed] == [["QUOTA_EXCEEDED"]]
     assert failed[0].error.errors[0].message == "Quota 'NVIDIA_T4_GPUS' exceeded.  Limit: 1.0 in region us-central1."
     assert failed[0].http_error_status_code == 403
 
@@ -203,7 +205,7 @@ def test_the_cause_of_a_failed_regional_one_is_at_its_children(emulator: Emulato
         ("DISKS_TOTAL_GB", 99, {}),
     ],
 )
-def test_quotas_hold(emulator: Emulator, client: Client, metric: str, limit: float, fields: Any) -> None:
+def test_quotas_are_enforced(emulator: Emulator, client: Client, metric: str, limit: float, fields: Any) -> None:
     emulator.set_quota(metric, limit)
     done = client.wait(client.insert("demo", **fields))
     assert codes(done) == ["QUOTA_EXCEEDED"]
@@ -212,7 +214,7 @@ def test_quotas_hold(emulator: Emulator, client: Client, metric: str, limit: flo
     assert emulator.state()["instances"] == emulator.state()["disks"] == []
 
 
-def test_quotas_show_what_is_used(client: Client) -> None:
+def test_quotas_show_their_usage(client: Client) -> None:
     client.create("demo", **{**t4(2), "scheduling": spot()})
     region = client.of("Regions").get(project=PROJECT, region="us-central1")
     used = {quota.metric: quota.usage for quota in region.quotas if quota.usage}
@@ -227,14 +229,14 @@ def test_quotas_show_what_is_used(client: Client) -> None:
     assert {quota.metric: quota.usage for quota in project.quotas}["GPUS_ALL_REGIONS"] == 2
 
 
-def test_gpus_of_a_short_run_may_use_the_preemptible_quota(emulator: Emulator, client: Client) -> None:
+def test_gpus_of_a_limited_run_can_use_the_preemptible_quota(emulator: Emulator, client: Client) -> None:
     emulator.set_quota("NVIDIA_T4_GPUS", 0)
     scheduling = limited(3600)
     scheduling.on_host_maintenance = "TERMINATE"
     client.create("demo", **{**t4(), "scheduling": scheduling})
 
 
-def test_an_empty_zone_says_stockout_before_quota(emulator: Emulator, client: Client) -> None:
+def test_a_stockout_is_reported_before_a_quota(emulator: Emulator, client: Client) -> None:
     emulator.set_quota("GPUS_ALL_REGIONS", 0)
     emulator.set_capacity(ZONE, 0, "nvidia-tesla-t4")
     done = client.wait(client.insert("demo", **t4()))
@@ -242,7 +244,7 @@ def test_an_empty_zone_says_stockout_before_quota(emulator: Emulator, client: Cl
     assert done.http_error_status_code == 503
 
 
-def test_stops_starts_and_keeps_what_it_holds(emulator: Emulator, client: Client) -> None:
+def test_an_instance_keeps_its_resources_over_stop_and_start(emulator: Emulator, client: Client) -> None:
     made = client.create("demo", **t4())
     client.wait(client.instances.stop_unary(**AT_ZONE, instance="demo"))
     stopped = client.instances.get(**AT_ZONE, instance="demo")
@@ -261,7 +263,7 @@ def test_stops_starts_and_keeps_what_it_holds(emulator: Emulator, client: Client
     assert started.network_interfaces == made.network_interfaces
 
 
-def test_scheduling_is_set_only_while_stopped(client: Client) -> None:
+def test_scheduling_can_be_set_only_while_stopped(client: Client) -> None:
     client.create("demo", scheduling=limited(3600))
     change: dict[str, Any] = {"instance": "demo", "scheduling_resource": limited(7200), **AT_ZONE}
     with pytest.raises(exceptions.BadRequest, match="TERMINATED"):
@@ -281,7 +283,7 @@ def test_a_limited_run_ends_by_itself(emulator: Emulator, client: Client, action
     assert client.instances.get(**AT_ZONE, instance="demo").status == "RUNNING"
     emulator.clock.advance(20)
     emulator.settle()
-    assert [one.status for one in client.all_instances().values()] == left
+    assert [instance.status for instance in client.all_instances().values()] == left
     [operation] = client.all_operations("user=system")
     assert operation.operation_type == action.lower()
 
@@ -293,12 +295,12 @@ def test_a_spot_instance_is_preempted(emulator: Emulator, client: Client, action
     assert client.instances.get(**AT_ZONE, instance="demo").status == "STOPPING"
     emulator.clock.advance(31)
     emulator.settle()
-    assert [one.status for one in client.all_instances().values()] == left
+    assert [instance.status for instance in client.all_instances().values()] == left
     [operation] = client.all_operations(f'operationType="compute.instances.preempted" AND targetId={made.id}')
     assert (operation.user, operation.status_message) == ("system", "Instance was preempted.")
 
 
-def test_only_spot_instances_are_preempted(emulator: Emulator, client: Client) -> None:
+def test_only_spot_instances_can_be_preempted(emulator: Emulator, client: Client) -> None:
     client.create("demo")
     with pytest.raises(ValueError, match="not a spot instance"):
         emulator.preempt("demo")
@@ -306,7 +308,7 @@ def test_only_spot_instances_are_preempted(emulator: Emulator, client: Client) -
         emulator.preempt("other")
 
 
-def test_a_simulated_maintenance_event_preempts(emulator: Emulator, client: Client) -> None:
+def test_a_simulated_maintenance_event_preempts_a_spot_instance(emulator: Emulator, client: Client) -> None:
     client.create("demo", scheduling=spot())
     client.wait(client.instances.simulate_maintenance_event_unary(**AT_ZONE, instance="demo"))
     emulator.clock.advance(31)
@@ -314,7 +316,7 @@ def test_a_simulated_maintenance_event_preempts(emulator: Emulator, client: Clie
     assert client.all_instances() == {}
 
 
-def test_an_instance_deleted_within_its_grace_is_deleted_once(emulator: Emulator, client: Client) -> None:
+def test_an_instance_deleted_in_its_grace_period_is_deleted_once(emulator: Emulator, client: Client) -> None:
     client.create("demo", scheduling=spot())
     emulator.preempt("demo", grace_s=5)
     client.wait(client.instances.delete_unary(**AT_ZONE, instance="demo"))
@@ -324,10 +326,10 @@ def test_an_instance_deleted_within_its_grace_is_deleted_once(emulator: Emulator
     assert list(client.all_instances()) == ["demo"]
 
 
-def test_deletion_waits_for_creation(emulator: Emulator, client: Client) -> None:
+def test_a_deletion_waits_for_the_creation(emulator: Emulator, client: Client) -> None:
     creation = client.bulk_insert(["worker-0", "worker-1"], ZONE)
     deadline = time.monotonic() + 5
-    while not (deletions := _delete_those_there(client)):
+    while not (deletions := _delete_existing(client)):
         assert time.monotonic() < deadline, "the instances did not appear"
     for deletion in deletions:
         assert codes(client.wait(deletion)) == []
@@ -335,11 +337,11 @@ def test_deletion_waits_for_creation(emulator: Emulator, client: Client) -> None
     assert emulator.state()["instances"] == emulator.state()["disks"] == []
 
 
-def _delete_those_there(client: Client) -> list[compute.Operation]:
+def _delete_existing(client: Client) -> list[compute.Operation]:
     return [client.instances.delete_unary(**AT_ZONE, instance=name) for name in client.all_instances()]
 
 
-def test_host_key_and_console(client: Client) -> None:
+def test_a_host_key_and_a_console_log_are_published(client: Client) -> None:
     client.create("demo")
     query = compute.GetGuestAttributesInstanceRequest(instance="demo", query_path="hostkeys/", **AT_ZONE)
     [item] = client.instances.get_guest_attributes(request=query).query_value.items
@@ -352,7 +354,7 @@ def test_host_key_and_console(client: Client) -> None:
     assert client.instances.get_serial_port_output(request=rest).contents == ""
 
 
-def test_an_instance_that_does_not_publish_has_no_host_key(client: Client) -> None:
+def test_an_instance_without_guest_attributes_has_no_host_key(client: Client) -> None:
     client.create("demo", metadata=compute.Metadata())
     query = compute.GetGuestAttributesInstanceRequest(instance="demo", query_path="hostkeys/", **AT_ZONE)
     with pytest.raises(exceptions.NotFound) as caught:
@@ -360,7 +362,7 @@ def test_an_instance_that_does_not_publish_has_no_host_key(client: Client) -> No
     assert caught.value.errors[0]["message"] == "The resource 'hostkeys/' of type 'Guest Attribute' was not found."
 
 
-def test_metadata_and_labels_need_the_current_fingerprint(client: Client) -> None:
+def test_metadata_and_labels_require_the_current_fingerprint(client: Client) -> None:
     made = client.create("demo")
     items = [*made.metadata.items, compute.Items(key="more", value="1")]
     stale = {
@@ -381,7 +383,7 @@ def test_metadata_and_labels_need_the_current_fingerprint(client: Client) -> Non
     assert changed.labels == {"fleet": "other"}
 
 
-def test_without_an_access_config_there_is_no_external_address(client: Client) -> None:
+def test_an_instance_without_an_access_config_has_no_external_address(client: Client) -> None:
     made = client.create("demo", network_interfaces=[compute.NetworkInterface(network="global/networks/default")])
     assert list(made.network_interfaces[0].access_configs) == []
     made = client.create("other", network_interfaces=[compute.NetworkInterface(access_configs=NAT)])
@@ -396,7 +398,7 @@ def test_addresses_are_reused_but_never_shared(client: Client) -> None:
     assert len(addresses) == 2
 
 
-def test_reset_forgets_everything(emulator: Emulator, client: Client) -> None:
+def test_reset_deletes_all_resources(emulator: Emulator, client: Client) -> None:
     client.create("demo")
     client.insert("other")
     emulator.set_capacity(ZONE, 0)

@@ -1,4 +1,4 @@
-"""How the emulator reads requests: validation, filters, pages, batches, repeats, permissions."""
+"""Requests to the emulator: validation, filters, pages, batches, repeats, permissions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,11 @@ def session() -> Iterator[requests.Session]:
             {"name": "a", "scheduling": {"provisioningModel": "CHEAP"}},
             "Instance.scheduling.provisioningModel: 'CHEAP' is none of",
         ),
-        ("compute.instances.bulkInsert", {"count": "two"}, "BulkInsertInstanceResource.count: 'two' is no int64"),
+        (
+            "compute.instances.bulkInsert",
+            {"count": "two"},
+            "BulkInsertInstanceResource.count: 'two' is not a valid int64",
+        ),
         (
             "compute.instances.bulkInsert",
             {"instanceProperties": {"guestAccelerators": [{"acceleratorCount": 1.5}]}},
@@ -80,11 +84,11 @@ def session() -> Iterator[requests.Session]:
 )
 def test_bodies_are_checked(method: str, body: Any, problem: str) -> None:
     document = discovery()
-    [found] = document.check_request(document.methods[method], body)
-    assert problem in found
+    [message] = document.check_request(document.methods[method], body)
+    assert problem in message
 
 
-def test_bodies_that_fit_pass() -> None:
+def test_valid_bodies_are_accepted() -> None:
     document = discovery()
     for count in ("2", 2):
         body = {"count": count, "perInstanceProperties": {"x": {"name": "worker-0"}}}
@@ -109,20 +113,20 @@ def test_parameters_are_checked() -> None:
     assert document.check_parameters(method, {}) == ["required parameter project is missing"]
 
 
-def test_what_does_not_fit_is_refused_and_recorded(emulator: Emulator, session: requests.Session) -> None:
+def test_an_invalid_request_is_refused_and_recorded(emulator: Emulator, session: requests.Session) -> None:
     answer = session.post(emulator.url + INSTANCES, json={"name": "demo", "colour": "red"}, timeout=10)
     assert answer.status_code == 400
     assert emulator.state()["violations"] == ["client: compute.instances.insert: Instance: unknown field 'colour'"]
     assert emulator.state()["instances"] == []
 
 
-def test_request_ids_are_uuids(emulator: Emulator, session: requests.Session) -> None:
+def test_a_request_id_must_be_a_uuid(emulator: Emulator, session: requests.Session) -> None:
     answer = session.delete(f"{emulator.url}{INSTANCES}/demo?requestId=one", timeout=10)
     assert answer.status_code == 400
-    assert "'one' is no UUID" in answer.json()["error"]["message"]
+    assert "'one' is not a UUID" in answer.json()["error"]["message"]
 
 
-def test_places_and_methods_that_do_not_exist(emulator: Emulator, session: requests.Session) -> None:
+def test_missing_zones_and_methods_are_refused(emulator: Emulator, session: requests.Session) -> None:
     def get(path: str) -> tuple[int, str]:
         answer = session.get(f"{emulator.url}/compute/v1/{path}", timeout=10)
         return answer.status_code, answer.json()["error"]["message"]
@@ -187,24 +191,24 @@ WORKER: dict[str, Any] = {
         (r'zone eq ".*/zones/us-central1-(a|b)"', True),
     ],
 )
-def test_filters(text: str, passes: bool) -> None:
+def test_filters_select_resources(text: str, passes: bool) -> None:
     assert parse_filter(text, WORKER.__contains__)(WORKER) is passes
 
 
 @pytest.mark.parametrize(
     "text", ["name", "name=", "(name=a", "name=a)", "=a", "colour=red", "name ~ a", "name eq '('", 'name="a', "AND"]
 )
-def test_filters_that_cannot_be_read(text: str) -> None:
+def test_invalid_filters_raise_an_error(text: str) -> None:
     with pytest.raises(FilterError):
         parse_filter(text, lambda name: name != "colour")
 
 
-def test_a_wrong_filter_is_refused(client: Client) -> None:
+def test_a_list_with_an_invalid_filter_is_refused(client: Client) -> None:
     with pytest.raises(exceptions.BadRequest, match="Invalid list filter expression"):
         client.all_instances("colour=red")
 
 
-def test_lists_come_in_pages(emulator: Emulator, client: Client) -> None:
+def test_lists_are_returned_in_pages(emulator: Emulator, client: Client) -> None:
     names = [f"worker-{index}" for index in range(5)]
     client.wait(client.bulk_insert(names, ZONE))
     client.create("other", "us-west4-b", labels={"fleet": "other"})
@@ -212,9 +216,9 @@ def test_lists_come_in_pages(emulator: Emulator, client: Client) -> None:
     assert emulator.state()["calls"]["compute.instances.aggregatedList"] == 3
     assert sorted(client.all_instances("labels.fleet=demo AND name=worker-3")) == ["worker-3"]
     request = compute.ListInstancesRequest(max_results=2, filter='name eq "worker-[0-2]"', **AT_ZONE)
-    assert [one.name for one in client.instances.list(request=request)] == names[:3]
+    assert [instance.name for instance in client.instances.list(request=request)] == names[:3]
     newest = compute.ListInstancesRequest(order_by="creationTimestamp desc", **AT_ZONE)
-    created = [one.creation_timestamp for one in client.instances.list(request=newest)]
+    created = [instance.creation_timestamp for instance in client.instances.list(request=newest)]
     assert created == sorted(created, reverse=True)
 
 
@@ -223,7 +227,7 @@ def test_an_aggregated_list_names_every_scope(client: Client) -> None:
     scopes = dict(client.instances.aggregated_list(project=PROJECT))
     assert len(scopes) == 12
     assert scopes["zones/us-west4-a"].warning.code == "NO_RESULTS_ON_PAGE"
-    assert [one.name for one in scopes[f"zones/{ZONE}"].instances] == ["demo"]
+    assert [instance.name for instance in scopes[f"zones/{ZONE}"].instances] == ["demo"]
 
 
 def test_the_same_request_id_starts_one_operation(emulator: Emulator, client: Client) -> None:
@@ -237,13 +241,15 @@ def test_the_same_request_id_starts_one_operation(emulator: Emulator, client: Cl
     deletion = compute.DeleteInstanceRequest(instance="demo", request_id=str(uuid.uuid4()), **AT_ZONE)
     done = client.wait(client.instances.delete_unary(request=deletion))
     assert client.instances.delete_unary(request=deletion).name == done.name
-    assert [one.client_operation_id for one in client.all_operations(f"clientOperationId={number}")] == [number]
+    assert [operation.client_operation_id for operation in client.all_operations(f"clientOperationId={number}")] == [
+        number
+    ]
 
 
-def test_operations_are_found_and_forgotten(client: Client) -> None:
+def test_operations_can_be_read_and_deleted(client: Client) -> None:
     done = client.wait(client.insert("demo"))
-    found = client.zone_operations.get(operation=done.name, **AT_ZONE)
-    assert (found.name, found.status) == (done.name, compute.Operation.Status.DONE)
+    operation = client.zone_operations.get(operation=done.name, **AT_ZONE)
+    assert (operation.name, operation.status) == (done.name, compute.Operation.Status.DONE)
     assert client.zone_operations.get(operation=str(done.id), **AT_ZONE).name == done.name
     client.zone_operations.delete(operation=done.name, **AT_ZONE)
     with pytest.raises(exceptions.NotFound):
@@ -251,7 +257,7 @@ def test_operations_are_found_and_forgotten(client: Client) -> None:
 
 
 def _batch(session: requests.Session, url: str, calls: list[tuple[str, str, Any]]) -> list[tuple[str, int, Any]]:
-    """Content-ID, status and body of each answer."""
+    """Return Content-ID, status, and body of each answer."""
     lines = []
     for index, (verb, path, body) in enumerate(calls):
         text = json.dumps(body) if body is not None else ""
@@ -268,17 +274,17 @@ def _batch(session: requests.Session, url: str, calls: list[tuple[str, str, Any]
     message = BytesParser().parsebytes(
         f"Content-Type: {answer.headers['Content-Type']}\r\n\r\n".encode() + answer.content
     )
-    found = []
+    answers = []
     for part in message.get_payload():
         assert not isinstance(part, str)
         payload = part.get_payload(decode=True)
         assert isinstance(payload, bytes)
         status_line, _, answered = payload.partition(b"\r\n\r\n")
-        found.append((str(part["Content-ID"]), int(status_line.split()[1]), json.loads(answered)))
-    return found
+        answers.append((str(part["Content-ID"]), int(status_line.split()[1]), json.loads(answered)))
+    return answers
 
 
-def test_a_batch_answers_every_call(emulator: Emulator, client: Client, session: requests.Session) -> None:
+def test_a_batch_answers_each_call(emulator: Emulator, client: Client, session: requests.Session) -> None:
     client.wait(client.bulk_insert(["worker-0", "worker-1"], ZONE))
     made = client.instances.get(instance="worker-0", **AT_ZONE)
     items = {"items": [{"key": "a", "value": "b\r\n\r\nc"}], "fingerprint": made.metadata.fingerprint}
@@ -307,7 +313,9 @@ def test_a_batch_answers_every_call(emulator: Emulator, client: Client, session:
     assert "compute.instances.delete" not in calls
 
 
-def test_faults_strike_batches_and_their_calls(emulator: Emulator, client: Client, session: requests.Session) -> None:
+def test_faults_apply_to_batches_and_their_calls(
+    emulator: Emulator, client: Client, session: requests.Session
+) -> None:
     client.wait(client.bulk_insert(["worker-0", "worker-1", "worker-2"], ZONE))
     calls: list[tuple[str, str, Any]] = [("DELETE", f"{INSTANCES}/worker-{index}", None) for index in range(3)]
     emulator.faults.add("429", "batch.*", nth=2)
@@ -324,14 +332,14 @@ def test_faults_strike_batches_and_their_calls(emulator: Emulator, client: Clien
         _batch(session, emulator.url, calls[2:])
 
 
-def test_what_is_no_batch_is_refused(emulator: Emulator, session: requests.Session) -> None:
+def test_an_invalid_batch_is_refused(emulator: Emulator, session: requests.Session) -> None:
     answer = session.post(f"{emulator.url}/batch/compute/v1", data="x", timeout=10)
     assert answer.status_code == 400
     with pytest.raises(requests.exceptions.HTTPError, match="400"):
         _batch(session, emulator.url, [("GET", INSTANCES, None)] * 1001)
 
 
-def test_permissions(emulator: Emulator, client: Client, session: requests.Session) -> None:
+def test_permissions_are_tested_and_enforced(emulator: Emulator, client: Client, session: requests.Session) -> None:
     wanted = ["compute.instances.create", "compute.instances.list"]
     url = f"{emulator.url}/v1/projects/{PROJECT}:testIamPermissions"
     assert session.post(url, json={"permissions": wanted}, timeout=10).json() == {"permissions": wanted}
@@ -347,7 +355,7 @@ def test_permissions(emulator: Emulator, client: Client, session: requests.Sessi
     assert tested.permissions == wanted[1:]
 
 
-def test_firewall_rules(emulator: Emulator, client: Client) -> None:
+def test_firewall_rules_are_created_changed_and_deleted(emulator: Emulator, client: Client) -> None:
     firewalls = client.of("Firewalls")
     rule = compute.Firewall(
         name="demo-ssh",
@@ -373,24 +381,26 @@ def test_firewall_rules(emulator: Emulator, client: Client) -> None:
     assert emulator.state()["firewalls"] == []
 
 
-def test_addresses_and_disks(emulator: Emulator, client: Client) -> None:
+def test_addresses_and_disks_are_created_listed_and_deleted(emulator: Emulator, client: Client) -> None:
     addresses = client.of("Addresses")
     client.wait(
         addresses.insert_unary(project=PROJECT, region="us-west4", address_resource=compute.Address(name="demo"))
     )
-    assert [one.name for _, scope in addresses.aggregated_list(project=PROJECT) for one in scope.addresses] == [
-        "demo"
-    ]
+    assert [
+        address.name for _, scope in addresses.aggregated_list(project=PROJECT) for address in scope.addresses
+    ] == ["demo"]
     client.wait(addresses.delete_unary(project=PROJECT, region="us-west4", address="demo"))
     disk = compute.Disk(name="data", size_gb=20, type_=f"zones/{ZONE}/diskTypes/pd-ssd", labels={"fleet": "demo"})
     client.wait(client.disks.insert_unary(disk_resource=disk, **AT_ZONE))
     request = compute.AggregatedListDisksRequest(project=PROJECT, filter="labels.fleet=demo")
-    assert [one.name for _, scope in client.disks.aggregated_list(request=request) for one in scope.disks] == ["data"]
+    assert [disk.name for _, scope in client.disks.aggregated_list(request=request) for disk in scope.disks] == [
+        "data"
+    ]
     client.wait(client.disks.delete_unary(disk="data", **AT_ZONE))
     assert (emulator.state()["addresses"], emulator.state()["disks"]) == ([], [])
 
 
-def test_the_catalogue(client: Client) -> None:
+def test_the_catalog_is_listed(client: Client) -> None:
     t4s = client.of("AcceleratorTypes").aggregated_list(
         request={"project": PROJECT, "filter": "name=nvidia-tesla-t4"}
     )
@@ -410,7 +420,7 @@ def test_the_catalogue(client: Client) -> None:
     assert subnetworks.get(project=PROJECT, region="us-west4", subnetwork="default").network.endswith("/default")
 
 
-def test_metadata_of_the_project(client: Client) -> None:
+def test_project_metadata_can_be_changed(client: Client) -> None:
     projects = client.of("Projects")
     before = projects.get(project=PROJECT).common_instance_metadata
     changed = compute.Metadata(items=[compute.Items(key="a", value="b")], fingerprint=before.fingerprint)
@@ -420,14 +430,14 @@ def test_metadata_of_the_project(client: Client) -> None:
         projects.set_common_instance_metadata_unary(project=PROJECT, metadata_resource=changed)
 
 
-def test_many_clients_at_once(emulator: Emulator) -> None:
-    def one(index: int) -> str:
+def test_many_clients_are_served_in_parallel(emulator: Emulator) -> None:
+    def create_one(index: int) -> str:
         client = Client(emulator.url)
         client.create(f"worker-{index}")
         client.wait(client.instances.delete_unary(instance=f"worker-{index}", **AT_ZONE))
         return str(client.create(f"worker-{index}").network_interfaces[0].network_i_p)
 
     with ThreadPoolExecutor(8) as pool:
-        addresses = list(pool.map(one, range(8)))
+        addresses = list(pool.map(create_one, range(8)))
     assert len(set(addresses)) == 8
     assert emulator.state()["violations"] == []

@@ -1,4 +1,4 @@
-"""Whatever goes wrong: after `fleet down` or `fleet gc` nothing is left on Compute Engine; no error is success."""
+"""After any fault, `fleet down` or `fleet gc` leaves no resource, and no error is reported as success."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def emulator() -> Iterator[Emulator]:
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_nothing_is_left(share: int, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_resource_is_left_after_any_history(
+    share: int, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
     monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
     monkeypatch.setattr("fleet.commands.down.survey", store_nothing)

@@ -1,4 +1,4 @@
-"""Machine types: GPUs that they bring, what the default image supports, what is sold, and zones for AI."""
+"""Machine types: GPUs that they include, what the default image supports, sales models, and zones for AI."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def emulator(running: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emu
 
 
 def made(emulator: Emulator, root: Path, **settings: Any) -> tuple[CloudSpec, tuple[str, ...]]:
-    """What `fleet up` with these settings makes: the cloud and the packages on record."""
-    said = Settings(provider="gce", project="proj-1", endpoint=emulator.url, workers=1, **settings)
+    """Return what `fleet up` creates with these settings: the cloud and the packages on record."""
+    requested = Settings(provider="gce", project="proj-1", endpoint=emulator.url, workers=1, **settings)
     store = Store(root)
-    up.run(UpRequest("demo", said), QuickPorts(store, lambda _: True), Quiet())
-    up.run(UpRequest("demo"), QuickPorts(store, lambda _: True), Quiet())  # and a repetition accepts what it made
+    up.run(UpRequest("demo", requested), QuickPorts(store, lambda _: True), Quiet())
+    up.run(UpRequest("demo"), QuickPorts(store, lambda _: True), Quiet())  # and a repeated call accepts the result
     record = store.fleet("demo").read()
     assert record is not None
     assert record.spec.cloud is not None
@@ -54,7 +54,7 @@ def made(emulator: Emulator, root: Path, **settings: Any) -> tuple[CloudSpec, tu
         ("a3-megagpu-8g", "nvidia-h100-mega-80gb", 8),
         ("a4-highgpu-8g", "nvidia-b200", 8),
         ("g4-standard-48", "nvidia-rtx-pro-6000", 1),
-        ("a9-newgpu-4g", "nvidia-new-1tb", 4),  # which only Compute Engine knows
+        ("a9-newgpu-4g", "nvidia-new-1tb", 4),  # known only to Compute Engine
     ],
 )
 def test_a_machine_type_with_gpus_gets_their_image_packages_and_check(
@@ -85,7 +85,7 @@ def test_zones_for_ai_are_zones(emulator: Emulator, tmp_path: Path, zone: str | 
         ({"machine_type": "ct6e-standard-1t"}, "TPUs", None),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_asked(
+def test_impossible_requests_are_refused_before_any_call(
     emulator: Emulator, tmp_path: Path, settings: dict[str, str], words: str, again: dict[str, Any] | None
 ) -> None:
     with pytest.raises(UsageError, match=words) as refusal:
@@ -96,22 +96,22 @@ def test_what_cannot_work_is_refused_before_anything_is_asked(
     assert emulator.state()["calls"] == {}
 
 
-def test_an_image_of_the_user_s_own_may_support_older_gpus(emulator: Emulator, tmp_path: Path) -> None:
+def test_a_custom_image_can_support_older_gpus(emulator: Emulator, tmp_path: Path) -> None:
     image = "projects/debian-cloud/global/images/family/debian-12"
     assert made(emulator, tmp_path, gpu="p100", image=image)[0].image == image
 
 
-def test_a_few_h100_are_had_as_spot(emulator: Emulator, tmp_path: Path) -> None:
+def test_fewer_than_eight_h100_are_rented_as_spot(emulator: Emulator, tmp_path: Path) -> None:
     assert made(emulator, tmp_path, gpu="h100:2", spot=True)[0].machine_type == "a3-highgpu-2g"
 
 
-def test_an_unknown_gpu_is_answered_with_the_nearest(emulator: Emulator, tmp_path: Path) -> None:
+def test_an_unknown_gpu_is_refused_with_the_closest_name(emulator: Emulator, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean h200"):
         made(emulator, tmp_path, gpu="h20")
 
 
 @pytest.mark.parametrize("short", sorted(GPUS))
-def test_every_gpu_of_the_catalog_can_be_rented_or_is_refused_with_a_way_out(
+def test_each_gpu_of_the_catalog_can_be_rented_or_is_refused_with_a_next_step(
     emulator: Emulator, tmp_path: Path, short: str
 ) -> None:
     for spot in (False, True):
@@ -134,7 +134,7 @@ def test_every_gpu_of_the_catalog_can_be_rented_or_is_refused_with_a_way_out(
             assert (has_gpus(cloud), cloud.image) == (True, GPU_IMAGE)
 
 
-def test_any_of_google_s_images_with_open_kernel_modules_is_refused_for_older_gpus() -> None:
+def test_google_images_with_open_kernel_modules_are_refused_for_older_gpus() -> None:
     for family in ("common-cu129-ubuntu-2204-nvidia-580", "pytorch-2-9-cu129-ubuntu-2204-nvidia-570-v20260408"):
         image = f"projects/deeplearning-platform-release/global/images/family/{family}"
         refused = refusal(resolved(CloudSpec(gpu="v100", image=image)))
@@ -145,7 +145,7 @@ def test_any_of_google_s_images_with_open_kernel_modules_is_refused_for_older_gp
 
 
 @pytest.mark.parametrize("machine_type", ["a4-highgpu-8g", "g4-standard-48", "a3-ultragpu-8g"])
-def test_a_disk_type_that_the_machine_does_not_accept_is_refused_and_not_replaced(
+def test_a_disk_type_that_the_machine_type_does_not_support_is_refused(
     emulator: Emulator, tmp_path: Path, machine_type: str
 ) -> None:
     with pytest.raises(UsageError, match=r"cannot boot from a disk of type 'pd-balanced'"):
@@ -155,8 +155,8 @@ def test_a_disk_type_that_the_machine_does_not_accept_is_refused_and_not_replace
     assert resolved(CloudSpec()).disk_type == "pd-balanced"
 
 
-def test_after_a_region_refused_its_zones_are_tried_one_by_one(emulator: Emulator, tmp_path: Path) -> None:
-    # Compute Engine chooses one zone of the region, and it has no room.
+def test_the_zones_of_a_region_that_refused_are_tried_one_by_one(emulator: Emulator, tmp_path: Path) -> None:
+    # Compute Engine chooses one zone of the region, which has no capacity.
     emulator.faults.add("stockout", "compute.regionInstances.bulkInsert")
     made(emulator, tmp_path, gpu="t4", zones=("us-central1",))
     [instance] = emulator.cloud.instances.values()
@@ -166,7 +166,7 @@ def test_after_a_region_refused_its_zones_are_tried_one_by_one(emulator: Emulato
 
 
 def test_zones_that_already_failed_are_denied(emulator: Emulator, tmp_path: Path) -> None:
-    # A zone alone, then the rest of its region: ALLOW alone would not keep Compute Engine from the first one.
+    # First one zone, then the rest of its region: ALLOW does not exclude the first zone.
     emulator.faults.add("stockout", "compute.instances.bulkInsert", zone="us-central1-a")
     made(emulator, tmp_path, gpu="t4", zones=("us-central1-a", "us-central1"))
     [instance] = emulator.cloud.instances.values()

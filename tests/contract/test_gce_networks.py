@@ -1,4 +1,4 @@
-"""Networks of other projects (Shared VPC), and fleets without firewall rules of their own."""
+"""Networks of other projects (Shared VPC), and fleets without their own firewall rules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def running() -> Iterator[Emulator]:
 @pytest.fixture
 def emulator(running: Emulator) -> Iterator[Emulator]:
     running.reset()
-    running.set_networks()  # not even "default"
+    running.set_networks()  # without "default"
     running.share_networks(HOST, "shared")
     yield running
     assert running.state()["violations"] == []
@@ -83,19 +83,21 @@ def test_the_rule_of_a_shared_network_follows_the_caller(
     assert ["198.51.100.7/32"] in [rule.get("sourceRanges") for rule in emulator.cloud.firewalls.values()]
 
 
-def test_who_may_make_no_rules_in_the_host_project_relies_on_existing_ones(emulator: Emulator, make: Make) -> None:
+def test_existing_rules_are_used_without_permission_to_create_rules_in_the_host_project(
+    emulator: Emulator, make: Make
+) -> None:
     emulator.deny(f"{HOST}:compute.firewalls.create", f"{HOST}:compute.firewalls.list")
     provider, spec = make()
-    told: list[tuple[str, str]] = []
-    provider.create(spec, WORKERS, lambda *step: told.append(step))
-    [note] = [text for place, text in told if place == HOST]
+    steps: list[tuple[str, str]] = []
+    provider.create(spec, WORKERS, lambda *step: steps.append(step))
+    [note] = [text for place, text in steps if place == HOST]
     assert "tcp:22 from this computer" in note
     assert provider.open_ssh(spec).note == note
     assert len(provider.list("demo")) == 2
     assert provider.delete_fleet("demo", lambda *_: None) == []
 
 
-def test_without_rules_of_its_own_no_rule_is_touched(emulator: Emulator, make: Make) -> None:
+def test_a_fleet_without_its_own_rules_changes_no_rule(emulator: Emulator, make: Make) -> None:
     provider, spec = make(firewall=False)
     assert any("--no-firewall" in note for note in provider.quote(spec, WORKERS).notes)
     provider.create(spec, WORKERS, lambda *_: None)
@@ -103,7 +105,7 @@ def test_without_rules_of_its_own_no_rule_is_touched(emulator: Emulator, make: M
     assert not [name for name in emulator.state()["calls"] if "firewalls" in name]
 
 
-def test_a_network_that_is_not_there_is_named(make: Make) -> None:
+def test_a_missing_network_is_named(make: Make) -> None:
     provider, spec = make(network=f"projects/{HOST}/global/networks/other")
     with pytest.raises(ProviderError, match="other"):
         provider.quote(spec, WORKERS)
@@ -114,7 +116,7 @@ def test_a_network_that_is_not_there_is_named(make: Make) -> None:
         assert refusal.value.kind is ErrorKind.USAGE
 
 
-def test_paths() -> None:
+def test_network_paths_are_resolved() -> None:
     assert network_of("default") == ("", "default")
     assert network_path("default") == network_path("global/networks/default") == "global/networks/default"
     assert subnetwork_of("regions/r1/subnetworks/s") == ("", "r1", "s")

@@ -21,13 +21,13 @@ NAMES = ("worker-0", "worker-1")
 
 
 def whole_life(emulator: Emulator, root: Path, cloud: CloudSpec) -> CloudSpec:
-    """Do all that a provider can do to a fleet, from the quote to its end; the resolved cloud."""
+    """Make all calls of a provider for a fleet, from the quote to the deletion; return the resolved cloud."""
     store = Store(root)
     store.fleet("demo").create()
     cloud = replace(cloud, project="proj-1", endpoint=emulator.url)
     provider = GceProvider(store.owner(), caller(), store.journal, cloud, QUICK)
     spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA fleet", cloud=cloud)
-    assert all(one.ok for one in provider.doctor() if one.subject != "gcloud")
+    assert all(check.ok for check in provider.doctor() if check.subject != "gcloud")
     provider.completed(spec)
     provider.quote(spec, NAMES)
     provider.create(spec, NAMES, lambda *_: None)
@@ -35,7 +35,7 @@ def whole_life(emulator: Emulator, root: Path, cloud: CloudSpec) -> CloudSpec:
     provider.hosts(spec, instances)
     for rule in emulator.cloud.firewalls.values():
         if rule.get("sourceRanges") and cloud.external:
-            rule["sourceRanges"] = ["198.51.100.7/32"]  # where the caller was before
+            rule["sourceRanges"] = ["198.51.100.7/32"]  # the previous address of the caller
     provider.open_ssh(spec)
     provider.extend(instances, 3600, lambda *_: None)
     provider.stop_at(instances, time.time() + 600)
@@ -55,18 +55,20 @@ def whole_life(emulator: Emulator, root: Path, cloud: CloudSpec) -> CloudSpec:
         CloudSpec(zones=("us-central1-a",), scopes=("https://www.googleapis.com/auth/devstorage.read_only",)),
     ],
 )
-def test_every_call_of_a_fleet_needs_a_permission_that_doctor_checks(tmp_path: Path, cloud: CloudSpec) -> None:
+def test_doctor_checks_the_permissions_of_all_calls_of_a_fleet(tmp_path: Path, cloud: CloudSpec) -> None:
     with Emulator(operation_s=0.003) as emulator:
         used = resolved(whole_life(emulator, tmp_path, cloud))
         assert sorted(emulator.api.needed) == sorted(emulator.api.needed & set(permissions(used, "proj-1")))
         assert emulator.state()["violations"] == []
 
 
-def test_permissions_of_other_projects_are_not_asked_of_this_one() -> None:
+def test_permissions_of_other_projects_are_not_checked_in_this_project() -> None:
     shared = resolved(
         CloudSpec(network="projects/host-proj/global/networks/n", image="projects/proj-1/global/images/i")
     )
-    found = permissions(shared, "proj-1")
-    assert not [one for one in found if "firewalls.create" in one or "subnetworks" in one]
-    assert {"compute.images.get", "compute.images.useReadOnly"} <= {*found}
-    assert not [one for one in permissions(resolved(CloudSpec()), "proj-1") if ".images." in one]
+    checked = permissions(shared, "proj-1")
+    assert not [
+        permission for permission in checked if "firewalls.create" in permission or "subnetworks" in permission
+    ]
+    assert {"compute.images.get", "compute.images.useReadOnly"} <= {*checked}
+    assert not [permission for permission in permissions(resolved(CloudSpec()), "proj-1") if ".images." in permission]

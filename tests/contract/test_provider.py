@@ -1,4 +1,4 @@
-"""Every sentence of the contract in provision/provider.py, for every provider."""
+"""Each rule of the contract in provision/provider.py, for each provider."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def ids(case: Case, fleet: str = "demo") -> dict[str, str]:
 # --- check ------------------------------------------------------------------------------------------------------
 
 
-def test_check_accepts_what_can_be_made_and_touches_nothing(case: Case, spec: Spec) -> None:
+def test_check_accepts_a_valid_spec_and_changes_nothing(case: Case, spec: Spec) -> None:
     case.provider.check(spec())
     assert case.traces() == []
 
 
-def test_check_refuses_what_cannot_be_made_and_touches_nothing(case: Case) -> None:
+def test_check_refuses_an_impossible_spec_and_changes_nothing(case: Case) -> None:
     with pytest.raises(ProviderError) as refusal:
         case.provider.check(case.impossible)
     assert refusal.value.kind is ErrorKind.USAGE
@@ -67,13 +67,13 @@ def test_check_refuses_what_cannot_be_made_and_touches_nothing(case: Case) -> No
 
 
 @pytest.mark.parametrize("workers", [0, -1])
-def test_check_refuses_a_fleet_of_nobody(case: Case, spec: Spec, workers: int) -> None:
+def test_check_refuses_a_fleet_without_workers(case: Case, spec: Spec, workers: int) -> None:
     with pytest.raises(ProviderError, match=f"1 worker or more, not {workers}") as refusal:
         case.provider.check(spec(workers=workers))
     assert refusal.value.kind is ErrorKind.USAGE
 
 
-def test_check_refuses_a_name_that_is_none(case: Case, spec: Spec) -> None:
+def test_check_refuses_an_invalid_name(case: Case, spec: Spec) -> None:
     with pytest.raises(ProviderError, match="lower-case") as refusal:
         case.provider.check(spec(name="../Demo"))
     assert refusal.value.kind is ErrorKind.USAGE
@@ -82,7 +82,7 @@ def test_check_refuses_a_name_that_is_none(case: Case, spec: Spec) -> None:
 # --- create -----------------------------------------------------------------------------------------------------
 
 
-def test_after_create_list_shows_every_name_running_in_order(case: Case, spec: Spec) -> None:
+def test_list_returns_all_created_instances_as_running_in_order(case: Case, spec: Spec) -> None:
     before = time.time()
     create(case, spec(workers=3))
     instances = case.provider.list("demo")
@@ -93,21 +93,21 @@ def test_after_create_list_shows_every_name_running_in_order(case: Case, spec: S
     assert all(before <= instance.created_at <= time.time() for instance in instances)
 
 
-def test_create_reports_what_it_does_with_each_name(case: Case, spec: Spec) -> None:
+def test_create_reports_its_steps_for_each_name(case: Case, spec: Spec) -> None:
     steps: list[tuple[str, str]] = []
     case.provider.create(spec(), ["worker-0", "worker-1"], lambda name, step: steps.append((name, step)))
     assert {name for name, _ in steps} >= {"worker-0", "worker-1"}
     assert {("worker-0", "ready"), ("worker-1", "ready")} <= set(steps)
 
 
-def test_create_again_leaves_all_alone(case: Case, spec: Spec) -> None:
+def test_a_repeated_create_changes_nothing(case: Case, spec: Spec) -> None:
     create(case, spec())
     first = case.provider.list("demo")
     create(case, spec())
     assert case.provider.list("demo") == first
 
 
-def test_create_makes_only_what_is_missing(case: Case, spec: Spec) -> None:
+def test_create_creates_only_missing_instances(case: Case, spec: Spec) -> None:
     case.provider.create(spec(), ["worker-1"], quiet)
     first = ids(case)
     create(case, spec())
@@ -116,7 +116,7 @@ def test_create_makes_only_what_is_missing(case: Case, spec: Spec) -> None:
 
 
 @of_own_hosts
-def test_one_that_died_is_listed_and_a_repeat_repairs_it_alone(case: Case, spec: Spec, ssh: Ssh) -> None:
+def test_a_dead_instance_is_listed_and_only_it_is_repaired_by_a_repeat(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec(workers=3))
     first = case.provider.list("demo")
     host = host_of(case, spec, first[1])
@@ -134,7 +134,7 @@ def test_one_that_died_is_listed_and_a_repeat_repairs_it_alone(case: Case, spec:
 
 
 @of_own_hosts
-def test_the_planner_s_repair_works_too(case: Case, spec: Spec) -> None:
+def test_the_repair_of_the_planner_works(case: Case, spec: Spec) -> None:
     create(case, spec())
     case.kill(case.provider.list("demo")[0])
     steps = plan(spec(), case.provider.list("demo"))
@@ -145,7 +145,7 @@ def test_the_planner_s_repair_works_too(case: Case, spec: Spec) -> None:
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
-def test_an_interrupted_create_leaves_nothing_that_is_not_listed(case: Case, spec: Spec, nth: int) -> None:
+def test_all_resources_of_an_interrupted_create_are_listed(case: Case, spec: Spec, nth: int) -> None:
     seen: list[str] = []
 
     def interrupt(name: str, step: str) -> None:
@@ -160,7 +160,7 @@ def test_an_interrupted_create_leaves_nothing_that_is_not_listed(case: Case, spe
     assert case.traces() == []
 
 
-def test_create_repairs_what_an_interrupted_one_left(case: Case, spec: Spec) -> None:
+def test_create_completes_an_interrupted_create(case: Case, spec: Spec) -> None:
     def interrupt(name: str, step: str) -> None:
         raise KeyboardInterrupt
 
@@ -188,7 +188,7 @@ def test_instances_outlive_the_program_that_made_them(case: Case, spec: Spec, ss
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_a_create_that_was_killed_leaves_nothing_that_is_not_listed(case: Case, spec: Spec, last: bool) -> None:
+def test_all_resources_of_a_killed_create_are_listed(case: Case, spec: Spec, last: bool) -> None:
     step = "ready" if last else case.first_step
     with other_program(case, spec(), f"time.sleep(60 * (step == {step!r}))") as other:
         assert other.stdout is not None
@@ -202,12 +202,12 @@ def test_a_create_that_was_killed_leaves_nothing_that_is_not_listed(case: Case, 
 # --- list -------------------------------------------------------------------------------------------------------
 
 
-def test_list_of_nothing_is_empty(case: Case) -> None:
+def test_list_without_instances_is_empty(case: Case) -> None:
     assert case.provider.list() == []
     assert case.provider.list("demo") == []
 
 
-def test_list_tells_fleets_apart_and_shows_all_without_a_name(case: Case, spec: Spec) -> None:
+def test_list_selects_a_fleet_and_returns_all_without_a_name(case: Case, spec: Spec) -> None:
     create(case, spec(workers=2, name="b"))
     create(case, spec(workers=1, name="b-worker-0"))
     create(case, spec(workers=1, name="a"))
@@ -224,7 +224,7 @@ def test_list_tells_fleets_apart_and_shows_all_without_a_name(case: Case, spec: 
 # --- quote ------------------------------------------------------------------------------------------------------
 
 
-def test_a_quote_starts_nothing(case: Case, spec: Spec) -> None:
+def test_a_quote_creates_nothing(case: Case, spec: Spec) -> None:
     quote = case.provider.quote(spec(), ["worker-0", "worker-1"])
     assert quote.instances == 2
     assert bool(quote.offers) == (case.cloud is not None)
@@ -232,14 +232,14 @@ def test_a_quote_starts_nothing(case: Case, spec: Spec) -> None:
     assert case.traces() == []
 
 
-def test_a_quote_of_nothing_is_free(case: Case, spec: Spec) -> None:
+def test_a_quote_for_zero_instances_is_free(case: Case, spec: Spec) -> None:
     assert case.provider.quote(spec(), []).instances == 0
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------
 
 
-def test_ssh_reaches_each_host_under_the_key_that_was_told(case: Case, spec: Spec, ssh: Ssh) -> None:
+def test_ssh_reaches_each_host_with_the_reported_host_key(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec())
     hosts = case.provider.hosts(spec(), case.provider.list("demo"))
     for host in hosts:
@@ -251,7 +251,7 @@ def test_ssh_reaches_each_host_under_the_key_that_was_told(case: Case, spec: Spe
     assert len({(host.address, host.root) for host in hosts}) == 2
 
 
-def test_a_host_does_not_pass_for_another(case: Case, spec: Spec, ssh: Ssh) -> None:
+def test_a_host_with_another_host_key_is_refused(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec())
     first, second = case.provider.hosts(spec(), case.provider.list("demo"))
     ran = ssh.run(dataclasses.replace(first, host_key=second.host_key), "true")
@@ -260,7 +260,7 @@ def test_a_host_does_not_pass_for_another(case: Case, spec: Spec, ssh: Ssh) -> N
 
 
 @of_own_hosts
-def test_only_the_fleet_s_key_is_let_in(case: Case, spec: Spec, tmp_path: Path) -> None:
+def test_only_the_key_of_the_fleet_can_log_in(case: Case, spec: Spec, tmp_path: Path) -> None:
     create(case, spec(workers=1))
     [instance] = case.provider.list("demo")
     ran = Ssh(tmp_path, generate_ed25519("a stranger's").private).run(host_of(case, spec, instance), "true")
@@ -268,14 +268,14 @@ def test_only_the_fleet_s_key_is_let_in(case: Case, spec: Spec, tmp_path: Path) 
     assert "Permission denied" in ran.stderr
 
 
-def test_the_interpreter_of_the_spec_is_the_host_s(case: Case, spec: Spec) -> None:
+def test_a_host_has_the_interpreter_of_the_spec(case: Case, spec: Spec) -> None:
     create(case, spec(workers=1, python="/opt/tf/bin/python"))
     [instance] = case.provider.list("demo")
     [host] = case.provider.hosts(spec(workers=1, python="/opt/tf/bin/python"), [instance])
     assert host.python == "/opt/tf/bin/python"
 
 
-def test_host_of_one_that_does_not_run_is_an_error(case: Case, spec: Spec) -> None:
+def test_hosts_of_an_instance_that_does_not_run_raises_an_error(case: Case, spec: Spec) -> None:
     create(case, spec())
     other, deleted = case.provider.list("demo")
     dead = [other] if case.makes_hosts else []
@@ -290,7 +290,7 @@ def test_host_of_one_that_does_not_run_is_an_error(case: Case, spec: Spec) -> No
 
 
 def test_ssh_can_be_opened_at_any_time(case: Case, spec: Spec, ssh: Ssh) -> None:
-    assert not case.provider.open_ssh(spec()).changed  # there is no fleet yet
+    assert not case.provider.open_ssh(spec()).changed  # before a fleet exists
     create(case, spec(workers=1))
     assert not case.provider.open_ssh(spec(workers=1), make=True).changed
     access = case.provider.open_ssh(spec(workers=1))
@@ -302,7 +302,7 @@ def test_ssh_can_be_opened_at_any_time(case: Case, spec: Spec, ssh: Ssh) -> None
 # --- delete -----------------------------------------------------------------------------------------------------
 
 
-def test_delete_leaves_nothing(case: Case, spec: Spec) -> None:
+def test_delete_leaves_no_trace(case: Case, spec: Spec) -> None:
     create(case, spec())
     assert case.traces()
     case.provider.delete(case.provider.list("demo"), quiet)
@@ -311,7 +311,7 @@ def test_delete_leaves_nothing(case: Case, spec: Spec) -> None:
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_a_repeat_finishes_an_interrupted_delete(case: Case, spec: Spec, nth: int) -> None:
+def test_a_repeated_delete_completes_an_interrupted_one(case: Case, spec: Spec, nth: int) -> None:
     seen: list[str] = []
 
     def interrupt(name: str, step: str) -> None:
@@ -326,7 +326,7 @@ def test_a_repeat_finishes_an_interrupted_delete(case: Case, spec: Spec, nth: in
     assert case.traces() == []
 
 
-def test_deleting_what_is_gone_is_success(case: Case, spec: Spec) -> None:
+def test_deleting_a_deleted_instance_succeeds(case: Case, spec: Spec) -> None:
     create(case, spec())
     instances = case.provider.list("demo")
     case.provider.delete(instances, quiet)
@@ -334,7 +334,7 @@ def test_deleting_what_is_gone_is_success(case: Case, spec: Spec) -> None:
     assert case.provider.list() == []
 
 
-def test_delete_leaves_the_others_alone(case: Case, spec: Spec, ssh: Ssh) -> None:
+def test_delete_does_not_affect_other_instances(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec())
     create(case, spec(name="other"))
     first, second = case.provider.list("demo")
@@ -345,7 +345,7 @@ def test_delete_leaves_the_others_alone(case: Case, spec: Spec, ssh: Ssh) -> Non
 
 
 @of_own_hosts
-def test_delete_of_an_earlier_instance_spares_the_one_that_has_its_name_now(case: Case, spec: Spec) -> None:
+def test_delete_of_an_earlier_instance_keeps_its_successor_of_the_same_name(case: Case, spec: Spec) -> None:
     create(case, spec(workers=1))
     earlier = case.provider.list("demo")
     case.provider.delete(earlier, quiet)
@@ -356,14 +356,15 @@ def test_delete_of_an_earlier_instance_spares_the_one_that_has_its_name_now(case
 
 
 def start_sleeper(case: Case, spec: Spec, ssh: Ssh, before: str = "") -> psutil.Process:
-    """A daemonised process in a session of its own on worker-0, as `nohup` and agents leave them."""
+    """Start a daemonized process in its own session on worker-0, as `nohup` and agents do."""
     host = host_of(case, spec, case.provider.list("demo")[0])
     nap = f"600.{os.getpid()}{next(_NAPS)}"
     ran = ssh.run(host, f"setsid sh -c '{before} sleep {nap} </dev/null >/dev/null 2>&1 &'")
     assert ran.returncode == 0, ran.stderr
-    # A host may have process numbers of its own: it is found by what it runs.
+    # A host can have its own PID namespace: the process is identified by its command line.
     sleeper = wait_for(
-        "the sleeper", lambda: next((one for one in psutil.process_iter() if arguments(one) == f"sleep {nap}"), None)
+        "the sleeper",
+        lambda: next((process for process in psutil.process_iter() if arguments(process) == f"sleep {nap}"), None),
     )
     assert os.getsid(sleeper.pid) not in (0, sleeper.pid, os.getsid(0))
     return sleeper
@@ -374,7 +375,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 @of_own_hosts
-def test_delete_ends_what_was_started_through_ssh(case: Case, spec: Spec, ssh: Ssh) -> None:
+def test_delete_ends_processes_started_through_ssh(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec())
     sleeper = start_sleeper(case, spec, ssh)
     case.provider.delete(case.provider.list("demo")[1:], quiet)
@@ -384,7 +385,7 @@ def test_delete_ends_what_was_started_through_ssh(case: Case, spec: Spec, ssh: S
 
 
 @of_own_hosts
-def test_delete_ends_what_does_not_heed_term(case: Case, spec: Spec, ssh: Ssh) -> None:
+def test_delete_ends_processes_that_ignore_sigterm(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec(workers=1))
     sleeper = start_sleeper(case, spec, ssh, before='trap "" TERM;')
     case.provider.delete(case.provider.list("demo"), quiet)
@@ -393,7 +394,7 @@ def test_delete_ends_what_does_not_heed_term(case: Case, spec: Spec, ssh: Ssh) -
 
 @of_own_hosts
 @pytest.mark.parametrize("killed", [False, True])
-def test_delete_ends_a_connection_on_which_nothing_runs(case: Case, spec: Spec, ssh: Ssh, killed: bool) -> None:
+def test_delete_ends_an_idle_connection(case: Case, spec: Spec, ssh: Ssh, killed: bool) -> None:
     create(case, spec(workers=1))
     [instance] = case.provider.list("demo")
     idle = ["ssh", "-N", "-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo connected"]
@@ -413,7 +414,7 @@ def test_delete_ends_a_connection_on_which_nothing_runs(case: Case, spec: Spec, 
 
 
 @of_own_hosts
-def test_delete_copes_with_files_that_resist_and_are_still_written(case: Case, spec: Spec, ssh: Ssh) -> None:
+def test_delete_removes_read_only_files_and_files_still_being_written(case: Case, spec: Spec, ssh: Ssh) -> None:
     create(case, spec(workers=1))
     [instance] = case.provider.list("demo")
     host = host_of(case, spec, instance)
@@ -431,7 +432,7 @@ def test_delete_copes_with_files_that_resist_and_are_still_written(case: Case, s
 # --- delete_fleet -----------------------------------------------------------------------------------------------
 
 
-def test_delete_fleet_leaves_nothing_of_it_and_all_of_the_others(case: Case, spec: Spec) -> None:
+def test_delete_fleet_deletes_one_fleet_and_keeps_the_others(case: Case, spec: Spec) -> None:
     create(case, spec())
     create(case, spec(workers=1, name="other"))
     if case.makes_hosts:
@@ -446,10 +447,10 @@ def test_delete_fleet_leaves_nothing_of_it_and_all_of_the_others(case: Case, spe
     assert case.traces() == []
 
 
-# --- extend, fates, doctor --------------------------------------------------------------------------------------
+# --- extend, termination reasons, doctor ------------------------------------------------------------------------
 
 
-def test_extend_moves_the_deletion_or_says_that_there_is_none(case: Case, spec: Spec) -> None:
+def test_extend_moves_the_deletion_or_reports_that_there_is_none(case: Case, spec: Spec) -> None:
     create(case, spec())
     instances = case.provider.list("demo")
     assert all(bool(instance.delete_at) == case.has_deadline for instance in instances)
@@ -465,13 +466,13 @@ def test_extend_moves_the_deletion_or_says_that_there_is_none(case: Case, spec: 
         assert case.provider.list("demo") == instances
 
 
-def test_fates_of_what_runs_and_of_what_never_was_are_unknown(case: Case, spec: Spec) -> None:
+def test_termination_reasons_of_running_and_missing_instances_are_unknown(case: Case, spec: Spec) -> None:
     create(case, spec(workers=1))
     assert case.provider.fates("demo", ["worker-0", "worker-1"]) == {}
     assert case.provider.fates("other", ["worker-0"]) == {}
 
 
-def test_a_doctor_finds_all_well_where_fleets_can_be_made_and_touches_nothing(case: Case) -> None:
+def test_doctor_reports_no_failure_if_fleets_can_be_created_and_changes_nothing(case: Case) -> None:
     findings = case.provider.doctor()
     assert [finding for finding in findings if not finding.ok] == []
     assert len({finding.subject for finding in findings}) == len(findings) > 0

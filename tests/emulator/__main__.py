@@ -14,7 +14,7 @@ from tests.emulator.server import Emulator
 
 
 def main() -> int:
-    """Run the emulator until it is told to stop."""
+    """Run the emulator until it is stopped."""
     parser = argparse.ArgumentParser(prog="python -m tests.emulator", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="TCP port on 127.0.0.1; 0: any free one")
     parser.add_argument("--no-guests", action="store_true", help="instances have no sshd; host keys appear at once")
@@ -26,7 +26,7 @@ def main() -> int:
     options = parser.parse_args()
     obstacle = "" if options.no_guests else guests.obstacle(options.ssh_port)
     if obstacle:
-        parser.error(f"there can be no instances with sshd here: {obstacle}; start with --no-guests")
+        parser.error(f"instances with sshd are not possible here: {obstacle}; start with --no-guests")
     with tempfile.TemporaryDirectory(prefix="fleet-emulator-") as temporary:
         directory = options.directory or Path(temporary)
         directory.chmod(0o755)

@@ -1,6 +1,6 @@
-"""Accounts of a guest: who may log in, out of the ``ssh-keys`` of its metadata, as Google's guest agent reads them.
+"""Accounts of a guest: the users in the ``ssh-keys`` of its metadata, as Google's guest agent reads them.
 
-The agent's part is played from outside, by writing the files that the guest sees as ``/etc/passwd`` and its like.
+The host acts as the agent: it writes the files that the guest sees as ``/etc/passwd``, ``/etc/group``, and so on.
 Source: https://cloud.google.com/compute/docs/connect/add-ssh-keys
 """
 
@@ -22,34 +22,34 @@ _MARK = "# Added by Google"
 
 
 def granted(metadata: Mapping[str, str]) -> dict[str, list[str]]:
-    """Public keys by user that the metadata of an instance lets in, in their order.
+    """Return the public keys by user that the metadata of an instance grants, in their order.
 
-    Lines that are no ``USER:KEYTYPE KEY COMMENT`` are passed over. Nobody is let in by metadata where
-    ``enable-oslogin`` is true: accounts are Google's then.
+    Lines that do not have the form ``USER:KEYTYPE KEY COMMENT`` are skipped. If ``enable-oslogin`` is true, metadata
+    grants no access: Google then manages the accounts.
     """
     if metadata.get("enable-oslogin", "").lower() == "true":
         return {}
-    found: dict[str, list[str]] = {}
+    keys_by_user: dict[str, list[str]] = {}
     for line in metadata.get("ssh-keys", "").splitlines():
         user, colon, key = line.strip().partition(":")
         words = key.split()
         if colon and _USER.fullmatch(user) and len(words) >= 2 and _KEY_TYPE.fullmatch(words[0]):
-            found.setdefault(user, []).append(key)
-    return found
+            keys_by_user.setdefault(user, []).append(key)
+    return keys_by_user
 
 
 @dataclass
 class Accounts:
     """The files of a guest's accounts.
 
-    They are the users that the metadata names, with uids that mean nobody on this computer, beside root and the
-    system accounts of this computer. Like the guest agent, it takes keys back that the metadata no longer has, and
-    leaves accounts and keys alone that it did not add.
+    They are the users that the metadata names, with uids that no user of this machine has, and also root and the
+    system accounts of this machine. Like the guest agent, it removes keys that the metadata no longer has, and
+    keeps accounts and keys that it did not add.
 
     Attributes:
         etc: Directory of ``passwd``, ``group`` and ``shadow``.
-        homes: What the guest sees as ``/home``.
-        root: What the guest sees as ``/root``.
+        homes: Mounted in the guest as ``/home``.
+        root: Mounted in the guest as ``/root``.
     """
 
     etc: Path
@@ -57,9 +57,9 @@ class Accounts:
     root: Path
 
     def prepare(self) -> None:
-        """Write the files with the system accounts alone, where there are none yet."""
+        """Write the files with only the system accounts, if they do not exist."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Passed through by everyone, as long as what Python needs may lie below it.
+        # Searchable by all users, because Python's files may be in a subdirectory.
         self.root.chmod(0o711)
         self.homes.mkdir(parents=True, exist_ok=True)
         self.homes.chmod(0o755)
@@ -75,7 +75,7 @@ class Accounts:
         shadow.write_text("".join(_shadow(line.split(":")[0]) for line in system))
 
     def refresh(self, metadata: Mapping[str, str]) -> None:
-        """Let in whom the metadata names, and nobody by it whom it does not."""
+        """Grant access to the users that the metadata names; revoke keys that it no longer has."""
         keys = granted(metadata)
         for user in keys:
             if self._entry(user) is None:
@@ -91,7 +91,7 @@ class Accounts:
 
     def _add(self, user: str) -> None:
         uids = [int(line.split(":")[2]) for line in _lines(self.etc / "passwd")]
-        uid = max([FIRST_UID - 1, *[one for one in uids if FIRST_UID <= one < _NOBODY]]) + 1
+        uid = max([FIRST_UID - 1, *[number for number in uids if FIRST_UID <= number < _NOBODY]]) + 1
         home = self.homes / user
         if Path("/etc/skel").is_dir():
             shutil.copytree("/etc/skel", home, dirs_exist_ok=True)
@@ -99,7 +99,7 @@ class Accounts:
         home.chmod(0o750)
         for path in (home, *home.rglob("*")):
             os.chown(path, uid, uid, follow_symlinks=False)
-        # Appended to, and passwd last: the guest sees these very files, and must never see half an account.
+        # Append, passwd last: the guest uses these files directly, and must never see an incomplete account.
         _append(self.etc / "group", f"{user}:x:{uid}:\n")
         _append(self.etc / "shadow", _shadow(user))
         _append(self.etc / "passwd", f"{user}:x:{uid}:{uid}::/home/{user}:/bin/bash\n")
@@ -115,7 +115,7 @@ def _is_system(line: str) -> bool:
 
 
 def _shadow(user: str) -> str:
-    """No password, and not locked: sshd lets no locked account in."""
+    """Return an entry without a password that is not locked: sshd refuses locked accounts."""
     return f"{user}:*:20000:0:99999:7:::\n"
 
 

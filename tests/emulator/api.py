@@ -1,4 +1,4 @@
-"""From a request to its answer: routing, validation in both directions, faults, counting."""
+"""Process requests: routing, validation of requests and answers, faults, counting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.emulator.faults import Faults, Rule
 from tests.emulator.methods import METHODS, STARTING
 
 Json = dict[str, Any]
-_MODULES = (bulk, instances, resources, waiting)  # They fill METHODS.
+_MODULES = (bulk, instances, resources, waiting)  # These modules register their methods in METHODS.
 
 _VERBS = {"insert": "create", "bulkInsert": "create", "aggregatedList": "list", "wait": "get", "patch": "update"}
 _OF_HOST_PROJECTS = ("networks", "subnetworks", "firewalls", "globalOperations")
@@ -29,10 +29,10 @@ _NOUNS = {"regionInstances": "instances"}
 
 
 class Broken(Exception):  # noqa: N818 - what it does to the connection
-    """The connection breaks instead of an answer.
+    """The connection ends without an answer.
 
     Args:
-        reset: It is reset; else closed.
+        reset: Whether it is reset instead of closed.
     """
 
     def __init__(self, *, reset: bool) -> None:
@@ -48,7 +48,7 @@ class Request:
         verb: ``POST``.
         target: Path and query.
         body: Its bytes.
-        in_batch: Whether it is a part of a batch.
+        in_batch: Whether it is part of a batch.
     """
 
     verb: str
@@ -58,12 +58,12 @@ class Request:
 
     @property
     def path(self) -> str:
-        """Its path."""
+        """Return its path."""
         return unquote(urlsplit(self.target).path)
 
     @property
     def query(self) -> dict[str, str]:
-        """Parameters of its query; of several of one name, the last."""
+        """Return the parameters of its query; the last value if a name occurs several times."""
         return dict(parse_qsl(urlsplit(self.target).query, keep_blank_values=True))
 
 
@@ -74,7 +74,7 @@ class Answer:
     Attributes:
         status: HTTP status.
         body: Its bytes.
-        headers: Beside those of the body.
+        headers: Headers in addition to those of the body.
     """
 
     status: int
@@ -83,7 +83,7 @@ class Answer:
 
 
 def encode(status: int, body: Any, headers: Mapping[str, str] | None = None) -> Answer:
-    """An answer in JSON."""
+    """Return an answer in JSON."""
     return Answer(status, json.dumps(body).encode(), headers or {})
 
 
@@ -91,8 +91,8 @@ class Api:
     """Answers the requests of all clients.
 
     Args:
-        cloud: What they work on.
-        faults: What strikes them.
+        cloud: The resources of the project.
+        faults: The faults to inject.
 
     Attributes:
         needed: Permissions that the calls so far have needed; in other projects as ``PROJECT:PERMISSION``.
@@ -107,10 +107,10 @@ class Api:
         self._compute = discovery()
 
     def answer(self, request: Request) -> Answer:
-        """The answer to a request.
+        """Return the answer to a request.
 
         Raises:
-            Broken: there is none.
+            Broken: the connection must end without an answer.
         """
         try:
             return self._answer(request)
@@ -146,9 +146,9 @@ class Api:
 
     def _answer(self, request: Request) -> Answer:
         for document in (self._compute, discovery("cloudresourcemanager.v1")):
-            found = document.match(request.verb, request.path)
-            if found:
-                return self._call(document, *found, request)
+            match = document.match(request.verb, request.path)
+            if match:
+                return self._call(document, *match, request)
         raise Refusal(404, "notFound", f"No method is at {request.verb} {request.path}")
 
     def _call(self, document: Discovery, method: Method, path: Mapping[str, str], request: Request) -> Answer:
@@ -187,14 +187,14 @@ class Api:
         return done
 
     def _check_request(self, document: Discovery, method: Method, given: Mapping[str, str], raw: bytes) -> Any:
-        """The body of a request, parsed and checked like its parameters."""
+        """Parse and check the body of a request, like its parameters."""
         try:
             body = json.loads(raw) if raw.strip() else None
         except ValueError as error:
             raise Refusal(400, "parseError", "Parse Error") from error
         problems = document.check_parameters(method, given) + document.check_request(method, body)
         if given.get("requestId") and not _is_uuid(given["requestId"]):
-            problems.append(f"parameter requestId: {given['requestId']!r} is no UUID")
+            problems.append(f"parameter requestId: {given['requestId']!r} is not a UUID")
         if problems:
             self._record("client", method.id, problems)
             raise Refusal(400, "invalid", f"Invalid request: {'; '.join(problems)}")
@@ -210,8 +210,8 @@ class Api:
         shared = project in self.cloud.shared and noun in _OF_HOST_PROJECTS
         if project != self.cloud.project and noun != "images" and not shared:
             raise not_found(f"projects/{project}")
-        for name, known in (("zone", catalog.ZONES), ("region", catalog.REGIONS)):
-            if noun != f"{name}s" and call.path.get(name, next(iter(known))) not in known:
+        for name, existing in (("zone", catalog.ZONES), ("region", catalog.REGIONS)):
+            if noun != f"{name}s" and call.path.get(name, next(iter(existing))) not in existing:
                 raise invalid(name, call.path[name], f"Unknown {name}.")
         if noun == "images" and project != self.cloud.project:
             return  # public
@@ -221,7 +221,7 @@ class Api:
                 raise failures.forbidden(permission, f"projects/{project}")
 
     def _repeated(self, call: Call) -> Json | None:
-        """The operation that an earlier request of the same id started."""
+        """Return the operation that an earlier request with the same id started."""
         operation = self.cloud.requests.get(_request_key(call))
         return operation.body if operation else None
 
@@ -241,21 +241,27 @@ class Api:
 
 
 def _implied(noun: str, verb: str, call: Call) -> list[str]:
-    """Return the permissions that a call needs beside the one that is named like its method."""
+    """Return the permissions that a call needs in addition to the one named like its method."""
     if noun == "firewalls" and verb in ("insert", "patch", "update", "delete"):
         return ["compute.networks.updatePolicy"]
     if verb not in ("insert", "bulkInsert") or not noun.lower().endswith("instances"):
         return []
     given = call.body.get("instanceProperties", call.body)
-    found = ["compute.disks.create"]
+    permissions = ["compute.disks.create"]
     setters = {"labels": "setLabels", "metadata": "setMetadata", "tags": "setTags"}
     setters["serviceAccounts"] = "setServiceAccount"
-    found += [f"compute.instances.{name}" for key, name in setters.items() if given.get(key)]
-    interfaces = [one for one in given.get("networkInterfaces", ()) if not project_of(one.get("network", ""))]
-    found += ["compute.subnetworks.use"] if interfaces else []
-    found += ["compute.subnetworks.useExternalIp"] if any(one.get("accessConfigs") for one in interfaces) else []
+    permissions += [f"compute.instances.{name}" for key, name in setters.items() if given.get(key)]
+    interfaces = [
+        interface for interface in given.get("networkInterfaces", ()) if not project_of(interface.get("network", ""))
+    ]
+    permissions += ["compute.subnetworks.use"] if interfaces else []
+    permissions += (
+        ["compute.subnetworks.useExternalIp"]
+        if any(interface.get("accessConfigs") for interface in interfaces)
+        else []
+    )
     images = [disk.get("initializeParams", {}).get("sourceImage", "") for disk in given.get("disks", ())]
-    return found + (["compute.images.useReadOnly"] if call.path["project"] in map(project_of, images) else [])
+    return permissions + (["compute.images.useReadOnly"] if call.path["project"] in map(project_of, images) else [])
 
 
 def _is_uuid(text: str) -> bool:

@@ -31,10 +31,10 @@ class Part:
 
 
 def parse(content_type: str, body: bytes) -> list[Part]:
-    """The calls of a batch request.
+    """Parse the calls of a batch request.
 
     Raises:
-        Refusal: it is none, or has too many.
+        Refusal: it is not a batch request, or has too many calls.
     """
     message = BytesParser().parsebytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)
     if message.get_content_type() != "multipart/mixed" or not message.is_multipart():
@@ -51,7 +51,7 @@ def parse(content_type: str, body: bytes) -> list[Part]:
 
 
 def answer(parts: list[Part], call: Callable[[Request], Answer]) -> Answer:
-    """The answer to a batch request; `call` answers each part."""
+    """Return the answer to a batch request; `call` answers each part."""
     boundary = f"batch_{uuid.uuid4().hex}"
     lines: list[bytes] = []
     for part in parts:

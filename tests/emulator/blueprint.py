@@ -1,4 +1,4 @@
-"""From the body of a request to what it asks for, with the checks that the API makes before it starts anything."""
+"""Read from a request the instance to create, with the checks that the API makes before it starts an operation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _METADATA_KEY = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _METADATA_LIMIT = 512 * 1024
 _SHORTEST_RUN_S, _LONGEST_RUN_S = 30, 120 * 24 * 3600
-# Fields of a request that the instance shows as they were given.
+# Fields of a request that the instance shows unchanged.
 _KEPT = (
     "advancedMachineFeatures",
     "canIpForward",
@@ -41,7 +41,7 @@ _KEPT = (
 
 @dataclass
 class Blueprint:
-    """An instance that was asked for.
+    """A requested instance.
 
     Attributes:
         project: Project.
@@ -49,11 +49,11 @@ class Blueprint:
         zone: Zone.
         machine_type: Machine type.
         gpu: Type of its GPUs; empty: none.
-        gpus: How many.
+        gpus: Number of GPUs.
         external: Whether it has an external address.
         scheduling: Its ``scheduling``.
         body: The fields of the Instance that follow from the request alone.
-        disks: Disks to be made for it, as Disk bodies without id and links.
+        disks: Disks to create for it, as Disk bodies without id and links.
         gpu_metric: Quota that its GPUs count against; chosen when it gets them.
     """
 
@@ -71,51 +71,51 @@ class Blueprint:
 
     @property
     def region(self) -> str:
-        """Its region."""
+        """Return its region."""
         return catalog.ZONES[self.zone]
 
     @property
     def spot(self) -> bool:
-        """Whether it may be preempted."""
+        """Return whether it can be preempted."""
         return bool(self.scheduling["preemptible"])
 
     @property
     def run_s(self) -> float:
-        """How long it may run, in seconds; 0: for ever."""
+        """Return its time limit in seconds; 0: none."""
         duration = self.scheduling.get("maxRunDuration", {})
         return float(duration.get("seconds", 0))
 
     @property
     def machine(self) -> Machine:
-        """It in the words of the messages."""
+        """Return its properties for error messages."""
         return Machine(self.project, self.zone, self.machine_type.name, self.gpu, self.gpus)
 
     @property
     def path(self) -> str:
-        """``projects/P/zones/Z/instances/NAME``."""
+        """Return ``projects/P/zones/Z/instances/NAME``."""
         return f"projects/{self.project}/zones/{self.zone}/instances/{self.name}"
 
 
 def fingerprint(value: object) -> str:
-    """What changes with `value`."""
+    """Return a hash of `value`."""
     return base64.b64encode(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()[:8]).decode()
 
 
 def last(reference: str) -> str:
-    """What a URL or a path names."""
+    """Return the last segment of a URL or a path."""
     return reference.rsplit("/", 1)[-1]
 
 
 def project_of(reference: str) -> str:
-    """The project that a URL or a path names; empty: none."""
-    found = re.search(r"projects/([^/]+)/", reference)
-    return found[1] if found else ""
+    """Return the project in a URL or a path; empty: none."""
+    match = re.search(r"projects/([^/]+)/", reference)
+    return match[1] if match else ""
 
 
 def relative(reference: str) -> str:
-    """A URL or a path from ``projects/`` on, whatever host and version it names."""
-    found = re.search(r"projects/.*", reference)
-    return found[0] if found else reference
+    """Return the part of a URL or a path from ``projects/`` on, without host and version."""
+    match = re.search(r"projects/.*", reference)
+    return match[0] if match else reference
 
 
 def check_labels(labels: Json, name: str) -> None:
@@ -128,22 +128,22 @@ def check_labels(labels: Json, name: str) -> None:
 
 
 def check_metadata(metadata: Json) -> Json:
-    """`metadata` with its new fingerprint; Refusal unless it may be the metadata of an instance or project."""
+    """Return `metadata` with its new fingerprint; raise Refusal if it is invalid for an instance or a project."""
     items = metadata.get("items", [])
     keys = [item.get("key", "") for item in items]
     if len(set(keys)) < len(keys) or not all(_METADATA_KEY.fullmatch(key) for key in keys):
         raise invalid("metadata", keys, "Metadata keys must be unique, of letters, digits, hyphens and underscores.")
     if sum(len(item.get("value", "")) for item in items) > _METADATA_LIMIT:
         raise invalid("metadata", "", "Metadata is larger than 512 KB.")
-    found: Json = {"kind": "compute#metadata", "items": items}
-    return {**found, "fingerprint": fingerprint(found)}
+    metadata_body: Json = {"kind": "compute#metadata", "items": items}
+    return {**metadata_body, "fingerprint": fingerprint(metadata_body)}
 
 
 def draw(project: str, zone: str, name: str, given: Json, *, bulk: bool = False) -> Blueprint:
-    """What an Instance, or in `bulk` its InstanceProperties, asks for.
+    """Return the instance that an Instance, or in `bulk` its InstanceProperties, requests.
 
     Raises:
-        Refusal: it cannot be had, whatever the zone's capacity.
+        Refusal: it is not available in the zone, independent of the capacity.
     """
     if not _NAME.fullmatch(name):
         raise invalid("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
@@ -228,7 +228,7 @@ def _gpus(project: str, zone: str, machine_type: MachineType, given: list[Json],
 
 
 def complete_scheduling(given: Json) -> Json:
-    """`given` with the API's defaults; a spot instance is preemptible, and the other way round."""
+    """Return `given` with the API's defaults; a spot instance is preemptible and vice versa."""
     scheduling = dict(given)
     spot = scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible"))
     scheduling["preemptible"] = spot
@@ -253,12 +253,12 @@ def complete_scheduling(given: Json) -> Json:
 
 
 def _is_standard(scheduling: Json) -> bool:
-    """Whether it is neither spot nor of another provisioning model."""
+    """Return whether it is neither spot nor of another provisioning model."""
     return bool(scheduling["provisioningModel"] == "STANDARD" and not scheduling["preemptible"])
 
 
 def _disks(blueprint: Blueprint, given: list[Json]) -> None:
-    """Set the disks to be made, and the instance's ``disks``."""
+    """Set the disks to create, and the instance's ``disks``."""
     if not given or not given[0].get("boot"):
         raise invalid("resource.disks", "", "At least one disk, the first of them a boot disk, is required.")
     attached = []

@@ -1,4 +1,4 @@
-"""Bulk inserts: many instances by one call, all in one zone, at least so many or none."""
+"""Bulk inserts: several instances by one call, all in one zone, at least ``minCount`` or none."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _PATTERN = re.compile(r"(?P<stem>[^#]*)(?P<marks>#+)(?P<rest>[^#]*)")
 
 @dataclass
 class _Bulk:
-    """One bulk insert on its way.
+    """A bulk insert in progress.
 
     Attributes:
-        zone: Where all instances go.
-        min_count: Fewer than so many are none.
-        drawn: What is asked for.
+        zone: The zone of all instances.
+        min_count: If fewer can be created, none is kept.
+        drawn: The requested instances.
         children: The insert operation of each.
-        made: The instances that are there.
-        failures: Why the others are not.
+        made: The created instances.
+        failures: The causes of the others.
     """
 
     zone: str
@@ -44,7 +44,7 @@ class _Bulk:
 
     @property
     def failed(self) -> bool:
-        """Whether too few could be made."""
+        """Return whether fewer than `min_count` could be created."""
         return len(self.made) < self.min_count or bool(self.fault and self.fault.kind.startswith("partial"))
 
 
@@ -71,7 +71,7 @@ def regional(cloud: Cloud, call: Call) -> Json:
 
 
 def _zones(call: Call, region: str) -> list[str]:
-    """The zones that the location policy leaves.
+    """Return the zones that the location policy allows.
 
     DENY excludes a zone, ALLOW excludes no other one; zones for AI are never chosen.
     """
@@ -126,7 +126,7 @@ def _names(cloud: Cloud, body: Json, zone: str, count: int) -> list[str]:
 
 
 def _launch(cloud: Cloud, call: Call, bulks: list[_Bulk]) -> Json:
-    """Start the operation; `bulks` has the same for each zone it could go to."""
+    """Start the operation; `bulks` has the same request for each possible zone."""
     group = str(uuid.uuid4())
     chosen: list[_Bulk] = []
 
@@ -148,12 +148,12 @@ def _launch(cloud: Cloud, call: Call, bulks: list[_Bulk]) -> Json:
 
 
 def _choose(cloud: Cloud, bulks: list[_Bulk]) -> _Bulk:
-    """The first zone that has room for all; the first of all where none has."""
+    """Return the first zone with capacity for all instances, or the first zone if none has it."""
     held = list(cloud.held())
     for bulk in bulks:
         struck = bulk.fault is not None and bulk.fault.zone == bulk.zone
         if not (struck and len(bulks) > 1) and cloud.limits.has_room(bulk.drawn[0], held, bulk.zone, len(bulk.drawn)):
-            # A fault that is bound to another zone does not strike here.
+            # A fault of another zone does not apply here.
             if bulk.fault and bulk.fault.zone in catalog.ZONES and not struck:
                 return replace(bulk, fault=None)
             return bulk
@@ -161,7 +161,7 @@ def _choose(cloud: Cloud, bulks: list[_Bulk]) -> _Bulk:
 
 
 def _begin(cloud: Cloud, bulk: _Bulk, group: str, parent: Operation) -> None:
-    """Make what can be made, each with an insert operation of its own."""
+    """Create the instances that the zone has capacity for, each with its own insert operation."""
     for drawn in bulk.drawn:
         failure = _struck(bulk, drawn) or instances.name_taken(cloud, drawn) or lifecycle.shortage(cloud, drawn)
         child = _child(cloud, bulk, drawn, group, failure)
@@ -179,7 +179,7 @@ def _begin(cloud: Cloud, bulk: _Bulk, group: str, parent: Operation) -> None:
 
 
 def _struck(bulk: _Bulk, drawn: Blueprint) -> Failure | None:
-    """How the fault of the call strikes one of the instances."""
+    """Return the failure that the fault of the call causes for one of the instances."""
     fault = bulk.fault
     if fault is None:
         return None
@@ -195,7 +195,7 @@ def _child(cloud: Cloud, bulk: _Bulk, drawn: Blueprint, group: str, failure: Fai
     made = bulk.made
 
     def finish(done: Done) -> None:
-        # Its instance, unless the bulk insert was faster and has taken it back.
+        # Its instance, unless the bulk insert has already deleted it.
         for instance in made:
             if instance.blueprint is drawn:
                 lifecycle.start(cloud, instance)
@@ -205,7 +205,7 @@ def _child(cloud: Cloud, bulk: _Bulk, drawn: Blueprint, group: str, failure: Fai
 
 
 def _finish(cloud: Cloud, bulk: _Bulk, parent: Operation, done: Done) -> None:
-    """Wait for the children; then keep all, or delete all."""
+    """Wait for the children; then keep all instances, or delete all."""
     pending = [child for child in bulk.children if not child.done]
     if pending:
         pending[-1].followers.append(lambda: _finish(cloud, bulk, parent, done))
@@ -216,7 +216,7 @@ def _finish(cloud: Cloud, bulk: _Bulk, parent: Operation, done: Done) -> None:
         done(instances.INTERNAL if fault == "fails-after" else None)
         return
     causes = tuple(error for failure in bulk.failures[:1] for error in failure.errors)
-    # What a regional one says itself tells nothing; the cause is at its children alone.
+    # The error of a regional operation is generic; only its children have the cause.
     failure = failures.min_count(bulk.min_count, causes if parent.scope.startswith("zones/") else ())
     if fault == "partial-left":
         _show(bulk, parent, "DONE", 0)
@@ -232,17 +232,17 @@ def _finish(cloud: Cloud, bulk: _Bulk, parent: Operation, done: Done) -> None:
 
 
 def _take_back(cloud: Cloud, bulk: _Bulk, then: Callable[[], None]) -> None:
-    """Delete what was made; `then` follows."""
-    left = [instance for instance in bulk.made if not lifecycle.gone(cloud, instance)]
-    if not left:
+    """Delete the created instances; then call `then`."""
+    remaining = [instance for instance in bulk.made if not lifecycle.gone(cloud, instance)]
+    if not remaining:
         then()
 
     def removed() -> None:
-        if all(lifecycle.gone(cloud, instance) for instance in left) and left:
-            left.clear()
+        if all(lifecycle.gone(cloud, instance) for instance in remaining) and remaining:
+            remaining.clear()
             then()
 
-    for instance in list(left):
+    for instance in list(remaining):
         lifecycle.vanish(cloud, instance, removed)
 
 

@@ -1,4 +1,4 @@
-"""What there is: a handful of regions, their zones, machine types, accelerators, images and default quotas."""
+"""The catalog: some regions, their zones, machine types, accelerators, images, and default quotas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REGIONS = {
     "us-west4": ("us-west4-a", "us-west4-b"),
 }
 AI_ZONES = ("us-central1-ai1a",)
-"""Zones with nothing but the newest accelerators."""
+"""Zones with only the newest accelerators."""
 ZONES = {zone: region for region, zones in REGIONS.items() for zone in zones}
 
 
@@ -32,9 +32,9 @@ class MachineType:
         memory_mb: Memory.
         gpu: Type of the GPUs it comes with; empty: none.
         gpus: How many of them.
-        zones: Where it is to be had; empty: everywhere but in zones for AI.
-        spot_only: It is not sold on demand.
-        disks: Types of disk that it takes; empty: all but hyperdisks.
+        zones: Where it is available; empty: everywhere except in zones for AI.
+        spot_only: Whether it is not sold on demand.
+        disks: Supported disk types; empty: all but hyperdisks.
     """
 
     name: str
@@ -52,7 +52,7 @@ class MachineType:
         return self.name.split("-", 1)[0]
 
     def is_in(self, zone: str) -> bool:
-        """Whether it is to be had in `zone`."""
+        """Return whether it is available in `zone`."""
         return zone in self.zones if self.zones else zone not in AI_ZONES
 
 
@@ -66,7 +66,7 @@ class Accelerator:
         counts: How many of them may be attached to an N1; empty: it only comes with machine types of its own.
         max_cpus: Of the N1, for each attached one.
         quota: Name of the quota, without ``PREEMPTIBLE_``; empty: one that regions do not list.
-        zones: Where it is to be had.
+        zones: Where it is available.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Image:
     """A boot image.
 
     Attributes:
-        project: Whose it is.
+        project: The project that owns it.
         family: ``debian-12``.
         name: ``debian-12-bookworm-v20261014``.
         disk_gb: Smallest disk it fits on.
@@ -226,21 +226,21 @@ PROJECT_QUOTAS = {"CPUS_ALL_REGIONS": 2048.0, "GPUS_ALL_REGIONS": 256.0, "FIREWA
 
 
 def numeric_id(text: str) -> str:
-    """A numeric id, the same for the same text."""
+    """Return a numeric id, the same for the same text."""
     return str(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") + 10**17)
 
 
 def cpu_quota(machine: MachineType) -> str:
-    """Which quota the machine's CPUs count against."""
+    """Return the quota that the machine's CPUs count against."""
     return {"a2": "A2_CPUS", "n2": "N2_CPUS"}.get(machine.family, "CPUS")
 
 
 def find_image(source: str) -> Image | None:
-    """The image that a path from ``projects/`` on means: by its name, its family, or its family as a zone sees it."""
-    found = _IMAGE_PATH.fullmatch(source)
-    if not found:
+    """Return the image for a path from ``projects/`` on: by name, by family, or by family as a zone sees it."""
+    match = _IMAGE_PATH.fullmatch(source)
+    if not match:
         return None
-    project, where, name = found.groups()
+    project, where, name = match.groups()
     for image in IMAGES:
         if (image.project, image.name if where == "images" else image.family) == (project, name):
             return image
@@ -248,7 +248,7 @@ def find_image(source: str) -> Image | None:
 
 
 def zone_body(base: str, zone: str) -> Json:
-    """A Zone; `base` is the URL of the project."""
+    """Return a Zone; `base` is the URL of the project."""
     return {
         **_common("zone", zone),
         "status": "UP",
@@ -260,7 +260,7 @@ def zone_body(base: str, zone: str) -> Json:
 
 
 def region_body(base: str, region: str, quotas: list[Json]) -> Json:
-    """A Region."""
+    """Return a Region."""
     return {
         **_common("region", region),
         "status": "UP",
@@ -272,7 +272,7 @@ def region_body(base: str, region: str, quotas: list[Json]) -> Json:
 
 
 def machine_type_body(base: str, zone: str, machine: MachineType) -> Json:
-    """A MachineType."""
+    """Return a MachineType."""
     body = {
         **_common("machineType", machine.name),
         "description": f"{machine.cpus} vCPUs, {machine.memory_mb / 1024:g} GB RAM",
@@ -292,7 +292,7 @@ def machine_type_body(base: str, zone: str, machine: MachineType) -> Json:
 
 
 def accelerator_body(base: str, zone: str, accelerator: Accelerator) -> Json:
-    """An AcceleratorType."""
+    """Return an AcceleratorType."""
     return {
         **_common("acceleratorType", accelerator.name),
         "description": accelerator.title,
@@ -303,7 +303,7 @@ def accelerator_body(base: str, zone: str, accelerator: Accelerator) -> Json:
 
 
 def disk_type_body(base: str, zone: str, name: str) -> Json:
-    """A DiskType."""
+    """Return a DiskType."""
     return {
         **_common("diskType", name),
         "validDiskSize": "10GB-65536GB",
@@ -314,7 +314,7 @@ def disk_type_body(base: str, zone: str, name: str) -> Json:
 
 
 def image_body(root: str, image: Image) -> Json:
-    """An Image; `root` is the URL of the API."""
+    """Return an Image; `root` is the URL of the API."""
     return {
         **_common("image", image.name),
         "family": image.family,
@@ -330,7 +330,7 @@ def image_body(root: str, image: Image) -> Json:
 
 
 def network_body(base: str, name: str) -> Json:
-    """A Network with one subnetwork in each region."""
+    """Return a Network with one subnetwork in each region."""
     return {
         **_common("network", name),
         "description": "Default network for the project",
@@ -343,7 +343,7 @@ def network_body(base: str, name: str) -> Json:
 
 
 def subnetwork_body(base: str, region: str, name: str) -> Json:
-    """A Subnetwork."""
+    """Return a Subnetwork."""
     third = 128 + 4 * list(REGIONS).index(region)
     return {
         **_common("subnetwork", name),

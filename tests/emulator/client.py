@@ -1,4 +1,4 @@
-"""Google's own client, pointed at an emulator; what the tests of the emulator call it with."""
+"""Google's client, configured for an emulator, with the calls that the tests of the emulator use."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Client:
         return compute.GlobalOperationsClient(**self._settings)
 
     def of(self, kind: str) -> Any:
-        """Any other client, ``Firewalls``."""
+        """Return any other client, such as ``Firewalls``."""
         return getattr(compute, f"{kind}Client")(**self._settings)
 
     def insert(self, name: str, zone: str = "us-central1-a", **fields: Any) -> compute.Operation:
-        """Ask for an instance; returns before it is there."""
+        """Request an instance; return before it exists."""
         machine = fields.pop("machine", "n1-standard-4")
         instance = compute.Instance(
             name=name, machine_type=f"zones/{zone}/machineTypes/{machine}", **{**_common(), **fields}
@@ -64,7 +64,7 @@ class Client:
         return self.instances.insert_unary(project=PROJECT, zone=zone, instance_resource=instance)
 
     def create(self, name: str, zone: str = "us-central1-a", **fields: Any) -> compute.Instance:
-        """The instance, once it is there."""
+        """Create an instance; return it."""
         operation = self.wait(self.insert(name, zone, **fields))
         assert not operation.error.errors, operation.error
         return self.instances.get(project=PROJECT, zone=zone, instance=name)
@@ -72,7 +72,7 @@ class Client:
     def bulk_insert(
         self, names: Sequence[str], place: str, zones: Sequence[str] = (), request_id: str = "", **fields: Any
     ) -> compute.Operation:
-        """Ask for instances in a zone, or in one of `zones` of a region; returns before they are there."""
+        """Request instances in a zone, or in one of `zones` of a region; return before they exist."""
         machine = fields.pop("machine", "n1-standard-4")
         min_count = fields.pop("min_count", len(names))
         name_each = compute.BulkInsertInstanceResourcePerInstanceProperties
@@ -82,22 +82,22 @@ class Client:
             instance_properties=compute.InstanceProperties(machine_type=machine, **{**_common(), **fields}),
             per_instance_properties={name: name_each(name=name) for name in names},
         )
-        told: dict[str, Any] = {"project": PROJECT, "request_id": request_id or str(uuid.uuid4())}
+        arguments: dict[str, Any] = {"project": PROJECT, "request_id": request_id or str(uuid.uuid4())}
         if place[-2] == "-":
             request = compute.BulkInsertInstanceRequest(
-                zone=place, bulk_insert_instance_resource_resource=resource, **told
+                zone=place, bulk_insert_instance_resource_resource=resource, **arguments
             )
             return self.instances.bulk_insert_unary(request=request)
         others = [zone for zone in catalog.REGIONS[place] if zones and zone not in zones]
         denied = {f"zones/{zone}": compute.LocationPolicyLocation(preference="DENY") for zone in others}
         resource.location_policy = compute.LocationPolicy(target_shape="ANY_SINGLE_ZONE", locations=denied)
         regional = compute.BulkInsertRegionInstanceRequest(
-            region=place, bulk_insert_instance_resource_resource=resource, **told
+            region=place, bulk_insert_instance_resource_resource=resource, **arguments
         )
         return self.of("RegionInstances").bulk_insert_unary(request=regional)
 
     def wait(self, operation: compute.Operation) -> compute.Operation:
-        """The operation, once it is done."""
+        """Wait until the operation is done; return it."""
         while operation.status != compute.Operation.Status.DONE:
             scope: dict[str, Any] = {"project": PROJECT, "operation": operation.name}
             if operation.zone:
@@ -109,22 +109,26 @@ class Client:
         return operation
 
     def all_instances(self, wanted: str = "", **settings: Any) -> dict[str, compute.Instance]:
-        """All instances that pass a filter, by name."""
+        """Return all instances that pass a filter, by name."""
         request = compute.AggregatedListInstancesRequest(project=PROJECT, filter=wanted, **settings)
         return {
-            one.name: one for _, scope in self.instances.aggregated_list(request=request) for one in scope.instances
+            instance.name: instance
+            for _, scope in self.instances.aggregated_list(request=request)
+            for instance in scope.instances
         }
 
     def all_operations(self, wanted: str = "") -> list[compute.Operation]:
-        """All operations that pass a filter."""
+        """Return all operations that pass a filter."""
         request = compute.AggregatedListGlobalOperationsRequest(project=PROJECT, filter=wanted)
         return [
-            one for _, scope in self.global_operations.aggregated_list(request=request) for one in scope.operations
+            operation
+            for _, scope in self.global_operations.aggregated_list(request=request)
+            for operation in scope.operations
         ]
 
 
 def t4(count: int = 1, zone: str = "us-central1-a", *, bulk: bool = False) -> dict[str, Any]:
-    """Fields of an instance with T4 GPUs; a bulk insert names them without their zone."""
+    """Return fields of an instance with T4 GPUs; a bulk insert names them without their zone."""
     path = "nvidia-tesla-t4" if bulk else f"projects/{PROJECT}/zones/{zone}/acceleratorTypes/nvidia-tesla-t4"
     return {
         "guest_accelerators": [compute.AcceleratorConfig(accelerator_count=count, accelerator_type=path)],
@@ -133,7 +137,7 @@ def t4(count: int = 1, zone: str = "us-central1-a", *, bulk: bool = False) -> di
 
 
 def spot(action: str = "DELETE", **fields: Any) -> compute.Scheduling:
-    """Scheduling of a spot instance."""
+    """Return the scheduling of a spot instance."""
     return compute.Scheduling(
         on_host_maintenance="TERMINATE",
         automatic_restart=False,
@@ -144,12 +148,12 @@ def spot(action: str = "DELETE", **fields: Any) -> compute.Scheduling:
 
 
 def limited(seconds: int, action: str = "DELETE") -> compute.Scheduling:
-    """Scheduling of an instance that ends by itself."""
+    """Return the scheduling of an instance with a time limit."""
     return compute.Scheduling(max_run_duration=compute.Duration(seconds=seconds), instance_termination_action=action)
 
 
 def codes(operation: compute.Operation) -> list[str]:
-    """Error codes of an operation."""
+    """Return the error codes of an operation."""
     return [error.code for error in operation.error.errors]
 
 

@@ -1,4 +1,4 @@
-"""The emulator's time, and what is due at which moment of it."""
+"""The emulator's time, and the actions that are due at each time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from datetime import datetime, timezone
 
 
 class Clock:
-    """Tells the time, and can be put forward.
+    """Reports the time; it can be advanced.
 
-    Whatever is due runs in the order of its time, one at a time, with the lock held: on the thread that puts the
-    clock forward, on one that waits, or on the clock's own.
+    Actions run in the order of their times, one at a time, with the lock held: on the thread that advances the
+    clock, on a thread that waits, or on the clock's own thread.
     """
 
     def __init__(self) -> None:
@@ -27,11 +27,11 @@ class Clock:
         self._thread = threading.Thread(target=self._run, name="emulator clock", daemon=True)
 
     def start(self) -> None:
-        """Run what is due by itself from now on."""
+        """Run due actions automatically from now on."""
         self._thread.start()
 
     def close(self) -> None:
-        """Run nothing any more."""
+        """Stop running actions."""
         with self.changed:
             self._closed = True
             self._due.clear()
@@ -44,18 +44,18 @@ class Clock:
         return time.time() + self._ahead_s
 
     def stamp(self, at: float | None = None) -> str:
-        """A moment (now, where none is given) as the API writes it."""
+        """Return a time (default: now) in the API's format."""
         moment = datetime.fromtimestamp(self.now() if at is None else at, timezone.utc)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def advance(self, seconds: float) -> None:
-        """Put the clock forward, and run all that has become due."""
+        """Advance the clock, and run all actions that have become due."""
         with self.changed:
             self._ahead_s += seconds
             self.run_due()
 
     def skip(self) -> bool:
-        """Put the clock forward to whatever is due next, and run it; False: nothing is to come."""
+        """Advance the clock to the next action, and run it; return False if there is none."""
         with self.changed:
             if not self._due:
                 return False
@@ -69,21 +69,21 @@ class Clock:
             self.changed.notify_all()
 
     def call_in(self, seconds: float, action: Callable[[], None]) -> None:
-        """Run `action` in so many seconds."""
+        """Run `action` after `seconds`."""
         self.call_at(self.now() + seconds, action)
 
     @property
     def has_due(self) -> bool:
-        """Whether anything is to come."""
+        """Return whether an action is scheduled."""
         return bool(self._due)
 
     def forget(self) -> None:
-        """Drop all that is still to come."""
+        """Drop all scheduled actions."""
         with self.changed:
             self._due.clear()
 
     def run_due(self) -> None:
-        """Run all that is due."""
+        """Run all due actions."""
         with self.changed:
             ran = False
             while not self._closed and self._due and self._due[0][0] <= self.now():
@@ -93,10 +93,10 @@ class Clock:
                 self.changed.notify_all()
 
     def wait_for(self, done: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until `done`, which is asked with the lock held; real seconds.
+        """Wait until `done`, which is called with the lock held; the timeout is in real seconds.
 
         Returns:
-            Whether it came in time.
+            True if `done` returned true in time.
         """
         deadline = time.monotonic() + timeout_s
         with self.changed:

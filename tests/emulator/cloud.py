@@ -1,4 +1,4 @@
-"""What the emulator holds: the resources of one project."""
+"""The resources of the emulated project."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Call:
     """One call of a method.
 
     Attributes:
-        method: Which.
+        method: The method.
         path: Parameters of its path.
         query: Parameters of its query.
         body: Its body; empty: it came without one.
-        fault: What strikes it, among the faults of operations.
+        fault: The fault of its operation, if any.
     """
 
     method: Method
@@ -61,13 +61,13 @@ class Instance:
     """An instance.
 
     Attributes:
-        blueprint: What was asked for.
+        blueprint: The request.
         body: As the API shows it.
         address: Its address, inside and outside.
-        guest: What runs on it.
+        guest: The guest on it.
         attributes: Guest attributes by namespace and key.
-        latest: The last operation on it; the next one begins after it.
-        starts: How often it was started.
+        latest: The last operation on it; the next operation begins after it.
+        starts: Number of its starts.
     """
 
     blueprint: Blueprint
@@ -84,17 +84,17 @@ class Instance:
         return str(self.body["status"])
 
     def metadata(self) -> dict[str, str]:
-        """Its metadata items."""
+        """Return its metadata items."""
         return items_of(self.body["metadata"])
 
 
 def items_of(metadata: Json) -> dict[str, str]:
-    """The items of a Metadata by key."""
+    """Return the items of a Metadata by key."""
     return {item["key"]: item.get("value", "") for item in metadata["items"]}
 
 
 def check_network(cloud: Cloud, interfaces: list[Json], region: str) -> None:
-    """Raise Refusal unless all networks and subnetworks that `interfaces` name exist, and belong together."""
+    """Raise Refusal unless all networks and subnetworks in `interfaces` exist and belong together."""
     for interface in interfaces:
         network = cloud.network(interface["network"]) if interface.get("network") else ""
         subnetwork = interface.get("subnetwork", "")
@@ -110,18 +110,18 @@ def check_network(cloud: Cloud, interfaces: list[Json], region: str) -> None:
 
 
 class Cloud:
-    """All resources of one project.
+    """The resources of one project.
 
-    Whatever touches it holds the clock's lock.
+    Callers must hold the clock's lock.
 
     Args:
         project: Its id.
         clock: Emulator's time.
-        operation_s: How long an operation takes.
-        guests: Makes what runs on the instances.
-        threaded: Whether guests take time, so that what is done to them is done beside.
-        directory: Of the guests' files.
-        ssh_port: Where the guests' sshd listens.
+        operation_s: Duration of an operation.
+        guests: Creates the guests of the instances.
+        threaded: Whether calls to guests take time and run in their own threads.
+        directory: The guests' files.
+        ssh_port: Port of the guests' sshd.
     """
 
     def __init__(
@@ -162,14 +162,14 @@ class Cloud:
         self.empty()
 
     def settle_at(self, url: str, port: int) -> None:
-        """Take the URL and TCP port of the server that shows this cloud."""
+        """Set the URL and TCP port of the server that shows this cloud."""
         self.root = f"{url}/compute/v1"
         self.base = f"{self.root}/projects/{self.project}"
         self.operations.base = self.base
         self._address_stem = f"127.{port >> 8}.{port & 255}"
 
     def empty(self) -> None:
-        """Hold nothing, as at first."""
+        """Delete all resources."""
         self.operations.clear()
         self.limits.reset()
         for held in (self.instances, self.disks, self.firewalls, self.addresses, self.requests, self.denied):
@@ -180,18 +180,18 @@ class Cloud:
         self.metadata = check_metadata({})
 
     def networks_of(self, project: str) -> list[str]:
-        """The networks of a project: of this one, or of a host project of a Shared VPC."""
+        """Return the networks of a project: of this one, or of a host project of a Shared VPC."""
         return self.networks if project == self.project else self.shared.get(project, [])
 
     def url_of(self, project: str) -> str:
-        """The URL of a project."""
+        """Return the URL of a project."""
         return f"{self.root}/projects/{project}"
 
     def network(self, reference: str) -> str:
-        """The URL of the network that a name, a path, or a URL means.
+        """Return the URL of the network in a name, a path, or a URL.
 
         Raises:
-            Refusal: there is none.
+            Refusal: it does not exist.
         """
         project = project_of(reference) or self.project
         name = last(reference)
@@ -200,7 +200,7 @@ class Cloud:
         return f"{self.url_of(project)}/global/networks/{name}"
 
     def new_id(self) -> str:
-        """A numeric id that no resource has."""
+        """Return a numeric id that no resource has."""
         self._serial += 1
         return catalog.numeric_id(f"{self.clock.now()} {self._serial}")
 
@@ -229,20 +229,20 @@ class Cloud:
         return self.operations.launch(launch, work, after)
 
     def instance(self, zone: str, name: str) -> Instance:
-        """The instance of that name or id.
+        """Return the instance with this name or id.
 
         Raises:
-            Refusal: there is none.
+            Refusal: it does not exist.
         """
-        found = self.instances.get((zone, name))
-        if found is None and name.isdigit():
-            found = next((one for one in self.instances.values() if one.body["id"] == name), None)
-        if found is None:
+        match = self.instances.get((zone, name))
+        if match is None and name.isdigit():
+            match = next((instance for instance in self.instances.values() if instance.body["id"] == name), None)
+        if match is None:
             raise not_found(f"projects/{self.project}/zones/{zone}/instances/{name}")
-        return found
+        return match
 
     def guest_metadata(self, instance: Instance) -> dict[str, str]:
-        """The metadata items of an instance, with the SSH keys of the project unless it blocks them."""
+        """Return the metadata items of an instance, with the SSH keys of the project unless it blocks them."""
         items = instance.metadata()
         if items.get("block-project-ssh-keys", "").upper() != "TRUE":
             keys = [items.get("ssh-keys", ""), items_of(self.metadata).get("ssh-keys", "")]
@@ -250,14 +250,14 @@ class Cloud:
                 items["ssh-keys"] = "\n".join(filter(None, keys))
         return items
 
-    def tell_guests(self, *instances: Instance) -> None:
-        """Let the guests of `instances` see their metadata as it is now."""
+    def update_guests(self, *instances: Instance) -> None:
+        """Pass the current metadata to the guests of `instances`."""
         for instance in instances:
             if instance.guest:
                 self.aside(partial(instance.guest.update_metadata, self.guest_metadata(instance)))
 
     def apply_firewall(self, *instances: Instance) -> None:
-        """Let the guests of `instances`, or of all, answer the caller as the firewall rules say."""
+        """Apply the firewall rules to the guests of `instances`, or to all guests."""
         for instance in instances or tuple(self.instances.values()):
             if instance.guest:
                 self.aside(partial(instance.guest.admit, partial(self._admits, instance)))
@@ -266,11 +266,11 @@ class Cloud:
         return firewall.admits(list(self.firewalls.values()), instance.body, self.caller, self.ssh_port)
 
     def held(self) -> Iterator[Blueprint]:
-        """What the zones' capacity is spent on."""
-        return (one.blueprint for one in self.instances.values() if one.status != "TERMINATED")
+        """Return the requests of the instances that use the zones' capacity."""
+        return (instance.blueprint for instance in self.instances.values() if instance.status != "TERMINATED")
 
     def usage(self) -> Usage:
-        """What is used of each quota."""
+        """Return the usage of each quota."""
         used: Usage = {("", "FIREWALLS"): float(len(self.firewalls)), ("", "NETWORKS"): float(len(self.networks))}
         for blueprint in self.held():
             for key, amount in self.limits.consumption(blueprint).items():
@@ -281,12 +281,12 @@ class Cloud:
         return used
 
     def free_address(self) -> str:
-        """An address that no instance has.
+        """Return an address that no instance has.
 
         Raises:
-            Refusal: all are taken.
+            Refusal: all are in use.
         """
-        taken = {one.address for one in self.instances.values()}
+        taken = {instance.address for instance in self.instances.values()}
         for number in range(2, 255):
             address = f"{self._address_stem}.{number}"
             if address not in taken:
@@ -294,7 +294,7 @@ class Cloud:
         raise Refusal(403, "quotaExceeded", "The emulator has no address left.", domain="usageLimits")
 
     def aside(self, action: Callable[[], None], then: Callable[[], None] = lambda: None) -> None:
-        """Do something with a guest, which may take its time, and then, with the lock held, what follows."""
+        """Call `action` on a guest, which may take time; then call `then` with the lock held."""
         if not self._threaded:
             action()
             then()
@@ -307,15 +307,15 @@ class Cloud:
                 self.clock.changed.notify_all()
 
         thread = threading.Thread(target=run, name="emulator guest", daemon=True)
-        self._threads = [one for one in self._threads if one.is_alive()]
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
         self._threads.append(thread)
         thread.start()
 
     def join(self, timeout_s: float) -> None:
-        """Wait, without the lock, until what is done with guests is done.
+        """Wait, without the lock, for the end of all calls to guests.
 
         Raises:
-            TimeoutError: it takes longer.
+            TimeoutError: they take longer.
         """
         deadline = time.monotonic() + timeout_s
         for thread in list(self._threads):

@@ -1,4 +1,4 @@
-"""What a guest prints on its serial console, in the form of an Ubuntu image of Compute Engine."""
+"""The serial console output of a guest, in the format of an Ubuntu image of Compute Engine."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Console:
         self._booted_at = time.monotonic()
 
     def text(self) -> str:
-        """All that was printed."""
+        """Return the whole output."""
         with self._lock:
             return "".join(f"{line}\r\n" for line in self._lines)
 
     def boot(self) -> None:
-        """What the kernel and systemd say first."""
+        """Print the first messages of the kernel and systemd."""
         self._booted_at = time.monotonic()
         self._say("SeaBIOS (version 1.8.2-google)", "Booting from Hard Disk 0...")
         self._kernel("Linux version 6.14.0-1021-gcp (buildd@lcy02-amd64-051) #22~24.04.1-Ubuntu SMP")
@@ -39,7 +39,7 @@ class Console:
         self._kernel(f"systemd[1]: Hostname set to <{self._name}>.")
 
     def host_key(self, public: str) -> None:
-        """What cloud-init says of the host key."""
+        """Print cloud-init's report of the host key."""
         blob = " ".join(public.split()[:2])
         for line in (
             "-----BEGIN SSH HOST KEY FINGERPRINTS-----",
@@ -50,15 +50,15 @@ class Console:
         self._say("-----BEGIN SSH HOST KEY KEYS-----", f"{blob} root@{self._name}", "-----END SSH HOST KEY KEYS-----")
 
     def program(self, program: str, pid: int, words: str) -> None:
-        """A line of a program, as the journal forwards it."""
+        """Print a line of a program, as the journal forwards it."""
         self._say(f"{_now()} {self._name} {program}[{pid}]: {words}")
 
     def unit(self, state: str, unit: str) -> None:
-        """A line of systemd: ``Started`` and the unit's description."""
+        """Print a line of systemd: ``Started`` and the unit's description."""
         self._say(f"[  OK  ] {state} {unit}.")
 
     def power_off(self) -> None:
-        """What systemd says at the end."""
+        """Print the last messages of systemd."""
         self._kernel("reboot: Power down")
 
     def _kernel(self, words: str) -> None:

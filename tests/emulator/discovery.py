@@ -64,19 +64,19 @@ class Discovery:
             self._routes.setdefault(route, []).append(method)
 
     def match(self, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
-        """The method that `verb` on `path` means, and the parameters of its path; None: there is none."""
+        """Return the method for `verb` on `path`, and the parameters of its path; None: there is no such method."""
         if not path.startswith(self.root):
             return None
         rest = path[len(self.root) :]
         for tail in (_tail(rest), ""):
             for method in self._routes.get((verb, rest.count("/"), tail), ()):
-                found = method.path.fullmatch(rest)
-                if found:
-                    return method, found.groupdict()
+                match = method.path.fullmatch(rest)
+                if match:
+                    return method, match.groupdict()
         return None
 
     def check_parameters(self, method: Method, given: Mapping[str, str]) -> list[str]:
-        """What is wrong with the parameters of path and query; unknown ones are ignored, as the real API does."""
+        """Return the errors in the parameters of path and query; unknown ones are ignored, as in the real API."""
         problems: list[str] = []
         for name, parameter in method.parameters.items():
             if name in given:
@@ -86,7 +86,7 @@ class Discovery:
         return problems
 
     def check_request(self, method: Method, body: Any) -> list[str]:
-        """What is wrong with the body of a request for `method`; None: it came without one."""
+        """Return the errors in the body of a request for `method`; None: it came without a body."""
         if not method.request:
             return [] if body in (None, {}) else ["a body where none belongs"]
         if body is None:
@@ -94,26 +94,26 @@ class Discovery:
         return list(self._check_ref(method.request, body, "", method.id))
 
     def check_response(self, method: Method, body: Any) -> list[str]:
-        """What is wrong with the body of a response of `method`."""
+        """Return the errors in the body of a response of `method`."""
         return list(self._check_ref(method.response, body, "", "")) if method.response else []
 
     def properties(self, schema: str) -> Mapping[str, Json]:
-        """The fields of a schema, by name."""
-        found: Mapping[str, Json] = self._schemas[schema].get("properties", {})
-        return found
+        """Return the fields of a schema by name."""
+        fields: Mapping[str, Json] = self._schemas[schema].get("properties", {})
+        return fields
 
     def items(self, method: Method) -> str:
-        """Name of the schema of what a list of `method` lists; empty: it lists nothing."""
+        """Return the name of the schema of the items of a list `method`; empty: it is not a list."""
         items = self.properties(method.response).get("items", {}) if method.response else {}
         if "$ref" in items.get("items", {}):
             return str(items["items"]["$ref"])
         scoped = items.get("additionalProperties", {}).get("$ref")
         if not scoped:
             return ""
-        [found] = [
+        [name] = [
             field["items"]["$ref"] for field in self.properties(scoped).values() if "$ref" in field.get("items", {})
         ]
-        return str(found)
+        return str(name)
 
     def _check_ref(self, name: str, value: Any, at: str, method: str) -> Iterator[str]:
         yield from self._check(self._schemas[name], value, at or name, method)
@@ -159,15 +159,15 @@ class Discovery:
 
 @cache
 def discovery(name: str = "compute.v1") -> Discovery:
-    """The document of an API, by the name of its file, ``compute.v1``.
+    """Return the document of an API, by the name of its file, such as ``compute.v1``.
 
     Raises:
         FileNotFoundError: google-api-python-client is not installed.
     """
-    found = importlib.util.find_spec("googleapiclient")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("googleapiclient")
+    if spec is None or spec.origin is None:
         raise FileNotFoundError("google-api-python-client, which carries the discovery documents, is not installed")
-    documents = Path(found.origin).parent / "discovery_cache" / "documents"
+    documents = Path(spec.origin).parent / "discovery_cache" / "documents"
     return Discovery(json.loads((documents / f"{name}.json").read_bytes()))
 
 
@@ -188,7 +188,7 @@ def _methods(resource: Json) -> Iterator[Method]:
 
 
 def _path(template: str) -> re.Pattern[str]:
-    """``projects/{project}/zones`` as a pattern."""
+    """Return ``projects/{project}/zones`` as a pattern."""
     return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/:]+)", template))
 
 
@@ -219,7 +219,7 @@ def _check_scalar(schema: Json, value: Any, at: str) -> Iterator[str]:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             yield f"{at}: {value!r} is not a number"
     elif not isinstance(value, str):
-        # A 64-bit integer travels as a string, but is understood as a number too.
+        # A 64-bit integer is sent as a string, but is also accepted as a number.
         if not schema.get("format", "").endswith("int64") or isinstance(value, bool) or not isinstance(value, int):
             yield f"{at}: {value!r} is not a string"
     else:
@@ -231,7 +231,7 @@ def _check_integer(form: str, value: Any, at: str) -> Iterator[str]:
     if isinstance(value, bool) or not isinstance(value, int):
         yield f"{at}: {value!r} is not an integer"
     elif not low <= value <= high:
-        yield f"{at}: {value} is no {form}"
+        yield f"{at}: {value} is not a valid {form}"
 
 
 def _check_string(schema: Json, value: str, at: str) -> Iterator[str]:
@@ -241,7 +241,7 @@ def _check_string(schema: Json, value: str, at: str) -> Iterator[str]:
     if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
         yield f"{at}: {value!r} does not match {schema['pattern']}"
     if form.endswith("int64") and not re.fullmatch(r"-?\d+", value):
-        yield f"{at}: {value!r} is no {form}"
+        yield f"{at}: {value!r} is not a valid {form}"
     if form == "byte" and not _is_base64(value):
         yield f"{at}: {value!r} is not base64"
     if form == "google-duration" and not _DURATION.fullmatch(value):

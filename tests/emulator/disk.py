@@ -1,8 +1,8 @@
-"""The disk of a guest: the directory that holds all its files, and the mounts by which it sees them in their places.
+"""The disk of a guest: the directory of all its files, and the mounts that show them at their paths.
 
-Accounts of users are not root, so they see what everyone may see. Where the interpreter of this computer, or the
-packages that pip finds, lie in a directory that is closed to others, or that a guest has of its own, they are mounted
-at the same path below the guest's directory of that name.
+User accounts are not root, so they can read only files that all users can read. If the interpreter of this machine,
+or the packages for pip, are in a directory that is closed to other users, or that the guest has its own version of,
+they are mounted at the same path in the guest's directory of that name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HIDDEN = (
     *("/usr/sbin/shutdown", "/sbin/shutdown", "/usr/bin/systemctl", "/bin/systemctl"),
 )
 
-# Name and memory as nvidia-smi tells them, power limit in watts, compute capability.
+# Name and memory as nvidia-smi prints them, power limit in watts, compute capability.
 _GPUS = {
     "nvidia-tesla-t4": ("Tesla T4", "15360", "70", "7.5"),
     "nvidia-tesla-p4": ("Tesla P4", "7680", "75", "6.1"),
@@ -54,11 +54,11 @@ _TURING = 7.5
 
 @dataclass(frozen=True)
 class GuestSpec:
-    """What an instance is made of.
+    """The properties of a guest.
 
     Attributes:
         name: Of the instance.
-        zone: Where it stands.
+        zone: Its zone.
         project: Whose it is.
         id: Its number.
         address: Loopback address of its own.
@@ -109,7 +109,7 @@ class Disk:
         self.domain_name = f"{spec.name}.{spec.zone}.c.{spec.project}.internal"
 
     def _seen(self, place: Path) -> Path:
-        """What the guest sees as `place`."""
+        """Return the path at which the guest sees `place`."""
         return self._directory / "covers" / str(place).strip("/")
 
     def prepare(self) -> str:
@@ -156,11 +156,11 @@ class Disk:
         if directory.exists():
             return
         directory.mkdir()
-        # No link: an environment made through one looks for the standard library beside the link.
+        # Not a link: an environment created through a link looks for the standard library next to the link.
         _write_program(directory / "python3", f'#!/bin/sh\nexec {shlex.quote(str(self._python))} "$@"\n')
         if self._spec.gpus and self._spec.driver:
             name, memory, power, capability = _GPUS[self._spec.gpu]
-            known = {
+            properties = {
                 "count": self._visible_gpus,
                 "name": name,
                 "memory_mib": memory,
@@ -170,7 +170,7 @@ class Disk:
             _write_program(
                 directory / "nvidia-smi", f"#!{_BIN}/python3 -IS\n" + (_IMAGES / "nvidia_smi.py").read_text()
             )
-            (directory / "nvidia-smi.json").write_text(json.dumps(known))
+            (directory / "nvidia-smi.json").write_text(json.dumps(properties))
 
     def write_boot_script(self, index: Path, metadata: str, startup: str = "") -> Path:
         """Write what makes the mounts and becomes sshd.
@@ -222,22 +222,22 @@ class Disk:
         covers = _covered(needed)
         lines = []
         for path in needed:
-            cover = next((one for one in covers if path.is_relative_to(one)), None)
+            cover = next((cover_path for cover_path in covers if path.is_relative_to(cover_path)), None)
             if cover is not None:
                 place = self._seen(cover) / path.relative_to(cover)
                 place.mkdir(parents=True, exist_ok=True)
                 lines.append(f"mount --bind {shlex.quote(str(path))} {shlex.quote(str(place))}")
-        # The one that this disk lies in comes last: after it, the disk has no name.
+        # The directory of this disk comes last: after this mount, the disk has no path.
         for cover in sorted(covers, key=self._directory.is_relative_to):
             self._seen(cover).mkdir(parents=True, exist_ok=True)
             lines.append(f"mount --rbind {shlex.quote(str(self._seen(cover)))} {shlex.quote(str(cover))}")
         return lines
 
     def _environment(self, index: Path, metadata: str) -> Mapping[str, str]:
-        found = {"GCE_METADATA_HOST": metadata, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index.as_uri()}
+        variables = {"GCE_METADATA_HOST": metadata, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index.as_uri()}
         if self._visible_gpus:
-            found["EMULATED_GPUS"] = f"{_BIN}/nvidia-smi.json"
-        return found
+            variables["EMULATED_GPUS"] = f"{_BIN}/nvidia-smi.json"
+        return variables
 
     def _sshd_config(self, environment: Mapping[str, str]) -> str:
         variables = " ".join(f'"{name}={value}"' for name, value in environment.items())

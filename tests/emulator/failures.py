@@ -1,4 +1,4 @@
-"""What the API answers when it refuses, and how failed operations look, body by body."""
+"""Bodies of the API's refusals and of failed operations."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Failure:
     http: int = 400
 
     def fields(self) -> Json:
-        """The fields of the operation that tell of it."""
+        """Return the error fields of the operation."""
         return {
             "error": {"errors": list(self.errors)},
             "httpErrorStatusCode": self.http,
@@ -80,7 +80,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was asked for where, in the words of the messages.
+    """The requested machine and its location, for messages.
 
     Attributes:
         project: Project.
@@ -271,7 +271,7 @@ def operation_failure(code: str, message: str, http: int = 400) -> Failure:
 
 
 def min_count(count: int, causes: tuple[Json, ...] = ()) -> Failure:
-    """A bulk insert that could not make enough instances; what it says first tells nothing."""
+    """Return the failure of a bulk insert that could not create enough instances; its first message is generic."""
     message = f"Requested minimum count of {count} VMs could not be created."
     return Failure(({"code": "VM_MIN_COUNT_NOT_REACHED", "message": message}, *causes), 409)
 

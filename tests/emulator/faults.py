@@ -98,7 +98,7 @@ class Rule:
         self._random = random.Random(self.seed)
 
     def concerns(self, method: str, in_batch: bool, place: str, makes_operation: bool) -> bool:
-        """Whether a call is one that the rule is about."""
+        """Return whether the rule applies to a call."""
         names = (method, f"batch.{method}") if in_batch else (method,)
         if not any(fnmatchcase(name, self.match) for name in names) or not self._can_strike(method, makes_operation):
             return False
@@ -106,7 +106,7 @@ class Rule:
         return not self.zone or self.zone == place or (method == BULK[1] and self.zone.startswith(place + "-"))
 
     def strikes(self) -> bool:
-        """Whether it strikes this time, of those that concern it."""
+        """Return whether it applies this time, given a call that it concerns."""
         self.seen += 1
         if self.seen < self.nth or (self.times and self.struck >= self.times):
             return False
@@ -135,7 +135,7 @@ class Rule:
         return makers[self.kind]() if self.kind in _REFUSALS else None
 
     def failure(self, machine: Machine | None, region: str) -> Failure | None:
-        """How it lets an operation fail before it has an effect; None: it does not."""
+        """Return the failure of an operation before its effect; None: it does not fail."""
         if self.kind == "operation-error":
             return failures.operation_failure(self.code, self.message)
         if machine is None:
@@ -149,7 +149,7 @@ class Rule:
         return None
 
     def _where(self, place: str) -> str:
-        """Where a quota counts, in the words of the message."""
+        """Return the scope of a quota, as messages name it."""
         return "globally" if "ALL_REGIONS" in self.metric else f"in region {catalog.ZONES.get(place, place)}"
 
     def _can_strike(self, method: str, makes_operation: bool) -> bool:

@@ -21,7 +21,7 @@ class FilterError(ValueError):
 
 
 def parse_filter(text: str, is_field: Callable[[str], bool]) -> Test:
-    """What `text` asks of a resource.
+    """Return the condition that `text` describes.
 
     Args:
         text: The filter; empty: everything passes.
@@ -99,15 +99,15 @@ class _Parser:
         wanted = _pattern(operator, re.sub(r"\\(.)", _unescape(operator), value[1:-1]) if kind == "text" else value)
         path = field.split(".")
         negated = operator in ("!=", "ne")
-        return lambda resource: any(compare(found, wanted) for found in _values(resource, path)) != negated
+        return lambda resource: any(compare(value, wanted) for value in _values(resource, path)) != negated
 
 
 def _unescape(operator: str) -> Callable[[re.Match[str]], str]:
     """Backslashes belong to the quoting, save those of a regular expression."""
     return (
-        (lambda found: found[1] if found[1] in "\"'" else found[0])
+        (lambda match: match[1] if match[1] in "\"'" else match[0])
         if operator in ("eq", "ne")
-        else lambda found: found[1]
+        else lambda match: match[1]
     )
 
 
@@ -127,15 +127,15 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
     at = 0
     text = text.rstrip()
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if not found or found.lastgroup is None:
+        match = _TOKEN.match(text, at)
+        if not match or match.lastgroup is None:
             raise FilterError(f"unexpected {text[at:]!r}")
-        yield found.lastgroup, found[found.lastgroup]
-        at = found.end()
+        yield match.lastgroup, match[match.lastgroup]
+        at = match.end()
 
 
 def _values(resource: Any, path: list[str]) -> Iterator[str]:
-    """All texts at `path`; lists are searched through."""
+    """Return the texts at `path`, including those of all list elements."""
     if isinstance(resource, list):
         for part in resource:
             yield from _values(part, path)
@@ -148,11 +148,11 @@ def _values(resource: Any, path: list[str]) -> Iterator[str]:
         yield str(resource)
 
 
-def _less(found: str, wanted: str) -> bool:
+def _less(value: str, wanted: str) -> bool:
     try:
-        return _measure(found) < _measure(wanted)
+        return _measure(value) < _measure(wanted)
     except ValueError:
-        return found < wanted
+        return value < wanted
 
 
 def _measure(text: str) -> float:
@@ -163,8 +163,8 @@ def _measure(text: str) -> float:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
-def _matches(found: str, wanted: str) -> bool:
-    return re.fullmatch(wanted, found, re.DOTALL) is not None
+def _matches(value: str, wanted: str) -> bool:
+    return re.fullmatch(wanted, value, re.DOTALL) is not None
 
 
 _OPERATORS: dict[str, Callable[[str, str], bool]] = {
@@ -172,9 +172,9 @@ _OPERATORS: dict[str, Callable[[str, str], bool]] = {
     "!=": _matches,
     "eq": _matches,
     "ne": _matches,
-    ":": lambda found, wanted: re.search(wanted, found, re.IGNORECASE | re.DOTALL) is not None,
+    ":": lambda value, wanted: re.search(wanted, value, re.IGNORECASE | re.DOTALL) is not None,
     "<": _less,
-    ">": lambda found, wanted: _less(wanted, found),
-    "<=": lambda found, wanted: not _less(wanted, found),
-    ">=": lambda found, wanted: not _less(found, wanted),
+    ">": lambda value, wanted: _less(wanted, value),
+    "<=": lambda value, wanted: not _less(wanted, value),
+    ">=": lambda value, wanted: not _less(value, wanted),
 }

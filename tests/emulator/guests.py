@@ -1,10 +1,10 @@
-"""Guests of the emulator: what an instance of a Deep Learning image is to whoever logs in, played on this computer.
+"""Guests of the emulator: an instance of a Deep Learning image as its users see it, emulated on this machine.
 
 A guest has mounts, processes, a host name and a boot id of its own, and shares the network: it listens at its own
 loopback address. There its first process is a real OpenSSH server. It sees its own `/home`, `/root`, `/tmp`, `/run`,
 `/var/log`, `/etc/ssh` and accounts, all of them in its directory; `nvidia-smi` and `python3` in `/usr/local/bin`; and
-the rest of this computer's files as they are, of which users can read what everyone can. Their uids mean nobody here.
-A login as root, possible only where metadata asks for it, is root of this computer.
+the other files of this machine, of which users can read what all users can. No user of this machine has their uids.
+A login as root, possible only if metadata requests it, is root of this machine.
 
 It ends with the program that booted it, even if that is killed.
 """
@@ -36,22 +36,22 @@ _AGENT_PID, _SSHD_PID = 812, 1173
 
 
 class Guest(Protocol):
-    """What the emulator does to a guest."""
+    """The emulator's interface to a guest."""
 
     def boot(self) -> None:
         """Start it; returns at once."""
 
     def update_metadata(self, items: Mapping[str, str]) -> None:
-        """Let it see other metadata items, and let in whom they name."""
+        """Set its metadata items, and grant access to the users that they name."""
 
     def admit(self, decide: Callable[[], bool]) -> None:
-        """Let its sshd answer new connections if `decide` says so, else leave them without an answer."""
+        """Let its sshd answer new connections if `decide` returns true, else leave them without an answer."""
 
     def serial(self) -> str:
-        """What it has printed on its console so far."""
+        """Return its console output so far."""
 
     def warn_of_preemption(self) -> None:
-        """Let its metadata server say that it is preempted."""
+        """Let its metadata server report the preemption."""
 
     def power_off(self) -> None:
         """End it; no process of it is left when this returns. It can boot again, with its files."""
@@ -66,7 +66,7 @@ Guests = Callable[[GuestSpec, Publish], Guest]
 
 
 def obstacle(ssh_port: int = 22) -> str:
-    """Why there can be no guests here whose sshd listens at that TCP port; empty where there can."""
+    """Return the reason why guests with sshd on this TCP port cannot run here; empty if they can."""
     if sshd.find() is None:
         return "sshd (openssh-server) is not installed"
     return space.obstacle() or space.cannot_listen(ssh_port)
@@ -100,7 +100,7 @@ class NoGuest:
         return self._console.text()
 
     def warn_of_preemption(self) -> None:
-        """There is nobody to warn."""
+        """Do nothing: no process runs on it."""
 
     def power_off(self) -> None:
         self._console.power_off()
@@ -114,7 +114,7 @@ class SshGuests:
 
     Args:
         directory: Of what the guests have in common, readable by all.
-        boot_s: Seconds that a guest takes to boot, beside what it really takes.
+        boot_s: Seconds that a boot takes in addition to its real duration.
     """
 
     def __init__(self, directory: Path, boot_s: float = 0.0) -> None:
@@ -136,14 +136,14 @@ class SshGuest:
     """A guest with a real OpenSSH server.
 
     Its host key, made at its first boot, is published just before sshd starts, as Google's guest agent does it:
-    whoever knows the key must still wait for sshd.
+    clients that have the key must still wait for sshd.
 
     Args:
         spec: What it is made of.
         publish: Called from a thread of the guest's own.
         index: Where its pip finds packages.
         interpreter: Its python3.
-        boot_s: Seconds that it takes to boot, beside what it really takes.
+        boot_s: Seconds that a boot takes in addition to its real duration.
     """
 
     def __init__(self, spec: GuestSpec, publish: Publish, index: Path, interpreter: Path, boot_s: float) -> None:
@@ -193,7 +193,7 @@ class SshGuest:
             self._server = MetadataServer(self._metadata, self._spec.address)
             startup = self._items.get("startup-script", "")
             script = self._disk.write_boot_script(self._index, self._server.place, startup)
-        self._tell_first_words(key)
+        self._print_boot_messages(key)
         self._metadata.set_guest_attribute(*HOST_KEY, key.split()[1])
         with self._lock:
             if off.is_set():
@@ -206,7 +206,7 @@ class SshGuest:
                 return
         self._console.unit("Started", "ssh.service - OpenBSD Secure Shell server")
 
-    def _tell_first_words(self, key: str) -> None:
+    def _print_boot_messages(self, key: str) -> None:
         agent = ("google_guest_agent", _AGENT_PID)
         self._console.program(*agent, "GCE Agent Started (version 20261015.00)")
         for user in granted(self._items):

@@ -26,14 +26,14 @@ def get(cloud: Cloud, call: Call) -> Json:
 
 @method("compute.instances.list")
 def list_(cloud: Cloud, call: Call) -> Json:
-    return page(cloud, call, [one.body for (zone, _), one in cloud.instances.items() if zone == call.zone])
+    return page(cloud, call, [instance.body for (zone, _), instance in cloud.instances.items() if zone == call.zone])
 
 
 @method("compute.instances.aggregatedList")
 def aggregated_list(cloud: Cloud, call: Call) -> Json:
     scoped: dict[str, list[Json]] = {f"zones/{zone}": [] for zone in catalog.ZONES}
-    for (zone, _), one in sorted(cloud.instances.items()):
-        scoped[f"zones/{zone}"].append(one.body)
+    for (zone, _), instance in sorted(cloud.instances.items()):
+        scoped[f"zones/{zone}"].append(instance.body)
     return aggregated(cloud, call, scoped)
 
 
@@ -126,7 +126,7 @@ def set_metadata(cloud: Cloud, call: Call) -> Json:
 
     def begin() -> Failure | None:
         instance.body["metadata"] = metadata
-        cloud.tell_guests(instance)
+        cloud.update_guests(instance)
         return None
 
     return _launch(cloud, call, instance, "setMetadata", Work(begin))

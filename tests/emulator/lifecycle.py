@@ -83,7 +83,9 @@ def start(cloud: Cloud, instance: Instance) -> None:
     if instance.blueprint.run_s:
         _limit(cloud, instance)
     if instance.guest is None:
-        instance.guest = cloud.guests(_guest_spec(cloud, instance), lambda *told: _publish(cloud, instance, *told))
+        instance.guest = cloud.guests(
+            _guest_spec(cloud, instance), lambda *attribute: _publish(cloud, instance, *attribute)
+        )
     cloud.apply_firewall(instance)
     instance.guest.boot()
 
@@ -118,7 +120,7 @@ def vanish(cloud: Cloud, instance: Instance, then: Callable[[], None] = lambda: 
 
 
 def gone(cloud: Cloud, instance: Instance) -> bool:
-    """Whether it is no longer there."""
+    """Return whether it no longer exists."""
     return cloud.instances.get((instance.blueprint.zone, instance.blueprint.name)) is not instance
 
 

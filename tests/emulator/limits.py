@@ -1,4 +1,4 @@
-"""What a zone can hold and what the project may use: capacity and quotas."""
+"""Limits: the capacity of zones and the quotas of the project."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Limits:
         self._quotas.update({("", metric): limit for metric, limit in PROJECT_QUOTAS.items()})
 
     def set_capacity(self, zone: str, resource: str, limit: float) -> None:
-        """Let `zone` hold so many of `resource`: ``instances``, ``spot`` (instances) or a GPU type.
+        """Set the capacity of `zone` for `resource`: ``instances``, ``spot`` (instances) or a GPU type.
 
         Raises:
             ValueError: there is no such zone or resource.
@@ -49,7 +49,7 @@ class Limits:
             self._quotas[key] = limit
 
     def quotas(self, region: str, usage: Usage) -> list[Json]:
-        """The quotas of `region` (empty: of the project) as the API shows them."""
+        """Return the quotas of `region` (empty: of the project) as the API shows them."""
         return [
             {"metric": metric, "limit": limit, "usage": usage.get((where, metric), 0.0)}
             for (where, metric), limit in self._quotas.items()
@@ -57,9 +57,9 @@ class Limits:
         ]
 
     def shortage(self, blueprint: Blueprint, held: Iterable[Blueprint], usage: Usage) -> Failure | None:
-        """Why one more cannot be had beside those `held` and used; else its GPUs' quota is chosen.
+        """Return why one more instance is refused, given those `held` and used; if it is not, set its GPUs' quota.
 
-        A zone without room says so before any quota is looked at.
+        A zone without capacity is reported before any quota is checked.
         """
         others = list(held)
         if not self.has_room(blueprint, others, blueprint.zone):
@@ -76,7 +76,7 @@ class Limits:
         return None
 
     def has_room(self, blueprint: Blueprint, held: Iterable[Blueprint], zone: str, count: int = 1) -> bool:
-        """Whether `zone` holds `count` more of its kind."""
+        """Return whether `zone` has capacity for `count` more of its kind."""
         here = [other for other in held if other.zone == zone]
         for resource, amount in _needs(blueprint).items():
             limit = self._capacity.get((zone, resource))
@@ -86,7 +86,7 @@ class Limits:
         return True
 
     def consumption(self, blueprint: Blueprint) -> Usage:
-        """What a running instance counts against which quotas; its disks are counted apart."""
+        """Return the quota usage of a running instance; its disks are counted separately."""
         region, cpus = blueprint.region, float(blueprint.machine_type.cpus)
         cpu_metric = catalog.cpu_quota(blueprint.machine_type)
         if blueprint.spot and self._quotas[region, "PREEMPTIBLE_CPUS"] > 0:
@@ -100,7 +100,7 @@ class Limits:
         return used
 
     def disk_shortage(self, blueprint: Blueprint, usage: Usage) -> Failure | None:
-        """Why its disks cannot be had."""
+        """Return why its disks are refused."""
         for disk in blueprint.disks:
             metric = disk_quota(disk["type"])
             limit = self._quotas[blueprint.region, metric]
@@ -114,7 +114,7 @@ class Limits:
         return failures.quota_failure(metric, limit, "") if usage.get(("", metric), 0.0) + 1 > limit else None
 
     def _is_known_room(self, blueprint: Blueprint, held: list[Blueprint], zone: str) -> bool:
-        """Whether `zone` has a limit, and is below it: of others nobody knows."""
+        """Return whether `zone` has a limit that is not reached."""
         limited = any((zone, resource) in self._capacity for resource in _needs(blueprint))
         return limited and blueprint.machine_type.is_in(zone) and self.has_room(blueprint, held, zone)
 
@@ -136,7 +136,7 @@ class Limits:
 
 
 def disk_quota(kind: str) -> str:
-    """Which quota a disk of that type counts against."""
+    """Return the quota that a disk of that type counts against."""
     return "DISKS_TOTAL_GB" if kind == "pd-standard" else "SSD_TOTAL_GB"
 
 

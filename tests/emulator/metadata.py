@@ -28,7 +28,7 @@ POWER_OFF = ("", "power", "off")
 
 
 class Metadata:
-    """What the server tells: a tree that changes, and that can be waited for.
+    """The content of the server: a tree that changes, with requests that wait for changes.
 
     Args:
         instance: Below ``instance/``: text, or a tree of its own; the metadata items are its ``attributes``.
@@ -49,7 +49,7 @@ class Metadata:
             self._changed.notify_all()
 
     def set_guest_attribute(self, namespace: str, key: str, value: str) -> bool:
-        """Publish a guest attribute; False where the metadata does not allow any."""
+        """Publish a guest attribute; return False if the metadata does not allow it."""
         with self._changed:
             instance = self._tree["instance"]
             if not may_publish(instance["attributes"]):
@@ -63,29 +63,29 @@ class Metadata:
         self._publish(*POWER_OFF)
 
     def end_waiting(self) -> None:
-        """Answer all who wait."""
+        """Answer all waiting requests."""
         with self._changed:
             self._boots += 1
             self._changed.notify_all()
 
     def read(self, path: str, query: Mapping[str, str]) -> tuple[str, str] | None:
-        """Text and content type at a path below `ROOT`; None where there is nothing.
+        """Return text and content type at a path below `ROOT`; None if the path does not exist.
 
         With ``wait_for_change=true`` it waits until the value is another one than that of ``last_etag`` (than now,
         where there is none), for ``timeout_sec`` seconds at most.
         """
         wait_s = float(query.get("timeout_sec", "") or _WAIT_S)
         with self._changed:
-            found = self._render(path, query)
-            if query.get("wait_for_change", "").lower() != "true" or found is None:
-                return found
-            known, boots = query.get("last_etag") or etag(found[0]), self._boots
+            rendered = self._render(path, query)
+            if query.get("wait_for_change", "").lower() != "true" or rendered is None:
+                return rendered
+            seen_etag, boots = query.get("last_etag") or etag(rendered[0]), self._boots
             deadline = time.monotonic() + wait_s
-            while found is not None and etag(found[0]) == known and self._boots == boots:
+            while rendered is not None and etag(rendered[0]) == seen_etag and self._boots == boots:
                 if not self._changed.wait(max(0.0, deadline - time.monotonic())):
                     break
-                found = self._render(path, query)
-            return found
+                rendered = self._render(path, query)
+            return rendered
 
     def _render(self, path: str, query: Mapping[str, str]) -> tuple[str, str] | None:
         value: Any = self._tree
@@ -105,12 +105,12 @@ class Metadata:
 
 
 def may_publish(items: Mapping[str, str]) -> bool:
-    """Whether an instance with these metadata items may set guest attributes."""
+    """Return whether an instance with these metadata items can set guest attributes."""
     return items.get("enable-guest-attributes", "").lower() == "true"
 
 
 def etag(text: str) -> str:
-    """The ETag of a value: 16 hexadecimal digits, the same for the same value."""
+    """Return the ETag of a value: 16 hexadecimal digits, the same for the same value."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -131,7 +131,7 @@ class MetadataServer:
     """An HTTP server for the metadata of one guest, on a free port of its address.
 
     Args:
-        metadata: What it tells.
+        metadata: Its content.
         address: Of the guest.
 
     Attributes:
@@ -155,7 +155,7 @@ class MetadataServer:
                 return
 
     def close(self) -> None:
-        """Answer no more; whoever waits is answered first."""
+        """Stop answering; waiting requests are answered first."""
         self._metadata.end_waiting()
         self._server.socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
@@ -186,14 +186,14 @@ class _Requests(BaseHTTPRequestHandler):
             return
         query = {key: values[-1] for key, values in parse_qs(urlsplit(self.path).query).items()}
         try:
-            found = self.server.metadata.read(path, query)
+            answer = self.server.metadata.read(path, query)
         except ValueError:
             self._answer(HTTPStatus.BAD_REQUEST, "Invalid timeout_sec")
             return
-        if found is None:
+        if answer is None:
             self._answer(HTTPStatus.NOT_FOUND, "The requested URL was not found on this server.")
         else:
-            self._answer(HTTPStatus.OK, *found)
+            self._answer(HTTPStatus.OK, *answer)
 
     def do_PUT(self) -> None:
         value = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode("utf-8", "replace")

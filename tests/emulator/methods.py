@@ -1,4 +1,4 @@
-"""Which function answers which method; filled by the modules that hold them."""
+"""Registry of the functions that answer each method; filled by the modules that define them."""
 
 from __future__ import annotations
 

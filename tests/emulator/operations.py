@@ -1,4 +1,4 @@
-"""Operations: what the API started and has not necessarily done yet."""
+"""Operations: work that the API has started and may not have completed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _at_once(done: Done) -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """What an operation does.
+    """The work of an operation.
 
     Attributes:
         begin: Called when it starts to run; a failure ends it there.
@@ -57,13 +57,13 @@ class Operation:
 
     @property
     def done(self) -> bool:
-        """Whether it is over."""
+        """Return whether it has ended."""
         return bool(self.body["status"] == "DONE")
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What an operation is told apart by.
+    """The properties of an operation.
 
     Attributes:
         scope: Where it runs.
@@ -72,8 +72,8 @@ class Launch:
         target_id: Its numeric id.
         client_id: ``requestId`` of the request; empty: it had none.
         group: ``operationGroupId``; empty: none.
-        user: Who asked.
-        extra_s: It takes so much longer than usual.
+        user: The caller.
+        extra_s: Additional duration.
     """
 
     scope: str
@@ -87,7 +87,7 @@ class Launch:
 
 
 class Operations:
-    """All operations of the project.
+    """The operations of the project.
 
     Args:
         clock: Emulator's time.
@@ -116,15 +116,15 @@ class Operations:
         return operation
 
     def find(self, scope: str, name: str) -> Operation | None:
-        """The operation of that name or id, if there is one."""
-        found = self._all.get((scope, name))
-        if found is None and name.isdigit():
-            found = next((one for one in self.of(scope) if one.body["id"] == name), None)
-        return found
+        """Return the operation with this name or id, if it exists."""
+        match = self._all.get((scope, name))
+        if match is None and name.isdigit():
+            match = next((operation for operation in self.of(scope) if operation.body["id"] == name), None)
+        return match
 
     def of(self, scope: str = "") -> Iterator[Operation]:
-        """Those of a scope; of all scopes where none is given."""
-        return (one for one in list(self._all.values()) if scope in ("", one.scope))
+        """Return the operations of a scope; of all scopes if it is empty."""
+        return (operation for operation in list(self._all.values()) if scope in ("", operation.scope))
 
     def delete(self, operation: Operation) -> None:
         """Forget one."""
@@ -135,8 +135,8 @@ class Operations:
         self._all.clear()
 
     def pending(self) -> list[str]:
-        """Names of those that are not done."""
-        return [one.body["name"] for one in self.of() if not one.done]
+        """Return the names of the operations that are not done."""
+        return [operation.body["name"] for operation in self.of() if not operation.done]
 
     def _register(self, launch: Launch) -> Operation:
         number = next(self._serial)

@@ -1,7 +1,7 @@
 """A stand-in for the Python package index: TensorFlow and all that it requires, as wheels of a few hundred bytes.
 
 `pip install 'tensorflow[and-cuda]'` fetches 2.5 GB. Here pip is the real one, and so are names, versions and
-requirements, those of the TensorFlow that this program runs beside; but each wheel holds nothing but the path of a
+requirements, those of the TensorFlow in this program's environment; but each wheel contains only the path of a
 directory of links to what is installed here. So a guest imports what it has installed, and nothing else; and what it
 imports is the real thing. What is not installed here, NVIDIA's libraries as a rule, is an empty wheel of the lowest
 version that is good enough.
@@ -30,14 +30,14 @@ _CALM_DATE = (2026, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Package:
-    """What a wheel is made of.
+    """The content of a wheel.
 
     Attributes:
         name: As pip compares it.
         version: Its version.
         requires: Its requirements, in pip's words, with those of its extras.
         extras: The extras that it has.
-        links: What it brings, by path below a directory of packages, and where that lies on this computer.
+        links: Its content: paths in a directory of packages, and the corresponding paths on this machine.
     """
 
     name: str
@@ -73,9 +73,9 @@ def packages() -> list[Package]:
 
     Nothing where TensorFlow is not installed here.
     """
-    found: dict[str, Package] = {}
+    packages_by_name: dict[str, Package] = {}
     asked: set[tuple[str, frozenset[str]]] = set()
-    open_ones = [Requirement(one) for one in _WANTED]
+    open_ones = [Requirement(text) for text in _WANTED]
     while open_ones:
         requirement = open_ones.pop()
         name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
@@ -86,12 +86,12 @@ def packages() -> list[Package]:
             distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             if requirement.specifier:
-                found.setdefault(name, Package(name, _lowest(requirement), (), (), ()))
+                packages_by_name.setdefault(name, Package(name, _lowest(requirement), (), (), ()))
             continue
         package = _package(name, distribution)
-        found[name] = package
+        packages_by_name[name] = package
         open_ones.extend(_active(package.requires, extras))
-    return [found[name] for name in sorted(found)]
+    return [packages_by_name[name] for name in sorted(packages_by_name)]
 
 
 def _package(name: str, distribution: importlib.metadata.Distribution) -> Package:
@@ -108,16 +108,20 @@ def _active(requires: Iterable[str], extras: frozenset[str]) -> Iterator[Require
     """The requirements that hold on this computer, with these extras."""
     for text in requires:
         requirement = Requirement(text)
-        if requirement.marker is None or any(requirement.marker.evaluate({"extra": one}) for one in ("", *extras)):
+        if requirement.marker is None or any(
+            requirement.marker.evaluate({"extra": extra}) for extra in ("", *extras)
+        ):
             yield requirement
 
 
 def _lowest(requirement: Requirement) -> str:
-    return next((one.version for one in requirement.specifier if one.operator in (">=", "==", "~=")), "0")
+    return next(
+        (specifier.version for specifier in requirement.specifier if specifier.operator in (">=", "==", "~=")), "0"
+    )
 
 
 def _links(distribution: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
-    """Top-level modules of a distribution; of a directory that several distributions share, what lies in it."""
+    """Return the top-level modules of a distribution; for a directory shared by several, its content."""
     # Not its `files`: an object for each of TensorFlow's twelve thousand takes a second.
     record = [line.split(",")[0].split("/") for line in (distribution.read_text("RECORD") or "").splitlines()]
     for first in sorted({parts[0] for parts in record if _is_content(parts)}):
@@ -145,8 +149,8 @@ def _write_wheel(directory: Path, package: Package, files: dict[str, str]) -> No
     stem = f"{package.name.replace('-', '_')}-{package.version}"
     info = f"{stem}.dist-info"
     metadata = ["Metadata-Version: 2.1", f"Name: {package.name}", f"Version: {package.version}"]
-    metadata += [f"Requires-Dist: {one}" for one in package.requires]
-    metadata += [f"Provides-Extra: {one}" for one in package.extras]
+    metadata += [f"Requires-Dist: {text}" for text in package.requires]
+    metadata += [f"Provides-Extra: {text}" for text in package.extras]
     wheel = ["Wheel-Version: 1.0", "Generator: emulator", "Root-Is-Purelib: true", "Tag: py3-none-any"]
     contents = {
         **files,

@@ -31,7 +31,7 @@ def build(directory: Path) -> Path:
     library = directory / "lib" / _VERSION
     library.mkdir(parents=True)
     (directory / "bin").mkdir()
-    # A copy: the interpreter looks for its library beside the file that a link leads to.
+    # A copy: the interpreter looks for its library next to the target of a link.
     program = directory / "bin" / _VERSION
     shutil.copy2(original(), program)
     for shared in Path(sys.base_prefix, "lib").glob("libpython*"):

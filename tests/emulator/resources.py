@@ -42,7 +42,7 @@ def set_common_instance_metadata(cloud: Cloud, call: Call) -> Json:
 
     def begin() -> Failure | None:
         cloud.metadata = metadata
-        cloud.tell_guests(*cloud.instances.values())
+        cloud.update_guests(*cloud.instances.values())
         return None
 
     return _launch(cloud, call, "compute.projects.setCommonInstanceMetadata", cloud.base, begin)

@@ -117,7 +117,7 @@ class Emulator:
         self.cloud.join(_STOP_S)
 
     def state(self) -> Json:
-        """What is there, what was called how often, and what did not fit the discovery document."""
+        """Return the resources, the number of calls, and the violations of the discovery document."""
         with self.clock.changed:
             self.clock.run_due()
             return {
@@ -167,7 +167,7 @@ class Emulator:
             self.cloud.limits.set_quota(metric, limit, region)
 
     def set_capacity(self, zone: str, limit: float, resource: str = "instances") -> None:
-        """Let a zone hold so many ``instances``, ``spot`` instances, or GPUs of a type.
+        """Set the capacity of a zone for ``instances``, ``spot`` instances, or GPUs of a type.
 
         Raises:
             ValueError: there is no such zone or resource.
@@ -198,7 +198,7 @@ class Emulator:
             self.cloud.denied.update(permissions)
 
     def _is_moving(self) -> bool:
-        """Whether there is nothing to wait for, or something that the clock brings."""
+        """Return whether it has nothing to wait for, or a scheduled action."""
         return not self.cloud.operations.pending() or self.clock.has_due
 
     def _running(self, name: str) -> Instance:
@@ -236,7 +236,7 @@ class _Server(ThreadingHTTPServer):
                     continue
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away in the middle is no error of the emulator."""
+        """Ignore clients that closed the connection early."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -325,7 +325,7 @@ def _batch(api: Api, request: Request, content_type: str) -> Answer:
 
 
 def _token(emulator: Emulator, request: Request) -> Answer:
-    """What OAuth answers to a refresh token, or to a service account's assertion."""
+    """Return OAuth's answer to a refresh token, or to a service account's assertion."""
     emulator.api.count("oauth.token")
     rule = emulator.faults.draw("oauth.token", in_batch=False, place="", makes_operation=False)
     emulator.api.strike(rule)
@@ -356,7 +356,7 @@ def _administer(emulator: Emulator, request: Request) -> Answer:
 
 
 def _act(emulator: Emulator, action: str, given: Mapping[str, Any]) -> bool:
-    """Whether there is such an action."""
+    """Run an action; return whether it exists."""
     actions: dict[str, Callable[[], Any]] = {
         "faults": lambda: emulator.faults.add_json(given),
         "faults/clear": emulator.faults.clear,

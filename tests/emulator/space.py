@@ -1,4 +1,4 @@
-"""Mounts and processes of their own for a guest: what is in there ends with its first process."""
+"""Mount and PID namespaces of a guest: all its processes end with its first process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STARTER = ThreadPoolExecutor(1, thread_name_prefix="guests")
 
 
 def obstacle() -> str:
-    """Why there can be no such thing here; empty where there can."""
+    """Return the reason why namespaces cannot be created here; empty if they can."""
     if os.geteuid() != 0:
         return "guests with mounts and processes of their own need root"
     if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
@@ -31,21 +31,21 @@ def obstacle() -> str:
     trial = (
         "mount -t tmpfs none /mnt && mkdir /mnt/a /mnt/b && mount -t overlay none -o lowerdir=/mnt/a:/mnt/b /mnt/a"
     )
-    own = ("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
-    done = subprocess.run([*own, "sh", "-c", trial], capture_output=True, text=True, check=False, timeout=30)
+    unshare = ("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
+    done = subprocess.run([*unshare, "sh", "-c", trial], capture_output=True, text=True, check=False, timeout=30)
     if done.returncode:
         return f"no mounts or processes of a guest's own can be made: {done.stderr.strip()}"
     return ""
 
 
 def cannot_listen(port: int) -> str:
-    """Why guests cannot listen at a TCP port of loopback addresses; empty where they can."""
+    """Return the reason why guests cannot listen at a TCP port of loopback addresses; empty if they can."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.255.0.1", port))
         except OSError as error:
-            return f"nobody can listen at port {port} of a loopback address: {error.strerror}"
+            return f"no process can listen at port {port} of a loopback address: {error.strerror}"
     return ""
 
 
@@ -55,7 +55,7 @@ class Space:
     It ends when this program ends, however that may be.
 
     Args:
-        script: What makes the mounts, says `UP`, and becomes the first process by `exec`.
+        script: Creates the mounts, prints `UP`, and becomes the first process by `exec`.
         hear: Called with each line that comes from there.
 
     Raises:
@@ -72,14 +72,14 @@ class Space:
         self._reader.start()
         if not self._is_up.wait(START_DEADLINE_S) or self._first < 0:
             self.kill()
-            raise OSError(f"its mounts were not made: {' '.join(self._words) or 'it said nothing'}")
+            raise OSError(f"its mounts were not made: {' '.join(self._words) or 'no output'}")
 
     @staticmethod
     def _start(script: Path) -> subprocess.Popen[bytes]:
-        own = "exec unshare --mount --uts --pid --fork --kill-child --mount-proc sh"
+        unshare = "exec unshare --mount --uts --pid --fork --kill-child --mount-proc sh"
         return subprocess.Popen(
             # This program may have ended before the notice of its end was asked for.
-            ["setpriv", "--pdeathsig", "KILL", "sh", "-c", f'[ "$PPID" = "$1" ] && {own} "$2"', "guest",
+            ["setpriv", "--pdeathsig", "KILL", "sh", "-c", f'[ "$PPID" = "$1" ] && {unshare} "$2"', "guest",
              str(os.getpid()), str(script)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -1,1 +1,1 @@
-"""What guests find on their disks: files that are copied there, none that this program imports for itself."""
+"""Files that are copied to the disks of guests; this program does not import them."""

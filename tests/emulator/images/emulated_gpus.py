@@ -23,7 +23,7 @@ _MODULE = "tensorflow.python.framework.config"
 
 
 def visible(count: int, chosen: str | None) -> int:
-    """How many GPUs there are to see.
+    """Return the number of visible GPUs.
 
     Args:
         count: How many there are.
@@ -46,7 +46,7 @@ class Gpus:
     Args:
         config: TensorFlow's module of devices, as it is.
         count: How many can be seen.
-        details: What TensorFlow tells of each.
+        details: TensorFlow's details of each.
     """
 
     def __init__(self, config: ModuleType, count: int, details: dict[str, Any]) -> None:
@@ -78,9 +78,9 @@ class Gpus:
     def set_visible_devices(self, devices: Any, device_type: str | None = None) -> None:
         wanted = [devices] if hasattr(devices, "device_type") else list(devices)
         if device_type in (None, "GPU"):
-            self._visible = [one for one in wanted if one in self._all]
-        if device_type != "GPU" or any(one not in self._all for one in wanted):
-            self._real["set_visible_devices"]([one for one in wanted if one not in self._all], device_type)
+            self._visible = [device for device in wanted if device in self._all]
+        if device_type != "GPU" or any(device not in self._all for device in wanted):
+            self._real["set_visible_devices"]([device for device in wanted if device not in self._all], device_type)
 
     def get_memory_growth(self, device: Any) -> Any:
         return self._growth[device] if device in self._all else self._real["get_memory_growth"](device)
@@ -121,12 +121,12 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._real.exec_module(module)
-        known = json.loads(Path(os.environ["EMULATED_GPUS"]).read_text(encoding="utf-8"))
+        properties = json.loads(Path(os.environ["EMULATED_GPUS"]).read_text(encoding="utf-8"))
         details = {
-            "device_name": known["name"],
-            "compute_capability": tuple(int(part) for part in known["compute_cap"].split(".")),
+            "device_name": properties["name"],
+            "compute_capability": tuple(int(part) for part in properties["compute_cap"].split(".")),
         }
-        gpus = Gpus(module, visible(known["count"], os.environ.get("CUDA_VISIBLE_DEVICES")), details)
+        gpus = Gpus(module, visible(properties["count"], os.environ.get("CUDA_VISIBLE_DEVICES")), details)
         for name in Gpus.NAMES:
             setattr(module, name, getattr(gpus, name))
 

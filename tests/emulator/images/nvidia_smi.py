@@ -1,7 +1,7 @@
-"""Stands in for nvidia-smi: prints what that of driver 580 prints for the GPUs in the file beside it.
+"""A stand-in for nvidia-smi: prints what driver 580 prints for the GPUs in the file next to it.
 
-It knows the table, and queries in CSV with ``-l``; whatever else it is asked ends with a usage error, so that nobody
-takes silence for an answer.
+It supports the table, and queries in CSV with ``-l``; other arguments end with a usage error, so that a missing
+feature is not mistaken for an empty answer.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ _UNITS = {"memory": " MiB", "utilization": " %", "power": " W"}
 
 
 def gpus() -> list[dict[str, str]]:
-    """Fields of each GPU, as ``--query-gpu`` names them."""
+    """Return the fields of each GPU, as ``--query-gpu`` names them."""
     with open(os.path.realpath(__file__) + ".json", encoding="utf-8") as file:  # noqa: PTH123
-        known = json.load(file)
-    return [_fields(known, number) for number in range(known["count"])]
+        properties = json.load(file)
+    return [_fields(properties, number) for number in range(properties["count"])]
 
 
-def _fields(known: dict[str, str], number: int) -> dict[str, str]:
+def _fields(properties: dict[str, str], number: int) -> dict[str, str]:
     return {
         "index": str(number),
-        "name": known["name"],
-        "gpu_name": known["name"],
+        "name": properties["name"],
+        "gpu_name": properties["name"],
         "uuid": f"GPU-5f1c3a52-{number:04x}-4d0c-9f3b-7a2e66d1c0b4",
         "pci.bus_id": f"00000000:00:{4 + number:02X}.0",
         "driver_version": DRIVER,
-        "count": str(known["count"]),
-        "memory.total": known["memory_mib"],
+        "count": str(properties["count"]),
+        "memory.total": properties["memory_mib"],
         "memory.used": "0",
-        "memory.free": known["memory_mib"],
+        "memory.free": properties["memory_mib"],
         "utilization.gpu": "0",
         "utilization.memory": "0",
         "temperature.gpu": "38",
         "power.draw": "9.27",
-        "power.limit": known["power_w"],
-        "compute_cap": known["compute_cap"],
+        "power.limit": properties["power_w"],
+        "compute_cap": properties["compute_cap"],
         "compute_mode": "Default",
     }
 
 
-def query(names: list[str], options: list[str], found: list[dict[str, str]]) -> str:
-    """The lines of ``--query-gpu=NAMES --format=csv,OPTIONS``."""
+def query(names: list[str], options: list[str], listed: list[dict[str, str]]) -> str:
+    """Return the lines of ``--query-gpu=NAMES --format=csv,OPTIONS``."""
     lines = [] if "noheader" in options else [", ".join(_heading(name, options) for name in names)]
-    for gpu in found:
+    for gpu in listed:
         lines.append(", ".join(gpu[name] + ("" if "nounits" in options else _unit(name)) for name in names))
     return "".join(f"{line}\n" for line in lines)
 
@@ -64,8 +64,8 @@ def _heading(name: str, options: list[str]) -> str:
     return f"{name} [{unit}]" if unit and "nounits" not in options else name
 
 
-def table(found: list[dict[str, str]]) -> str:
-    """What it prints without arguments."""
+def table(listed: list[dict[str, str]]) -> str:
+    """Return the output without arguments."""
     lines = [
         time.strftime("%a %b %e %H:%M:%S %Y       ", time.gmtime()),
         _WIDE,
@@ -76,7 +76,7 @@ def table(found: list[dict[str, str]]) -> str:
         "|                                         |                        |               MIG M. |",
         "|=========================================+========================+======================|",
     ]
-    for gpu in found:
+    for gpu in listed:
         power = f"{float(gpu['power.draw']):.0f}W / {float(gpu['power.limit']):4.0f}W"
         memory = f"{gpu['memory.used']}MiB / {gpu['memory.total']:>6}MiB"
         lines += [
@@ -124,7 +124,7 @@ def _read(words: list[str]) -> tuple[list[str], list[str], float]:
 
 def main(words: list[str]) -> int:
     """Print what is asked."""
-    found = gpus()
+    listed = gpus()
     try:
         names, options, loop_s = _read(words)
         unknown = [name for name in names if name not in _fields({**_ANY}, 0)]
@@ -133,11 +133,11 @@ def main(words: list[str]) -> int:
     except ValueError as error:
         sys.stdout.write(f"Invalid combination of input arguments: {error}. Please run 'nvidia-smi -h' for help.\n")
         return 6
-    if not found:
+    if not listed:
         sys.stdout.write("No devices were found\n")
         return 6
     while True:
-        sys.stdout.write(query(names, options, found) if names else table(found))
+        sys.stdout.write(query(names, options, listed) if names else table(listed))
         sys.stdout.flush()
         if not loop_s:
             return 0
