@@ -24,7 +24,7 @@ def state_root() -> Path:
 
 
 def caller() -> str:
-    """Who calls, and where, in the characters that labels of clouds take: ``ann-laptop``."""
+    """Return user and computer in characters that cloud labels accept: ``ann-laptop``."""
     import getpass
     import socket
 

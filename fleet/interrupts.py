@@ -13,7 +13,7 @@ _PAUSE_S = 0.2
 
 
 class _Interrupts:
-    """The handler of both signals."""
+    """Handle both signals."""
 
     def __init__(self) -> None:
         self.ended = False

@@ -24,7 +24,7 @@ ENDPOINT_VARIABLE = "FLEET_GCE_ENDPOINT"
 
 @dataclass(frozen=True)
 class Settings:
-    """What was said of a fleet; None: nothing.
+    """Settings of a fleet; None: not set.
 
     Attributes:
         name: Of the fleet.
@@ -68,7 +68,7 @@ class Settings:
     service_account: str | None = None
 
     def over(self, others: Settings) -> Settings:
-        """What is said here, and where nothing is, what `others` say."""
+        """Return these settings, completed by `others`."""
         return dataclasses.replace(others, **self.said())
 
     def said(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Settings:
 
     @property
     def wants_cloud(self) -> bool:
-        """Whether this can only mean rented instances: a GPU, a machine type, a place, spot, or who pays."""
+        """True if a setting requires rented instances: a GPU, machine type, zone, Spot, or project."""
         return bool(self.gpu or self.machine_type or self.zones or self.spot or self.project)
 
 
@@ -89,18 +89,18 @@ _OF_ANY_FLEET = ("name", "provider", "workers", "python", "packages", "inventory
 
 
 def from_environment(environ: Mapping[str, str]) -> Settings:
-    """What the environment says, the name of the fleet left out, which is an option's."""
+    """Return the settings of the environment, without the name of the fleet."""
     projects = [environ[name] for name in PROJECT_VARIABLES if environ.get(name)]
     return Settings(project=projects[0] if projects else None, endpoint=environ.get(ENDPOINT_VARIABLE) or None)
 
 
 def find(directory: Path) -> Path | None:
-    """The fleet.toml of `directory` or of the nearest directory above it; None where there is none."""
+    """Return the fleet.toml of `directory` or its nearest parent; None if there is none."""
     return next((path for place in (directory, *directory.parents) if (path := place / FILE).is_file()), None)
 
 
 def load(path: Path) -> Settings:
-    """What a file says.
+    """Return the settings of a file.
 
     Where it names no provider but settings that only a cloud has, it means Compute Engine; with an inventory, hosts
     that exist already. The path of that counts from the file's directory.
@@ -127,7 +127,7 @@ def load(path: Path) -> Settings:
 
 
 def absolute(path: str, directory: Path) -> str:
-    """A path from the root on, which counts from `directory` where it begins at neither root nor a home directory."""
+    """Return an absolute path; a relative one starts at `directory`."""
     return str((directory / Path(path).expanduser()).absolute())
 
 
@@ -193,7 +193,7 @@ def _duration_s(value: Any) -> int:
 
 
 def _endpoint(value: Any) -> str:
-    """A URL to which credentials may go, though a file says so that may be somebody else's.
+    """Check that a URL from a file may receive credentials; the file may be another user's.
 
     Raises:
         ValueError: it leads neither to Google nor to this computer.

@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FleetRecord:
-    """A fleet as the user's computer knows it.
+    """Record of a fleet on this computer.
 
     Attributes:
         spec: What was asked for.
@@ -81,18 +81,18 @@ class FleetRecord:
 
     @property
     def places(self) -> tuple[Host, ...]:
-        """Where the tasks of the newest job are: the hosts, or the slots of each, all of one host side by side."""
+        """Return the slots of the newest job: one per host, or several side by side."""
         return slots(self.hosts, self.tasks_per_host)
 
     @property
     def ready(self) -> bool:
-        """Whether `fleet up` has finished."""
+        """True if `fleet up` has finished."""
         return bool(self.hosts)
 
 
 @dataclass(frozen=True)
 class OnThisComputer:
-    """Which results of a job are on this computer.
+    """Results of a job on this computer.
 
     Attributes:
         directory: Where `fleet pull` has put them; empty: nowhere.
@@ -134,7 +134,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def cost_usd(instances: Sequence[Instance], now: float) -> float:
-    """What `instances` have cost until `now`, or until their provider deleted them, by their estimated prices."""
+    """Return the estimated cost of `instances` until `now` or until they were deleted, in USD."""
 
     def hours(one: Instance) -> float:
         end = min(now, one.delete_at) if one.delete_at else now
@@ -180,15 +180,15 @@ class FleetDirectory:
 
     @property
     def key(self) -> Path:
-        """The fleet's private key."""
+        """Return the path of the fleet's private key."""
         return self.path / "id_ed25519"
 
     def exists(self) -> bool:
-        """Whether anything is known of the fleet."""
+        """Return True if the fleet has a directory."""
         return self.path.is_dir()
 
     def read(self) -> FleetRecord | None:
-        """The fleet's record; None where there is none yet.
+        """Return the fleet's record; None if there is none yet.
 
         Raises:
             DamagedStateError: the file is damaged.
@@ -227,7 +227,7 @@ class FleetDirectory:
             _sync_directory(self.path)
 
     def intents(self) -> list[dict[str, Any]]:
-        """The intents of the journal, oldest first; a line that a crash cut off is none."""
+        """Return the intents of the journal, oldest first, without an incomplete last line."""
         found = []
         with contextlib.suppress(FileNotFoundError):
             for line in (self.path / "journal").read_bytes().splitlines():
@@ -284,7 +284,7 @@ class FleetDirectory:
             ) from error
 
     def on_this_computer(self, job: str) -> OnThisComputer:
-        """Which results of `job` are on this computer."""
+        """Return the results of `job` on this computer."""
         try:
             values = json.loads((self.path / "results" / job).read_bytes())
             return OnThisComputer(
@@ -336,7 +336,7 @@ class StoreJournal:
             directory.intend(intent, **details)
 
     def intents(self, fleet: str) -> list[dict[str, Any]]:
-        """All intents of a fleet, oldest first, each as it was given, its name under ``intent``; empty if unknown."""
+        """Return all intents of a fleet as given, oldest first, the name under ``intent``; empty if unknown."""
         return self.store.fleet(fleet).intents()
 
 
@@ -358,7 +358,7 @@ class Store:
 
     @property
     def journal(self) -> StoreJournal:
-        """The journals of all fleets."""
+        """Return the journals of all fleets."""
         return StoreJournal(self)
 
     def owner(self, *, keep: bool = True) -> str:
@@ -407,7 +407,7 @@ class Store:
         return self.root / "hashes.json"
 
     def fleet(self, name: str) -> FleetDirectory:
-        """The files of fleet `name`, whether they are there or not."""
+        """Return the files of fleet `name`, which need not exist."""
         return FleetDirectory(self.root / "fleets" / name)
 
     def names(self) -> list[str]:
@@ -417,7 +417,7 @@ class Store:
         return []
 
     def need(self, name: str) -> tuple[FleetDirectory, FleetRecord]:
-        """The fleet `name`, which must be up.
+        """Return the fleet `name`, which must be up.
 
         Raises:
             NotFoundError: there is no such fleet.
@@ -517,7 +517,7 @@ def _new_owner() -> str:
 
 
 def _owner_in(path: Path) -> str:
-    """What the file says, where it is whole; empty where not."""
+    """Return the content of the file; empty if it is incomplete."""
     try:
         text = path.read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:

@@ -40,7 +40,7 @@ class Word:
 
     @property
     def is_operand(self) -> bool:
-        """Whether it is neither an option nor looks like one."""
+        """True if it neither is nor looks like an option."""
         return not self.option and not self.text[0].startswith("-")
 
 

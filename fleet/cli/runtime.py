@@ -33,7 +33,7 @@ def _confirm(question: str) -> bool:
 
 
 def _answer(question: str) -> str:
-    """What the user types, in lower case; a line break alone, and nothing at the end of the input."""
+    """Ask a question and return the answer in lower case; empty at the end of the input."""
     print(question, end="", file=sys.stderr, flush=True)  # noqa: T201
     answer = sys.stdin.readline()
     return answer.strip().lower() or answer[-1:]

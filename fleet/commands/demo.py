@@ -22,7 +22,7 @@ EPOCHS = 5
 
 @dataclass(frozen=True)
 class DemoRequest:
-    """What the user typed."""
+    """Request of the command."""
 
     workers: int = 2
 

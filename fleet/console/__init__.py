@@ -23,7 +23,7 @@ def make_sink(
     hint: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> Sink:
-    """The sink that fits the streams.
+    """Return the sink that fits the streams.
 
     Args:
         output: ``auto`` is live where `stdout` is a terminal that can move its cursor, else lines.

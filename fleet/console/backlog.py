@@ -14,7 +14,7 @@ _KEPT_LINES = 20  # of each task, when most are left out: a flood often ends wit
 
 @dataclass(frozen=True)
 class Batch:
-    """What there is to show.
+    """The content of the backlog.
 
     Attributes:
         lines: Task and line, in the order in which the output came.
@@ -76,7 +76,7 @@ class Backlog:
         return batch
 
     def finish(self) -> Batch:
-        """The unfinished lines of all tasks; nothing comes after."""
+        """Return the unfinished lines of all tasks at the end of the output."""
         ends = ((task, line) for task, text in self._texts.items() for line in text.finish())
         return Batch(tuple((task, line) for task, line in ends if not is_noise(line)))
 
@@ -115,7 +115,7 @@ class Backlog:
 
 
 def _last_lines(data: bytes, count: int) -> bytes:
-    """The last `count` complete lines of `data` and what follows them, preceded by the newline before."""
+    """Return the last `count` complete lines of `data`, the newline before them, and the rest."""
     place = len(data)
     for _ in range(count + 1):
         place = data.rfind(b"\n", 0, place)

@@ -27,7 +27,7 @@ _TASK_COLORS = ("cyan", "magenta", "bright_blue", "green", "bright_cyan", "brigh
 
 
 def task_color(task: str) -> str:
-    """The colour of a task: the same in every terminal and every session, neighbours differ."""
+    """Return the color of a task: the same in every session, different from its neighbours'."""
     kind, _, index = task.rpartition("-")
     if not (index.isascii() and index.isdigit()):
         return _TASK_COLORS[zlib.crc32(task.encode("utf-8", "replace")) % len(_TASK_COLORS)]
@@ -41,10 +41,10 @@ def paint(text: str, style: str) -> str:
 
 
 def is_smart(stream: IO[Any], environ: Mapping[str, str]) -> bool:
-    """Whether `stream` is a terminal that can move its cursor."""
+    """Return True if `stream` is a terminal that can move its cursor."""
     return environ.get("TERM", "") not in ("", "dumb", "unknown") and stream.isatty()
 
 
 def wants_color(stream: IO[Any], environ: Mapping[str, str]) -> bool:
-    """Whether `stream` is a terminal whose user wants colours (NO_COLOR, https://no-color.org)."""
+    """Return True if `stream` is a terminal that accepts colors (NO_COLOR, https://no-color.org)."""
     return not environ.get("NO_COLOR") and is_smart(stream, environ)

@@ -103,7 +103,7 @@ def justify(left: Line, right: Line, width: int, mark: str = "…") -> Line:
 
 
 def choose(columns: Iterable[Column], width: int) -> list[Column]:
-    """The columns that say something and together fit `width`."""
+    """Return the columns that have content and fit `width` together."""
     chosen = [column for column in columns if any(cell.text for cell in column.cells)]
     while table_width(chosen) > width:
         worst = max(chosen, key=lambda column: column.rank)

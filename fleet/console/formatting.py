@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
-_TYPES = ("chief", "worker", "ps", "evaluator")
-
 
 def clock(seconds: float) -> str:
-    """A running time that stays comparable while it grows: ``0:42``, ``12:34``, ``1:02:03``, ``2d 03:04:05``."""
+    """Format a running time: ``0:42``, ``12:34``, ``1:02:03``, ``2d 03:04:05``."""
     total = max(0, int(seconds))
     days, hours, minutes, rest = total // 86400, total // 3600 % 24, total // 60 % 60, total % 60
     if days:
@@ -21,7 +17,7 @@ def clock(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time with one or two units: ``42 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
+    """Format a duration with one or two units: ``42 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
     total = max(0, int(seconds))
     if total < 60:
         return f"{total} s"
@@ -33,7 +29,7 @@ def span(seconds: float) -> str:
 
 
 def short_span(seconds: float) -> str:
-    """A length of time of which fractions count while it is short: ``0.5 s``, ``12 s``, ``3 min``."""
+    """Format a duration, with a fraction below 10 seconds: ``0.5 s``, ``12 s``, ``3 min``."""
     return f"{round(seconds, 1):g} s" if seconds < 10 else span(seconds)
 
 
@@ -58,7 +54,7 @@ def size_short(count: float) -> str:
 
 
 def metric(value: float) -> str:
-    """A metric in at most eight characters: ``0.3412``, ``12.345``, ``1.2e-05``, ``nan``."""
+    """Format a metric in at most eight characters: ``0.3412``, ``12.345``, ``1.2e-05``, ``nan``."""
     if not math.isfinite(value):
         return str(value)
     magnitude = abs(value)
@@ -84,35 +80,3 @@ def of(count: int, total: int) -> str:
     if count < 0:
         return ""
     return f"{count}/{total}" if total >= 0 else str(count)
-
-
-def order(name: str) -> tuple[int, str, int]:
-    """Sorts tasks and hosts as people count: by type, the chief first, and worker-2 before worker-10."""
-    kind, _, index = name.rpartition("-")
-    if not (index.isascii() and index.isdigit()):
-        return (len(_TYPES), name, 0)
-    return (_TYPES.index(kind) if kind in _TYPES else _TYPES.index("worker"), kind, int(index))
-
-
-def fold(names: Iterable[str]) -> str:
-    """Names with their numbers folded: ``worker-[0-3,7]``, ``worker-0``, ``alpha, worker-[0-1]``."""
-    numbers: dict[str, list[int]] = {}
-    for name in sorted(set(names), key=order):
-        match = re.fullmatch(r"(.*-)(0|[1-9][0-9]*)", name, re.ASCII | re.DOTALL)
-        if match:
-            numbers.setdefault(match[1], []).append(int(match[2]))
-        else:
-            numbers.setdefault(name, [])
-    return ", ".join(_folded(stem, found) for stem, found in numbers.items())
-
-
-def _folded(stem: str, numbers: list[int]) -> str:
-    if len(numbers) <= 1:
-        return stem + "".join(map(str, numbers))
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return f"{stem}[{','.join(str(a) if a == b else f'{a}-{b}' for a, b in ranges)}]"

@@ -16,7 +16,7 @@ _PARTIAL_MAX = 64 * 1024  # bytes of an unfinished line that are held back
 
 
 def _is_told_as_error(event: Event) -> bool:
-    """Whether the command ends with an error that says the same, and the next step."""
+    """Return True if the error at the end of the command reports the same."""
     return isinstance(event, JobResult) and event.outcome is not Outcome.SUCCEEDED
 
 

@@ -73,7 +73,7 @@ class _Verbatim:
 
 
 class _Region:
-    """What stands under the log."""
+    """Return the lines below the log."""
 
     def __init__(self) -> None:
         self.lines: list[Text] = []
@@ -249,13 +249,13 @@ class LiveSink:
             self._console.print(_Verbatim(self._encodable(text)), end="", crop=False)
 
     def _preceding(self) -> str:
-        """What stands above all that its job wrote, however short that job was."""
+        """Return messages that must be printed above the output of the job, however short it was."""
         found = [text for at, text in self._said if at == _AT_ONCE]
         self._said = [(at, text) for at, text in self._said if at != _AT_ONCE]
         return "".join(found)
 
     def _due(self) -> str:
-        """What was said a moment ago: what is said just before the end will stand under the table."""
+        """Return the messages that are old enough to print; those just before the end are printed below the table."""
         now = time.monotonic()
         due = [text for at, text in self._said if now - at >= _REFRESH_S]
         del self._said[: len(due)]
@@ -269,7 +269,7 @@ class LiveSink:
         return int(min(self._allowance, _LINES_PER_S * _REFRESH_S / 2) if self._flood else self._allowance)
 
     def _log_text(self, view: View, batch: Batch, end: Batch, *, last: bool) -> str:
-        """What is to be printed of the log: nothing while a flood goes on, its end when it is over."""
+        """Return the part of the log to print: nothing during a flood, its end afterwards."""
         if batch.dropped:
             self._flood += batch.dropped + len(self._held)
             self._held = batch.lines

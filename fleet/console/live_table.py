@@ -53,7 +53,7 @@ def frame(
     notice: str = "",
     glyphs: Glyphs = Glyphs(),
 ) -> list[Line]:
-    """What stands under the log: a rule, the header, a row for each task, the state of the whole.
+    """Return the lines below the log: a rule, the header, a row per task, and the state of the job.
 
     Args:
         view: What is known.
@@ -80,13 +80,13 @@ def frame(
 
 
 def bar(done: float, total: float, width: int, glyphs: Glyphs) -> str:
-    """A progress bar, also readable without colours."""
+    """Draw a progress bar that is readable without colors."""
     full = int(width * min(1.0, max(0.0, done / total))) if total > 0 else width
     return glyphs.full * full + glyphs.rest * (width - full)
 
 
 def state_word(row: Row, slow: frozenset[str]) -> str:
-    """What a row is doing, in at most a few words."""
+    """Describe the state of a row in a few words."""
     if row.phase is None:
         return "no answer" if row.lost else row.step_text
     if row.phase is Phase.EXITED:
@@ -97,7 +97,7 @@ def state_word(row: Row, slow: frozenset[str]) -> str:
 
 
 def _header(view: View, width: int, now: float, glyphs: Glyphs) -> list[Line]:
-    """The fleet and what it costs, drawn into the rule between log and table; then the job."""
+    """Return the rule between log and table with the fleet and its cost, then the job."""
     facts = []
     if view.started_at or view.began_at:
         facts.append(formatting.clock(now - (view.started_at or view.began_at)))
@@ -243,7 +243,7 @@ def _plain(texts: Iterable[str]) -> tuple[Span, ...]:
 
 
 def _last_cell(row: Row, bars: Mapping[str, str], room: int, glyphs: Glyphs) -> Span:
-    """What stands in the room at the end of a row: why, how much was pushed, how far the epoch is."""
+    """Return the last cell of a row: the reason, the upload, or the progress of the epoch."""
     if row.lost or (row.reason and row.phase in (Phase.STOPPING, Phase.EXITED)):
         return Span(clean(row.lost or row.reason), "dim")
     if row.phase is None:

@@ -43,7 +43,7 @@ _NOISE = re.compile(
 
 
 def is_noise(line: str) -> bool:
-    """Whether `line` is TensorFlow talking of itself: start-up chatter and messages of level INFO.
+    """Return True if `line` is TensorFlow's startup output or a message of level INFO.
 
     For the live display only; the log keeps every line.
     """
@@ -130,7 +130,7 @@ class LogText:
         self._gap = False  # the rest of the line that stood here was not seen
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that `data` completes, as they are to be shown."""
+        """Return the lines that `data` completes, ready to show."""
         first, newline, rest = data.partition(b"\n")
         if not newline:
             self._hold(data)
@@ -144,7 +144,7 @@ class LogText:
         return lines
 
     def finish(self) -> list[str]:
-        """The unfinished line, if there is one: the task writes no more."""
+        """Return the unfinished line at the end of the output; empty if there is none."""
         return self._end() if self._held else []
 
     def _end(self) -> list[str]:
@@ -160,7 +160,7 @@ class LogText:
 
     @property
     def bar(self) -> str:
-        """The unfinished line without colours, if it is one that the task redraws: a progress bar; else nothing."""
+        """Return the unfinished line without colors if it is a progress bar; else an empty text."""
         if self._gap or not (b"\r" in self._held or b"\x08" in self._held):
             return ""
         return clean(display_line(self._held.decode("utf-8", "replace")))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fleet.console.formatting import fold, money, short_span, size, span
+from fleet.console.formatting import money, short_span, size, span
 from fleet.console.log_lines import clean, quoted
 from fleet.events import (
     BootstrapProgress,
@@ -29,6 +29,7 @@ from fleet.events import (
     TaskPrepared,
     ZoneTried,
 )
+from fleet.folding import fold
 from provision.quantities import counted
 from train.agent.protocol.records import AttemptEnded, Exit, JobResult, Outcome, Phase, Stalled, TaskState
 
@@ -36,7 +37,7 @@ _SPARE = "none: a spare gets no task until another host is lost"
 
 
 def message(event: Event) -> str:
-    """What a reader should be told of `event`, without control characters; empty where nothing.
+    """Return the message of an event, without control characters; empty if it has none.
 
     Output of a task, progress and usage have no sentence. PushProgress has one when it is complete.
     """
@@ -70,12 +71,12 @@ class Teller:
 
 
 def _plain(text: str) -> str:
-    """A sentence without the addresses that stand behind names."""
+    """Remove the addresses after names from a message."""
     return re.sub(r" \([^()]*\)", "", text)
 
 
 def plan_text(plan: TaskPlanned) -> str:
-    """What a task will get, for ``--dry-run``: a few lines, the last one ended, too."""
+    """Return the command and the environment of a task as lines, for ``--dry-run``."""
     rows = [("command", plan.command), ("TF_CONFIG", plan.tf_config or _SPARE)]
     rows += [(key, value) for key, value in sorted(plan.env.items()) if key != "TF_CONFIG"]
     wide = max(len(key) for key, _ in rows)
@@ -84,7 +85,7 @@ def plan_text(plan: TaskPlanned) -> str:
 
 
 def stalled_text(event: Stalled) -> str:
-    """What a task that makes no progress does, in full: its stack and its connections, a heading above each."""
+    """Return the stack and the connections of a task that hangs, each with a heading."""
     lines = []
     parts = (
         ("stack", event.stack.splitlines()),
@@ -106,7 +107,7 @@ def called(task: str, slot: str) -> str:
 
 
 def exit_words(end: Exit | None) -> str:
-    """How a process ended: ``exit 1``, ``SIGKILL``, ``ended`` where nobody knows; ``done`` for exit 0."""
+    """Describe how a process ended: ``exit 1``, ``SIGKILL``, ``done`` for exit 0, ``ended`` if unknown."""
     if end is None or (end.code is None and end.signal is None):
         return "ended"
     if end.signal is not None:
@@ -125,7 +126,7 @@ def signal_name(number: int) -> str:
 
 
 def result_message(result: JobResult) -> str:
-    """How a job ended."""
+    """Describe how a job ended."""
     if result.outcome is Outcome.SUCCEEDED:
         return f"job {result.job} succeeded"
     if result.outcome is Outcome.CANCELLED:

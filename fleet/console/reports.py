@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet.console.columns import Column, Span, choose, render, table
-from fleet.console.formatting import fold, money, size, size_short, span
+from fleet.console.formatting import money, size, size_short, span
 from fleet.console.log_lines import clean
 from fleet.console.messages import plan_text
 from fleet.events import (
@@ -26,6 +26,7 @@ from fleet.events import (
     StoredResults,
     TaskPlanned,
 )
+from fleet.folding import fold
 from provision.quantities import counted
 from train.lint.model import Finding
 
@@ -116,7 +117,7 @@ def _checked(event: Checked) -> str:
 
 
 def _item(mark: str, words: str) -> str:
-    """A line that begins with a word that says how it is, and more lines where there is no room."""
+    """Format a status word and a text, wrapped at the width."""
     return (
         textwrap.fill(
             clean(f"{mark:8} {words}"),
@@ -266,7 +267,7 @@ def _results_found(event: ResultsFound) -> str:
 
 
 def _few(lines: list[str]) -> str:
-    """The first lines with paths; these are not wrapped, so that they can be copied."""
+    """Return the first lines with paths, not wrapped, so that they can be copied."""
     more = [f"{_INDENT}and {len(lines) - _PLACES} more places"] if len(lines) > _PLACES + 1 else []
     return "".join(clean(line) + "\n" for line in (lines[:_PLACES] if more else lines) + more)
 

@@ -8,7 +8,6 @@ from enum import Enum
 from statistics import median
 from typing import Any
 
-from fleet.console.formatting import order
 from fleet.console.messages import NEVER_STARTED
 from fleet.events import (
     BootstrapProgress,
@@ -24,6 +23,7 @@ from fleet.events import (
     PushProgress,
     TaskPrepared,
 )
+from fleet.folding import order
 from train.agent.protocol.cluster import endpoint
 from train.agent.protocol.records import AttemptEnded, Exit, JobResult, Outcome, Phase, Progress, TaskState, Usage
 
@@ -35,7 +35,7 @@ _BEHIND_PART = 0.05  # of the others' steps
 
 
 class Stage(Enum):
-    """What the command is waiting for."""
+    """Stage of a command."""
 
     UP = "starting"
     READY = "getting ready"
@@ -116,7 +116,7 @@ class Row:
 
     @property
     def running(self) -> bool:
-        """Whether the script runs."""
+        """True while user code runs."""
         return self.phase is Phase.RUNNING
 
 
@@ -163,7 +163,7 @@ class View:
     down: FleetDown | None = None
 
     def cost_usd(self, now: float) -> float:
-        """What the fleet has cost until `now`."""
+        """Return the cost of the fleet until `now`, in USD."""
         return self.price_usd_h * max(0.0, now - self.created_at) / 3600 if self.created_at else 0.0
 
 
@@ -352,7 +352,7 @@ def _of_attempt(view: View, task: str, attempt: int) -> View | None:
 
 
 def _fresh(row: Row, attempt: int) -> Row:
-    """A row as an attempt begins, of which nothing was heard yet."""
+    """Return a row for the start of an attempt."""
     if row.phase is None:
         return replace(row, attempt=attempt)
     return Row(row.name, slot=row.slot, address=row.address, endpoint=row.endpoint, lost=row.lost, attempt=attempt)

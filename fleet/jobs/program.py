@@ -318,7 +318,7 @@ def missing_imports(
         missing: Modules that are not found, by host.
         workdir: The directory that is pushed; None: unknown.
     """
-    from fleet.remote.fanout import fold
+    from fleet.folding import fold
 
     for module, place in places.items():
         hosts = [host for host, names in missing.items() if module in names]

@@ -6,17 +6,17 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from fleet.errors import FleetError, InternalError
+from fleet.folding import fold
 from provision.model import Host
 from train.agent.protocol.cluster import endpoint
 
 T = TypeVar("T")
 
-_NUMBERED = re.compile(r"(?P<prefix>.*-)(?P<number>0|[1-9]\d*)")
 _INTERRUPTED_JOIN_S = 2.0
 
 
@@ -117,33 +117,6 @@ class _Calls(Generic[T]):
 
     def outcomes(self) -> list[Outcome[T]]:
         return [self._outcomes[number] for number in range(len(self._hosts))]
-
-
-def fold(names: Iterable[str]) -> str:
-    """Names of hosts or tasks, written short: ``worker-[0-3,7]``; duplicates count once."""
-    numbers: dict[str, set[int]] = {}
-    parts: list[str] = []
-    for name in dict.fromkeys(names):
-        match = _NUMBERED.fullmatch(name)
-        if match is None:
-            parts.append(name)
-            continue
-        prefix = match["prefix"]
-        if prefix not in numbers:
-            parts.append(prefix)
-        numbers.setdefault(prefix, set()).add(int(match["number"]))
-    return ", ".join(part + _ranges(numbers[part]) if part in numbers else part for part in parts)
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return texts[0] if texts == [str(runs[0][0])] else f"[{','.join(texts)}]"
 
 
 def raise_failures(outcomes: Sequence[Outcome[T]], verb: str = "reach all hosts") -> list[T]:

@@ -17,7 +17,7 @@ from provision.quantities import counted
 
 @dataclass(frozen=True)
 class DoctorRequest:
-    """What the user typed.
+    """Request of the command.
 
     Attributes:
         provider: Whose needs are looked at.
@@ -30,7 +30,7 @@ class DoctorRequest:
 
 @dataclass(frozen=True)
 class DoctorSummary:
-    """How many things were looked at; all of them are well."""
+    """Number of checks; all passed."""
 
     checked: int
 

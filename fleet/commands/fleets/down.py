@@ -25,14 +25,14 @@ _PULLS = 3  # suggested
 
 @dataclass(frozen=True)
 class DownRequest:
-    """What the user typed."""
+    """Request of the command."""
 
     fleet: str
 
 
 @dataclass(frozen=True)
 class DownSummary:
-    """What was deleted."""
+    """Instances that were deleted."""
 
     fleet: str
     deleted: tuple[str, ...]
@@ -114,7 +114,7 @@ def _delete(fleet: str, directory: FleetDirectory, provider: Provider, sink: Sin
 
 
 def _bill(fleet: str, record: FleetRecord | None, instances: Sequence[Instance], now: float) -> FleetDown:
-    """What was deleted and what it cost; where the provider had deleted it before, by what is on record."""
+    """Return what was deleted and its cost, from the record if the provider had deleted it before."""
     known = list(instances) or list(record.instances if record else ())
     began = min((item.created_at for item in known if item.created_at), default=record.created_at if record else now)
     cost = cost_usd(known, now)
@@ -195,5 +195,5 @@ def at_stake(
 
 
 def _is_safe(job: StoredJobs, *, rented: bool) -> bool:
-    """Whether nothing of an ended job is lost: on hosts that exist on, results outside the fleet's directory stay."""
+    """Return True if no result of an ended job is lost: external hosts keep those outside the fleet directory."""
     return all(task.safe or not list(places(task, rented=rented)) for task in job.tasks)

@@ -18,7 +18,7 @@ from provision.quantities import counted
 
 @dataclass(frozen=True)
 class ExtendRequest:
-    """What the user typed; the time counts from now."""
+    """Request of the command; the lifetime counts from now."""
 
     fleet: str
     seconds: float
@@ -26,7 +26,7 @@ class ExtendRequest:
 
 @dataclass(frozen=True)
 class ExtendSummary:
-    """When the fleet is deleted now, in seconds since the epoch."""
+    """New deletion time of the fleet, in seconds since the epoch."""
 
     fleet: str
     delete_at: float

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GcRequest:
-    """What the user typed.
+    """Request of the command.
 
     Attributes:
         settings: Project and endpoint to look at, of the command line, the environment and fleet.toml.
@@ -41,7 +41,7 @@ class GcRequest:
 
 @dataclass(frozen=True)
 class GcSummary:
-    """How many things were deleted."""
+    """Number of resources that were deleted."""
 
     deleted: int = 0
 
@@ -90,7 +90,7 @@ class _Local:
         self._provider = ports.provider(provider)
 
     def find(self) -> list[Orphan]:
-        """What there is."""
+        """Return the orphaned resources."""
         with translated():
             instances = self._provider.list()
         known = self._ports.store.names()  # read after the list: a fleet has its directory before its instances
@@ -153,7 +153,7 @@ class _Cloud:
         self._to_delete: list[Thing] = []
 
     def find(self) -> list[Orphan]:
-        """What there is."""
+        """Return the orphaned resources."""
         try:
             with translated():
                 things = self._provider.orphans()
@@ -200,7 +200,7 @@ class _Cloud:
         return [thing for thing in things if thing.owner != self._owner or thing.fleet not in known]
 
     def _is_mine(self, thing: Thing, mine: set[str]) -> bool:
-        """Whether this user made it; what has no label is told by the others of its owner."""
+        """Return True if this user created it; a resource without a label counts as those of the same owner."""
         return thing.user == caller() if thing.user else thing.owner in {self._owner, *mine}
 
 

@@ -14,14 +14,14 @@ Form = Literal["ansible", "ssh-config", "json"]
 
 @dataclass(frozen=True)
 class InventoryRequest:
-    """What the user typed."""
+    """Request of the command."""
 
     fleet: str
     form: Form = "ansible"
 
 
 def run(request: InventoryRequest, ports: Ports) -> str:
-    """The hosts of a fleet as the content of a file.
+    """Return the hosts of a fleet as the content of a file.
 
     Raises:
         NotFoundError: there is no such fleet.

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StatusRequest:
-    """What the user typed; an empty `fleet` means all."""
+    """Request of the command; an empty `fleet` means all fleets."""
 
     fleet: str = ""
 
 
 @dataclass(frozen=True)
 class StatusSummary:
-    """The fleets, and why some of them could not be asked: their files are damaged."""
+    """The fleets, and errors of those whose files are damaged."""
 
     fleets: tuple[FleetStatus, ...]
     damaged: tuple[DamagedStateError, ...] = ()
@@ -153,7 +153,7 @@ def _ask(
 
 
 def _stored(record: FleetRecord, directory: FleetDirectory, channels: Sequence[AgentChannel]) -> Survey:
-    """What the hosts store; with several tasks on a host, the agents of its slots do not see all of it."""
+    """Return what the hosts store; with several tasks per host, the agent of one slot does not see all of it."""
     if record.tasks_per_host > 1:
         return survey(record, directory)
     silent: dict[str, FleetError] = {}
@@ -240,7 +240,7 @@ def _warning(result: JobResult, reports: Sequence[JobReport]) -> str:
 
 
 def _waits(tasks: Sequence[TaskStatus]) -> bool:
-    """Whether an attempt is over, and its agents are there for another."""
+    """Return True between two attempts of a job."""
     held = [task for task in tasks if task.alive and task.task]
     return bool(held) and all(task.phase is Phase.EXITED for task in held)
 

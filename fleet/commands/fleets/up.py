@@ -76,7 +76,7 @@ def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
 
 
 def _wanted(request: UpRequest, record: FleetRecord | None, ports: Ports) -> FleetSpec:
-    """The spec that the user means, with what its provider adds to it."""
+    """Return the requested spec, completed by its provider."""
     spec = wanted(request, record)
     if record is not None or spec.cloud is None:
         return spec
@@ -218,7 +218,7 @@ class _Up:
         return UpSummary(self._spec.name, tuple(hosts), steps.create)
 
     def _begun(self, record: FleetRecord | None, before: Sequence[Instance]) -> FleetRecord:
-        """The record as it must be on disk before the first instance is made."""
+        """Return the record that must be on disk before the first instance is created."""
         if record is None or not before:
             now = self._ports.clock()
             record = replace(record or FleetRecord(self._spec, now), created_at=now)

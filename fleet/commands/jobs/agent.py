@@ -59,7 +59,7 @@ _SECRET_LENGTH = 16
 
 @dataclass(frozen=True)
 class AgentRequest:
-    """What the user typed.
+    """Request of the command.
 
     Attributes:
         script: The training script, relative to the directory where it runs.
@@ -130,7 +130,7 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
 
 
 def _taken_part(part: _Part, meeting: Rendezvous) -> int:
-    """The exit code; the others are told of what goes wrong here."""
+    """Run this part and return its exit code; report a failure to the other processes."""
     try:
         return part.run()
     except AbandonedError:
@@ -161,7 +161,7 @@ def _script(request: AgentRequest, launch: Launch) -> _Script:
 
 @contextlib.contextmanager
 def _only_one(launch: Launch) -> Iterator[bool]:
-    """Whether this is the process of its rank; a batch system may start one for each slot of a node."""
+    """Return True for one process of each rank; a batch system may start one per slot of a node."""
     if not launch.shared:
         yield True
         return
@@ -176,7 +176,7 @@ def _only_one(launch: Launch) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _met(request: AgentRequest, launch: Launch, script: _Script, environ: Mapping[str, str]) -> Iterator[Rendezvous]:
-    """The meeting with all others."""
+    """Open the rendezvous with all other processes."""
     nodes = launch.nodes if launch.node(0) or not launch.size else ()
     party = Participants(launch.rank, launch.size, nodes)
     meeting: Rendezvous
@@ -333,7 +333,7 @@ class _Part:
         return Participants(self._rank, self._meeting.size, tuple(self._hosts))
 
     def _common(self, error: FleetError) -> Exception:
-        """What all see alike is told by rank 0 alone."""
+        """Return the error to raise if all processes see it: rank 0 alone reports it."""
         return error if self._leads else AbandonedError(self._party.name(0), error.message, error.exit_code)
 
     def _address(self) -> str:

@@ -58,7 +58,7 @@ class CheckRequest(ProgramRequest):
 
 @dataclass(frozen=True)
 class CheckSummary:
-    """How many hosts were looked at; all are fit."""
+    """Number of hosts that were checked; all are ready."""
 
     hosts: int
 
@@ -187,7 +187,7 @@ class _Check:
         return [described(one) for one in self._findings if one.severity is Severity.ERROR]
 
     def _places(self, program: Program) -> dict[str, str]:
-        """Where the script imports what is to be there already."""
+        """Return the places where the script imports packages that must be installed already."""
         pending = self._pending
         places = program.imports.places
         return {name: place for name, place in places.items() if not (pending and pending.brings(name))}
@@ -261,7 +261,7 @@ class _Check:
 
 
 def judged_alone(host: str, tried: Tried) -> SmokeTested:
-    """What a trial shows."""
+    """Return what a smoke test shows."""
     seconds = f"{tried.seconds:.0f} s" if tried.seconds >= 10 else f"{tried.seconds:.1f} s"
     if tried.stepped:
         return SmokeTested(host, True, f"the script made its first step after {seconds}")
@@ -302,7 +302,7 @@ def _reason(outcome: Outcome[Prepared] | Outcome[Tried]) -> str:
 
 def _folded(problems: Mapping[str, str]) -> list[str]:
     """Problems of hosts, where several have the same one in one sentence."""
-    from fleet.remote.fanout import fold
+    from fleet.folding import fold
 
     return [
         f"{fold(host for host, other in problems.items() if other == problem)}: {problem}"
@@ -317,7 +317,7 @@ class _Judged:
 
 
 def _judged(prepared: Sequence[Prepared]) -> _Judged:
-    """What the gang would say of its hosts, if each reached the others."""
+    """Return what the readiness check would report if all hosts could connect."""
     members: list[Member] = [item.member for item in prepared]
     facts: Mapping[str, Facts] = {
         item.member.slot: Facts(item.versions, [gpu.name for gpu in item.gpus], item.disk_free, machine=item.machine)

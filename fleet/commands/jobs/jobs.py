@@ -18,7 +18,7 @@ from train.agent.protocol.records import JobsPruned
 
 @dataclass(frozen=True)
 class JobsRequest:
-    """What the user typed.
+    """Request of the command.
 
     Attributes:
         fleet: Name of the fleet.
@@ -33,7 +33,7 @@ class JobsRequest:
 
 @dataclass(frozen=True)
 class JobsSummary:
-    """What the hosts stored.
+    """Jobs that the hosts store.
 
     Attributes:
         jobs: Newest first.
@@ -96,7 +96,7 @@ def _chosen(request: JobsRequest, found: Survey) -> Sequence[StoredJobs]:
 
 
 def _to_delete(request: JobsRequest, chosen: Sequence[StoredJobs], sink: Sink) -> list[StoredJobs]:
-    """The jobs to delete: those that were named, or all of which nothing would be lost."""
+    """Return the jobs to delete: the given ones, or all that have nothing left to pull."""
     running = [job.job for job in chosen if job.is_running]
     if request.jobs:
         if running:

@@ -23,7 +23,7 @@ from train.script.source import check_script, imports
 
 @dataclass(frozen=True)
 class LintRequest:
-    """What the user typed.
+    """Request of the command.
 
     Attributes:
         script: The training script.
@@ -69,7 +69,7 @@ def run(request: LintRequest, sink: Sink) -> list[Finding]:
 
 
 def _checked(request: LintRequest) -> tuple[Path, Path]:
-    """The script, and the directory that it would be started in."""
+    """Return the script and its working directory."""
     script = Path(request.script)
     workdir = Path(request.workdir) if request.workdir else script.parent
     with translated():
@@ -89,7 +89,7 @@ def _below(path: Path, workdir: Path) -> str:
 
 
 def _shown(name: str, workdir: Path) -> str:
-    """Where a file lies, seen from where the user is."""
+    """Return the path of a file relative to the current directory."""
     return (workdir / name).as_posix()
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DIRECTORY = "results"
-"""Where results go if nothing else is given: results/JOB in the current directory."""
+"""Default directory of results: results/JOB in the current directory."""
 
 _BATCH = 200  # files asked for at a time
 _ROUNDS = 3
@@ -39,7 +39,7 @@ _PROGRESS_S = 0.1
 
 @dataclass(frozen=True)
 class PullRequest:
-    """What the user typed.
+    """Request of the command.
 
     Attributes:
         fleet: Name of the fleet.
@@ -56,7 +56,7 @@ class PullRequest:
 
 @dataclass(frozen=True)
 class PullSummary:
-    """What is in the directory now.
+    """Content of the directory after the command.
 
     Attributes:
         job: Whose results.
@@ -121,7 +121,7 @@ def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
 
 
 def _raise_if_silent(silent: dict[str, FleetError]) -> None:
-    from fleet.remote.fanout import fold
+    from fleet.folding import fold
 
     if silent:
         error = next(iter(silent.values()))
@@ -133,7 +133,7 @@ def _raise_if_silent(silent: dict[str, FleetError]) -> None:
 
 
 def _chosen(job: StoredJobs, name: str) -> list[StoredTask]:
-    """The tasks to pull from, the chief first.
+    """Return the tasks to pull from, the chief first.
 
     Raises:
         NotFoundError: there is no such task, or there is nothing to pull.

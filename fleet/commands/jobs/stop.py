@@ -16,7 +16,7 @@ from train.agent.protocol.records import GRACE_S
 
 @dataclass(frozen=True)
 class StopRequest:
-    """What the user typed."""
+    """Request of the command."""
 
     fleet: str
     grace_s: float = GRACE_S
@@ -24,7 +24,7 @@ class StopRequest:
 
 @dataclass(frozen=True)
 class StopSummary:
-    """The newest job, and whether there was anything to stop."""
+    """The newest job, and whether it was running."""
 
     job: str
     was_running: bool

@@ -72,7 +72,7 @@ class TrainRequest(ProgramRequest):
 
 @dataclass(frozen=True)
 class TrainSummary:
-    """The job that was started; `result` where it was followed to its end."""
+    """The job that was started, and its result if it was followed to its end."""
 
     job: str
     result: JobResult | None = None
@@ -148,7 +148,7 @@ def _on_fleet(request: TrainRequest, record: FleetRecord) -> TrainRequest:
 
 
 def _placed(request: TrainRequest, directory: FleetDirectory, record: FleetRecord) -> FleetRecord:
-    """The fleet with as many places on each host as the job wants.
+    """Return the fleet with as many slots per host as the job requires.
 
     Raises:
         UsageError: the task types or the policy do not fit.
@@ -219,7 +219,7 @@ def _prepare(
 
 
 def _pythons(request: TrainRequest, program: Program, channels: Sequence[AgentChannel], sink: Sink) -> dict[str, str]:
-    """The interpreter of each host; a dry run installs nothing."""
+    """Return the interpreter of each host; a dry run installs nothing."""
     names = [channel.connection.host.name for channel in channels]
     if request.dry_run and program.requirements is not None:
         sink.emit(Note("packages are not installed in a dry run; versions are shown without them"))

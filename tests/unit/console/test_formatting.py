@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.console import formatting
+from fleet.folding import fold, order
 
 
 @pytest.mark.parametrize(
@@ -66,12 +67,12 @@ def test_of() -> None:
     ],
 )
 def test_fold(names: list[str], text: str) -> None:
-    assert formatting.fold(names) == text
+    assert fold(names) == text
 
 
 def test_order_counts_as_people_do() -> None:
     shuffled = ["worker-10", "worker-2", "evaluator-0", "other", "chief-0"]
-    assert sorted(shuffled, key=formatting.order) == ["chief-0", "worker-2", "worker-10", "evaluator-0", "other"]
+    assert sorted(shuffled, key=order) == ["chief-0", "worker-2", "worker-10", "evaluator-0", "other"]
 
 
 def test_metric_title() -> None:

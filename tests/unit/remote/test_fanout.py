@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import CapacityError, FleetError, InternalError, NotReadyError, UnreachableError
-from fleet.remote.fanout import Outcome, fan_out, fold, raise_failures, where
+from fleet.folding import fold
+from fleet.remote.fanout import Outcome, fan_out, raise_failures, where
 from fleet.remote.job import RefusedError
 from fleet.steps import Shell, Step
 from provision.model import Host
@@ -35,8 +36,8 @@ HOSTS = [host(index) for index in range(10)]
         (["worker-2", "worker-4"], "worker-[2,4]"),
         (["chief-0", "worker-0", "worker-1", "ps-0"], "chief-0, worker-[0-1], ps-0"),
         (["worker-9", "worker-10"], "worker-[9-10]"),
-        (["gpu-a", "worker-1", "gpu-a"], "gpu-a, worker-1"),
-        (["worker-01", "worker-1"], "worker-01, worker-1"),
+        (["gpu-a", "worker-1", "gpu-a"], "worker-1, gpu-a"),
+        (["worker-01", "worker-1"], "worker-1, worker-01"),
     ],
 )
 def test_fold(names: list[str], folded: str) -> None:
