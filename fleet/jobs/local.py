@@ -1,4 +1,4 @@
-"""One node's part of a job that no client has sent: the agent on this node is told, and followed to the end."""
+"""The task of one node in a job without a client: start it through the local agent, and follow it to the end."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fleet.errors import NotReadyError
 from fleet.events import Level, LogChunk, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.restarts import Restarts
+from fleet.remote.local import LocalAgent
 from fleet.steps import read_steps
 from train.agent.protocol.records import (
     AttemptEnded,
@@ -33,7 +34,6 @@ from train.agent.protocol.records import (
     name_of,
 )
 from train.errors import LocalAgentError
-from train.local import LocalAgent
 
 PREPARE_S = 120.0
 _SILENCE_S = 20.0

@@ -26,6 +26,7 @@ from fleet.jobs.ids import job_id
 from fleet.jobs.local import Slot
 from fleet.jobs.outputs import Copies, Directories, mark, tidy
 from fleet.jobs.policy import check_policy, most_attempts
+from fleet.remote.local import LocalAgent
 from fleet.steps import Shell, read_steps
 from fleet.translation import translate, translated
 from provision.allocation.ranks import Given, Launch, find_launch
@@ -44,7 +45,6 @@ from train.agent.protocol.records import (
     to_dict,
 )
 from train.errors import KerasError, LocalAgentError, RendezvousError
-from train.local import LocalAgent
 from train.rendezvous.address import LOOPBACK, own_address
 from train.rendezvous.contract import WAIT_S, AbandonedError, Participants, Rendezvous, Value
 from train.rendezvous.tcp import SECRET_VARIABLE

@@ -1,4 +1,4 @@
-"""A conversation with an agent on this computer, without SSH."""
+"""A connection to an agent that runs on this computer, without SSH."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from train.errors import LocalAgentError
 
 START_S = 30.0
 _END_S = 5.0
-# What a batch system sends to all processes of a job alike must not end the one that stops the job in order.
+# A batch system sends its signals to all processes of a job; they must not end the agent, which stops the job.
 _SHELL = """trap '' INT TERM HUP; exec "$@" """
 _MAIN = "import sys; sys.path.append(sys.argv.pop(1)); from train.agent.requests.serve import main; main()"
 
@@ -22,7 +22,7 @@ _MAIN = "import sys; sys.path.append(sys.argv.pop(1)); from train.agent.requests
 class LocalAgent:
     """An agent that runs on this computer, started from the program's own files by its own interpreter.
 
-    Signals that end a job are ignored by the agent: it waits to be told.
+    The agent ignores the signals that end a job: it waits for a Stop request.
 
     Args:
         root: Directory of its files, absolute.
@@ -30,13 +30,13 @@ class LocalAgent:
         env: Environment of the agent and of its tasks.
 
     Raises:
-        LocalAgentError: it does not start.
+        LocalAgentError: The agent does not start.
     """
 
     def __init__(self, root: Path, digest: str, env: dict[str, str]) -> None:
         self._words = root / "agent.err"
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        program = [sys.executable, "-I", "-S", "-c", _MAIN, str(Path(__file__).parents[1])]
+        program = [sys.executable, "-I", "-S", "-c", _MAIN, str(Path(__file__).parents[2])]
         with self._words.open("wb") as words:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _SHELL, "sh", *program, str(root), digest],
@@ -52,7 +52,7 @@ class LocalAgent:
         try:
             hello, _ = self.receive(START_S, "starting")
             if not isinstance(hello, Hello):
-                raise LocalAgentError("the agent said something else than hello")
+                raise LocalAgentError("the agent sent something other than hello")
         except BaseException:
             self.close()
             raise
@@ -69,7 +69,7 @@ class LocalAgent:
         """Send a request.
 
         Raises:
-            LocalAgentError: the agent has ended.
+            LocalAgentError: The agent has ended.
         """
         try:
             self._channel.send(record)
@@ -77,26 +77,26 @@ class LocalAgent:
             raise self._ended(str(error)) from error
 
     def receive(self, deadline_s: float, doing: str) -> tuple[Record, bytes]:
-        """The next record, and the payload that follows it.
+        """Return the next record, and the payload that follows it.
 
         Args:
-            deadline_s: Longest time in which nothing comes, in seconds.
+            deadline_s: Longest time without data, in seconds.
             doing: What the agent is doing, for an error.
 
         Raises:
-            LocalAgentError: nothing came, or the agent has ended.
+            LocalAgentError: Nothing came, or the agent has ended.
         """
         try:
             record = self._channel.receive(deadline_s)
             size = int(getattr(record, "payload", 0))
             return record, b"".join(self._channel.payload(size, deadline_s)) if size else b""
         except MalformedRecordError as error:
-            raise LocalAgentError("the agent on this node said something that cannot be read") from error
+            raise LocalAgentError("the agent on this node sent something that cannot be read") from error
         except ClientGoneError as error:
             raise self._ended(doing, deadline_s) from error
 
     def close(self) -> None:
-        """End the conversation; what the agent supervises goes on."""
+        """Close the connection; tasks that the agent supervises keep running."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
