@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fleet.providers import provider
+from fleet.providers import make_provider
 from fleet.state import Store
-from provision.model import CloudSpec
+from provision.options import ProviderOptions
 from provision.provider import Provider
 
 
@@ -37,12 +37,11 @@ class Ports:
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
-    def provider(self, name: str, cloud: CloudSpec | None = None, *, keep: bool = True) -> Provider:
-        """The provider called `name`.
+    def provider(self, options: ProviderOptions, *, keep: bool = True) -> Provider:
+        """Return the provider of a fleet.
 
         Args:
-            name: Its name.
-            cloud: Project and endpoint of its calls, where it has any.
-            keep: Whether it may make files in the state directory.
+            options: Options of the fleet.
+            keep: It may create files in the state directory.
         """
-        return provider(name, self.store, cloud, keep=keep)
+        return make_provider(options, self.store, keep=keep)

@@ -1,53 +1,40 @@
-"""The providers by name, and their errors as the program's own."""
+"""Create providers, and translate their errors into those of the program."""
 
 from __future__ import annotations
 
 from fleet.config import caller
-from fleet.errors import (
-    UsageError,
-)
+from fleet.errors import UsageError
 from fleet.state import Store
 from fleet.steps import Step
-from provision.model import CloudSpec
-from provision.provider import Provider
-
-BATCH_SYSTEMS = ("slurm", "pbs")
-LENDERS = ("static", *BATCH_SYSTEMS)
-"""Providers of hosts that exist already, and stay."""
-
-NAMES = ("local", "gce", *LENDERS)
+from provision.options import ProviderOptions
+from provision.provider import Provider, Site
+from provision.registry import NAMES, UnknownProviderError, options_class, provider_class
 
 
-def provider(name: str, store: Store, cloud: CloudSpec | None = None, *, keep: bool = True) -> Provider:
-    """The provider called `name`.
-
-    Args:
-        name: Its name.
-        store: Where its state lies on this computer.
-        cloud: Project and endpoint of its calls, where it has any.
-        keep: Whether it may make files in the state directory; without, nothing is to be made with it.
+def find_options(name: str) -> type[ProviderOptions]:
+    """Return the options class of a provider.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is no such provider.
     """
-    if name == "local":
-        from provision.local import LocalProvider
+    try:
+        return options_class(name)
+    except UnknownProviderError as error:
+        raise UsageError(
+            str(error),
+            cause=f"available providers: {', '.join(NAMES)}",
+            next_steps=[Step("up", "--provider", "local")],
+        ) from error
 
-        return LocalProvider(store.local)
-    if name == "gce":
-        from provision.gce.provider import GceProvider
 
-        return GceProvider(store.owner(keep=keep), caller(), store.journal, cloud or CloudSpec())
-    if name == "static":
-        from provision.static.provider import StaticProvider
+def make_provider(options: ProviderOptions, store: Store, *, keep: bool = True) -> Provider:
+    """Return the provider of a fleet.
 
-        return StaticProvider(store.static)
-    if name in BATCH_SYSTEMS:
-        from provision.allocation.provider import AllocationProvider
-
-        return AllocationProvider(name, store.static / name)
-    raise UsageError(
-        f"there is no provider {name!r}",
-        cause=f"providers of this version: {', '.join(NAMES)}",
-        next_steps=[Step("up", "--provider", "local")],
+    Args:
+        options: Options of the fleet.
+        store: State on this computer.
+        keep: It may create files in the state directory; otherwise nothing can be created with it.
+    """
+    return provider_class(type(options)).open(
+        options, Site(store.root, caller(), lambda: store.owner(keep=keep), store.journal)
     )

@@ -36,9 +36,10 @@ from typing import Any, TypeVar
 from fleet.errors import DamagedStateError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.steps import Shell, Step
 from provision.keys import fingerprint, generate_ed25519, public_key
-from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
+from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
 from provision.private import make_directory
+from provision.registry import make_options
 from train.agent.files.paths import SLOT_PREFIX
 
 LOCK_WAIT_S = 5.0
@@ -153,13 +154,13 @@ def _made(kind: type[T], given: Mapping[str, Any]) -> T:
 
 def _record_from(values: dict[str, Any]) -> FleetRecord:
     spec = values["spec"]
-    cloud = _made(CloudSpec, spec["cloud"]) if spec.get("cloud") else None
+    options = make_options(spec["provider"], spec.get("options") or {})
     instances = [{**one, "state": InstanceState(one["state"])} for one in values.get("instances", ())]
     return _made(
         FleetRecord,
         {
             **values,
-            "spec": _made(FleetSpec, {**spec, "cloud": cloud}),
+            "spec": _made(FleetSpec, {**spec, "options": options}),
             "hosts": [_made(Host, host) for host in values.get("hosts", ())],
             "instances": [_made(Instance, one) for one in instances],
         },

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import IPv4Network
 
+from provision.options import ProviderOptions
+
 
 class InstanceState(Enum):
     """Where an instance is in its life, as its provider tells it."""
@@ -14,58 +16,6 @@ class InstanceState(Enum):
     RUNNING = "running"
     STOPPING = "stopping"  # on its way to STOPPED, or out of the list
     STOPPED = "stopped"
-
-
-DEFAULT_MAX_DURATION_S = 8 * 3600
-
-
-@dataclass(frozen=True)
-class CloudSpec:
-    """What each instance of a cloud is, and where it may stand.
-
-    Attributes:
-        project: The cloud's project that pays; empty: the one of the credentials.
-        endpoint: URL of the cloud's API, for a private one; empty: the public one.
-        zones: Zones (``us-central1-a``) or regions (``us-central1``) in the order of preference; empty: by price.
-        machine_type: ``n1-standard-4``; empty: the one that goes with the GPU.
-        gpu: Type of the GPUs by the cloud's own name, ``nvidia-tesla-t4``; empty: none.
-        gpus: GPUs of each instance.
-        spot: Cheaper, and taken back by the cloud whenever it likes.
-        max_duration_s: The cloud deletes each instance so long after its start; 0: never.
-        image: Boot image, ``projects/P/global/images/family/F``; empty: the provider's choice.
-        disk_gb: Size of the boot disk.
-        disk_type: Type of the boot disk, ``pd-balanced``; empty: the provider's choice for the machine type.
-        network: VPC network: a name, or ``projects/P/global/networks/N`` of a Shared VPC.
-        subnetwork: Subnetwork in it; empty: the one of the region.
-        firewall: Firewall rules are made for the fleet; else existing ones must admit it.
-        external: Each instance has an external address; else SSH goes through Identity-Aware Proxy.
-        ssh_from: Addresses that may use SSH, in CIDR notation; empty: the caller's alone.
-        ssh_user: Login name on the instances.
-        ssh_port: Where sshd of the image listens.
-        scopes: OAuth scopes of the instances' service account; empty: it has none.
-        service_account: E-mail address of that account; empty: the project's default one, where scopes ask for any.
-    """
-
-    project: str = ""
-    endpoint: str = ""
-    zones: tuple[str, ...] = ()
-    machine_type: str = ""
-    gpu: str = ""
-    gpus: int = 0
-    spot: bool = False
-    max_duration_s: int = DEFAULT_MAX_DURATION_S
-    image: str = ""
-    disk_gb: int = 100
-    disk_type: str = ""
-    network: str = "default"
-    subnetwork: str = ""
-    firewall: bool = True
-    external: bool = True
-    ssh_from: tuple[str, ...] = ()
-    ssh_user: str = "fleet"
-    ssh_port: int = 22
-    scopes: tuple[str, ...] = ()
-    service_account: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,9 +30,7 @@ class FleetSpec:
         python: Interpreter that runs the user's script on the hosts; empty: found on the host.
         packages: What pip installs into an environment of its own on each host, as requirement specifiers; empty:
             nothing is installed.
-        cloud: What to rent; None: the provider rents nothing.
-        inventory: Absolute path of the file that names the hosts, where these exist already; empty: none does.
-        limit: Which of them, as Ansible's ``--limit`` has it; empty: all.
+        options: What only its provider knows.
     """
 
     name: str
@@ -91,9 +39,7 @@ class FleetSpec:
     public_key: str = ""
     python: str = ""
     packages: tuple[str, ...] = ()
-    cloud: CloudSpec | None = None
-    inventory: str = ""
-    limit: str = ""
+    options: ProviderOptions = field(default_factory=ProviderOptions)
 
 
 @dataclass(frozen=True)
@@ -240,6 +186,52 @@ class SshAccess:
         """Whether every known address of this computer is in one of the ranges."""
         ranges = [IPv4Network(text, strict=False) for text in self.open_to if ":" not in text]
         return all(any(IPv4Network(one).subnet_of(network) for network in ranges) for one in self.callers)
+
+
+@dataclass(frozen=True)
+class UnknownHost:
+    """A host whose key no known_hosts file confirms.
+
+    Attributes:
+        host: The host, without a key.
+        place: Its name in the inventory.
+        checking: StrictHostKeyChecking for it.
+        trusted: Keys that known_hosts has for its address, for a host that is reached under another name.
+        revoked: Keys that known_hosts revokes for it.
+        authority: File that names a certificate authority for it; empty: none does.
+    """
+
+    host: Host
+    place: str
+    checking: str = "ask"
+    trusted: tuple[str, ...] = ()
+    revoked: tuple[str, ...] = ()
+    authority: str = ""
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A resource that belongs to a fleet.
+
+    Attributes:
+        fleet: Name of the fleet.
+        owner: ID of the state directory from which it was created; empty: it is of this computer.
+        user: Login and computer of the user who created it; empty: not known.
+        kind: ``instance``, ``disk``, ``address`` or ``firewall rule``.
+        name: Its own name.
+        zone: Zone or region; of a firewall rule the project that has it; empty: it is global.
+        created_at: Seconds since the epoch.
+        price_usd_h: Estimated price in US dollars an hour.
+    """
+
+    fleet: str
+    owner: str
+    user: str
+    kind: str
+    name: str
+    zone: str = ""
+    created_at: float = 0.0
+    price_usd_h: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from fleet.cli.fleets import doctor, down, extend, gc, inventory, status, up
 from fleet.cli.jobs import agent, check, jobs, lint, logs, pull, stop, train
 from fleet.cli.options import Output
 from fleet.cli.program import WithProgram, WithTrial
+from fleet.cli.provider_options import WithProviders, WithScopes
 from fleet.cli.runtime import (
     CommandFailed,
     open_sink,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "run"]
 
 _COMMANDS: tuple[tuple[Callable[..., None], type[TyperCommand] | None], ...] = (
-    (up.up, Grouped),
+    (up.up, WithProviders),
     (train.train, WithProgram),
     (check.check, WithTrial),
     (logs.logs, None),
@@ -41,8 +42,8 @@ _COMMANDS: tuple[tuple[Callable[..., None], type[TyperCommand] | None], ...] = (
     (stop.stop, None),
     (down.down, None),
     (extend.extend, None),
-    (gc.gc, None),
-    (doctor.doctor, None),
+    (gc.gc, WithScopes),
+    (doctor.doctor, WithScopes),
     (lint.lint, None),
     (agent.agent, Grouped),
     (demo.demo, None),

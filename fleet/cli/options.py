@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from fleet.config import NAME_VARIABLE
-from fleet.durations import seconds
+from provision.durations import seconds
 
 
 class Output(str, Enum):
@@ -98,12 +98,6 @@ EXISTING_HOSTS = "Existing hosts"
 RENDEZVOUS = "Rendezvous"
 
 
-CLOUD = "Compute Engine"
-
-
-NETWORK = "Network and access on Compute Engine"
-
-
 Grace = Annotated[
     float,
     typer.Option(
@@ -111,18 +105,6 @@ Grace = Annotated[
         metavar="TIME",
         parser=parse_duration,
         help="Grace period between SIGTERM and SIGKILL.",
-    ),
-]
-
-
-Project = Annotated[
-    str | None,
-    typer.Option(
-        "--project",
-        metavar="ID",
-        help="Google Cloud project to bill.  [default: the project of your credentials]",
-        show_default=False,
-        rich_help_panel=CLOUD,
     ),
 ]
 

@@ -10,7 +10,7 @@ import typer
 from fleet.cli.application import Grouped
 from fleet.cli.options import Duration
 from fleet.cli.runtime import resolve_fleet
-from fleet.durations import seconds
+from provision.durations import seconds
 
 LOCAL_FIRST = "--local-first"
 SMOKE_TEST_S = Duration(60)  # how long --local-first runs a script

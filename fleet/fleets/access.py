@@ -49,7 +49,7 @@ class Access:
             connect: Connects to some of the hosts again.
         """
         failed = [outcome.host for outcome in outcomes if _is_silent(outcome.error)]
-        if self.spec.cloud is None or not failed:
+        if not self.spec.options.rents or not failed:
             return outcomes
         try:
             access = self.let_in()
@@ -66,9 +66,9 @@ class Access:
         Raises:
             FleetError: the rule cannot be read or changed.
         """
-        if self.spec.cloud is None:
+        if not self.spec.options.rents:
             return SshAccess()
-        provider = self.ports.provider(self.spec.provider, self.spec.cloud)
+        provider = self.ports.provider(self.spec.options)
         with translated():
             access = provider.open_ssh(self.spec)
         self.report(access)
@@ -82,7 +82,7 @@ class Access:
 
     def explained(self, error: FleetError) -> FleetError:
         """Return `error` with what the firewall has to do with it."""
-        if self.spec.cloud is None or not _is_silent(error):
+        if not self.spec.options.rents or not _is_silent(error):
             return error
         try:
             words, steps = self._obstacle(self.let_in(), always=True)
@@ -92,11 +92,11 @@ class Access:
 
     def reconcile(self) -> None:
         """Bring the firewall rules of a fleet to what its spec says; a failure is a warning: SSH may work anyhow."""
-        if self.spec.cloud is None:
+        if not self.spec.options.rents:
             return
         try:
             with translated():
-                access = self.ports.provider(self.spec.provider, self.spec.cloud).open_ssh(self.spec, make=True)
+                access = self.ports.provider(self.spec.options).open_ssh(self.spec, make=True)
         except FleetError as error:
             if self.sink is not None:
                 self.sink.emit(Note(f"the firewall rules were not updated: {error.message}", Level.WARNING))

@@ -77,13 +77,13 @@ def reach(
         UnreachableError: one does not answer; the sentence says how long it was waited for.
         FleetError: what is needed cannot be put on one.
     """
-    wait_s = wait_s if spec.cloud else 0.0
+    wait_s = wait_s if spec.options.rents else 0.0
 
     def ask() -> list[Host]:
         with translated():
             return list(provider.hosts(spec, instances))
 
-    if spec.cloud:
+    if spec.options.rents:
         for instance in instances:
             sink.emit(InstanceChanged(instance.name, "waiting for SSH"))
     hosts = _until(ask, wait_s, ports)
@@ -103,8 +103,8 @@ def reach(
 
     _until(connect, wait_s, ports)
     hosts = ready(spec, [reached[host.name] for host in hosts], directory.key, sink)
-    told = bool(spec.packages or (spec.cloud and spec.cloud.gpus))
-    if (spec.cloud or spec.inventory) and not told:  # else that was told with what they have
+    told = bool(spec.packages or spec.options.gpus)
+    if spec.options.remote and not told:  # else that was told with what they have
         for host in hosts:
             sink.emit(InstanceChanged(host.name, "ready", done=True))
     return hosts

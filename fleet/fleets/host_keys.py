@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fleet.errors import CancelledError, FleetError, UnreachableError, UsageError
 from fleet.events import Note, Sink
@@ -11,18 +10,16 @@ from fleet.ports import Ports
 from fleet.steps import Again
 from fleet.translation import translated
 from provision.keys import fingerprint
-from provision.model import FleetSpec
+from provision.model import FleetSpec, UnknownHost
+from provision.provider import Provider
 
-if TYPE_CHECKING:
-    from provision.static.provider import StaticProvider, Stranger
-
-Shown = Sequence[tuple["Stranger", str]]
+Shown = Sequence[tuple[UnknownHost, str]]
 """Hosts, each with the key that it shows."""
 
 _ACCEPT = "--accept-new accepts hosts that are not known yet, never one whose key has changed"
 
 
-def trust(spec: FleetSpec, provider: StaticProvider, ports: Ports, sink: Sink, *, accept_new: bool) -> None:
+def confirm_host_keys(spec: FleetSpec, provider: Provider, ports: Ports, sink: Sink, *, accept_new: bool) -> None:
     """Pin the keys of hosts that nothing vouches for, once the user has seen them.
 
     Args:
@@ -38,23 +35,23 @@ def trust(spec: FleetSpec, provider: StaticProvider, ports: Ports, sink: Sink, *
         CancelledError: the user said no.
     """
     with translated():
-        strangers = provider.strangers(spec)
-    if not strangers:
+        unknown = provider.unknown_hosts(spec)
+    if not unknown:
         return
     from fleet.remote.fanout import fan_out, raise_failures
     from fleet.remote.ssh.host_key import fetch_host_key
 
-    outcomes = fan_out([stranger.host for stranger in strangers], fetch_host_key)
-    shown = list(zip(strangers, raise_failures(outcomes, "read the host keys"), strict=True))
-    for stranger, key in shown:
-        if key in stranger.revoked:
+    outcomes = fan_out([one.host for one in unknown], fetch_host_key)
+    shown = list(zip(unknown, raise_failures(outcomes, "read the host keys"), strict=True))
+    for host, key in shown:
+        if key in host.revoked:
             raise UnreachableError(
-                f"{_called(stranger)} shows a host key that your known_hosts revokes: {fingerprint(key)}",
+                f"{_called(host)} shows a host key that your known_hosts revokes: {fingerprint(key)}",
                 hint="ask the administrator of the host",
             )
     _word(shown, ports, sink, accept_new=accept_new)
     with translated():
-        provider.pin(spec.name, {stranger.host.name: key for stranger, key in shown})
+        provider.pin(spec.name, {host.host.name: key for host, key in shown})
 
 
 def _word(shown: Shown, ports: Ports, sink: Sink, *, accept_new: bool) -> None:
@@ -63,24 +60,24 @@ def _word(shown: Shown, ports: Ports, sink: Sink, *, accept_new: bool) -> None:
     Raises:
         FleetError: there is none.
     """
-    new = [(stranger, key) for stranger, key in shown if key not in stranger.trusted]
+    new = [(host, key) for host, key in shown if key not in host.trusted]
     unasked = [one for one in new if accept_new or one[0].checking in ("accept-new", "no")]
     left = [one for one in new if one not in unasked]
-    for stranger, key in unasked:
-        sink.emit(Note(f"{_called(stranger)} is new, and accepted: {_described(key)}"))
-    for stranger, key in left:
-        sink.emit(Note(f"{_called(stranger)} is not known yet: {_described(key)}"))
+    for host, key in unasked:
+        sink.emit(Note(f"{_called(host)} is new, and accepted: {_described(key)}"))
+    for host, key in left:
+        sink.emit(Note(f"{_called(host)} is not known yet: {_described(key)}"))
     if not left:
         return
-    names = ", ".join(stranger.place for stranger, _ in left)
-    authorities = sorted({stranger.authority for stranger, _ in left if stranger.authority})
+    names = ", ".join(host.place for host, _ in left)
+    authorities = sorted({host.authority for host, _ in left if host.authority})
     cause = (
         f"{', '.join(authorities)} names a certificate authority for some, and host certificates are not read here: "
         "their keys must be known themselves"
         if authorities
         else ""
     )
-    strict = [stranger.place for stranger, _ in left if stranger.checking == "yes"]
+    strict = [host.place for host, _ in left if host.checking == "yes"]
     if strict:
         raise UsageError(
             f"nothing vouches for the host keys of {names}",
@@ -108,10 +105,10 @@ def _declined() -> FleetError:
     )
 
 
-def _called(stranger: Stranger) -> str:
-    host = stranger.host
+def _called(unknown: UnknownHost) -> str:
+    host = unknown.host
     end = host.address if host.port == 22 else f"{host.address} port {host.port}"
-    return f"{stranger.place} ({host.name}, {end})"
+    return f"{unknown.place} ({host.name}, {end})"
 
 
 def _described(key: str) -> str:

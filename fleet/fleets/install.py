@@ -32,7 +32,7 @@ def ready(spec: FleetSpec, hosts: Sequence[Host], key: Path, sink: Sink) -> list
     Raises:
         FleetError: a host cannot be reached or made ready; all of these are named.
     """
-    gpus = spec.cloud.gpus if spec.cloud else 0
+    gpus = spec.options.gpus
     if not spec.packages and not gpus:
         return list(hosts)
     with open_agents(hosts, key) as channels:

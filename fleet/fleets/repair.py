@@ -69,7 +69,7 @@ def fix(fleet: Rented, sink: Sink) -> FleetRecord:
         FleetError: an instance could not be made or reached; what is there stays, and a repeat goes on.
     """
     record = fleet.record
-    if record.spec.cloud is None:
+    if not record.spec.options.rents:
         return record
     with fleet.ports.store.lock(record.spec.name, fleet.command):
         now = fleet.directory.read() if fleet.directory.exists() else None
@@ -93,7 +93,7 @@ def repaired(record: FleetRecord, directory: FleetDirectory, ports: Ports, sink:
         FleetError: an instance could not be made or reached; what is there stays, and a repeat goes on.
     """
     spec = record.spec
-    provider = ports.provider(spec.provider, spec.cloud)
+    provider = ports.provider(spec.options)
     there = at_rest(spec.name, provider, ports)
     steps = plan(spec, there)
     if steps.create:
@@ -145,19 +145,19 @@ def _check_worth(record: FleetRecord, steps: Plan, ports: Ports) -> None:
 
 def _make(record: FleetRecord, steps: Plan, directory: FleetDirectory, provider: Provider, sink: Sink) -> None:
     spec = record.spec
-    fates: Mapping[str, str] = {}
+    reasons: Mapping[str, str] = {}
     with contextlib.suppress(FleetError), translated():
-        fates = provider.fates(spec.name, steps.create)
+        reasons = provider.termination_reasons(spec.name, steps.create)
     for name in steps.create:
-        sink.emit(Note(f"{name} {fates.get(name, 'is gone')}; it is being replaced", Level.WARNING))
+        sink.emit(Note(f"{name} {reasons.get(name, 'is gone')}; it is being replaced", Level.WARNING))
     half_made = [one for one in steps.delete if one.name in steps.create]
     progress = progress_to(sink, "ready")
     with translated():
         if half_made:
             directory.intend("delete", instances=[[one.name, one.id] for one in half_made])
             provider.delete(half_made, progress)
-        cloud = asdict(spec.cloud) if spec.cloud else None
-        directory.intend("create", instances=list(steps.create), provider=spec.provider, cloud=cloud)
+        options = asdict(spec.options)
+        directory.intend("create", instances=list(steps.create), provider=spec.provider, options=options)
         provider.create(spec, steps.create, progress)
 
 
@@ -175,7 +175,7 @@ def open_whole(fleet: Rented, sink: Sink) -> Iterator[tuple[FleetRecord, list[Ag
     with opened(record.places, key, access) as outcomes:
         from fleet.remote.fanout import raise_failures
 
-        if record.spec.cloud is None or all(outcome.error is None for outcome in outcomes):
+        if not record.spec.options.rents or all(outcome.error is None for outcome in outcomes):
             yield record, raise_failures(outcomes, "reach the fleet")
             return
     record = repaired(record, fleet.directory, fleet.ports, sink)
@@ -186,7 +186,7 @@ def open_whole(fleet: Rented, sink: Sink) -> Iterator[tuple[FleetRecord, list[Ag
 @contextlib.contextmanager
 def mending(fleet: Rented, sink: Sink, patience_s: float) -> Iterator[Mender | None]:
     """What replaces the hosts that a rented fleet loses, in a thread beside; None where it rents none."""
-    if fleet.record.spec.cloud is None:
+    if not fleet.record.spec.options.rents:
         yield None
         return
     with Mender(fleet, sink, patience_s) as mender:

@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 
 from fleet.errors import UsageError
 from fleet.steps import Again, Change
-from provision.model import CloudSpec
 from provision.quantities import counted
 from train.agent.protocol.records import OnHang, Policy, Replication, RestartPolicy
 
@@ -48,9 +47,7 @@ def most_attempts(policy: Policy) -> int:
     return 0 if policy.preemptions < 0 else 1 + restarts + policy.preemptions
 
 
-def on_fleet(
-    policy: Policy, cloud: CloudSpec | None, *, preemptions: int | None, host_timeout_s: float | None
-) -> Policy:
+def on_fleet(policy: Policy, *, spot: bool, preemptions: int | None, host_timeout_s: float | None) -> Policy:
     """`policy` with what was not said as it suits the hosts.
 
     Spot instances are taken back and come again: all such losses are survived, and waited out for as long as another
@@ -58,11 +55,10 @@ def on_fleet(
 
     Args:
         policy: All else that was said.
-        cloud: What the fleet rents; None: nothing.
+        spot: The provider may take the hosts back at any time.
         preemptions: As many losses of a host are no failures; None: not said.
         host_timeout_s: How long a lost host may take to come back, in seconds; None: not said.
     """
-    spot = cloud is not None and cloud.spot
     if preemptions is None:
         preemptions = -1 if spot else 0
     if host_timeout_s is None:

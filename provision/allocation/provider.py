@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from provision.inventory.allocation import here, read_allocation
+from provision.allocation.options import AllocationOptions
+from provision.inventory.allocation import current_allocation, here, read_allocation
 from provision.model import Finding
-from provision.provider import ProviderError
+from provision.provider import ProviderError, Site
 from provision.quantities import counted
+from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
 
 
@@ -24,9 +29,33 @@ class AllocationProvider(StaticProvider):
         super().__init__(root)
         self.name = batch
 
+    @classmethod
+    def open(cls, options: StaticOptions, site: Site) -> AllocationProvider:
+        """Return the provider of the nodes of an allocation."""
+        batch = _batch(options)
+        return cls(batch, site.directory / "static" / batch)
+
+    @classmethod
+    def change(cls, options: AllocationOptions, given: Mapping[str, Any]) -> AllocationOptions:
+        """Return options with some changed, for the allocation in which this program runs, if any."""
+        return replace(options, **{"inventory": current_allocation(options.batch) or options.inventory, **given})
+
+    @classmethod
+    def named_hosts(cls, options: StaticOptions) -> Sequence[str]:
+        """Return the names of the selected nodes.
+
+        Raises:
+            ProviderError: this program does not run in an allocation.
+        """
+        return super().named_hosts(options) if options.inventory else [here(_batch(options))]
+
     def doctor(self) -> list[Finding]:
         """Whether this is inside an allocation, and the programs that know the user's SSH configuration are there."""
         return [_finding(self.name), *super().doctor()]
+
+
+def _batch(options: Any) -> str:
+    return str(options.batch)
 
 
 def _finding(batch: str) -> Finding:

@@ -15,12 +15,13 @@ from provision.gce.deletion import delete_instances
 from provision.gce.diagnosis import Diagnosis, Failure, Scope, diagnose, from_operation
 from provision.gce.expiry import stop_at
 from provision.gce.firewall import open_firewall
+from provision.gce.options import GceOptions
 from provision.gce.rest.api import ApiError, Json, answer_failures
 from provision.gce.rest.batch import Call
 from provision.gce.rest.requests import bulk_insert, instance_name
 from provision.gce.rest.resources import GUEST_ATTRIBUTE, host_key, our_name, zone_of, zones_tried
 from provision.gce.zones import Region, Search, candidates, is_zone, region_of
-from provision.model import CloudSpec, FleetSpec
+from provision.model import FleetSpec
 from provision.provider import ErrorKind, Progress, ProviderError
 from provision.quantities import counted
 
@@ -48,7 +49,7 @@ class _Attempt:
         return f"{self.region.name} ({', '.join(self.region.zones)})" if self.regional else self.place
 
 
-def create(account: Account, spec: FleetSpec, cloud: CloudSpec, names: Sequence[str], progress: Progress) -> None:
+def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[str], progress: Progress) -> None:
     """Make the instances `names`, start those that are stopped, and wait until each has told its host key.
 
     Raises:
@@ -91,7 +92,7 @@ def start(account: Account, resources: Sequence[Json], progress: Progress) -> No
         account.keys.pop(str(one["id"]), None)
 
 
-def offered(account: Account, cloud: CloudSpec) -> dict[str, list[str]]:
+def offered(account: Account, cloud: GceOptions) -> dict[str, list[str]]:
     """Zones by region in which such machines exist at all."""
     api = account.api
     looks = [lambda: api.machine_zones(cloud.machine_type)]
@@ -110,7 +111,7 @@ def offered(account: Account, cloud: CloudSpec) -> dict[str, list[str]]:
 def _insert(
     account: Account,
     spec: FleetSpec,
-    cloud: CloudSpec,
+    cloud: GceOptions,
     names: Mapping[str, str],
     pinned: Sequence[str],
     progress: Progress,
@@ -160,7 +161,7 @@ def _insert(
     raise nowhere(len(names), cloud, reasons)
 
 
-def nowhere(count: int, cloud: CloudSpec, reasons: Mapping[str, str]) -> ProviderError:
+def nowhere(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> ProviderError:
     """The error that no place has `count` instances; `reasons` by the place that was tried."""
     what = f"{counted(count, 'instance')} ({describe(cloud)})"
     if not reasons:

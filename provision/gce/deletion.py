@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from provision.gce.account import Account
@@ -15,35 +14,11 @@ from provision.gce.rest.api import ApiError, Json, answer_failures
 from provision.gce.rest.batch import Call
 from provision.gce.rest.requests import marked
 from provision.gce.rest.resources import cloud_of, last, our_name, seconds, zone_of
+from provision.model import Orphan
 from provision.provider import Progress
 
 _PENDING = ("PENDING", "RUNNING")
 _FORBIDDEN = 403
-
-
-@dataclass(frozen=True)
-class Orphan:
-    """Something that a fleet has, whoever made it.
-
-    Attributes:
-        fleet: Name of the fleet.
-        owner: Of the state directory from which it was made.
-        user: Who and where.
-        kind: ``instance``, ``disk``, ``address`` or ``firewall rule``.
-        name: Its own name.
-        place: Zone or region; of a firewall rule the host project that has it; empty: it is global.
-        created_at: Seconds since the epoch.
-        price_usd_h: Estimated price in US dollars an hour.
-    """
-
-    fleet: str
-    owner: str
-    user: str
-    kind: str
-    name: str
-    place: str = ""
-    created_at: float = 0.0
-    price_usd_h: float = 0.0
 
 
 _COLLECTIONS = {"instance": "instances", "disk": "disks", "address": "addresses", "firewall rule": "firewalls"}
@@ -52,11 +27,9 @@ _COLLECTIONS = {"instance": "instances", "disk": "disks", "address": "addresses"
 def delete_call(account: Account, thing: Orphan) -> Call:
     """The call that deletes a thing."""
     collection, rule = _COLLECTIONS[thing.kind], thing.kind == "firewall rule"
-    scope = {"address": ("regions", thing.place), "firewall rule": ("global",)}.get(
-        thing.kind, ("zones", thing.place)
-    )
+    scope = {"address": ("regions", thing.zone), "firewall rule": ("global",)}.get(thing.kind, ("zones", thing.zone))
     words = [*scope, collection, thing.name]
-    project = thing.place if rule else ""
+    project = thing.zone if rule else ""
     return Call("DELETE", account.api.path(*words, project=project, requestId=str(uuid.uuid4())), None)
 
 
@@ -74,7 +47,7 @@ def _labelled(kind: str, resource: Json, place: str) -> Orphan:
         user=str(labels.get("fleet-user", "")),
         kind=kind,
         name=str(resource["name"]),
-        place=place,
+        zone=place,
         created_at=seconds(str(resource.get("creationTimestamp", ""))),
         price_usd_h=usd_h,
     )
@@ -173,7 +146,7 @@ def delete_things(account: Account, targets: Sequence[Orphan]) -> None:
 
 
 def _delete_part(account: Account, part: Sequence[Orphan]) -> None:
-    wanted = {(one.kind, one.place, one.name) for one in part}
+    wanted = {(one.kind, one.zone, one.name) for one in part}
     fleets = {one.fleet for one in part}
     query = f"labels.fleet={min(fleets)}" if len(fleets) == 1 else "labels.fleet:*"
     left: list[Orphan] = list(part)
@@ -181,7 +154,7 @@ def _delete_part(account: Account, part: Sequence[Orphan]) -> None:
     _ask(account, part)
 
     def look() -> list[Orphan]:
-        left[:] = [one for one in things(account, query) if (one.kind, one.place, one.name) in wanted]
+        left[:] = [one for one in things(account, query) if (one.kind, one.zone, one.name) in wanted]
         return list(left)
 
     _await_gone(account, look, lambda: bool(left), f"deleting {', '.join(sorted(one.name for one in part))}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provision.gce.account import Account
+from provision.gce.options import GceOptions
 from provision.gce.public_ip import public_addresses
 from provision.gce.rest.api import ApiError, Json, is_loopback
 from provision.gce.rest.requests import IAP_RANGE, firewalls, stem
-from provision.model import CloudSpec, FleetSpec, SshAccess
+from provision.model import FleetSpec, SshAccess
 from provision.provider import ErrorKind, ProviderError
 
 _FORBIDDEN, _NOT_FOUND = 403, 404
@@ -21,7 +22,7 @@ def caller_addresses(account: Account) -> tuple[str, ...]:
     return tuple(f"{address}/32" for address in found)
 
 
-def ssh_sources(account: Account, cloud: CloudSpec) -> tuple[str, ...]:
+def ssh_sources(account: Account, cloud: GceOptions) -> tuple[str, ...]:
     """Return who may use SSH: the addresses that the user named, else this computer alone.
 
     Raises:
@@ -47,7 +48,7 @@ def unknown_address() -> ProviderError:
     )
 
 
-def open_firewall(account: Account, spec: FleetSpec, cloud: CloudSpec) -> SshAccess:
+def open_firewall(account: Account, spec: FleetSpec, cloud: GceOptions) -> SshAccess:
     """Create the rules of a fleet, or update them; the caller's address may have changed.
 
     Raises:
@@ -66,7 +67,7 @@ def open_firewall(account: Account, spec: FleetSpec, cloud: CloudSpec) -> SshAcc
     return SshAccess(sources, () if cloud.ssh_from or not cloud.external else sources, changed)
 
 
-def needed(spec: FleetSpec, account: Account, cloud: CloudSpec) -> str:
+def needed(spec: FleetSpec, account: Account, cloud: GceOptions) -> str:
     """Return which rules a network must have for a fleet without rules of its own."""
     source = IAP_RANGE if not cloud.external else "this computer"
     tag = stem(spec.name, account.owner)
@@ -75,18 +76,18 @@ def needed(spec: FleetSpec, account: Account, cloud: CloudSpec) -> str:
     )
 
 
-def _no_firewall(account: Account, spec: FleetSpec, cloud: CloudSpec) -> str:
+def _no_firewall(account: Account, spec: FleetSpec, cloud: GceOptions) -> str:
     return f"the fleet has no firewall rules of its own (--no-firewall): {needed(spec, account, cloud)}"
 
 
-def _not_allowed(account: Account, spec: FleetSpec, cloud: CloudSpec) -> str:
+def _not_allowed(account: Account, spec: FleetSpec, cloud: GceOptions) -> str:
     return (
         f"the network is of project {account.host_project}, where these credentials may not make firewall rules: "
         f"{needed(spec, account, cloud)}"
     )
 
 
-def _make_rules(account: Account, spec: FleetSpec, cloud: CloudSpec, sources: Sequence[str]) -> bool:
+def _make_rules(account: Account, spec: FleetSpec, cloud: GceOptions, sources: Sequence[str]) -> bool:
     """Create and update the rules; whether anything was changed."""
     host, changed = account.host_project, False
     there = {str(one["name"]): one for one in account.api.firewalls(host)}
@@ -103,7 +104,7 @@ def _make_rules(account: Account, spec: FleetSpec, cloud: CloudSpec, sources: Se
     return changed
 
 
-def follow_caller(account: Account, spec: FleetSpec, cloud: CloudSpec) -> SshAccess:
+def follow_caller(account: Account, spec: FleetSpec, cloud: GceOptions) -> SshAccess:
     """Update the SSH rule of a fleet if it does not admit this computer; create nothing.
 
     A rule with addresses that the user named is reported, not changed.
@@ -127,7 +128,9 @@ def follow_caller(account: Account, spec: FleetSpec, cloud: CloudSpec) -> SshAcc
         return SshAccess(note=_not_allowed(account, spec, cloud))
 
 
-def _followed(account: Account, spec: FleetSpec, cloud: CloudSpec, body: Json, callers: tuple[str, ...]) -> SshAccess:
+def _followed(
+    account: Account, spec: FleetSpec, cloud: GceOptions, body: Json, callers: tuple[str, ...]
+) -> SshAccess:
     rules = account.api.firewalls(account.host_project)
     known = next((one for one in rules if one["name"] == body["name"]), None)
     if known is None:

@@ -14,11 +14,12 @@ from provision.gce.catalog.prices import PRICED_AT, price
 from provision.gce.creation import nowhere, offered
 from provision.gce.diagnosis import Diagnosis, diagnose
 from provision.gce.firewall import ssh_sources
+from provision.gce.options import GceOptions
 from provision.gce.quota import problems
 from provision.gce.rest.api import ApiError, Json, RefusedError
 from provision.gce.rest.resources import zone_of
 from provision.gce.zones import Region, candidates, region_of
-from provision.model import CloudSpec, Finding, FleetSpec, Offer, Quote
+from provision.model import Finding, FleetSpec, Offer, Quote
 from provision.provider import ProviderError
 from provision.quantities import counted
 
@@ -58,7 +59,7 @@ ROLE = "roles/compute.admin"
 _IMAGE = re.compile(r"projects/([^/]+)/global/images/(family/)?")
 
 
-def permissions(cloud: CloudSpec, project: str) -> tuple[str, ...]:
+def permissions(cloud: GceOptions, project: str) -> tuple[str, ...]:
     """Return the permissions in `project` that the calls for fleets like `cloud` need, sorted.
 
     Those in other projects (of a Shared VPC, of a public image) are left out: the project cannot be asked for them.
@@ -78,7 +79,7 @@ def permissions(cloud: CloudSpec, project: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def quote(account: Account, spec: FleetSpec, cloud: CloudSpec, names: Sequence[str]) -> Quote:
+def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[str]) -> Quote:
     """Places in the order in which they will be tried, each with its price, less those whose quota is too small.
 
     Raises:
@@ -116,7 +117,7 @@ def quote(account: Account, spec: FleetSpec, cloud: CloudSpec, names: Sequence[s
     )
 
 
-def _access(cloud: CloudSpec, sources: Sequence[str]) -> list[str]:
+def _access(cloud: GceOptions, sources: Sequence[str]) -> list[str]:
     """Return the sentence that says who can use SSH."""
     if not cloud.firewall:
         return [
@@ -140,13 +141,13 @@ class _Quotas:
         self._project = project.get("quotas", ())
         self._regions = {str(one["name"]): one.get("quotas", ()) for one in regions}
 
-    def problems(self, cloud: CloudSpec, count: int, region: str) -> list[Diagnosis]:
+    def problems(self, cloud: GceOptions, count: int, region: str) -> list[Diagnosis]:
         """What is too small for `count` instances in a region."""
         return problems(cloud, count, self._regions.get(region, ()), self._project, region, self._name)
 
 
 def _within_quota(
-    cloud: CloudSpec, count: int, regions: Sequence[Region], quotas: _Quotas
+    cloud: GceOptions, count: int, regions: Sequence[Region], quotas: _Quotas
 ) -> tuple[list[Region], list[Diagnosis]]:
     """Regions whose quota is large enough, and what is wrong with the others."""
     left: list[Region] = []
@@ -160,7 +161,7 @@ def _within_quota(
     return left, short
 
 
-def doctor(account: Account, cloud: CloudSpec) -> list[Finding]:
+def doctor(account: Account, cloud: GceOptions) -> list[Finding]:
     """Check all that `fleet up` needs, as far as it can be checked; no failure hides what comes after it.
 
     Args:
@@ -220,12 +221,12 @@ def _api(account: Account, project: Json) -> str:
     return "the Compute Engine API is enabled"
 
 
-def _network(account: Account, cloud: CloudSpec) -> str:
+def _network(account: Account, cloud: GceOptions) -> str:
     account.api.network(cloud.network)
     return f"{cloud.network} exists"
 
 
-def _regional(account: Account, cloud: CloudSpec) -> str:
+def _regional(account: Account, cloud: GceOptions) -> str:
     """Return in which regions the quotas have room for one instance.
 
     Raises:
@@ -240,7 +241,7 @@ def _regional(account: Account, cloud: CloudSpec) -> str:
     return f"room for {describe(cloud)} in {len(room)} of {counted(len(names), 'region')}"
 
 
-def _address(account: Account, cloud: CloudSpec) -> str:
+def _address(account: Account, cloud: GceOptions) -> str:
     sources = ssh_sources(account, cloud)
     return f"SSH would be open to {', '.join(sources)}" if sources else "of no importance: no rule would name it"
 
@@ -250,7 +251,7 @@ def _missing(subject: str, told: Diagnosis) -> Finding:
     return Finding(subject, False, message, told.next_step, told.hint)
 
 
-def _permissions(account: Account, cloud: CloudSpec) -> list[Finding]:
+def _permissions(account: Account, cloud: GceOptions) -> list[Finding]:
     needed = permissions(cloud, account.api.project)
     try:
         missing = sorted(set(needed) - account.api.permitted(needed))

@@ -6,25 +6,26 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 from urllib.parse import urlsplit
 
 from provision.gce import creation, deadline, deletion, expiry, firewall, preflight
 from provision.gce.account import Account
-from provision.gce.catalog.machines import may_bring_gpus, refusal, resolved, with_accelerators
-from provision.gce.deletion import Orphan
+from provision.gce.catalog.machines import find_gpu, may_bring_gpus, refusal, resolved, with_accelerators
+from provision.gce.options import GceOptions, options_of
 from provision.gce.rest.api import Api, Json, Timing, is_loopback
 from provision.gce.rest.resources import addresses, in_order, instance, our_name, zone_of
-from provision.gce.termination import fates
-from provision.model import CloudSpec, Finding, FleetSpec, Host, Instance, InstanceState, Quote, SshAccess
-from provision.names import validate_fleet_name
-from provision.provider import ErrorKind, Journal, Progress, ProviderError
+from provision.gce.termination import termination_reasons
+from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Orphan, Quote, SshAccess
+from provision.provider import ErrorKind, Journal, Progress, Provider, ProviderError, Site
 
 WORKERS_MAX = 1000
+_SCOPES = "https://www.googleapis.com/auth/"
 
 _NETWORK = re.compile(r"projects/([^/]+)/")
 
 
-class GceProvider:
+class GceProvider(Provider):
     """Makes instances in one project; they carry the labels of their fleet and owner, by which they are found.
 
     Args:
@@ -38,7 +39,7 @@ class GceProvider:
     name = "gce"
 
     def __init__(
-        self, owner: str, user: str, journal: Journal, cloud: CloudSpec, timing: Timing | None = None
+        self, owner: str, user: str, journal: Journal, cloud: GceOptions, timing: Timing | None = None
     ) -> None:
         api = Api(cloud.project, cloud.endpoint, timing or Timing())
         self._cloud = cloud
@@ -47,17 +48,46 @@ class GceProvider:
             api, journal, owner, user, host_project=host[1] if host and host[1] != cloud.project else ""
         )
 
+    @classmethod
+    def open(cls, options: GceOptions, site: Site) -> GceProvider:
+        """Return the provider of a project."""
+        return cls(site.owner(), site.user, site.journal, options)
+
+    @classmethod
+    def change(cls, options: GceOptions, given: Mapping[str, Any]) -> GceOptions:
+        """Return options with some changed, GPUs and machine type by their full names.
+
+        Args:
+            options: To be changed.
+            given: Values by field; that of `gpu` may have a number, ``t4:2``.
+
+        Raises:
+            ValueError: a value is invalid, or values contradict each other.
+        """
+        fields = dict(given)
+        gpu = fields.pop("gpu", None)
+        if "scopes" in fields:
+            fields["scopes"] = tuple(_SCOPES + scope if "/" not in scope else scope for scope in fields["scopes"])
+        if gpu is not None:
+            name, colon, _ = gpu.strip().lower().partition(":")
+            fields |= {"gpu": name, "gpus": find_gpu(gpu)[1] if colon else 0}
+        changed = replace(options, **fields)
+        try:
+            return resolved(changed)
+        except ValueError:
+            if not gpu or "machine_type" in fields or not options.machine_type:
+                raise
+            return resolved(replace(changed, machine_type=""))  # that of the previous GPUs
+
     # --- before any money -------------------------------------------------------------------------------------
 
     def check(self, spec: FleetSpec) -> None:
         """Raise ProviderError if `spec` makes no sense, or this computer lacks a program; makes no call."""
+        super().check(spec)
         try:
-            validate_fleet_name(spec.name)
-            cloud = resolved(spec.cloud or CloudSpec())
+            cloud = resolved(options_of(spec))
         except ValueError as error:
             raise ProviderError(ErrorKind.USAGE, str(error), next_step="fleet up --help") from error
-        if spec.workers < 1:
-            raise ProviderError(ErrorKind.USAGE, f"A fleet has 1 worker or more, not {spec.workers}")
         if spec.workers > WORKERS_MAX:
             raise ProviderError(
                 ErrorKind.USAGE, f"A fleet has at most {WORKERS_MAX} workers, {spec.workers} are asked for"
@@ -75,19 +105,19 @@ class GceProvider:
                 hint="install it from https://cloud.google.com/sdk/docs/install, or leave --iap out",
             )
 
-    def completed(self, spec: FleetSpec) -> FleetSpec:
+    def complete(self, spec: FleetSpec) -> FleetSpec:
         """Return `spec` with the GPUs that its machine type comes with, if only Compute Engine knows them.
 
         Raises:
             ProviderError: it cannot be asked.
         """
-        cloud = resolved(spec.cloud or CloudSpec())
+        cloud = resolved(options_of(spec))
         if not may_bring_gpus(cloud):
             return spec
         with self._account.told("look at the machine type"):
             found = self._account.api.machine_types(cloud.machine_type)
         accelerators = next((one["accelerators"] for one in found if one.get("accelerators")), ())
-        return replace(spec, cloud=with_accelerators(cloud, accelerators))
+        return replace(spec, options=with_accelerators(cloud, accelerators))
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
         """Zones in the order in which they will be tried, and prices; quotas and settings are looked at.
@@ -96,7 +126,7 @@ class GceProvider:
             ProviderError: credentials, project, quota, network, image or machine are not as they must be.
         """
         with self._account.told("prepare the fleet"):
-            return preflight.quote(self._account, spec, resolved(spec.cloud or CloudSpec()), names)
+            return preflight.quote(self._account, spec, resolved(options_of(spec)), names)
 
     def doctor(self) -> Sequence[Finding]:
         """Credentials, project, API, permissions, quota: all that is needed, and what mends what is missing."""
@@ -112,8 +142,8 @@ class GceProvider:
         """
         with self._account.told("make the instances"):
             self._account.settle(spec.name)
-            cloud = resolved(spec.cloud or CloudSpec())
-            creation.create(self._account, replace(spec, cloud=cloud), cloud, names, progress)
+            cloud = resolved(options_of(spec))
+            creation.create(self._account, replace(spec, options=cloud), cloud, names, progress)
 
     def list(self, fleet: str | None = None) -> list[Instance]:
         """Instances of `fleet` (of all fleets of this owner, where it is None), ordered by fleet and index.
@@ -132,7 +162,7 @@ class GceProvider:
         Raises:
             ProviderError: one does not run, or has not published its host key.
         """
-        cloud = resolved(spec.cloud or CloudSpec())
+        cloud = resolved(options_of(spec))
         with self._account.told("find the instances"):
             there = {str(one["id"]): one for one in self._account.resources(spec.name)}
             wanted = [(one, there.get(one.id)) for one in instances]
@@ -149,7 +179,7 @@ class GceProvider:
             )
         return [self._host(found, cloud, spec.python) for found in running]
 
-    def _host(self, resource: Json, cloud: CloudSpec, python: str) -> Host:
+    def _host(self, resource: Json, cloud: GceOptions, python: str) -> Host:
         inside, outside = addresses(resource)
         external = cloud.external and outside
         return Host(
@@ -175,7 +205,7 @@ class GceProvider:
         Raises:
             ProviderError: the address of this computer is not known, or the rule cannot be changed.
         """
-        cloud = resolved(spec.cloud or CloudSpec())
+        cloud = resolved(options_of(spec))
         with self._account.told("update the firewall rule of the fleet"):
             return (firewall.open_firewall if make else firewall.follow_caller)(self._account, spec, cloud)
 
@@ -242,11 +272,11 @@ class GceProvider:
             for one in orphans:
                 progress(one.name, "deleting")
             deletion.delete_things(self._account, orphans)
-            left = {(one.kind, one.place, one.name) for one in deletion.things(self._account)}
+            left = {(one.kind, one.zone, one.name) for one in deletion.things(self._account)}
         for one in orphans:
-            if (one.kind, one.place, one.name) not in left:
+            if (one.kind, one.zone, one.name) not in left:
                 progress(one.name, "deleted")
-        return [f"{one.kind} {one.name}" for one in orphans if (one.kind, one.place, one.name) in left]
+        return [f"{one.kind} {one.name}" for one in orphans if (one.kind, one.zone, one.name) in left]
 
     # --- while it lives ---------------------------------------------------------------------------------------
 
@@ -277,14 +307,14 @@ class GceProvider:
             targets = [one for one in there if str(one["id"]) in ids]
             return expiry.stop_at(self._account, targets, round(at))
 
-    def fates(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
+    def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         """Why instances are gone or stopped, each as a clause; those of which Compute Engine knows.
 
         Raises:
             ProviderError: nobody can tell.
         """
         with self._account.told("find out what became of the instances"):
-            return fates(self._account, fleet, names)
+            return termination_reasons(self._account, fleet, names)
 
 
 def _check_endpoint(endpoint: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of
 from provision.gce.diagnosis import Diagnosis, Scope, quota_hint
-from provision.model import CloudSpec
+from provision.gce.options import GceOptions
 from provision.provider import ErrorKind
 
 SHORT_UPTIME_S = 7 * 24 * 3600
@@ -38,7 +38,7 @@ class _Need:
 
 
 def problems(
-    cloud: CloudSpec,
+    cloud: GceOptions,
     count: int,
     region_quotas: Sequence[Mapping[str, Any]],
     project_quotas: Sequence[Mapping[str, Any]],
@@ -66,7 +66,7 @@ def problems(
     return found
 
 
-def _needs(cloud: CloudSpec, count: int) -> Iterator[_Need]:
+def _needs(cloud: GceOptions, count: int) -> Iterator[_Need]:
     """All that `count` instances need, what is most often missing first."""
     if cloud.gpus:
         yield _Need(("GPUS_ALL_REGIONS",), cloud.gpus * count, everywhere=True)
@@ -85,7 +85,7 @@ def _needs(cloud: CloudSpec, count: int) -> Iterator[_Need]:
         yield _Need(("DISKS_TOTAL_GB",), cloud.disk_gb * count)
 
 
-def _gpus(cloud: CloudSpec, count: int) -> Iterator[_Need]:
+def _gpus(cloud: GceOptions, count: int) -> Iterator[_Need]:
     gpu = gpu_of(cloud)
     if gpu is None:
         return

@@ -15,7 +15,7 @@ _ENDS = (PREEMPTED, "delete", "stop")
 _SYSTEM = "system"
 
 
-def fates(account: Account, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
+def termination_reasons(account: Account, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
     """Why the instances `names` of a fleet are gone or stopped, each as a clause; those of which it is known.
 
     Raises:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from provision.gce.catalog import prices
 from provision.gce.catalog.locations import is_ai_zone, is_region, is_zone, region_of
 from provision.gce.diagnosis import Scope
-from provision.model import CloudSpec
+from provision.gce.options import GceOptions
 
 __all__ = ["Region", "Search", "candidates", "is_region", "is_zone", "region_of"]
 
@@ -26,7 +26,7 @@ class Region:
     zones: tuple[str, ...]
 
 
-def candidates(cloud: CloudSpec, offered: Mapping[str, Collection[str]] | None) -> list[Region]:
+def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]] | None) -> list[Region]:
     """Where the instances could stand, the best place first.
 
     Places that the user named come in the order in which they were named: a zone alone, a region with all of its
@@ -108,7 +108,7 @@ class Search:
         return replace(self, remaining=_preferring((*zones, *remaining), frozenset(zones_available)))
 
 
-def _named(cloud: CloudSpec, place: str, known: Mapping[str, Collection[str]], sure: bool) -> Region:
+def _named(cloud: GceOptions, place: str, known: Mapping[str, Collection[str]], sure: bool) -> Region:
     """The place that a user named; without zones where there is no such machine."""
     if is_zone(place):
         name = region_of(place)
@@ -116,12 +116,12 @@ def _named(cloud: CloudSpec, place: str, known: Mapping[str, Collection[str]], s
     return Region(place, _by_price(cloud, known.get(place, ()), only_priced=False))
 
 
-def _by_price(cloud: CloudSpec, zones: Iterable[str], *, only_priced: bool) -> tuple[str, ...]:
+def _by_price(cloud: GceOptions, zones: Iterable[str], *, only_priced: bool) -> tuple[str, ...]:
     chosen = (zone for zone in zones if not only_priced or prices.price(cloud, zone) is not None)
     return tuple(sorted(chosen, key=lambda zone: (_price_order(cloud, zone), zone)))
 
 
-def _price_order(cloud: CloudSpec, zone: str) -> tuple[bool, float]:
+def _price_order(cloud: GceOptions, zone: str) -> tuple[bool, float]:
     price = prices.price(cloud, zone)
     return (price is None, price or 0.0)
 

@@ -25,25 +25,27 @@ _ENTER = {
     "pbs": "run qsub -I -l select=2, then fleet up --provider pbs, or both in a script for qsub",
 }
 
-BATCH_SYSTEMS = tuple(_JOBS)
-"""Names of their providers."""
+
+def current_allocation(batch: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the allocation of a batch system in which this program runs, ``slurm:12``; empty if there is none."""
+    job = environ.get(_JOBS[batch], "")
+    return f"{batch}:{job}" if job else ""
 
 
 def here(batch: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The allocation of a batch system in which this program runs, as the inventory that it is.
+    """Return the allocation of a batch system in which this program runs, ``slurm:12``.
 
     Raises:
-        ProviderError: it runs in none.
+        ProviderError: there is none.
     """
-    job = environ.get(_JOBS[batch], "")
-    if not job:
+    if not (found := current_allocation(batch, environ)):
         raise ProviderError(
             ErrorKind.USAGE,
-            f"This is not inside an allocation of {_CALLED[batch]}",
+            f"not inside a {_CALLED[batch]} allocation",
             cause=f"{_JOBS[batch]} is not set",
             hint=_ENTER[batch],
         )
-    return f"{batch}:{job}"
+    return found
 
 
 def is_allocation(inventory: str) -> bool:

@@ -10,19 +10,20 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Condition, Event
 
 from provision.local import account, processes, sshd
+from provision.local.options import LocalOptions
 from provision.local.records import Record, Records
-from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote, SshAccess
-from provision.names import index_of, validate_fleet_name
+from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote
+from provision.names import index_of
 from provision.packages import install_openssh
 from provision.private import make_directory
-from provision.provider import ErrorKind, Progress, ProviderError
+from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site
 
 WORKERS_MAX = 64
 REMOVE_TIMEOUT_S = 10.0
@@ -30,7 +31,7 @@ _STARTS_AT_ONCE = 16
 _POLL_S = 0.05
 
 
-class LocalProvider:
+class LocalProvider(Provider):
     """Makes instances out of sshd processes and the directories below `root`.
 
     Args:
@@ -42,23 +43,22 @@ class LocalProvider:
     def __init__(self, root: Path) -> None:
         self._records = Records(root.absolute())
 
+    @classmethod
+    def open(cls, options: LocalOptions, site: Site) -> LocalProvider:
+        """Return the provider of local instances."""
+        del options
+        return cls(site.directory / "local")
+
     def check(self, spec: FleetSpec) -> None:
-        """Raise ProviderError if `spec` cannot be made on this computer; touches nothing."""
-        try:
-            validate_fleet_name(spec.name)
-        except ValueError as error:
-            raise ProviderError(ErrorKind.USAGE, str(error)) from error
-        if spec.workers < 1:
-            raise ProviderError(ErrorKind.USAGE, f"A fleet has 1 worker or more, not {spec.workers}")
+        """Check that `spec` can be created on this computer; touch nothing.
+
+        Raises:
+            ProviderError: it cannot.
+        """
+        super().check(spec)
         if spec.workers > WORKERS_MAX:
             raise ProviderError(
                 ErrorKind.USAGE, f"At most {WORKERS_MAX} workers fit on this computer, {spec.workers} are asked for"
-            )
-        if spec.cloud is not None:
-            raise ProviderError(
-                ErrorKind.USAGE,
-                "A fleet on this computer has no cloud settings",
-                hint="leave them out, or name another provider",
             )
         if spec.packages:
             raise ProviderError(
@@ -78,13 +78,10 @@ class LocalProvider:
         account.check()
         _find_sshd()
 
-    def completed(self, spec: FleetSpec) -> FleetSpec:
-        """Return `spec`: there is nothing to add."""
-        return spec
-
-    def quote(self, _spec: FleetSpec, names: Sequence[str]) -> Quote:
-        """What making the instances costs: nothing is rented."""
-        return Quote(len(names))
+    def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
+        """Return what would be started, at no cost."""
+        del spec
+        return Quote(len(names), notes=(f"{', '.join(names)} would be started on this computer, at no cost",))
 
     def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
         """Start an sshd for each of `names` that has none; one that is half made is made anew.
@@ -177,11 +174,6 @@ class LocalProvider:
             root=str(directory / "fleet"),
         )
 
-    def open_ssh(self, _spec: FleetSpec, *, make: bool = False) -> SshAccess:
-        """Return nothing: no firewall of the fleet's own is in the way."""
-        del make
-        return SshAccess()
-
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
         """End every process of `instances` and delete their directories; a missing one is success.
 
@@ -206,11 +198,11 @@ class LocalProvider:
                 self._records.forget(record.fleet, record.name)
             progress(instance.name, "deleted")
 
-    def delete_fleet(self, fleet: str, progress: Progress) -> list[str]:
+    def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
         """Delete the instances of `fleet`, and list again.
 
         Returns:
-            Names of what is still there.
+            Names of what could not be deleted.
 
         Raises:
             ProviderError: as `delete`.
@@ -218,24 +210,6 @@ class LocalProvider:
         self.delete(self.list(fleet), progress)
         self._records.forget_unfinished(fleet)
         return [instance.name for instance in self.list(fleet)]
-
-    def extend(self, _instances: Sequence[Instance], _seconds: float, _progress: Progress) -> None:
-        """Refuse: nobody deletes what runs on this computer.
-
-        Raises:
-            ProviderError: always.
-        """
-        raise ProviderError(
-            ErrorKind.USAGE, "A fleet on this computer has no deletion time: it stays until `fleet down`"
-        )
-
-    def stop_at(self, _instances: Sequence[Instance], _at: float) -> bool:
-        """Return False: nothing is rented."""
-        return False
-
-    def fates(self, _fleet: str, _names: Sequence[str]) -> Mapping[str, str]:
-        """Nothing is known: a dead sshd leaves no word."""
-        return {}
 
     def doctor(self) -> list[Finding]:
         """Whether there are sshd, a usable login, TensorFlow, and a directory for the instances; touches nothing."""

@@ -7,46 +7,25 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.keys import fingerprint
-from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote, SshAccess
-from provision.names import index_of, instance_name, validate_fleet_name
+from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote, UnknownHost
+from provision.names import index_of, instance_name
 from provision.packages import install_openssh
-from provision.provider import ErrorKind, Progress, ProviderError
+from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site
 from provision.ssh_config.known_hosts import Known, known_keys
 from provision.ssh_config.routes import Way
+from provision.static.options import StaticOptions, options_of
 from provision.static.registry import Record, Records
-from provision.static.selection import Chosen, at_once, choose, way_of
+from provision.static.selection import Chosen, at_once, choose, selected, way_of
 
 DIRECTORY = ".fleet"
 """Of all fleets on a host, in the login directory."""
 
 
-@dataclass(frozen=True)
-class Stranger:
-    """A host of which nothing vouches for the key.
-
-    Attributes:
-        host: How SSH reaches it; without a host key.
-        place: Its name in the inventory.
-        checking: What the SSH configuration wants done with it: ``ask``, ``yes`` (refuse), ``accept-new``, ``no``.
-        trusted: Keys that are known under its name without the port, any of which it may show.
-        revoked: Keys that it must not show.
-        authority: File that names a certificate authority for it; empty: none does.
-    """
-
-    host: Host
-    place: str
-    checking: str
-    trusted: tuple[str, ...]
-    revoked: tuple[str, ...]
-    authority: str
-
-
-class StaticProvider:
-    """Lends the hosts of inventories to fleets.
+class StaticProvider(Provider):
+    """Assigns the hosts of inventories to fleets.
 
     Args:
         root: Directory that tells which hosts are in which fleet; made with the first fleet.
@@ -57,37 +36,38 @@ class StaticProvider:
     def __init__(self, root: Path) -> None:
         self._records = Records(root.absolute())
 
-    def check(self, spec: FleetSpec) -> None:
-        """Raise ProviderError if the inventory does not yield the hosts of `spec`; touches nothing.
+    @classmethod
+    def open(cls, options: StaticOptions, site: Site) -> StaticProvider:
+        """Return the provider of existing hosts."""
+        del options
+        return cls(site.directory / "static")
 
-        A fleet that has its hosts keeps them, whatever becomes of the file.
+    @classmethod
+    def named_hosts(cls, options: StaticOptions) -> Sequence[str]:
+        """Return the names of the selected hosts, in the order of the inventory.
+
+        Raises:
+            ProviderError: there is no inventory, or it cannot be read.
         """
-        try:
-            validate_fleet_name(spec.name)
-        except ValueError as error:
-            raise ProviderError(ErrorKind.USAGE, str(error)) from error
-        if spec.workers < 1:
-            raise ProviderError(ErrorKind.USAGE, f"A fleet has 1 worker or more, not {spec.workers}")
-        if spec.cloud is not None:
-            raise ProviderError(
-                ErrorKind.USAGE, "Hosts that exist already have no cloud settings", hint="leave them out"
-            )
-        if not spec.inventory:
-            raise ProviderError(
-                ErrorKind.USAGE,
-                "Nothing says which hosts are meant",
-                hint="name a file of hosts: --inventory FILE",
-            )
+        return [entry.name for entry in selected(options.inventory, options.limit)[1]]
+
+    def check(self, spec: FleetSpec) -> None:
+        """Check that the inventory has the hosts of `spec`; touch nothing.
+
+        A fleet that has its hosts keeps them, even if the file changes.
+
+        Raises:
+            ProviderError: it does not, or a host cannot be reached as configured.
+        """
+        super().check(spec)
         if len(self._records.read(spec.name)) != spec.workers:
             choose(spec)
 
-    def completed(self, spec: FleetSpec) -> FleetSpec:
-        """Return `spec`: there is nothing to add."""
-        return spec
-
-    def quote(self, _spec: FleetSpec, names: Sequence[str]) -> Quote:
-        """What it costs: nothing is rented."""
-        return Quote(len(names))
+    def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
+        """Return which hosts of the inventory would be used; nothing is paid."""
+        hosts = self.named_hosts(options_of(spec))
+        which = ", ".join(f"{name} would be {hosts[index_of(name)]}" for name in names)
+        return Quote(len(names), notes=(f"{which}; nothing was touched",) if names else ())
 
     def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
         """Take the hosts `names` of the inventory into the fleet; those that are in it stay as they are.
@@ -124,18 +104,18 @@ class StaticProvider:
         _refuse_one_machine(records, found)
         return found
 
-    def strangers(self, spec: FleetSpec) -> list[Stranger]:
-        """Hosts of the fleet of which nothing vouches for the key, in their order."""
+    def unknown_hosts(self, spec: FleetSpec) -> list[UnknownHost]:
+        """Return the hosts of the fleet whose keys no known_hosts file confirms, in their order."""
         records = [record for record in self._records.read(spec.name) if record.id]
         found = at_once(_look, [(spec, record) for record in records])
         return [
-            _stranger(record, host, way, known)
+            _unknown_host(record, host, way, known)
             for record, (host, way, known) in zip(records, found, strict=True)
             if not host.host_key
         ]
 
     def pin(self, fleet: str, keys: Mapping[str, str]) -> None:
-        """Remember the user's word for host keys.
+        """Store host keys that the user confirmed.
 
         Args:
             fleet: Name of the fleet.
@@ -144,11 +124,6 @@ class StaticProvider:
         records = self._records.read(fleet)
         pinned = [dataclasses.replace(one, host_key=keys.get(one.name, one.host_key)) for one in records]
         self._records.write(fleet, pinned)
-
-    def open_ssh(self, _spec: FleetSpec, *, make: bool = False) -> SshAccess:
-        """Return nothing: no firewall of the fleet's own is in the way."""
-        del make
-        return SshAccess()
 
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
         """Give `instances` back: they are in no fleet any more. One that is gone is success.
@@ -161,33 +136,15 @@ class StaticProvider:
             self._records.write(instance.fleet, left)
             progress(instance.name, "deleted")
 
-    def delete_fleet(self, fleet: str, progress: Progress) -> list[str]:
-        """Give the hosts of `fleet` back, and list again.
+    def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
+        """Release the hosts of `fleet`, and list again.
 
         Returns:
-            Names of what is still there.
+            Names of what could not be released.
         """
         self.delete(self.list(fleet), progress)
         self._records.forget(fleet)
         return [instance.name for instance in self.list(fleet)]
-
-    def extend(self, _instances: Sequence[Instance], _seconds: float, _progress: Progress) -> None:
-        """Refuse: nobody deletes hosts that exist.
-
-        Raises:
-            ProviderError: always.
-        """
-        raise ProviderError(
-            ErrorKind.USAGE, "Hosts that exist already have no deletion time: they stay until `fleet down`"
-        )
-
-    def stop_at(self, _instances: Sequence[Instance], _at: float) -> bool:
-        """Return False: nothing is rented."""
-        return False
-
-    def fates(self, _fleet: str, _names: Sequence[str]) -> Mapping[str, str]:
-        """Nothing is known of them but what they say themselves."""
-        return {}
 
     def doctor(self) -> list[Finding]:
         """Whether the programs that know the user's SSH configuration and keys are there."""
@@ -257,9 +214,9 @@ def _known(name: str, way: Way) -> Known:
     return known_keys(name, way.known_hosts)
 
 
-def _stranger(record: Record, host: Host, way: Way, known: Known) -> Stranger:
+def _unknown_host(record: Record, host: Host, way: Way, known: Known) -> UnknownHost:
     bare = _known(way.bare_name, way) if way.bare_name else Known()
-    return Stranger(
+    return UnknownHost(
         host=host,
         place=record.place,
         checking=way.checking,

@@ -18,8 +18,10 @@ from provision.inventory.ansible.ranges import is_host_name
 from provision.inventory.errors import InventoryError, Place
 from provision.inventory.reader import Inventory, read_inventory
 from provision.model import FleetSpec
+from provision.provider import ErrorKind, ProviderError
 from provision.quantities import counted
 from provision.ssh_config.routes import Way, WayError, agent_socket, expanded, home_directory, way
+from provision.static.options import options_of
 
 ADDRESS_VARIABLE = "fleet_private_address"
 _AT_ONCE = 16
@@ -67,8 +69,13 @@ def selected(inventory: str, limit: str) -> tuple[Inventory, tuple[Entry, ...]]:
         limit: As Ansible's ``--limit`` has it; empty: all.
 
     Raises:
+        ProviderError: no file is given.
         InventoryError: it cannot be read or honoured, or there is no such host.
     """
+    if not inventory:
+        raise ProviderError(
+            ErrorKind.USAGE, "no hosts specified", hint="give the file that lists the hosts: --inventory FILE"
+        )
     found = read_allocation(inventory) if is_allocation(inventory) else read_inventory(_spoken(Path(inventory)))
     return found, found.select(limit)
 
@@ -79,9 +86,10 @@ def choose(spec: FleetSpec) -> list[Chosen]:
     Raises:
         ProviderError: they are too few, one cannot be reached as it wants to be, or two are the same.
     """
-    inventory, entries = selected(spec.inventory, spec.limit)
+    options = options_of(spec)
+    inventory, entries = selected(options.inventory, options.limit)
     if spec.workers > len(entries):
-        which = f"--limit {spec.limit} selects" if spec.limit else "it has"
+        which = f"--limit {options.limit} selects" if options.limit else "it has"
         raise InventoryError(
             f"{counted(spec.workers, 'worker')} requested, but {which} {counted(len(entries), 'host')}",
             place=Place(inventory.path),
@@ -90,7 +98,9 @@ def choose(spec: FleetSpec) -> list[Chosen]:
         )
     found = at_once(lambda entry: _chosen(entry, inventory.place(entry.name)), entries[: spec.workers])
     _refuse_twins(found)
-    return [replace(one, allocation=spec.inventory) for one in found] if is_allocation(spec.inventory) else found
+    if not is_allocation(options.inventory):
+        return found
+    return [replace(one, allocation=options.inventory) for one in found]
 
 
 def at_once(action: Callable[[T], U], items: Sequence[T]) -> list[U]:
@@ -110,7 +120,7 @@ def _spoken(path: Path) -> Path:
 
 def _chosen(entry: Entry, place: Place) -> Chosen:
     _check_keys(entry, place)
-    words = options(entry)
+    words = ssh_options(entry)
     try:
         found = way(entry.address, options=words)
     except WayError as error:
@@ -132,7 +142,7 @@ def _chosen(entry: Entry, place: Place) -> Chosen:
     return Chosen(entry, place, words, found, _private_address(entry, place))
 
 
-def options(entry: Entry) -> tuple[str, ...]:
+def ssh_options(entry: Entry) -> tuple[str, ...]:
     """What ssh is given besides the host, so that it does what the inventory says wherever it is started."""
     args = entry.ssh_args
     anchored = replace(

@@ -13,11 +13,15 @@ import pytest
 import requests
 
 from fleet.state import Store
+from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.keys import KeyPair, generate_ed25519
 from provision.local import LocalProvider
-from provision.model import CloudSpec, FleetSpec, Host, Instance
+from provision.local.options import LocalOptions
+from provision.model import FleetSpec, Host, Instance
+from provision.options import ProviderOptions
 from provision.provider import Provider
+from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
 from tests.contract.histories import QUICK
 from tests.emulator import Emulator, guests
@@ -30,9 +34,11 @@ class Case(Protocol):
 
     provider: Provider
     impossible: FleetSpec  # one that `check` refuses
-    cloud: CloudSpec | None  # cloud settings of every spec of the suite
-    inventory: str  # inventory of every spec of the suite
-    makes_hosts: bool  # whether it creates, restarts, and ends its hosts, which accept only the fleet's key
+
+    @property
+    def options(self) -> ProviderOptions:
+        """Options of every spec of the suite."""
+
     first_step: str  # first step that `create` reports for an instance
     has_deadline: bool  # whether the provider deletes by itself
 
@@ -58,9 +64,7 @@ def arguments(process: psutil.Process) -> str:
 
 
 class LocalCase:
-    cloud: CloudSpec | None = None
-    inventory = ""
-    makes_hosts = True
+    options: ProviderOptions = LocalOptions()
     first_step = "starting sshd"
     has_deadline = False
 
@@ -108,20 +112,18 @@ class LocalCase:
 class GceCase:
     """Instances of the emulator, each a real sshd."""
 
-    inventory = ""
-    makes_hosts = True
     first_step = "booting"
     has_deadline = True
 
     def __init__(self, emulator: Emulator, root: Path) -> None:
         self.emulator = emulator
         self.root = root
-        self.cloud: CloudSpec | None = CloudSpec(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",))
+        self.options = self._gce = GceOptions(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",))
         store = Store(root)
         for fleet in ("a", "b", "b-worker-0", "demo", "other"):
             store.fleet(fleet).create()
-        self.provider: Provider = GceProvider(store.owner(), "tester", store.journal, self.cloud, QUICK)
-        self.impossible = FleetSpec("demo", "gce", workers=2, cloud=replace(self.cloud, zones=("nowhere",)))
+        self.provider: Provider = GceProvider(store.owner(), "tester", store.journal, self._gce, QUICK)
+        self.impossible = FleetSpec("demo", "gce", workers=2, options=replace(self._gce, zones=("nowhere",)))
 
     def kill(self, instance: Instance) -> None:
         name = next(name for name in self.emulator.state()["instances"] if name.endswith(f"-{instance.name}"))
@@ -141,10 +143,10 @@ class GceCase:
             "from pathlib import Path\n"
             "from fleet.state import Store\n"
             "from provision.gce.provider import GceProvider\n"
-            "from provision.model import CloudSpec\n"
+            "from provision.gce.options import GceOptions\n"
             "from tests.contract.histories import QUICK\n"
             f"store = Store(Path({str(self.root)!r}))\n"
-            f"provider = GceProvider(store.owner(), 'tester', store.journal, {self.cloud!r}, QUICK)\n"
+            f"provider = GceProvider(store.owner(), 'tester', store.journal, {self._gce!r}, QUICK)\n"
         )
 
     def sweep(self) -> None:
@@ -156,16 +158,14 @@ class GceCase:
 class StaticCase:
     """Existing hosts, named by an inventory."""
 
-    cloud: CloudSpec | None = None
-    makes_hosts = False
     first_step = "ready"
     has_deadline = False
 
     def __init__(self, directory: Path, home: Lab) -> None:
         self.root = directory / "static root"
         self.provider: Provider = StaticProvider(self.root)
-        self.inventory = str(home.inventory(*home.machines))
-        self.impossible = FleetSpec("demo", "static", len(home.machines) + 1, inventory=self.inventory)
+        self.options: ProviderOptions = StaticOptions(inventory=str(home.inventory(*home.machines)))
+        self.impossible = FleetSpec("demo", "static", len(home.machines) + 1, options=self.options)
 
     def kill(self, instance: Instance) -> None:
         raise AssertionError(f"{instance.name} has no process to kill")
@@ -229,9 +229,7 @@ def key() -> KeyPair:
 @pytest.fixture
 def spec(case: Case, key: KeyPair) -> Callable[..., FleetSpec]:
     def make(workers: int = 2, name: str = "demo", python: str = "") -> FleetSpec:
-        return FleetSpec(
-            name, case.provider.name, workers, key.public, python, cloud=case.cloud, inventory=case.inventory
-        )
+        return FleetSpec(name, case.provider.name, workers, key.public, python, options=case.options)
 
     return make
 
@@ -239,7 +237,7 @@ def spec(case: Case, key: KeyPair) -> Callable[..., FleetSpec]:
 @pytest.fixture
 def own_hosts(case: Case) -> None:
     """Skip a test that applies only to hosts that the provider creates."""
-    if not case.makes_hosts:
+    if case.options.existing:
         pytest.skip("its hosts exist without it: it neither starts nor ends them, and decides not who may log in")
 
 

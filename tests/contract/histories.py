@@ -20,13 +20,15 @@ from fleet.events import Event
 from fleet.fleets.resolution import UpRequest
 from fleet.jobs.results import Survey
 from fleet.ports import Ports
-from fleet.settings import Settings
 from fleet.state import FleetDirectory, Store
+from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.gce.rest.api import Timing
-from provision.model import CloudSpec, FleetSpec, Host, Instance
+from provision.model import FleetSpec, Host, Instance
+from provision.options import ProviderOptions
 from provision.provider import Provider
 from tests.emulator import Emulator
+from tests.settings import settings
 
 FLEET = "history"
 QUICK = Timing(
@@ -93,10 +95,10 @@ class QuickPorts(Ports):
 
     unprepared: bool = False
 
-    def provider(self, name: str, cloud: CloudSpec | None = None, *, keep: bool = True) -> Provider:
-        if name == "local":
-            return super().provider(name, cloud, keep=keep)
-        return GceProvider(self.store.owner(keep=keep), caller(), self.store.journal, cloud or CloudSpec(), QUICK)
+    def provider(self, options: ProviderOptions, *, keep: bool = True) -> Provider:
+        if not isinstance(options, GceOptions):
+            return super().provider(options, keep=keep)
+        return GceProvider(self.store.owner(keep=keep), caller(), self.store.journal, options, QUICK)
 
 
 def reached(
@@ -165,12 +167,12 @@ class History:
         self.told: list[str] = []
         self.unprepared = False
         self.workers = self.random.choice((1, 2, 3, 8))
-        self.settings = Settings(
+        self.settings = settings(
             provider="gce",
             project="proj-1",
             endpoint=emulator.url,
-            gpu=self.random.choice((None, "t4", "t4:2")),
-            spot=self.random.choice((None, True)),
+            gpu=self.random.choice(("", "t4", "t4:2")),
+            spot=self.random.choice((False, True)),
             zones=self.random.choice(ZONES),
             python="/usr/bin/python3",
             workers=self.workers,
@@ -239,7 +241,7 @@ class History:
             if verb == "up":
                 up.run(UpRequest(FLEET, self.settings), self.ports(), Quiet())
             elif verb == "gc":
-                request = gc.GcRequest(Settings(project="proj-1", endpoint=self.emulator.url), only=True)
+                request = gc.GcRequest(settings(project="proj-1", endpoint=self.emulator.url))
                 gc.run(request, self.ports(), Quiet())
             else:
                 down.run(down.DownRequest(FLEET), self.ports(), Quiet())

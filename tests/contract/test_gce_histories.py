@@ -26,7 +26,7 @@ def test_no_resource_is_left_after_any_history(
 ) -> None:
     monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
     monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
-    monkeypatch.setattr("fleet.commands.down.survey", store_nothing)
+    monkeypatch.setattr("fleet.commands.fleets.down.survey", store_nothing)
     monkeypatch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
     for seed in range(share, HISTORIES, SHARES):
         emulator.reset()

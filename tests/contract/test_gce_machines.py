@@ -12,14 +12,14 @@ import pytest
 from fleet.commands.fleets import up
 from fleet.errors import UsageError
 from fleet.fleets.resolution import GPU_PACKAGES, UpRequest
-from fleet.settings import Settings
 from fleet.state import Store
 from provision.gce.catalog.machines import GPU_IMAGE, GPUS, has_gpus, refusal, resolved
-from provision.model import CloudSpec
+from provision.gce.options import GceOptions, options_of
 from tests.contract.histories import QuickPorts, Quiet, reached
 from tests.emulator import Emulator
 from tests.emulator.catalog import MACHINE_TYPES
 from tests.next_steps import repetition
+from tests.settings import settings
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +36,15 @@ def emulator(running: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emu
     assert running.state()["violations"] == []
 
 
-def made(emulator: Emulator, root: Path, **settings: Any) -> tuple[CloudSpec, tuple[str, ...]]:
-    """Return what `fleet up` creates with these settings: the cloud and the packages on record."""
-    requested = Settings(provider="gce", project="proj-1", endpoint=emulator.url, workers=1, **settings)
+def made(emulator: Emulator, root: Path, **values: Any) -> tuple[GceOptions, tuple[str, ...]]:
+    """Return what `fleet up` creates with these settings: the options and the packages on record."""
+    given = settings(provider="gce", project="proj-1", endpoint=emulator.url, workers=1, **values)
     store = Store(root)
-    up.run(UpRequest("demo", requested), QuickPorts(store, lambda _: True), Quiet())
+    up.run(UpRequest("demo", given), QuickPorts(store, lambda _: True), Quiet())
     up.run(UpRequest("demo"), QuickPorts(store, lambda _: True), Quiet())  # and a repeated call accepts the result
     record = store.fleet("demo").read()
     assert record is not None
-    assert record.spec.cloud is not None
-    return record.spec.cloud, record.spec.packages
+    return options_of(record.spec), record.spec.packages
 
 
 @pytest.mark.parametrize(
@@ -116,13 +115,13 @@ def test_each_gpu_of_the_catalog_can_be_rented_or_is_refused_with_a_next_step(
 ) -> None:
     for spot in (False, True):
         for count in GPUS[short].counts:
-            cloud = resolved(CloudSpec(gpu=f"{short}:{count}", spot=spot))
+            cloud = resolved(GceOptions(gpu=f"{short}:{count}", spot=spot))
             refused = refusal(cloud)
             if refused is not None:
                 assert refused.hint
                 assert refused.again
                 changed = {name.removeprefix("--"): value for name, value in refused.again.items()}
-                retried = resolved(replace(CloudSpec(gpu=f"{short}:{count}", spot=spot), **changed))  # type: ignore[arg-type]
+                retried = resolved(replace(GceOptions(gpu=f"{short}:{count}", spot=spot), **changed))  # type: ignore[arg-type]
                 assert refusal(retried) is None
                 continue
             machine = MACHINE_TYPES[cloud.machine_type]
@@ -137,11 +136,11 @@ def test_each_gpu_of_the_catalog_can_be_rented_or_is_refused_with_a_next_step(
 def test_google_images_with_open_kernel_modules_are_refused_for_older_gpus() -> None:
     for family in ("common-cu129-ubuntu-2204-nvidia-580", "pytorch-2-9-cu129-ubuntu-2204-nvidia-570-v20260408"):
         image = f"projects/deeplearning-platform-release/global/images/family/{family}"
-        refused = refusal(resolved(CloudSpec(gpu="v100", image=image)))
+        refused = refusal(resolved(GceOptions(gpu="v100", image=image)))
         assert refused is not None
         assert family in refused.message
     image = "projects/deeplearning-platform-release/global/images/family/common-cu124-debian-11-nvidia-550"
-    assert refusal(resolved(CloudSpec(gpu="v100", image=image))) is None
+    assert refusal(resolved(GceOptions(gpu="v100", image=image))) is None
 
 
 @pytest.mark.parametrize("machine_type", ["a4-highgpu-8g", "g4-standard-48", "a3-ultragpu-8g"])
@@ -151,8 +150,8 @@ def test_a_disk_type_that_the_machine_type_does_not_support_is_refused(
     with pytest.raises(UsageError, match=r"cannot boot from a disk of type 'pd-balanced'"):
         made(emulator, tmp_path, machine_type=machine_type, disk_type="pd-balanced")
     assert emulator.state()["calls"] == {}
-    assert resolved(CloudSpec(machine_type=machine_type)).disk_type == "hyperdisk-balanced"
-    assert resolved(CloudSpec()).disk_type == "pd-balanced"
+    assert resolved(GceOptions(machine_type=machine_type)).disk_type == "hyperdisk-balanced"
+    assert resolved(GceOptions()).disk_type == "pd-balanced"
 
 
 def test_the_zones_of_a_region_that_refused_are_tried_one_by_one(emulator: Emulator, tmp_path: Path) -> None:

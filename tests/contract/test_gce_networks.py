@@ -11,8 +11,9 @@ import pytest
 
 from fleet.state import Store
 from provision.gce.catalog.networks import network_of, network_path, subnetwork_of, subnetwork_path
+from provision.gce.options import GceOptions, options_of
 from provision.gce.provider import GceProvider
-from provision.model import CloudSpec, FleetSpec
+from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
 from tests.contract.histories import QUICK
 from tests.emulator import Emulator
@@ -47,9 +48,9 @@ def make(emulator: Emulator, tmp_path: Path) -> Make:
 
     def made(**more: Any) -> tuple[GceProvider, FleetSpec]:
         given = {"network": NETWORK, "subnetwork": SUBNET, **more}
-        cloud = CloudSpec(project="proj-1", endpoint=emulator.url, **given)
+        cloud = GceOptions(project="proj-1", endpoint=emulator.url, **given)
         provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
-        return provider, FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", cloud=cloud)
+        return provider, FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
 
     return made
 
@@ -110,9 +111,8 @@ def test_a_missing_network_is_named(make: Make) -> None:
     with pytest.raises(ProviderError, match="other"):
         provider.quote(spec, WORKERS)
     for network in ("projects/p/networks/n", "a/b", f"projects/{HOST}/global/networks/"):
-        assert spec.cloud is not None
         with pytest.raises(ProviderError, match="is not a network") as refusal:
-            provider.check(replace(spec, cloud=replace(spec.cloud, network=network)))
+            provider.check(replace(spec, options=replace(options_of(spec), network=network)))
         assert refusal.value.kind is ErrorKind.USAGE
 
 

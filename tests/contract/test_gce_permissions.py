@@ -11,24 +11,25 @@ import pytest
 from fleet.config import caller
 from fleet.state import Store
 from provision.gce.catalog.machines import resolved
+from provision.gce.options import GceOptions
 from provision.gce.preflight import permissions
 from provision.gce.provider import GceProvider
-from provision.model import CloudSpec, FleetSpec
+from provision.model import FleetSpec
 from tests.contract.histories import QUICK
 from tests.emulator import Emulator
 
 NAMES = ("worker-0", "worker-1")
 
 
-def whole_life(emulator: Emulator, root: Path, cloud: CloudSpec) -> CloudSpec:
+def whole_life(emulator: Emulator, root: Path, cloud: GceOptions) -> GceOptions:
     """Make all calls of a provider for a fleet, from the quote to the deletion; return the resolved cloud."""
     store = Store(root)
     store.fleet("demo").create()
     cloud = replace(cloud, project="proj-1", endpoint=emulator.url)
     provider = GceProvider(store.owner(), caller(), store.journal, cloud, QUICK)
-    spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA fleet", cloud=cloud)
+    spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA fleet", options=cloud)
     assert all(check.ok for check in provider.doctor() if check.subject != "gcloud")
-    provider.completed(spec)
+    provider.complete(spec)
     provider.quote(spec, NAMES)
     provider.create(spec, NAMES, lambda *_: None)
     instances = provider.list("demo")
@@ -39,7 +40,7 @@ def whole_life(emulator: Emulator, root: Path, cloud: CloudSpec) -> CloudSpec:
     provider.open_ssh(spec)
     provider.extend(instances, 3600, lambda *_: None)
     provider.stop_at(instances, time.time() + 600)
-    provider.fates("demo", NAMES)
+    provider.termination_reasons("demo", NAMES)
     provider.delete(instances[:1], lambda *_: None)
     provider.create(spec, NAMES[:1], lambda *_: None)
     assert provider.delete_fleet("demo", lambda *_: None) == []
@@ -50,12 +51,12 @@ def whole_life(emulator: Emulator, root: Path, cloud: CloudSpec) -> CloudSpec:
 @pytest.mark.parametrize(
     "cloud",
     [
-        CloudSpec(gpu="t4", zones=("us-central1",)),
-        CloudSpec(zones=("us-central1-a",), external=False, firewall=False),
-        CloudSpec(zones=("us-central1-a",), scopes=("https://www.googleapis.com/auth/devstorage.read_only",)),
+        GceOptions(gpu="t4", zones=("us-central1",)),
+        GceOptions(zones=("us-central1-a",), external=False, firewall=False),
+        GceOptions(zones=("us-central1-a",), scopes=("https://www.googleapis.com/auth/devstorage.read_only",)),
     ],
 )
-def test_doctor_checks_the_permissions_of_all_calls_of_a_fleet(tmp_path: Path, cloud: CloudSpec) -> None:
+def test_doctor_checks_the_permissions_of_all_calls_of_a_fleet(tmp_path: Path, cloud: GceOptions) -> None:
     with Emulator(operation_s=0.003) as emulator:
         used = resolved(whole_life(emulator, tmp_path, cloud))
         assert sorted(emulator.api.needed) == sorted(emulator.api.needed & set(permissions(used, "proj-1")))
@@ -64,11 +65,13 @@ def test_doctor_checks_the_permissions_of_all_calls_of_a_fleet(tmp_path: Path, c
 
 def test_permissions_of_other_projects_are_not_checked_in_this_project() -> None:
     shared = resolved(
-        CloudSpec(network="projects/host-proj/global/networks/n", image="projects/proj-1/global/images/i")
+        GceOptions(network="projects/host-proj/global/networks/n", image="projects/proj-1/global/images/i")
     )
     checked = permissions(shared, "proj-1")
     assert not [
         permission for permission in checked if "firewalls.create" in permission or "subnetworks" in permission
     ]
     assert {"compute.images.get", "compute.images.useReadOnly"} <= {*checked}
-    assert not [permission for permission in permissions(resolved(CloudSpec()), "proj-1") if ".images." in permission]
+    assert not [
+        permission for permission in permissions(resolved(GceOptions()), "proj-1") if ".images." in permission
+    ]

@@ -68,7 +68,7 @@ def test_check_refuses_an_impossible_spec_and_changes_nothing(case: Case) -> Non
 
 @pytest.mark.parametrize("workers", [0, -1])
 def test_check_refuses_a_fleet_without_workers(case: Case, spec: Spec, workers: int) -> None:
-    with pytest.raises(ProviderError, match=f"1 worker or more, not {workers}") as refusal:
+    with pytest.raises(ProviderError, match=f"at least 1 worker, not {workers}") as refusal:
         case.provider.check(spec(workers=workers))
     assert refusal.value.kind is ErrorKind.USAGE
 
@@ -172,7 +172,8 @@ def test_create_completes_an_interrupted_create(case: Case, spec: Spec) -> None:
 
 def other_program(case: Case, spec: FleetSpec, progress: str) -> subprocess.Popen[str]:
     source = (
-        f"import time\nfrom provision.model import FleetSpec\n{case.script()}"
+        f"import time\nfrom provision.model import FleetSpec\n"
+        f"from {type(spec.options).__module__} import {type(spec.options).__name__}\n{case.script()}"
         f"def progress(name, step):\n    print(step, flush=True)\n    {progress}\n"
         f"provider.create({spec!r}, {[instance_name(index) for index in range(spec.workers)]!r}, progress)\n"
     )
@@ -227,7 +228,7 @@ def test_list_selects_a_fleet_and_returns_all_without_a_name(case: Case, spec: S
 def test_a_quote_creates_nothing(case: Case, spec: Spec) -> None:
     quote = case.provider.quote(spec(), ["worker-0", "worker-1"])
     assert quote.instances == 2
-    assert bool(quote.offers) == (case.cloud is not None)
+    assert bool(quote.offers) == (case.options.rents)
     assert case.provider.list() == []
     assert case.traces() == []
 
@@ -278,7 +279,7 @@ def test_a_host_has_the_interpreter_of_the_spec(case: Case, spec: Spec) -> None:
 def test_hosts_of_an_instance_that_does_not_run_raises_an_error(case: Case, spec: Spec) -> None:
     create(case, spec())
     other, deleted = case.provider.list("demo")
-    dead = [other] if case.makes_hosts else []
+    dead = [other] if not case.options.existing else []
     for instance in dead:
         case.kill(instance)
     case.provider.delete([deleted], quiet)
@@ -435,7 +436,7 @@ def test_delete_removes_read_only_files_and_files_still_being_written(case: Case
 def test_delete_fleet_deletes_one_fleet_and_keeps_the_others(case: Case, spec: Spec) -> None:
     create(case, spec())
     create(case, spec(workers=1, name="other"))
-    if case.makes_hosts:
+    if not case.options.existing:
         case.kill(case.provider.list("demo")[0])
     others = case.provider.list("other")
     steps: list[tuple[str, str]] = []
@@ -468,8 +469,8 @@ def test_extend_moves_the_deletion_or_reports_that_there_is_none(case: Case, spe
 
 def test_termination_reasons_of_running_and_missing_instances_are_unknown(case: Case, spec: Spec) -> None:
     create(case, spec(workers=1))
-    assert case.provider.fates("demo", ["worker-0", "worker-1"]) == {}
-    assert case.provider.fates("other", ["worker-0"]) == {}
+    assert case.provider.termination_reasons("demo", ["worker-0", "worker-1"]) == {}
+    assert case.provider.termination_reasons("other", ["worker-0"]) == {}
 
 
 def test_doctor_reports_no_failure_if_fleets_can_be_created_and_changes_nothing(case: Case) -> None:

@@ -11,8 +11,8 @@ from fleet.cli import failures, runtime
 from fleet.commands.fleets import up
 from fleet.errors import UsageError
 from fleet.fleets.resolution import UpRequest
-from fleet.settings import Settings
 from fleet.steps import Again, Step
+from tests.settings import settings
 from tests.unit.commands.clouds import Kept
 
 
@@ -141,8 +141,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., UpRe
 
 def test_the_file_says_what_nothing_else_says(asked: Callable[..., UpRequest]) -> None:
     request = asked()
-    assert (request.fleet, request.said) == ("toml", Settings())
-    assert request.defaults == Settings(name="toml", provider="gce", workers=3, project="file", spot=True)
+    assert (request.fleet, request.given) == ("toml", settings())
+    assert request.defaults == settings(name="toml", provider="gce", workers=3, project="file", spot=True)
 
 
 def test_the_environment_goes_before_the_file(
@@ -151,13 +151,17 @@ def test_the_environment_goes_before_the_file(
     monkeypatch.setenv("FLEET_NAME", "env")
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "env-project")
     request = asked()
-    assert (request.fleet, request.defaults.project, request.defaults.workers) == ("env", "env-project", 3)
+    assert (request.fleet, request.defaults.of("gce")["project"], request.defaults.workers) == (
+        "env",
+        "env-project",
+        3,
+    )
 
 
 def test_the_command_line_goes_before_all(asked: Callable[..., UpRequest], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEET_NAME", "env")
     request = asked("--fleet", "flag", "--project", "flag-project", "--no-spot")
-    assert (request.fleet, request.said) == ("flag", Settings(project="flag-project", spot=False))
+    assert (request.fleet, request.given) == ("flag", settings(project="flag-project", spot=False))
 
 
 def test_every_option_comes_where_it_belongs(asked: Callable[..., UpRequest]) -> None:
@@ -169,7 +173,7 @@ def test_every_option_comes_where_it_belongs(asked: Callable[..., UpRequest]) ->
         *["--service-account", "a@b", "--dry-run", "--yes"],
     )
     assert (request.dry_run, request.retry_until_up) == (True, True)
-    assert request.said == Settings(
+    assert request.given == settings(
         provider="gce",
         workers=4,
         python="/p",
@@ -192,7 +196,7 @@ def test_every_option_comes_where_it_belongs(asked: Callable[..., UpRequest]) ->
 
 
 def test_never_is_a_duration(asked: Callable[..., UpRequest]) -> None:
-    assert asked("--max-duration", "0").said.max_duration_s == 0
+    assert asked("--max-duration", "0").given.of("gce") == {"max_duration_s": 0}
 
 
 # --- questions --------------------------------------------------------------------------------------------------

@@ -20,12 +20,14 @@ from fleet.jobs.follow import Followed, follow
 from fleet.ports import Ports
 from fleet.remote.follower import Item
 from fleet.state import FleetDirectory, FleetRecord, Store
-from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState, SshAccess
+from provision.gce.options import GceOptions
+from provision.model import FleetSpec, Host, Instance, InstanceState, SshAccess
+from provision.options import ProviderOptions
 from provision.provider import ErrorKind, Progress, ProviderError
 from tests.program import wait_for
 from train.agent.protocol.records import AttemptEnded, JobResult, Outcome, Phase, TaskState
 
-SPOT = FleetSpec("demo", "gce", 3, cloud=CloudSpec(spot=True))
+SPOT = FleetSpec("demo", "gce", 3, options=GceOptions(spot=True))
 
 
 def instance(number: int, life: int = 1, state: InstanceState = InstanceState.RUNNING) -> Instance:
@@ -49,7 +51,7 @@ class Cloud:
         self.calls.append("list")
         return sorted(self.there, key=lambda one: one.name)
 
-    def fates(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
+    def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         return self.told
 
     def open_ssh(self, spec: FleetSpec, *, make: bool = False) -> SshAccess:
@@ -153,7 +155,7 @@ def test_what_is_there_is_not_touched_but_may_take_up_its_part_again(world: Worl
 
 
 def test_a_fleet_that_rents_nothing_costs_no_call(world: World) -> None:
-    world.record = replace(world.record, spec=replace(SPOT, cloud=None))
+    world.record = replace(world.record, spec=replace(SPOT, options=ProviderOptions()))
     assert fix(world.fleet, world.story) is world.record
     assert world.cloud.calls == []
     with mending(world.fleet, world.story, 60.0) as mender:

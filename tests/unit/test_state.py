@@ -12,7 +12,9 @@ import pytest
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.state import FleetRecord, Store, cost_usd, with_hosts, write_atomic
-from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
+from provision.gce.options import GceOptions
+from provision.local.options import LocalOptions
+from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.provider import Journal
 from tests.next_steps import next_lines
 
@@ -25,8 +27,8 @@ HOST = Host(
     key_alias="local.1",
     private_address="127.0.0.2",
 )
-SPEC = FleetSpec(name="demo", provider="local", workers=1)
-RENTED = FleetSpec("demo", "gce", 2, packages=("tensorflow",), cloud=CloudSpec(zones=("us-central1-a",), gpus=2))
+SPEC = FleetSpec(name="demo", provider="local", workers=1, options=LocalOptions())
+RENTED = FleetSpec("demo", "gce", 2, packages=("tensorflow",), options=GceOptions(zones=("us-central1-a",), gpus=2))
 INSTANCE = Instance("worker-0", "demo", "17", InstanceState.RUNNING, "us-central1-a", 0.5, 3600.0, 7200.0)
 LATER = Instance("worker-1", "demo", "18", InstanceState.STOPPED, "us-central1-a", 1.0, 3600.0, 10800.0)
 

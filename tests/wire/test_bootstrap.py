@@ -19,8 +19,9 @@ from fleet.remote.bootstrap import bootstrap
 from fleet.remote.channel import open_agent
 from fleet.remote.job import RefusedError, prepare
 from fleet.state import slots
+from provision.gce.options import GceOptions
 from provision.keys import generate_ed25519
-from provision.model import CloudSpec, FleetSpec, Host
+from provision.model import FleetSpec, Host
 from tests.emulator import python as bare_python
 from tests.emulator.guests import GuestSpec, SshGuests, obstacle
 from tests.program import wait_for
@@ -187,7 +188,9 @@ def test_a_guest_with_gpus_gets_a_tensorflow_that_detects_them(tmp_path: Path) -
         GuestSpec("g", "us-central1-a", "p", "1", address, 22, 2, "nvidia-tesla-t4", metadata, tmp_path / "guest"),
         lambda namespace, name, value: published.update({f"{namespace}/{name}": value}),
     )
-    fleet_spec = FleetSpec("tests", "gce", 1, packages=("tensorflow[and-cuda]", "tf-keras"), cloud=CloudSpec(gpus=2))
+    fleet_spec = FleetSpec(
+        "tests", "gce", 1, packages=("tensorflow[and-cuda]", "tf-keras"), options=GceOptions(gpus=2)
+    )
     try:
         guest.boot()
         wait_for("sshd of the guest", lambda: "Server listening" in guest.serial())
@@ -202,7 +205,7 @@ def test_a_guest_with_gpus_gets_a_tensorflow_that_detects_them(tmp_path: Path) -
         again = StoringSink()
         assert ready(fleet_spec, [host], key, again) == [made]
         assert again.steps("worker-0") == ["looking at Python", "looking at the GPUs", "ready"]
-        more = dataclasses.replace(fleet_spec, cloud=CloudSpec(gpus=4))
+        more = dataclasses.replace(fleet_spec, options=GceOptions(gpus=4))
         with pytest.raises(NotReadyError, match=r"this host has 2 of 4 GPUs$"):
             ready(more, [host], key, StoringSink())
     finally:

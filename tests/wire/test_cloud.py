@@ -12,9 +12,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.gce.rest.api import Timing
-from provision.model import CloudSpec, FleetSpec
+from provision.model import FleetSpec
 from tests.contract.histories import QUICK
 from tests.emulator import Emulator
 from tests.program import Program, wait_for
@@ -183,9 +184,9 @@ def test_connections_to_hosts_without_external_addresses_use_gcloud(emulator: Em
         def intents(self, fleet: str) -> list[dict[str, object]]:
             return []
 
-    cloud = CloudSpec(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), external=False)
+    cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), external=False)
     provider = GceProvider("k3jq7xab", "me", NoJournal(), cloud, QUICK)
-    spec = FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", cloud=cloud)
+    spec = FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud)
     provider.create(spec, ["worker-0"], lambda *_: None)
     [host] = provider.hosts(spec, provider.list("demo"))
     name = "demo-k3jq7xab-worker-0"

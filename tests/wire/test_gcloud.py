@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from fleet.state import Store
+from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.keys import generate_ed25519
-from provision.model import CloudSpec, FleetSpec
+from provision.model import FleetSpec
 from tests.contract.histories import QUICK
 from tests.emulator import Emulator
 from tests.emulator.guests import SshGuests, obstacle
@@ -119,9 +120,9 @@ def test_bulk_creation_operations_and_deletion_in_one_batch(gcloud: Gcloud) -> N
 def test_gcloud_lists_and_deletes_the_instances_of_a_fleet(gcloud: Gcloud, tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.fleet("demo").create()
-    cloud = CloudSpec(project="proj-1", endpoint=gcloud.emulator.url, zones=(ZONE,), gpu="t4", gpus=2, spot=True)
+    cloud = GceOptions(project="proj-1", endpoint=gcloud.emulator.url, zones=(ZONE,), gpu="t4", gpus=2, spot=True)
     provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
-    spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", cloud=cloud)
+    spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
     provider.create(spec, ["worker-0", "worker-1"], lambda *_: None)
     names = [f"demo-{store.owner()}-worker-{index}" for index in range(2)]
     listed = gcloud.query("instances", "list", "--filter=labels.fleet=demo")
@@ -134,7 +135,7 @@ def test_gcloud_lists_and_deletes_the_instances_of_a_fleet(gcloud: Gcloud, tmp_p
     assert first["id"] in {instance.id for instance in provider.list("demo")}
     assert gcloud.run("instances", "delete", names[0], "--zone", ZONE).returncode == 0
     assert [instance.name for instance in provider.list("demo")] == ["worker-1"]
-    assert "was deleted" in provider.fates("demo", ["worker-0"])["worker-0"]
+    assert "was deleted" in provider.termination_reasons("demo", ["worker-0"])["worker-0"]
     assert provider.delete_fleet("demo", lambda *_: None) == []
     assert gcloud.query("instances", "list") == []
     assert gcloud.query("firewall-rules", "list") == []

@@ -84,7 +84,7 @@ def test_a_limit_selects_a_host_behind_a_bastion(program: Program, home: Lab) ->
     config = home.config("Host gpu*\n  ProxyJump bastion\n")
     inventory = home.inventory("gpu1", "gpu2", config=config)
     program.script(
-        "fleet.toml", f'[fleet]\ninventory = "{os.path.relpath(inventory, program.directory)}"\nlimit = "lab[1]"\n'
+        "fleet.toml", f'[static]\ninventory = "{os.path.relpath(inventory, program.directory)}"\nlimit = "lab[1]"\n'
     )
     program.run("up", "--accept-new")
     _, status = program.run("status", "-o", "json").events
@@ -202,9 +202,9 @@ def test_invalid_arguments_and_inventories_change_nothing(program: Program, home
         ("--limit", "none"): "none",
         ("--limit", "gpu1:gpu3"): f"'gpu1' and 'gpu3' are one: both are {first.address} on port {first.port}",
         ("--limit", "gpu1", "--workers", "2"): "2 workers requested, but --limit gpu1 selects 1 host",
-        ("--provider", "local"): "--inventory names hosts that exist already",
-        ("--provider", "gce"): "--inventory names hosts that exist already",
-        ("--spot",): "--inventory names hosts that exist already",
+        ("--provider", "local"): "does not support --inventory",
+        ("--provider", "gce"): "does not support --inventory",
+        ("--spot",): "does not support --inventory",
     }
     for options, message in cases.items():
         ran = program.run("up", "--inventory", str(inventory), *options, code=2)
@@ -247,7 +247,7 @@ def test_a_fleet_keeps_its_hosts_if_the_inventory_changes(program: Program, home
     home.inventory("gpu2", "gpu1")
     assert "already up" in program.run("up").err
     up = program.run("up", "--inventory", str(inventory), code=2)
-    assert "the hosts gpu2, gpu1 asked for, it has gpu1, gpu2" in up.err
+    assert "hosts gpu2, gpu1 requested, the fleet has gpu1, gpu2" in up.err
     inventory.unlink()
     assert "already up" in program.run("up").err
 

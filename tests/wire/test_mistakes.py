@@ -23,8 +23,8 @@ NO_CREDENTIALS = {"GOOGLE_APPLICATION_CREDENTIALS": "/no/such/file"}
         (["train", "broken.py"], 2, "broken.py:2"),
         (["train", "notes.ipynb"], 2, "notebook"),
         (["train"], 2, "SCRIPT"),
-        (["up", "--workers", "0"], 2, "at least one worker"),
-        (["up", "--workers", "-1"], 2, "at least one worker"),
+        (["up", "--workers", "0"], 2, "at least 1 worker"),
+        (["up", "--workers", "-1"], 2, "at least 1 worker"),
         (["up", "--workers", "two"], 2, "two"),
         (["up", "--gpu", "abacus"], 2, "abacus"),
         (["up", "--gpu", "t4", "--zone", "the moon"], 2, "the moon"),
@@ -66,7 +66,7 @@ def test_user_errors_with_a_fleet_are_refused(program: Program) -> None:
     again = program.run("up")
     assert "already up" in again.err + again.text
     assert "no deletion time" in program.run("extend", "2h", code=2).err
-    assert "made by local" in program.run("up", "--gpu", "t4", code=2).err
+    assert "created by local" in program.run("up", "--gpu", "t4", code=2).err
     assert "no job" in program.run("logs", code=102).err
     assert "worker-7" in program.run("logs", "--worker", "7", code=102).err
     assert program.run("train", "../elsewhere/task.py", code=2).err

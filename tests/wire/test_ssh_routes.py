@@ -16,6 +16,7 @@ from fleet.remote.ssh.host_key import fetch_host_key
 from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host
 from provision.provider import ErrorKind, ProviderError
+from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
 from tests.next_steps import next_lines
 from tests.wire.machines import USER, Lab, Machine, agent, host_pair, lab
@@ -34,7 +35,7 @@ def hosts_of(home: Lab, inventory: Path) -> list[Host]:
     """Return the hosts of an inventory, as the provider reports them."""
     provider = StaticProvider(home.directory / "static")
     count = sum(line.startswith(("gpu", "alpha")) for line in inventory.read_text().splitlines())
-    spec = FleetSpec("demo", "static", count, inventory=str(inventory))
+    spec = FleetSpec("demo", "static", count, options=StaticOptions(inventory=str(inventory)))
     provider.create(spec, [f"worker-{index}" for index in range(count)], lambda *_: None)
     return provider.hosts(spec, provider.list("demo"))
 

@@ -1,4 +1,4 @@
-"""`fleet doctor`: what a provider needs, and whether it is there."""
+"""`fleet doctor`: check the prerequisites of a provider."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from fleet.errors import CredentialsError, FleetError, NotReadyError
 from fleet.events import Checked, Sink
-from fleet.fleets.resolution import cloud_of
+from fleet.fleets.resolution import change_options
 from fleet.ports import Ports
+from fleet.providers import find_options
 from fleet.settings import Settings
 from fleet.steps import read_steps
 from fleet.translation import translated
-from provision.model import CloudSpec
 from provision.quantities import counted
 
 
@@ -20,8 +20,8 @@ class DoctorRequest:
     """Request of the command.
 
     Attributes:
-        provider: Whose needs are looked at.
-        settings: Project and endpoint, of the command line, the environment and fleet.toml.
+        provider: Name of the provider.
+        settings: Settings of the command line, the environment, and fleet.toml.
     """
 
     provider: str
@@ -30,22 +30,22 @@ class DoctorRequest:
 
 @dataclass(frozen=True)
 class DoctorSummary:
-    """Number of checks; all passed."""
+    """The number of checks; all of them passed."""
 
     checked: int
 
 
 def run(request: DoctorRequest, ports: Ports, sink: Sink) -> DoctorSummary:
-    """Look at all that the provider needs; touch nothing.
+    """Check all that the provider needs; change nothing.
 
     Raises:
         UsageError: there is no such provider.
-        CredentialsError: it does not know the caller.
+        CredentialsError: there are no valid credentials.
         NotReadyError: something else is missing.
     """
-    cloud = cloud_of(request.settings, CloudSpec()) if request.provider == "gce" else CloudSpec()
+    options = change_options(find_options(request.provider)(), request.settings.of(request.provider))
     with translated():
-        findings = ports.provider(request.provider, cloud, keep=False).doctor()
+        findings = ports.provider(options, keep=False).doctor()
     for finding in findings:
         sink.emit(
             Checked(

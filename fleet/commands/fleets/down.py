@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from fleet.errors import CancelledError, FleetError, UsageError
 from fleet.events import FleetDown, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.connect import progress_to
 from fleet.fleets.release import leave, lent, untold
+from fleet.fleets.resolution import DEFAULT_PROVIDER
 from fleet.jobs.results import StoredJobs, places, survey
 from fleet.ports import Ports
-from fleet.providers import LENDERS
+from fleet.providers import find_options
 from fleet.state import FleetDirectory, FleetRecord, cost_usd, slots
 from fleet.steps import Step
 from fleet.translation import translated
-from provision.model import CloudSpec, FleetSpec, Instance
+from provision.model import FleetSpec, Instance
 from provision.provider import Provider
 from provision.quantities import counted
+from provision.registry import make_options
 
 _PULLS = 3  # suggested
 
@@ -53,26 +55,29 @@ def run(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
 def _down(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
     directory = ports.store.fleet(request.fleet)
     record = _record(directory)
-    provider = ports.provider(*_made_by(directory, record))
+    spec = record.spec if record else _journaled_spec(directory)
+    provider = ports.provider(spec.options)
     with translated():
         instances = provider.list(request.fleet)
     if not instances and not directory.exists():
         sink.emit(Note(f"fleet {request.fleet!r} does not exist: nothing to delete"))
         return DownSummary(request.fleet, ())
     _ask(request.fleet, record, directory, instances, ports, sink)
-    silent = _given_back(record, instances, directory, provider, ports, sink) if provider.name in LENDERS else []
-    left = _delete(request.fleet, directory, provider, sink)
+    external = spec.options.existing
+    silent = _release(spec, record, instances, directory, provider, ports, sink) if external else []
+    left = _delete(spec, directory, provider, sink)
     if left:
         raise FleetError(
             f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_steps=[Step("down")]
         )
     directory.delete()
     bill = _bill(request.fleet, record, instances, ports.clock())
-    sink.emit(replace(bill, left=len(silent), external=True) if provider.name in LENDERS else bill)
+    sink.emit(replace(bill, left=len(silent), external=True) if external else bill)
     return DownSummary(request.fleet, tuple(item.name for item in instances))
 
 
-def _given_back(
+def _release(
+    spec: FleetSpec,
     record: FleetRecord | None,
     instances: Sequence[Instance],
     directory: FleetDirectory,
@@ -80,12 +85,11 @@ def _given_back(
     ports: Ports,
     sink: Sink,
 ) -> list[str]:
-    """Take away what the fleet has on hosts that exist on; names of those on which something may be left.
+    """Delete the fleet's files on existing hosts; return the names of those on which some may be left.
 
     Raises:
-        CancelledError: the user does not want these to be forgotten.
+        CancelledError: the user wants to keep the record of these.
     """
-    spec = record.spec if record else FleetSpec(directory.path.name, provider.name, len(instances))
     hosts = lent(spec, instances, provider) or (record.hosts if record else ())
     if record is not None and record.tasks_per_host > 1:
         # The slots are directories below the hosts'; what still runs in them ends first.
@@ -98,14 +102,14 @@ def _given_back(
     return silent
 
 
-def _delete(fleet: str, directory: FleetDirectory, provider: Provider, sink: Sink) -> list[str]:
+def _delete(spec: FleetSpec, directory: FleetDirectory, provider: Provider, sink: Sink) -> list[str]:
     """Names of what is left."""
     if directory.exists():
         directory.intend("delete_fleet")
-    progress = untold if provider.name in LENDERS else progress_to(sink, "deleted")
+    progress = untold if spec.options.existing else progress_to(sink, "deleted")
     try:
         with translated():
-            return list(provider.delete_fleet(fleet, progress))
+            return list(provider.delete_fleet(spec.name, progress))
     except KeyboardInterrupt:
         raise CancelledError(
             "fleet down was interrupted; parts of the fleet may be left",
@@ -132,16 +136,15 @@ def _record(directory: FleetDirectory) -> FleetRecord | None:
         return None
 
 
-def _made_by(directory: FleetDirectory, record: FleetRecord | None) -> tuple[str, CloudSpec | None]:
-    """Provider and cloud of a fleet: by its record, else by what the journal says of its making."""
-    if record is not None:
-        return record.spec.provider, record.spec.cloud
+def _journaled_spec(directory: FleetDirectory) -> FleetSpec:
+    """Return what the journal tells about a fleet whose record is lost."""
     for entry in reversed(directory.intents()):
-        if entry.get("provider"):
-            known = {field.name for field in fields(CloudSpec)}
-            cloud = {key: value for key, value in (entry.get("cloud") or {}).items() if key in known}
-            return str(entry["provider"]), CloudSpec(**cloud)
-    return "local", None
+        if provider := str(entry.get("provider") or ""):
+            find_options(provider)
+            return FleetSpec(
+                directory.path.name, provider, 0, options=make_options(provider, entry.get("options") or {})
+            )
+    return FleetSpec(directory.path.name, DEFAULT_PROVIDER, 0, options=find_options(DEFAULT_PROVIDER)())
 
 
 def _ask(
@@ -186,7 +189,7 @@ def at_stake(
     ever started.
     """
     there = {one.name for one in instances}
-    rented = record.spec.cloud is not None
+    rented = record.spec.options.rents
     hosts = tuple(host for host in record.hosts if host.name in there)
     found = survey(replace(record, hosts=hosts), directory, access)
     jobs = [job for job in found.jobs if job.is_running or not _is_safe(job, rented=rented)]

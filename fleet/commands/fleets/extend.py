@@ -45,7 +45,7 @@ def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
     ports.store.need(request.fleet)
     with ports.store.lock(request.fleet, "extend"):
         directory, record = ports.store.need(request.fleet)
-        provider = ports.provider(record.spec.provider, record.spec.cloud)
+        provider = ports.provider(record.spec.options)
         with translated():
             instances = provider.list(request.fleet)
         if len(instances) < record.spec.workers:
@@ -53,7 +53,7 @@ def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
                 f"fleet {request.fleet!r} has {len(instances)} of its {counted(record.spec.workers, 'instance')}",
                 next_steps=[Step("up")],
             )
-        if record.spec.cloud is not None:
+        if record.spec.options.extend_warning:
             _ask(record, directory, ports)
         directory.intend("extend", seconds=request.seconds)
         with translated():
@@ -67,7 +67,7 @@ def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
 
 def _ask(record: FleetRecord, directory: FleetDirectory, ports: Ports) -> None:
     job = running_job(record, directory.key, Access(record.spec, ports))
-    why = "Compute Engine may have to restart the instances"
+    why = record.spec.options.extend_warning
     if job and not ports.attended:
         raise UsageError(
             f"job {job} is running and might be stopped by this",

@@ -1,27 +1,25 @@
-"""`fleet gc`: find and delete what fleets left behind of which this computer knows nothing."""
+"""`fleet gc`: find and delete resources of fleets that this state directory does not have."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
 
 from fleet.config import caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, UsageError
-from fleet.events import InstanceChanged, Note, Orphan, OrphansDeleted, OrphansFound, Sink
+from fleet.events import InstanceChanged, Note, OrphansDeleted, OrphansFound, Sink
+from fleet.events import Orphan as FoundOrphan
 from fleet.fleets.release import leave, lent
 from fleet.ports import Ports
-from fleet.providers import LENDERS
+from fleet.providers import find_options
 from fleet.settings import Settings
 from fleet.steps import Again, Step
 from fleet.translation import translated
-from provision.model import CloudSpec, FleetSpec
+from provision.model import FleetSpec, Orphan
+from provision.options import ProviderOptions, declarations
 from provision.quantities import counted
-
-if TYPE_CHECKING:
-    from provision.gce.deletion import Orphan as Thing
-    from provision.gce.provider import GceProvider
+from provision.registry import NAMES
 
 
 @dataclass(frozen=True)
@@ -29,14 +27,19 @@ class GcRequest:
     """Request of the command.
 
     Attributes:
-        settings: Project and endpoint to look at, of the command line, the environment and fleet.toml.
-        only: Look at this project alone; not even at this computer.
-        everybody: Delete what others made, too.
+        given: Options of the command line that name an account.
+        defaults: Settings of the environment and fleet.toml.
+        everybody: Include resources that other users created.
     """
 
-    settings: Settings = field(default_factory=Settings)
-    only: bool = False
+    given: Settings = field(default_factory=Settings)
+    defaults: Settings = field(default_factory=Settings)
     everybody: bool = False
+
+    @property
+    def only(self) -> bool:
+        """Whether the search is limited to the given account."""
+        return bool(self.given.options)
 
 
 @dataclass(frozen=True)
@@ -47,22 +50,21 @@ class GcSummary:
 
 
 def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
-    """List what belongs to no fleet of this computer's, and delete what this user made of it.
+    """List resources that belong to no fleet of this state directory, and delete those that this user created.
 
     Raises:
         UsageError: there is something to delete, and confirmation requires a terminal.
         CancelledError: the user said no.
-        FleetError: nobody can tell what there is, or something could not be deleted.
+        FleetError: a provider does not answer, or something could not be deleted.
     """
-    places: list[_Local | _Cloud] = [] if request.only else [_Local(ports, name) for name in ("local", *LENDERS)]
-    places += _clouds(request, ports, sink)
-    found = [orphan for place in places for orphan in place.find()]
+    searches = _searches(request, ports, sink)
+    found = [orphan for search in searches for orphan in search.find()]
     sink.emit(OrphansFound(tuple(found)))
     to_delete = [orphan for orphan in found if orphan.to_delete]
     if not to_delete:
         return GcSummary()
     _ask(len(to_delete), len(found), ports)
-    left = [name for place in places for name in place.delete(sink)]
+    left = [name for search in searches for name in search.delete()]
     sink.emit(OrphansDeleted(len(to_delete) - len(left), tuple(left)))
     if left:
         raise FleetError(
@@ -82,150 +84,121 @@ def _ask(to_delete: int, found: int, ports: Ports) -> None:
         raise CancelledError("nothing was deleted", next_steps=[Step("status")])
 
 
-class _Local:
-    """Instances of a provider that keeps its records on this computer, whose fleet has no directory."""
-
-    def __init__(self, ports: Ports, provider: str) -> None:
-        self._ports = ports
-        self._provider = ports.provider(provider)
-
-    def find(self) -> list[Orphan]:
-        """Return the orphaned resources."""
-        with translated():
-            instances = self._provider.list()
-        known = self._ports.store.names()  # read after the list: a fleet has its directory before its instances
-        return [
-            Orphan(
-                provider=self._provider.name,
-                kind="instance",
-                name=f"{one.fleet}-{one.name}",
-                fleet=one.fleet,
-                owner="",
-                user=caller(),
-                zone=one.zone,
-                created_at=one.created_at,
-                price_usd_h=0.0,
-                cost_usd=0.0,
-                to_delete=True,
-            )
-            for one in instances
-            if one.fleet not in known
-        ]
-
-    def delete(self, sink: Sink) -> list[str]:
-        """Delete it; names of what is left."""
-        left = []
-        for fleet in sorted({orphan.fleet for orphan in self.find()}):
-            with self._ports.store.lock(fleet, "gc"):
-                if self._ports.store.fleet(fleet).exists():
-                    continue
-
-                def progress(name: str, step: str, fleet: str = fleet) -> None:
-                    sink.emit(InstanceChanged(f"{fleet}-{name}", step, done=step == "deleted"))
-
-                with translated():
-                    if self._provider.name in LENDERS:
-                        there = self._provider.list(fleet)
-                        hosts = lent(FleetSpec(fleet, self._provider.name, len(there)), there, self._provider)
-                        leave(hosts, self._ports.store.fleet(fleet).key, sink)
-                    left += [f"{fleet}-{name}" for name in self._provider.delete_fleet(fleet, progress)]
-        return left
-
-
-class _Cloud:
-    """Things in a project of Compute Engine of which no record here tells.
+class _Search:
+    """Resources of one account of a provider that belong to no fleet of this state directory.
 
     Args:
-        cloud: The project, and where its API is.
-        everybody: Whether what others made is deleted, too.
-        needed: Whether it is an error where nobody can look.
+        kind: Name and options of the provider.
+        needed: Missing credentials are an error; otherwise the account is skipped with a note.
+        request: What the user typed.
         ports: The outside world.
-        sink: Takes a note where nobody can look.
+        sink: Receives notes.
     """
 
-    def __init__(self, cloud: CloudSpec, *, everybody: bool, needed: bool, ports: Ports, sink: Sink) -> None:
-        self._provider = cast("GceProvider", ports.provider("gce", cloud, keep=False))
+    def __init__(
+        self, kind: tuple[str, ProviderOptions], *, needed: bool, request: GcRequest, ports: Ports, sink: Sink
+    ) -> None:
+        self._name, self._options = kind
+        self._provider = ports.provider(self._options, keep=False)
         self._owner = ports.store.owner(keep=False)
-        self._everybody = everybody
+        self._everybody = request.everybody
         self._needed = needed
         self._ports = ports
         self._sink = sink
-        self._to_delete: list[Thing] = []
+        self._to_delete: list[Orphan] = []
 
-    def find(self) -> list[Orphan]:
-        """Return the orphaned resources."""
+    def find(self) -> list[FoundOrphan]:
+        """Return the orphans, and remember which ones to delete."""
         try:
             with translated():
-                things = self._provider.orphans()
+                resources = self._provider.orphans()
         except CredentialsError as error:
             if self._needed:
                 raise
-            self._sink.emit(Note(f"skipped Compute Engine: {error.message}"))
+            self._sink.emit(Note(f"skipped {self._options.title}: {error.message}"))
             return []
-        unknown = self._unknown(things)
-        mine = {thing.owner for thing in unknown if thing.user == caller()}
-        self._to_delete = [thing for thing in unknown if self._everybody or self._is_mine(thing, mine)]
+        unknown = self._unknown(resources)  # read after the list: a fleet has its directory before its instances
+        mine = {one.owner for one in unknown if one.user == caller()}
+        self._to_delete = [one for one in unknown if self._everybody or self._is_mine(one, mine)]
         now = self._ports.clock()
         return [
-            Orphan(
-                provider="gce",
-                kind=thing.kind,
-                name=thing.name,
-                fleet=thing.fleet,
-                owner=thing.owner,
-                user=thing.user,
-                zone=thing.place,
-                created_at=thing.created_at,
-                price_usd_h=thing.price_usd_h,
-                cost_usd=thing.price_usd_h * max(0.0, now - thing.created_at) / 3600 if thing.created_at else 0.0,
-                to_delete=thing in self._to_delete,
+            FoundOrphan(
+                provider=self._name,
+                kind=one.kind,
+                name=one.name,
+                fleet=one.fleet,
+                owner=one.owner,
+                user=one.user or (caller() if not one.owner else ""),
+                zone=one.zone,
+                created_at=one.created_at,
+                price_usd_h=one.price_usd_h,
+                cost_usd=one.price_usd_h * max(0.0, now - one.created_at) / 3600 if one.created_at else 0.0,
+                to_delete=one in self._to_delete,
             )
-            for thing in unknown
+            for one in unknown
         ]
 
-    def delete(self, sink: Sink) -> list[str]:
-        """Delete what was found and is to go; names of what is left."""
+    def delete(self) -> list[str]:
+        """Delete the orphans that are to be deleted; return the names of those that could not be."""
+        own = sorted({one.fleet for one in self._to_delete if one.owner in ("", self._owner)})
+        with contextlib.ExitStack() as locks:
+            for fleet in own:
+                locks.enter_context(self._ports.store.lock(fleet, "gc"))
+            to_delete = self._unknown(self._to_delete)  # a fleet of that name may have been created meanwhile
+            if not to_delete:
+                return []
+            with translated():
+                if self._options.existing:
+                    self._release(sorted({one.fleet for one in to_delete}))
+                return list(self._provider.delete_orphans(to_delete, self._progress))
 
-        def progress(name: str, step: str) -> None:
-            sink.emit(InstanceChanged(name, step, done=step == "deleted"))
+    def _progress(self, name: str, step: str) -> None:
+        self._sink.emit(InstanceChanged(name, step, done=step == "deleted"))
 
-        to_delete = self._unknown(self._to_delete)  # somebody may have made a fleet of that name meanwhile
-        if not to_delete:
-            return []
-        with translated():
-            return list(self._provider.delete_orphans(to_delete, progress))
+    def _release(self, fleets: Sequence[str]) -> None:
+        for fleet in fleets:
+            there = self._provider.list(fleet)
+            hosts = lent(FleetSpec(fleet, self._name, len(there), options=self._options), there, self._provider)
+            leave(hosts, self._ports.store.fleet(fleet).key, self._sink)
 
-    def _unknown(self, things: Iterable[Thing]) -> list[Thing]:
+    def _unknown(self, resources: Iterable[Orphan]) -> list[Orphan]:
         known = self._ports.store.names()
-        return [thing for thing in things if thing.owner != self._owner or thing.fleet not in known]
+        return [one for one in resources if one.owner not in ("", self._owner) or one.fleet not in known]
 
-    def _is_mine(self, thing: Thing, mine: set[str]) -> bool:
-        """Return True if this user created it; a resource without a label counts as those of the same owner."""
-        return thing.user == caller() if thing.user else thing.owner in {self._owner, *mine}
+    def _is_mine(self, one: Orphan, mine: set[str]) -> bool:
+        """Return True if this user created it; a resource without a label is attributed by its owner."""
+        return one.user == caller() if one.user else one.owner in {"", self._owner, *mine}
 
 
-def _clouds(request: GcRequest, ports: Ports, sink: Sink) -> Sequence[_Cloud]:
-    """The projects to look at: the one that was named, else those of the fleets that are known, and of the settings.
+def _searches(request: GcRequest, ports: Ports, sink: Sink) -> list[_Search]:
+    """Return a search for each account: the given one, or those of existing fleets and of the settings.
 
-    Where there is none, the one of the credentials, if there are any.
+    A provider without accounts has one search; the default account is searched if there is no other.
     """
-    settings = request.settings
-    named = CloudSpec(project=settings.project or "", endpoint=settings.endpoint or "")
-    clouds = [] if request.only else _recorded(ports)
-    if request.only or named != CloudSpec():
-        clouds.append(named)
-    return [
-        _Cloud(cloud, everybody=request.everybody, needed=bool(clouds), ports=ports, sink=sink)
-        for cloud in dict.fromkeys(clouds or [CloudSpec()])
-    ]
+    found = []
+    recorded = [] if request.only else _recorded(ports)
+    for name in dict.fromkeys([*NAMES, *(name for name, _ in recorded)]):
+        kind = find_options(name)
+        scopes = [field for field, declared in declarations(kind).items() if declared.scope]
+        if request.only and not any(field in request.given.of(name) for field in scopes):
+            continue
+        settings = request.given.over(request.defaults).of(name)
+        named = kind(**{field: settings[field] for field in scopes if field in settings})
+        accounts = [options for other, options in recorded if other == name and scopes]
+        accounts += [named] if named != kind() else []
+        found += [
+            _Search((name, options), needed=bool(accounts), request=request, ports=ports, sink=sink)
+            for options in dict.fromkeys(accounts or [named])
+        ]
+    return found
 
 
-def _recorded(ports: Ports) -> list[CloudSpec]:
-    """Projects in which fleets of this computer are."""
+def _recorded(ports: Ports) -> list[tuple[str, ProviderOptions]]:
+    """Return provider and account of each fleet of this computer."""
     found = []
     for name in ports.store.names():
         with contextlib.suppress(FleetError):  # a damaged record
             record = ports.store.fleet(name).read()
-            if record is not None and record.spec.cloud is not None:
-                found.append(CloudSpec(project=record.spec.cloud.project, endpoint=record.spec.cloud.endpoint))
+            if record is not None:
+                found.append((record.spec.provider, record.spec.options.scope()))
     return found

@@ -89,7 +89,7 @@ def _status(name: str, directory: FleetDirectory, ports: Ports) -> FleetStatus:
     return FleetStatus(
         name=name,
         provider=record.spec.provider,
-        hosts=_with_fates(hosts, record, ports),
+        hosts=_with_reasons(hosts, record, ports),
         job=job,
         price_usd_h=record.price_usd_h,
         created_at=record.created_at,
@@ -98,18 +98,18 @@ def _status(name: str, directory: FleetDirectory, ports: Ports) -> FleetStatus:
     )
 
 
-def _with_fates(hosts: tuple[HostStatus, ...], record: FleetRecord, ports: Ports) -> tuple[HostStatus, ...]:
+def _with_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, ports: Ports) -> tuple[HostStatus, ...]:
     """`hosts`, with what the provider says of those that do not answer; as they are where it says nothing."""
     silent = [host.name for host in hosts if not host.reachable]
-    if not silent or record.spec.cloud is None:
+    if not silent or not record.spec.options.rents:
         return hosts
-    fates: Mapping[str, str] = {}
+    reasons: Mapping[str, str] = {}
     with contextlib.suppress(FleetError), translated():
-        fates = ports.provider(record.spec.provider, record.spec.cloud).fates(record.spec.name, silent)
+        reasons = ports.provider(record.spec.options).termination_reasons(record.spec.name, silent)
     repair = Step("up").text(record.spec.name)
     return tuple(
-        replace(host, reason=f"{host.name} {fates[host.name]}; replace it with `{repair}`")
-        if host.name in fates
+        replace(host, reason=f"{host.name} {reasons[host.name]}; replace it with `{repair}`")
+        if host.name in reasons
         else host
         for host in hosts
     )

@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, UsageError
 from fleet.events import Level, Note, Quoted, Sink
@@ -14,22 +13,18 @@ from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened
 from fleet.fleets.connect import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
 from fleet.fleets.deletion import delete_instances
-from fleet.fleets.host_keys import trust
+from fleet.fleets.host_keys import confirm_host_keys
 from fleet.fleets.rejoin import rejoin
 from fleet.fleets.release import leave, lent, untold
 from fleet.fleets.repair import at_rest
-from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, wanted
+from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_spec
 from fleet.ports import Ports
 from fleet.state import FleetDirectory, FleetRecord, with_hosts
 from fleet.steps import Again, Shell, Step
 from fleet.translation import translated
 from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Quote
-from provision.names import index_of
 from provision.planner import plan
 from provision.provider import Provider
-
-if TYPE_CHECKING:
-    from provision.static.provider import StaticProvider
 
 RETRY_FIRST_S = 30.0
 RETRY_LONGEST_S = 600.0
@@ -56,17 +51,17 @@ def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
     """
     directory = ports.store.fleet(request.fleet)
     record = directory.read() if directory.exists() else None
-    agreed = _agreed(request, _wanted(request, record, ports), record, ports, sink)
+    agreed = _agreed(request, _requested(request, record, ports), record, ports, sink)
     if request.dry_run:
         return UpSummary(request.fleet)
     with ports.store.lock(request.fleet, "up"):
         record = directory.read() if directory.exists() else None
-        spec = _wanted(request, record, ports)
-        provider = ports.provider(spec.provider, spec.cloud)
+        spec = _requested(request, record, ports)
+        provider = ports.provider(spec.options)
         before = at_rest(spec.name, provider, ports)
         _check_known(directory, before)
         steps = plan(spec, before)
-        if spec.cloud is not None and not set(steps.create) <= agreed:
+        if spec.options.rents and not set(steps.create) <= agreed:
             raise NotReadyError(
                 f"fleet {spec.name!r} changed while waiting for confirmation: "
                 f"{', '.join(steps.create)} would now be created",
@@ -75,16 +70,16 @@ def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
         return _Up(request, spec, directory, provider, ports, sink).run(record, before, steps)
 
 
-def _wanted(request: UpRequest, record: FleetRecord | None, ports: Ports) -> FleetSpec:
-    """Return the requested spec, completed by its provider."""
-    spec = wanted(request, record)
-    if record is not None or spec.cloud is None:
+def _requested(request: UpRequest, record: FleetRecord | None, ports: Ports) -> FleetSpec:
+    """Return the requested fleet, with what its provider adds to it."""
+    spec = resolve_spec(request, record)
+    if record is not None or not spec.options.rents:
         return spec
-    provider = ports.provider(spec.provider, spec.cloud, keep=False)
+    provider = ports.provider(spec.options, keep=False)
     with translated():
         provider.check(spec)
-        completed = provider.completed(spec)
-    gpus = completed.cloud.gpus if completed.cloud else 0
+        completed = provider.complete(spec)
+    gpus = completed.options.gpus
     return replace(completed, packages=GPU_PACKAGES) if gpus and spec.packages == PACKAGES else completed
 
 
@@ -97,7 +92,7 @@ def _agreed(
         UsageError: they cost money, and nobody can be asked.
         CancelledError: the user said no.
     """
-    provider = ports.provider(spec.provider, spec.cloud, keep=False)
+    provider = ports.provider(spec.options, keep=False)
     with translated():
         provider.check(spec)
         names = plan(spec, provider.list(spec.name) if record else ()).create
@@ -105,7 +100,9 @@ def _agreed(
     if quote.offers:
         _tell(quote, spec, sink)
     elif request.dry_run:
-        sink.emit(Note(_free(spec, names)))
+        sink.emit(
+            Note("; ".join(quote.notes) or f"fleet {spec.name!r} is up with all workers: nothing would be created")
+        )
     if request.dry_run or not quote.offers:
         return frozenset(names)
     if not ports.attended:
@@ -124,7 +121,7 @@ def _tell(quote: Quote, spec: FleetSpec, sink: Sink) -> None:
         Quoted(
             fleet=spec.name,
             provider=spec.provider,
-            project=spec.cloud.project if spec.cloud else "",
+            project=spec.options.account,
             instances=quote.instances,
             offers=quote.offers,
             spot=quote.spot,
@@ -133,19 +130,6 @@ def _tell(quote: Quote, spec: FleetSpec, sink: Sink) -> None:
             notes=quote.notes,
         )
     )
-
-
-def _free(spec: FleetSpec, names: Sequence[str]) -> str:
-    if not names:
-        return f"fleet {spec.name!r} is up with all workers: nothing would be created"
-    if spec.inventory:
-        from provision.static.selection import selected
-
-        with translated():
-            hosts = [entry.name for entry in selected(spec.inventory, spec.limit)[1]]
-        which = ", ".join(f"{name} would be {hosts[index_of(name)]}" for name in names)
-        return f"{which}; nothing was touched"
-    return f"{', '.join(names)} would be started on this computer, at no cost"
 
 
 def _check_known(directory: FleetDirectory, before: Sequence[Instance]) -> None:
@@ -232,13 +216,13 @@ class _Up:
             with translated():
                 self._provider.delete(steps.delete, progress_to(self._sink, "deleted"))
         if steps.create:
-            cloud = asdict(self._spec.cloud) if self._spec.cloud else None
-            self._directory.intend("create", instances=list(steps.create), provider=self._spec.provider, cloud=cloud)
+            options = asdict(self._spec.options)
+            self._directory.intend(
+                "create", instances=list(steps.create), provider=self._spec.provider, options=options
+            )
             self._create(steps.create)
         self._created = True
-        if self._spec.inventory:
-            provider = cast("StaticProvider", self._provider)
-            trust(self._spec, provider, self._ports, self._sink, accept_new=self._request.accept_new)
+        confirm_host_keys(self._spec, self._provider, self._ports, self._sink, accept_new=self._request.accept_new)
         access = Access(self._spec, self._ports, self._sink)
         if not steps.create:
             access.reconcile()
@@ -257,7 +241,7 @@ class _Up:
 
     def _create(self, names: Sequence[str]) -> None:
         """Make the instances; without capacity, again and again where the user asked for that."""
-        told = BOOTED if self._spec.cloud else CHOSEN if self._spec.inventory else ""
+        told = BOOTED if self._spec.options.rents else CHOSEN if self._spec.options.existing else ""
         progress = progress_to(self._sink, "ready", told)
         pause_s = RETRY_FIRST_S
         while True:
@@ -281,7 +265,7 @@ class _Up:
     def _release(self, before: Sequence[Instance]) -> None:
         """Let instances that an earlier call kept for a while run on."""
         running = [one for one in before if one.state is InstanceState.RUNNING]
-        if running and self._spec.cloud:
+        if running and self._spec.options.rents:
             with translated():
                 self._provider.stop_at(running, 0)
 
@@ -291,7 +275,7 @@ class _Up:
         Returns:
             `error`, with how long they are kept; None if they cannot be kept, and are to be deleted.
         """
-        if not (self._created and self._spec.cloud):
+        if not (self._created and self._spec.options.rents):
             return None
         ids, until = {one.id for one in old}, self._ports.clock() + KEEP_S
         try:
@@ -339,7 +323,7 @@ class _Up:
             return []
         self._directory.intend("delete_fleet")
         progress = progress_to(self._sink, "deleted")
-        if self._spec.inventory:
+        if self._spec.options.existing:
             leave(lent(self._spec, self._listed(), self._provider), self._directory.key, self._sink)
             progress = untold
         with translated():

@@ -86,7 +86,7 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
         first = description(list(reports.values())) if reports else None
         members = current_members(first.members, reports) if first else ()
         slots = _slots_of(name, record, members)
-        if not request.follow or record.spec.cloud is None:
+        if not request.follow or not record.spec.options.rents:
             silent = [outcome for outcome in unreached if name and outcome.host.name in slots]
             raise_failures(silent, "show its log")
         if first is None:

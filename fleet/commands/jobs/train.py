@@ -140,7 +140,7 @@ def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) ->
 def _on_fleet(request: TrainRequest, record: FleetRecord) -> TrainRequest:
     policy = on_fleet(
         request.policy,
-        record.spec.cloud,
+        spot=record.spec.options.spot,
         preemptions=request.preemptions,
         host_timeout_s=request.host_timeout_s,
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from provision.gce.catalog.locations import is_region, is_zone
 from provision.gce.catalog.networks import network_of, subnetwork_of
-from provision.model import CloudSpec
+from provision.gce.options import GceOptions
 
 GPU_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 CPU_IMAGE = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64"
@@ -155,12 +155,12 @@ def find_gpu(text: str) -> tuple[Gpu, int]:
     return gpu, int(number)
 
 
-def gpu_of(cloud: CloudSpec) -> Gpu | None:
+def gpu_of(cloud: GceOptions) -> Gpu | None:
     """The type of the GPUs of `cloud`; None where it has none, or one that is not listed here."""
     return next((one for one in GPUS.values() if cloud.gpu in {one.short, one.accelerator}), None)
 
 
-def resolved(cloud: CloudSpec) -> CloudSpec:
+def resolved(cloud: GceOptions) -> GceOptions:
     """`cloud` with the defaults that Compute Engine does not have: GPUs by their full name, machine type, image.
 
     A spec that is resolved stays as it is.
@@ -198,7 +198,7 @@ class Refusal:
     again: Mapping[str, str | bool | None] | None = None
 
 
-def refusal(cloud: CloudSpec) -> Refusal | None:
+def refusal(cloud: GceOptions) -> Refusal | None:
     """Return why instances like `cloud`, which is resolved, are not sold or cannot work; None if they can."""
     gpu = gpu_of(cloud)
     if _TPU.match(cloud.machine_type):
@@ -231,12 +231,12 @@ def refusal(cloud: CloudSpec) -> Refusal | None:
     return None
 
 
-def may_bring_gpus(cloud: CloudSpec) -> bool:
+def may_bring_gpus(cloud: GceOptions) -> bool:
     """Return whether only Compute Engine knows if the machine type of `cloud` comes with GPUs."""
     return not cloud.gpus and _ACCELERATED.match(cloud.machine_type) is not None
 
 
-def with_accelerators(cloud: CloudSpec, accelerators: Sequence[Mapping[str, Any]]) -> CloudSpec:
+def with_accelerators(cloud: GceOptions, accelerators: Sequence[Mapping[str, Any]]) -> GceOptions:
     """Return `cloud` with the GPUs that Compute Engine says its machine type comes with.
 
     Args:
@@ -251,7 +251,7 @@ def with_accelerators(cloud: CloudSpec, accelerators: Sequence[Mapping[str, Any]
     return replace(cloud, gpu=kind, gpus=count, image=image)
 
 
-def has_gpus(cloud: CloudSpec) -> bool:
+def has_gpus(cloud: GceOptions) -> bool:
     """Whether the instances have GPUs, by the spec or by their machine type, listed here or not."""
     return cloud.gpus > 0 or _family(cloud.machine_type) in _GPU_FAMILIES
 
@@ -274,13 +274,13 @@ def cpus(machine_type: str) -> int | None:
     return int(size[1]) if size is not None else None
 
 
-def describe(cloud: CloudSpec) -> str:
+def describe(cloud: GceOptions) -> str:
     """What an instance is in Compute Engine's own words, ``n1-standard-4 + 1 nvidia-tesla-t4``."""
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
     return f"{machine_type} + {cloud.gpus} {cloud.gpu}" if cloud.gpus else machine_type
 
 
-def _with_gpus(cloud: CloudSpec) -> CloudSpec:
+def _with_gpus(cloud: GceOptions) -> GceOptions:
     """`cloud` with its GPUs by their full name, and a machine type that goes with them."""
     if not cloud.gpu:
         if cloud.gpus:
@@ -302,7 +302,7 @@ def _with_gpus(cloud: CloudSpec) -> CloudSpec:
     return cloud
 
 
-def _with_built_in(cloud: CloudSpec) -> CloudSpec:
+def _with_built_in(cloud: GceOptions) -> GceOptions:
     """`cloud` with the GPUs that its machine type brings."""
     brought = _brought(cloud.machine_type)
     if brought is None:
@@ -322,7 +322,7 @@ def _brought(machine_type: str) -> tuple[Gpu, int] | None:
     return None
 
 
-def _check_built_in(cloud: CloudSpec, gpu: Gpu, brought: tuple[Gpu, int] | None) -> None:
+def _check_built_in(cloud: GceOptions, gpu: Gpu, brought: tuple[Gpu, int] | None) -> None:
     if not cloud.machine_type or cloud.machine_type == gpu.machine_types[cloud.gpus]:
         return
     if brought is None or brought[0] is not gpu:
@@ -337,7 +337,7 @@ def _check_built_in(cloud: CloudSpec, gpu: Gpu, brought: tuple[Gpu, int] | None)
         )
 
 
-def _check_attached(cloud: CloudSpec, gpu: Gpu) -> None:
+def _check_attached(cloud: GceOptions, gpu: Gpu) -> None:
     family = _family(cloud.machine_type)
     if family not in {"n1", "custom"}:
         raise ValueError(
@@ -353,7 +353,7 @@ def _check_attached(cloud: CloudSpec, gpu: Gpu) -> None:
         )
 
 
-def _check_words(cloud: CloudSpec) -> None:
+def _check_words(cloud: GceOptions) -> None:
     """Names that are sent as parts of URLs and requests."""
     for place in cloud.zones:
         if not is_zone(place) and not is_region(place):
@@ -378,7 +378,7 @@ def _check_words(cloud: CloudSpec) -> None:
         )
 
 
-def _check_network(cloud: CloudSpec) -> None:
+def _check_network(cloud: GceOptions) -> None:
     network, subnetwork = network_of(cloud.network), subnetwork_of(cloud.subnetwork)
     if subnetwork.project and subnetwork.project != (network.project or cloud.project or subnetwork.project):
         raise ValueError(
@@ -387,7 +387,7 @@ def _check_network(cloud: CloudSpec) -> None:
         )
 
 
-def _check_numbers(cloud: CloudSpec) -> None:
+def _check_numbers(cloud: GceOptions) -> None:
     duration_s = cloud.max_duration_s
     if duration_s and not MAX_DURATION_MIN_S <= duration_s <= MAX_DURATION_MAX_S:
         raise ValueError(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of
-from provision.model import CloudSpec
+from provision.gce.options import GceOptions
 
 PRICED_AT = "2026-11-21"
 """Day on which the table was made; what it was made from may be some weeks older."""
@@ -27,7 +27,7 @@ class _Rate(NamedTuple):
     spot: float
 
 
-def price(cloud: CloudSpec, zone: str) -> float | None:
+def price(cloud: GceOptions, zone: str) -> float | None:
     """Estimated price of one instance in US dollars an hour, on demand or spot; None: not known.
 
     Args:

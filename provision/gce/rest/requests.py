@@ -14,7 +14,8 @@ from typing import Any
 from provision.gce.catalog.locations import region_of
 from provision.gce.catalog.machines import gpu_of, has_gpus
 from provision.gce.catalog.networks import network_of, network_path, subnetwork_path
-from provision.model import CloudSpec, FleetSpec
+from provision.gce.options import GceOptions, options_of
+from provision.model import FleetSpec
 
 IAP_RANGE = "35.235.240.0/20"
 """From where Identity-Aware Proxy connects: https://cloud.google.com/iap/docs/using-tcp-forwarding."""
@@ -85,9 +86,7 @@ def bulk_insert(
     Raises:
         ValueError: the spec has no cloud, or names a subnetwork and nobody says of which region.
     """
-    if spec.cloud is None:
-        raise ValueError(f"fleet {spec.name} has no cloud")
-    cloud = spec.cloud
+    cloud = options_of(spec)
     marks = labels(spec.name, owner, user)
     body: dict[str, Any] = {
         "count": str(len(names)),
@@ -128,7 +127,7 @@ def marked(description: str) -> tuple[str, str, str] | None:
     return (found[1], found[2], found[3]) if found else None
 
 
-def firewalls(fleet: str, owner: str, user: str, cloud: CloudSpec, ssh_from: Sequence[str]) -> list[dict[str, Any]]:
+def firewalls(fleet: str, owner: str, user: str, cloud: GceOptions, ssh_from: Sequence[str]) -> list[dict[str, Any]]:
     """Bodies of the two rules of a fleet: who may use SSH, and that its instances reach each other.
 
     Args:
@@ -159,7 +158,7 @@ def firewalls(fleet: str, owner: str, user: str, cloud: CloudSpec, ssh_from: Seq
     return [{**common, **ssh}, {**common, **internal}]
 
 
-def _boot_disk(cloud: CloudSpec, marks: Mapping[str, str]) -> dict[str, Any]:
+def _boot_disk(cloud: GceOptions, marks: Mapping[str, str]) -> dict[str, Any]:
     return {
         "boot": True,
         "autoDelete": True,
@@ -172,7 +171,7 @@ def _boot_disk(cloud: CloudSpec, marks: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _interface(cloud: CloudSpec, region: str) -> dict[str, Any]:
+def _interface(cloud: GceOptions, region: str) -> dict[str, Any]:
     found: dict[str, Any] = {"network": network_path(cloud.network)}
     if cloud.subnetwork:
         found["subnetwork"] = subnetwork_path(cloud.subnetwork, region, network_of(cloud.network).project)
@@ -181,7 +180,7 @@ def _interface(cloud: CloudSpec, region: str) -> dict[str, Any]:
     return found
 
 
-def _metadata(cloud: CloudSpec, public_key: str) -> list[dict[str, str]]:
+def _metadata(cloud: GceOptions, public_key: str) -> list[dict[str, str]]:
     """Only the fleet's own key logs in, and the guest agent publishes the host keys."""
     items = {
         "ssh-keys": ssh_keys(cloud.ssh_user, public_key),
@@ -194,7 +193,7 @@ def _metadata(cloud: CloudSpec, public_key: str) -> list[dict[str, str]]:
     return [{"key": key, "value": value} for key, value in items.items()]
 
 
-def _scheduling(cloud: CloudSpec) -> dict[str, Any]:
+def _scheduling(cloud: GceOptions) -> dict[str, Any]:
     """An instance with GPUs, or one on spot, cannot move to another computer: it is stopped."""
     stays = has_gpus(cloud) or cloud.spot
     found: dict[str, Any] = {
@@ -209,7 +208,7 @@ def _scheduling(cloud: CloudSpec) -> dict[str, Any]:
     return found
 
 
-def _accelerators(cloud: CloudSpec) -> dict[str, Any]:
+def _accelerators(cloud: GceOptions) -> dict[str, Any]:
     """Only those that are attached: the others come with the machine type."""
     gpu = gpu_of(cloud)
     if not cloud.gpus or gpu is None or gpu.built_in:
@@ -217,7 +216,7 @@ def _accelerators(cloud: CloudSpec) -> dict[str, Any]:
     return {"guestAccelerators": [{"acceleratorType": cloud.gpu, "acceleratorCount": cloud.gpus}]}
 
 
-def _service_accounts(cloud: CloudSpec) -> dict[str, Any]:
+def _service_accounts(cloud: GceOptions) -> dict[str, Any]:
     if not cloud.scopes:
         return {}
     return {"serviceAccounts": [{"email": cloud.service_account or "default", "scopes": list(cloud.scopes)}]}

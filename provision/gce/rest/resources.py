@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from provision.gce.catalog.prices import price
+from provision.gce.options import GceOptions
 from provision.gce.rest.requests import stem
-from provision.model import CloudSpec, Instance, InstanceState
+from provision.model import Instance, InstanceState
 from provision.names import index_of
 
 Json = dict[str, Any]
@@ -66,10 +67,10 @@ def zones_tried(operation: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(last(str(location)) for location in found)
 
 
-def cloud_of(resource: Mapping[str, Any]) -> CloudSpec:
+def cloud_of(resource: Mapping[str, Any]) -> GceOptions:
     """What an instance is, as far as its price asks."""
     gpus: Sequence[Json] = resource.get("guestAccelerators") or ({},)
-    return CloudSpec(
+    return GceOptions(
         machine_type=last(str(resource.get("machineType", ""))),
         gpu=last(str(gpus[0].get("acceleratorType", ""))),
         gpus=int(gpus[0].get("acceleratorCount", 0)),

@@ -9,8 +9,9 @@ from pathlib import Path
 from fleet.events import Event
 from fleet.ports import Ports
 from fleet.state import Store
-from provision.gce.deletion import Orphan
-from provision.model import CloudSpec, Finding, FleetSpec, Host, Instance, InstanceState, Offer, Quote, SshAccess
+from provision.gce.options import GceOptions
+from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Offer, Orphan, Quote
+from provision.options import ProviderOptions
 from provision.provider import ErrorKind, Progress, Provider, ProviderError
 
 NOW = 1_000_000.0
@@ -50,7 +51,7 @@ class Cloud:
         )
 
 
-class CloudProvider:
+class CloudProvider(Provider):
     """A provider of `cloud`."""
 
     name = "gce"
@@ -61,9 +62,6 @@ class CloudProvider:
     def check(self, spec: FleetSpec) -> None:
         if spec.workers > 8:
             raise ProviderError(ErrorKind.USAGE, "at most 8")
-
-    def completed(self, spec: FleetSpec) -> FleetSpec:
-        return spec
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
         return Quote(len(names), OFFERS, priced_at="2026-11-01", delete_after_s=8 * 3600)
@@ -81,9 +79,6 @@ class CloudProvider:
 
     def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> Sequence[Host]:
         return [host(one.name) for one in instances]
-
-    def open_ssh(self, spec: FleetSpec, *, make: bool = False) -> SshAccess:
-        return SshAccess()
 
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
         self.cloud.calls.append("delete")
@@ -110,7 +105,7 @@ class CloudProvider:
         self.cloud.stops |= {one.name: at for one in instances}
         return self.cloud.keeps
 
-    def fates(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
+    def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         return {name: "was preempted at 12:03:10" for name in names if name == "worker-1"}
 
     def doctor(self) -> Sequence[Finding]:
@@ -173,7 +168,7 @@ class World:
     asked: list[str] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
     on_sleep: Callable[[], None] = lambda: None
-    clouds: list[CloudSpec] = field(default_factory=list)
+    clouds: list[GceOptions] = field(default_factory=list)
     sink: Kept = field(default_factory=Kept)
 
     @property
@@ -204,11 +199,11 @@ class World:
 class _Ports(Ports):
     world: World | None = None
 
-    def provider(self, name: str, cloud: CloudSpec | None = None, *, keep: bool = True) -> Provider:
-        if name != "gce":
-            return super().provider(name, cloud, keep=keep)
+    def provider(self, options: ProviderOptions, *, keep: bool = True) -> Provider:
+        if not isinstance(options, GceOptions):
+            return super().provider(options, keep=keep)
         assert self.world is not None
         if keep:
             self.store.owner()  # as the real one does
-        self.world.clouds.append(cloud or CloudSpec())
+        self.world.clouds.append(options)
         return CloudProvider(self.world.cloud)

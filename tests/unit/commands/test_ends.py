@@ -22,13 +22,13 @@ from fleet.events import (
     ResultsAtRisk,
 )
 from fleet.fleets.resolution import UpRequest
-from fleet.settings import Settings
 from fleet.status import HostStatus
 from provision.gce.catalog.machines import resolved
-from provision.gce.deletion import Orphan
-from provision.model import CloudSpec, Finding
+from provision.gce.options import GceOptions
+from provision.model import Finding, Orphan
 from provision.provider import ErrorKind, ProviderError
 from tests.next_steps import next_lines
+from tests.settings import settings
 from tests.unit.commands.clouds import NOW, CloudProvider, World
 
 ME, OTHER = caller(), "bob-desk"
@@ -40,7 +40,7 @@ def fleet(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
     monkeypatch.setattr(extend, "running_job", lambda *_: "")
     world.answers = [True]
-    up.run(UpRequest("demo", Settings(provider="gce", project="p")), world.ports(), world.sink)
+    up.run(UpRequest("demo", settings(provider="gce", project="p")), world.ports(), world.sink)
     world.sink.events.clear()
     world.cloud.calls.clear()
     world.asked.clear()
@@ -163,7 +163,7 @@ def orphan(
 
 
 def collect(world: World, *, everybody: bool = False) -> gc.GcSummary:
-    return gc.run(gc.GcRequest(Settings(project="p"), only=True, everybody=everybody), world.ports(), world.sink)
+    return gc.run(gc.GcRequest(settings(project="p"), everybody=everybody), world.ports(), world.sink)
 
 
 def found(world: World) -> dict[str, bool]:
@@ -235,17 +235,17 @@ def test_gc_spares_a_fleet_that_was_made_while_the_user_was_asked(world: World) 
         return True
 
     ports = replace(world.ports(), consent=confirm)
-    gc.run(gc.GcRequest(Settings(project="p"), only=True), ports, world.sink)
+    gc.run(gc.GcRequest(settings(project="p")), ports, world.sink)
     assert len(world.cloud.things) == 1
 
 
 def test_gc_looks_at_every_project_that_is_known_here(fleet: World) -> None:
     fleet.clouds.clear()
-    gc.run(gc.GcRequest(Settings(project="q")), fleet.ports(), fleet.sink)
-    assert fleet.clouds == [CloudSpec(project="p"), CloudSpec(project="q")]
+    gc.run(gc.GcRequest(defaults=settings(project="q")), fleet.ports(), fleet.sink)
+    assert fleet.clouds == [GceOptions(project="p"), GceOptions(project="q")]
     fleet.clouds.clear()
     gc.run(gc.GcRequest(), fleet.ports(), fleet.sink)
-    assert fleet.clouds == [CloudSpec(project="p")]
+    assert fleet.clouds == [GceOptions(project="p")]
 
 
 def test_gc_goes_on_without_credentials_where_no_project_is_known(
@@ -279,7 +279,7 @@ def test_doctor_tells_all_and_ends_as_bad_as_it_is(
     world: World, findings: list[Finding], error: type[FleetError] | None
 ) -> None:
     world.cloud.findings = findings
-    request = DoctorRequest("gce", Settings(project="p", endpoint="http://127.0.0.1:1", network="lab"))
+    request = DoctorRequest("gce", settings(project="p", endpoint="http://127.0.0.1:1", network="lab"))
     if error is None:
         assert doctor(request, world.ports(), world.sink).checked == 1
     else:
@@ -288,6 +288,6 @@ def test_doctor_tells_all_and_ends_as_bad_as_it_is(
         assert next_lines(failure.value) == next(one.next_step for one in findings if not one.ok)
     told = [event for event in world.sink.events if isinstance(event, Checked)]
     assert [(event.subject, event.ok) for event in told] == [(one.subject, one.ok) for one in findings]
-    wanted = CloudSpec(project="p", endpoint="http://127.0.0.1:1", network="lab")
+    wanted = GceOptions(project="p", endpoint="http://127.0.0.1:1", network="lab")
     assert world.clouds == [resolved(wanted)]  # what `fleet up` would create with these settings
     assert not world.state.exists()

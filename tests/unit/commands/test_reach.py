@@ -16,13 +16,14 @@ from fleet.events import HostConnected, InstanceChanged, ZoneTried
 from fleet.fleets import connect as module
 from fleet.fleets.connect import progress_to, reach
 from fleet.remote.fanout import Outcome
-from provision.model import CloudSpec, FleetSpec, Host, Instance, InstanceState
+from provision.gce.options import GceOptions
+from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.provider import ErrorKind, ProviderError
 from tests.next_steps import next_lines
 from tests.unit.commands.clouds import Cloud, CloudProvider, Kept, World
 from train.agent.protocol.records import Hello
 
-RENTED = FleetSpec("demo", "gce", 2, cloud=CloudSpec())
+RENTED = FleetSpec("demo", "gce", 2, options=GceOptions())
 INSTANCES = [Instance(f"worker-{index}", "demo", str(index), InstanceState.RUNNING, "z") for index in range(2)]
 
 

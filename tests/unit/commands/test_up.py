@@ -11,13 +11,13 @@ from fleet.commands.fleets.up import next_train, run
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, QuotaError, UsageError
 from fleet.events import FleetOpened, InstanceChanged, Note, Quoted, ZoneTried
 from fleet.fleets.resolution import UpRequest
-from fleet.settings import Settings
 from fleet.steps import Again, Shell
 from provision.provider import ErrorKind, ProviderError
 from tests.next_steps import next_lines, repetition
+from tests.settings import settings
 from tests.unit.commands.clouds import NOW, OFFERS, World
 
-ASKED = UpRequest("demo", Settings(provider="gce", project="p"))
+ASKED = UpRequest("demo", settings(provider="gce", project="p"))
 NOTHING = ProviderError(ErrorKind.CAPACITY, "no zone has room")
 
 
@@ -41,20 +41,20 @@ def test_what_was_made_is_on_record(world: World) -> None:
     run(ASKED, world.ports(), world.sink)
     record = world.store.fleet("demo").read()
     assert record is not None
-    assert record.spec.cloud is not None
+    assert record.spec.options.rents
     assert record.spec.public_key.startswith("ssh-ed25519 ")
     assert [one.name for one in record.instances] == ["worker-0", "worker-1"]
     assert (record.price_usd_h, record.delete_at) == (1.0, NOW + 8 * 3600)
     [opened] = world.sink.of(FleetOpened)
     assert opened == FleetOpened("demo", "gce", ("worker-0", "worker-1"), NOW + 7200, 1.0, NOW + 8 * 3600)
     [created] = [entry for entry in world.store.fleet("demo").intents() if entry["intent"] == "create"]
-    assert (created["provider"], created["cloud"]["project"]) == ("gce", "p")
+    assert (created["provider"], created["options"]["project"]) == ("gce", "p")
 
 
 @pytest.mark.parametrize("dry", [False, True])
 def test_no_and_a_dry_run_touch_nothing(world: World, dry: bool) -> None:
     world.answers = [] if dry else [False]
-    request = UpRequest("demo", ASKED.said, dry_run=dry)
+    request = UpRequest("demo", ASKED.given, dry_run=dry)
     if dry:
         assert run(request, world.ports(), world.sink).created == ()
     else:
@@ -75,7 +75,7 @@ def test_where_nobody_can_be_asked_nothing_is_spent(world: World) -> None:
 
 def test_a_spec_that_cannot_be_made_is_refused_before_the_price(world: World) -> None:
     with pytest.raises(UsageError, match="at most 8"):
-        run(UpRequest("demo", Settings(provider="gce", workers=9)), world.ports(), world.sink)
+        run(UpRequest("demo", settings(provider="gce", workers=9)), world.ports(), world.sink)
     assert (world.sink.events, world.state.exists()) == ([], False)
 
 
@@ -136,7 +136,7 @@ def test_without_room_it_ends_and_leaves_nothing(world: World) -> None:
 
 def test_it_waits_for_room_as_long_as_it_takes(world: World) -> None:
     world.answers, world.cloud.failures = [True], [NOTHING] * 7
-    run(UpRequest("demo", ASKED.said, retry_until_up=True), world.ports(), world.sink)
+    run(UpRequest("demo", ASKED.given, retry_until_up=True), world.ports(), world.sink)
     assert world.slept == [30, 60, 120, 240, 480, 600, 600]
     told = [event.text for event in world.sink.events if isinstance(event, Note)]
     assert told[0] == "no zone has room; retrying in 30 s until there is capacity; Ctrl-C stops"
@@ -146,7 +146,7 @@ def test_it_waits_for_room_as_long_as_it_takes(world: World) -> None:
 def test_it_waits_for_nothing_but_room(world: World) -> None:
     world.answers, world.cloud.failures = [True], [NOTHING, ProviderError(ErrorKind.QUOTA, "the limit is 0")]
     with pytest.raises(QuotaError):
-        run(UpRequest("demo", ASKED.said, retry_until_up=True), world.ports(), world.sink)
+        run(UpRequest("demo", ASKED.given, retry_until_up=True), world.ports(), world.sink)
     assert world.slept == [30]
     assert not world.store.names()
 
@@ -157,7 +157,7 @@ def test_ctrl_c_ends_the_wait_and_cleans_up(world: World) -> None:
 
     world.answers, world.cloud.failures, world.on_sleep = [True], [NOTHING], interrupt
     with pytest.raises(CancelledError, match="nothing is left"):
-        run(UpRequest("demo", ASKED.said, retry_until_up=True), world.ports(), world.sink)
+        run(UpRequest("demo", ASKED.given, retry_until_up=True), world.ports(), world.sink)
     assert world.cloud.calls == ["create", "delete_fleet"]
     assert not world.store.names()
 
@@ -197,7 +197,7 @@ def test_the_next_command_runs_a_script_that_is_there(scripts: list[str], comman
 
 def test_a_failed_repair_leaves_what_was_there(world: World) -> None:
     world.answers = [True, True]
-    run(UpRequest("demo", Settings(provider="gce", workers=3)), world.ports(), world.sink)
+    run(UpRequest("demo", settings(provider="gce", workers=3)), world.ports(), world.sink)
     first = world.cloud.instances[0]
     world.cloud.instances, world.cloud.broken = [first], ProviderError(ErrorKind.QUOTA, "the limit is 1")
     with pytest.raises(QuotaError):
@@ -282,7 +282,7 @@ def test_instances_that_could_not_be_prepared_are_kept_for_the_next_try(
     assert record is not None
     assert (record.ready, record.kept, record.kept_until) == (False, ("worker-0", "worker-1"), until)
 
-    changed = UpRequest("demo", Settings(packages=("six",)))
+    changed = UpRequest("demo", settings(packages=("six",)))
     with pytest.raises(NotReadyError):
         run(changed, world.ports(), world.sink)  # and they are kept again
     assert world.cloud.stops == {"worker-0": until, "worker-1": until}

@@ -8,7 +8,7 @@ import pytest
 
 from provision.gce.catalog.locations import is_region, is_zone, region_of
 from provision.gce.catalog.machines import CPU_IMAGE, GPU_IMAGE, GPUS, cpus, describe, find_gpu, resolved
-from provision.model import CloudSpec
+from provision.gce.options import GceOptions
 
 
 @pytest.mark.parametrize(
@@ -54,38 +54,38 @@ def test_every_default_machine_type_goes_with_its_gpus() -> None:
     for gpu in GPUS.values():
         assert set(gpu.machine_types) == set(gpu.counts)
         for count in gpu.counts:
-            cloud = resolved(CloudSpec(gpu=gpu.short, gpus=count))
+            cloud = resolved(GceOptions(gpu=gpu.short, gpus=count))
             assert (cloud.gpu, cloud.gpus) == (gpu.accelerator, count)
             assert cloud.machine_type == gpu.machine_types[count]
             assert cpus(cloud.machine_type)
             if gpu.built_in:
-                by_machine = resolved(CloudSpec(machine_type=cloud.machine_type))
+                by_machine = resolved(GceOptions(machine_type=cloud.machine_type))
                 assert (by_machine.gpu, by_machine.gpus) == (gpu.accelerator, count)
 
 
 @pytest.mark.parametrize(
     ("asked", "machine_type", "gpu", "gpus", "image"),
     [
-        (CloudSpec(), "n1-standard-4", "", 0, CPU_IMAGE),
-        (CloudSpec(gpu="t4"), "n1-standard-4", "nvidia-tesla-t4", 1, GPU_IMAGE),
-        (CloudSpec(gpu="t4", gpus=2), "n1-standard-8", "nvidia-tesla-t4", 2, GPU_IMAGE),
+        (GceOptions(), "n1-standard-4", "", 0, CPU_IMAGE),
+        (GceOptions(gpu="t4"), "n1-standard-4", "nvidia-tesla-t4", 1, GPU_IMAGE),
+        (GceOptions(gpu="t4", gpus=2), "n1-standard-8", "nvidia-tesla-t4", 2, GPU_IMAGE),
         (
-            CloudSpec(gpu="nvidia-tesla-t4", gpus=1, machine_type="n1-highmem-8"),
+            GceOptions(gpu="nvidia-tesla-t4", gpus=1, machine_type="n1-highmem-8"),
             "n1-highmem-8",
             "nvidia-tesla-t4",
             1,
             GPU_IMAGE,
         ),
-        (CloudSpec(gpu="t4", machine_type="custom-6-20480"), "custom-6-20480", "nvidia-tesla-t4", 1, GPU_IMAGE),
-        (CloudSpec(machine_type="e2-standard-2"), "e2-standard-2", "", 0, CPU_IMAGE),
-        (CloudSpec(machine_type="g2-standard-48"), "g2-standard-48", "nvidia-l4", 4, GPU_IMAGE),
-        (CloudSpec(gpu="l4", machine_type="g2-standard-24"), "g2-standard-24", "nvidia-l4", 2, GPU_IMAGE),
-        (CloudSpec(gpu="l4", gpus=1, machine_type="g2-standard-32"), "g2-standard-32", "nvidia-l4", 1, GPU_IMAGE),
-        (CloudSpec(machine_type="a4-highgpu-8g"), "a4-highgpu-8g", "nvidia-b200", 8, GPU_IMAGE),
-        (CloudSpec(image="projects/p/global/images/i"), "n1-standard-4", "", 0, "projects/p/global/images/i"),
+        (GceOptions(gpu="t4", machine_type="custom-6-20480"), "custom-6-20480", "nvidia-tesla-t4", 1, GPU_IMAGE),
+        (GceOptions(machine_type="e2-standard-2"), "e2-standard-2", "", 0, CPU_IMAGE),
+        (GceOptions(machine_type="g2-standard-48"), "g2-standard-48", "nvidia-l4", 4, GPU_IMAGE),
+        (GceOptions(gpu="l4", machine_type="g2-standard-24"), "g2-standard-24", "nvidia-l4", 2, GPU_IMAGE),
+        (GceOptions(gpu="l4", gpus=1, machine_type="g2-standard-32"), "g2-standard-32", "nvidia-l4", 1, GPU_IMAGE),
+        (GceOptions(machine_type="a4-highgpu-8g"), "a4-highgpu-8g", "nvidia-b200", 8, GPU_IMAGE),
+        (GceOptions(image="projects/p/global/images/i"), "n1-standard-4", "", 0, "projects/p/global/images/i"),
     ],
 )
-def test_defaults(asked: CloudSpec, machine_type: str, gpu: str, gpus: int, image: str) -> None:
+def test_defaults(asked: GceOptions, machine_type: str, gpu: str, gpus: int, image: str) -> None:
     found = resolved(asked)
     assert (found.machine_type, found.gpu, found.gpus, found.image) == (machine_type, gpu, gpus, image)
     assert resolved(found) == found
@@ -94,52 +94,52 @@ def test_defaults(asked: CloudSpec, machine_type: str, gpu: str, gpus: int, imag
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (CloudSpec(gpu="t4", machine_type="n2-standard-4"), "can be attached to N1 .* n2-standard-4 is none"),
-        (CloudSpec(gpu="t4", machine_type="f1-micro"), "can be attached to N1"),
-        (CloudSpec(gpu="t4", machine_type="g2-standard-4"), "g2-standard-4 is none"),
-        (CloudSpec(gpu="t4", gpus=3), "cannot have 3 t4 GPUs; it can have 1, 2 or 4"),
-        (CloudSpec(gpu="t4", machine_type="n1-standard-64"), "at most 48 vCPUs; n1-standard-64 has 64"),
-        (CloudSpec(gpu="v100", machine_type="custom-14-20480"), "at most 12 vCPUs"),
-        (CloudSpec(gpu="l4", machine_type="n1-standard-4"), "comes only with machine types of its own"),
-        (CloudSpec(gpu="l4", gpus=2, machine_type="g2-standard-4"), "comes with 1 nvidia-l4, not 2; g2-standard-24"),
-        (CloudSpec(gpu="l4", machine_type="g2-standard-5"), "g2-standard-5 does not have it"),
-        (CloudSpec(gpu="a100", machine_type="a2-ultragpu-1g"), "a2-ultragpu-1g does not have it"),
-        (CloudSpec(gpus=2), "not of which type"),
-        (CloudSpec(gpu="t4", gpus=-1), "cannot have -1 GPUs"),
-        (CloudSpec(machine_type="n1"), "'n1' is not a machine type"),
-        (CloudSpec(machine_type="N1-standard-4"), "is not a machine type"),
-        (CloudSpec(machine_type="n1-standard-4\n"), "is not a machine type"),
-        (CloudSpec(machine_type="n1-standard-4/x"), "is not a machine type"),
-        (CloudSpec(max_duration_s=29), "not after 29 seconds"),
-        (CloudSpec(max_duration_s=-5), "not after -5 seconds"),
-        (CloudSpec(max_duration_s=120 * 86400 + 1), "120 days"),
-        (CloudSpec(zones=("us-central1-a", "mars")), "'mars' is neither a zone nor a region"),
-        (CloudSpec(zones=("us-central1/a",)), "neither a zone nor a region"),
-        (CloudSpec(ssh_from=("everybody",)), "'everybody' is not a range of IPv4 addresses"),
-        (CloudSpec(ssh_from=("10.0.0.1/8",)), "host bits set"),
-        (CloudSpec(ssh_from=("::/0",)), "not a range of IPv4"),
-        (CloudSpec(image="my image"), "'my image' is no usable name of the image"),
-        (CloudSpec(image="ubuntu"), "write projects/PROJECT/global/images/family/ubuntu"),
-        (CloudSpec(network="a b"), "is no usable name of the network"),
-        (CloudSpec(subnetwork="x?y"), "is no usable name of the subnetwork"),
-        (CloudSpec(project="p#"), "is no usable name of the project"),
-        (CloudSpec(disk_type="pd balanced"), "is no usable name of the disk type"),
-        (CloudSpec(disk_gb=9), "10 to 65536 GB, not 9"),
+        (GceOptions(gpu="t4", machine_type="n2-standard-4"), "can be attached to N1 .* n2-standard-4 is none"),
+        (GceOptions(gpu="t4", machine_type="f1-micro"), "can be attached to N1"),
+        (GceOptions(gpu="t4", machine_type="g2-standard-4"), "g2-standard-4 is none"),
+        (GceOptions(gpu="t4", gpus=3), "cannot have 3 t4 GPUs; it can have 1, 2 or 4"),
+        (GceOptions(gpu="t4", machine_type="n1-standard-64"), "at most 48 vCPUs; n1-standard-64 has 64"),
+        (GceOptions(gpu="v100", machine_type="custom-14-20480"), "at most 12 vCPUs"),
+        (GceOptions(gpu="l4", machine_type="n1-standard-4"), "comes only with machine types of its own"),
+        (GceOptions(gpu="l4", gpus=2, machine_type="g2-standard-4"), "comes with 1 nvidia-l4, not 2; g2-standard-24"),
+        (GceOptions(gpu="l4", machine_type="g2-standard-5"), "g2-standard-5 does not have it"),
+        (GceOptions(gpu="a100", machine_type="a2-ultragpu-1g"), "a2-ultragpu-1g does not have it"),
+        (GceOptions(gpus=2), "not of which type"),
+        (GceOptions(gpu="t4", gpus=-1), "cannot have -1 GPUs"),
+        (GceOptions(machine_type="n1"), "'n1' is not a machine type"),
+        (GceOptions(machine_type="N1-standard-4"), "is not a machine type"),
+        (GceOptions(machine_type="n1-standard-4\n"), "is not a machine type"),
+        (GceOptions(machine_type="n1-standard-4/x"), "is not a machine type"),
+        (GceOptions(max_duration_s=29), "not after 29 seconds"),
+        (GceOptions(max_duration_s=-5), "not after -5 seconds"),
+        (GceOptions(max_duration_s=120 * 86400 + 1), "120 days"),
+        (GceOptions(zones=("us-central1-a", "mars")), "'mars' is neither a zone nor a region"),
+        (GceOptions(zones=("us-central1/a",)), "neither a zone nor a region"),
+        (GceOptions(ssh_from=("everybody",)), "'everybody' is not a range of IPv4 addresses"),
+        (GceOptions(ssh_from=("10.0.0.1/8",)), "host bits set"),
+        (GceOptions(ssh_from=("::/0",)), "not a range of IPv4"),
+        (GceOptions(image="my image"), "'my image' is no usable name of the image"),
+        (GceOptions(image="ubuntu"), "write projects/PROJECT/global/images/family/ubuntu"),
+        (GceOptions(network="a b"), "is no usable name of the network"),
+        (GceOptions(subnetwork="x?y"), "is no usable name of the subnetwork"),
+        (GceOptions(project="p#"), "is no usable name of the project"),
+        (GceOptions(disk_type="pd balanced"), "is no usable name of the disk type"),
+        (GceOptions(disk_gb=9), "10 to 65536 GB, not 9"),
     ],
 )
-def test_what_does_not_go_together_is_refused(asked: CloudSpec, message: str) -> None:
+def test_what_does_not_go_together_is_refused(asked: GceOptions, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         resolved(asked)
 
 
 @pytest.mark.parametrize("duration_s", [0, 30, 120 * 86400])
 def test_durations_that_compute_engine_takes(duration_s: int) -> None:
-    assert resolved(CloudSpec(max_duration_s=duration_s)).max_duration_s == duration_s
+    assert resolved(GceOptions(max_duration_s=duration_s)).max_duration_s == duration_s
 
 
 def test_addresses_are_written_as_compute_engine_writes_them() -> None:
     given = ("203.0.113.7", "198.51.100.0/24", "0.0.0.0/0")
-    assert resolved(CloudSpec(ssh_from=given)).ssh_from == ("203.0.113.7/32", "198.51.100.0/24", "0.0.0.0/0")
+    assert resolved(GceOptions(ssh_from=given)).ssh_from == ("203.0.113.7/32", "198.51.100.0/24", "0.0.0.0/0")
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_vcpus_by_the_machine_type_s_name(machine_type: str, count: int | None) 
 
 
 def test_an_instance_in_compute_engine_s_words() -> None:
-    assert describe(resolved(CloudSpec(gpu="t4", gpus=2))) == "n1-standard-8 + 2 nvidia-tesla-t4"
-    assert describe(CloudSpec()) == "n1-standard-4"
-    assert describe(replace(CloudSpec(), machine_type="e2-micro")) == "e2-micro"
+    assert describe(resolved(GceOptions(gpu="t4", gpus=2))) == "n1-standard-8 + 2 nvidia-tesla-t4"
+    assert describe(GceOptions()) == "n1-standard-4"
+    assert describe(replace(GceOptions(), machine_type="e2-micro")) == "e2-micro"
 
 
 def test_zones_and_regions() -> None:

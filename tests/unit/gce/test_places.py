@@ -12,10 +12,10 @@ from provision.gce.catalog import prices
 from provision.gce.catalog.locations import region_of
 from provision.gce.catalog.machines import resolved
 from provision.gce.diagnosis import Scope
+from provision.gce.options import GceOptions
 from provision.gce.zones import Region, Search, candidates
-from provision.model import CloudSpec
 
-T4 = resolved(CloudSpec(gpu="t4"))
+T4 = resolved(GceOptions(gpu="t4"))
 OFFERED = {
     "us-central1": ["us-central1-f", "us-central1-a"],
     "asia-east1": ["asia-east1-a", "asia-east1-c"],
@@ -24,8 +24,8 @@ OFFERED = {
 }
 
 
-def in_zones(*zones: str) -> CloudSpec:
-    return resolved(CloudSpec(gpu="t4", zones=zones))
+def in_zones(*zones: str) -> GceOptions:
+    return resolved(GceOptions(gpu="t4", zones=zones))
 
 
 def test_without_a_wish_the_cheapest_region_comes_first_and_unknown_prices_last() -> None:
@@ -38,7 +38,7 @@ def test_without_a_wish_the_cheapest_region_comes_first_and_unknown_prices_last(
 
 
 def test_spot_has_an_order_of_its_own() -> None:
-    spot = resolved(CloudSpec(gpu="t4", spot=True))
+    spot = resolved(GceOptions(gpu="t4", spot=True))
     assert [region.name for region in candidates(spot, OFFERED)] == [
         "europe-west2",
         "asia-east1",

@@ -10,9 +10,9 @@ from provision.gce.catalog import prices
 from provision.gce.catalog.locations import is_zone
 from provision.gce.catalog.machines import GPUS, resolved
 from provision.gce.catalog.prices import PRICED_AT, price, zones
-from provision.model import CloudSpec
+from provision.gce.options import GceOptions
 
-T4 = resolved(CloudSpec(gpu="t4"))
+T4 = resolved(GceOptions(gpu="t4"))
 
 
 @pytest.mark.parametrize(
@@ -26,26 +26,26 @@ T4 = resolved(CloudSpec(gpu="t4"))
 )
 def test_n1_with_a_t4(zone: str, on_demand: float, spot: float, machine_alone: float) -> None:
     assert price(T4, zone) == pytest.approx(on_demand, abs=0.0006)
-    assert price(resolved(CloudSpec(gpu="t4", spot=True)), zone) == pytest.approx(spot, abs=0.0006)
-    assert price(resolved(CloudSpec()), zone) == pytest.approx(machine_alone, abs=0.0006)
+    assert price(resolved(GceOptions(gpu="t4", spot=True)), zone) == pytest.approx(spot, abs=0.0006)
+    assert price(resolved(GceOptions()), zone) == pytest.approx(machine_alone, abs=0.0006)
 
 
 @pytest.mark.parametrize(
     ("cloud", "expected"),
     [
-        (CloudSpec(gpu="l4", machine_type="g2-standard-4"), 0.7068),  # what Google lists for g2-standard-4
-        (CloudSpec(gpu="a100"), 3.6734),  # what Google lists for a2-highgpu-1g
-        (CloudSpec(gpu="a100", gpus=8), 29.3871),
-        (CloudSpec(machine_type="e2-standard-4"), 0.1340),
-        (CloudSpec(gpu="v100", gpus=2), 0.38 + 2 * 2.48),
+        (GceOptions(gpu="l4", machine_type="g2-standard-4"), 0.7068),  # what Google lists for g2-standard-4
+        (GceOptions(gpu="a100"), 3.6734),  # what Google lists for a2-highgpu-1g
+        (GceOptions(gpu="a100", gpus=8), 29.3871),
+        (GceOptions(machine_type="e2-standard-4"), 0.1340),
+        (GceOptions(gpu="v100", gpus=2), 0.38 + 2 * 2.48),
     ],
 )
-def test_other_machines_in_us_central1(cloud: CloudSpec, expected: float) -> None:
+def test_other_machines_in_us_central1(cloud: GceOptions, expected: float) -> None:
     assert price(resolved(cloud), "us-central1-b") == pytest.approx(expected, rel=0.001)
 
 
 def test_gpus_and_vcpus_are_counted() -> None:
-    two = price(resolved(CloudSpec(gpu="t4", gpus=2)), "us-central1-a")
+    two = price(resolved(GceOptions(gpu="t4", gpus=2)), "us-central1-a")
     one = price(T4, "us-central1-a")
     assert one is not None
     assert two == pytest.approx(2 * one)
@@ -54,17 +54,17 @@ def test_gpus_and_vcpus_are_counted() -> None:
 @pytest.mark.parametrize(
     ("cloud", "zone"),
     [
-        (CloudSpec(gpu="t4"), "us-central1-z"),  # no such zone
-        (CloudSpec(gpu="t4"), "us-east1-b"),  # a zone without T4
-        (CloudSpec(machine_type="n1-megamem-96"), "us-central1-a"),
-        (CloudSpec(machine_type="n2-custom-4-8192"), "us-central1-a"),
-        (CloudSpec(machine_type="custom-4-8192"), "us-central1-a"),
-        (CloudSpec(machine_type="a4-highgpu-8g"), "us-central1-a"),
-        (CloudSpec(gpu="h100"), "us-central1-a"),
-        (CloudSpec(machine_type="n1-standard-4", gpu="nvidia-unheard-of", gpus=1), "us-central1-a"),
+        (GceOptions(gpu="t4"), "us-central1-z"),  # no such zone
+        (GceOptions(gpu="t4"), "us-east1-b"),  # a zone without T4
+        (GceOptions(machine_type="n1-megamem-96"), "us-central1-a"),
+        (GceOptions(machine_type="n2-custom-4-8192"), "us-central1-a"),
+        (GceOptions(machine_type="custom-4-8192"), "us-central1-a"),
+        (GceOptions(machine_type="a4-highgpu-8g"), "us-central1-a"),
+        (GceOptions(gpu="h100"), "us-central1-a"),
+        (GceOptions(machine_type="n1-standard-4", gpu="nvidia-unheard-of", gpus=1), "us-central1-a"),
     ],
 )
-def test_what_is_not_in_the_table_is_not_known(cloud: CloudSpec, zone: str) -> None:
+def test_what_is_not_in_the_table_is_not_known(cloud: GceOptions, zone: str) -> None:
     assert price(cloud if cloud.gpu == "nvidia-unheard-of" else resolved(cloud), zone) is None
 
 

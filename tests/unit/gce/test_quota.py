@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from provision.gce.catalog.machines import resolved
 from provision.gce.diagnosis import Diagnosis, Scope
+from provision.gce.options import GceOptions
 from provision.gce.quota import problems
-from provision.model import CloudSpec
 from provision.provider import ErrorKind
 
 DAY_S = 86400
 
 
 def found(
-    cloud: CloudSpec, count: int, region: dict[str, tuple[float, float]], project: dict[str, tuple[float, float]]
+    cloud: GceOptions, count: int, region: dict[str, tuple[float, float]], project: dict[str, tuple[float, float]]
 ) -> list[Diagnosis]:
     return problems(resolved(cloud), count, listed(region), listed(project), "us-central1", "proj-1")
 
@@ -40,16 +40,16 @@ PROJECT = {"GPUS_ALL_REGIONS": (16.0, 0.0), "CPUS_ALL_REGIONS": (100.0, 0.0)}
 
 
 def test_where_there_is_room_there_is_no_problem() -> None:
-    assert found(CloudSpec(gpu="t4"), 4, PLENTY, PROJECT) == []
-    assert found(CloudSpec(gpu="t4"), 0, dict.fromkeys(PLENTY, (0.0, 5.0)), PROJECT) == []
+    assert found(GceOptions(gpu="t4"), 4, PLENTY, PROJECT) == []
+    assert found(GceOptions(gpu="t4"), 0, dict.fromkeys(PLENTY, (0.0, 5.0)), PROJECT) == []
 
 
 def test_quotas_that_are_not_listed_have_room() -> None:
-    assert found(CloudSpec(gpu="t4"), 1000, {}, {}) == []
+    assert found(GceOptions(gpu="t4"), 1000, {}, {}) == []
 
 
 def test_a_new_project_has_no_gpus_in_any_region() -> None:
-    [problem] = found(CloudSpec(gpu="t4"), 2, PLENTY, {"GPUS_ALL_REGIONS": (0.0, 0.0)})
+    [problem] = found(GceOptions(gpu="t4"), 2, PLENTY, {"GPUS_ALL_REGIONS": (0.0, 0.0)})
     assert (problem.kind.value, problem.scope) == ("quota", Scope.EVERYTHING)
     assert problem.message == (
         "the quota GPUS_ALL_REGIONS of project proj-1 allows none in all regions together; 2 more needed"
@@ -64,34 +64,34 @@ def test_a_new_project_has_no_gpus_in_any_region() -> None:
     [
         (
             "NVIDIA_T4_GPUS",
-            CloudSpec(gpu="t4", max_duration_s=0),
+            GceOptions(gpu="t4", max_duration_s=0),
             1,
             0,
             "allows 1 in us-central1, 0 in use; 2 more needed",
         ),
-        ("CPUS", CloudSpec(gpu="t4"), 24, 20, "allows 24 in us-central1, 20 in use; 8 more needed"),
-        ("CPUS", CloudSpec(machine_type="e2-standard-4"), 7, 0, "CPUS"),
-        ("N2_CPUS", CloudSpec(machine_type="n2-standard-4"), 7, 0, "N2_CPUS"),
+        ("CPUS", GceOptions(gpu="t4"), 24, 20, "allows 24 in us-central1, 20 in use; 8 more needed"),
+        ("CPUS", GceOptions(machine_type="e2-standard-4"), 7, 0, "CPUS"),
+        ("N2_CPUS", GceOptions(machine_type="n2-standard-4"), 7, 0, "N2_CPUS"),
         (
             "IN_USE_ADDRESSES",
-            CloudSpec(),
+            GceOptions(),
             8,
             7,
             "allows 8 in us-central1, 7 in use; 2 more",
         ),
-        ("INSTANCES", CloudSpec(), 24, 23, "allows 24"),
+        ("INSTANCES", GceOptions(), 24, 23, "allows 24"),
         (
             "SSD_TOTAL_GB",
-            CloudSpec(disk_gb=300),
+            GceOptions(disk_gb=300),
             500,
             0,
             "allows 500 in us-central1, 0 in use; 600 more",
         ),
-        ("SSD_TOTAL_GB", CloudSpec(disk_gb=300, disk_type="pd-ssd"), 500, 0, "600 more needed"),
-        ("DISKS_TOTAL_GB", CloudSpec(disk_gb=300, disk_type="pd-standard"), 500, 0, "600 more needed"),
+        ("SSD_TOTAL_GB", GceOptions(disk_gb=300, disk_type="pd-ssd"), 500, 0, "600 more needed"),
+        ("DISKS_TOTAL_GB", GceOptions(disk_gb=300, disk_type="pd-standard"), 500, 0, "600 more needed"),
     ],
 )
-def test_a_quota_of_the_region(metric: str, cloud: CloudSpec, limit: float, usage: float, words: str) -> None:
+def test_a_quota_of_the_region(metric: str, cloud: GceOptions, limit: float, usage: float, words: str) -> None:
     [problem] = found(cloud, 2, {**PLENTY, metric: (limit, usage)}, PROJECT)
     assert (problem.kind.value, problem.scope) == ("quota", Scope.REGION)
     assert problem.message.startswith(f"the quota {metric} of project proj-1 allows ")
@@ -100,13 +100,13 @@ def test_a_quota_of_the_region(metric: str, cloud: CloudSpec, limit: float, usag
 
 
 def test_gpus_are_counted_by_instance() -> None:
-    assert found(CloudSpec(gpu="t4", gpus=4), 4, PLENTY, PROJECT) == []
-    [problem] = found(CloudSpec(gpu="t4", gpus=4), 4, PLENTY, {"GPUS_ALL_REGIONS": (15, 0)})
+    assert found(GceOptions(gpu="t4", gpus=4), 4, PLENTY, PROJECT) == []
+    [problem] = found(GceOptions(gpu="t4", gpus=4), 4, PLENTY, {"GPUS_ALL_REGIONS": (15, 0)})
     assert "16 more needed" in problem.message
 
 
 def test_without_external_addresses_none_are_needed() -> None:
-    assert found(CloudSpec(external=False), 2, {**PLENTY, "IN_USE_ADDRESSES": (0, 0)}, PROJECT) == []
+    assert found(GceOptions(external=False), 2, {**PLENTY, "IN_USE_ADDRESSES": (0, 0)}, PROJECT) == []
 
 
 @pytest.mark.parametrize(
@@ -125,28 +125,28 @@ def test_without_external_addresses_none_are_needed() -> None:
 )
 def test_which_gpu_quota_counts(spot: bool, duration_s: int, usual: int, preemptible: int, ok: bool) -> None:
     quotas = {**PLENTY, "NVIDIA_T4_GPUS": (usual, 0.0), "PREEMPTIBLE_NVIDIA_T4_GPUS": (preemptible, 0.0)}
-    problem = found(CloudSpec(gpu="t4", spot=spot, max_duration_s=duration_s), 2, quotas, PROJECT)
+    problem = found(GceOptions(gpu="t4", spot=spot, max_duration_s=duration_s), 2, quotas, PROJECT)
     assert (problem == []) is ok
 
 
 def test_both_gpu_quotas_are_told_where_both_are_too_small() -> None:
     quotas = {**PLENTY, "NVIDIA_T4_GPUS": (1.0, 1.0), "PREEMPTIBLE_NVIDIA_T4_GPUS": (0.0, 0.0)}
-    [problem] = found(CloudSpec(gpu="t4", max_duration_s=DAY_S), 2, quotas, PROJECT)
+    [problem] = found(GceOptions(gpu="t4", max_duration_s=DAY_S), 2, quotas, PROJECT)
     assert "the quota NVIDIA_T4_GPUS of" in problem.message
     assert problem.cause == "PREEMPTIBLE_NVIDIA_T4_GPUS has no room either (0 allowed)"
-    [problem] = found(CloudSpec(gpu="t4", spot=True), 2, quotas, PROJECT)
+    [problem] = found(GceOptions(gpu="t4", spot=True), 2, quotas, PROJECT)
     assert "the quota PREEMPTIBLE_NVIDIA_T4_GPUS of" in problem.message
 
 
 def test_spot_uses_the_vcpus_for_spot_where_there_are_any() -> None:
-    cloud = CloudSpec(spot=True, machine_type="n1-standard-8")
+    cloud = GceOptions(spot=True, machine_type="n1-standard-8")
     assert found(cloud, 2, {**PLENTY, "CPUS": (0, 0), "PREEMPTIBLE_CPUS": (16, 0)}, PROJECT) == []
     assert found(cloud, 2, {**PLENTY, "CPUS": (16, 0), "PREEMPTIBLE_CPUS": (0, 0)}, PROJECT) == []
     assert len(found(cloud, 2, {**PLENTY, "CPUS": (15, 0), "PREEMPTIBLE_CPUS": (0, 0)}, PROJECT)) == 1
 
 
 def test_vcpus_of_all_regions() -> None:
-    [problem] = found(CloudSpec(), 4, PLENTY, {"CPUS_ALL_REGIONS": (12, 4)})
+    [problem] = found(GceOptions(), 4, PLENTY, {"CPUS_ALL_REGIONS": (12, 4)})
     assert problem.scope is Scope.EVERYTHING
     assert "CPUS_ALL_REGIONS" in problem.message
 
@@ -154,11 +154,11 @@ def test_vcpus_of_all_regions() -> None:
 @given(
     st.integers(1, 50),
     st.sampled_from(
-        [CloudSpec(), CloudSpec(gpu="t4"), CloudSpec(gpu="l4", spot=True), CloudSpec(gpu="v100", gpus=8)]
+        [GceOptions(), GceOptions(gpu="t4"), GceOptions(gpu="l4", spot=True), GceOptions(gpu="v100", gpus=8)]
     ),
     st.dictionaries(st.sampled_from([*PLENTY, "G2_CPUS"]), st.tuples(st.integers(0, 60), st.integers(0, 60))),
 )
-def test_what_is_enough_stays_enough(count: int, cloud: CloudSpec, quotas: dict[str, tuple[float, float]]) -> None:
+def test_what_is_enough_stays_enough(count: int, cloud: GceOptions, quotas: dict[str, tuple[float, float]]) -> None:
     for problem in found(cloud, count, quotas, PROJECT):
         assert problem.kind is ErrorKind.QUOTA
     smaller = {problem.message.split()[2] for problem in found(cloud, count, quotas, PROJECT)}

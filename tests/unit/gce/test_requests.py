@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.gce.catalog.machines import GPU_IMAGE, resolved
+from provision.gce.options import GceOptions
 from provision.gce.rest.requests import (
     IAP_RANGE,
     bulk_insert,
@@ -25,7 +26,7 @@ from provision.gce.rest.requests import (
     ssh_keys,
     stem,
 )
-from provision.model import CloudSpec, FleetSpec
+from provision.model import FleetSpec
 from tests.emulator.discovery import discovery
 
 OWNER = "k3jq7xab"
@@ -34,12 +35,12 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 fleet demo"
 NAMES = {f"worker-{index}": instance_name("demo", OWNER, f"worker-{index}") for index in range(2)}
 
 
-def body(cloud: CloudSpec, zones: tuple[str, ...] | None = None, region: str = "") -> dict[str, Any]:
-    spec = FleetSpec("demo", "gce", 2, KEY, cloud=resolved(cloud))
+def body(cloud: GceOptions, zones: tuple[str, ...] | None = None, region: str = "") -> dict[str, Any]:
+    spec = FleetSpec("demo", "gce", 2, KEY, options=resolved(cloud))
     return bulk_insert(spec, NAMES, owner=OWNER, user="ada@laptop", zones=zones, region=region)
 
 
-def properties(cloud: CloudSpec) -> dict[str, Any]:
+def properties(cloud: GceOptions) -> dict[str, Any]:
     found = body(cloud)["instanceProperties"]
     assert isinstance(found, dict)
     return found
@@ -52,7 +53,7 @@ def problems_of(found: dict[str, Any], method: str) -> list[str]:
 
 def test_two_instances_with_a_t4_each() -> None:
     marks = {"fleet": "demo", "fleet-owner": OWNER, "fleet-user": "ada-laptop"}
-    assert body(CloudSpec(gpu="t4")) == {
+    assert body(GceOptions(gpu="t4")) == {
         "count": "2",
         "minCount": "2",
         "instanceProperties": {
@@ -105,16 +106,16 @@ def test_two_instances_with_a_t4_each() -> None:
 
 
 def test_one_zone_of_several() -> None:
-    found = body(CloudSpec(), ("us-central1-a", "us-central1-f"))
+    found = body(GceOptions(), ("us-central1-a", "us-central1-f"))
     assert found["locationPolicy"] == {
         "targetShape": "ANY_SINGLE_ZONE",
         "locations": {"zones/us-central1-a": {"preference": "ALLOW"}, "zones/us-central1-f": {"preference": "ALLOW"}},
     }
-    assert "locationPolicy" not in body(CloudSpec())
+    assert "locationPolicy" not in body(GceOptions())
 
 
 def test_the_other_zones_of_the_region_are_denied() -> None:
-    spec = FleetSpec("demo", "gce", 2, KEY, cloud=resolved(CloudSpec()))
+    spec = FleetSpec("demo", "gce", 2, KEY, options=resolved(GceOptions()))
     found = bulk_insert(
         spec, NAMES, owner=OWNER, user="u", zones=("us-central1-a", "us-central1-f"), others=("us-central1-b",)
     )
@@ -123,14 +124,14 @@ def test_the_other_zones_of_the_region_are_denied() -> None:
 
 
 def test_spot_and_time_limit() -> None:
-    spot = properties(CloudSpec(spot=True, max_duration_s=0))["scheduling"]
+    spot = properties(GceOptions(spot=True, max_duration_s=0))["scheduling"]
     assert spot == {
         "provisioningModel": "SPOT",
         "onHostMaintenance": "TERMINATE",
         "automaticRestart": False,
         "instanceTerminationAction": "DELETE",
     }
-    assert properties(CloudSpec(max_duration_s=0))["scheduling"] == {
+    assert properties(GceOptions(max_duration_s=0))["scheduling"] == {
         "provisioningModel": "STANDARD",
         "onHostMaintenance": "MIGRATE",
         "automaticRestart": False,
@@ -138,49 +139,49 @@ def test_spot_and_time_limit() -> None:
 
 
 def test_gpus_that_come_with_the_machine_are_not_attached() -> None:
-    found = properties(CloudSpec(gpu="l4"))
+    found = properties(GceOptions(gpu="l4"))
     assert "guestAccelerators" not in found
     assert found["scheduling"]["onHostMaintenance"] == "TERMINATE"
 
 
 @pytest.mark.parametrize("machine_type", ["a4-highgpu-8g", "g4-standard-48", "a3-megagpu-8g"])
 def test_machines_with_gpus_that_are_not_listed_stop_for_maintenance_too(machine_type: str) -> None:
-    assert properties(CloudSpec(machine_type=machine_type))["scheduling"]["onHostMaintenance"] == "TERMINATE"
+    assert properties(GceOptions(machine_type=machine_type))["scheduling"]["onHostMaintenance"] == "TERMINATE"
 
 
 def test_no_scope_no_service_account() -> None:
-    assert "serviceAccounts" not in properties(CloudSpec(service_account="x@y.iam.gserviceaccount.com"))
+    assert "serviceAccounts" not in properties(GceOptions(service_account="x@y.iam.gserviceaccount.com"))
     scopes = ("https://www.googleapis.com/auth/devstorage.read_only",)
-    assert properties(CloudSpec(scopes=scopes))["serviceAccounts"] == [{"email": "default", "scopes": list(scopes)}]
-    own = properties(CloudSpec(scopes=scopes, service_account="x@y.iam.gserviceaccount.com"))
+    assert properties(GceOptions(scopes=scopes))["serviceAccounts"] == [{"email": "default", "scopes": list(scopes)}]
+    own = properties(GceOptions(scopes=scopes, service_account="x@y.iam.gserviceaccount.com"))
     assert own["serviceAccounts"][0]["email"] == "x@y.iam.gserviceaccount.com"
 
 
 def test_no_external_address() -> None:
-    assert "accessConfigs" not in properties(CloudSpec(external=False))["networkInterfaces"][0]
+    assert "accessConfigs" not in properties(GceOptions(external=False))["networkInterfaces"][0]
 
 
 def test_networks_and_subnetworks() -> None:
-    cloud = CloudSpec(network="inner", subnetwork="small")
+    cloud = GceOptions(network="inner", subnetwork="small")
     expected = {"network": "global/networks/inner", "subnetwork": "regions/us-east1/subnetworks/small"}
     for found in (body(cloud, ("us-east1-b", "us-east1-c")), body(cloud, region="us-east1")):
         [interface] = found["instanceProperties"]["networkInterfaces"]
         assert {name: interface[name] for name in expected} == expected
     with pytest.raises(ValueError, match="region of subnetwork small"):
         body(cloud)
-    shared = CloudSpec(network="projects/h/global/networks/n", subnetwork="projects/h/regions/r1/subnetworks/s")
+    shared = GceOptions(network="projects/h/global/networks/n", subnetwork="projects/h/regions/r1/subnetworks/s")
     [interface] = properties(shared)["networkInterfaces"]
     assert interface["network"] == "projects/h/global/networks/n"
     assert interface["subnetwork"] == "projects/h/regions/r1/subnetworks/s"
 
 
-def test_a_fleet_without_a_cloud_is_refused() -> None:
-    with pytest.raises(ValueError, match="demo has no cloud"):
+def test_a_fleet_of_another_provider_is_refused() -> None:
+    with pytest.raises(ValueError, match="'demo' is not on Compute Engine"):
         bulk_insert(FleetSpec("demo", "local", 2), NAMES, owner=OWNER, user="u", zones=None)
 
 
 def test_ssh_from_the_caller_alone_and_everything_among_the_fleet() -> None:
-    assert firewalls("demo", OWNER, "ada@laptop", CloudSpec(ssh_port=2022), ["203.0.113.7/32"]) == [
+    assert firewalls("demo", OWNER, "ada@laptop", GceOptions(ssh_port=2022), ["203.0.113.7/32"]) == [
         {
             "network": "global/networks/default",
             "description": "made by fleet for demo, owner k3jq7xab, user ada-laptop",
@@ -203,7 +204,7 @@ def test_ssh_from_the_caller_alone_and_everything_among_the_fleet() -> None:
 
 
 def test_without_external_addresses_ssh_comes_from_identity_aware_proxy() -> None:
-    [ssh, internal] = firewalls("demo", OWNER, "ada@laptop", CloudSpec(external=False), ["203.0.113.7/32"])
+    [ssh, internal] = firewalls("demo", OWNER, "ada@laptop", GceOptions(external=False), ["203.0.113.7/32"])
     assert ssh["sourceRanges"] == [IAP_RANGE]
     assert "sourceRanges" not in internal
 
@@ -220,7 +221,7 @@ ALTERNATIVES: dict[str, tuple[Any, ...]] = {
 
 def test_every_request_fits_the_discovery_document() -> None:
     for values in itertools.product(*ALTERNATIVES.values()):
-        cloud = replace(CloudSpec(), **dict(zip(ALTERNATIVES, values, strict=True)))
+        cloud = replace(GceOptions(), **dict(zip(ALTERNATIVES, values, strict=True)))
         assert problems_of(body(cloud, region="us-central1"), "compute.instances.bulkInsert") == []
         regional = body(cloud, ("us-central1-a", "us-central1-b"))
         assert problems_of(regional, "compute.regionInstances.bulkInsert") == []
@@ -229,7 +230,7 @@ def test_every_request_fits_the_discovery_document() -> None:
 
 
 def test_a_field_that_does_not_exist_would_be_noticed() -> None:
-    assert problems_of({**body(CloudSpec()), "workers": 2}, "compute.instances.bulkInsert")
+    assert problems_of({**body(GceOptions()), "workers": 2}, "compute.instances.bulkInsert")
 
 
 NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

@@ -42,8 +42,8 @@ def test_the_nodes_of_pbs_count_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("batch", "command"), [("slurm", "salloc -N 2"), ("pbs", "qsub -I")])
-def test_outside_it_is_said_what_to_type(batch: str, command: str) -> None:
-    with pytest.raises(ProviderError, match="not inside an allocation") as refusal:
+def test_the_hint_outside_an_allocation_has_the_command(batch: str, command: str) -> None:
+    with pytest.raises(ProviderError, match=r"not inside a (Slurm|PBS) allocation") as refusal:
         here(batch, {})
     assert refusal.value.kind is ErrorKind.USAGE
     assert command in refusal.value.hint

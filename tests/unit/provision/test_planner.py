@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.model import CloudSpec, FleetSpec, Instance, InstanceState, Plan
+from provision.gce.options import GceOptions
+from provision.model import FleetSpec, Instance, InstanceState, Plan
 from provision.names import index_of, instance_name
 from provision.planner import conflicts, plan
 
@@ -91,41 +92,44 @@ def test_equal_settings_do_not_conflict() -> None:
 def test_each_setting_that_differs_is_told_in_words() -> None:
     asked = FleetSpec("demo", "gce", 4, python="/opt/python")
     assert conflicts(asked, FleetSpec("demo", "local", 1)) == [
-        "4 workers asked for, 1 is up",
-        "provider gce asked for, it was made by local",
-        "Python interpreter /opt/python asked for, it has the one found on the host",
+        "4 workers requested, the fleet has 1",
+        "provider gce requested, the fleet was created by local",
+        "Python interpreter /opt/python requested, the fleet has that of the host",
     ]
-    assert conflicts(FleetSpec("demo", "local", 1), FleetSpec("demo", "local", 2)) == ["1 worker asked for, 2 are up"]
+    assert conflicts(FleetSpec("demo", "local", 1), FleetSpec("demo", "local", 2)) == [
+        "1 worker requested, the fleet has 2"
+    ]
 
 
 def test_each_setting_of_a_cloud_that_differs_is_told_in_words() -> None:
-    has = FleetSpec("demo", "gce", 2, packages=("tensorflow",), cloud=CloudSpec(gpu="nvidia-tesla-t4", gpus=1))
+    has = FleetSpec("demo", "gce", 2, packages=("tensorflow",), options=GceOptions(gpu="nvidia-tesla-t4", gpus=1))
     asked = replace(
         has,
         packages=(),
-        cloud=CloudSpec(
+        options=GceOptions(
             gpu="nvidia-l4", gpus=2, spot=True, external=False, max_duration_s=0, zones=("us-central1", "us-west1-a"),
             machine_type="g2-standard-24", disk_gb=200,
         ),
     )  # fmt: skip
     assert conflicts(asked, has) == [
-        "packages none asked for, it has tensorflow",
-        "2 nvidia-l4 asked for, its instances have 1 nvidia-tesla-t4",
-        "spot instances asked for, it has on-demand ones",
-        "only internal addresses asked for, its instances have external ones",
-        "no deletion asked for, it was made with deletion after 8 h",
-        "zones us-central1, us-west1-a asked for, it was made with the default",
-        "machine type g2-standard-24 asked for, it was made with the default",
-        "disk size in GB 200 asked for, it was made with 100",
+        "packages none requested, the fleet has tensorflow",
+        "zones us-central1, us-west1-a requested, the fleet has the default",
+        "machine type g2-standard-24 requested, the fleet has the default",
+        "GPU type nvidia-l4 requested, the fleet has nvidia-tesla-t4",
+        "spot yes requested, the fleet has no",
+        "maximum lifetime none requested, the fleet has 8h",
+        "disk size in GB 200 requested, the fleet has 100",
+        "Identity-Aware Proxy: yes requested, the fleet has no",
+        "2 GPUs per instance requested, the fleet has 1",
     ]
     assert conflicts(has, has) == []
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(CloudSpec)])
+@pytest.mark.parametrize("field", [field.name for field in fields(GceOptions)])
 def test_no_setting_of_a_cloud_is_overlooked(field: str) -> None:
-    value = getattr(CloudSpec(), field)
+    value = getattr(GceOptions(), field)
     changes: dict[type, Any] = {str: "x", int: 5, bool: not value, tuple: ("x",)}
-    has = FleetSpec("demo", "gce", 2, cloud=CloudSpec(gpu="a"))
-    asked = replace(has, cloud=replace(CloudSpec(gpu="a"), **{field: changes[type(value)]}))
+    has = FleetSpec("demo", "gce", 2, options=GceOptions(gpu="a"))
+    asked = replace(has, options=replace(GceOptions(gpu="a"), **{field: changes[type(value)]}))
     # The rules of the firewall change while the instances run: nothing has to be made anew for them.
     assert len(conflicts(asked, has)) == (0 if field in {"ssh_from", "firewall"} else 1)

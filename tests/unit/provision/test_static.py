@@ -15,6 +15,7 @@ from provision.names import instance_name
 from provision.provider import ErrorKind, ProviderError
 from provision.ssh_config.known_hosts import Known, known_keys
 from provision.static import selection as choice
+from provision.static.options import StaticOptions, options_of
 from provision.static.provider import StaticProvider
 
 NAMES = {"gpu1": "10.0.0.1", "gpu2": "10.0.0.2", "gpu3": "10.0.0.3", "gpu3.lab.example": "10.0.0.3"}
@@ -52,7 +53,9 @@ class Files:
         """A fleet of hosts that an inventory names, one a line."""
         path = self.directory / "hosts.ini"
         path.write_text("\n".join(("[all:vars]", f"ansible_ssh_common_args='-F {self.config}'", "[lab]", *lines)))
-        return FleetSpec("demo", "static", workers or len(lines), inventory=str(path), limit=limit)
+        return FleetSpec(
+            "demo", "static", workers or len(lines), options=StaticOptions(inventory=str(path), limit=limit)
+        )
 
     def hosts(self, spec: FleetSpec) -> list[Host]:
         """Its hosts."""
@@ -143,7 +146,7 @@ def test_relative_paths_of_an_inventory_hold_in_every_directory(
 def test_a_fleet_that_has_its_hosts_needs_the_file_no_more(files: Files) -> None:
     spec = files.spec("gpu1")
     files.create(spec)
-    Path(spec.inventory).unlink()
+    Path(options_of(spec).inventory).unlink()
     files.provider.check(spec)
     files.create(spec)
     with pytest.raises(ProviderError, match="cannot be read"):
@@ -162,19 +165,19 @@ def test_a_damaged_record_is_listed_and_can_be_forgotten(files: Files) -> None:
 # --- host keys --------------------------------------------------------------------------------------------------
 
 
-def test_hosts_for_which_nothing_vouches_are_strangers_until_the_user_does(files: Files) -> None:
+def test_hosts_are_unknown_until_their_keys_are_confirmed(files: Files) -> None:
     files.knows("gpu2")
     spec = files.spec("gpu1", "gpu2")
     files.create(spec)
-    [stranger] = files.provider.strangers(spec)
-    assert (stranger.place, stranger.host.name, stranger.host.host_key) == ("gpu1", "worker-0", "")
+    [unknown] = files.provider.unknown_hosts(spec)
+    assert (unknown.place, unknown.host.name, unknown.host.host_key) == ("gpu1", "worker-0", "")
     with pytest.raises(
         ProviderError, match="Nothing vouches for the host key of worker-0 in fleet demo, gpu1"
     ) as error:
         files.provider.hosts(spec, files.provider.list("demo"))
     assert error.value.kind is ErrorKind.UNREACHABLE
     files.provider.pin("demo", {"worker-0": key("pinned")})
-    assert files.provider.strangers(spec) == []
+    assert files.provider.unknown_hosts(spec) == []
     assert files.provider.hosts(spec, files.provider.list("demo"))[0].host_key == key("pinned")
     files.knows("gpu1", "gpu2")  # known_hosts goes before what was said once
     assert files.provider.hosts(spec, files.provider.list("demo"))[0].host_key == key("gpu1")
@@ -185,8 +188,8 @@ def test_a_key_that_is_revoked_is_not_pinned(files: Files) -> None:
     files.create(spec)
     files.provider.pin("demo", {"worker-0": key("gpu1")})
     files.known.write_text(f"@revoked gpu1 {key('gpu1')}\n")
-    [stranger] = files.provider.strangers(spec)
-    assert stranger.revoked == (key("gpu1"),)
+    [unknown] = files.provider.unknown_hosts(spec)
+    assert unknown.revoked == (key("gpu1"),)
 
 
 def test_known_hosts_files_are_asked_in_their_order(tmp_path: Path) -> None:
@@ -228,7 +231,7 @@ def test_known_hosts_files_are_asked_in_their_order(tmp_path: Path) -> None:
 def test_a_problem_is_told_with_its_line(files: Files, lines: list[str], message: str) -> None:
     spec = files.spec(*lines)
     if "-F /none" in lines[0]:
-        Path(spec.inventory).write_text("\n\n\ngpu1 ansible_ssh_extra_args='-F /none'\n")
+        Path(options_of(spec).inventory).write_text("\n\n\ngpu1 ansible_ssh_extra_args='-F /none'\n")
     with pytest.raises(ProviderError) as error:
         files.provider.check(spec)
     assert error.value.kind is ErrorKind.USAGE

@@ -1,0 +1,116 @@
+"""Options of commands that providers declare."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperOption
+
+from fleet.cli.application import Grouped
+from fleet.cli.options import parse_count, parse_duration, split_commas
+from fleet.cli.runtime import read_settings
+from fleet.errors import FleetError
+from provision.options import COUNT, DURATION, FLAG, TEXTS, Option, declarations, default_text
+from provision.registry import NAMES, REGISTRY, UnknownProviderError, options_class
+
+_VALUES = "fleet.providers"  # the values of these options, in the context of a command
+
+
+class WithProviders(Grouped):
+    """A command with the options of all providers of this package, and of the one that --provider names."""
+
+    scope = False
+    """Only the options that name an account."""
+
+    @property
+    def params(self) -> list[Any]:
+        """All parameters; those of providers are made when they are first needed."""
+        if not self._provided:
+            self._add(NAMES)
+        return self._params
+
+    @params.setter
+    def params(self, value: list[Any]) -> None:
+        self._params = value
+        self._provided: dict[str, TyperOption] = {}
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and put the values of providers' options aside."""
+        self._add((*NAMES, *([named] if (named := _named_provider(args)) not in ("", *NAMES) else [])))
+        rest = super().parse_args(ctx, args)
+        ctx.meta[_VALUES] = {name: ctx.params.pop(option.name) for name, option in self._provided.items()}
+        return rest
+
+    def _add(self, providers: Sequence[str]) -> None:
+        """Add an option for each name that one or more providers declare; the first declaration has the help."""
+        for provider, field, declared in _declared(providers):
+            if declared.name not in self._provided and (declared.scope or not self.scope):
+                made = _make_option(declared, default_text(options_class(provider), field))
+                self._provided[declared.name] = made
+                self._params.append(made)
+
+
+class WithScopes(WithProviders):
+    """A command with the providers' options that name an account."""
+
+    scope = True
+
+
+def read_options(ctx: Any) -> dict[str, dict[str, Any]]:
+    """Return the given options by provider and field; one that several providers have is set for each of them."""
+    values = {name: value for name, value in ctx.meta[_VALUES].items() if value is not None and value != ()}
+    found: dict[str, dict[str, Any]] = {}
+    providers = (*NAMES, *(name for name in (ctx.params.get("provider"),) if name and name not in REGISTRY))
+    for provider, field, declared in _declared(providers):
+        if declared.name in values:
+            value = declared.convert(_parse(declared, values[declared.name]), Path.cwd())
+            found.setdefault(provider, {})[field] = value
+    return found
+
+
+def _declared(providers: Sequence[str]) -> Iterator[tuple[str, str, Option]]:
+    for provider in providers:
+        try:
+            options = options_class(provider)
+        except UnknownProviderError:  # reported by the command
+            continue
+        for field, declared in declarations(options).items():
+            if declared.flags:
+                yield provider, field, declared
+
+
+def _named_provider(args: Sequence[str]) -> str:
+    """Return the value of --provider, or the provider that fleet.toml names."""
+    for at, word in enumerate(args):
+        if word == "--provider":
+            return next(iter(args[at + 1 : at + 2]), "")
+        if word.startswith("--provider="):
+            return word.partition("=")[2]
+    with contextlib.suppress(FleetError):  # reported by the command
+        return read_settings().provider or ""
+    return ""
+
+
+def _make_option(declared: Option, default: str) -> TyperOption:
+    parser = {COUNT: parse_count, DURATION: parse_duration}.get(declared.kind)
+    text = f"{declared.help}  [default: {default}]" if default else declared.help
+    return TyperOption(
+        param_decls=[declared.name.lstrip("-").replace("-", "_"), *declared.flags],
+        type=parser,
+        default=None,
+        metavar=declared.metavar or None,
+        is_flag=True if declared.kind is FLAG else None,
+        multiple=declared.kind is TEXTS,
+        help=text,
+        show_default=False,
+        rich_help_panel=declared.group or None,
+    )
+
+
+def _parse(declared: Option, value: Any) -> Any:
+    if declared.kind is TEXTS:
+        return split_commas(list(value)) or ()
+    return round(value) if declared.kind is DURATION else value

@@ -1,0 +1,222 @@
+"""Options and traits of a provider, declared once.
+
+The fields of a `ProviderOptions` class are the options of ``fleet up`` and the keys of a table in fleet.toml. The
+command line, the file, the comparison with a fleet that exists, and the documentation use the same declaration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from provision.durations import format_duration, seconds
+
+O = TypeVar("O", bound="ProviderOptions")  # noqa: E741
+
+_METADATA = "option"
+
+
+def _read_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a string in quotes")
+    return value
+
+
+def _read_texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError('must be a list of strings, e.g. ["one", "two"]')
+    return tuple(value)
+
+
+def _read_count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError("must be a whole number")
+    return value
+
+
+def _read_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def _read_duration(value: Any) -> int:
+    if isinstance(value, str) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return round(seconds(str(value)))
+    raise ValueError('must be a duration, e.g. "8h"')
+
+
+def _show(value: Any) -> str:
+    return str(value) or "the default"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The type of a value.
+
+    Attributes:
+        read: Returns the value of a key of fleet.toml; raises ValueError, whose text begins with "must".
+        show: Returns the value as text for a message.
+    """
+
+    read: Callable[[Any], Any]
+    show: Callable[[Any], str] = _show
+
+
+TEXT = Kind(_read_text)
+TEXTS = Kind(_read_texts, lambda value: ", ".join(value) or "the default")
+COUNT = Kind(_read_count)
+FLAG = Kind(_read_flag, lambda value: "yes" if value else "no")
+DURATION = Kind(_read_duration, lambda value: format_duration(value) if value else "none")
+PATH = Kind(_read_text)  # relative to the working directory, in fleet.toml to the directory of the file
+
+
+@dataclass(frozen=True)
+class Option:
+    """Declaration of an option.
+
+    Attributes:
+        kind: Type of its value.
+        key: Key in the provider's table of fleet.toml, ``disk-size``.
+        flags: Names on the command line, ``--disk-size``, ``-i`` or ``--spot/--no-spot``; empty: only in fleet.toml.
+        metavar: What the help calls the value.
+        help: Help text, one or more sentences; the default is added to it.
+        default: Text of the default for the help; empty: the default of the field.
+        label: Noun for messages, ``disk size in GB``; empty: the key.
+        group: Title of the group in the help.
+        variables: Environment variables that set it; the first one counts.
+        fixed: It cannot change once the fleet exists.
+        negated: The command line and fleet.toml give the opposite of the field, as ``--iap`` does of `external`.
+        selects: It can only mean this provider, so that ``--provider`` is not needed.
+        overrides: If it is given on the command line, nothing of fleet.toml counts for this provider.
+        scope: It says which account is used. ``fleet gc`` and ``fleet doctor`` take it as well.
+        check_file: Raises ValueError for a value that only the command line or the environment may give.
+    """
+
+    kind: Kind
+    key: str
+    flags: tuple[str, ...] = ()
+    metavar: str = ""
+    help: str = ""
+    default: str = ""
+    label: str = ""
+    group: str = ""
+    variables: tuple[str, ...] = ()
+    fixed: bool = True
+    negated: bool = False
+    selects: bool = False
+    overrides: bool = False
+    scope: bool = False
+    check_file: Callable[[Any], None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that messages use: the long form on the command line, or the key."""
+        return next((flag.partition("/")[0] for flag in self.flags if flag.startswith("--")), self.key)
+
+    def read(self, value: Any, directory: Path) -> Any:
+        """Return the value of a key of fleet.toml.
+
+        Args:
+            value: As TOML has it.
+            directory: The directory of the file.
+
+        Raises:
+            ValueError: the value is invalid; the text begins with "must".
+        """
+        value = self.kind.read(value)
+        if self.check_file is not None:
+            self.check_file(value)
+        return self.convert(value, directory)
+
+    def convert(self, value: Any, directory: Path) -> Any:
+        """Return the value of the field for a value that was given.
+
+        Args:
+            value: As the command line or fleet.toml give it.
+            directory: To which a path is relative.
+        """
+        if self.kind is PATH:
+            return str((directory / Path(value).expanduser()).absolute())
+        return not value if self.negated else value
+
+
+def option(value: Any, kind: Kind, key: str, /, **rest: Any) -> Any:
+    """Declare a field with this default as an option; see `Option` for the rest."""
+    return dataclasses.field(default=value, metadata={_METADATA: Option(kind, key, **rest)})
+
+
+@dataclass(frozen=True)
+class ProviderOptions:
+    """Options of a fleet that belong to its provider, and traits of the provider.
+
+    A provider derives a frozen dataclass from this class and declares its fields with `option`. The module of that
+    class must be fast to import, because the command line needs it; the provider itself is imported when it is used.
+
+    Attributes:
+        implementation: The `Provider` class, ``package.module:Class``.
+        title: Name of the provider in messages.
+        rents: Instances cost money. The user is asked first, lost ones are replaced, and TensorFlow is installed.
+        existing: The hosts exist before and after the fleet. They are released: files of the fleet are deleted
+            through SSH.
+        remote: The hosts are other computers, on which packages can be installed.
+        extend_warning: What ``fleet extend`` may do to running instances; empty: nothing.
+        gpus: GPUs that each host must have.
+        spot: The provider may take instances back at any time.
+    """
+
+    implementation: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    rents: ClassVar[bool] = False
+    existing: ClassVar[bool] = False
+    remote: ClassVar[bool] = True
+    extend_warning: ClassVar[str] = ""
+
+    gpus: int = 0
+    spot: bool = False
+
+    @property
+    def account(self) -> str:
+        """The account that pays; empty: nothing is paid, or it is not known."""
+        return ""
+
+    def scope(self: O) -> O:
+        """Return options with the account alone, so that fleets of one account have equal ones."""
+        names = [name for name, declared in declarations(type(self)).items() if declared.scope]
+        return type(self)(**{name: getattr(self, name) for name in names})
+
+    def conflicts(self, existing: ProviderOptions) -> list[str]:
+        """Return a clause for each option that cannot change and differs from that of an existing fleet."""
+        found = []
+        for name, declared in declarations(type(self)).items():
+            asked, has = getattr(self, name), getattr(existing, name)
+            if declared.fixed and asked != has:
+                now, before = (
+                    declared.kind.show(value != declared.negated if declared.negated else value)
+                    for value in (asked, has)
+                )
+                found.append(f"{declared.label or declared.key} {now} requested, the fleet has {before}")
+        return found
+
+
+def declarations(options: type[ProviderOptions]) -> dict[str, Option]:
+    """Return the declared options of a provider, by field."""
+    fields = {field.name: field for field in dataclasses.fields(options)}
+    order = [*options.__annotations__, *fields]  # inherited fields that are declared again keep their place in fields
+    return {
+        name: fields[name].metadata[_METADATA]
+        for name in order
+        if name in fields and _METADATA in fields[name].metadata
+    }
+
+
+def default_text(options: type[ProviderOptions], field: str) -> str:
+    """Return the default of an option for its help; empty if the help need not show one."""
+    declared = declarations(options)[field]
+    default = next(one.default for one in dataclasses.fields(options) if one.name == field)
+    if declared.default or default in ("", (), 0) or isinstance(default, bool):
+        return declared.default
+    return declared.kind.show(default)

@@ -1,0 +1,80 @@
+"""The providers by name: those of this package, and those of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from provision.options import ProviderOptions
+
+if TYPE_CHECKING:
+    from provision.provider import Provider
+
+GROUP = "fleet.providers"
+"""Group of entry points in which other packages register providers, ``NAME = "package.module:Class"``."""
+
+REGISTRY: Mapping[str, str] = {
+    "local": "provision.local.options:LocalOptions",
+    "gce": "provision.gce.options:GceOptions",
+    "static": "provision.static.options:StaticOptions",
+    "slurm": "provision.allocation.options:SlurmOptions",
+    "pbs": "provision.allocation.options:PbsOptions",
+}
+"""The `ProviderOptions` class of each provider of this package."""
+
+NAMES = tuple(REGISTRY)
+
+
+class UnknownProviderError(ValueError):
+    """There is no provider of that name."""
+
+
+@cache
+def options_class(name: str) -> type[ProviderOptions]:
+    """Return the options class of a provider. Entry points are read only for names that the table lacks.
+
+    Raises:
+        UnknownProviderError: there is no such provider, or its package cannot be imported.
+    """
+    reference = REGISTRY.get(name) or _entry_point(name)
+    if not reference:
+        raise UnknownProviderError(f"unknown provider {name!r}")
+    try:
+        found: type[ProviderOptions] = _load(reference)
+    except (ImportError, AttributeError) as error:
+        raise UnknownProviderError(f"provider {name!r} cannot be imported: {error}") from error
+    return found
+
+
+def provider_class(options: type[ProviderOptions]) -> type[Provider]:
+    """Return the provider that an options class declares."""
+    found: type[Provider] = _load(options.implementation)
+    return found
+
+
+def make_options(name: str, values: Mapping[str, Any]) -> ProviderOptions:
+    """Return the options of a provider from JSON; unknown fields are ignored.
+
+    Raises:
+        UnknownProviderError: there is no such provider.
+    """
+    kind = options_class(name)
+    known = kind.__dataclass_fields__
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if key in known
+    }
+    return replace(kind(), **given)
+
+
+def _load(reference: str) -> Any:
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _entry_point(name: str) -> str:
+    from importlib.metadata import entry_points
+
+    return next((point.value for point in entry_points(group=GROUP, name=name)), "")
