@@ -41,12 +41,6 @@ def replication(directory: str, mib_s: float) -> Replication:
     return Replication(directory, mib_s)
 
 
-def most_attempts(policy: Policy) -> int:
-    """How often a job is started at most; 0: no limit."""
-    restarts = 0 if policy.restart is RestartPolicy.NEVER else policy.restarts
-    return 0 if policy.preemptions < 0 else 1 + restarts + policy.preemptions
-
-
 def on_fleet(policy: Policy, *, spot: bool, preemptions: int | None, host_timeout_s: float | None) -> Policy:
     """`policy` with what was not said as it suits the hosts.
 

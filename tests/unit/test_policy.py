@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleet.cli import app as cli
 from fleet.commands.jobs import train
 from fleet.errors import UsageError
-from fleet.jobs.policy import check_policy, most_attempts, on_fleet, replication
+from fleet.jobs.policy import check_policy, on_fleet, replication
 from provision.durations import seconds
 from tests.next_steps import repetition
 from train.agent.protocol.records import OnHang, Policy, Replication, RestartPolicy, SuccessPolicy
@@ -64,8 +64,8 @@ def test_sense_is_not_refused() -> None:
     check_policy(Policy(), spares=0, hosts=1, link_timeout_s=10.0)
     wish = Policy(RestartPolicy.EXIT_CODE, 3, min_workers=2, hang_timeout_s=60.0, on_hang=OnHang.RESTART)
     check_policy(wish, spares=1, hosts=3, link_timeout_s=1.0)
-    assert most_attempts(wish) == 4
-    assert most_attempts(Policy(RestartPolicy.NEVER)) == 1
+    assert wish.max_attempts == 4
+    assert Policy(RestartPolicy.NEVER).max_attempts == 1
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_was_not_said_suits_the_hosts(
 ) -> None:
     policy = on_fleet(Policy(restarts=2), spot=spot, preemptions=preemptions, host_timeout_s=host_timeout_s)
     assert (policy.preemptions, policy.host_timeout_s, policy.restarts) == (*wanted, 2)
-    assert most_attempts(policy) == (0 if wanted[0] < 0 else 3 + wanted[0])
+    assert policy.max_attempts == (0 if wanted[0] < 0 else 3 + wanted[0])
 
 
 def test_what_needs_another_attempt_has_it_where_preemptions_are_survived() -> None:

@@ -144,7 +144,7 @@ def test_the_first_process_reports_tasks_that_train_alone(pair: Pair, tmp_path: 
 
     def measured() -> bool:
         sockets = [str(path) for path in pair.temporary.rglob("control")]
-        answers = [control.ask(path, 5) or [] for path in sockets]
+        answers = [control.query(path, 5) or [] for path in sockets]
         return sum(any(isinstance(record, Usage) for record in answer) for answer in answers) == 2
 
     try:

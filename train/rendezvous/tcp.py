@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from train.agent.protocol.admission import Acceptor, most_strangers
+from train.agent.protocol.admission import Acceptor, max_unauthenticated
 from train.agent.protocol.channel import LineBuffer, LineTooLongError
 from train.agent.protocol.session import (
     LONGEST_GREETING,
@@ -337,7 +337,7 @@ class _Server:
         self._place = place
         self._proven: dict[int, _Line] = {}
         self._unproven: dict[_Candidate, None] = {}  # the oldest first
-        self._most_unproven = most_strangers(participants.size)
+        self._most_unproven = max_unauthenticated(participants.size)
         self._refused: set[str] = set()  # addresses
         self._selector = selectors.DefaultSelector()
         try:

@@ -25,7 +25,7 @@ from fleet.jobs.follow import Ended, outcome_or_raise
 from fleet.jobs.ids import job_id
 from fleet.jobs.local import Slot
 from fleet.jobs.outputs import Copies, Directories, mark, tidy
-from fleet.jobs.policy import check_policy, most_attempts
+from fleet.jobs.policy import check_policy
 from fleet.remote.local import LocalAgent
 from fleet.steps import Shell, read_steps
 from fleet.translation import translate, translated
@@ -421,7 +421,7 @@ class _Part:
                     attempt=1,
                     members=tuple(commit.members),
                     started_at=time.time(),
-                    attempts=most_attempts(self._request.policy),
+                    attempts=self._request.policy.max_attempts,
                 )
             )
 

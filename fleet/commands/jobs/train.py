@@ -18,7 +18,7 @@ from fleet.fleets.interrupts import deferred_interrupt
 from fleet.fleets.repair import Rented, mending, open_whole
 from fleet.jobs.follow import Followed, detached, follow, outcome_or_raise, until_running
 from fleet.jobs.ids import job_id
-from fleet.jobs.policy import check_policy, most_attempts, on_fleet
+from fleet.jobs.policy import check_policy, on_fleet
 from fleet.jobs.program import (
     Program,
     ProgramRequest,
@@ -321,7 +321,7 @@ def _followed(
     sink: Sink,
 ) -> TrainSummary:
     first, record = commits[0], fleet.record
-    attempts = most_attempts(request.policy)
+    attempts = request.policy.max_attempts
     sink.emit(
         JobStarted(
             job=first.job,

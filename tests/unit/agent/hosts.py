@@ -158,7 +158,7 @@ class Agent:
         self.send(request)
         answer, _ = self.receive()
         if isinstance(answer, Want):
-            self.wanted = answer
+            self.significant_lines = answer
             data = zlib.compress(b"".join(bundle.contents[one] for one in answer.objects), 1)
             for start in range(0, len(data), 1 << 16):
                 piece = data[start : start + (1 << 16)]
@@ -203,7 +203,7 @@ class Story:
         self.log_begin = -1
         self.result: JobResult | None = None
 
-    def take(self, record: Record, payload: bytes) -> None:
+    def take_snapshot(self, record: Record, payload: bytes) -> None:
         self.records.append(record)
         if isinstance(record, Log):
             if self.log_begin < 0:
@@ -243,7 +243,7 @@ def listen(agent: Agent, until: Callable[[Story], bool] | None = None, deadline_
         if isinstance(record, End):
             return story
         assert not isinstance(record, Refused), record
-        story.take(record, payload)
+        story.take_snapshot(record, payload)
         if until is not None and until(story):
             return story
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from train.agent.host.loop import Loop
-from train.agent.host.startup import Hook, install
+from train.agent.host.startup import Hook, install_hook
 from train.agent.protocol.records import Exit
 from train.agent.supervisor.task import TaskProcess
 
@@ -49,7 +49,7 @@ class HeldProcess:
             if self.task.pid and self.task.exit is None:
                 pid, status = os.waitpid(self.task.pid, os.WNOHANG)
                 if pid:
-                    self.task.reaped(status)
+                    self.task.record_exit(status)
 
     def serve(self, seconds: float) -> None:
         """Serve the loop for a while."""
@@ -74,10 +74,10 @@ def process() -> Iterator[HeldProcess]:
         one.end()
 
 
-def hook_in(directory: Path, *, warm: bool = True) -> Hook:
+def hook_in(directory: Path, *, holds_task: bool = True) -> Hook:
     """The hook, written into a directory."""
-    install(str(directory / "hook"))
-    return Hook(str(directory / "hook"), warm)
+    install_hook(str(directory / "hook"))
+    return Hook(str(directory / "hook"), holds_task)
 
 
 def script_in(directory: Path, text: str) -> str:

@@ -162,23 +162,25 @@ class Host:
     def notes(self) -> list[str]:
         return [one.note for one in self.news if one.note]
 
-    def tell(self, act: Callable[[], None], answered: Callable[[News], object]) -> News:
+    def send_record(self, act: Callable[[], None], answered: Callable[[News], object]) -> News:
         """Order, and wait for the answer."""
         before = len(self.news)
         act()
         self.yard.until(lambda: any(answered(one) for one in self.news[before:]), f"an answer of {self.name}")
         return next(one for one in self.news[before:] if answered(one))
 
-    def settle(self, *, orderly: bool = False) -> News:
-        return self.tell(lambda: self.replicator.settle(orderly=orderly), lambda one: one.settled is not None)
+    def settle(self, *, is_orderly: bool = False) -> News:
+        return self.send_record(
+            lambda: self.replicator.settle(is_orderly=is_orderly), lambda one: one.settled is not None
+        )
 
     def fetch(self, snapshot: Snapshot, *sources: Host) -> News:
         ports = [one.source for one in sources]
-        return self.tell(lambda: self.replicator.fetch(snapshot, ports), lambda one: one.fetched or one.error)
+        return self.send_record(lambda: self.replicator.fetch(snapshot, ports), lambda one: one.fetched or one.error)
 
     def restore(self, snapshot: Snapshot | None, *sources: Host) -> Restored:
         ports = [one.source for one in sources]
-        news = self.tell(lambda: self.replicator.restore(snapshot, ports), lambda one: one.restored)
+        news = self.send_record(lambda: self.replicator.restore(snapshot, ports), lambda one: one.restored)
         assert news.restored is not None
         return news.restored
 
@@ -191,7 +193,7 @@ class Host:
     def snapshot(self, *writes: tuple[str, str]) -> Snapshot:
         """Take what is in the checkpoint directory, and `writes`."""
         self.write(*writes)
-        self.settle(orderly=True)
+        self.settle(is_orderly=True)
         return self.newest
 
     def content(self) -> dict[str, object]:

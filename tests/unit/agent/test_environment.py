@@ -9,7 +9,7 @@ import pytest
 from train.agent.files.paths import TaskPaths
 from train.agent.protocol.cluster import by_rank
 from train.agent.protocol.records import Member
-from train.agent.supervisor.environment import Fittings, Place, task_environment
+from train.agent.supervisor.environment import HostEnvironment, TaskIdentity, task_environment
 
 MEMBERS = [
     Member("worker-1", "worker-1", "10.0.0.3", 2222, 1),
@@ -25,7 +25,7 @@ def environment(
     return task_environment(
         session or {},
         user or {},
-        place=Place("tiny", "j1", task, 2, MEMBERS),
+        identity=TaskIdentity("tiny", "j1", task, 2, MEMBERS),
         paths=TaskPaths("/root/jobs/j1/" + task),
     )
 
@@ -107,33 +107,35 @@ def test_the_cluster_is_the_same_on_every_task() -> None:
     assert all(cluster == clusters[0] for cluster in clusters)
 
 
-def fitted(fittings: Fittings, session: dict[str, str], user: dict[str, str] | None = None) -> dict[str, str]:
+def fitted(
+    host_environment: HostEnvironment, session: dict[str, str], user: dict[str, str] | None = None
+) -> dict[str, str]:
     return task_environment(
         session,
         user or {},
-        place=Place("tiny", "j1", "worker-1", 2, MEMBERS),
+        identity=TaskIdentity("tiny", "j1", "worker-1", 2, MEMBERS),
         paths=TaskPaths("/root/jobs/j1/worker-1"),
-        fittings=fittings,
+        host_environment=host_environment,
     )
 
 
 def test_the_interpreter_comes_first_on_the_path() -> None:
-    fittings = Fittings("/venv/bin/python", ("/job/bin", "/venv/bin"))
-    found = fitted(fittings, {"PATH": "/usr/bin"})
+    host_environment = HostEnvironment("/venv/bin/python", ("/job/bin", "/venv/bin"))
+    found = fitted(host_environment, {"PATH": "/usr/bin"})
     assert (found["PATH"], found["RETICULATE_PYTHON"]) == ("/job/bin:/venv/bin:/usr/bin", "/venv/bin/python")
-    assert fitted(fittings, {})["PATH"] == "/job/bin:/venv/bin:" + os.defpath
-    mine = fitted(fittings, {"PATH": "/usr/bin"}, {"PATH": "/own", "RETICULATE_PYTHON": "/r"})
+    assert fitted(host_environment, {})["PATH"] == "/job/bin:/venv/bin:" + os.defpath
+    mine = fitted(host_environment, {"PATH": "/usr/bin"}, {"PATH": "/own", "RETICULATE_PYTHON": "/r"})
     assert (mine["PATH"], mine["RETICULATE_PYTHON"]) == ("/own", "/r")
 
 
 def test_nccl_is_told_the_interface_where_there_are_gpus() -> None:
-    assert not [name for name in fitted(Fittings(interface="ens4"), {}) if name.startswith("NCCL")]
-    found = fitted(Fittings(interface="ens4", gpus=1), {})
+    assert not [name for name in fitted(HostEnvironment(interface="ens4"), {}) if name.startswith("NCCL")]
+    found = fitted(HostEnvironment(interface="ens4", gpus=1), {})
     assert (found["NCCL_SOCKET_IFNAME"], found["NCCL_DEBUG"]) == ("=ens4", "WARN")
-    unknown = fitted(Fittings(gpus=1), {})
+    unknown = fitted(HostEnvironment(gpus=1), {})
     assert "NCCL_SOCKET_IFNAME" not in unknown
     assert unknown["NCCL_DEBUG"] == "WARN"
     own = {"NCCL_SOCKET_IFNAME": "^lo", "NCCL_DEBUG": "INFO"}
     for session, user in ((own, {}), ({}, own)):
-        kept = fitted(Fittings(interface="ens4", gpus=1), session, user)
+        kept = fitted(HostEnvironment(interface="ens4", gpus=1), session, user)
         assert {name: kept[name] for name in own} == own

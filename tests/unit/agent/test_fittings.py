@@ -16,8 +16,8 @@ from tests.unit.agent.hosts import Bundle
 from train.agent.host.imports import missing
 from train.agent.host.inventory import Probe
 from train.agent.protocol.records import Prepared, Refusal, Refused
-from train.agent.supervisor.environment import Fittings
-from train.agent.supervisor.host_environment import fit, interface_of
+from train.agent.supervisor.environment import HostEnvironment
+from train.agent.supervisor.host_environment import create_host_environment, interface_of
 
 SHOW = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.argv[1:]]))"
 
@@ -47,8 +47,8 @@ def test_python_by_name_is_the_chosen_interpreter(tmp_path: Path, quoted: bool) 
     directory = tmp_path / ("it's" if quoted else "env")
     venv.create(directory, with_pip=False, symlinks=True)
     chosen = str(directory / "bin" / "python")
-    found = fit(str(tmp_path / "bin"), chosen, "127.0.0.1", gpus=1)
-    assert found == Fittings(chosen, (str(tmp_path / "bin"), str(directory / "bin")), "lo", 1)
+    found = create_host_environment(str(tmp_path / "bin"), chosen, "127.0.0.1", gpus=1)
+    assert found == HostEnvironment(chosen, (str(tmp_path / "bin"), str(directory / "bin")), "lo", 1)
     env = {"PATH": os.pathsep.join([*found.directories, os.defpath])}
     for name in ("python", "python3"):
         line = f"{name} -c '{SHOW}' 'a b' '$HOME'"
@@ -58,7 +58,9 @@ def test_python_by_name_is_the_chosen_interpreter(tmp_path: Path, quoted: bool) 
 
 def test_an_interpreter_of_the_system_brings_no_directory(tmp_path: Path) -> None:
     (tmp_path / "usr" / "bin").mkdir(parents=True)
-    found = fit(str(tmp_path / "bin"), str(tmp_path / "usr" / "bin" / "python3"), "10.0.0.2", gpus=0)
+    found = create_host_environment(
+        str(tmp_path / "bin"), str(tmp_path / "usr" / "bin" / "python3"), "10.0.0.2", gpus=0
+    )
     assert (found.directories, found.interface) == ((str(tmp_path / "bin"),), "")
 
 

@@ -13,7 +13,7 @@ import pytest
 from train.agent.files.journal import Journal, write_job, write_result
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
-from train.agent.host.jobs import report
+from train.agent.host.jobs import report_task
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.records import (
     AttemptEnded,
@@ -71,7 +71,7 @@ class Host:
     def attempt(self, number: int) -> Journal:
         return Journal(self.task, number)
 
-    def ran(self, number: int, text: bytes, *, ended: bool = True) -> None:
+    def run_program(self, number: int, text: bytes, *, ended: bool = True) -> None:
         """An attempt that wrote `text`, half of it before a record."""
         journal = self.attempt(number)
         journal.write_record(TaskState("worker-0", "worker-1", number, Phase.RUNNING, number * 10.0))
@@ -153,7 +153,7 @@ def attempts_of(records: list[Record]) -> list[tuple[int, Phase]]:
 def test_all_attempts_come_in_order_and_gaps_are_passed_over(host: Host, follow: bool) -> None:
     logs = {2: b"first words\n", 3: b"x" * 600_000, 5: b"last\n"}
     for number, text in logs.items():
-        host.ran(number, text)
+        host.run_program(number, text)
     write_result(host.task, RESULT)
     found, others = told(host, ALL._replace(follow=follow))
     assert found == logs
@@ -162,8 +162,8 @@ def test_all_attempts_come_in_order_and_gaps_are_passed_over(host: Host, follow:
 
 
 def test_offsets_belong_to_the_attempt_that_is_asked_for(host: Host) -> None:
-    host.ran(2, b"first")
-    host.ran(4, b"second")
+    host.run_program(2, b"first")
+    host.run_program(4, b"second")
     write_result(host.task, RESULT)
     records = Path(host.task.records(4)).stat().st_size
     assert told(host, ALL._replace(attempt=2, log_offset=3))[0] == {2: b"st", 4: b"second"}
@@ -173,8 +173,8 @@ def test_offsets_belong_to_the_attempt_that_is_asked_for(host: Host) -> None:
 
 
 def test_a_tail_is_of_the_newest_attempt(host: Host) -> None:
-    host.ran(1, b"a\nb\n")
-    host.ran(2, b"c\nd\ne\n")
+    host.run_program(1, b"a\nb\n")
+    host.run_program(2, b"c\nd\ne\n")
     write_result(host.task, RESULT)
     assert told(host, Follow("j", "worker-0", tail_lines=2))[0] == {2: b"d\ne\n"}
     assert told(host, Follow("j", "worker-0"))[0] == {2: b"c\nd\ne\n"}
@@ -184,7 +184,7 @@ def test_a_slot_without_any_attempt_has_nothing_to_tell(host: Host) -> None:
     assert told(host, ALL._replace(follow=False))[1][-1].outcome is Outcome.LOST  # type: ignore[union-attr]
     write_result(host.task, RESULT)
     assert told(host, ALL) == ({}, [RESULT])
-    found = report(host.task)
+    found = report_task(host.task)
     assert found is not None
     assert (found.attempt, found.phase, found.name, found.attempts, found.task) == (
         0, Phase.WAITING, "task.py", 4, "",
@@ -192,8 +192,8 @@ def test_a_slot_without_any_attempt_has_nothing_to_tell(host: Host) -> None:
 
 
 def test_a_report_names_the_task_of_the_newest_attempt(host: Host) -> None:
-    host.ran(1, b"x", ended=False)
-    found = report(host.task)
+    host.run_program(1, b"x", ended=False)
+    found = report_task(host.task)
     assert found is not None
     assert (found.attempt, found.task) == (1, "worker-1")
 
@@ -203,7 +203,7 @@ def test_a_spare_is_waited_for_and_followed_from_its_first_attempt(host: Host) -
     reader = Reader(host, ALL)
     host.accept()
     host.wake()
-    host.ran(3, b"taken over")
+    host.run_program(3, b"taken over")
     write_result(host.task, RESULT)
     host.wake()
     assert sorted_out(reader)[0] == {3: b"taken over"}
@@ -224,7 +224,7 @@ def test_the_last_bytes_of_an_attempt_come_before_the_next_one(host: Host) -> No
     first.write_record(TaskState("worker-0", "worker-0", 1, Phase.EXITED, 11.0))
     first.write_record(AttemptEnded("worker-0", 1, 12.0, "worker-1", "", {}, 0.1))
     first.close()
-    host.ran(2, b"three")
+    host.run_program(2, b"three")
     write_result(host.task, RESULT)
     host.wake()
     logs, others = sorted_out(reader)
@@ -238,12 +238,12 @@ def test_an_attempt_whose_end_was_never_written_does_not_hold_up_the_next_one(ho
     """Without any state it never began; with one, the next that began tells that it is over."""
     host.supervise()
     if written:
-        host.ran(1, written, ended=False)
+        host.run_program(1, written, ended=False)
     else:
         host.attempt(1).close()
     reader = Reader(host, ALL)
     host.accept()
-    host.ran(2, b"again")
+    host.run_program(2, b"again")
     host.wake()
     found: dict[int, bytes] = {}
     for record, payload in reader:
@@ -257,8 +257,8 @@ def test_an_attempt_whose_end_was_never_written_does_not_hold_up_the_next_one(ho
 
 def test_when_the_supervisor_is_gone_everything_is_told_before_that(host: Host) -> None:
     host.supervise()
-    host.ran(1, b"one", ended=False)
-    host.ran(2, b"two", ended=False)
+    host.run_program(1, b"one", ended=False)
+    host.run_program(2, b"two", ended=False)
     reader = Reader(host, ALL)
     host.accept()
     host.vanish()
@@ -270,13 +270,13 @@ def test_when_the_supervisor_is_gone_everything_is_told_before_that(host: Host) 
 
 def test_the_successor_of_a_supervisor_that_was_killed_is_followed(host: Host) -> None:
     host.supervise()
-    host.ran(1, b"one", ended=False)
+    host.run_program(1, b"one", ended=False)
     reader = Reader(host, ALL)
     host.accept()
     assert isinstance(reader.until(Log)[-1], Log)
     host.connections.pop().close()  # the listening socket is the watchdog's, too
     host.accept()
-    host.ran(2, b"two")
+    host.run_program(2, b"two")
     write_result(host.task, RESULT)
     host.wake()
     logs, others = sorted_out(reader)
@@ -295,8 +295,8 @@ def test_the_successor_of_a_supervisor_that_was_killed_is_followed(host: Host) -
     ],
 )
 def test_of_a_long_log_only_the_two_ends(host: Host, size: int, pieces: dict[int, int]) -> None:
-    host.ran(1, b"old")
-    host.ran(2, os.urandom(size))
+    host.run_program(1, b"old")
+    host.run_program(2, os.urandom(size))
     write_result(host.task, RESULT)
     whole = Path(host.task.log(2)).read_bytes()
     found: dict[int, bytes] = {}
@@ -323,7 +323,7 @@ def test_a_silent_supervisor_is_reported_and_one_that_answers_is_not(
     """The process that answers the client is not the supervisor: only the latter can report the end of the job."""
     monkeypatch.setattr("train.agent.requests.follow.BEAT_S", 0.05)
     host.supervise()
-    host.ran(1, b"one", ended=False)
+    host.run_program(1, b"one", ended=False)
     reader = Reader(host, ALL)
     host.accept()
     beats: list[float] = []

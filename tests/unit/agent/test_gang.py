@@ -58,13 +58,13 @@ class Play:
     def playing(self) -> list[str]:
         return [member.slot for member in self.gang.members]
 
-    def tell(self, name: str, **changes: object) -> None:
+    def send_record(self, name: str, **changes: object) -> None:
         self.statuses[name] = self.statuses[name]._replace(**changes)  # type: ignore[arg-type]
         self.gang = scheduling.receive_status(self.gang, self.statuses[name], self.now)
 
     def tell_all(self, **changes: object) -> None:
         for name in self.playing:
-            self.tell(name, **changes)
+            self.send_record(name, **changes)
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -76,28 +76,28 @@ class Play:
     def start(self) -> Play:
         """As far as the order to go."""
         for name in self.names:
-            self.tell(name)
+            self.send_record(name)
         if self.gang.stage is Stage.RESERVE:
             for name in self.names:
-                self.tell(
+                self.send_record(
                     name, attempt=self.gang.attempt, exit=None, reason="", held=False, probe_results=None, port=2300
                 )
         assert self.at(Stage.LAUNCH)
         self.tell_all(held=True, closed=False)
         assert self.at(Stage.CHECK)
         for name in self.playing:
-            self.tell(name, probe_results={other: "" for other in self.playing if other != name})
+            self.send_record(name, probe_results={other: "" for other in self.playing if other != name})
         assert self.at(Stage.GO)
         return self
 
     def exit(self, name: str, ended: Exit, reason: str = "") -> None:
-        self.tell(name, exit=ended, reason=reason)
+        self.send_record(name, exit=ended, reason=reason)
 
     def close(self, *but: str) -> None:
         """All that run end, as they were told to."""
         for name in self.playing:
             if name not in but:
-                self.tell(name, exit=self.statuses[name].exit or KILLED, closed=True)
+                self.send_record(name, exit=self.statuses[name].exit or KILLED, closed=True)
 
     @property
     def result(self) -> JobResult:
@@ -108,14 +108,14 @@ class Play:
 
 def test_nobody_goes_before_all_are_ready_and_every_pair_is_proven() -> None:
     play = Play(2)
-    play.tell("worker-0", held=True, closed=False)
+    play.send_record("worker-0", held=True, closed=False)
     assert play.at(Stage.LAUNCH)
-    play.tell("worker-1", held=True, closed=False)
+    play.send_record("worker-1", held=True, closed=False)
     assert play.at(Stage.CHECK)
     assert scheduling.deadline(play.gang, play.now) == 100.0 + CHECK_TIMEOUT_S
-    play.tell("worker-0", probe_results={"worker-1": ""})
+    play.send_record("worker-0", probe_results={"worker-1": ""})
     assert play.at(Stage.CHECK)
-    play.tell("worker-1", probe_results={"worker-0": ""})
+    play.send_record("worker-1", probe_results={"worker-0": ""})
     assert play.at(Stage.GO)
     assert scheduling.deadline(play.gang, play.now) is None
 
@@ -134,8 +134,8 @@ def test_a_gang_of_one() -> None:
 def test_a_pair_that_is_blocked_starts_nothing_and_is_named_with_both_ends() -> None:
     play = Play(2, AGAIN)
     play.tell_all(held=True, closed=False)
-    play.tell("worker-1", probe_results={"worker-0": TIMED_OUT})
-    play.tell("worker-0", probe_results={"worker-1": ""})
+    play.send_record("worker-1", probe_results={"worker-0": TIMED_OUT})
+    play.send_record("worker-0", probe_results={"worker-1": ""})
     order = scheduling.desired_state(play.gang)
     assert (order.stage, order.reason) == (Stage.STOP, NOT_READY)
     play.close()
@@ -152,17 +152,17 @@ def test_a_pair_that_is_blocked_starts_nothing_and_is_named_with_both_ends() -> 
 
 def test_hosts_that_do_not_fit_together_start_nothing() -> None:
     play = Play(2)
-    play.tell("worker-1", facts=OLD)
+    play.send_record("worker-1", facts=OLD)
     play.tell_all(held=True, closed=False)
-    play.tell("worker-0", probe_results={"worker-1": ""})
-    play.tell("worker-1", probe_results={"worker-0": ""})
+    play.send_record("worker-0", probe_results={"worker-1": ""})
+    play.send_record("worker-1", probe_results={"worker-0": ""})
     play.close()
     assert play.result.reason.startswith("TensorFlow differs: 2.21 on worker-0 (10.0.0.2), 2.19 on worker-1")
 
 
 def test_warnings_come_with_the_start() -> None:
     play = Play(2)
-    play.tell("worker-1", facts=HEALTHY._replace(ahead_s=-60.0))
+    play.send_record("worker-1", facts=HEALTHY._replace(ahead_s=-60.0))
     play.start()
     (warning,) = scheduling.desired_state(play.gang).notices
     assert warning.startswith("the clock of worker-0 (10.0.0.2) is 60 s ahead of that of worker-1 (10.0.0.3)")
@@ -171,7 +171,7 @@ def test_warnings_come_with_the_start() -> None:
 def test_who_does_not_tell_what_it_reaches_is_named() -> None:
     play = Play(2)
     play.tell_all(held=True, closed=False)
-    play.tell("worker-0", probe_results={"worker-1": ""})
+    play.send_record("worker-0", probe_results={"worker-1": ""})
     play.wait(CHECK_TIMEOUT_S)
     play.close()
     assert play.result.reason.startswith("worker-1 (10.0.0.3) did not report in time which hosts it reaches")
@@ -180,7 +180,7 @@ def test_who_does_not_tell_what_it_reaches_is_named() -> None:
 def test_who_does_not_join_in_time_is_named() -> None:
     play = Play(3)
     for name in ("worker-0", "worker-2"):
-        play.tell(name, held=True, closed=False)
+        play.send_record(name, held=True, closed=False)
     play.wait(59.9)
     assert play.at(Stage.LAUNCH)
     play.wait(0.1)
@@ -203,7 +203,7 @@ def test_peers_of_a_host_that_is_gone_only_follow_from_it() -> None:
     """TensorFlow notices after eight seconds, and its exit comes before the silence of the agent counts."""
     play = Play(2, Policy()).start()
     play.exit("worker-0", Exit(code=1))
-    play.tell("worker-0", closed=True)
+    play.send_record("worker-0", closed=True)
     play.lose("worker-1")
     assert (play.result.first_failed_task, play.result.reason) == (
         "worker-1",
@@ -226,7 +226,7 @@ def test_signals_are_named() -> None:
 def test_an_agent_that_is_lost_after_the_clean_exit_of_its_task_fails_nothing() -> None:
     play = Play(2).start()
     play.exit("worker-1", DONE)
-    play.tell("worker-1", closed=True)
+    play.send_record("worker-1", closed=True)
     play.lose("worker-1", "its agent ended")
     assert play.at(Stage.GO)
     play.exit("worker-0", DONE)
@@ -236,13 +236,13 @@ def test_an_agent_that_is_lost_after_the_clean_exit_of_its_task_fails_nothing() 
 
 def test_a_stop_cancels_and_a_task_that_never_ends_is_not_waited_for() -> None:
     play = Play(2, AGAIN).start()
-    play.tell("worker-1", stop_grace_s=3.0)
+    play.send_record("worker-1", stop_grace_s=3.0)
     assert (scheduling.desired_state(play.gang).stage, scheduling.desired_state(play.gang).grace_s) == (
         Stage.STOP,
         3.0,
     )
     play.exit("worker-0", DONE)
-    play.tell("worker-0", closed=True)
+    play.send_record("worker-0", closed=True)
     due = scheduling.deadline(play.gang, play.now)
     assert due is not None
     play.wait(due - play.now)
@@ -255,8 +255,8 @@ def test_a_stop_cancels_and_a_task_that_never_ends_is_not_waited_for() -> None:
 def test_all_begin_again_with_new_ports_at_the_newest_checkpoint() -> None:
     play = Play(2, AGAIN).start()
     old, new = Snapshot(1, 1, "a"), Snapshot(1, 2, "b")
-    play.tell("worker-0", snapshot=new, source=Source("10.0.0.2", 5000))
-    play.tell("worker-1", snapshot=old, source=Source("10.0.0.3", 5000))
+    play.send_record("worker-0", snapshot=new, source=Source("10.0.0.2", 5000))
+    play.send_record("worker-1", snapshot=old, source=Source("10.0.0.3", 5000))
     play.exit("worker-1", KILLED)
     play.close()
     order = scheduling.desired_state(play.gang)
@@ -311,7 +311,7 @@ def test_a_lost_host_is_waited_for_and_may_come_back() -> None:
     play.close("worker-1")
     play.wait(20.0)
     assert play.at(Stage.WAIT)
-    play.tell("worker-1", exit=KILLED, closed=True)
+    play.send_record("worker-1", exit=KILLED, closed=True)
     assert play.at(Stage.RESERVE)
     assert scheduling.desired_state(play.gang).notices == []
 
@@ -378,16 +378,16 @@ def test_when_the_time_is_up_the_job_ends_whatever_the_policy() -> None:
 
 def test_a_hang_is_looked_into_and_told_once() -> None:
     play = Play(2, Policy(hang_timeout_s=30.0)).start()
-    play.tell("worker-0", quiet_s=31.0, idle_s=31.0, stepped=True)
+    play.send_record("worker-0", quiet_s=31.0, idle_s=31.0, stepped=True)
     assert scheduling.desired_state(play.gang).inspection == 0
-    play.tell("worker-1", quiet_s=31.0, idle_s=0.0, stepped=True)
+    play.send_record("worker-1", quiet_s=31.0, idle_s=0.0, stepped=True)
     assert scheduling.desired_state(play.gang).inspection == 1
     play.tell_all(inspected=1)
     (notice,) = scheduling.desired_state(play.gang).notices
     assert notice.startswith("no progress for 30 s: ")
-    play.tell("worker-1", quiet_s=36.0)
+    play.send_record("worker-1", quiet_s=36.0)
     assert scheduling.desired_state(play.gang).inspection == 1
-    play.tell("worker-1", quiet_s=0.0)
+    play.send_record("worker-1", quiet_s=0.0)
     play.tell_all(quiet_s=31.0, idle_s=31.0)
     assert scheduling.desired_state(play.gang).inspection == 2
 
@@ -406,7 +406,7 @@ def test_a_start_without_a_step_ends_only_where_nobody_does_anything() -> None:
     play.wait(601.0)
     play.tell_all(quiet_s=601.0, idle_s=0.0)  # compiling, perhaps
     assert scheduling.desired_state(play.gang).inspection == 0
-    play.tell("worker-0", idle_s=60.0)
+    play.send_record("worker-0", idle_s=60.0)
     assert scheduling.desired_state(play.gang).inspection == 1
     play.tell_all(inspected=1)
     play.close()
@@ -476,10 +476,12 @@ def test_whatever_the_order_of_events_a_gang_ends_once_and_rightly(
         if change == "lost" and name != play.gang.local_slot:
             play.lose(name)
         elif change == "next":
-            play.tell(name, attempt=play.gang.attempt)
+            play.send_record(name, attempt=play.gang.attempt)
         elif isinstance(change, dict):
             told = play.statuses[name].exit
-            play.tell(name, **change if told is None else {**change, "exit": told})  # a slot never unsays an exit
+            play.send_record(
+                name, **change if told is None else {**change, "exit": told}
+            )  # a slot never unsays an exit
         promises(before, play.gang)
         if before.result is not None:
             assert play.gang is before
@@ -505,12 +507,12 @@ def test_a_host_lost_during_the_back_off_has_all_of_the_host_timeout_to_come_bac
     play.lose("worker-1")
     play.close("worker-1")
     assert play.at(Stage.WAIT)
-    play.tell("worker-1", exit=KILLED, closed=True)
+    play.send_record("worker-1", exit=KILLED, closed=True)
     play.wait(58.0)
     play.lose("worker-2")
     play.wait(12.0)
     assert play.at(Stage.WAIT)
-    play.tell("worker-2")
+    play.send_record("worker-2")
     play.wait(0.0)
     assert (play.at(Stage.RESERVE), play.gang.attempt) == (True, 2)
 
@@ -519,7 +521,7 @@ def test_a_job_that_is_given_up_names_the_host_that_is_missing() -> None:
     play = Play(3, AGAIN._replace(backoff_s=60.0, host_timeout_s=60.0)).start()
     play.lose("worker-1")
     play.close("worker-1")
-    play.tell("worker-1", exit=KILLED, closed=True)
+    play.send_record("worker-1", exit=KILLED, closed=True)
     play.wait(30.0)
     play.lose("worker-2")
     play.wait(59.0)

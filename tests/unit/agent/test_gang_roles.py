@@ -80,14 +80,14 @@ def test_a_spare_takes_over_a_parameter_server() -> None:
 def test_a_blocked_pair_and_hosts_that_differ_are_told_by_role() -> None:
     play = Play(3, tasks=("chief-0", "worker-0", "ps-0"))
     play.tell_all(held=True, closed=False)
-    play.tell("worker-0", probe_results={"worker-1": "", "worker-2": TIMED_OUT})
-    play.tell("worker-1", probe_results={"worker-0": "", "worker-2": ""})
-    play.tell("worker-2", probe_results={"worker-0": "", "worker-1": ""})
+    play.send_record("worker-0", probe_results={"worker-1": "", "worker-2": TIMED_OUT})
+    play.send_record("worker-1", probe_results={"worker-0": "", "worker-2": ""})
+    play.send_record("worker-2", probe_results={"worker-0": "", "worker-1": ""})
     play.close()
     assert play.result.reason.startswith("chief-0 (10.0.0.2) cannot reach ps-0 at 10.0.0.4:2222: timed out")
     assert play.result.first_failed_task == "ps-0"
     play = Play(3, tasks=("chief-0", "worker-0", "ps-0"))
-    play.tell("worker-2", facts=OLD)
+    play.send_record("worker-2", facts=OLD)
     play.tell_all(held=True, closed=False, probe_results={})
     play.wait(100.0)
     play.close()
@@ -97,10 +97,10 @@ def test_a_blocked_pair_and_hosts_that_differ_are_told_by_role() -> None:
 def test_a_coordinator_needs_no_gpu_of_its_own_but_a_chief_among_workers_does() -> None:
     for roles, fits in (("chief-0", "worker-0", "ps-0"), True), (("chief-0", "worker-0", "evaluator-0"), False):
         play = Play(3, tasks=roles)
-        play.tell("worker-1", facts=HEALTHY._replace(gpus=["Tesla T4"]))
+        play.send_record("worker-1", facts=HEALTHY._replace(gpus=["Tesla T4"]))
         play.tell_all(held=True, closed=False)
         for slot in play.playing:
-            play.tell(slot, probe_results={other: "" for other in play.playing if other != slot})
+            play.send_record(slot, probe_results={other: "" for other in play.playing if other != slot})
         assert play.at(Stage.GO) is fits
 
 
@@ -115,7 +115,7 @@ def test_training_goes_on_without_an_evaluator(how: str) -> None:
     elif how == "lost":
         play.lose("worker-2")
     else:
-        play.tell("worker-2", preempted=True)
+        play.send_record("worker-2", preempted=True)
         play.exit("worker-2", KILLED)
     assert play.at(Stage.GO)
     told = scheduling.desired_state(play.gang).notices[-1]
@@ -140,10 +140,10 @@ def test_an_evaluator_that_ends_before_the_start_starts_nothing() -> None:
 def trained() -> Play:
     """As far as the end of the training, of which the last checkpoint is on its way."""
     play = evaluated()
-    play.tell("worker-0", snapshot=LAST, source=Source("10.0.0.2", 5000))
+    play.send_record("worker-0", snapshot=LAST, source=Source("10.0.0.2", 5000))
     for slot in ("worker-0", "worker-1"):
         play.exit(slot, DONE)
-        play.tell(slot, closed=True)
+        play.send_record(slot, closed=True)
     assert play.at(Stage.GO)
     assert scheduling.desired_state(play.gang).trained
     return play
@@ -151,18 +151,18 @@ def trained() -> Play:
 
 def test_after_the_training_an_evaluator_has_time_for_the_last_checkpoint() -> None:
     play = trained()
-    play.tell("worker-2", quiet_s=60.0, idle_s=60.0)  # it waits for what is still to come
+    play.send_record("worker-2", quiet_s=60.0, idle_s=60.0)  # it waits for what is still to come
     play.wait(EVALUATION_IDLE_S + 1.0)
     assert play.at(Stage.GO)
-    play.tell("worker-2", snapshot=LAST, quiet_s=70.0, idle_s=70.0)
+    play.send_record("worker-2", snapshot=LAST, quiet_s=70.0, idle_s=70.0)
     due = scheduling.deadline(play.gang, play.now)
     assert due == play.now + EVALUATION_IDLE_S
-    play.tell("worker-2", quiet_s=0.0, idle_s=0.0)
+    play.send_record("worker-2", quiet_s=0.0, idle_s=0.0)
     play.wait(EVALUATION_IDLE_S)
     assert play.at(Stage.GO)
-    play.tell("worker-2", quiet_s=4.0, idle_s=EVALUATION_IDLE_S)
+    play.send_record("worker-2", quiet_s=4.0, idle_s=EVALUATION_IDLE_S)
     assert play.at(Stage.GO)
-    play.tell("worker-2", quiet_s=EVALUATION_IDLE_S, idle_s=EVALUATION_IDLE_S)
+    play.send_record("worker-2", quiet_s=EVALUATION_IDLE_S, idle_s=EVALUATION_IDLE_S)
     assert play.at(Stage.STOP)
     play.close()
     assert (play.result.outcome, play.result.exits["evaluator-0"]) == (Outcome.SUCCEEDED, KILLED)
@@ -217,28 +217,28 @@ WATCHED = Policy(success=SuccessPolicy.CHIEF, hang_timeout_s=60.0, on_hang=OnHan
 def test_idle_servers_and_evaluators_are_no_hang() -> None:
     play = coordinated(WATCHED)
     for slot in ("worker-1", "worker-2", "worker-3"):
-        play.tell(slot, quiet_s=90.0, idle_s=90.0)
+        play.send_record(slot, quiet_s=90.0, idle_s=90.0)
     assert scheduling.desired_state(play.gang).inspection == 0
-    play.tell("worker-0", quiet_s=90.0, idle_s=0.0)  # a coordinator that computes
+    play.send_record("worker-0", quiet_s=90.0, idle_s=0.0)  # a coordinator that computes
     assert scheduling.desired_state(play.gang).inspection == 0
-    play.tell("worker-1", quiet_s=90.0, idle_s=0.0)  # a worker that computes for one that has nothing to say
-    play.tell("worker-0", quiet_s=90.0, idle_s=90.0)
+    play.send_record("worker-1", quiet_s=90.0, idle_s=0.0)  # a worker that computes for one that has nothing to say
+    play.send_record("worker-0", quiet_s=90.0, idle_s=90.0)
     assert scheduling.desired_state(play.gang).inspection == 0
-    play.tell("worker-1", quiet_s=90.0, idle_s=90.0)
+    play.send_record("worker-1", quiet_s=90.0, idle_s=90.0)
     assert scheduling.desired_state(play.gang).inspection == 1
     play = evaluated(WATCHED)
-    play.tell("worker-2", quiet_s=90.0, idle_s=90.0)
+    play.send_record("worker-2", quiet_s=90.0, idle_s=90.0)
     assert scheduling.desired_state(play.gang).inspection == 0
 
 
 def test_a_hang_is_told_by_role_and_evaluators_are_not_asked() -> None:
     play = evaluated(WATCHED)
     for slot in ("worker-0", "worker-1"):
-        play.tell(slot, quiet_s=90.0, idle_s=90.0)
+        play.send_record(slot, quiet_s=90.0, idle_s=90.0)
     stopped = Stalled("worker-1", "worker-1", 1, 0.0, "T", "", [])
     waits = Stalled("worker-0", "worker-0", 1, 0.0, "T", "", [])
-    play.tell("worker-0", inspected=1, hang=waits)
-    play.tell("worker-1", inspected=1, hang=stopped)
+    play.send_record("worker-0", inspected=1, hang=waits)
+    play.send_record("worker-1", inspected=1, hang=stopped)
     assert scheduling.desired_state(play.gang).notices == [
         "no progress for 60 s: chief-0 and worker-0 are stopped (by SIGSTOP or a debugger); no task waits for another"
     ]
@@ -246,8 +246,8 @@ def test_a_hang_is_told_by_role_and_evaluators_are_not_asked() -> None:
 
 def test_an_evaluator_that_shows_progress_is_no_first_step_of_the_training() -> None:
     play = evaluated(Policy(start_timeout_s=60.0))
-    play.tell("worker-2", stepped=True)
+    play.send_record("worker-2", stepped=True)
     play.wait(61.0)
     for slot in ("worker-0", "worker-1"):
-        play.tell(slot, quiet_s=61.0, idle_s=61.0)
+        play.send_record(slot, quiet_s=61.0, idle_s=61.0)
     assert scheduling.desired_state(play.gang).inspection == 1

@@ -73,18 +73,18 @@ def test_pythonpath_is_as_the_user_has_it(tmp_path: Path, given: str) -> None:
     assert with_hook["env"] == without["env"]
 
 
-@pytest.mark.parametrize("warm", [True, False])
-def test_no_user_code_runs_before_the_gate_opens(tmp_path: Path, warm: bool) -> None:
+@pytest.mark.parametrize("holds_task", [True, False])
+def test_no_user_code_runs_before_the_gate_opens(tmp_path: Path, holds_task: bool) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import os\nos.write(1, b'site ')\n")
     (own / "usercustomize.py").write_text("import os\nos.write(1, b'user ')\n")
-    hook = hook_in(tmp_path, warm=warm)
+    hook = hook_in(tmp_path, holds_task=holds_task)
     with process() as one:
         started(one, tmp_path, "print('script')", hook, PYTHONPATH=str(own))
         one.until(lambda: one.held)
         one.serve(0.2)
-        assert (b"task.py" in Path(f"/proc/{one.task.pid}/cmdline").read_bytes()) is warm
+        assert (b"task.py" in Path(f"/proc/{one.task.pid}/cmdline").read_bytes()) is holds_task
         assert one.output == b""
         assert one.task.held
         one.task.release()
@@ -113,8 +113,8 @@ print(K.name, os.environ.get("PYTHONPATH"), "sitecustomize" in sys.modules)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("below", [False, True])
-def test_keras_is_tf_keras_in_an_adapted_interpreter(tmp_path: Path, version: str, below: bool) -> None:
+@pytest.mark.parametrize("for_children", [False, True])
+def test_keras_is_tf_keras_in_an_adapted_interpreter(tmp_path: Path, version: str, for_children: bool) -> None:
     package = tmp_path / "tf_keras"
     (package / "layers").mkdir(parents=True)
     (package / "__init__.py").write_text("from . import layers\n")
@@ -122,7 +122,7 @@ def test_keras_is_tf_keras_in_an_adapted_interpreter(tmp_path: Path, version: st
     (package / "layers" / "__init__.py").write_text("from .core import Dense\n")
     (package / "layers" / "core.py").write_text("class Dense: pass\n")
     (package / "layers" / "late.py").write_text("from ..backend import name as late\n")
-    hook = hook_in(tmp_path, warm=not below)._replace(below=below)
+    hook = hook_in(tmp_path, holds_task=not for_children)._replace(for_children=for_children)
     with process() as one:
         script = "import os, warnings\nwarnings.simplefilter('error')\n" + ALIASED
         started(one, tmp_path, script, hook, interpreter(version), FLEET_ADAPT="keras")
@@ -245,17 +245,17 @@ main()
 """
 
 
-@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("holds_task", [True, False])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_stacks_of_all_threads(tmp_path: Path, version: str, warm: bool) -> None:
+def test_the_stacks_of_all_threads(tmp_path: Path, version: str, holds_task: bool) -> None:
     with process() as one:
-        started(one, tmp_path, SLEEP, hook_in(tmp_path, warm=warm), interpreter(version))
+        started(one, tmp_path, SLEEP, hook_in(tmp_path, holds_task=holds_task), interpreter(version))
         one.task.release()
         one.until(lambda: b"ready" in one.output)
         stacks: list[str] = []
         for count in (2, 4):
-            one.task.dump(stacks.append)
-            one.task.dump(stacks.append)  # both are told
+            one.task.dump_stacks(stacks.append)
+            one.task.dump_stacks(stacks.append)  # both are told
             one.until(lambda count=count: len(stacks) == count, 5.0)  # type: ignore[misc]
             assert stacks[-1] == stacks[-2]
             assert " in load\n" in stacks[-1]
@@ -280,15 +280,15 @@ def test_nobody_is_sent_a_signal_that_would_end_him(tmp_path: Path) -> None:
             one.until(lambda one=one: b"ready" in one.output)  # type: ignore[misc]
             one.serve(0.1)
             stacks: list[str] = []
-            one.task.dump(stacks.append)
+            one.task.dump_stacks(stacks.append)
             one.until(lambda stacks=stacks: stacks)  # type: ignore[misc]
             assert stacks == [""], name
             one.serve(0.05)
             assert not one.exits, name
 
 
-def below(directory: Path) -> Hook:
-    return hook_in(directory, warm=False)._replace(below=True)
+def for_children(directory: Path) -> Hook:
+    return hook_in(directory, holds_task=False)._replace(for_children=True)
 
 
 @pytest.mark.parametrize("way", ["child", "exec", "two"])
@@ -302,17 +302,19 @@ def test_the_stacks_of_an_interpreter_below_a_shell(tmp_path: Path, way: str) ->
         "two": f"sleep 60 & {PYTHON} -c pass; {PYTHON} {script}; echo ended",
     }
     with process() as one:
-        one.task.start(["/bin/sh", "-c", commands[way]], {"PATH": os.defpath}, str(tmp_path), 0o022, below(tmp_path))
+        one.task.start(
+            ["/bin/sh", "-c", commands[way]], {"PATH": os.defpath}, str(tmp_path), 0o022, for_children(tmp_path)
+        )
         one.until(lambda: one.held)
         assert one.output == b""  # held before its exec
         one.task.release()
         one.until(lambda: b"ready" in one.output)
         told: list[str] = []
-        one.task.dump(told.append)
+        one.task.dump_stacks(told.append)
         one.until(lambda: told, 5.0)
         assert " in main\n" in told[0]
         seen: list[Stalled] = []
-        one.task.look(Stalled("worker-0", "worker-0", 1, 0.0, "", "", []), seen.append)
+        one.task.inspect(Stalled("worker-0", "worker-0", 1, 0.0, "", "", []), seen.append)
         one.until(lambda: seen, 5.0)
         assert (seen[0].state, " in main\n" in seen[0].stack) == ("S", True)
 
@@ -333,7 +335,7 @@ def test_a_shell_and_all_below_it_find_their_environment(tmp_path: Path) -> None
         )
         with process() as one:
             env = {"PATH": os.defpath, **given}
-            one.task.start(["/bin/bash", "-c", command], env, str(tmp_path), 0o022, below(tmp_path))
+            one.task.start(["/bin/bash", "-c", command], env, str(tmp_path), 0o022, for_children(tmp_path))
             one.until(lambda one=one: one.held)  # type: ignore[misc]
             one.task.release()
             one.until(lambda one=one: one.exits)  # type: ignore[misc]
@@ -350,7 +352,7 @@ SESSION = {"PATH": "/usr/bin", "PYTHONPATH": "/lib/own", "HOME": "/home/user"}
 
 def test_a_script_of_the_proven_interpreter_gets_a_warm_gate() -> None:
     for command in (["/usr/bin/python3", "task.py", "-S"], ["/usr/bin/python3", "-m", "package.task"]):
-        assert hook_for(command, {**SESSION, "LANG": "C"}, SESSION, PROOF) == Hook("/hook", warm=True)
+        assert hook_for(command, {**SESSION, "LANG": "C"}, SESSION, PROOF) == Hook("/hook", holds_task=True)
 
 
 @pytest.mark.parametrize(
@@ -365,19 +367,19 @@ def test_a_script_of_the_proven_interpreter_gets_a_warm_gate() -> None:
     ],
 )
 def test_other_commands_hand_it_on_to_what_they_start(command: list[str]) -> None:
-    assert hook_for(command, SESSION, SESSION, PROOF) == Hook("/hook", warm=False, below=True)
+    assert hook_for(command, SESSION, SESSION, PROOF) == Hook("/hook", holds_task=False, for_children=True)
     assert hook_for(command, SESSION, SESSION, None) is None
 
 
 @pytest.mark.parametrize("name", ["PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "HOME"])
 def test_what_was_proven_with_other_variables_is_held_before_its_exec(name: str) -> None:
     command = ["/usr/bin/python3", "task.py"]
-    assert hook_for(command, {**SESSION, name: "/other"}, SESSION, PROOF) == Hook("/hook", warm=False)
+    assert hook_for(command, {**SESSION, name: "/other"}, SESSION, PROOF) == Hook("/hook", holds_task=False)
 
 
 def test_a_script_in_an_interpreters_place_is_held_before_its_exec() -> None:
     proof = PROOF._replace(program=False)
-    assert hook_for(["/usr/bin/python3", "task.py"], SESSION, SESSION, proof) == Hook("/hook", warm=False)
+    assert hook_for(["/usr/bin/python3", "task.py"], SESSION, SESSION, proof) == Hook("/hook", holds_task=False)
 
 
 def test_programs_and_scripts(tmp_path: Path) -> None:
@@ -405,7 +407,7 @@ def wrapper(directory: Path, command: str) -> str:
 
 def test_an_interpreter_proves_that_it_runs_the_hook(tmp_path: Path) -> None:
     one = probe(tmp_path)
-    assert one.interpreter(sys.executable).hooked
+    assert one.interpreter(sys.executable).hook_environment
     one.save()
     known = json.loads((tmp_path / "probe.json").read_text())["interpreters"]
     (entry,) = known.values()
@@ -413,19 +415,19 @@ def test_an_interpreter_proves_that_it_runs_the_hook(tmp_path: Path) -> None:
     entry["versions"] = {"python": "from the cache"}
     (tmp_path / "probe.json").write_text(json.dumps({"interpreters": known}))
     again = probe(tmp_path).interpreter(sys.executable)
-    assert (again.versions, again.hooked) == ({"python": "from the cache"}, True)
+    assert (again.versions, again.hook_environment) == ({"python": "from the cache"}, True)
     entry["asked"] = 1  # another hook than ours
     (tmp_path / "probe.json").write_text(json.dumps({"interpreters": known}))
     again = probe(tmp_path).interpreter(sys.executable)
     assert again.versions["python"] != "from the cache"
-    assert again.hooked
+    assert again.hook_environment
 
 
 def test_what_was_found_without_the_hook_is_looked_at_again(tmp_path: Path) -> None:
     first = probe(tmp_path, hook=False)
-    assert not first.interpreter(sys.executable).hooked
+    assert not first.interpreter(sys.executable).hook_environment
     first.save()
-    assert probe(tmp_path).interpreter(sys.executable).hooked
+    assert probe(tmp_path).interpreter(sys.executable).hook_environment
 
 
 @pytest.mark.parametrize(
@@ -439,7 +441,7 @@ def test_what_was_found_without_the_hook_is_looked_at_again(tmp_path: Path) -> N
     ],
 )
 def test_an_interpreter_that_passes_the_hook_by_does_not(tmp_path: Path, command: str) -> None:
-    assert not probe(tmp_path).interpreter(wrapper(tmp_path, command)).hooked
+    assert not probe(tmp_path).interpreter(wrapper(tmp_path, command)).hook_environment
 
 
 def test_no_directory_is_written_for_an_interpreter_that_is_not_there(tmp_path: Path) -> None:

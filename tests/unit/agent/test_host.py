@@ -173,7 +173,7 @@ def test_a_port_that_somebody_else_has_is_passed_over(connect: Connect) -> None:
 def test_a_port_that_is_none_is_refused(connect: Connect, port: int) -> None:
     answer = connect().prepare("j", Bundle("pass"), first_port=port)
     assert isinstance(answer, Refused)
-    assert answer.reason == f"{port} is no port"
+    assert answer.reason == f"invalid port {port}"
 
 
 def test_an_address_of_another_host_is_refused(connect: Connect) -> None:
@@ -187,11 +187,11 @@ def test_only_changed_contents_come_again_and_removed_files_vanish(connect: Conn
     agent = connect()
     first = Bundle("print('one')", left=b"left", kept=b"kept")
     committed([agent], "j1", first)
-    assert len(agent.wanted.objects) == 3
+    assert len(agent.significant_lines.objects) == 3
     follow(agent, Follow("j1", "worker-0"))
     second = Bundle("print('two')", kept=b"kept")
     committed([agent], "j2", second)
-    assert [second.contents[one] for one in agent.wanted.objects] == [b"print('two')"]
+    assert [second.contents[one] for one in agent.significant_lines.objects] == [b"print('two')"]
     assert bytes(follow(agent, Follow("j2", "worker-0")).log) == b"two\n"
     assert sorted(path.name for path in (agent.root / "jobs/j2/worker-0/src").iterdir()) == ["kept", "task.py"]
 
@@ -246,7 +246,7 @@ def test_nonsense_is_refused_in_a_message_and_the_conversation_goes_on(connect: 
         assert answer.kind is Refusal.REQUEST
         assert "Traceback" not in answer.reason
     agent.send(Hello("a", "b", 1))
-    assert agent.expect(Refused).reason == "Hello is no request"
+    assert agent.expect(Refused).reason == "Hello is not a request"
     agent.write(b'{"record":"prepare","job":1,"fleet":"f","task":2,"entries":[],"address":3}\n')
     answer = agent.expect(Refused)
     assert (answer.kind, answer.reason) == (

@@ -434,7 +434,7 @@ def test_sigterm_to_the_supervisor_fails_the_job_with_that_reason(connect: Conne
     os.kill(supervisor, signal.SIGTERM)
     result = follow(agent, Follow("term", "worker-0")).result
     assert result is not None
-    assert result.reason == "the agent of worker-0 was told to end (SIGTERM)"
+    assert result.reason == "the agent of worker-0 received SIGTERM"
     assert not alive(pid)
 
 

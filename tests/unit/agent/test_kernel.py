@@ -82,11 +82,11 @@ def test_the_count_of_its_own_cgroup_makes_it_certain(files: Files) -> None:
     files.count(4, 2)
     watch = files.watch()
     files.count(5, 3)
-    assert watch.verdict(7) == "killed by the kernel's OOM killer, as the count of its cgroup tells"
+    assert watch.verdict(7) == "killed by the kernel's OOM killer according to the counter of its cgroup"
     (files.cgroup / "memory.max").write_text("12884901888\n")
-    assert watch.verdict(7).endswith("as the count of its cgroup tells (limit 12.0 GiB)")
+    assert watch.verdict(7).endswith("according to the counter of its cgroup (limit 12.0 GiB)")
     (files.cgroup / "memory.max").write_text("max\n")
-    assert watch.verdict(7).endswith("tells")
+    assert watch.verdict(7).endswith("of its cgroup")
 
 
 def test_somebody_elses_death_is_not_taken_for_ours(files: Files) -> None:
@@ -133,7 +133,7 @@ def test_a_container_sees_its_own_part_of_the_cgroups(files: Files) -> None:
     watch = files.watch()
     files.count(1, -1)
     (directory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
-    assert watch.verdict(7).endswith("as the count of its cgroup tells (limit 1.0 GiB)")
+    assert watch.verdict(7).endswith("according to the counter of its cgroup (limit 1.0 GiB)")
 
 
 def test_a_task_asks_only_when_it_was_killed_by_somebody_else(
@@ -205,5 +205,5 @@ class TestRealKernel:
         assert told.startswith("killed by the kernel's OOM killer")
         assert "64.0 MiB" in told
         assert blind.verdict(spawned.pid) == (
-            "killed by the kernel's OOM killer, as the count of its cgroup tells (limit 64.0 MiB)"
+            "killed by the kernel's OOM killer according to the counter of its cgroup (limit 64.0 MiB)"
         )

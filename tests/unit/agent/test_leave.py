@@ -11,10 +11,10 @@ from tests.unit.agent.conftest import Connect
 from tests.unit.agent.hosts import Bundle, committed, eventually
 from train.agent.files.paths import HostPaths
 from train.agent.host import address
-from train.agent.host.address import own_address
-from train.agent.host.processes import everybody
+from train.agent.host.address import host_address
+from train.agent.host.processes import list_processes
 from train.agent.protocol.records import Leave, Left, Prepared
-from train.agent.requests.release import leave
+from train.agent.requests.release import release_host
 
 
 def test_an_agent_that_leaves_takes_all_with_it(connect: Connect, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_what_runs_is_ended_first(connect: Connect, tmp_path: Path) -> None:
     other = connect()
     other.send(Leave(5.0))
     assert other.expect(Left, 30.0).running
-    assert pid not in everybody()
+    assert pid not in list_processes()
     assert not (tmp_path / "host-0").exists()
 
 
@@ -49,9 +49,9 @@ def test_the_directory_of_all_fleets_goes_with_the_last(tmp_path: Path, shared: 
     directory = tmp_path / shared
     for name in ("one", "two"):
         (directory / name).mkdir(parents=True)
-    leave(HostPaths(str(directory / "one")), Leave())
+    release_host(HostPaths(str(directory / "one")), Leave())
     assert list(directory.iterdir()) == [directory / "two"]
-    leave(HostPaths(str(directory / "two")), Leave())
+    release_host(HostPaths(str(directory / "two")), Leave())
     assert directory.exists() == stays
 
 
@@ -72,14 +72,14 @@ def test_the_directory_of_all_fleets_goes_with_the_last(tmp_path: Path, shared: 
     ],
 )
 def test_the_address_at_which_ssh_came_in(monkeypatch: pytest.MonkeyPatch, connection: str, found: str) -> None:
-    monkeypatch.setattr(address, "_on_the_way_out", lambda: "198.51.100.7")
-    assert own_address(connection) == found
+    monkeypatch.setattr(address, "_outbound_address", lambda: "198.51.100.7")
+    assert host_address(connection) == found
 
 
 def test_a_host_without_a_way_out_has_only_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address, "_on_the_way_out", lambda: "")
-    assert own_address("127.0.0.1 50000 127.0.0.1 22") == "127.0.0.1"
-    assert own_address("") == ""
+    monkeypatch.setattr(address, "_outbound_address", lambda: "")
+    assert host_address("127.0.0.1 50000 127.0.0.1 22") == "127.0.0.1"
+    assert host_address("") == ""
 
 
 def test_the_first_words_tell_the_address(connect: Connect) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from train.agent.host.loop import Loop
-from train.agent.peers.connections import Bond, Events, Links
+from train.agent.peers.connections import ConnectionEvents, JobCredentials, PeerConnections
 from train.agent.protocol.records import Member
 from train.agent.protocol.session import Message, PeerGreeting
 
@@ -70,7 +70,7 @@ class Net:
 
     def __init__(self) -> None:
         self.loops: list[Loop] = []
-        self.agents: dict[str, Links] = {}
+        self.agents: dict[str, PeerConnections] = {}
         self.told: list[tuple[object, ...]] = []
         self.proxies: list[Proxy] = []
         self.listeners: dict[str, socket.socket] = {}
@@ -82,7 +82,7 @@ class Net:
     def port(self, name: str) -> int:
         return int(self.listeners[name].getsockname()[1])
 
-    def agent(self, name: str, secret: bytes = SECRET, ports: dict[str, int] | None = None) -> Links:
+    def agent(self, name: str, secret: bytes = SECRET, ports: dict[str, int] | None = None) -> PeerConnections:
         loop = Loop()
         self.loops.append(loop)
         others = {
@@ -90,13 +90,13 @@ class Net:
             for other in self.listeners
             if other != name
         }
-        links = Links(
+        links = PeerConnections(
             loop,
             self.listeners[name],
-            Bond("job", secret, TIMEOUT_S),
+            JobCredentials("job", secret, TIMEOUT_S),
             name,
             others,
-            events=Events(
+            events=ConnectionEvents(
                 lambda slot: self.told.append(("up", name, slot)),
                 lambda slot, reason: self.told.append(("down", name, slot, reason)),
                 lambda slot, message: self.told.append(("message", name, slot, message)),
@@ -149,7 +149,7 @@ def net() -> Iterator[Net]:
     built.close()
 
 
-def joined(net: Net, ports: dict[str, int] | None = None) -> tuple[Links, Links]:
+def joined(net: Net, ports: dict[str, int] | None = None) -> tuple[PeerConnections, PeerConnections]:
     leader, follower = net.agent("worker-0"), net.agent("worker-1", ports=ports)
     follower.dial("worker-0")
     net.until(lambda: net.count("up", "worker-0", "worker-1") == net.count("up", "worker-1", "worker-0") == 1)
@@ -221,7 +221,7 @@ def test_who_dials_another_leaves_the_first(net: Net) -> None:
 def test_a_knock_says_one_thing_and_makes_no_link(net: Net) -> None:
     leader = net.agent("worker-0")
     follower = net.agent("worker-1")
-    leader.knock("worker-1", {"leads": 1})
+    leader.send_once("worker-1", {"leads": 1})
     net.until(lambda: net.count("message", "worker-1", "worker-0", {"leads": 1}) == 1)
     assert [one for one in net.told if one[0] == "up"] == []
     assert not follower.connected

@@ -21,7 +21,7 @@ from train.agent.checkpoints.snapshot import (
     digest_of,
     encode_manifest,
 )
-from train.agent.checkpoints.store import Kept, refresh, restore
+from train.agent.checkpoints.store import StoredSnapshot, refresh, restore
 
 WHEN = 10**18
 CONTENT = b"ssh-ed25519 EVIL"
@@ -38,7 +38,7 @@ class Shop:
         for one in (self.live, self.outside):
             one.mkdir()
 
-    def snapshot(self, *items: Item) -> Kept:
+    def snapshot(self, *items: Item) -> StoredSnapshot:
         self._count += 1
         named = Snapshot(1, self._count, digest_of(items))
         manifest = decode_manifest(encode_manifest(Manifest(named, "worker-0", "x", items)))
@@ -49,7 +49,7 @@ class Shop:
             path.write_bytes(CONTENT)
             path.chmod(item.mode)
             os.utime(path, ns=(item.mtime_ns, item.mtime_ns))
-        return Kept(str(directory), manifest)
+        return StoredSnapshot(str(directory), manifest)
 
 
 def directory(path: str) -> Item:
@@ -69,14 +69,14 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
 
 
-Bring = Callable[[Shop, Kept, "Kept | None"], None]
+Bring = Callable[[Shop, StoredSnapshot, "StoredSnapshot | None"], None]
 
 
-def bring_refreshed(shop: Shop, kept: Kept, before: Kept | None) -> None:
+def bring_refreshed(shop: Shop, kept: StoredSnapshot, before: StoredSnapshot | None) -> None:
     refresh(str(shop.live), kept, before.manifest if before is not None else None)
 
 
-def bring_restored(shop: Shop, kept: Kept, before: Kept | None) -> None:
+def bring_restored(shop: Shop, kept: StoredSnapshot, before: StoredSnapshot | None) -> None:
     del before
     restore(str(shop.live), kept)
 
@@ -178,7 +178,7 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
 
 def test_links_within_the_checkpoint_directory_and_plain_modes_travel(yard: Yard) -> None:
     chief, other = yard.host(), yard.host("worker-1")
-    other.replicator.show(on=True)
+    other.replicator.update_live(on=True)
     chief.write(("run/ckpt.h5", "one"))
     (chief.live / "run" / "ckpt.h5").chmod(0o4755)
     (chief.live / "latest").symlink_to(chief.live / "run")
@@ -193,6 +193,6 @@ def test_a_link_that_leads_out_is_named_and_nothing_is_copied(yard: Yard) -> Non
     chief = yard.host()
     chief.write(("ckpt.h5", "one"))
     (chief.live / "away").symlink_to("/etc")
-    chief.settle(orderly=True)
+    chief.settle(is_orderly=True)
     yard.until(lambda: any("the link away leads out of" in note for note in chief.notes), "a note", 20)
     assert chief.held is None

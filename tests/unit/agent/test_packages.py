@@ -24,7 +24,14 @@ from tests.unit.agent.test_bootstrap import interpreter
 from tests.unit.agent.wheels import pip_environment, wheel
 from train.agent.files.paths import VenvPaths
 from train.agent.host.runner import OverdueError, Steps, run
-from train.agent.packages.venv import Base, Wish, bytes_estimated, name_of, superfluous, wanted
+from train.agent.packages.venv import (
+    Base,
+    EnvironmentSpec,
+    environment_name,
+    estimate_size,
+    select_unused,
+    significant_lines,
+)
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.records import (
     Bootstrap,
@@ -196,9 +203,9 @@ def test_a_host_without_ensurepip_gets_pip_from_the_client_once(connect: Connect
     agent = connect(env=pip_environment(wheels))
     expected = read_pip_wheel(".".join(BASE.version.split(".")[:2]))
     agent.send(Bootstrap("adds", bare))
-    steps, need = until(agent)
+    steps, ensure = until(agent)
     assert [step.step for step in steps] == ["making the environment", "receiving pip"]
-    assert need == NeedPip(".".join(BASE.version.split(".")[:2]), [])
+    assert ensure == NeedPip(".".join(BASE.version.split(".")[:2]), [])
     agent.send(PipWheel(expected.digest, len(expected.data)), expected.data)
     _, answer = until(agent)
     assert isinstance(answer, Bootstrapped), answer
@@ -207,7 +214,7 @@ def test_a_host_without_ensurepip_gets_pip_from_the_client_once(connect: Connect
     assert sorted(line.split("==")[0] for line in listed.split()) == ["adds", "pip"]
 
     agent.send(Bootstrap("more", bare))
-    assert until(agent)[1] == NeedPip(need.python, [expected.digest])
+    assert until(agent)[1] == NeedPip(ensure.python, [expected.digest])
     agent.send(PipWheel(expected.digest))
     _, answer = until(agent)
     assert isinstance(answer, Bootstrapped), answer
@@ -252,7 +259,7 @@ def test_settings_of_pip_on_the_host_do_not_keep_pip_out(connect: Connect, wheel
 def test_an_environment_that_was_never_finished_is_made_anew(connect: Connect, wheels: Path) -> None:
     wheel(wheels, "adds", "1.0")
     agent = connect(env=pip_environment(wheels))
-    broken = agent.root / "venvs" / name_of(Wish("adds"), BASE)
+    broken = agent.root / "venvs" / environment_name(EnvironmentSpec("adds"), BASE)
     (broken / "bin").mkdir(parents=True)
     (broken / "bin" / "python").symlink_to(sys.executable)
     (agent.root / "venvs" / "other" / "lib").mkdir(parents=True)
@@ -287,9 +294,9 @@ def test_what_was_not_used_for_a_month_goes() -> None:
     day = 86400.0
     used = {"recent": 39 * day, "month": 11 * day, "old": 9 * day}
     complete = [(at, VenvPaths(name)) for name, at in used.items()]
-    assert superfluous(complete, now=40 * day) == [VenvPaths("old")]
-    assert superfluous(complete, now=45 * day) == [VenvPaths("month"), VenvPaths("old")]
-    assert superfluous(complete[:1], now=45 * day) == []
+    assert select_unused(complete, now=40 * day) == [VenvPaths("old")]
+    assert select_unused(complete, now=45 * day) == [VenvPaths("month"), VenvPaths("old")]
+    assert select_unused(complete[:1], now=45 * day) == []
 
 
 def test_who_comes_second_waits_for_the_first(connect: Connect, wheels: Path) -> None:
@@ -440,7 +447,7 @@ def test_something_else_in_the_middle_is_refused(connect: Connect, index: Index)
 def test_a_disk_that_is_too_small_is_refused_before_anything_comes(connect: Connect) -> None:
     agent = connect()
     free = os.statvfs("/").f_bavail * os.statvfs("/").f_frsize
-    enough = -(-free // bytes_estimated("torch"))
+    enough = -(-free // estimate_size("torch"))
     answer = refused(agent, requirements="\n".join(f"torch=={n}" for n in range(enough + 1)))
     assert answer.kind is Refusal.DISK
     assert answer.reason.startswith(f"no space left on this host: {agent.root}/venvs has ")
@@ -448,15 +455,18 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_comes(connect: Conn
 
 
 def test_what_decides_the_name() -> None:
-    name = name_of(Wish("b==1\na==2"), BASE)
-    assert name_of(Wish("# both\na==2\r\n\n  b==1 # why\n"), BASE) == name
-    assert name_of(Wish("a==2\nb==2"), BASE) != name
-    assert name_of(Wish("b==1\na==2"), BASE._replace(path="/other")) != name
+    name = environment_name(EnvironmentSpec("b==1\na==2"), BASE)
+    assert environment_name(EnvironmentSpec("# both\na==2\r\n\n  b==1 # why\n"), BASE) == name
+    assert environment_name(EnvironmentSpec("a==2\nb==2"), BASE) != name
+    assert environment_name(EnvironmentSpec("b==1\na==2"), BASE._replace(path="/other")) != name
     major, minor, _ = BASE.version.split(".")
-    assert name_of(Wish("b==1\na==2"), BASE._replace(version=f"{major}.{minor}.99")) == name
-    assert name_of(Wish("b==1\na==2"), BASE._replace(version=f"{major}.99.0")) != name
-    assert wanted("a==1 \\\n  --hash=sha256:1\n--hash=sha256:2") == ["--hash=sha256:2", "a==1    --hash=sha256:1"]
-    assert wanted("x @ https://h/x.whl#sha256=1") == ["x @ https://h/x.whl#sha256=1"]
+    assert environment_name(EnvironmentSpec("b==1\na==2"), BASE._replace(version=f"{major}.{minor}.99")) == name
+    assert environment_name(EnvironmentSpec("b==1\na==2"), BASE._replace(version=f"{major}.99.0")) != name
+    assert significant_lines("a==1 \\\n  --hash=sha256:1\n--hash=sha256:2") == [
+        "--hash=sha256:2",
+        "a==1    --hash=sha256:1",
+    ]
+    assert significant_lines("x @ https://h/x.whl#sha256=1") == ["x @ https://h/x.whl#sha256=1"]
 
 
 @pytest.mark.parametrize(
@@ -471,7 +481,7 @@ def test_what_decides_the_name() -> None:
     ],
 )
 def test_what_packages_take_of_the_disk(requirements: str, gib: int) -> None:
-    assert bytes_estimated(requirements) == (gib << 30) + (1 << 27)
+    assert estimate_size(requirements) == (gib << 30) + (1 << 27)
 
 
 def test_a_program_that_gets_no_further_is_ended() -> None:
@@ -479,7 +489,7 @@ def test_a_program_that_gets_no_further_is_ended() -> None:
     heard, told = os.pipe()
     lines: list[str] = []
 
-    def look(new: list[str]) -> bool:
+    def on_lines(new: list[str]) -> bool:
         lines.extend(new)
         return bool(new)
 
@@ -494,13 +504,18 @@ def test_a_program_that_gets_no_further_is_ended() -> None:
                 "/",
                 Steps(Channel(reads, told)),
                 deadline_s=1,
-                look=look,
+                on_lines=on_lines,
             )
         pid = int(lines[1])
         assert lines == ["one", str(pid)]
         assert not alive(pid)
         end = run(
-            ["/bin/sh", "-c", "printf rest; exit 3"], {}, "/", Steps(Channel(reads, told)), deadline_s=9, look=look
+            ["/bin/sh", "-c", "printf rest; exit 3"],
+            {},
+            "/",
+            Steps(Channel(reads, told)),
+            deadline_s=9,
+            on_lines=on_lines,
         )
         assert (end.code, lines[2:]) == (3, ["rest"])
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train.agent.packages.pip import BUILDING, DOWNLOADING, INSTALLING, RESOLVING, Reading, trouble
+from train.agent.packages.pip import BUILDING, DOWNLOADING, INSTALLING, RESOLVING, PipProgress, find_cause
 from train.agent.protocol.records import Exit, Refusal, Refused
 
 RECORDED = Path(__file__).parent / "pip"
@@ -14,7 +14,7 @@ CLOUD_NAT = "let the host reach it; instances without an external address need C
 
 
 def failed(lines: str, end: Exit = Exit(code=1)) -> Refused:  # noqa: B008 - never changed
-    return trouble(lines.splitlines(), end)
+    return find_cause(lines.splitlines(), end)
 
 
 @pytest.mark.parametrize(
@@ -93,16 +93,16 @@ def test_a_full_disk() -> None:
 
 def test_an_end_by_a_signal_or_without_words() -> None:
     assert failed("Collecting six\n", Exit(signal=9)).reason == "pip was killed by signal 9"
-    assert failed("", Exit(code=1)).cause == "it said nothing"
+    assert failed("", Exit(code=1)).cause == "no output"
     assert failed("\nno such option: --no-such-option\n", Exit(code=2)).cause == "no such option: --no-such-option"
 
 
 def steps(text: str) -> list[tuple[str, str, str, int]]:
-    reading = Reading()
+    progress = PipProgress()
     found = []
     for line in text.splitlines():
-        reading.feed(line)
-        found.append((reading.step, reading.detail, reading.file, reading.whole))
+        progress.feed(line)
+        found.append((progress.step, progress.detail, progress.file, progress.total_count))
     return found
 
 

@@ -224,14 +224,16 @@ def test_a_slot_tells_that_its_host_is_being_taken_in_whatever_attempt() -> None
 def test_while_an_attempt_ends_notices_are_passed_on_and_the_last_checkpoint_is_copied() -> None:
     found = running()._replace(snapshot=OLD)
     sources = [Source("10.0.0.2", 5000)]
-    wanted = order(Stage.STOP, snapshot=NEW, sources=sources, grace_s=10.0, notices=["be warned"], reason="taken")
-    found, actions = reconciler.step(found, wanted)
+    significant_lines = order(
+        Stage.STOP, snapshot=NEW, sources=sources, grace_s=10.0, notices=["be warned"], reason="taken"
+    )
+    found, actions = reconciler.step(found, significant_lines)
     assert actions == [Notify(1, "be warned"), Fetch(NEW, tuple(sources)), EndTask(1, "taken", 10.0)]
-    _, actions = reconciler.step(found, wanted)
+    _, actions = reconciler.step(found, significant_lines)
     assert actions == []
     closed = found._replace(closed=True, snapshot=OLD, fetching=None)
     _, actions = reconciler.step(
-        closed, wanted._replace(stage=Stage.WAIT, preempted=True, first_failed_slot="worker-0")
+        closed, significant_lines._replace(stage=Stage.WAIT, preempted=True, first_failed_slot="worker-0")
     )
     assert isinstance(actions[0], Fetch)
     assert isinstance(actions[1], ReportAttemptEnd)
@@ -245,12 +247,16 @@ SPOT = Policy(preemptions=-1, backoff_s=1.0, host_timeout_s=1800.0)
 
 def test_a_preemption_ends_the_attempt_at_once_with_grace_and_is_no_restart() -> None:
     play = Play(3, SPOT, grace_s=30.0).start()
-    play.tell("worker-1", preempted=True)
-    wanted = scheduling.desired_state(play.gang)
-    assert (wanted.stage, wanted.first_failed_slot, wanted.grace_s) == (Stage.STOP, "worker-1", PREEMPTION_GRACE_S)
-    assert wanted.reason == "worker-1 (10.0.0.3) was preempted"
-    assert wanted.preempted
-    assert wanted.notices == [
+    play.send_record("worker-1", preempted=True)
+    significant_lines = scheduling.desired_state(play.gang)
+    assert (significant_lines.stage, significant_lines.first_failed_slot, significant_lines.grace_s) == (
+        Stage.STOP,
+        "worker-1",
+        PREEMPTION_GRACE_S,
+    )
+    assert significant_lines.reason == "worker-1 (10.0.0.3) was preempted"
+    assert significant_lines.preempted
+    assert significant_lines.notices == [
         "worker-1 is being preempted by Compute Engine; the job continues when it is replaced",
     ]
     play.close()
@@ -260,7 +266,7 @@ def test_a_preemption_ends_the_attempt_at_once_with_grace_and_is_no_restart() ->
     play.lose("worker-1")
     play.wait(1000.0)
     assert play.at(Stage.WAIT)
-    play.tell("worker-1", preempted=False, attempt=0, exit=None, closed=True, address="10.0.0.9")
+    play.send_record("worker-1", preempted=False, attempt=0, exit=None, closed=True, address="10.0.0.9")
     play.wait(5.0)
     assert (play.gang.stage, play.gang.attempt) == (Stage.RESERVE, 2)
     assert (play.gang.restarts, play.gang.preemptions) == (0, 1)
@@ -274,10 +280,10 @@ def test_a_preemption_ends_the_attempt_at_once_with_grace_and_is_no_restart() ->
 @pytest.mark.parametrize("restart", RestartPolicy)
 def test_it_is_survived_whatever_becomes_of_failures(restart: RestartPolicy) -> None:
     play = Play(2, SPOT._replace(restart=restart)).start()
-    play.tell("worker-1", preempted=True, exit=Exit(code=42))
+    play.send_record("worker-1", preempted=True, exit=Exit(code=42))
     play.close()
     assert play.at(Stage.WAIT)
-    play.tell("worker-1", preempted=False)
+    play.send_record("worker-1", preempted=False)
     play.wait(5.0)
     play.start()
     play.exit("worker-0", Exit(code=1))
@@ -288,11 +294,15 @@ def test_it_is_survived_whatever_becomes_of_failures(restart: RestartPolicy) -> 
 def test_a_host_that_is_gone_without_notice_is_a_preemption_where_these_are_survived() -> None:
     play = Play(2, SPOT._replace(preemptions=1)).start()
     play.exit("worker-0", Exit(code=1))  # TensorFlow noticed first
-    play.tell("worker-0", closed=True)
+    play.send_record("worker-0", closed=True)
     play.lose("worker-1")
-    wanted = scheduling.desired_state(play.gang)
-    assert (wanted.stage, wanted.first_failed_slot, wanted.preempted) == (Stage.WAIT, "worker-1", True)
-    play.tell("worker-1", attempt=0, exit=None, closed=True)
+    significant_lines = scheduling.desired_state(play.gang)
+    assert (significant_lines.stage, significant_lines.first_failed_slot, significant_lines.preempted) == (
+        Stage.WAIT,
+        "worker-1",
+        True,
+    )
+    play.send_record("worker-1", attempt=0, exit=None, closed=True)
     play.wait(10.0)
     play.start()
     play.lose("worker-1")
@@ -307,16 +317,20 @@ def test_what_the_taking_of_a_host_brings_about_is_told_as_that() -> None:
     """An instance that is shut down may end its task, and TensorFlow those of the others, before it says why."""
     play = Play(2, SPOT).start()
     play.exit("worker-0", Exit(signal=15))
-    play.tell("worker-1", preempted=True)
+    play.send_record("worker-1", preempted=True)
     play.close()
-    wanted = scheduling.desired_state(play.gang)
-    assert (wanted.stage, wanted.first_failed_slot, wanted.preempted) == (Stage.WAIT, "worker-1", True)
+    significant_lines = scheduling.desired_state(play.gang)
+    assert (significant_lines.stage, significant_lines.first_failed_slot, significant_lines.preempted) == (
+        Stage.WAIT,
+        "worker-1",
+        True,
+    )
 
 
 def test_one_that_is_taken_after_its_task_is_done_harms_nobody() -> None:
     play = Play(2, SPOT).start()
     play.exit("worker-1", DONE)
-    play.tell("worker-1", preempted=True, closed=True)
+    play.send_record("worker-1", preempted=True, closed=True)
     assert play.at(Stage.GO)
     play.exit("worker-0", DONE)
     play.close()
@@ -325,7 +339,7 @@ def test_one_that_is_taken_after_its_task_is_done_harms_nobody() -> None:
 
 def test_without_a_replacement_the_job_ends_and_says_so() -> None:
     play = Play(2, SPOT).start()
-    play.tell("worker-1", preempted=True)
+    play.send_record("worker-1", preempted=True)
     play.close()
     play.lose("worker-1")
     play.wait(1800.0)
@@ -335,7 +349,7 @@ def test_without_a_replacement_the_job_ends_and_says_so() -> None:
 
 def test_where_no_preemption_is_survived_the_job_ends() -> None:
     play = Play(2, Policy()).start()
-    play.tell("worker-1", preempted=True)
+    play.send_record("worker-1", preempted=True)
     assert scheduling.desired_state(play.gang).notices == [
         "worker-1 is being preempted by Compute Engine; the job ends with it"
     ]
@@ -345,14 +359,14 @@ def test_where_no_preemption_is_survived_the_job_ends() -> None:
 
 def test_the_last_host_cannot_go_on_alone() -> None:
     play = Play(1, SPOT).start()
-    play.tell("worker-0", preempted=True)
+    play.send_record("worker-0", preempted=True)
     play.close()
     assert play.result.reason == "worker-0 (10.0.0.2) was preempted, and no other host is left"
 
 
 def test_before_any_user_code_ran_nothing_is_started() -> None:
     play = Play(2, SPOT)
-    play.tell("worker-1", preempted=True)
+    play.send_record("worker-1", preempted=True)
     play.close()
     assert (play.result.started, play.result.reason) == (False, "worker-1 (10.0.0.3) was preempted")
 
@@ -360,15 +374,15 @@ def test_before_any_user_code_ran_nothing_is_started() -> None:
 def test_a_spare_begins_when_the_last_checkpoint_has_left_the_host() -> None:
     play = Play(3, SPOT, spares=1).start()
     for name in play.names:
-        play.tell(name, snapshot=OLD, source=Source(name, 1))
-    play.tell("worker-1", preempted=True)
+        play.send_record(name, snapshot=OLD, source=Source(name, 1))
+    play.send_record("worker-1", preempted=True)
     assert scheduling.desired_state(play.gang).notices[-1].endswith("; worker-2 replaces it")
-    play.tell("worker-1", snapshot=NEW)
+    play.send_record("worker-1", snapshot=NEW)
     play.close()
     play.wait(1.0)
     assert play.at(Stage.WAIT)
     assert scheduling.desired_state(play.gang).sources == [Source("worker-1", 1)]
-    play.tell("worker-0", snapshot=NEW)
+    play.send_record("worker-0", snapshot=NEW)
     assert play.at(Stage.RESERVE)
     assert [(one.slot, one.task) for one in scheduling.desired_state(play.gang).members] == [
         ("worker-0", "worker-0"),
@@ -378,7 +392,7 @@ def test_a_spare_begins_when_the_last_checkpoint_has_left_the_host() -> None:
 
 def test_a_leader_that_is_taken_leaves_the_next_attempt_to_another() -> None:
     play = Play(3, SPOT, spares=1).start()
-    play.tell("worker-0", preempted=True)
+    play.send_record("worker-0", preempted=True)
     play.close()
     play.wait(50.0)
     assert play.at(Stage.WAIT)
@@ -394,22 +408,22 @@ def test_a_leader_that_is_taken_leaves_the_next_attempt_to_another() -> None:
 
 def test_where_the_newest_checkpoint_went_with_its_host_the_one_before_is_begun_at() -> None:
     play = Play(2, SPOT).start()
-    play.tell("worker-0", snapshot=OLD, source=Source("a", 1))
-    play.tell("worker-1", snapshot=NEW, source=Source("b", 1))
+    play.send_record("worker-0", snapshot=OLD, source=Source("a", 1))
+    play.send_record("worker-1", snapshot=NEW, source=Source("b", 1))
     play.lose("worker-1")
     play.exit("worker-0", KILLED)
     play.close("worker-1")
     play.wait(10.0)
-    play.tell("worker-1", attempt=0, exit=None, closed=True, snapshot=None, source=None)
+    play.send_record("worker-1", attempt=0, exit=None, closed=True, snapshot=None, source=None)
     play.wait(5.0)
-    play.tell("worker-0", attempt=2, port=2300, exit=None, held=False, probe_results=None)
-    play.tell("worker-1", attempt=2, port=2300)
+    play.send_record("worker-0", attempt=2, port=2300, exit=None, held=False, probe_results=None)
+    play.send_record("worker-1", attempt=2, port=2300)
     assert play.at(Stage.RESERVE)
     play.wait(5.0)
-    wanted = scheduling.desired_state(play.gang)
-    assert (wanted.stage, wanted.snapshot) == (Stage.LAUNCH, OLD)
-    assert wanted.notices == [
+    significant_lines = scheduling.desired_state(play.gang)
+    assert (significant_lines.stage, significant_lines.snapshot) == (Stage.LAUNCH, OLD)
+    assert significant_lines.notices == [
         "attempt 2 starts from an earlier checkpoint: the newest one was lost with its host before it was copied"
     ]
-    play.tell("worker-1", snapshot=NEW)  # found on its disk after all
+    play.send_record("worker-1", snapshot=NEW)  # found on its disk after all
     assert scheduling.desired_state(play.gang).snapshot == OLD

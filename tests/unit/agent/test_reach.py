@@ -13,13 +13,13 @@ from train.agent.gang import readiness
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import reserve_task_port
 from train.agent.peers import probes as reach
-from train.agent.peers.connections import Bond
-from train.agent.peers.probes import Door, Visits
+from train.agent.peers.connections import JobCredentials
+from train.agent.peers.probes import PortProbes, ProbeListener
 from train.agent.protocol.records import Member
 from train.agent.protocol.session import LinkError, port_answer, port_owner, port_question
 
 SECRET = b"s" * 32
-BOND = Bond("job", SECRET, 1.0, 1)
+BOND = JobCredentials("job", SECRET, 1.0, 1)
 NONCE = b"n" * 16
 
 
@@ -72,9 +72,9 @@ class Site:
         self.closing: list[Callable[[], None]] = []
         self.found: list[dict[str, str]] = []
 
-    def door(self, task: str = "worker-1", bond: Bond = BOND) -> int:
+    def door(self, task: str = "worker-1", bond: JobCredentials = BOND) -> int:
         port = reserve_task_port(30000)
-        self.closing += [Door(self.loop, port.listener, bond, task, 4).close, port.release]
+        self.closing += [ProbeListener(self.loop, port.listener, bond, task, 4).close, port.release]
         return port.port
 
     def stranger(self) -> socket.socket:
@@ -84,7 +84,7 @@ class Site:
 
     def visit(self, *ports: int, address: str = "127.0.0.1") -> dict[str, str]:
         others = [Member(f"worker-{n + 1}", f"worker-{n + 1}", address, port, 0) for n, port in enumerate(ports)]
-        visits = Visits(self.loop, BOND, "worker-0", others, self.found.append)
+        visits = PortProbes(self.loop, BOND, "worker-0", others, self.found.append)
         self.closing.append(visits.close)
         visits.begin()
         end = time.monotonic() + 10
@@ -104,9 +104,9 @@ def site() -> Iterator[Site]:
     site.loop.close()
 
 
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "VISIT_DEADLINE_S", 0.2)
-    monkeypatch.setattr(reach, "VISITS_DEADLINE_S", 1.0)
+def remove_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "PORT_DEADLINE_S", 0.2)
+    monkeypatch.setattr(reach, "PROBES_DEADLINE_S", 1.0)
 
 
 def test_ports_of_the_job_are_reached_and_nobody_to_visit_is_soon_done(site: Site) -> None:
@@ -130,7 +130,7 @@ def test_more_hosts_than_are_visited_at_once(site: Site, monkeypatch: pytest.Mon
 
 
 def test_a_closed_port_is_told_as_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+    remove_limit(monkeypatch)
     listener = site.stranger()
     port = listener.getsockname()[1]
     listener.close()
@@ -141,19 +141,21 @@ def test_the_agent_of_another_task_is_told_by_name(site: Site) -> None:
     assert site.visit(site.door("worker-5")) == {"worker-1": "worker-5 answers there"}
 
 
-@pytest.mark.parametrize("bond", [Bond("other", SECRET, 1.0, 1), BOND._replace(attempt=2)])
-def test_another_job_or_attempt_is_a_stranger(site: Site, bond: Bond, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+@pytest.mark.parametrize("bond", [JobCredentials("other", SECRET, 1.0, 1), BOND._replace(attempt=2)])
+def test_another_job_or_attempt_is_a_stranger(
+    site: Site, bond: JobCredentials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove_limit(monkeypatch)
     assert site.visit(site.door(bond=bond)) == {"worker-1": readiness.STRANGER}
 
 
 def test_somebody_who_takes_the_connection_and_says_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+    remove_limit(monkeypatch)
     assert site.visit(site.stranger().getsockname()[1]) == {"worker-1": readiness.SILENT}
 
 
 def test_a_host_that_swallows_packets_is_told_as_timed_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+    remove_limit(monkeypatch)
     listener = socket.socket()
     site.closing.append(listener.close)
     listener.bind(("127.0.0.1", 0))
@@ -168,7 +170,7 @@ def test_a_host_that_swallows_packets_is_told_as_timed_out(site: Site, monkeypat
 
 
 def test_a_task_that_was_not_visited_twice_in_time_is_not_blamed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "VISITS_DEADLINE_S", 0.3)
+    monkeypatch.setattr(reach, "PROBES_DEADLINE_S", 0.3)
     monkeypatch.setattr(reach, "_AT_ONCE", 1)
     silent = site.stranger().getsockname()[1]
     assert site.visit(silent, site.door("worker-2")) == {}
@@ -228,7 +230,7 @@ def test_a_host_that_loses_the_first_connections_is_not_blamed(
 
 
 def test_a_host_that_is_silent_at_first_is_not_blamed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "VISIT_DEADLINE_S", 0.2)
+    monkeypatch.setattr(reach, "PORT_DEADLINE_S", 0.2)
     busy = Busy(site, site.door(), 2, lambda _: None)
     assert site.visit(busy.front) == {"worker-1": ""}
 

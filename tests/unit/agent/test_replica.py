@@ -21,7 +21,7 @@ from tests.unit.agent.test_formats import hdf5, zipped
 from train.agent.checkpoints import store as replica_store
 from train.agent.checkpoints import transfer as replica_wire
 from train.agent.checkpoints.replicator import News, Restored
-from train.agent.checkpoints.snapshot import MOST_ODD, Snapshot, decode_manifest, newer
+from train.agent.checkpoints.snapshot import MAX_INCOMPLETE, Snapshot, decode_manifest, newer
 from train.agent.files.disk import DISK_RESERVE
 from train.agent.host.processes import identify, is_alive
 
@@ -159,7 +159,7 @@ def checked(host: Host) -> int:
     """The step of what a host holds, restored to a directory beside; fails where it is not whole."""
     probe = host.yard.directory / "probe"
     shutil.rmtree(probe, ignore_errors=True)
-    kept = replica_store.Kept(str(stored(host)), decode_manifest((stored(host) / "manifest").read_bytes()))
+    kept = replica_store.StoredSnapshot(str(stored(host)), decode_manifest((stored(host) / "manifest").read_bytes()))
     replica_store.restore(str(probe), kept)
     return step_in(probe)
 
@@ -288,7 +288,7 @@ def held_by(host: Host) -> dict[str, str]:
         return {}
     probe, directory = host.yard.directory / "probe", stored(host)
     manifest = decode_manifest((directory / "manifest").read_bytes())
-    replica_store.restore(str(probe), replica_store.Kept(str(directory), manifest))
+    replica_store.restore(str(probe), replica_store.StoredSnapshot(str(directory), manifest))
     return {path.name: path.read_text() for path in probe.iterdir()}
 
 
@@ -298,7 +298,7 @@ def test_half_a_file_of_a_killed_child_does_not_replace_a_checkpoint(yard: Yard,
     chief = yard.host()
     chief.live.mkdir(parents=True)
     (chief.live / name).write_bytes(whole)
-    chief.settle(orderly=True)
+    chief.settle(is_orderly=True)
     first = chief.newest
     task = yard.process(chief, [sys.executable, "-c", "import time; time.sleep(60)"])
     chief.replicator.watch(1, task.pid)
@@ -316,7 +316,7 @@ def test_a_file_that_only_looks_cut_short_is_copied_in_the_end(yard: Yard) -> No
     chief = yard.host()
     task = yard.process(chief, [sys.executable, "-c", "import time; time.sleep(60)"])
     chief.replicator.watch(1, task.pid)
-    for number in range(MOST_ODD + 1):
+    for number in range(MAX_INCOMPLETE + 1):
         chief.write(("lines.json", f"{number}\n{number}"))
         yard.run_for(1.0)
     yard.until(lambda: chief.held is not None, "a snapshot")
@@ -397,12 +397,12 @@ def test_rotation_during_a_transfer_does_not_matter(yard: Yard) -> None:
     writer = yard.writer(chief, "tensorflow", pause=0.3, size=300_000)
     yard.until(lambda: chief.held is not None, "a snapshot")
     for _ in range(3):
-        wanted = chief.newest
-        news = other.fetch(wanted, chief)
+        significant_lines = chief.newest
+        news = other.fetch(significant_lines, chief)
         if "does not hold it" in news.error:  # so late that two newer ones were there before it was asked for
-            wanted = chief.newest
-            news = other.fetch(wanted, chief)
-        assert news.fetched == wanted, news.error
+            significant_lines = chief.newest
+            news = other.fetch(significant_lines, chief)
+        assert news.fetched == significant_lines, news.error
         assert 0 < checked(other) <= checked(chief)
     yard.until(lambda: chief.newest.number > other.newest.number, "a newer snapshot")
     yard.end(writer)
@@ -554,7 +554,7 @@ def test_a_restore_that_is_killed_in_the_middle_is_done_again(yard: Yard) -> Non
     luck = random.Random(7)
     chief = yard.host()
     one = chief.snapshot(*((f"{n}/{n}.h5", str(n) * 20000) for n in range(200)))
-    wanted = chief.content()
+    significant_lines = chief.content()
     for _ in range(5):
         shutil.rmtree(chief.live)
         chief.write(*((f"stale-{n}", "x") for n in range(100)))
@@ -563,7 +563,7 @@ def test_a_restore_that_is_killed_in_the_middle_is_done_again(yard: Yard) -> Non
         chief.kill()
         chief.start()
         assert chief.restore(one) == Restored(one)
-        assert chief.content() == wanted
+        assert chief.content() == significant_lines
 
 
 @pytest.fixture
@@ -655,7 +655,7 @@ def test_a_directory_with_other_things_in_it_is_never_emptied(yard: Yard) -> Non
     host = yard.host(live=yard.directory)
     (yard.directory / "precious").write_text("x")
     assert "give checkpoints a directory of their own" in host.restore(None).error
-    host.settle(orderly=True)
+    host.settle(is_orderly=True)
     assert host.held is None
     assert (yard.directory / "precious").exists()
     assert ["give checkpoints a directory of their own" in note for note in host.notes] == [True]

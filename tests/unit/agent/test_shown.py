@@ -21,7 +21,7 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
 
 def test_what_is_fetched_is_shown_where_it_is_wanted_and_others_files_stay(yard: Yard) -> None:
     chief, evaluator, worker = yard.host(), yard.host("worker-1"), yard.host("worker-2")
-    evaluator.replicator.show(on=True)
+    evaluator.replicator.update_live(on=True)
     evaluator.write(("eval/events", "mine"))
     first = chief.snapshot(
         ("checkpoint", 'model_checkpoint_path: "ckpt-1"\n'),
@@ -54,14 +54,14 @@ def test_what_is_fetched_is_shown_where_it_is_wanted_and_others_files_stay(yard:
     ]
     assert (evaluator.live / "checkpoint").read_text() == 'model_checkpoint_path: "ckpt-2"\n'
 
-    evaluator.replicator.show(on=False)
+    evaluator.replicator.update_live(on=False)
     evaluator.fetch(chief.snapshot(("other.h5", "3")), chief)
     assert "other.h5" not in evaluator.content()
 
 
 def test_a_reader_never_finds_a_checkpoint_that_is_named_and_not_there(yard: Yard) -> None:
     chief, evaluator = yard.host(), yard.host("worker-1")
-    evaluator.replicator.show(on=True)
+    evaluator.replicator.update_live(on=True)
     chief.replicator.watch(1)
     writer = yard.writer(chief, "tensorflow", pause=0.05)
     seen: set[str] = set()
@@ -83,7 +83,7 @@ def test_a_reader_never_finds_a_checkpoint_that_is_named_and_not_there(yard: Yar
 def test_a_directory_that_holds_other_things_is_not_touched(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(yard.directory))
     chief, other = yard.host(), yard.host("worker-1", live=str(yard.directory))
-    other.replicator.show(on=True)
+    other.replicator.update_live(on=True)
     news = other.fetch(chief.snapshot(("a.h5", "one")), chief)
     assert news.error
     assert not (yard.directory / "a.h5").exists()
@@ -98,13 +98,13 @@ def test_refresh_replaces_the_file_that_names_checkpoints_last(yard: Yard, monke
         ("z/last.h5", "2"),
     )
     order: list[str] = []
-    put = replica_store._put
+    put = replica_store._replace_path
 
     def noted(live: str, item: Item, source: str) -> None:
         order.append(item.path)
         put(live, item, source)
 
-    monkeypatch.setattr(replica_store, "_put", noted)
+    monkeypatch.setattr(replica_store, "_replace_path", noted)
     with replica_store.Store(str(chief.store)).reading() as kept:
         assert kept is not None
         replica_store.refresh(str(yard.directory / "shown"), kept, None)

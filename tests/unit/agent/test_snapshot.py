@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from train.agent.checkpoints.snapshot import (
     CALM_S,
     FRESH_NS,
-    MOST_ODD,
+    MAX_INCOMPLETE,
     QUIET_PROVEN_S,
     QUIET_S,
     RAN_TICKS,
     STARVING_S,
     UNLIKELY_QUIET_S,
-    Found,
     Item,
     Keys,
     Kind,
-    Look,
+    Listing,
     Manifest,
     Observer,
+    PathInfo,
     Snapshot,
     State,
     Thread,
@@ -37,23 +37,23 @@ from train.agent.checkpoints.snapshot import (
     named_checkpoints,
     newer,
     read_snapshot,
+    replication_problem,
     surplus,
-    unfit,
 )
 
 NOW = 10**18
 OLD = NOW - 2 * FRESH_NS
 
 
-def files(*paths: str, mtime_ns: int = OLD, inode: int = 1) -> list[Found]:
-    return [Found(path, Kind.FILE, 0o644, 1, mtime_ns, inode) for path in paths]
+def files(*paths: str, mtime_ns: int = OLD, inode: int = 1) -> list[PathInfo]:
+    return [PathInfo(path, Kind.FILE, 0o644, 1, mtime_ns, inode) for path in paths]
 
 
-def directory(path: str) -> Found:
-    return Found(path, Kind.DIRECTORY, 0o755)
+def directory(path: str) -> PathInfo:
+    return PathInfo(path, Kind.DIRECTORY, 0o755)
 
 
-def saved(prefix: str, shards: int = 1, inode: int = 1) -> list[Found]:
+def saved(prefix: str, shards: int = 1, inode: int = 1) -> list[PathInfo]:
     data = [f"{prefix}.data-{n:05}-of-{shards:05}" for n in range(shards)]
     return files(f"{prefix}.index", *data, inode=inode)
 
@@ -64,17 +64,17 @@ def named(newest: str, *others: str) -> str:
 
 
 def seen(
-    found: Sequence[Found], text: str = "", *, writing: Sequence[str] = (), known: Keys | None = None
+    found: Sequence[PathInfo], text: str = "", *, writing: Sequence[str] = (), known: Keys | None = None
 ) -> State | None:
     texts = {one.path: text for one in found if one.path.split("/")[-1] == "checkpoint" and one.kind is Kind.FILE}
-    return complete_state(Look("/live", found, texts, frozenset(writing), NOW), known or {})
+    return complete_state(Listing("/live", found, texts, frozenset(writing), NOW), known or {})
 
 
 def paths(state: State | None) -> set[str] | None:
     return None if state is None else {one.path for one in state.entries}
 
 
-def state(*found: Found) -> State:
+def state(*found: PathInfo) -> State:
     result = seen(found)
     assert result is not None
     return result
@@ -88,7 +88,7 @@ def test_what_tensorflow_names_is_complete_and_declared_so() -> None:
     result = seen(found, named("ckpt-4", "ckpt-3", "ckpt-4"))
     assert paths(result) == {one.path for one in found}
     assert result is not None
-    assert set(result.sure) == paths(result)
+    assert set(result.declared_complete) == paths(result)
 
 
 @pytest.mark.parametrize("lost", ["ckpt-4.index", "ckpt-4.data-00000-of-00002", "ckpt-4.data-00001-of-00002"])
@@ -129,7 +129,7 @@ def test_a_whole_checkpoint_that_nobody_names_goes_along_but_is_not_declared() -
     result = seen(found, named("ckpt-4"))
     assert paths(result) == {one.path for one in found}
     assert result is not None
-    assert "best.index" not in result.sure
+    assert "best.index" not in result.declared_complete
 
 
 def test_without_a_state_file_a_half_checkpoint_is_waited_for() -> None:
@@ -157,7 +157,7 @@ def test_what_other_workers_write_and_leftovers_are_no_part_of_it() -> None:
         directory("workertemp_1"),
         *files("workertemp_1/ckpt-1.data-00000-of-00001", ".fleet-12", ".nfs0000000000000001"),
         directory("lost+found"),
-        Found("pipe", Kind.OTHER, 0o600),
+        PathInfo("pipe", Kind.OTHER, 0o600),
         *files("model.h5"),
     ]
     assert paths(seen(found, writing=["workertemp_1/ckpt-1.data-00000-of-00001"])) == {"model.h5"}
@@ -201,12 +201,12 @@ ASLEEP = {1: Thread("S", 0)}
 def test_a_state_counts_when_it_has_stood_for_a_moment() -> None:
     one = state(*files("a.h5"))
     observer = Observer({})
-    assert not observer.wants(one, NONE, 1.0, ASLEEP)
+    assert not observer.is_due(one, NONE, 1.0, ASLEEP)
     assert observer.wait_s(1.0) == pytest.approx(QUIET_S)
-    assert not observer.wants(one, NONE, 1.0 + QUIET_S / 2, ASLEEP)
-    assert observer.wants(one, NONE, 1.0 + QUIET_S, ASLEEP)
-    observer.took(one)
-    assert not observer.wants(one, NONE, 9.0, ASLEEP)
+    assert not observer.is_due(one, NONE, 1.0 + QUIET_S / 2, ASLEEP)
+    assert observer.is_due(one, NONE, 1.0 + QUIET_S, ASLEEP)
+    observer.mark_taken(one)
+    assert not observer.is_due(one, NONE, 9.0, ASLEEP)
     assert observer.wait_s(9.0) is None
 
 
@@ -217,18 +217,18 @@ def test_a_change_begins_the_wait_anew_and_starving_shortens_it_until_there_is_c
     observer = Observer({})
     now = 0.0
     while now < STARVING_S:
-        assert not observer.wants(look(int(now * 1000) + 10), NONE, now, ASLEEP)
+        assert not observer.is_due(look(int(now * 1000) + 10), NONE, now, ASLEEP)
         now += QUIET_S / 2
-    assert not observer.wants(look(1), NONE, now, ASLEEP)
-    assert observer.wants(look(1), NONE, now + QUIET_PROVEN_S, ASLEEP)
-    observer.took(look(1))
-    assert not observer.wants(look(2), NONE, now + CALM_S, ASLEEP)
-    assert observer.wants(look(2), NONE, now + CALM_S + QUIET_PROVEN_S, ASLEEP)
-    observer.took(look(2))
+    assert not observer.is_due(look(1), NONE, now, ASLEEP)
+    assert observer.is_due(look(1), NONE, now + QUIET_PROVEN_S, ASLEEP)
+    observer.mark_taken(look(1))
+    assert not observer.is_due(look(2), NONE, now + CALM_S, ASLEEP)
+    assert observer.is_due(look(2), NONE, now + CALM_S + QUIET_PROVEN_S, ASLEEP)
+    observer.mark_taken(look(2))
     now += 3 * CALM_S
-    assert not observer.wants(look(3), NONE, now, ASLEEP)
-    assert not observer.wants(look(3), NONE, now + QUIET_PROVEN_S, ASLEEP)
-    assert observer.wants(look(3), NONE, now + QUIET_S, ASLEEP)
+    assert not observer.is_due(look(3), NONE, now, ASLEEP)
+    assert not observer.is_due(look(3), NONE, now + QUIET_PROVEN_S, ASLEEP)
+    assert observer.is_due(look(3), NONE, now + QUIET_S, ASLEEP)
 
 
 def test_what_is_declared_complete_needs_little_rest_and_none_when_starving() -> None:
@@ -236,32 +236,32 @@ def test_what_is_declared_complete_needs_little_rest_and_none_when_starving() ->
         return seen([*files("checkpoint", inode=step), *saved(f"ckpt-{step}")], named(f"ckpt-{step}"))
 
     observer = Observer({})
-    assert not observer.wants(look(1), NONE, 0.0, ASLEEP)
-    assert observer.wants(look(1), NONE, QUIET_PROVEN_S, ASLEEP)
-    assert not observer.wants(look(2), NONE, STARVING_S / 2, ASLEEP)
-    assert observer.wants(look(3), NONE, STARVING_S, ASLEEP)
+    assert not observer.is_due(look(1), NONE, 0.0, ASLEEP)
+    assert observer.is_due(look(1), NONE, QUIET_PROVEN_S, ASLEEP)
+    assert not observer.is_due(look(2), NONE, STARVING_S / 2, ASLEEP)
+    assert observer.is_due(look(3), NONE, STARVING_S, ASLEEP)
 
 
 def test_an_emptied_directory_is_given_time_to_be_filled_again() -> None:
     observer = Observer(state(*files("a.h5")).keys)
     empty = state()
-    assert not observer.wants(empty, NONE, 1.0, ASLEEP)
-    assert not observer.wants(empty, NONE, 1.0 + UNLIKELY_QUIET_S - 1, ASLEEP)
-    assert observer.last(empty, NONE, orderly=False) is None
-    assert observer.last(empty, NONE, orderly=True) == empty
-    assert observer.wants(empty, NONE, 1.0 + UNLIKELY_QUIET_S, ASLEEP)
+    assert not observer.is_due(empty, NONE, 1.0, ASLEEP)
+    assert not observer.is_due(empty, NONE, 1.0 + UNLIKELY_QUIET_S - 1, ASLEEP)
+    assert observer.last(empty, NONE, is_orderly=False) is None
+    assert observer.last(empty, NONE, is_orderly=True) == empty
+    assert observer.is_due(empty, NONE, 1.0 + UNLIKELY_QUIET_S, ASLEEP)
 
 
 def test_after_a_kill_only_what_was_seen_alive_counts() -> None:
     before, after = state(*files("a.h5")), state(*files("a.h5", inode=2))
     observer = Observer(before.keys)
-    assert observer.last(after, NONE, orderly=False) is None
-    assert observer.last(after, NONE, orderly=True)
-    assert observer.last(after, frozenset(["a.h5"]), orderly=False)
-    assert not observer.wants(after, NONE, 0.0, ASLEEP)
-    assert observer.last(after, NONE, orderly=False)
-    assert observer.last(None, NONE, orderly=True) is None
-    assert observer.last(before, NONE, orderly=True) is None
+    assert observer.last(after, NONE, is_orderly=False) is None
+    assert observer.last(after, NONE, is_orderly=True)
+    assert observer.last(after, frozenset(["a.h5"]), is_orderly=False)
+    assert not observer.is_due(after, NONE, 0.0, ASLEEP)
+    assert observer.last(after, NONE, is_orderly=False)
+    assert observer.last(None, NONE, is_orderly=True) is None
+    assert observer.last(before, NONE, is_orderly=True) is None
 
 
 @pytest.mark.parametrize("waiting", ["R", "D", "T"])
@@ -269,43 +269,43 @@ def test_a_thread_that_could_continue_must_have_run(waiting: str) -> None:
     one = state(*files("a.h5"))
     observer = Observer({})
     before = {1: Thread(waiting, 10), 2: Thread("S", 3)}
-    assert not observer.wants(one, NONE, 1.0, before)
-    assert not observer.wants(one, NONE, 60.0, before)
+    assert not observer.is_due(one, NONE, 1.0, before)
+    assert not observer.is_due(one, NONE, 60.0, before)
     assert observer.wait_s(60.0) == 0
-    assert not observer.wants(one, NONE, 61.0, {**before, 3: Thread("R", 0)})
-    assert observer.last(one, NONE, orderly=False) is None
-    ran = {1: Thread(waiting, 10 + RAN_TICKS), 2: Thread("S", 3)}
-    assert observer.wants(one, NONE, 62.0, ran)
-    assert observer.last(one, NONE, orderly=False) == one
+    assert not observer.is_due(one, NONE, 61.0, {**before, 3: Thread("R", 0)})
+    assert observer.last(one, NONE, is_orderly=False) is None
+    run_program = {1: Thread(waiting, 10 + RAN_TICKS), 2: Thread("S", 3)}
+    assert observer.is_due(one, NONE, 62.0, run_program)
+    assert observer.last(one, NONE, is_orderly=False) == one
 
 
 def test_whole_files_do_not_wait_for_threads() -> None:
     busy = {1: Thread("R", 10)}
     one = state(*files("a.h5"))
     observer = Observer({})
-    assert not observer.wants(one, frozenset(["a.h5"]), 1.0, busy)
-    assert observer.wants(one, frozenset(["a.h5"]), 1.0 + QUIET_PROVEN_S, busy)
+    assert not observer.is_due(one, frozenset(["a.h5"]), 1.0, busy)
+    assert observer.is_due(one, frozenset(["a.h5"]), 1.0 + QUIET_PROVEN_S, busy)
 
 
 def test_a_file_that_was_not_written_to_its_end_must_stand_for_long() -> None:
     one = state(*files("a.h5", "b.json"))
     observer = Observer({})
-    observer.wants(one, NONE, 1.0, ASLEEP)
+    observer.is_due(one, NONE, 1.0, ASLEEP)
     assert observer.to_check(one, frozenset(["b.json"])) == {"a.h5"}
     observer.unfinished(one, "a.h5")
-    assert observer.last(one, NONE, orderly=False) is None
-    assert not observer.wants(one, NONE, UNLIKELY_QUIET_S, ASLEEP)
-    assert observer.wants(one, NONE, 1.0 + UNLIKELY_QUIET_S, ASLEEP)
+    assert observer.last(one, NONE, is_orderly=False) is None
+    assert not observer.is_due(one, NONE, UNLIKELY_QUIET_S, ASLEEP)
+    assert observer.is_due(one, NONE, 1.0 + UNLIKELY_QUIET_S, ASLEEP)
     assert observer.to_check(one, NONE) == frozenset()
 
 
 def test_a_file_that_never_fits_its_format_has_another_one() -> None:
     observer = Observer({})
-    for number in range(MOST_ODD):
+    for number in range(MAX_INCOMPLETE):
         one = state(*files("a.json", inode=number))
         assert observer.to_check(one, NONE) == {"a.json"}
         observer.unfinished(one, "a.json")
-    assert observer.to_check(state(*files("a.json", inode=MOST_ODD)), NONE) == frozenset()
+    assert observer.to_check(state(*files("a.json", inode=MAX_INCOMPLETE)), NONE) == frozenset()
 
 
 def test_after_a_kill_tensorflows_word_is_good_and_a_file_beside_it_is_not() -> None:
@@ -313,32 +313,32 @@ def test_after_a_kill_tensorflows_word_is_good_and_a_file_beside_it_is_not() -> 
     assert old is not None
     new = [*files("checkpoint", inode=2), *saved("ckpt-2")]
     observer = Observer(old.keys)
-    assert observer.last(seen(new, named("ckpt-2")), NONE, orderly=False)
-    assert observer.last(seen([*new, *files("history.json")], named("ckpt-2")), NONE, orderly=False) is None
+    assert observer.last(seen(new, named("ckpt-2")), NONE, is_orderly=False)
+    assert observer.last(seen([*new, *files("history.json")], named("ckpt-2")), NONE, is_orderly=False) is None
 
 
 def test_after_a_kill_a_whole_checkpoint_that_nobody_names_yet_is_left_out() -> None:
     before = seen([*files("checkpoint"), *saved("ckpt-1"), *saved("best")], named("ckpt-1"))
     assert before is not None
     named_now = [*files("checkpoint", inode=2), *saved("ckpt-2"), *saved("best")]
-    last = Observer(before.keys).last(seen([*named_now, *saved("ckpt-3")], named("ckpt-2")), NONE, orderly=False)
+    last = Observer(before.keys).last(seen([*named_now, *saved("ckpt-3")], named("ckpt-2")), NONE, is_orderly=False)
     assert paths(last) == {one.path for one in named_now}
     again = [*files("checkpoint", inode=2), *saved("ckpt-2"), *saved("best", inode=2)]
-    assert Observer(before.keys).last(seen(again, named("ckpt-2")), NONE, orderly=False) is None
+    assert Observer(before.keys).last(seen(again, named("ckpt-2")), NONE, is_orderly=False) is None
 
 
 def test_after_a_kill_a_file_that_is_gone_may_have_been_about_to_be_written_again() -> None:
     observer = Observer(state(*files("a", "b", "c")).keys)
-    assert observer.last(state(*files("a", "b")), NONE, orderly=False) is None
-    assert observer.last(state(*files("b", "c", "d")), frozenset(["d"]), orderly=False)
-    assert observer.last(state(*files("c", "d")), frozenset(["d"]), orderly=False) is None
+    assert observer.last(state(*files("a", "b")), NONE, is_orderly=False) is None
+    assert observer.last(state(*files("b", "c", "d")), frozenset(["d"]), is_orderly=False)
+    assert observer.last(state(*files("c", "d")), frozenset(["d"]), is_orderly=False) is None
 
 
 def test_a_directory_renamed_into_place_is_whole() -> None:
     observer = Observer({})
     found = state(directory("step-1"), *files("step-1/a", "step-1/b"))
-    assert observer.last(found, NONE, orderly=False) is None
-    assert observer.last(found, frozenset(["step-1"]), orderly=False)
+    assert observer.last(found, NONE, is_orderly=False) is None
+    assert observer.last(found, frozenset(["step-1"]), is_orderly=False)
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ STORE = "/home/me/.fleet/jobs/j/worker-0/replica"
     ],
 )
 def test_a_directory_with_other_things_in_it_is_refused(live: str) -> None:
-    assert "checkpoint directory" in unfit(live, STORE, "/home/me")
+    assert "checkpoint directory" in replication_problem(live, STORE, "/home/me")
 
 
 @pytest.mark.parametrize(
@@ -460,7 +460,7 @@ def test_a_directory_with_other_things_in_it_is_refused(live: str) -> None:
     ],
 )
 def test_a_directory_of_their_own_is_fit(live: str) -> None:
-    assert unfit(live, STORE, "/home/me") == ""
+    assert replication_problem(live, STORE, "/home/me") == ""
 
 
 MOUNTS = r"""

@@ -241,7 +241,7 @@ def test_a_long_one_is_cut_and_keeps_the_main_thread() -> None:
 
 def looked_at(one: HeldProcess) -> Stalled:
     found: list[Stalled] = []
-    one.task.look(Stalled("worker-1", "worker-1", 3, 0.0, "", "", []), found.append)
+    one.task.inspect(Stalled("worker-1", "worker-1", 3, 0.0, "", "", []), found.append)
     one.until(lambda: found, 5.0)
     return found[0]
 

@@ -18,7 +18,7 @@ from tests.program import wait_for
 from tests.unit.agent.replicators import Yard
 from tests.unit.agent.test_links import Net, joined
 from tests.unit.agent.test_reach import Site
-from train.agent.protocol.admission import most_strangers
+from train.agent.protocol.admission import max_unauthenticated
 from train.agent.protocol.session import Message
 from train.agent.protocol.strict_json import JsonError, parse_object
 from train.errors import RendezvousError
@@ -283,8 +283,8 @@ def test_strangers_get_fewer_places_where_descriptors_are_few() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
-        assert most_strangers(3) == 8
+        assert max_unauthenticated(3) == 8
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1024), hard))
-        assert most_strangers(3) == 67
+        assert max_unauthenticated(3) == 67
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

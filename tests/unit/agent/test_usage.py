@@ -5,7 +5,7 @@ import os
 import pytest
 
 from train.agent.host.inventory import parse_gpus
-from train.agent.host.processes import Stat, descendants, everybody, identify, is_alive, parse_stat
+from train.agent.host.processes import Stat, descendants, identify, is_alive, list_processes, parse_stat
 from train.agent.host.usage import CpuMeter, GpuMeter, parse_gpu_use
 from train.agent.protocol.records import Gpu, GpuUse
 
@@ -47,7 +47,7 @@ def test_a_command_with_blanks_and_parentheses_is_read_over() -> None:
 
 
 def test_our_own_line_is_read() -> None:
-    table = everybody()
+    table = list_processes()
     assert table[os.getpid()].parent == os.getppid()
     assert os.getpid() in descendants(os.getppid(), table)
     assert os.getpid() not in descendants(os.getpid(), table)

@@ -213,7 +213,7 @@ def test_kernel_out_of_memory_requires_evidence() -> None:
     "reason",
     [
         "killed by the kernel's OOM killer (it used 11.8 GiB of 12.0 GiB, the limit of its cgroup)",
-        "killed by the kernel's OOM killer, according to its cgroup (limit 12.0 GiB)",
+        "killed by the kernel's OOM killer according to the counter of its cgroup (limit 12.0 GiB)",
         "most likely killed by the kernel's OOM killer, which killed 1 of this host's processes since the task began",
     ],
 )

@@ -29,25 +29,32 @@ from train.agent.checkpoints.snapshot import (
     known_keys,
     newer,
     read_snapshot,
-    unfit,
+    replication_problem,
 )
 from train.agent.checkpoints.store import (
     ChangedError,
     DirectoryEvents,
     ReplicaError,
-    Shot,
+    SnapshotOrigin,
     Store,
     TaskWatch,
     UnfinishedError,
     directory_identity,
     list_directory,
-    look_at,
+    read_listing,
     refresh,
     restore,
-    take,
+    take_snapshot,
     wait_for,
 )
-from train.agent.checkpoints.transfer import Bucket, CancelledFetchError, Credentials, Fetch, Giver, Source
+from train.agent.checkpoints.transfer import (
+    BandwidthLimit,
+    CancelledFetchError,
+    Credentials,
+    Fetch,
+    SnapshotServer,
+    Source,
+)
 from train.agent.host.loop import READ, WRITE, Loop
 from train.agent.host.ports import listen_for_links
 from train.agent.host.spawn import end_with
@@ -58,9 +65,9 @@ from train.agent.protocol.session import LONGEST_LINE
 _NICE = 10
 _AT_ONCE = 1 << 16
 _STACK = 512 << 10  # bytes, of a thread
-_GAP_S = 0.2  # between two looks at the directory
-_IDLE_S = 5.0  # between two looks when nothing is said to have happened
-_POLL_S = 0.5  # … where the kernel does not tell what happens
+_GAP_S = 0.2  # between two listings of the directory
+_IDLE_S = 5.0  # between two listings without an event
+_POLL_S = 0.5  # … if the kernel reports no events
 _REST_S = 5.0  # after a snapshot that there is no room for
 _LAST_TRIES = 3
 _FOREVER_S = 3600.0
@@ -86,7 +93,7 @@ class News(NamedTuple):
     checkpoint: str = ""  # the name of the restored checkpoint, if its files are known here
     error: str = ""  # why a fetch failed, or that the replicator ended
     note: str = ""  # a sentence for the user
-    ended: bool = False  # it is gone; a new one goes on from disk
+    ended: bool = False  # the process has ended; a new one continues from disk
 
 
 class Setup(NamedTuple):
@@ -117,7 +124,9 @@ class Setup(NamedTuple):
         Raises:
             ReplicaError: it holds other things as well.
         """
-        reason = unfit(os.path.realpath(self.live), os.path.realpath(self.store), os.path.expanduser("~"))
+        reason = replication_problem(
+            os.path.realpath(self.live), os.path.realpath(self.store), os.path.expanduser("~")
+        )
         if reason:
             raise ReplicaError(reason)
 
@@ -132,7 +141,7 @@ class Replicator:
     Args:
         loop: Event loop that serves it.
         setup: What it works with.
-        on_news: Called with what it tells.
+        on_news: Called with each piece of news.
 
     Raises:
         OSError: no process can be made.
@@ -157,38 +166,38 @@ class Replicator:
 
         Args:
             attempt: The attempt that writes it.
-            task: Process of the task, by whose life one tells whether it closed its files or was killed.
+            task: Process of the task; shows whether the task closed its files or was killed.
         """
-        self._order({"watch": attempt, "task": task})
+        self._send_command({"watch": attempt, "task": task})
 
-    def settle(self, *, orderly: bool = False) -> None:
+    def settle(self, *, is_orderly: bool = False) -> None:
         """Take a last snapshot, and stop watching; to be called when no process of the task is left.
 
         Without a watch before, it takes what is there as a state of before the first attempt.
 
         Args:
-            orderly: The task ended by itself, so that no file can be half written.
+            is_orderly: The task ended by itself, so that no file can be half written.
         """
-        self._order({"settle": orderly})
+        self._send_command({"settle": is_orderly})
 
     def fetch(self, snapshot: Snapshot, sources: Sequence[Source]) -> None:
         """Fetch a snapshot from the first source that has it, after a fetch in progress."""
-        self._order({"fetch": snapshot, "sources": sources})
+        self._send_command({"fetch": snapshot, "sources": sources})
 
     def restore(self, snapshot: Optional[Snapshot], sources: Sequence[Source]) -> None:
         """Make the checkpoint directory equal to a snapshot, fetched if it is not held; None means empty.
 
         Replaces every order to fetch or to restore that is not done yet.
         """
-        self._order({"restore": snapshot, "sources": sources})
+        self._send_command({"restore": snapshot, "sources": sources})
 
-    def show(self, *, on: bool) -> None:
+    def update_live(self, *, on: bool) -> None:
         """Update the checkpoint directory with each fetched snapshot, for a task that reads it."""
-        self._order({"show": on})
+        self._send_command({"show": on})
 
-    def hurry(self) -> None:
+    def remove_limit(self) -> None:
         """Send without a bandwidth limit, because this host will be gone soon."""
-        self._order({"hurry": True})
+        self._send_command({"hurry": True})
 
     def close(self) -> None:
         """End the process; the supervisor waits for it."""
@@ -197,9 +206,9 @@ class Replicator:
             self._loop.unwatch(self._socket.fileno())
             self._socket.close()
 
-    def _order(self, order: Dict[str, Any]) -> None:
+    def _send_command(self, queue_command: Dict[str, Any]) -> None:
         if self._open:
-            self._outgoing += json.dumps(order).encode() + b"\n"
+            self._outgoing += json.dumps(queue_command).encode() + b"\n"
             self._flush()
 
     def _flush(self) -> None:
@@ -256,26 +265,26 @@ def _fork(setup: Setup, control: socket.socket, supervisor: int) -> int:
     try:
         pid = os.fork()
         if pid == 0:
-            _become(setup, control, supervisor)
+            _run_child(setup, control, supervisor)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return pid
 
 
-def _become(setup: Setup, control: socket.socket, supervisor: int) -> NoReturn:
+def _run_child(setup: Setup, control: socket.socket, supervisor: int) -> NoReturn:
     code = 1
     try:
         gc.freeze()  # sockets of the supervisor must never be closed by their number, which may be another's here
         os.setsid()
         if not end_with(supervisor):
             os._exit(0)
-        _own_signals()
+        _reset_signals()
         _keep_descriptors(control.fileno())
         os.nice(_NICE)
         threading.stack_size(_STACK)
         _Process(setup, control, supervisor).run()
         code = 0
-    except BaseException:  # noqa: BLE001 - told in agent.log, and by our end
+    except BaseException:  # noqa: BLE001 - reported in agent.log, and by the exit code
         traceback.print_exc()
     finally:
         with contextlib.suppress(OSError):
@@ -283,7 +292,7 @@ def _become(setup: Setup, control: socket.socket, supervisor: int) -> NoReturn:
         os._exit(code)
 
 
-def _own_signals() -> None:
+def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
@@ -307,19 +316,19 @@ class _Process:
 
     def __init__(self, setup: Setup, control: socket.socket, supervisor: int) -> None:
         self._control = control
-        self._speaking = threading.Lock()
+        self._send_lock = threading.Lock()
         self._setup = setup
         self._port = 0
-        self._bucket = Bucket(setup.mib_s)
+        self._bucket = BandwidthLimit(setup.mib_s)
         self._store = Store(setup.store)
-        self._watcher = _Watcher(setup, supervisor, self._store, self._say)
-        self._mover = _Mover(setup, self._store, self._say)
+        self._watcher = _Watcher(setup, supervisor, self._store, self._report)
+        self._mover = _Mover(setup, self._store, self._report)
 
     def run(self) -> None:
         note = self._listen()
         _thread(self._watcher.run)
         _thread(self._mover.run)
-        self._say(note=note)
+        self._report(note=note)
         buffer = LineBuffer(LONGEST_LINE)
         while True:
             data = self._control.recv(_AT_ONCE)
@@ -328,7 +337,7 @@ class _Process:
             buffer.feed(data)
             line = buffer.line()
             while line is not None:
-                self._obey(json.loads(line))
+                self._handle(json.loads(line))
                 line = buffer.line()
 
     def _listen(self) -> str:
@@ -338,30 +347,30 @@ class _Process:
         except RefusedError as error:
             return f"{setup.slot} cannot give its checkpoints to other hosts: {error}"
         self._port = listener.getsockname()[1]
-        _thread(Giver(self._store, listener, setup.credentials, self._bucket).run)
+        _thread(SnapshotServer(self._store, listener, setup.credentials, self._bucket).run)
         return ""
 
-    def _obey(self, order: Dict[str, Any]) -> None:
-        if "watch" in order or "settle" in order:
-            self._watcher.order(order)
+    def _handle(self, queue_command: Dict[str, Any]) -> None:
+        if "watch" in queue_command or "settle" in queue_command:
+            self._watcher.queue_command(queue_command)
             return
-        if "hurry" in order:
-            self._bucket.lift()
+        if "hurry" in queue_command:
+            self._bucket.remove_limit()
             return
-        if "show" in order:
-            self._mover.shows = order["show"]
+        if "show" in queue_command:
+            self._mover.updates_live = queue_command["show"]
             return
-        sources = [(str(address), int(port)) for address, port in order["sources"]]
-        if "restore" in order:
-            self._mover.restore(read_snapshot(order["restore"]), sources)
+        sources = [(str(address), int(port)) for address, port in queue_command["sources"]]
+        if "restore" in queue_command:
+            self._mover.restore(read_snapshot(queue_command["restore"]), sources)
         else:
-            snapshot = read_snapshot(order["fetch"])
+            snapshot = read_snapshot(queue_command["fetch"])
             if snapshot is not None:
                 self._mover.fetch(snapshot, sources)
 
-    def _say(self, **happened: Any) -> None:
+    def _report(self, **happened: Any) -> None:
         news = {"held": self._store.held, "port": self._port, **happened}
-        with self._speaking, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        with self._send_lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._control.sendall(json.dumps(news).encode() + b"\n")
 
 
@@ -369,7 +378,7 @@ def _thread(run: Callable[[], None]) -> None:
     def body() -> None:
         try:
             run()
-        except BaseException:  # noqa: BLE001 - told in agent.log, and by our end
+        except BaseException:  # noqa: BLE001 - reported in agent.log, and by the exit code
             traceback.print_exc()
             os._exit(1)
 
@@ -379,12 +388,12 @@ def _thread(run: Callable[[], None]) -> None:
 class _Watcher:
     """Take snapshots of what the task writes."""
 
-    def __init__(self, setup: Setup, supervisor: int, store: Store, say: Callable[..., None]) -> None:
+    def __init__(self, setup: Setup, supervisor: int, store: Store, report: Callable[..., None]) -> None:
         self._setup = setup
         self._supervisor = supervisor
         self._store = store
-        self._say = say
-        self._orders: Deque[Dict[str, Any]] = collections.deque()
+        self._report = report
+        self._commands: Deque[Dict[str, Any]] = collections.deque()
         self._woken, self._wake = os.pipe()
         self._attempt = 0
         self._observer: Optional[Observer] = None
@@ -392,14 +401,14 @@ class _Watcher:
         self._events: Optional[DirectoryEvents] = None
         self._events_of: Optional[Tuple[int, int]] = None
         self._happened = False
-        self._unproven = False  # something is new, and nobody knows whether it was closed or killed
-        self._looked_at = 0.0
+        self._is_unproven = False  # something is new, and its writer has ended in an unknown way
+        self._observed_at = 0.0
         self._rest_until = 0.0
-        self._refused = False
+        self._has_reported = False
 
-    def order(self, order: Dict[str, Any]) -> None:
+    def queue_command(self, queue_command: Dict[str, Any]) -> None:
         """Queue a command, from another thread."""
-        self._orders.append(order)
+        self._commands.append(queue_command)
         os.write(self._wake, b"o")
 
     def run(self) -> None:
@@ -407,12 +416,12 @@ class _Watcher:
         while True:
             fds = [self._woken, *([self._events.fileno()] if self._events is not None else [])]
             wait_for(fds, self._wait_s())
-            while self._orders:
+            while self._commands:
                 os.read(self._woken, 1)
-                self._obey(self._orders.popleft())
+                self._handle(self._commands.popleft())
             self._read_events()
             if self._observer is not None and self._wait_s() <= 0:
-                self._guarded(self._look)
+                self._report_errors(self._observe)
 
     @property
     def _live(self) -> str:
@@ -423,41 +432,41 @@ class _Watcher:
             return _FOREVER_S
         now = time.monotonic()
         due = self._observer.wait_s(now)
-        pause = 0.0 if self._happened else _POLL_S if self._unproven or self._events is None else _IDLE_S
-        until = max(self._looked_at + _GAP_S, self._rest_until)
-        return max(until - now, min(self._looked_at + pause - now, _FOREVER_S if due is None else due))
+        pause = 0.0 if self._happened else _POLL_S if self._is_unproven or self._events is None else _IDLE_S
+        until = max(self._observed_at + _GAP_S, self._rest_until)
+        return max(until - now, min(self._observed_at + pause - now, _FOREVER_S if due is None else due))
 
-    def _obey(self, order: Dict[str, Any]) -> None:
+    def _handle(self, queue_command: Dict[str, Any]) -> None:
         if self._setup.is_url:
-            if "settle" in order:
-                self._say(settled=self._attempt)
+            if "settle" in queue_command:
+                self._report(settled=self._attempt)
             return
-        if "watch" in order:
-            self._attempt = order["watch"]
-            self._task = TaskWatch(self._supervisor, self._setup.mark_directory, order["task"])
-            self._refused = False
-            self._guarded(self._begin)
+        if "watch" in queue_command:
+            self._attempt = queue_command["watch"]
+            self._task = TaskWatch(self._supervisor, self._setup.mark_directory, queue_command["task"])
+            self._has_reported = False
+            self._report_errors(self._begin)
         else:
-            self._guarded(lambda: self._look_last(orderly=order["settle"]))
+            self._report_errors(lambda: self._observe_last(is_orderly=queue_command["settle"]))
             self._stop_events()
             self._observer = None
-            self._say(settled=self._attempt)
+            self._report(settled=self._attempt)
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _report_errors(self, act: Callable[[], None]) -> None:
         """Call `act`; report an error once."""
         try:
             act()
         except ReplicaError as error:
-            self._refuse(str(error))
+            self._report_once(str(error))
         except OSError as error:
             where = f" ({error.filename})" if isinstance(error.filename, str) else ""
-            self._refuse(f"{self._setup.slot}'s checkpoint cannot be copied: {error.strerror}{where}")
+            self._report_once(f"{self._setup.slot}'s checkpoint cannot be copied: {error.strerror}{where}")
 
-    def _refuse(self, reason: str) -> None:
+    def _report_once(self, reason: str) -> None:
         self._rest_until = time.monotonic() + _REST_S
-        if not self._refused:
-            self._refused = True
-            self._say(note=reason)
+        if not self._has_reported:
+            self._has_reported = True
+            self._report(note=reason)
 
     def _begin(self) -> None:
         self._observer = None
@@ -494,28 +503,28 @@ class _Watcher:
 
     def _state(self, observer: Observer) -> Optional[State]:
         # Listed first, then asked who writes: what was closed by then, and is not changed later, is whole.
-        look = look_at(self._live, frozenset())
-        state = complete_state(look, observer.known)
-        if state is None or state.keys == observer.known:
+        look = read_listing(self._live, frozenset())
+        state = complete_state(look, observer.baseline)
+        if state is None or state.keys == observer.baseline:
             return state
-        return complete_state(look._replace(writing=self._task.writing(self._live)), observer.known)
+        return complete_state(look._replace(writing=self._task.writing(self._live)), observer.baseline)
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         observer = self._observer
         if observer is None:
             return
         self._follow_directory()
         self._read_events()
         self._happened = False
-        self._looked_at = time.monotonic()
+        self._observed_at = time.monotonic()
         moved = self._events.moved if self._events is not None else frozenset()
         state = self._state(observer)
-        is_new = state is not None and state.keys != observer.known
-        self._unproven = is_new and not self._task.alive()
-        if self._unproven:
+        is_new = state is not None and state.keys != observer.baseline
+        self._is_unproven = is_new and not self._task.alive()
+        if self._is_unproven:
             state = None
         threads = self._task.threads() if is_new else {}
-        if observer.wants(state, moved, time.monotonic(), threads) and state is not None:
+        if observer.is_due(state, moved, time.monotonic(), threads) and state is not None:
             try:
                 self._take(observer, state, observer.to_check(state, moved))
             except ChangedError:
@@ -524,7 +533,7 @@ class _Watcher:
                 observer.unfinished(state, str(error))
                 self._happened = True
 
-    def _look_last(self, *, orderly: bool) -> None:
+    def _observe_last(self, *, is_orderly: bool) -> None:
         if self._observer is None:
             self._begin()
         observer = self._observer
@@ -532,35 +541,35 @@ class _Watcher:
             self._read_events()
             moved = self._events.moved if self._events is not None else frozenset()
             state = self._state(observer) if observer is not None else None
-            last = observer.last(state, moved, orderly=orderly) if observer is not None else None
+            last = observer.last(state, moved, is_orderly=is_orderly) if observer is not None else None
             if observer is None or last is None:
                 return
             with contextlib.suppress(ChangedError):
                 with contextlib.suppress(UnfinishedError):
-                    self._take(observer, last, frozenset() if orderly else observer.to_check(last, moved))
+                    self._take(observer, last, frozenset() if is_orderly else observer.to_check(last, moved))
                 return
 
     def _take(self, observer: Observer, state: State, checked: FrozenSet[str]) -> None:
-        shot = Shot(self._live, self._setup.slot, directory_identity(self._live), self._attempt)
-        is_new = take(self._store, shot, state, checked)
-        observer.took(state)
-        self._refused = False
+        shot = SnapshotOrigin(self._live, self._setup.slot, directory_identity(self._live), self._attempt)
+        is_new = take_snapshot(self._store, shot, state, checked)
+        observer.mark_taken(state)
+        self._has_reported = False
         if is_new:
-            self._say()
+            self._report()
 
 
 class _Mover:
     """Fetch and restore, one after the other."""
 
-    def __init__(self, setup: Setup, store: Store, say: Callable[..., None]) -> None:
+    def __init__(self, setup: Setup, store: Store, report: Callable[..., None]) -> None:
         self._setup = setup
         self._store = store
-        self._say = say
+        self._report = report
         self._change = threading.Condition()
         self._wanted: Optional[Tuple[Snapshot, List[Source]]] = None
         self._restore: Optional[Tuple[Optional[Snapshot], List[Source]]] = None
         self._fetching: Optional[Fetch] = None
-        self.shows = False  # fetched snapshots go to the checkpoint directory at once
+        self.updates_live = False  # fetched snapshots go to the checkpoint directory at once
 
     def fetch(self, snapshot: Snapshot, sources: List[Source]) -> None:
         """Fetch a snapshot next, in place of any other that has not started."""
@@ -597,34 +606,34 @@ class _Mover:
             if not self._setup.is_url and newer(snapshot, self._store.held):
                 with self._store.reading() as kept:
                     before = kept.manifest if kept is not None else None
-                if self._bring(snapshot, sources) and self.shows:
+                if self._fetch_snapshot(snapshot, sources) and self.updates_live:
                     self._show(snapshot, before)
         except (ReplicaError, OSError) as error:
-            self._say(error=_message(error))
+            self._report(error=_describe_error(error))
         else:
-            self._say(fetched=snapshot)
+            self._report(fetched=snapshot)
 
     def _do_restore(self, snapshot: Optional[Snapshot], sources: List[Source]) -> None:
         reason = name = ""
         try:
             if not self._setup.is_url:
                 self._setup.check()
-                name = self._put_back(snapshot, sources)
+                name = self._restore_snapshot(snapshot, sources)
         except (ReplicaError, OSError) as error:
-            reason = _message(error)
-        self._say(restored=Restored(snapshot, reason), checkpoint=name)
+            reason = _describe_error(error)
+        self._report(restored=Restored(snapshot, reason), checkpoint=name)
 
-    def _put_back(self, snapshot: Optional[Snapshot], sources: List[Source]) -> str:
+    def _restore_snapshot(self, snapshot: Optional[Snapshot], sources: List[Source]) -> str:
         """Make the checkpoint directory equal to `snapshot`; return the name of its checkpoint, if known."""
         if snapshot is None:
             restore(self._setup.live, None)
             return ""
         with self._store.reading(snapshot) as kept:
-            sound = kept is not None and kept.is_sound()
-        if not sound:
+            is_intact = kept is not None and kept.is_intact()
+        if not is_intact:
             if kept is not None:
                 self._store.drop()
-            if not self._bring(snapshot, sources):
+            if not self._fetch_snapshot(snapshot, sources):
                 return ""
         with self._store.reading(snapshot) as kept:
             if kept is None:
@@ -639,7 +648,7 @@ class _Mover:
             if kept is not None and not self._setup.shares(kept.manifest):
                 refresh(self._setup.live, kept, before)
 
-    def _bring(self, snapshot: Snapshot, sources: List[Source]) -> bool:
+    def _fetch_snapshot(self, snapshot: Snapshot, sources: List[Source]) -> bool:
         fetch = Fetch(self._store, self._setup.credentials, snapshot, self._setup.shares)
         with self._change:
             if self._restore is not None and self._restore[0] != snapshot:
@@ -652,5 +661,5 @@ class _Mover:
                 self._fetching = None
 
 
-def _message(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

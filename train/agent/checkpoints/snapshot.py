@@ -22,13 +22,13 @@ from train.agent.protocol.strict_json import check_number, check_text, parse_jso
 STATE_FILE = "checkpoint"
 MOST_ENTRIES = 100_000
 MODES = 0o777  # what is kept of a file's mode
-FRESH_NS = 5_000_000_000  # a temporary name that nobody touched for so long is a leftover
+FRESH_NS = 5_000_000_000  # a temporary file that was not changed for this time is a leftover
 QUIET_S = 0.4  # between the two looks that must be alike
 QUIET_PROVEN_S = 0.2  # … where each file is whole by itself
-STARVING_S = 3.0  # after so long without a snapshot of what is new, less must do …
-CALM_S = 1.0  # … until something stands for so long
+STARVING_S = 3.0  # after this time without a snapshot of a new state, a shorter pause is sufficient …
+CALM_S = 1.0  # … until a state is unchanged for this time
 UNLIKELY_QUIET_S = 30.0  # for a state that is hardly meant to last: an emptied directory, a file cut short
-MOST_ODD = 3  # a file that does not fit the format of its name in this many states has another format
+MAX_INCOMPLETE = 3  # a file that does not fit the format of its name in this many states has another format
 RAN_TICKS = 2  # of CPU time: enough to get from the end of one file to the beginning of the next
 
 _ASLEEP = ("S", "I", "Z", "X")  # states of threads that wait for something else than a CPU or a disk; proc(5)
@@ -36,7 +36,7 @@ _DATA = re.compile(r"^(?P<prefix>.+)\.data-(?P<shard>\d{5})-of-(?P<count>\d{5})$
 _INDEX = ".index"
 _FIELD = re.compile(r'^\s*(model_checkpoint_path|all_model_checkpoint_paths)\s*:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
-_LEFT_OUT = re.compile(r"(?:^|/)(?:workertemp_\d+|lost\+found|\.nfs[0-9a-f]{8,}|\.fleet-[^/]*)(?:/|$)")
+_IGNORED = re.compile(r"(?:^|/)(?:workertemp_\d+|lost\+found|\.nfs[0-9a-f]{8,}|\.fleet-[^/]*)(?:/|$)")
 _TENSORFLOW_TEMPORARY = re.compile(r"(?:^|/)(?:[^/]*_temp|[^/]*\.tempstate\d+|checkpoint\.tmp[^/]*)(?:/|$)")
 _TEMPORARY = re.compile(
     r"(?:^|/)(?:tmp[a-z0-9_]{8}|[^/]*\.orbax-checkpoint-tmp[^/]*"
@@ -61,15 +61,15 @@ class Snapshot(NamedTuple):
     digest: str  # of what is in it
 
 
-def newer(one: Snapshot, other: Optional[Snapshot]) -> bool:
+def newer(snapshot: Snapshot, other: Optional[Snapshot]) -> bool:
     """Return True if `one` was taken after `other`."""
-    return other is None or (one.attempt, one.number) > (other.attempt, other.number)
+    return other is None or (snapshot.attempt, snapshot.number) > (other.attempt, other.number)
 
 
 def newest(*held: Optional[Snapshot]) -> Optional[Snapshot]:
     """Return the newest of several snapshots, or None."""
-    known = [one for one in held if one is not None]
-    return max(known, key=lambda one: (one.attempt, one.number), default=None)
+    snapshots = [snapshot for snapshot in held if snapshot is not None]
+    return max(snapshots, key=lambda snapshot: (snapshot.attempt, snapshot.number), default=None)
 
 
 def read_snapshot(value: Any) -> Optional[Snapshot]:
@@ -122,13 +122,13 @@ class Manifest(NamedTuple):
 
 def digest_of(items: Sequence[Item]) -> str:
     """Return a hash of the content of a snapshot, independent of its time."""
-    text = json.dumps([[one.path, one.kind.value, one.mode, one.size, one.content] for one in items])
+    text = json.dumps([[item.path, item.kind.value, item.mode, item.size, item.content] for item in items])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return a manifest as JSON."""
-    items = [[one.path, one.kind.value, *one[2:]] for one in manifest.items]
+    items = [[item.path, item.kind.value, *item[2:]] for item in manifest.items]
     return json.dumps([manifest.snapshot, manifest.slot, manifest.origin, items], separators=(",", ":")).encode()
 
 
@@ -189,7 +189,7 @@ def is_data(path: str) -> bool:
 # --- complete states --------------------------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
+class PathInfo(NamedTuple):
     """One path of a directory listing."""
 
     path: str
@@ -219,11 +219,11 @@ class Thread(NamedTuple):
 Threads = Mapping[int, Thread]  # by thread ID
 
 
-class Look(NamedTuple):
+class Listing(NamedTuple):
     """Content of a checkpoint directory at one moment."""
 
     directory: str
-    found: Sequence[Found]
+    found: Sequence[PathInfo]
     texts: Mapping[str, str]  # of each file that is called `checkpoint`
     writing: FrozenSet[str]  # paths that are open for writing
     now_ns: int
@@ -232,19 +232,19 @@ class Look(NamedTuple):
 class State(NamedTuple):
     """A complete state."""
 
-    entries: Tuple[Found, ...]
-    sure: FrozenSet[str]  # paths that TensorFlow itself declares complete
-    ruled: FrozenSet[str]  # directories in which it does so
+    entries: Tuple[PathInfo, ...]
+    declared_complete: FrozenSet[str]  # paths that TensorFlow itself declares complete
+    managed_directories: FrozenSet[str]  # directories in which it does so
 
     @property
     def keys(self) -> Keys:
         """Return the keys of all paths."""
-        return {one.path: one.key for one in self.entries}
+        return {entry.path: entry.key for entry in self.entries}
 
     @property
     def empty(self) -> bool:
         """Return True if there are no files."""
-        return all(one.kind is Kind.DIRECTORY for one in self.entries)
+        return all(entry.kind is Kind.DIRECTORY for entry in self.entries)
 
 
 def named_checkpoints(text: str) -> List[str]:
@@ -257,13 +257,13 @@ def named_checkpoints(text: str) -> List[str]:
 
 
 def _unescape(value: str) -> str:
-    def one(found: "re.Match[bytes]") -> bytes:
-        code = found[1]
+    def replace(match: "re.Match[bytes]") -> bytes:
+        code = match[1]
         if code.isdigit():
             return bytes([int(code, 8) & 0xFF])
         return {b"n": b"\n", b"t": b"\t", b"r": b"\r"}.get(code, code)
 
-    return os.fsdecode(_ESCAPE.sub(one, os.fsencode(value)))
+    return os.fsdecode(_ESCAPE.sub(replace, os.fsencode(value)))
 
 
 class _Checkpoint:
@@ -299,84 +299,101 @@ def checkpoint_name(items: Sequence[Item]) -> str:
     return (_prefix_of(last.path) or last.path) if last is not None else ""
 
 
-def _checkpoints(look: Look, paths: Sequence[str]) -> Dict[str, _Checkpoint]:
-    found: Dict[str, _Checkpoint] = {}
+def _checkpoints(listing: Listing, paths: Sequence[str]) -> Dict[str, _Checkpoint]:
+    checkpoints: Dict[str, _Checkpoint] = {}
     for path in paths:
         data = _DATA.match(path)
         if data is None and not path.endswith(_INDEX):
             continue
-        one = found.setdefault(_prefix_of(path), _Checkpoint())
-        one.writing = one.writing or path in look.writing
+        checkpoint = checkpoints.setdefault(_prefix_of(path), _Checkpoint())
+        checkpoint.writing = checkpoint.writing or path in listing.writing
         if data is None:
-            one.index = True
+            checkpoint.index = True
         else:
-            one.shards.add(data["shard"])
-            one.counts.add(data["count"])
-    for entry in look.found:
-        if entry.kind is Kind.DIRECTORY and entry.path.endswith("_temp") and entry.path[: -len("_temp")] in found:
-            found[entry.path[: -len("_temp")]].writing = True
-    return found
+            checkpoint.shards.add(data["shard"])
+            checkpoint.counts.add(data["count"])
+    for entry in listing.found:
+        if (
+            entry.kind is Kind.DIRECTORY
+            and entry.path.endswith("_temp")
+            and entry.path[: -len("_temp")] in checkpoints
+        ):
+            checkpoints[entry.path[: -len("_temp")]].writing = True
+    return checkpoints
 
 
-def _named_in(look: Look, path: str) -> List[str]:
+def _read_named_checkpoints(listing: Listing, path: str) -> List[str]:
     """Return the prefixes inside the directory that a file `checkpoint` names, the newest first."""
-    found = []
-    for name in named_checkpoints(look.texts[path]):
-        full = os.path.normpath(os.path.join(look.directory, os.path.dirname(path), name))
-        if full.startswith(look.directory.rstrip("/") + "/"):
-            found.append(os.path.relpath(full, look.directory))
-    return found
+    prefixes = []
+    for name in named_checkpoints(listing.texts[path]):
+        full = os.path.normpath(os.path.join(listing.directory, os.path.dirname(path), name))
+        if full.startswith(listing.directory.rstrip("/") + "/"):
+            prefixes.append(os.path.relpath(full, listing.directory))
+    return prefixes
 
 
 def _is_temporary(path: str) -> bool:
     return bool(_TEMPORARY.search(path) or _TENSORFLOW_TEMPORARY.search(path))
 
 
-def complete_state(look: Look, known: Keys) -> Optional[State]:
+def complete_state(listing: Listing, baseline: Keys) -> Optional[State]:
     """Return the complete state of a listing, or None while files are in progress.
 
     Args:
-        look: What was seen.
-        known: Keys of what the newest snapshot was taken from.
+        listing: Content of the directory.
+        baseline: Keys of the state of the newest snapshot.
     """
-    kept = [one for one in look.found if not _LEFT_OUT.search(one.path) and one.kind is not Kind.OTHER]
-    temporary = [one for one in kept if _is_temporary(one.path)]
-    kept = [one for one in kept if not _is_temporary(one.path)]
-    checkpoints = _checkpoints(look, [one.path for one in kept if one.kind is Kind.FILE])
-    sure: Set[str] = set()
-    ruled: Set[str] = set()
-    for path in [one.path for one in kept if one.path in look.texts]:
-        names = _named_in(look, path)
+    kept = [entry for entry in listing.found if not _IGNORED.search(entry.path) and entry.kind is not Kind.OTHER]
+    temporary = [entry for entry in kept if _is_temporary(entry.path)]
+    kept = [entry for entry in kept if not _is_temporary(entry.path)]
+    checkpoints = _checkpoints(listing, [entry.path for entry in kept if entry.kind is Kind.FILE])
+    declared_complete: Set[str] = set()
+    managed_directories: Set[str] = set()
+    for path in [entry.path for entry in kept if entry.path in listing.texts]:
+        names = _read_named_checkpoints(listing, path)
         if names:
             if names[0] not in checkpoints or not checkpoints[names[0]].whole:
                 return None
-            sure.update(names, [path])
-            ruled.add(os.path.dirname(path))
+            declared_complete.update(names, [path])
+            managed_directories.add(os.path.dirname(path))
     # An index alone may be one of something else than a checkpoint.
-    halves = {at for at, one in checkpoints.items() if not one.whole and (one.shards or os.path.dirname(at) in ruled)}
-    if any(os.path.dirname(prefix) not in ruled and prefix not in sure for prefix in halves):
+    incomplete_prefixes = {
+        at
+        for at, entry in checkpoints.items()
+        if not entry.whole and (entry.shards or os.path.dirname(at) in managed_directories)
+    }
+    if any(
+        os.path.dirname(prefix) not in managed_directories and prefix not in declared_complete
+        for prefix in incomplete_prefixes
+    ):
         return None
-    kept = [one for one in kept if one.kind is not Kind.FILE or _prefix_of(one.path) not in halves]
-    if any(one.path in look.writing for one in kept) or _pending(look, temporary, kept, known):
+    kept = [
+        entry for entry in kept if entry.kind is not Kind.FILE or _prefix_of(entry.path) not in incomplete_prefixes
+    ]
+    if any(entry.path in listing.writing for entry in kept) or _has_pending_files(listing, temporary, kept, baseline):
         return None
-    declared = frozenset(one.path for one in kept if one.path in sure or _prefix_of(one.path) in sure)
-    return State(tuple(sorted(kept)), declared, frozenset(ruled))
+    declared = frozenset(
+        entry.path for entry in kept if entry.path in declared_complete or _prefix_of(entry.path) in declared_complete
+    )
+    return State(tuple(sorted(kept)), declared, frozenset(managed_directories))
 
 
-def _pending(look: Look, temporary: Sequence[Found], kept: Sequence[Found], known: Keys) -> bool:
+def _has_pending_files(
+    listing: Listing, temporary: Sequence[PathInfo], kept: Sequence[PathInfo], baseline: Keys
+) -> bool:
     """Return True if a temporary file announces a missing part of the state.
 
     One for a file that is new already belongs to what comes after this state.
     """
-    files = {one.path: one for one in kept if one.kind is not Kind.DIRECTORY}
+    files = {entry.path: entry for entry in kept if entry.kind is not Kind.DIRECTORY}
     for entry in temporary:
-        found = _TEMPORARY.search(entry.path)
-        if found is None or entry.kind is Kind.DIRECTORY or _TENSORFLOW_TEMPORARY.search(entry.path):
+        match = _TEMPORARY.search(entry.path)
+        if match is None or entry.kind is Kind.DIRECTORY or _TENSORFLOW_TEMPORARY.search(entry.path):
             continue
-        if entry.path not in look.writing and abs(look.now_ns - entry.mtime_ns) > FRESH_NS:
+        if entry.path not in listing.writing and abs(listing.now_ns - entry.mtime_ns) > FRESH_NS:
             continue
-        base = entry.path[: found.end("base")] if found["base"] else ""
-        if base in files and known.get(base) != files[base].key:
+        base = entry.path[: match.end("base")] if match["base"] else ""
+        if base in files and baseline.get(base) != files[base].key:
             continue
         if base in files or len(files) != 1:
             return True
@@ -386,29 +403,31 @@ def _pending(look: Look, temporary: Sequence[Found], kept: Sequence[Found], know
 class Observer:
     """Decide, from one listing to the next, when to take a snapshot.
 
-    While the task lives, a state counts once it has stood unchanged for a moment. On a loaded computer time alone
+    While the task lives, a state counts once it was unchanged for a moment. On a loaded host time alone
     proves nothing: the task may wait for a CPU or a disk between two files of one checkpoint. So a thread that could
     continue must also have run since the state was first seen, unless each file is whole by itself. A task that was
     killed may have left any file half written, and closed: then only such a state counts, what was renamed into its
     place, and what TensorFlow declares complete.
 
     Args:
-        known: Keys of what the newest snapshot was taken from.
+        baseline: Keys of the state of the newest snapshot.
     """
 
-    def __init__(self, known: Keys) -> None:
-        self.known = known
+    def __init__(self, baseline: Keys) -> None:
+        self.baseline = baseline
         self._seen: Optional[State] = None
         self._since = 0.0
         self._threads: Threads = {}  # when `_seen` was first seen
-        self._meant: Optional[State] = None  # the newest state that the task left as it is though it could go on
+        self._settled_state: Optional[State] = (
+            None  # the newest state that the task left unchanged although it could run
+        )
         self._unfinished: Keys = {}  # of the newest state with a file that was not written to its end
-        self._odd: Dict[str, int] = {}  # how often each file was not
+        self._incomplete_counts: Dict[str, int] = {}  # how often each file was not
         self._starving: Optional[float] = None  # since when
-        self._hungry = False
+        self._is_starving = False
         self._due: Optional[float] = None
 
-    def wants(self, state: Optional[State], moved: FrozenSet[str], now: float, threads: Threads) -> bool:
+    def is_due(self, state: Optional[State], moved: FrozenSet[str], now: float, threads: Threads) -> bool:
         """Return True if a snapshot of `state` is due; `state` was seen at `now` while the task was alive.
 
         Args:
@@ -422,99 +441,112 @@ class Observer:
             return False
         keys = state.keys
         if self._seen is None or self._seen.keys != keys:
-            self._hungry = self._hungry and now - self._since <= CALM_S
+            self._is_starving = self._is_starving and now - self._since <= CALM_S
             self._seen, self._since, self._threads = state, now, threads
-        if keys == self.known:
+        if keys == self.baseline:
             self._starving = None
             return False
         if self._starving is None:
             self._starving = now
-        self._hungry = self._hungry or now - self._starving >= STARVING_S
+        self._is_starving = self._is_starving or now - self._starving >= STARVING_S
         could_continue = _could_continue(self._threads, threads)
         if could_continue and keys != self._unfinished:
-            self._meant = state
-        proven = self._proven(state, moved, {})
-        self._due = self._since + self._quiet_s(state, proven=proven)
-        return now >= self._due and (proven or could_continue)
+            self._settled_state = state
+        is_proven = self._is_proven(state, moved, {})
+        self._due = self._since + self._quiet_s(state, is_proven=is_proven)
+        return now >= self._due and (is_proven or could_continue)
 
     def to_check(self, state: State, moved: FrozenSet[str]) -> FrozenSet[str]:
         """Return the files of `state` whose format must show that they were written to their end."""
-        if state.keys == self._unfinished:  # it has stood for a long time
+        if state.keys == self._unfinished:  # it was unchanged for a long time
             return frozenset()
-        files = {one.path for one in state.entries if one.kind is Kind.FILE and not _is_under(one.path, moved)}
-        return frozenset(files - state.sure - {path for path, times in self._odd.items() if times >= MOST_ODD})
+        files = {
+            entry.path for entry in state.entries if entry.kind is Kind.FILE and not _is_under(entry.path, moved)
+        }
+        return frozenset(
+            files
+            - state.declared_complete
+            - {path for path, times in self._incomplete_counts.items() if times >= MAX_INCOMPLETE}
+        )
 
     def unfinished(self, state: State, path: str) -> None:
         """Record that a file of `state` is incomplete."""
         self._unfinished = state.keys
-        self._odd[path] = self._odd.get(path, 0) + 1
-        if self._meant is not None and self._meant.keys == state.keys:
-            self._meant = None
+        self._incomplete_counts[path] = self._incomplete_counts.get(path, 0) + 1
+        if self._settled_state is not None and self._settled_state.keys == state.keys:
+            self._settled_state = None
 
-    def _quiet_s(self, state: State, *, proven: bool) -> float:
+    def _quiet_s(self, state: State, *, is_proven: bool) -> float:
         if state.empty or state.keys == self._unfinished:
             return UNLIKELY_QUIET_S
-        if self._hungry:
-            return 0.0 if proven else QUIET_PROVEN_S
-        return QUIET_PROVEN_S if proven else QUIET_S
+        if self._is_starving:
+            return 0.0 if is_proven else QUIET_PROVEN_S
+        return QUIET_PROVEN_S if is_proven else QUIET_S
 
     def wait_s(self, now: float) -> Optional[float]:
         """Return the seconds until the next listing if no event occurs, or None."""
         return None if self._due is None else max(0.0, self._due - now)
 
-    def last(self, state: Optional[State], moved: FrozenSet[str], *, orderly: bool) -> Optional[State]:
+    def last(self, state: Optional[State], moved: FrozenSet[str], *, is_orderly: bool) -> Optional[State]:
         """Return the state to take after the task has ended, or None.
 
         Args:
             state: What is there; None where it is not complete.
             moved: Paths that were renamed into their place, and not written to afterwards.
-            orderly: The task ended by itself, so that every file is as it meant it to be.
+            is_orderly: The task ended by itself, so that every file is as it meant it to be.
         """
-        if state is None or state.keys == self.known or (state.keys == self._unfinished and not orderly):
+        if state is None or state.keys == self.baseline or (state.keys == self._unfinished and not is_orderly):
             return None
-        seen = self._meant.keys if self._meant is not None else {}
-        if orderly or (seen == state.keys and not state.empty):
+        seen = self._settled_state.keys if self._settled_state is not None else {}
+        if is_orderly or (seen == state.keys and not state.empty):
             return state
-        state = self._without_unnamed(state, {**self.known, **seen})
-        return state if state.keys != self.known and not state.empty and self._proven(state, moved, seen) else None
+        state = self._without_unnamed(state, {**self.baseline, **seen})
+        return (
+            state if state.keys != self.baseline and not state.empty and self._is_proven(state, moved, seen) else None
+        )
 
     @staticmethod
     def _without_unnamed(state: State, before: Keys) -> State:
         """Leave out a checkpoint in progress, which no file `checkpoint` names yet."""
         old = {_prefix_of(path) for path in before}
         entries = [
-            one
-            for one in state.entries
-            if one.path in state.sure
-            or not _prefix_of(one.path)
-            or _prefix_of(one.path) in old
-            or os.path.dirname(one.path) not in state.ruled
+            entry
+            for entry in state.entries
+            if entry.path in state.declared_complete
+            or not _prefix_of(entry.path)
+            or _prefix_of(entry.path) in old
+            or os.path.dirname(entry.path) not in state.managed_directories
         ]
         return state._replace(entries=tuple(entries))
 
-    def took(self, state: State) -> None:
+    def mark_taken(self, state: State) -> None:
         """Record that a snapshot of `state` was taken."""
-        self.known = state.keys
+        self.baseline = state.keys
         self._starving = self._due = None
 
-    def _proven(self, state: State, moved: FrozenSet[str], seen: Keys) -> bool:
+    def _is_proven(self, state: State, moved: FrozenSet[str], seen: Keys) -> bool:
         keys = state.keys
         for entry in state.entries:
-            proven = entry.kind is not Kind.FILE or entry.path in state.sure or _is_under(entry.path, moved)
-            if not proven and entry.key not in (self.known.get(entry.path), seen.get(entry.path)):
+            is_proven = (
+                entry.kind is not Kind.FILE or entry.path in state.declared_complete or _is_under(entry.path, moved)
+            )
+            if not is_proven and entry.key not in (self.baseline.get(entry.path), seen.get(entry.path)):
                 return False
-        before = {**self.known, **seen}
+        before = {**self.baseline, **seen}
         missing = [path for path in before if path not in keys]
-        ruled = [path for path in missing if _prefix_of(path) and os.path.dirname(path) in state.ruled]
+        managed_directories = [
+            path for path in missing if _prefix_of(path) and os.path.dirname(path) in state.managed_directories
+        ]
         # Who keeps the newest few removes at most as many as it added.
-        return len(missing) - len(ruled) <= len([path for path in keys if path not in before])
+        return len(missing) - len(managed_directories) <= len([path for path in keys if path not in before])
 
 
 def _could_continue(before: Threads, now: Threads) -> bool:
     """Return True if each thread has run since `before`, or waits for something other than a CPU or a disk."""
     none = Thread("", 0)
     return all(
-        one.state in _ASLEEP or one.ticks - before.get(tid, none).ticks >= RAN_TICKS for tid, one in now.items()
+        thread.state in _ASLEEP or thread.ticks - before.get(tid, none).ticks >= RAN_TICKS
+        for tid, thread in now.items()
     )
 
 
@@ -529,29 +561,29 @@ def _is_under(path: str, moved: FrozenSet[str]) -> bool:
 # --- making a directory equal to a snapshot ------------------------------------------------------------------------
 
 
-def is_equal(found: Optional[Found], item: Item) -> bool:
+def is_equal(path_info: Optional[PathInfo], item: Item) -> bool:
     """Return True if a path equals an item of a snapshot, by its size and time."""
-    if found is None or found.kind is not item.kind:
+    if path_info is None or path_info.kind is not item.kind:
         return False
     if item.kind is Kind.FILE:
-        return found[2:5] == item[2:5]
-    return item.kind is Kind.DIRECTORY or found.target == item.content
+        return path_info[2:5] == item[2:5]
+    return item.kind is Kind.DIRECTORY or path_info.target == item.content
 
 
-def known_keys(items: Sequence[Item], found: Sequence[Found]) -> Keys:
+def known_keys(items: Sequence[Item], listing: Sequence[PathInfo]) -> Keys:
     """Return the keys that a directory would have if it contained only `items`."""
-    there = {one.path: one for one in found}
-    return {item.path: there[item.path].key if is_equal(there.get(item.path), item) else item for item in items}
+    by_path = {entry.path: entry for entry in listing}
+    return {item.path: by_path[item.path].key if is_equal(by_path.get(item.path), item) else item for item in items}
 
 
-def surplus(found: Sequence[Found], items: Sequence[Item]) -> List[Found]:
+def surplus(listing: Sequence[PathInfo], items: Sequence[Item]) -> List[PathInfo]:
     """Return what must be removed before the directory can equal `items`, the contents of a directory first."""
     wanted = {item.path: item.kind for item in items}
-    gone = [one for one in found if wanted.get(one.path) is not one.kind]
-    return sorted((one for one in gone if one.path != "lost+found"), key=lambda one: one.path, reverse=True)
+    gone = [entry for entry in listing if wanted.get(entry.path) is not entry.kind]
+    return sorted((entry for entry in gone if entry.path != "lost+found"), key=lambda entry: entry.path, reverse=True)
 
 
-def unfit(live: str, store: str, home: str) -> str:
+def replication_problem(live: str, store: str, home: str) -> str:
     """Return why a directory must not be replicated because it contains other files; empty if it may be.
 
     Args:
@@ -560,10 +592,10 @@ def unfit(live: str, store: str, home: str) -> str:
         home: The user's home directory.
     """
     task = os.path.dirname(store)
-    for what, path in (("job's own", store), ("task's", os.path.join(task, "src")), ("user's", home)):
+    for owner, path in (("job's own", store), ("task's", os.path.join(task, "src")), ("user's", home)):
         if _contains(live, path):
             return (
-                f"the checkpoint directory {live} holds the {what} files: give checkpoints a directory of their own"
+                f"the checkpoint directory {live} holds the {owner} files: give checkpoints a directory of their own"
             )
     if _contains(store, live):
         return f"the checkpoint directory {live} lies within the job's own files"
@@ -588,9 +620,9 @@ class _Mount(NamedTuple):
 def _mount_of(mountinfo: str, path: str) -> Optional[_Mount]:
     best: Optional[_Mount] = None
     for line in mountinfo.splitlines():
-        head, found, tail = line.partition(" - ")
+        head, separator, tail = line.partition(" - ")
         fields, more = head.split(" "), tail.split(" ")
-        if not found or len(fields) < 6 or len(more) < 3:
+        if not separator or len(fields) < 6 or len(more) < 3:
             continue
         mount = _Mount(_unescape(fields[3]), _unescape(fields[4]), more[0], _unescape(more[1]), more[2])
         if _contains(mount.point, path) and (best is None or len(mount.point) >= len(best.point)):
@@ -617,7 +649,7 @@ def identity(mountinfo: str, path: str, boot: str, device: int, inode: int, rest
 
 
 def _is_network(mount: _Mount) -> bool:
-    if mount.kind == "9p":  # elsewhere its source is a tag that anybody may use
+    if mount.kind == "9p":  # otherwise its source is a tag that is not unique
         return "trans=tcp" in mount.options.split(",")
     return mount.kind in _NETWORK and not mount.source.startswith(_HERE)
 

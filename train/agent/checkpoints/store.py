@@ -25,11 +25,11 @@ from train.agent.checkpoints.snapshot import (
     MODES,
     MOST_ENTRIES,
     STATE_FILE,
-    Found,
     Item,
     Kind,
-    Look,
+    Listing,
     Manifest,
+    PathInfo,
     Snapshot,
     State,
     Thread,
@@ -47,6 +47,7 @@ from train.agent.files.containment import inner_target
 from train.agent.files.disk import (
     DISK_RESERVE,
     free_space,
+    list_names,
     make_directory,
     readable_size,
     remove_file,
@@ -54,7 +55,7 @@ from train.agent.files.disk import (
     write_all,
     write_atomic,
 )
-from train.agent.host.processes import boot_id, descendants, everybody, is_marked, stat_of
+from train.agent.host.processes import boot_id, descendants, is_marked, list_processes, read_stat
 
 MANIFEST = "manifest"
 _MAKING = "making-"
@@ -87,37 +88,37 @@ class UnfinishedError(Exception):
 # --- looking ----------------------------------------------------------------------------------------------------
 
 
-def list_directory(directory: str) -> List[Found]:
+def list_directory(directory: str) -> List[PathInfo]:
     """Return all paths in `directory` without following links; empty if it is missing.
 
     Raises:
         ReplicaError: it holds more than can be a checkpoint.
         OSError: it cannot be read.
     """
-    found: List[Found] = []
-    ahead = [""]
-    while ahead:
-        base = ahead.pop()
+    listing: List[PathInfo] = []
+    queue = [""]
+    while queue:
+        base = queue.pop()
         try:
             entries = os.scandir(os.path.join(directory, base))
         except FileNotFoundError:
             continue
         with entries:
             for entry in entries:
-                one = _found(base, entry)
-                if one is not None:
-                    found.append(one)
-                    if one.kind is Kind.DIRECTORY:
-                        ahead.append(one.path)
-        if len(found) > MOST_ENTRIES:
+                entry_info = _read_entry(base, entry)
+                if entry_info is not None:
+                    listing.append(entry_info)
+                    if entry_info.kind is Kind.DIRECTORY:
+                        queue.append(entry_info.path)
+        if len(listing) > MOST_ENTRIES:
             raise ReplicaError(
                 f"the checkpoint directory {directory} holds more than {MOST_ENTRIES} files, and is not replicated:"
                 " give checkpoints a directory of their own"
             )
-    return found
+    return listing
 
 
-def _found(base: str, entry: "os.DirEntry[str]") -> Optional[Found]:
+def _read_entry(base: str, entry: "os.DirEntry[str]") -> Optional[PathInfo]:
     try:
         status = entry.stat(follow_symlinks=False)
         target = os.readlink(entry.path) if stat.S_ISLNK(status.st_mode) else ""
@@ -126,28 +127,30 @@ def _found(base: str, entry: "os.DirEntry[str]") -> Optional[Found]:
     path = f"{base}/{entry.name}" if base else entry.name
     mode = status.st_mode & MODES
     if stat.S_ISREG(status.st_mode):
-        return Found(path, Kind.FILE, mode, status.st_size, status.st_mtime_ns, status.st_ino)
+        return PathInfo(path, Kind.FILE, mode, status.st_size, status.st_mtime_ns, status.st_ino)
     if stat.S_ISDIR(status.st_mode):
-        return Found(path, Kind.DIRECTORY, mode)
+        return PathInfo(path, Kind.DIRECTORY, mode)
     if target:
-        return Found(path, Kind.LINK, 0o777, inode=status.st_ino, target=target)
-    return Found(path, Kind.OTHER, mode)
+        return PathInfo(path, Kind.LINK, 0o777, inode=status.st_ino, target=target)
+    return PathInfo(path, Kind.OTHER, mode)
 
 
-def look_at(directory: str, writing: FrozenSet[str]) -> Look:
+def read_listing(directory: str, writing: FrozenSet[str]) -> Listing:
     """Return the content of a checkpoint directory; `writing` are its paths that are open for writing.
 
     Raises:
         ReplicaError: it holds more than can be a checkpoint.
         OSError: it cannot be read.
     """
-    found = list_directory(directory)
+    listing = list_directory(directory)
     texts = {
-        one.path: _text(os.path.join(directory, one.path))
-        for one in found
-        if one.kind is Kind.FILE and os.path.basename(one.path) == STATE_FILE and one.size <= _LONGEST_STATE_FILE
+        entry.path: _text(os.path.join(directory, entry.path))
+        for entry in listing
+        if entry.kind is Kind.FILE
+        and os.path.basename(entry.path) == STATE_FILE
+        and entry.size <= _LONGEST_STATE_FILE
     }
-    return Look(directory, found, texts, writing, time.time_ns())
+    return Listing(directory, listing, texts, writing, time.time_ns())
 
 
 def _text(path: str) -> str:
@@ -188,14 +191,14 @@ class TaskWatch:
     def writing(self, directory: str) -> FrozenSet[str]:
         """Return the paths in `directory` that a process of the task has open for writing."""
         now = time.monotonic()
-        before = self._since
+        previous = self._since
         pids = self._pids()
-        gone = {pid: since for pid, since in before.items() if pid not in pids and now - since > _LASTING_S}
-        self._since = {**gone, **{pid: before.get(pid, now) for pid in pids}}
-        found: Set[str] = set()
+        gone = {pid: since for pid, since in previous.items() if pid not in pids and now - since > _LASTING_S}
+        self._since = {**gone, **{pid: previous.get(pid, now) for pid in pids}}
+        paths: Set[str] = set()
         for pid in pids:
-            found.update(_writing(pid, directory))
-        return frozenset(found)
+            paths.update(_writing(pid, directory))
+        return frozenset(paths)
 
     def alive(self) -> bool:
         """Return True if all writers that `writing` saw are alive, so that closed files are complete."""
@@ -209,40 +212,36 @@ class TaskWatch:
 
     def threads(self) -> Threads:
         """Return the threads of the processes that `writing` found."""
-        found = {}
+        threads = {}
         for pid in self._since:
             with contextlib.suppress(OSError):
                 for name in os.listdir(f"/proc/{pid}/task"):
-                    one = stat_of(pid, int(name))
-                    if one is not None:
-                        found[int(name)] = Thread(one.state, one.ticks)
-        return found
+                    stat = read_stat(pid, int(name))
+                    if stat is not None:
+                        threads[int(name)] = Thread(stat.state, stat.ticks)
+        return threads
 
     def _pids(self) -> Set[int]:
-        table = everybody()
-        own = descendants(self._supervisor, table) - {os.getpid()}
+        table = list_processes()
+        pids = descendants(self._supervisor, table) - {os.getpid()}
         strangers = {}
-        for pid, one in table.items():
-            if pid not in own and pid not in (os.getpid(), self._supervisor):
-                if self._marked.get(pid) != one.started and is_marked(pid, self._mark_directory):
-                    own.add(pid)
+        for pid, process in table.items():
+            if pid not in pids and pid not in (os.getpid(), self._supervisor):
+                if self._marked.get(pid) != process.started and is_marked(pid, self._mark_directory):
+                    pids.add(pid)
                 else:
-                    strangers[pid] = one.started
+                    strangers[pid] = process.started
         self._marked = strangers
-        return own
+        return pids
 
 
 def _is_ending(pid: int) -> bool:
-    found = stat_of(pid)
-    return found is None or found.ending
+    stat = read_stat(pid)
+    return stat is None or stat.ending
 
 
 def _writing(pid: int, directory: str) -> Iterator[str]:
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return
-    for name in names:
+    for name in list_names(f"/proc/{pid}/fd"):
         try:
             path = os.readlink(f"/proc/{pid}/fd/{name}")
             if path.startswith(directory + "/") and _opened_for_writing(f"/proc/{pid}/fdinfo/{name}"):
@@ -259,8 +258,7 @@ def _opened_for_writing(path: str) -> bool:
     return False
 
 
-# --- what the kernel tells of a directory
-# ------------------------------------------------------------------------------
+# --- directory events -----------------------------------------------------------------------------------------------
 
 _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x8, 0x40, 0x80, 0x100, 0x200  # inotify(7)
 _MOVE_SELF, _OVERFLOW, _IS_DIRECTORY, _ONLY_DIRECTORY = 0x800, 0x4000, 0x40000000, 0x01000000
@@ -274,7 +272,7 @@ class DirectoryEvents:
         directory: Which one; it exists.
 
     Raises:
-        OSError: the kernel cannot tell, or watches too many directories already.
+        OSError: the kernel does not support it, or watches too many directories.
     """
 
     def __init__(self, directory: str) -> None:
@@ -303,15 +301,15 @@ class DirectoryEvents:
 
     def read(self) -> bool:
         """Process pending events; return True if there were any."""
-        happened = anew = False
+        happened = rescan = False
         while True:
             try:
                 data = os.read(self._fd, 1 << 16)
             except BlockingIOError:
                 break
             happened = True
-            anew = self._take(data) or anew
-        if anew:
+            rescan = self._take(data) or rescan
+        if rescan:
             with contextlib.suppress(OSError):  # what is not watched is looked at all the same, later
                 self._watch_all()
         return happened
@@ -321,18 +319,18 @@ class DirectoryEvents:
         os.close(self._fd)
 
     def _take(self, data: bytes) -> bool:
-        anew, at = False, 0
+        rescan, at = False, 0
         while at < len(data):
             watch, mask, _, length = _EVENT.unpack_from(data, at)
             name = os.fsdecode(data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0"))
             at += _EVENT.size + length
-            anew = anew or bool(mask & (_IS_DIRECTORY | _OVERFLOW | _MOVE_SELF))
+            rescan = rescan or bool(mask & (_IS_DIRECTORY | _OVERFLOW | _MOVE_SELF))
             if mask & _OVERFLOW:
                 self._moved.clear()
             elif watch in self._watched and name:
                 base = self._watched[watch]
                 self._note(f"{base}/{name}" if base else name, moved=bool(mask & _MOVED_TO))
-        return anew
+        return rescan
 
     def _note(self, path: str, *, moved: bool) -> None:
         if moved:
@@ -344,7 +342,7 @@ class DirectoryEvents:
 
     def _watch_all(self) -> None:
         self._watched.clear()
-        paths = [one.path for one in list_directory(self._directory) if one.kind is Kind.DIRECTORY]
+        paths = [entry.path for entry in list_directory(self._directory) if entry.kind is Kind.DIRECTORY]
         mask = _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _MOVE_SELF | _ONLY_DIRECTORY
         for path in ["", *paths]:
             name = os.fsencode(os.path.join(self._directory, path))
@@ -366,7 +364,7 @@ def wait_for(fds: Sequence[int], timeout_s: float) -> None:
 # --- keeping ----------------------------------------------------------------------------------------------------
 
 
-class Kept:
+class StoredSnapshot:
     """One complete snapshot on this disk.
 
     Args:
@@ -384,7 +382,7 @@ class Kept:
         """Return the path of the file with index `number` in the manifest."""
         return os.path.join(self.directory, str(number))
 
-    def is_sound(self) -> bool:
+    def is_intact(self) -> bool:
         """Return True if its files are unchanged, by their sizes and times."""
         for number, item in self.manifest.files:
             try:
@@ -410,8 +408,8 @@ class Store:
         self.directory = directory
         self._lock = threading.Lock()
         self._count = 0
-        self._retired: Optional[Kept] = None
-        self._newest: Optional[Kept] = None
+        self._retired: Optional[StoredSnapshot] = None
+        self._newest: Optional[StoredSnapshot] = None
         make_directory(directory)
         self._load()
 
@@ -422,7 +420,7 @@ class Store:
         return newest.manifest.snapshot if newest is not None else None
 
     @contextlib.contextmanager
-    def reading(self, snapshot: Optional[Snapshot] = None) -> Iterator[Optional[Kept]]:
+    def reading(self, snapshot: Optional[Snapshot] = None) -> Iterator[Optional[StoredSnapshot]]:
         """Return the newest snapshot, or only the given one, and keep it while it is read; None if not held."""
         with self._lock:
             kept = self._newest
@@ -444,32 +442,32 @@ class Store:
         make_directory(directory)
         return directory
 
-    def keep(self, making: str, manifest: Manifest) -> None:
+    def keep(self, target_directory: str, manifest: Manifest) -> None:
         """Make the content of `making` the newest snapshot.
 
         Raises:
             OSError: the disk is full.
         """
         snapshot = manifest.snapshot
-        write_atomic(os.path.join(making, MANIFEST), encode_manifest(manifest))
+        write_atomic(os.path.join(target_directory, MANIFEST), encode_manifest(manifest))
         directory = os.path.join(self.directory, f"{snapshot.attempt}-{snapshot.number}-{snapshot.digest[:16]}")
         with self._lock:
-            before = self._newest
-            while os.path.lexists(directory):  # the same one, which somebody still reads
+            previous = self._newest
+            while os.path.lexists(directory):  # the same snapshot, which is still being read
                 directory += "+"
-            os.rename(making, directory)
-            self._newest = Kept(directory, manifest)
-        if before is not None:
-            self._retire(before)
+            os.rename(target_directory, directory)
+            self._newest = StoredSnapshot(directory, manifest)
+        if previous is not None:
+            self._retire(previous)
 
     def drop(self) -> None:
         """Discard the newest snapshot, because it is damaged."""
         with self._lock:
-            before, self._newest = self._newest, None
-        if before is not None:
-            self._retire(before)
+            previous, self._newest = self._newest, None
+        if previous is not None:
+            self._retire(previous)
 
-    def _retire(self, kept: Kept) -> None:
+    def _retire(self, kept: StoredSnapshot) -> None:
         with self._lock:
             kept.cut = kept.readers == 0
             if not kept.cut:
@@ -479,7 +477,7 @@ class Store:
         if kept.cut:
             remove_tree(kept.directory)
 
-    def _read(self, kept: Kept) -> None:
+    def _read(self, kept: StoredSnapshot) -> None:
         with self._lock:
             kept.readers -= 1
             over = kept.readers == 0 and kept is not self._newest
@@ -489,31 +487,31 @@ class Store:
             remove_tree(kept.directory)
 
     def _load(self) -> None:
-        found = []
+        snapshots = []
         for name in os.listdir(self.directory):
             directory = os.path.join(self.directory, name)
             kept = None if name.startswith(_MAKING) else _read_kept(directory)
-            if kept is None or not kept.is_sound():
+            if kept is None or not kept.is_intact():
                 remove_tree(directory)
             else:
-                found.append(kept)
-        for kept in found:
+                snapshots.append(kept)
+        for kept in snapshots:
             if self._newest is None or newer(kept.manifest.snapshot, self._newest.manifest.snapshot):
                 self._newest = kept
-        for kept in found:
+        for kept in snapshots:
             if kept is not self._newest:
                 remove_tree(kept.directory)
 
 
-def _read_kept(directory: str) -> Optional[Kept]:
+def _read_kept(directory: str) -> Optional[StoredSnapshot]:
     try:
         with open(os.path.join(directory, MANIFEST), "rb") as file:
-            return Kept(directory, decode_manifest(file.read()))
+            return StoredSnapshot(directory, decode_manifest(file.read()))
     except (OSError, ValueError):
         return None
 
 
-def need_space(directory: str, needed: int, what: str) -> None:
+def need_space(directory: str, needed: int, subject: str) -> None:
     """Check that `needed` bytes can be written to the disk of `directory`.
 
     Raises:
@@ -522,7 +520,7 @@ def need_space(directory: str, needed: int, what: str) -> None:
     free, _ = free_space(directory)
     if free - needed < DISK_RESERVE:
         raise ReplicaError(
-            f"{what} needs {readable_size(needed)}, but of the {readable_size(free)} that are free on its disk"
+            f"{subject} needs {readable_size(needed)}, but of the {readable_size(free)} that are free on its disk"
             f" {readable_size(DISK_RESERVE)} stay reserved for logs: make room there"
         )
 
@@ -557,7 +555,7 @@ def finish_file(fd: int, item: Item) -> None:
     os.utime(fd, ns=(item.mtime_ns, item.mtime_ns))
 
 
-def _place(source: str, target: str, item: Item) -> None:
+def _link_or_copy(source: str, target: str, item: Item) -> None:
     """Create `target` as a link or copy that later writes to `source` do not change."""
     if is_data(item.path):
         try:
@@ -571,7 +569,7 @@ def _place(source: str, target: str, item: Item) -> None:
     copy_file(source, target, item)
 
 
-class Shot(NamedTuple):
+class SnapshotOrigin(NamedTuple):
     """The origin of a copied state."""
 
     live: str
@@ -580,12 +578,12 @@ class Shot(NamedTuple):
     attempt: int
 
 
-def take(store: Store, shot: Shot, state: State, checked: FrozenSet[str]) -> bool:
+def take_snapshot(store: Store, origin: SnapshotOrigin, state: State, checked: FrozenSet[str]) -> bool:
     """Store a copy of `state` as the newest snapshot; return False if it equals the newest one.
 
     Args:
         store: Where the copy is kept.
-        shot: Whose state it is.
+        origin: Origin of the state.
         state: What to copy.
         checked: Files whose copies must have been written to their end, as far as their format shows that.
 
@@ -595,72 +593,85 @@ def take(store: Store, shot: Shot, state: State, checked: FrozenSet[str]) -> boo
         ReplicaError: there is no room.
         OSError: something cannot be read or written.
     """
-    making = store.make()
+    target_directory = store.make()
     try:
-        with store.reading() as before:
-            items = _copy_state(shot, state, making, before)
-        for number, one in enumerate(state.entries):
-            if one.path in checked and is_unfinished(os.path.join(making, str(number)), one.path):
-                raise UnfinishedError(one.path)
+        with store.reading() as previous:
+            items = _copy_state(origin, state, target_directory, previous)
+        for number, entry in enumerate(state.entries):
+            if entry.path in checked and is_unfinished(os.path.join(target_directory, str(number)), entry.path):
+                raise UnfinishedError(entry.path)
         held = store.held
-        attempt = max(shot.attempt, held.attempt) if held else shot.attempt
+        attempt = max(origin.attempt, held.attempt) if held else origin.attempt
         number = held.number + 1 if held and held.attempt == attempt else 1
         digest = digest_of(items)
         if held is not None and held.digest == digest:
             return False
-        store.keep(making, Manifest(Snapshot(attempt, number, digest), shot.slot, shot.origin, tuple(items)))
+        store.keep(
+            target_directory, Manifest(Snapshot(attempt, number, digest), origin.slot, origin.origin, tuple(items))
+        )
         return True
     except FileNotFoundError as error:
         raise ChangedError(str(error)) from error
     finally:
-        remove_tree(making)
+        remove_tree(target_directory)
 
 
-def _copy_state(shot: Shot, state: State, making: str, before: Optional[Kept]) -> List[Item]:
-    known = {item.path: (number, item) for number, item in before.manifest.files} if before is not None else {}
-    same_disk = os.stat(shot.live).st_dev == os.stat(making).st_dev
-    fresh = {one.path: one for one in state.entries if one.kind is Kind.FILE and not _is_known(one, known)}
-    need_space(
-        making,
-        sum(one.size for one in fresh.values() if not (same_disk and is_data(one.path))),
-        f"a copy of {shot.slot}'s checkpoint",
+def _copy_state(
+    origin: SnapshotOrigin, state: State, target_directory: str, previous: Optional[StoredSnapshot]
+) -> List[Item]:
+    items_by_path = (
+        {item.path: (number, item) for number, item in previous.manifest.files} if previous is not None else {}
     )
-    for number, one in enumerate(state.entries):
-        target = os.path.join(making, str(number))
-        if one.path in fresh:
-            _place(os.path.join(shot.live, one.path), target, Item(*one[:5]))
-            if same_disk and os.stat(target).st_ino == one.inode:
-                del fresh[one.path]  # the very file: whatever becomes of its name
-        elif one.kind is Kind.FILE and before is not None:
-            os.link(before.path(known[one.path][0]), target)
-    _still(shot.live, fresh.values())
-    return [_item(shot, one, os.path.join(making, str(number)), known) for number, one in enumerate(state.entries)]
+    same_disk = os.stat(origin.live).st_dev == os.stat(target_directory).st_dev
+    fresh = {
+        entry.path: entry
+        for entry in state.entries
+        if entry.kind is Kind.FILE and not _is_known(entry, items_by_path)
+    }
+    need_space(
+        target_directory,
+        sum(entry.size for entry in fresh.values() if not (same_disk and is_data(entry.path))),
+        f"a copy of {origin.slot}'s checkpoint",
+    )
+    for number, entry in enumerate(state.entries):
+        target = os.path.join(target_directory, str(number))
+        if entry.path in fresh:
+            _link_or_copy(os.path.join(origin.live, entry.path), target, Item(*entry[:5]))
+            if same_disk and os.stat(target).st_ino == entry.inode:
+                del fresh[entry.path]  # the very file: whatever becomes of its name
+        elif entry.kind is Kind.FILE and previous is not None:
+            os.link(previous.path(items_by_path[entry.path][0]), target)
+    _check_unchanged(origin.live, fresh.values())
+    return [
+        _item(origin, entry, os.path.join(target_directory, str(number)), items_by_path)
+        for number, entry in enumerate(state.entries)
+    ]
 
 
-def _is_known(one: Found, known: Dict[str, "tuple[int, Item]"]) -> bool:
-    return one.path in known and is_equal(one, known[one.path][1])
+def _is_known(entry: PathInfo, items_by_path: Dict[str, "tuple[int, Item]"]) -> bool:
+    return entry.path in items_by_path and is_equal(entry, items_by_path[entry.path][1])
 
 
-def _still(live: str, entries: Iterable[Found]) -> None:
-    for one in entries:
-        status = os.stat(os.path.join(live, one.path), follow_symlinks=False)
-        if (status.st_ino, status.st_size, status.st_mtime_ns) != (one.inode, one.size, one.mtime_ns):
-            raise ChangedError(f"{one.path} changed while it was copied")
+def _check_unchanged(live: str, entries: Iterable[PathInfo]) -> None:
+    for entry in entries:
+        status = os.stat(os.path.join(live, entry.path), follow_symlinks=False)
+        if (status.st_ino, status.st_size, status.st_mtime_ns) != (entry.inode, entry.size, entry.mtime_ns):
+            raise ChangedError(f"{entry.path} changed while it was copied")
 
 
-def _item(shot: Shot, one: Found, copy: str, known: Dict[str, "tuple[int, Item]"]) -> Item:
-    if one.kind is Kind.LINK:
-        target = inner_target(shot.live, one.path, one.target)
+def _item(origin: SnapshotOrigin, entry: PathInfo, copy: str, items_by_path: Dict[str, "tuple[int, Item]"]) -> Item:
+    if entry.kind is Kind.LINK:
+        target = inner_target(origin.live, entry.path, entry.target)
         if not target:
             raise ReplicaError(
-                f"{shot.slot}'s checkpoints are not copied to other hosts: the link {one.path} leads out of the"
-                f" checkpoint directory, to {one.target}"
+                f"{origin.slot}'s checkpoints are not copied to other hosts: the link {entry.path} leads out of the"
+                f" checkpoint directory, to {entry.target}"
             )
-        return Item(one.path, one.kind, one.mode, content=target)
-    if one.kind is not Kind.FILE:
-        return Item(one.path, one.kind, one.mode)
-    content = known[one.path][1].content if _is_known(one, known) else hash_file(copy)
-    return Item(*one[:5], content=content)
+        return Item(entry.path, entry.kind, entry.mode, content=target)
+    if entry.kind is not Kind.FILE:
+        return Item(entry.path, entry.kind, entry.mode)
+    content = items_by_path[entry.path][1].content if _is_known(entry, items_by_path) else hash_file(copy)
+    return Item(*entry[:5], content=content)
 
 
 def hash_file(path: str) -> str:
@@ -677,7 +688,7 @@ def hash_file(path: str) -> str:
 # --- putting back -----------------------------------------------------------------------------------------------
 
 
-def restore(live: str, kept: Optional[Kept]) -> None:
+def restore(live: str, kept: Optional[StoredSnapshot]) -> None:
     """Make the checkpoint directory equal to a snapshot, deletions included; None means empty.
 
     Killed in the middle, it is done again.
@@ -689,16 +700,16 @@ def restore(live: str, kept: Optional[Kept]) -> None:
     for tried in range(_RESTORE_TRIES):
         try:
             _restore(live, kept)
-        except FileNotFoundError as error:  # somebody else works in this directory
+        except FileNotFoundError as error:  # another process changes this directory
             if tried + 1 == _RESTORE_TRIES:
-                raise ReplicaError(_cannot(live, error)) from error
+                raise ReplicaError(_describe_restore_error(live, error)) from error
         except OSError as error:
-            raise ReplicaError(_cannot(live, error)) from error
+            raise ReplicaError(_describe_restore_error(live, error)) from error
         else:
             return
 
 
-def refresh(live: str, kept: Kept, before: Optional[Manifest]) -> None:
+def refresh(live: str, kept: StoredSnapshot, previous: Optional[Manifest]) -> None:
     """Update a checkpoint directory that is being read to a snapshot.
 
     What refers to other files comes after these, and what is not needed any more goes last; files of others' stay.
@@ -706,7 +717,7 @@ def refresh(live: str, kept: Kept, before: Optional[Manifest]) -> None:
     Args:
         live: The checkpoint directory.
         kept: The snapshot.
-        before: What was shown before; None: nothing.
+        previous: Snapshot that the directory had before; None: nothing.
 
     Raises:
         ReplicaError: it cannot be.
@@ -714,31 +725,33 @@ def refresh(live: str, kept: Kept, before: Optional[Manifest]) -> None:
     live = os.path.realpath(live)
     items = kept.manifest.items
     kinds = {item.path: item.kind for item in items}
-    gone = {item.path for item in before.items} - set(kinds) if before is not None else set()
+    gone = {item.path for item in previous.items} - set(kinds) if previous is not None else set()
     try:
         os.makedirs(live, exist_ok=True)
         for path in sorted(gone, reverse=True):
-            if any(kinds.get(above, Kind.DIRECTORY) is not Kind.DIRECTORY for above in _above(path)):
+            if any(kinds.get(above, Kind.DIRECTORY) is not Kind.DIRECTORY for above in _parents(path)):
                 _remove(live, path)  # something else takes the place of a directory above it
-        there = {one.path: one for one in list_directory(live)}
-        numbered = sorted(enumerate(items), key=lambda one: (os.path.basename(one[1].path) == STATE_FILE, one[0]))
+        existing = {entry.path: entry for entry in list_directory(live)}
+        numbered = sorted(
+            enumerate(items), key=lambda entry: (os.path.basename(entry[1].path) == STATE_FILE, entry[0])
+        )
         for number, item in numbered:
-            if not is_equal(there.get(item.path), item):
-                _put(live, item, kept.path(number))
+            if not is_equal(existing.get(item.path), item):
+                _replace_path(live, item, kept.path(number))
         for path in sorted(gone, reverse=True):
             _remove(live, path)
     except OSError as error:
-        raise ReplicaError(_cannot(live, error)) from error
+        raise ReplicaError(_describe_restore_error(live, error)) from error
 
 
-def _above(path: str) -> List[str]:
+def _parents(path: str) -> List[str]:
     """Return the directories above a path, the outermost first."""
     steps = path.split("/")
     return ["/".join(steps[:count]) for count in range(1, len(steps))]
 
 
 def _remove(live: str, path: str) -> None:
-    if not all(_is_directory(os.path.join(live, above)) for above in _above(path)):
+    if not all(_is_directory(os.path.join(live, above)) for above in _parents(path)):
         return  # it is gone already, or behind a link
     path = os.path.join(live, path)
     if _is_directory(path):
@@ -756,31 +769,31 @@ def _is_directory(path: str) -> bool:
         return False
 
 
-def _cannot(live: str, error: OSError) -> str:
+def _describe_restore_error(live: str, error: OSError) -> str:
     where = f" ({error.filename})" if isinstance(error.filename, str) and error.filename != live else ""
     return f"the checkpoint directory {live} cannot be restored: {error.strerror}{where}"
 
 
-def _restore(live: str, kept: Optional[Kept]) -> None:
+def _restore(live: str, kept: Optional[StoredSnapshot]) -> None:
     items: Sequence[Item] = kept.manifest.items if kept is not None else ()
     if kept is not None:
         os.makedirs(live, exist_ok=True)
-    found = list_directory(live)
-    for one in surplus(found, items):
-        path = os.path.join(live, one.path)
-        if one.kind is Kind.DIRECTORY:
+    listing = list_directory(live)
+    for entry in surplus(listing, items):
+        path = os.path.join(live, entry.path)
+        if entry.kind is Kind.DIRECTORY:
             os.rmdir(path)
         else:
             remove_file(path)
-    there = {one.path: one for one in found}
+    existing = {entry.path: entry for entry in listing}
     for number, item in enumerate(items):
-        if kept is not None and not is_equal(there.get(item.path), item):
-            _put(live, item, kept.path(number))
+        if kept is not None and not is_equal(existing.get(item.path), item):
+            _replace_path(live, item, kept.path(number))
 
 
-def _put(live: str, item: Item, source: str) -> None:
+def _replace_path(live: str, item: Item, source: str) -> None:
     """Create the path of `item` without following or writing through a link."""
-    for above in _above(item.path):
+    for above in _parents(item.path):
         _make_directory(os.path.join(live, above), 0o700)
     path = os.path.join(live, item.path)
     if item.kind is Kind.DIRECTORY:
@@ -792,7 +805,7 @@ def _put(live: str, item: Item, source: str) -> None:
         if item.kind is Kind.LINK:
             os.symlink(item.content, temporary)
         else:
-            _place(source, temporary, item)
+            _link_or_copy(source, temporary, item)
         if _is_directory(path):
             os.rmdir(path)
         os.replace(temporary, path)

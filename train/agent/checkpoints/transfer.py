@@ -17,7 +17,15 @@ import time
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from train.agent.checkpoints.snapshot import Item, Manifest, Snapshot, decode_manifest, read_snapshot
-from train.agent.checkpoints.store import MANIFEST, Kept, ReplicaError, Store, copy_file, finish_file, need_space
+from train.agent.checkpoints.store import (
+    MANIFEST,
+    ReplicaError,
+    Store,
+    StoredSnapshot,
+    copy_file,
+    finish_file,
+    need_space,
+)
 from train.agent.files.disk import remove_tree, write_all
 from train.agent.protocol.admission import descriptor_limit
 from train.agent.protocol.channel import LineBuffer, LineTooLongError
@@ -37,8 +45,8 @@ CONNECT_S = 5.0
 GREETING_S = 5.0
 LONGEST_MANIFEST = 64 << 20  # bytes
 _ATTEMPT = 0  # snapshots outlive attempts
-_MOST_STRANGERS = 256  # as many as hosts that fetch at the same moment
-_FEWEST_STRANGERS = 8
+_MAX_UNAUTHENTICATED = 256  # as many as hosts that fetch at the same moment
+_MIN_UNAUTHENTICATED = 8
 _PIECE = 1 << 18
 _BURST_S = 0.1
 _BROKEN = (OSError, LinkError, LineTooLongError)
@@ -54,7 +62,7 @@ class Credentials(NamedTuple):
     slot: str
 
 
-class Bucket:
+class BandwidthLimit:
     """Limit the bandwidth that leaves this host, over all receivers together.
 
     Args:
@@ -67,7 +75,7 @@ class Bucket:
         self._free_at = 0.0
         self.piece = max(1 << 12, min(_PIECE, int(self._rate * _BURST_S)))  # bytes to send at a time
 
-    def lift(self) -> None:
+    def remove_limit(self) -> None:
         """Remove the limit."""
         with self._lock:
             self._rate = float("inf")
@@ -108,11 +116,11 @@ class _Wire:
             self._connection.settimeout(max(0.01, until - time.monotonic()))
             self._fill()
 
-    def tell(self, message: Message) -> None:
+    def send_message(self, message: Message) -> None:
         if self.session is not None:
             self.send(self.session.seal(message))
 
-    def hear(self) -> Message:
+    def receive_message(self) -> Message:
         while True:
             line = self._buffer.line()
             if line is not None and self.session is not None:
@@ -138,11 +146,11 @@ class _Wire:
 # --- who holds --------------------------------------------------------------------------------------------------
 
 
-class Giver:
+class SnapshotServer:
     """Send the newest snapshot to hosts that know the job's secret.
 
     Connections that have not proven to know it are bounded in number and time. One more than that closes the oldest,
-    so that nobody can keep hosts of the job out by holding connections open.
+    so that open connections cannot keep hosts of the job out.
 
     Args:
         store: What is held.
@@ -151,14 +159,16 @@ class Giver:
         bucket: What may leave this host.
     """
 
-    def __init__(self, store: Store, listener: socket.socket, credentials: Credentials, bucket: Bucket) -> None:
+    def __init__(
+        self, store: Store, listener: socket.socket, credentials: Credentials, bucket: BandwidthLimit
+    ) -> None:
         self._store = store
         self._listener = listener
         self._credentials = credentials
         self._bucket = bucket
         self._lock = threading.Lock()
-        self._strangers: Dict[socket.socket, None] = {}  # the oldest first
-        self._most_strangers = min(_MOST_STRANGERS, max(_FEWEST_STRANGERS, descriptor_limit() // 4))
+        self._unauthenticated: Dict[socket.socket, None] = {}  # the oldest first
+        self._max_unauthenticated = min(_MAX_UNAUTHENTICATED, max(_MIN_UNAUTHENTICATED, descriptor_limit() // 4))
 
     def run(self) -> None:
         """Serve connections forever, each in a thread."""
@@ -169,16 +179,16 @@ class Giver:
             except OSError:  # it was gone before we came, or there are too many files
                 time.sleep(_BURST_S)
                 continue
-            self._take_in(connection)
+            self._register(connection)
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
-    def _take_in(self, connection: socket.socket) -> None:
+    def _register(self, connection: socket.socket) -> None:
         """Register an unauthenticated connection; if there are too many, shut down the oldest."""
         with self._lock:
-            self._strangers[connection] = None
-            if len(self._strangers) > self._most_strangers:
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
+            self._unauthenticated[connection] = None
+            if len(self._unauthenticated) > self._max_unauthenticated:
+                oldest = next(iter(self._unauthenticated))
+                del self._unauthenticated[oldest]
                 with contextlib.suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
 
@@ -187,15 +197,15 @@ class Giver:
             with contextlib.suppress(Exception):  # nothing that a stranger sends may end more than this
                 wire = _Wire(connection)
                 self._greet(wire)
-                self._let_go(connection)
-                self._give(wire)
+                self._unregister(connection)
+                self._send_snapshot(wire)
         finally:
-            self._let_go(connection)
+            self._unregister(connection)
             connection.close()
 
-    def _let_go(self, connection: socket.socket) -> None:
+    def _unregister(self, connection: socket.socket) -> None:
         with self._lock:  # never closed while it is among the strangers: its number could be another connection's
-            self._strangers.pop(connection, None)
+            self._unauthenticated.pop(connection, None)
 
     def _greet(self, wire: _Wire) -> None:
         until = time.monotonic() + GREETING_S
@@ -204,27 +214,27 @@ class Giver:
         wire.send(answer)
         _, wire.session = greeting.take(wire.greeting(until))
 
-    def _give(self, wire: _Wire) -> None:
-        wanted = read_snapshot(wire.hear()["snapshot"])
+    def _send_snapshot(self, wire: _Wire) -> None:
+        wanted = read_snapshot(wire.receive_message()["snapshot"])
         with self._store.reading(wanted) as kept:
             if kept is None or wanted is None:
-                wire.tell({"gone": 1})
+                wire.send_message({"gone": 1})
                 return
             with open(os.path.join(kept.directory, MANIFEST), "rb") as file:
                 data = file.read()
-            wire.tell({"size": len(data), "content": hashlib.sha256(data).hexdigest()})
+            wire.send_message({"size": len(data), "content": hashlib.sha256(data).hexdigest()})
             wire.send(data)
             while not kept.cut:
-                self._send_file(wire, kept, int(wire.hear()["file"]))
+                self._send_file(wire, kept, int(wire.receive_message()["file"]))
 
-    def _send_file(self, wire: _Wire, kept: Kept, number: int) -> None:
+    def _send_file(self, wire: _Wire, kept: StoredSnapshot, number: int) -> None:
         size = kept.manifest.items[number].size
-        wire.tell({"size": size})
+        wire.send_message({"size": size})
         with open(kept.path(number), "rb", buffering=0) as file:
             while size and not kept.cut:
                 piece = file.read(min(size, self._bucket.piece))
                 if not piece:
-                    raise ConnectionError("a file that is shorter than its manifest says")
+                    raise ConnectionError("a file that is shorter than in its manifest")
                 self._bucket.wait(len(piece))
                 wire.send(piece)
                 size -= len(piece)
@@ -243,10 +253,10 @@ class Fetch:
     """Fetch one snapshot from any source that has it.
 
     Args:
-        store: Where it is to be held.
+        store: Where to keep the snapshot.
         credentials: What the sources have in common with us.
         snapshot: Which one.
-        is_shared: Tells from a manifest whether the directory it was taken from is our own checkpoint directory.
+        is_shared: Returns True if a manifest was taken from the local checkpoint directory.
     """
 
     def __init__(
@@ -274,12 +284,12 @@ class Fetch:
             ReplicaError: no source has it, or there is no room; the reason names each.
             CancelledFetchError: `cancel` was called.
         """
-        making = self._store.make()
+        target_directory = self._store.make()
         reasons = []
         try:
             for address, port in sources:
                 try:
-                    return self._from(address, port, making)
+                    return self._fetch_from(address, port, target_directory)
                 except ReplicaError:
                     raise
                 except _DiskError as error:
@@ -291,11 +301,11 @@ class Fetch:
                 if self._cancelled:
                     raise CancelledFetchError
         finally:
-            remove_tree(making)
+            remove_tree(target_directory)
         name = f"snapshot {self.snapshot.number} of attempt {self.snapshot.attempt}"
         raise ReplicaError(f"no host gave {name} of the checkpoint: {'; '.join(reasons) or 'none has it'}")
 
-    def _from(self, address: str, port: int, making: str) -> bool:
+    def _fetch_from(self, address: str, port: int, target_directory: str) -> bool:
         with socket.create_connection((address, port), CONNECT_S) as connection:
             self._connection = connection
             if self._cancelled:
@@ -303,39 +313,43 @@ class Fetch:
             try:
                 wire = _Wire(connection)
                 self._greet(wire)
-                return self._bring(wire, making)
+                return self._receive_snapshot(wire, target_directory)
             finally:
                 self._connection = None
 
     def _greet(self, wire: _Wire) -> None:
-        known = self._credentials
-        greeting = PeerGreeting(known.secret, known.job, _ATTEMPT, known.slot, os.urandom(NONCE_BYTES))
+        credentials = self._credentials
+        greeting = PeerGreeting(
+            credentials.secret, credentials.job, _ATTEMPT, credentials.slot, os.urandom(NONCE_BYTES)
+        )
         wire.send(greeting.first())
         answer, wire.session = greeting.take(wire.greeting(time.monotonic() + GREETING_S))
         wire.send(answer)
 
-    def _bring(self, wire: _Wire, making: str) -> bool:
+    def _receive_snapshot(self, wire: _Wire, target_directory: str) -> bool:
         manifest = self._manifest(wire)
         if self._is_shared(manifest):
             return False
         with self._store.reading() as before:
-            files = before.manifest.files if before is not None and before.is_sound() else []
-            here = {item.content: (before.path(at), item) for at, item in files} if before is not None else {}
-            missing = sum(item.size for _, item in manifest.files if item.content not in here)
-            need_space(making, missing, f"a copy of {manifest.slot}'s checkpoint on {self._credentials.slot}")
+            files = before.manifest.files if before is not None and before.is_intact() else []
+            available = {item.content: (before.path(at), item) for at, item in files} if before is not None else {}
+            missing = sum(item.size for _, item in manifest.files if item.content not in available)
+            need_space(
+                target_directory, missing, f"a copy of {manifest.slot}'s checkpoint on {self._credentials.slot}"
+            )
             for number, item in manifest.files:
                 if self._cancelled:
                     raise CancelledFetchError
-                target = os.path.join(making, str(number))
-                if not self._is_here(item, target, here):
+                target = os.path.join(target_directory, str(number))
+                if not self._is_available(item, target, available):
                     self._receive(wire, number, item, target)
         with _on_disk():
-            self._store.keep(making, manifest)
+            self._store.keep(target_directory, manifest)
         return True
 
     def _manifest(self, wire: _Wire) -> Manifest:
-        wire.tell({"snapshot": list(self.snapshot)})
-        answer = wire.hear()
+        wire.send_message({"snapshot": list(self.snapshot)})
+        answer = wire.receive_message()
         if "gone" in answer:
             raise LinkError("it does not hold it")
         size = answer.get("size")
@@ -349,24 +363,24 @@ class Fetch:
             raise LinkError("the manifest of another snapshot")
         return manifest
 
-    def _is_here(self, item: Item, target: str, here: "Dict[str, Tuple[str, Item]]") -> bool:
+    def _is_available(self, item: Item, target: str, available: "Dict[str, Tuple[str, Item]]") -> bool:
         """Return True if `target` exists, from an earlier source or from a held snapshot."""
         if os.path.exists(target):
             return True
-        if item.content not in here:
+        if item.content not in available:
             return False
-        path, known = here[item.content]
+        path, credentials = available[item.content]
         with _on_disk():
-            if (known.mode, known.mtime_ns) == (item.mode, item.mtime_ns):
+            if (credentials.mode, credentials.mtime_ns) == (item.mode, item.mtime_ns):
                 os.link(path, target)
             else:
                 copy_file(path, target, item)
         return True
 
     def _receive(self, wire: _Wire, number: int, item: Item, target: str) -> None:
-        wire.tell({"file": number})
-        if wire.hear().get("size") != item.size:
-            raise LinkError("a file of another size than its manifest says")
+        wire.send_message({"file": number})
+        if wire.receive_message().get("size") != item.size:
+            raise LinkError("a file of another size than in its manifest")
         digest = hashlib.sha256()
         partial = f"{target}.part"
         with _on_disk():

@@ -9,7 +9,7 @@ import zlib
 from typing import Dict, List, Sequence, Set, Tuple
 
 from train.agent.files.containment import is_inner_link, is_inner_path
-from train.agent.files.disk import make_directory, remove_file, remove_tree
+from train.agent.files.disk import list_names, make_directory, remove_file, remove_tree
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, Refusal, Want
 
@@ -21,18 +21,18 @@ STAMP_NS = 315_532_800 * 10**9
 _NO_LINKS = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP)
 
 
-def _fault(reason: str) -> RefusedError:
-    return RefusedError(Refusal.REQUEST, f"the bundle makes no sense: {reason}")
+def _invalid_bundle(reason: str) -> RefusedError:
+    return RefusedError(Refusal.REQUEST, f"invalid bundle: {reason}")
 
 
 def _check_path(path: str) -> None:
     if not is_inner_path(path):
-        raise _fault(f"{path!r} is no path below the working directory")
+        raise _invalid_bundle(f"{path!r} is not a path inside the working directory")
 
 
 def _check_link(entry: Entry) -> None:
     if not is_inner_link(entry.path, entry.target):
-        raise _fault(f"the link {entry.path!r} leads out of the working directory, to {entry.target!r}")
+        raise _invalid_bundle(f"the link {entry.path!r} points outside the working directory, to {entry.target!r}")
 
 
 def check_entries(entries: Sequence[Entry]) -> None:
@@ -46,21 +46,21 @@ def check_entries(entries: Sequence[Entry]) -> None:
     for entry in entries:
         _check_path(entry.path)
         if entry.path in kinds:
-            raise _fault(f"{entry.path!r} stands in it twice")
+            raise _invalid_bundle(f"{entry.path!r} is listed twice")
         kinds[entry.path] = entry.kind
         if entry.kind is EntryKind.LINK:
             _check_link(entry)
         elif entry.kind is not EntryKind.DIRECTORY:
             if not _SHA256.fullmatch(entry.sha256) or entry.size < 0:
-                raise _fault(f"{entry.path!r} has no proper hash or size")
+                raise _invalid_bundle(f"{entry.path!r} has an invalid hash or size")
             if sizes.setdefault(entry.sha256, entry.size) != entry.size:
-                raise _fault(f"{entry.path!r} has the hash of contents of another size")
+                raise _invalid_bundle(f"{entry.path!r} has the hash of contents of another size")
     for path in kinds:
-        above = path.rpartition("/")[0]
-        while above:
-            if kinds.get(above, EntryKind.DIRECTORY) is not EntryKind.DIRECTORY:
-                raise _fault(f"{path!r} lies below {above!r}, which is no directory")
-            above = above.rpartition("/")[0]
+        parent = path.rpartition("/")[0]
+        while parent:
+            if kinds.get(parent, EntryKind.DIRECTORY) is not EntryKind.DIRECTORY:
+                raise _invalid_bundle(f"{path!r} is below {parent!r}, which is not a directory")
+            parent = parent.rpartition("/")[0]
 
 
 def object_path(store: str, digest: str) -> str:
@@ -70,10 +70,10 @@ def object_path(store: str, digest: str) -> str:
 
 def _is_kept(store: str, digest: str, size: int) -> bool:
     try:
-        found = os.stat(object_path(store, digest))
+        status = os.stat(object_path(store, digest))
     except FileNotFoundError:
         return False
-    return found.st_size == size and found.st_mtime_ns == STAMP_NS
+    return status.st_size == size and status.st_mtime_ns == STAMP_NS
 
 
 def missing(store: str, entries: Sequence[Entry]) -> Want:
@@ -98,7 +98,7 @@ class Receiver:
 
     def __init__(self, store: str, expected: Sequence[Tuple[str, int]]) -> None:
         self._store = store
-        self._ahead = list(reversed(expected))
+        self._expected = list(reversed(expected))
         self._stream = zlib.decompressobj()
         self._fd = -1
         self._digest = ""
@@ -145,8 +145,8 @@ class Receiver:
         return os.path.join(self._store, f"{self._digest}.{os.getpid()}.new")
 
     def _next(self) -> None:
-        while self._ahead and self._fd < 0:
-            self._digest, self._left = self._ahead.pop()
+        while self._expected and self._fd < 0:
+            self._digest, self._left = self._expected.pop()
             self._hash = hashlib.sha256()
             make_directory(self._store)
             self._fd = os.open(self._temporary(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -195,7 +195,7 @@ def _copy(source: str, target: str, mode: int) -> None:
         os.close(read)
 
 
-def _place(store: str, entry: Entry, target: str) -> None:
+def _create(store: str, entry: Entry, target: str) -> None:
     if entry.kind is EntryKind.LINK:
         os.symlink(entry.target, target)
     elif entry.kind is EntryKind.FILE:
@@ -221,14 +221,14 @@ def materialise(store: str, entries: Sequence[Entry], directory: str) -> None:
     directories: List[Tuple[str, int]] = []
     for entry in entries:
         target = os.path.join(directory, *entry.path.split("/"))
-        above = target if entry.kind is EntryKind.DIRECTORY else os.path.dirname(target)
-        if above not in made:
-            make_directory(above)
-            made.add(above)
+        parent = target if entry.kind is EntryKind.DIRECTORY else os.path.dirname(target)
+        if parent not in made:
+            make_directory(parent)
+            made.add(parent)
         if entry.kind is EntryKind.DIRECTORY:
             directories.append((target, entry.mode))
         else:
-            _place(store, entry, target)
+            _create(store, entry, target)
     for target, mode in reversed(directories):
         os.chmod(target, mode & 0o777 | 0o700)
 
@@ -250,12 +250,12 @@ def prune_objects(store: str, keep: Set[str]) -> int:
         The bytes that this frees: a content that a job's directory links to takes the same room as before.
     """
     freed = 0
-    for above in _listed(store):
-        directory = os.path.join(store, above)
-        if above.endswith(".new"):
+    for parent in list_names(store):
+        directory = os.path.join(store, parent)
+        if parent.endswith(".new"):
             remove_file(directory)
             continue
-        for digest in _listed(directory):
+        for digest in list_names(directory):
             if digest not in keep:
                 path = os.path.join(directory, digest)
                 with contextlib.suppress(OSError):
@@ -263,10 +263,3 @@ def prune_objects(store: str, keep: Set[str]) -> int:
                     freed += status.st_blocks * 512 if status.st_nlink == 1 else 0
                 remove_file(path)
     return freed
-
-
-def _listed(directory: str) -> List[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []

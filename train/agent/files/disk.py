@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import stat
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 DISK_RESERVE = 64 << 20  # bytes that stay free for logs
 DISK_LOW = 2 << 30  # bytes; with less a disk is nearly full
@@ -90,6 +90,14 @@ def read_json(path: str) -> Optional[Dict[str, Any]]:
     return value if isinstance(value, dict) else None
 
 
+def list_names(directory: str) -> List[str]:
+    """Return the names in a directory; empty if it is missing or unreadable."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
 def size_of(path: str) -> int:
     """Return the size of a file in bytes; 0 if there is none."""
     try:
@@ -100,8 +108,8 @@ def size_of(path: str) -> int:
 
 def free_space(path: str) -> Tuple[int, int]:
     """Return the bytes that an ordinary user may write to the file system of `path`, and its size."""
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
 
 def readable_size(count: int) -> str:

@@ -7,7 +7,7 @@ both into one order.
 import os
 from typing import Any, Dict, List, Optional
 
-from train.agent.files.disk import make_directory, read_json, remove_file, write_all, write_atomic
+from train.agent.files.disk import list_names, make_directory, read_json, remove_file, write_all, write_atomic
 from train.agent.files.paths import TaskPaths
 from train.agent.protocol.records import JobResult, Record, TaskState, decode, encode
 
@@ -56,7 +56,7 @@ class Journal:
         line = encode(record)
         write_all(self._records, line[:-2] + b"," + LOG_AT + str(self.log_size).encode() + b"}\n")
 
-    def use_spare(self) -> None:
+    def free_reserve(self) -> None:
         """Free the reserved space on a full disk, for the remaining records and the result."""
         remove_file(self._spare)
 
@@ -69,9 +69,9 @@ class Journal:
 
 def log_at(line: bytes) -> int:
     """Return the number of output bytes written before a record; 0 if the record does not contain it."""
-    _, found, tail = line.rpartition(LOG_AT)
+    _, separator, tail = line.rpartition(LOG_AT)
     digits = tail.rstrip(b"}\n")
-    return int(digits) if found and digits.isdigit() else 0
+    return int(digits) if separator and digits.isdigit() else 0
 
 
 def write_result(paths: TaskPaths, result: JobResult) -> None:
@@ -87,10 +87,10 @@ def read_result(paths: TaskPaths) -> Optional[JobResult]:
     """Return the result of the job, or None while it is running or if it is unknown."""
     try:
         with open(paths.result, "rb") as file:
-            found = decode(file.read())
+            record = decode(file.read())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, JobResult) else None
+    return record if isinstance(record, JobResult) else None
 
 
 def write_job(paths: TaskPaths, values: Dict[str, Any]) -> None:
@@ -112,24 +112,20 @@ def states(paths: TaskPaths, attempt: int) -> List[TaskState]:
             lines = [line for line in file if line.startswith(b'{"record":"task_state"')]
     except OSError:
         return []
-    found = []
+    states = []
     for line in lines:
         try:
             record = decode(line)
         except ValueError:
             continue
         if isinstance(record, TaskState):
-            found.append(record)
-    return found
+            states.append(record)
+    return states
 
 
 def attempts(paths: TaskPaths) -> List[int]:
     """Return the numbers of the attempts on this host, in order; some may be missing."""
-    try:
-        names = os.listdir(paths.directory)
-    except OSError:
-        return []
-    numbers = [name[len("attempt-") :] for name in names if name.startswith("attempt-")]
+    numbers = [name[len("attempt-") :] for name in list_names(paths.directory) if name.startswith("attempt-")]
     return sorted(int(number) for number in numbers if number.isdigit())
 
 

@@ -4,27 +4,32 @@ ROOT/                       one fleet's files on this host, readable by their ow
     agent/HASH.pyz          the agent, and HASH/ with its compiled modules
     store/ab/abcdef…        contents by SHA-256, read only
     active                  locked by the supervisor of the running job; names it
-    probe.json              what interpreters and GPUs were found, and when to look again
-    hook/                   code of ours that a task's interpreter runs first
+    probe.json              cached probes of interpreters and GPUs
+    hook/                   code that a task's interpreter runs first
     venvs/HASH/             a virtual environment, named by what is installed in it
         bin/python          its interpreter
-        requirements.txt    what pip was told
-        constraints.txt     and within which limits
-        ready.json          written when all of it is there, touched when it is asked for
+        requirements.txt    requirements for pip
+        constraints.txt     constraints for pip
+        ready.json          written last, touched at each use
         scratch/            pip's temporary files
-    venvs/lock              locked by who installs
-    pip/HASH.whl            pip, if the host's Python brings none
+    venvs/lock              locked during an installation
+    pip/HASH.whl            pip, if the host's Python contains none
     slot-N/                 the same again for each of several slots of the host, which share venvs/ and pip/
     jobs/JOB/TASK/
         job.json            what was committed, secrets left out
-        src/                the bundle: the task's working directory; or a link to the directory where it runs in
-        place checkpoints/  logs/  model/ replica/            the newest complete snapshot of the checkpoints bin/
-        the chosen interpreter under the names python and python3 attempt-1/log       the task's output, byte for byte
-        attempt-1/records   what happened to it, one JSON line each agent.log           the supervisor's own last
-        words attempt-1/spare     while it runs: space for these when the disk is full result.json         how the job
-        ended control             socket of the supervisor processes           who is alive, while the supervisor is
-        bundle.json         paths of the bundle, with their contents' hashes objects             contents of the store
-        that the bundle names, one hash a line
+        src/                working directory of the task, with the bundle; or a link to its directory
+        checkpoints/  logs/  model/
+        replica/            newest complete snapshot of the checkpoints
+        bin/                the interpreter under the names python and python3
+        attempt-1/log       output of the task
+        attempt-1/records   its records, one JSON line each
+        attempt-1/spare     reserved space for these on a full disk
+        agent.log           output of the supervisor
+        result.json         result of the job
+        control             socket of the supervisor
+        processes           IDs of running processes
+        bundle.json         paths of the bundle, with the hashes of their contents
+        objects             contents of the store that the bundle uses, one hash per line
 """
 
 import os

@@ -181,8 +181,8 @@ def deadline(peer: Peer, now: float) -> Optional[float]:
     if peer.slot.finished:
         return None
     if peer.mode is Mode.LEADING:
-        own = scheduling.deadline(peer.gang, now) if peer.gang is not None else None
-        return min((point for point in (own, peer.probe_at) if point is not None), default=None)
+        gang_deadline = scheduling.deadline(peer.gang, now) if peer.gang is not None else None
+        return min((point for point in (gang_deadline, peer.probe_at) if point is not None), default=None)
     if peer.mode is Mode.FOLLOWING and peer.joined:
         return None
     return peer.mode_since + _patience_s(peer)
@@ -317,7 +317,7 @@ def _can_continue(peer: Peer) -> bool:
 
 
 def _stop_local_task(peer: Peer, reason: str) -> Step:
-    """End the local task, whoever will lead."""
+    """End the local task before a new leader is known."""
     desired_state = peer.slot.desired
     if desired_state is None or desired_state.stage in (Stage.WAIT, Stage.RESULT):
         return peer, []
@@ -419,8 +419,8 @@ def _has_priority(peer: Peer, claim: LeaderClaim) -> bool:
 
 def _claim(peer: Peer) -> LeaderClaim:
     desired_state = peer.slot.desired
-    known = peer.mode is not Mode.SEEKING and desired_state is not None and desired_state.leader == peer.leader
-    return LeaderClaim(peer.term, peer.leader, known and desired_state is not None and desired_state.running)
+    is_known = peer.mode is not Mode.SEEKING and desired_state is not None and desired_state.leader == peer.leader
+    return LeaderClaim(peer.term, peer.leader, is_known and desired_state is not None and desired_state.running)
 
 
 def _accept_desired_state(peer: Peer, sender: str, desired_state: DesiredState, now: float) -> Step:

@@ -88,13 +88,13 @@ def main_first(text: str) -> str:
 
 def threads_of(text: str) -> List[Tuple[str, List[str]]]:
     """Return the heading and frames of each thread that faulthandler lists, without the C stack of Python 3.14."""
-    found: List[Tuple[str, List[str]]] = []
+    threads: List[Tuple[str, List[str]]] = []
     for line in text.splitlines():
         if line.endswith(_HEAD) and "C stack" not in line:
-            found.append((line, []))
-        elif line.startswith("  ") and found:
-            found[-1][1].append(line)
-    return found
+            threads.append((line, []))
+        elif line.startswith("  ") and threads:
+            threads[-1][1].append(line)
+    return threads
 
 
 class Frame(NamedTuple):
@@ -152,20 +152,20 @@ def find_activity(inspection: Stalled) -> Activity:
     stacks = [_frames(lines) for _, lines in threads_of(inspection.stack)]
     if not stacks or not stacks[0]:
         return Activity(does="kernel" if inspection.state == "D" else "mute", location=inspection.kernel)
-    found = _activity_of_stack(stacks[0])
-    if not found.waits:
-        found = _activity_elsewhere(stacks) or found
-    if found.waits or found.does == "input":
-        found = _callback_activity(stacks) or found
-    if found.does == "threads":
-        found = found._replace(location=next(filter(None, map(_user_location, stacks[1:])), ""))
+    activity = _activity_of_stack(stacks[0])
+    if not activity.waits:
+        activity = _activity_elsewhere(stacks) or activity
+    if activity.waits or activity.does == "input":
+        activity = _callback_activity(stacks) or activity
+    if activity.does == "threads":
+        activity = activity._replace(location=next(filter(None, map(_user_location, stacks[1:])), ""))
     share = _SHARE.search(inspection.kernel)
-    return found._replace(busy=share is not None and int(share.group(1)) >= _BUSY_PERCENT)
+    return activity._replace(busy=share is not None and int(share.group(1)) >= _BUSY_PERCENT)
 
 
 def _frames(lines: Sequence[str]) -> Stack:
-    found = (_FRAME.fullmatch(line) for line in lines)
-    return [Frame(*one.groups()) for one in found if one]
+    matches = (_FRAME.fullmatch(line) for line in lines)
+    return [Frame(*match.groups()) for match in matches if match]
 
 
 def _is_user_code(frame: Frame) -> bool:
@@ -210,8 +210,8 @@ def _activity_elsewhere(stacks: List[Stack]) -> Optional[Activity]:
     first = next((frame for frame in main if not _STANDARD.search(frame.file)), None)
     if not _JOINS.search(str(main[0])) and not (first is not None and _REPLICAS.search(str(first))):
         return None
-    found = (_activity_of_stack(stack) for stack in stacks[1:] if stack)
-    return next((one for one in found if one.waits), None)
+    activities = (_activity_of_stack(stack) for stack in stacks[1:] if stack)
+    return next((activity for activity in activities if activity.waits), None)
 
 
 def _callback_activity(stacks: List[Stack]) -> Optional[Activity]:
@@ -247,17 +247,17 @@ def _split_by_waiting(
     stalled: Mapping[str, Stalled], members: Sequence[Member]
 ) -> Tuple[Dict[str, Activity], Dict[str, Activity]]:
     """Return the tasks that wait for peers, and those that do something else."""
-    found = {
-        one.task: find_activity(stalled[one.task]) if one.task in stalled else Activity(does="silent")
-        for one in members
+    activities = {
+        member.task: find_activity(stalled[member.task]) if member.task in stalled else Activity(does="silent")
+        for member in members
     }
-    others = {task: one for task, one in found.items() if one.does}
-    waiting = {task: one for task, one in found.items() if one.waits}
+    others = {task: member for task, member in activities.items() if member.does}
+    waiting = {task: member for task, member in activities.items() if member.waits}
     if not others:
-        busy = {task: one._replace(does="computes") for task, one in waiting.items() if one.busy}
+        busy = {task: member._replace(does="computes") for task, member in waiting.items() if member.busy}
         if len(busy) < len(waiting):
             others = busy
-            waiting = {task: one for task, one in waiting.items() if task not in busy}
+            waiting = {task: member for task, member in waiting.items() if task not in busy}
     return waiting, others
 
 
@@ -269,17 +269,17 @@ def is_serving(inspection: Stalled) -> bool:
 
 def describe(inspection: Stalled) -> str:
     """Return what one task does as a sentence without a period: ``worker-1 is in user code (task.py:31 in load)``."""
-    one = find_activity(inspection)
-    if one.waits:
-        return f"{inspection.task} waits for its peers {one.waits}{_parenthesize(one.location)}"
-    return _describe_others({inspection.task: one}) if one.does else f"{inspection.task} serves its peers"
+    activity = find_activity(inspection)
+    if activity.waits:
+        return f"{inspection.task} waits for its peers {activity.waits}{_parenthesize(activity.location)}"
+    return _describe_others({inspection.task: activity}) if activity.does else f"{inspection.task} serves its peers"
 
 
 def _describe_others(others: Mapping[str, Activity]) -> str:
     """Return clauses such as ``worker-1 is in user code (task.py:31 in load)``; equal ones are joined."""
     groups: Dict[Tuple[str, str], List[str]] = {}
-    for task, one in others.items():
-        groups.setdefault((one.does, one.location), []).append(task)
+    for task, activity in others.items():
+        groups.setdefault((activity.does, activity.location), []).append(task)
     return join_names(
         [
             f"{join_names(tasks)} {_CLAUSES[does][len(tasks) > 1]}" + (f" ({location})" if location else "")
@@ -291,8 +291,8 @@ def _describe_others(others: Mapping[str, Activity]) -> str:
 def _describe_waiting(waiting: Mapping[str, Activity], target: str) -> str:
     """Return clauses such as ``worker-0 and worker-2 wait for it in a collective operation``."""
     groups: Dict[str, List[str]] = {}
-    for task, one in waiting.items():
-        groups.setdefault(one.waits, []).append(task)
+    for task, activity in waiting.items():
+        groups.setdefault(activity.waits, []).append(task)
     return join_names(
         [
             f"{join_names(tasks)} {'waits' if len(tasks) == 1 else 'wait'} for {target} {where}"
@@ -302,13 +302,11 @@ def _describe_waiting(waiting: Mapping[str, Activity], target: str) -> str:
 
 
 def _describe_all_waiting(waiting: Mapping[str, Activity], stuck: str) -> str:
-    places = dict.fromkeys((one.waits, one.location) for one in waiting.values())
+    places = dict.fromkeys((activity.waits, activity.location) for activity in waiting.values())
     if stuck:
-        return (
-            f"{stuck}, and all tasks wait for each other {join_names(list(dict.fromkeys(one for one, _ in places)))}"
-        )
+        return f"{stuck}, and all tasks wait for each other {join_names(list(dict(places)))}"
     if len(places) > 1:
-        parts = [f"{task} {one.waits}{_parenthesize(one.location)}" for task, one in waiting.items()]
+        parts = [f"{task} {activity.waits}{_parenthesize(activity.location)}" for task, activity in waiting.items()]
         return f"all tasks wait for each other, at different places: {join_names(parts)}"
     where, location = next(iter(places))
     return f"all tasks wait for each other {where}{_parenthesize(location)}, and no connection between them is stuck"
@@ -321,24 +319,24 @@ def _parenthesize(location: str) -> str:
 def _stuck(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
     """Return a clause on a pair whose connection is stuck; empty if there is none."""
     ends = {task: [read_connection(text) for text in inspection.sockets] for task, inspection in stalled.items()}
-    owners = {one.local: task for task, own in ends.items() for one in own}
-    owners.update({endpoint(one.address, one.port): one.task for one in members})
-    for task, own in ends.items():
-        for one in own:
-            other = owners.get(one.remote) or _only_task_at(one.remote, members)
+    owners = {connection.local: task for task, task_connections in ends.items() for connection in task_connections}
+    owners.update({endpoint(connection.address, connection.port): connection.task for connection in members})
+    for task, task_connections in ends.items():
+        for connection in task_connections:
+            other = owners.get(connection.remote) or _only_task_at(connection.remote, members)
             if other in ("", task):
                 continue
-            if one.state == _ASKING:
+            if connection.state == _ASKING:
                 return f"nothing that {task} sends reaches {other} (no answer to a connection)"
-            if one.unsent:
-                return f"nothing that {task} sends reaches {other} ({one.unsent} bytes are not confirmed)"
+            if connection.unsent:
+                return f"nothing that {task} sends reaches {other} ({connection.unsent} bytes are not confirmed)"
     return ""
 
 
 def _only_task_at(end: str, members: Sequence[Member]) -> str:
     """Return the only task at the address of `end`; empty if there is none or more than one."""
     address = end.rpartition(":")[0].strip("[]")
-    tasks = [one.task for one in members if one.address == address]
+    tasks = [member.task for member in members if member.address == address]
     return tasks[0] if len(tasks) == 1 else ""
 
 

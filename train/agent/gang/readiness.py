@@ -73,31 +73,35 @@ def visible(gpus: Sequence[str], wanted: Optional[str]) -> List[str]:
     """
     if wanted is None:
         return list(gpus)
-    found = []
+    result = []
     for item in (item.strip() for item in wanted.split(",")):
         if item.isdigit() and int(item) < len(gpus):
-            found.append(gpus[int(item)])
+            result.append(gpus[int(item)])
         elif item.startswith(("GPU-", "MIG-")):
-            found.append(gpus[0] if gpus else "GPU")
+            result.append(gpus[0] if gpus else "GPU")
         else:  # an invalid one hides all that follow
             break
-    return found
+    return result
 
 
 def verdict(members: Sequence[Member], facts: Mapping[str, Facts], pairs: Pairs) -> Verdict:
     """Decide whether the gang of `members` may start; every pair and all facts must be known."""
-    known = {member.task: facts[member.task] for member in members if member.task in facts}
+    known_facts = {member.task: facts[member.task] for member in members if member.task in facts}
     problems = [
         *_reachability_problems(members, pairs),
-        *_disk_problems(members, known),
-        *_architecture_problems(members, known),
-        *_version_problems(members, known),
-        *_gpu_problems(members, known),
+        *_disk_problems(members, known_facts),
+        *_architecture_problems(members, known_facts),
+        *_version_problems(members, known_facts),
+        *_gpu_problems(members, known_facts),
     ]
-    problems += [_Problem(f"{_label(one)} did not join", one.task) for one in members if one.task not in known]
+    problems += [
+        _Problem(f"{_label(member)} did not join", member.task)
+        for member in members
+        if member.task not in known_facts
+    ]
     blamed = {problem.task for problem in problems}
     first = next(iter(blamed)) if len(blamed) == 1 else ""
-    return Verdict(tuple(problem.text for problem in problems), tuple(_warnings(members, known)), first)
+    return Verdict(tuple(problem.text for problem in problems), tuple(_warnings(members, known_facts)), first)
 
 
 def _label(member: Member) -> str:
@@ -115,14 +119,16 @@ def _join_names(names: Sequence[str]) -> str:
 
 def _reachability_problems(members: Sequence[Member], pairs: Pairs) -> List[_Problem]:
     silent = [
-        one for one in members if any((one.task, other.task) not in pairs for other in members if other is not one)
+        member
+        for member in members
+        if any((member.task, other.task) not in pairs for other in members if other is not member)
     ]
     problems = [
         _Problem(
-            f"{_label(one)} did not report in time which hosts it reaches; try again when its host is idle",
-            one.task,
+            f"{_label(member)} did not report in time which hosts it reaches; try again when its host is idle",
+            member.task,
         )
-        for one in silent
+        for member in silent
     ]
     broken: Dict[str, Set[Tuple[str, str]]] = {}
     tasks = {member.task for member in members}
@@ -154,15 +160,15 @@ def _describe_pairs(members: Sequence[Member], clause: str, broken: Set[Tuple[st
     left = set(broken)
     reached_by_none = {task for task, count in Counter(target for _, target in broken).items() if count == others}
     for source in members:
-        targets = [one for one in members if (source.task, one.task) in broken]
-        if 1 < others == len(targets) and any(one.task not in reached_by_none for one in targets):
-            left -= {(source.task, one.task) for one in targets}
-            ends = _join_names([f"{one.task} at {endpoints[one.task]}" for one in targets])
+        targets = [member for member in members if (source.task, member.task) in broken]
+        if 1 < others == len(targets) and any(member.task not in reached_by_none for member in targets):
+            left -= {(source.task, member.task) for member in targets}
+            ends = _join_names([f"{member.task} at {endpoints[member.task]}" for member in targets])
             yield f"{_label(source)} can reach none of the others ({ends}): {clause}; {_advice(clause, targets)}"
     for target in members:
-        sources = [one for one in members if (one.task, target.task) in left]
+        sources = [member for member in members if (member.task, target.task) in left]
         if sources:
-            probers = _join_names([_label(one) for one in sources])
+            probers = _join_names([_label(member) for member in sources])
             if 1 < others == len(sources):
                 probers = f"none of the others ({probers}) can"
             else:
@@ -171,11 +177,11 @@ def _describe_pairs(members: Sequence[Member], clause: str, broken: Set[Tuple[st
 
 
 def _advice(clause: str, targets: Sequence[Member]) -> str:
-    ports = sorted({one.port for one in targets})
+    ports = sorted({member.port for member in targets})
     open_ports = f"TCP port{'s' if len(ports) > 1 else ''} {_join_names([str(port) for port in ports])}"
-    hosts = _join_names([f"{one.address} is the address of the host of {one.task}" for one in targets])
+    hosts = _join_names([f"{member.address} is the address of the host of {member.task}" for member in targets])
     if clause == UNKNOWN_NAME:
-        return f"give {_join_names([one.task for one in targets])} an address that all hosts can resolve"
+        return f"give {_join_names([member.task for member in targets])} an address that all hosts can resolve"
     if clause in (STRANGER, SILENT) or clause.endswith(ANOTHER):
         return f"check that {hosts}, and of no other host"
     if clause == REFUSED:
@@ -188,18 +194,18 @@ def _advice(clause: str, targets: Sequence[Member]) -> str:
 
 def _disk_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
     for member in members:
-        found = facts.get(member.task)
-        if found is not None and found.disk_free < DISK_RESERVE:
+        host_facts = facts.get(member.task)
+        if host_facts is not None and host_facts.disk_free < DISK_RESERVE:
             yield _Problem(
-                f"{_label(member)} has {readable_size(found.disk_free)} of disk left for the job, less than "
+                f"{_label(member)} has {readable_size(host_facts.disk_free)} of disk left for the job, less than "
                 f"{readable_size(DISK_RESERVE)}; free some space on the host",
                 member.task,
             )
 
 
 def _disk_warnings(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[str]:
-    def free(one: Facts) -> str:
-        return readable_size(one.disk_free) if DISK_RESERVE <= one.disk_free < DISK_LOW else ""
+    def free(host_facts: Facts) -> str:
+        return readable_size(host_facts.disk_free) if DISK_RESERVE <= host_facts.disk_free < DISK_LOW else ""
 
     groups = _group_by(members, facts, free)
     groups.pop("", None)
@@ -220,7 +226,9 @@ def _group_by(members: Sequence[Member], facts: Mapping[str, Facts], key: Callab
 
 def _format(groups: Groups) -> str:
     """Return values with their tasks: ``2.21 on worker-0 (10.0.0.2), 2.19 on worker-1 (10.0.0.3)``."""
-    return ", ".join(f"{value} on {_join_names([_label(one) for one in tasks])}" for value, tasks in groups.items())
+    return ", ".join(
+        f"{value} on {_join_names([_label(member) for member in tasks])}" for value, tasks in groups.items()
+    )
 
 
 def _find_outlier(groups: Groups) -> str:
@@ -230,8 +238,8 @@ def _find_outlier(groups: Groups) -> str:
 
 
 def _release_of(package: str) -> Callable[[Facts], str]:
-    def release(one: Facts) -> str:
-        return ".".join(one.versions.get(package, "none").split(".")[:2])
+    def release(host_facts: Facts) -> str:
+        return ".".join(host_facts.versions.get(package, "none").split(".")[:2])
 
     return release
 
@@ -251,7 +259,7 @@ def _version_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> 
 
 def _architecture_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
     training = [member for member in members if parse_task(member.task)[0] in _TRAINING]
-    groups = _group_by(training, facts, lambda one: one.machine)
+    groups = _group_by(training, facts, lambda host_facts: host_facts.machine)
     groups.pop("", None)
     if len(groups) > 1:
         yield _Problem(
@@ -264,7 +272,7 @@ def _gpu_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iter
     kinds = {parse_task(member.task)[0] for member in members}
     computing = ("worker",) if "ps" in kinds else _TRAINING  # a coordinator does not compute
     training = [member for member in members if parse_task(member.task)[0] in computing]
-    groups = _group_by(training, facts, lambda one: _describe_gpus(one.gpus))
+    groups = _group_by(training, facts, lambda host_facts: _describe_gpus(host_facts.gpus))
     if len({len(facts[tasks[0].task].gpus) for tasks in groups.values()}) > 1:
         yield _Problem(
             f"GPUs differ: {_format(groups)}; TensorFlow requires the same number on each worker: set "
@@ -287,10 +295,10 @@ def _warnings(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator
         groups = _group_by(members, facts, _release_of(name))
         if "none" in groups and len(groups) > 1:
             yield f"{_PACKAGES[name]} is not on all hosts: {_format(groups)}; a script that imports it fails"
-    kinds = _group_by(members, facts, lambda one: _describe_gpus(one.gpus))
+    kinds = _group_by(members, facts, lambda item: _describe_gpus(item.gpus))
     if len(kinds) > 1 and len({len(facts[tasks[0].task].gpus) for tasks in kinds.values()}) == 1:
         yield f"GPUs are of different kinds: {_format(kinds)}; the slowest sets the pace"
-    by_clock = sorted((one for one in members if one.task in facts), key=lambda one: facts[one.task].ahead_s)
+    by_clock = sorted((item for item in members if item.task in facts), key=lambda item: facts[item.task].ahead_s)
     if by_clock:
         slow, fast = by_clock[0], by_clock[-1]
         apart_s = facts[fast.task].ahead_s - facts[slow.task].ahead_s

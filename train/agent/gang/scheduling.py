@@ -263,12 +263,6 @@ def tolerates_preemption(policy: Policy, preemptions: int) -> bool:
     return policy.preemptions < 0 or preemptions < policy.preemptions
 
 
-def max_attempts(policy: Policy) -> int:
-    """Return the maximum number of attempts of a job; 0 means no limit."""
-    restarts = 0 if policy.restart is RestartPolicy.NEVER else policy.restarts
-    return 0 if policy.preemptions < 0 else 1 + restarts + policy.preemptions
-
-
 def describe_exit(task: str, ended: Exit) -> str:
     """Return ``worker-1 was killed by SIGKILL``, or ``worker-1 exited with code 1``."""
     if ended.signal is None:
@@ -335,8 +329,8 @@ def _has_ended(gang: Gang, slot: str) -> bool:
 
 
 def _exits(gang: Gang) -> Dict[str, Exit]:
-    found = {slot: _status_of(gang, slot).exit for slot in _assigned_slots(gang)}
-    return {slot: ended for slot, ended in found.items() if ended is not None}
+    exits = {slot: _status_of(gang, slot).exit for slot in _assigned_slots(gang)}
+    return {slot: ended for slot, ended in exits.items() if ended is not None}
 
 
 def _unready_slots(gang: Gang) -> List[str]:
@@ -355,14 +349,14 @@ def _assignments(gang: Gang) -> List[Assignment]:
     return [Assignment(member.slot, member.task) for member in gang.members]
 
 
-def _member(known: Member, report: Optional[SlotStatus]) -> Member:
+def _member(initial: Member, status: Optional[SlotStatus]) -> Member:
     """Return the current address and ports of a slot; another host may have replaced the first one."""
-    if report is None:
-        return known
-    return known._replace(
-        address=report.address or known.address,
-        port=report.port or known.port,
-        link_port=report.link_port or known.link_port,
+    if status is None:
+        return initial
+    return initial._replace(
+        address=status.address or initial.address,
+        port=status.port or initial.port,
+        link_port=status.link_port or initial.link_port,
     )
 
 
@@ -374,7 +368,7 @@ def _is_preempted(gang: Gang, slot: str) -> bool:
 def _preemption_warning(gang: Gang, slot: str) -> str:
     """Return the warning for the user that the cloud provider is about to take a host."""
     playing = _assigned_slots(gang)
-    replacement = next((one for one in sorted(_available_slots(gang)) if one not in playing), "")
+    replacement = next((candidate for candidate in sorted(_available_slots(gang)) if candidate not in playing), "")
     continues = (
         tolerates_preemption(gang.terms.policy, gang.preemptions) or gang.restarts < gang.terms.policy.restarts
     )
@@ -392,7 +386,7 @@ def _preemption_warning(gang: Gang, slot: str) -> str:
 def _available_slots(gang: Gang) -> List[str]:
     """Return the slots that can take part in the next attempt: connected, closed, and not being preempted."""
     statuses = [gang.statuses.get(member.slot) for member in gang.terms.slots if member.slot in gang.connected]
-    return [one.slot for one in statuses if one is not None and one.closed and not one.preempted]
+    return [status.slot for status in statuses if status is not None and status.closed and not status.preempted]
 
 
 def _checkpoint_holders(gang: Gang) -> List[str]:
@@ -596,7 +590,7 @@ def _advance_evaluation(gang: Gang, now: float) -> Gang:
     if gang.last_checkpoint_at is None and _has_last_checkpoint(gang, statuses):
         gang = gang._replace(last_checkpoint_at=now)
     _, idle_at = _evaluation_deadlines(gang)
-    idle = all(min(one.quiet_s, one.idle_s) >= EVALUATION_IDLE_S for one in statuses)
+    idle = all(min(status.quiet_s, status.idle_s) >= EVALUATION_IDLE_S for status in statuses)
     late = gang.trained_at is not None and now >= gang.trained_at + EVALUATION_S
     if not statuses or late or (idle and idle_at is not None and now >= idle_at):
         return _end_attempt(gang, End(Outcome.SUCCEEDED), now)

@@ -47,7 +47,7 @@ class Source(NamedTuple):
 
 
 class DesiredState(NamedTuple):
-    """The state that the leader wants all slots to reach."""
+    """The state that all slots have to reach, set by the leader."""
 
     term: int  # of the leader; a later term overrides an earlier one
     leader: str

@@ -3,7 +3,7 @@
 _NOWHERE = ("192.0.2.1", 9)  # of RFC 5737, for documentation; no packet is sent there
 
 
-def own_address(ssh_connection: str) -> str:
+def host_address(ssh_connection: str) -> str:
     """Return the address at which the SSH connection arrived, which is on this side of any NAT.
 
     Where only this host knows that one, the address of the interface on the way out; empty where there is none.
@@ -12,8 +12,8 @@ def own_address(ssh_connection: str) -> str:
         ssh_connection: The variable SSH_CONNECTION of sshd(8): the client's address and port, the server's.
     """
     words = ssh_connection.split()
-    found = words[2] if len(words) == 4 else ""
-    return found if found and not _is_private_to_host(found) else _on_the_way_out() or found
+    address = words[2] if len(words) == 4 else ""
+    return address if address and not _is_private_to_host(address) else _outbound_address() or address
 
 
 def _is_private_to_host(address: str) -> bool:
@@ -21,7 +21,7 @@ def _is_private_to_host(address: str) -> bool:
     return address.startswith(("127.", "169.254.", "fe80:")) or address == "::1"
 
 
-def _on_the_way_out() -> str:
+def _outbound_address() -> str:
     import socket
 
     try:

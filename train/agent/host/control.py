@@ -61,7 +61,7 @@ def connect(path: str) -> Optional[socket.socket]:
     return connection
 
 
-def tell(connection: socket.socket, record: Record) -> bool:
+def send_record(connection: socket.socket, record: Record) -> bool:
     """Send a record; return False if the supervisor has ended."""
     try:
         connection.send(encode(record))
@@ -70,7 +70,7 @@ def tell(connection: socket.socket, record: Record) -> bool:
     return True
 
 
-def hear(connection: socket.socket, deadline_s: float) -> Optional[Record]:
+def receive(connection: socket.socket, deadline_s: float) -> Optional[Record]:
     """Return the next record, or None if the supervisor has ended.
 
     Raises:
@@ -87,20 +87,20 @@ def hear(connection: socket.socket, deadline_s: float) -> Optional[Record]:
     return decode(packet) if packet else None
 
 
-def ask(path: str, deadline_s: float) -> Optional[List[Record]]:
+def query(path: str, deadline_s: float) -> Optional[List[Record]]:
     """Return the current state of the supervisor, or None if there is no supervisor."""
     connection = connect(path)
     if connection is None:
         return None
     with connection:
-        tell(connection, Inspect())
+        send_record(connection, Inspect())
         return list(_until_end(connection, time.monotonic() + deadline_s))
 
 
 def _until_end(connection: socket.socket, end: float) -> Iterator[Record]:
     while True:
         try:
-            record = hear(connection, end - time.monotonic())
+            record = receive(connection, end - time.monotonic())
         except TimeoutError:
             return
         if record is None or isinstance(record, End):
@@ -109,7 +109,7 @@ def _until_end(connection: socket.socket, end: float) -> Iterator[Record]:
 
 
 Answer = Callable[[Record, Callable[[Record], None]], bool]
-"""Called with a request and a way to answer it; True if its sender wants news from now on."""
+"""Called with a request and a way to answer it; True if its sender subscribes to updates."""
 
 
 class ControlServer:
@@ -186,7 +186,7 @@ class ControlServer:
             return
         if self._answer(request, lambda record: self._send(connection, encode(record))):
             self._subscribers.add(connection)
-            self._send(connection, _WAKE)  # for what was written since he looked
+            self._send(connection, _WAKE)  # for records written since the reader's last read
 
     def _drop(self, connection: socket.socket) -> None:
         if connection in self._connections:

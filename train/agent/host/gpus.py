@@ -37,34 +37,34 @@ def await_driver(probe: Probe, expected: int, steps: Steps) -> List[Gpu]:
         ClientGoneError: the client is gone.
     """
     end = time.monotonic() + DRIVER_DEADLINE_S
-    found = probe.gpus()
-    if 0 < len(found) < expected:
+    gpus = probe.gpus()
+    if 0 < len(gpus) < expected:
         probe.forget("gpus")  # one may have come since
-        found = probe.gpus()
-    while not found:
+        gpus = probe.gpus()
+    while not gpus:
         if time.monotonic() > end:
             raise RefusedError(
                 Refusal.GPU,
                 f"the NVIDIA driver on this host did not come up within {DRIVER_DEADLINE_S / 60:.0f} min",
                 "use an image with the NVIDIA driver, or install it: "
                 "https://cloud.google.com/compute/docs/gpus/install-drivers-gpu",
-                cause=probe.no_gpus,
+                cause=probe.no_gpus_reason,
             )
-        steps.tell("waiting for the NVIDIA driver", probe.no_gpus)
+        steps.report_step("waiting for the NVIDIA driver", probe.no_gpus_reason)
         steps.pause(_AGAIN_S)
-        found = probe.gpus()
-    if len(found) < expected:
-        names = ", ".join(f"{gpu.number}: {gpu.name}" for gpu in found)
+        gpus = probe.gpus()
+    if len(gpus) < expected:
+        names = ", ".join(f"{gpu.number}: {gpu.name}" for gpu in gpus)
         raise RefusedError(
             Refusal.GPU,
-            f"this host has {len(found)} of {expected} GPUs",
+            f"this host has {len(gpus)} of {expected} GPUs",
             "see nvidia-smi on the host, or start the fleet again: fleet down, then fleet up",
             cause=f"nvidia-smi lists {names}",
         )
-    return found
+    return gpus
 
 
-def seen_by_tensorflow(
+def count_tensorflow_gpus(
     probe: Probe,
     interpreter: Interpreter,
     gpus: Sequence[Gpu],
@@ -80,49 +80,49 @@ def seen_by_tensorflow(
     """
     name = f"seen by {interpreter.path}"
     key = [probe.stamps(interpreter.path), [list(gpu) for gpu in gpus], boot_id()]
-    known = probe.recall(name, key)
-    if isinstance(known, int) and known >= expected:
-        return known
-    steps.tell("asking TensorFlow for its GPUs")
+    cached = probe.recall(name, key)
+    if isinstance(cached, int) and cached >= expected:
+        return cached
+    steps.report_step("asking TensorFlow for its GPUs")
     lines: List[str] = []
 
-    def look(new: List[str]) -> bool:
+    def on_lines(new: List[str]) -> bool:
         lines.extend(new)
         return False
 
     env = {**environment, "TF_CPP_MIN_LOG_LEVEL": "0", "PYTHONUNBUFFERED": "1"}
     try:
-        run([interpreter.path, "-c", _LIST], env, "/", steps, deadline_s=TENSORFLOW_DEADLINE_S, look=look)
+        run([interpreter.path, "-c", _LIST], env, "/", steps, deadline_s=TENSORFLOW_DEADLINE_S, on_lines=on_lines)
     except OverdueError:
         lines.append(f"it did not answer within {TENSORFLOW_DEADLINE_S:.0f} s")
-    seen = max((int(line[len(_MARK) :]) for line in lines if line.startswith(_MARK)), default=0)
-    if seen < expected:
-        raise _unseen(interpreter, seen, expected, lines)
-    probe.keep(name, key, seen)
-    return seen
+    count = max((int(line[len(_MARK) :]) for line in lines if line.startswith(_MARK)), default=0)
+    if count < expected:
+        raise _gpu_error(interpreter, count, expected, lines)
+    probe.keep(name, key, count)
+    return count
 
 
-def _unseen(interpreter: Interpreter, seen: int, expected: int, lines: Sequence[str]) -> RefusedError:
+def _gpu_error(interpreter: Interpreter, count: int, expected: int, lines: Sequence[str]) -> RefusedError:
     version = interpreter.versions.get("tensorflow", "")
     if not version:
         return RefusedError(
             Refusal.GPU,
             f"{interpreter.path} on this host has no TensorFlow that could use the GPUs",
             "install tensorflow[and-cuda] there",
-            cause=reasons(lines),
+            cause=extract_reasons(lines),
         )
     return RefusedError(
         Refusal.GPU,
-        f"TensorFlow {version} on this host sees {seen} of {expected} GPUs",
+        f"TensorFlow {version} on this host sees {count} of {expected} GPUs",
         "install tensorflow[and-cuda] into its environment",
-        cause=reasons(lines),
+        cause=extract_reasons(lines),
     )
 
 
-def reasons(lines: Sequence[str]) -> str:
+def extract_reasons(lines: Sequence[str]) -> str:
     """Return why TensorFlow uses no GPU, in its own words."""
     sentences = [_PREFIX.sub("", line).strip() for line in lines if line.strip() and not line.startswith(_MARK)]
-    told = [message.partition(". ")[0].rstrip(".") for message in sentences if _REASON.search(message)]
-    if told:
-        return "; ".join(list(dict.fromkeys(told))[:_MOST_REASONS])
+    causes = [message.partition(". ")[0].rstrip(".") for message in sentences if _REASON.search(message)]
+    if causes:
+        return "; ".join(list(dict.fromkeys(causes))[:_MOST_REASONS])
     return sentences[-1] if sentences else ""

@@ -4,7 +4,7 @@ import json
 import subprocess
 from typing import Dict, List, Sequence
 
-from train.agent.host.inventory import PROBE_DEADLINE_S, Probe, ran
+from train.agent.host.inventory import PROBE_DEADLINE_S, Probe, run_program
 
 _FIND = """
 import json, sys
@@ -36,14 +36,14 @@ def missing(
         return []
     key = [probe.stamps(python), sorted(names)]
     name = f"modules of {python}"
-    known = probe.recall(name, key) if not directories else None
-    if known is None:
+    names_missing = probe.recall(name, key) if not directories else None
+    if names_missing is None:
         asked = json.dumps([sorted(names), list(directories)])
-        code, words = ran([python, "-c", _FIND, asked], environment, PROBE_DEADLINE_S, subprocess.DEVNULL)
+        code, words = run_program([python, "-c", _FIND, asked], environment, PROBE_DEADLINE_S, subprocess.DEVNULL)
         try:
-            known = json.loads(words.splitlines()[-1]) if code == 0 else []
+            names_missing = json.loads(words.splitlines()[-1]) if code == 0 else []
         except (ValueError, IndexError):
             return []
         if not directories:
-            probe.keep(name, key, known)
-    return [str(one) for one in known]
+            probe.keep(name, key, names_missing)
+    return [str(name_missing) for name_missing in names_missing]

@@ -11,13 +11,13 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from train.agent.files.disk import read_json, read_text, write_atomic
 from train.agent.host.processes import boot_id
-from train.agent.host.startup import PROVEN, SOURCE, install, proving
+from train.agent.host.startup import PROVEN, SOURCE, install_hook, proof_environment
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Gpu, Refusal
 
 PROBE_DEADLINE_S = 60.0
 GPU_DEADLINE_S = 30.0
-_WORDS = 300  # characters of what a program says
+_WORDS = 300  # characters of a program's output
 _GPU_QUERY = ("--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
 TENSORFLOWS = (
     "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tensorflow-rocm", "tensorflow-cpu-aws",
@@ -54,10 +54,10 @@ class Interpreter(NamedTuple):
 
     path: str
     versions: Dict[str, str]
-    hooked: bool = False  # it has proven that it runs the hook
+    hook_environment: bool = False  # it has proven that it runs the hook
 
 
-def which(program: str, search: str) -> Iterator[str]:
+def find_executables(program: str, search: str) -> Iterator[str]:
     """Yield every executable file called `program` on the path `search`, in order."""
     for directory in search.split(os.pathsep):
         path = os.path.join(directory, program)
@@ -83,42 +83,42 @@ class Probe:
 
     def __init__(self, cache: str, environment: Dict[str, str], hook: str = "") -> None:
         self._hook = hook
-        self._asked = zlib.crc32(SOURCE.encode()) if hook else 0
+        self._hook_checksum = zlib.crc32(SOURCE.encode()) if hook else 0
         self._cache = cache
         self._environment = environment
-        self._known: Dict[str, Any] = read_json(cache) or {}
+        self._values: Dict[str, Any] = read_json(cache) or {}
         self._changed = False
-        self.no_gpus = ""  # why the last look found no GPU
+        self.no_gpus_reason = ""  # why the last look found no GPU
 
     def recall(self, name: str, key: Any) -> Any:
         """Return the cached result of `name`, or None if there is none for this `key`."""
-        known = self._known.get(name)
-        return known["found"] if known and known["key"] == key else None
+        cached = self._values.get(name)
+        return cached["found"] if cached and cached["key"] == key else None
 
-    def keep(self, name: str, key: Any, found: Any) -> None:
+    def keep(self, name: str, key: Any, value: Any) -> None:
         """Cache a result with the `key` that changes when it may; both are plain JSON."""
-        self._known[name] = {"key": key, "found": found}
+        self._values[name] = {"key": key, "found": value}
         self._changed = True
 
     def forget(self, name: str) -> None:
         """Discard a cached result."""
-        self._changed = self._known.pop(name, None) is not None or self._changed
+        self._changed = self._values.pop(name, None) is not None or self._changed
 
     def stamps(self, python: str) -> Dict[str, int]:
         """Return values that change when a package is installed for `python`, which `interpreter` has probed."""
-        known = self._known.get("interpreters", {}).get(self._key(python))
-        return dict(known["stamps"]) if known else {}
+        cached = self._values.get("interpreters", {}).get(self._key(python))
+        return dict(cached["stamps"]) if cached else {}
 
     def save(self) -> None:
         """Write the cache; a full disk only makes the next probe slower."""
         if self._changed:
             try:
-                write_atomic(self._cache, json.dumps(self._known).encode())
+                write_atomic(self._cache, json.dumps(self._values).encode())
             except OSError:
                 return
             self._changed = False
 
-    def interpreter(self, asked: str) -> Interpreter:
+    def interpreter(self, requested: str) -> Interpreter:
         """Return the requested interpreter; if empty, the first python3 with TensorFlow, or else the first python3.
 
         Raises:
@@ -126,79 +126,81 @@ class Probe:
             OSError: the hook cannot be written.
         """
         search = self._environment.get("PATH", os.defpath)
-        if asked:
-            path = os.path.expanduser(asked)
-            found = [path] if "/" in path else list(which(path, search))[:1]
-            reason = f"there is no interpreter {asked} on this host"
+        if requested:
+            path = os.path.expanduser(requested)
+            paths = [path] if "/" in path else list(find_executables(path, search))[:1]
+            reason = f"there is no interpreter {requested} on this host"
         else:
-            found = list(which("python3", search))
+            paths = list(find_executables("python3", search))
             reason = f"there is no python3 on the PATH of this host ({search})"
         if self._hook:
-            install(self._hook)
+            install_hook(self._hook)
         usable: List[Interpreter] = []
-        for path in found:
-            one = self._look(path)
-            if one and (asked or "tensorflow" in one.versions):
-                return one
-            if one:
-                usable.append(one)
-            elif asked:
-                reason = f"{asked} on this host does not run as a Python interpreter"
+        for path in paths:
+            interpreter = self._probe_interpreter(path)
+            if interpreter and (requested or "tensorflow" in interpreter.versions):
+                return interpreter
+            if interpreter:
+                usable.append(interpreter)
+            elif requested:
+                reason = f"{requested} on this host does not run as a Python interpreter"
         if not usable:
             raise RefusedError(Refusal.PYTHON, reason, "install Python on the host, or name its interpreter")
         return usable[0]
 
-    def _look(self, path: str) -> Optional[Interpreter]:
+    def _probe_interpreter(self, path: str) -> Optional[Interpreter]:
         key = self._key(path)
-        known = self._known.setdefault("interpreters", {}).get(key)
-        if known and self._holds(known):
-            return Interpreter(path, dict(known["versions"]), known.get("hooked", False))
-        environment = proving(self._hook, self._environment) if self._hook else self._environment
-        printed = _printed([path, "-c", _PROBE], environment, PROBE_DEADLINE_S)
+        cached = self._values.setdefault("interpreters", {}).get(key)
+        if cached and self._is_current(cached):
+            return Interpreter(path, dict(cached["versions"]), cached.get("hooked", False))
+        environment = proof_environment(self._hook, self._environment) if self._hook else self._environment
+        printed = _read_output([path, "-c", _PROBE], environment, PROBE_DEADLINE_S)
         try:
             answer = json.loads(printed.splitlines()[-1])
             versions: Dict[str, str] = dict(answer["versions"])
-            watched = [path, os.path.realpath(path), *answer["directories"]]
+            watched_paths = [path, os.path.realpath(path), *answer["directories"]]
         except (ValueError, LookupError, TypeError):
             return None
-        hooked = self._hook != "" and answer.get("hook") == PROVEN
-        stamps = {one: _stamp(one) for one in watched}
-        found = {"versions": versions, "stamps": stamps, "asked": self._asked, "hooked": hooked}
-        self._known["interpreters"][key] = found
+        hook_environment = self._hook != "" and answer.get("hook") == PROVEN
+        stamps = {path: _stamp(path) for path in watched_paths}
+        entry = {"versions": versions, "stamps": stamps, "asked": self._hook_checksum, "hooked": hook_environment}
+        self._values["interpreters"][key] = entry
         self._changed = True
-        return Interpreter(path, versions, hooked) if versions else None
+        return Interpreter(path, versions, hook_environment) if versions else None
 
     def _key(self, path: str) -> str:
         return "\n".join([path] + [self._environment.get(name, "") for name in _PROBE_VARIABLES])
 
-    def _holds(self, known: Dict[str, Any]) -> bool:
-        same = all(_stamp(one) == stamp for one, stamp in known["stamps"].items())
-        return same and self._asked in (0, known.get("asked"))
+    def _is_current(self, cached: Dict[str, Any]) -> bool:
+        is_same = all(_stamp(path) == stamp for path, stamp in cached["stamps"].items())
+        return is_same and self._hook_checksum in (0, cached.get("asked"))
 
     def gpus(self) -> List[Gpu]:
         """Return the GPUs that nvidia-smi lists; none if it is missing or does not answer."""
-        program = next(which("nvidia-smi", self._environment.get("PATH", os.defpath)), "")
+        program = next(find_executables("nvidia-smi", self._environment.get("PATH", os.defpath)), "")
         if not program:
-            self.no_gpus = "there is no nvidia-smi"
+            self.no_gpus_reason = "there is no nvidia-smi"
             return []
         key = [program, _stamp(program), boot_id()]
-        known = self.recall("gpus", key)
-        if known:
-            return [Gpu(*one) for one in known]
-        code, words = ran([program, *_GPU_QUERY], self._environment, GPU_DEADLINE_S, subprocess.STDOUT)
-        found = parse_gpus(words) if code == 0 else []
-        self.no_gpus = " ".join(words.split())[:_WORDS]
-        if found:
-            self.keep("gpus", key, [list(one) for one in found])
-        return found
+        cached = self.recall("gpus", key)
+        if cached:
+            return [Gpu(*values) for values in cached]
+        code, output = run_program([program, *_GPU_QUERY], self._environment, GPU_DEADLINE_S, subprocess.STDOUT)
+        gpus = parse_gpus(output) if code == 0 else []
+        self.no_gpus_reason = " ".join(output.split())[:_WORDS]
+        if gpus:
+            self.keep("gpus", key, [list(values) for values in gpus])
+        return gpus
 
 
-def _printed(command: Sequence[str], environment: Dict[str, str], deadline_s: float) -> str:
-    code, words = ran(command, environment, deadline_s, subprocess.DEVNULL)
-    return words if code == 0 else ""
+def _read_output(command: Sequence[str], environment: Dict[str, str], deadline_s: float) -> str:
+    code, output = run_program(command, environment, deadline_s, subprocess.DEVNULL)
+    return output if code == 0 else ""
 
 
-def ran(command: Sequence[str], environment: Dict[str, str], deadline_s: float, errors: int) -> Tuple[int, str]:
+def run_program(
+    command: Sequence[str], environment: Dict[str, str], deadline_s: float, errors: int
+) -> Tuple[int, str]:
     """Run a program; return its exit code and output, or -1 and the reason if it could not run to its end.
 
     Args:
@@ -227,13 +229,13 @@ def ran(command: Sequence[str], environment: Dict[str, str], deadline_s: float, 
 
 def parse_gpus(text: str) -> List[Gpu]:
     """Parse ``nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader,nounits``."""
-    found = []
+    gpus = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(",")]
         if len(fields) >= 4 and fields[0].isdigit():
             memory = int(fields[-2]) if fields[-2].isdigit() else 0
-            found.append(Gpu(int(fields[0]), ", ".join(fields[1:-2]), memory, fields[-1]))
-    return found
+            gpus.append(Gpu(int(fields[0]), ", ".join(fields[1:-2]), memory, fields[-1]))
+    return gpus
 
 
 def keras_backend(session: Mapping[str, str]) -> str:

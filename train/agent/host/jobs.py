@@ -3,7 +3,7 @@
 import os
 from typing import Any, Dict, List, Optional
 
-from train.agent.files.disk import read_text, size_of
+from train.agent.files.disk import list_names, read_text, size_of
 from train.agent.files.journal import last_attempt, read_job, read_result, states
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
@@ -14,17 +14,18 @@ from train.agent.protocol.records import (
     Member,
     Outcome,
     Phase,
+    Policy,
     Progress,
     Record,
     Refusal,
-    RestartPolicy,
     Usage,
+    build,
 )
 
 _ANSWER_DEADLINE_S = 2.0
 
 
-def known_task(host: HostPaths, job: str, slot: str) -> TaskPaths:
+def find_task(host: HostPaths, job: str, slot: str) -> TaskPaths:
     """Return the paths of the task that was committed in `slot` of this host.
 
     Raises:
@@ -37,15 +38,15 @@ def known_task(host: HostPaths, job: str, slot: str) -> TaskPaths:
     return paths
 
 
-def lost(paths: TaskPaths, job: str, attempt: int) -> JobResult:
+def lost_result(paths: TaskPaths, job: str, attempt: int) -> JobResult:
     """Return the result of a job whose supervisor is gone without having written one."""
     attempt = max(1, attempt)
     history = states(paths, attempt)
     task = history[-1].task if history else os.path.basename(paths.directory)
-    words = read_text(paths.agent_log).strip().splitlines()
+    lines = read_text(paths.agent_log).strip().splitlines()
     reason = f"the agent that looked after {task} is gone without a word"
-    if words:
-        reason = f"the agent that looked after {task} broke off: {words[-1]}"
+    if lines:
+        reason = f"the agent that looked after {task} broke off: {lines[-1]}"
     at = max((_changed(path) for path in (paths.records(attempt), paths.log(attempt))), default=0.0)
     return JobResult(job, attempt, Outcome.LOST, at, task, reason)
 
@@ -59,34 +60,27 @@ def _changed(path: str) -> float:
 
 def newest_tasks(host: HostPaths, limit: int) -> List[TaskPaths]:
     """Return tasks that were committed on this host, newest first."""
-    found = []
-    for job in _listed(host.jobs):
-        for task in _listed(os.path.join(host.jobs, job)):
+    tasks = []
+    for job in list_names(host.jobs):
+        for task in list_names(os.path.join(host.jobs, job)):
             paths = host.task(job, task)
             committed = _changed(paths.job)
             if committed:
-                found.append((committed, paths))
-    found.sort(reverse=True)
-    return [paths for _, paths in found[: max(0, limit)]]
+                tasks.append((committed, paths))
+    tasks.sort(reverse=True)
+    return [paths for _, paths in tasks[: max(0, limit)]]
 
 
-def _listed(directory: str) -> List[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []
-
-
-def report(paths: TaskPaths) -> Optional[JobReport]:
+def report_task(paths: TaskPaths) -> Optional[JobReport]:
     """Return the report of a task, or None if its commit cannot be read."""
     job = read_job(paths)
     if job is None:
         return None
     attempt = last_attempt(paths)
-    live = control.ask(paths.control, _ANSWER_DEADLINE_S)
+    live = control.query(paths.control, _ANSWER_DEADLINE_S)
     result = read_result(paths)
     if result is None and live is None:
-        result = lost(paths, str(job.get("job", "")), attempt)
+        result = lost_result(paths, str(job.get("job", "")), attempt)
     history = states(paths, attempt)
     slot, members = str(job.get("slot", "")), _members(job)
     return JobReport(
@@ -105,17 +99,10 @@ def report(paths: TaskPaths) -> Optional[JobReport]:
         result=result,
         progress=_newest_progress(live or []),
         usage=_newest_usage(live or []),
-        attempts=_most_attempts(job.get("policy") or {}),
+        attempts=build(Policy, job.get("policy") or {}).max_attempts,
         listened=history[-1].listened if history else None,
         name=str(job.get("name", "")),
     )
-
-
-def _most_attempts(policy: Dict[str, Any]) -> int:
-    """Return the maximum number of attempts of a job; 0 means no limit."""
-    preemptions = int(policy.get("preemptions", 0))
-    restarts = 0 if policy.get("restart") == RestartPolicy.NEVER.value else int(policy.get("restarts", 0))
-    return 0 if preemptions < 0 else 1 + restarts + preemptions
 
 
 def _members(job: Dict[str, Any]) -> List[Member]:

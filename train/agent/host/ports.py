@@ -23,7 +23,7 @@ class TaskPort:
 
     Args:
         port: Its number.
-        name: The abstract socket that tells other agents.
+        name: The abstract socket that reserves the port against other agents.
         hold: The listening socket that keeps everybody else off.
     """
 
@@ -110,7 +110,7 @@ def reserve_task_port(first: int) -> TaskPort:
     """
     last = min(first + PORTS_TRIED, 65536) - 1
     if not 0 < first <= last:
-        raise RefusedError(Refusal.REQUEST, f"{first} is no port", "choose a port from 1024 to 65535")
+        raise RefusedError(Refusal.REQUEST, f"invalid port {first}", "choose a port from 1024 to 65535")
     for port in range(first, last + 1):
         name = _claim_name(port)
         if name is None:

@@ -12,7 +12,7 @@ from train.agent.protocol.records import Exit
 
 MARK = "FLEET_TASK_DIRECTORY"  # in the environment of every process of a task
 _END_DEADLINE_S = 10.0
-_LOOK_AGAIN_S = 0.02
+_POLL_S = 0.02
 _DEAD = ("Z", "X", "x")
 _PF_EXITING = 0x4  # include/linux/sched.h
 
@@ -52,11 +52,11 @@ def parse_stat(line: str) -> Stat:
     """Parse a line of /proc/PID/stat; the command in it may contain spaces and parentheses.
 
     Raises:
-        ValueError: it is no such line.
+        ValueError: the line is malformed.
     """
-    head, found, tail = line.rpartition(") ")
+    head, separator, tail = line.rpartition(") ")
     fields = tail.split()
-    if not found or len(fields) < 22:
+    if not separator or len(fields) < 22:
         raise ValueError(f"no line of /proc/PID/stat: {line[:80]!r}")
     return Stat(
         pid=int(head.split(" ", 1)[0]),
@@ -70,7 +70,7 @@ def parse_stat(line: str) -> Stat:
     )
 
 
-def stat_of(pid: int, thread: int = 0) -> Optional[Stat]:
+def read_stat(pid: int, thread: int = 0) -> Optional[Stat]:
     """Return what /proc reports about a process, or about one of its threads; None if it is gone."""
     try:
         return parse_stat(read_text(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat"))
@@ -78,7 +78,7 @@ def stat_of(pid: int, thread: int = 0) -> Optional[Stat]:
         return None
 
 
-def catches(pid: int, number: int) -> bool:
+def handles_signal(pid: int, number: int) -> bool:
     """Return True if a process handles a signal; False if it is gone."""
     for line in read_text(f"/proc/{pid}/status").splitlines():
         if line.startswith("SigCgt:"):
@@ -86,39 +86,39 @@ def catches(pid: int, number: int) -> bool:
     return False
 
 
-def everybody() -> Dict[int, Stat]:
+def list_processes() -> Dict[int, Stat]:
     """Return all processes of this host that are alive."""
-    found = (stat_of(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return {one.pid: one for one in found if one is not None and one.state not in _DEAD}
+    stats = (read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {stat.pid: stat for stat in stats if stat is not None and stat.state not in _DEAD}
 
 
 def descendants(ancestor: int, table: Dict[int, Stat]) -> Set[int]:
     """Return the processes of `table` that descend from `ancestor`, without itself."""
     children: Dict[int, List[int]] = {}
-    for one in table.values():
-        children.setdefault(one.parent, []).append(one.pid)
-    found: Set[int] = set()
-    ahead = [ancestor]
-    while ahead:
-        for child in children.get(ahead.pop(), ()):
-            if child not in found:
-                found.add(child)
-                ahead.append(child)
-    return found
+    for stat in table.values():
+        children.setdefault(stat.parent, []).append(stat.pid)
+    result: Set[int] = set()
+    queue = [ancestor]
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            if child not in result:
+                result.add(child)
+                queue.append(child)
+    return result
 
 
 def identify(pid: int) -> ProcessId:
     """Return the unique ID of the living process `pid`."""
-    found = stat_of(pid)
-    return ProcessId(pid, found.started if found else 0, boot_id())
+    stat = read_stat(pid)
+    return ProcessId(pid, stat.started if stat else 0, boot_id())
 
 
-def is_alive(known: ProcessId) -> bool:
+def is_alive(process: ProcessId) -> bool:
     """Return True if this process is running; a zombie is not."""
-    found = stat_of(known.pid)
-    if found is None or found.state in _DEAD:
+    stat = read_stat(process.pid)
+    if stat is None or stat.state in _DEAD:
         return False
-    return found.started == known.started and boot_id() == known.boot
+    return stat.started == process.started and boot_id() == process.boot
 
 
 def signal_all(pids: Iterable[int], number: int) -> bool:
@@ -152,19 +152,19 @@ def is_marked(pid: int, directory: str) -> bool:
         return False
 
 
-def _known(value: Any) -> Optional[ProcessId]:
+def _read_process_id(value: Any) -> Optional[ProcessId]:
     return ProcessId(*value) if isinstance(value, list) and len(value) == 3 else None
 
 
-def _left_over(paths: TaskPaths, leader: Optional[ProcessId]) -> List[int]:
-    table = everybody()
+def _find_leftovers(paths: TaskPaths, leader: Optional[ProcessId]) -> List[int]:
+    table = list_processes()
     group = leader.pid if leader and leader.boot == boot_id() else 0
     if leader and group in table and table[group].started != leader.started:
         group = 0
     return [
-        one.pid
-        for one in table.values()
-        if one.pid != os.getpid() and ((group and one.group == group) or is_marked(one.pid, paths.directory))
+        stat.pid
+        for stat in table.values()
+        if stat.pid != os.getpid() and ((group and stat.group == group) or is_marked(stat.pid, paths.directory))
     ]
 
 
@@ -177,24 +177,24 @@ def end_leftovers(paths: TaskPaths) -> bool:
     recorded = read_json(paths.processes)
     if recorded is None:
         return False
-    leader = _known(recorded.get("task"))
-    found = False
+    leader = _read_process_id(recorded.get("task"))
+    has_killed = False
     end = time.monotonic() + _END_DEADLINE_S
     while True:
-        left = _left_over(paths, leader)
+        left = _find_leftovers(paths, leader)
         if not left:
             remove_file(paths.processes)
-            return found
+            return has_killed
         if time.monotonic() > end:
             raise TimeoutError(f"processes {left} are still there {_END_DEADLINE_S:.0f} s after SIGKILL")
-        found = signal_all(left, signal.SIGKILL) or found
-        time.sleep(_LOOK_AGAIN_S)  # nobody tells of the end of somebody else's child
+        has_killed = signal_all(left, signal.SIGKILL) or has_killed
+        time.sleep(_POLL_S)  # there is no event for the end of another process's child
 
 
 def supervisor_of(paths: TaskPaths) -> Optional[ProcessId]:
     """Return the recorded supervisor of a task, or None if it ended in order."""
     recorded = read_json(paths.processes)
-    return _known(recorded.get("supervisor")) if recorded else None
+    return _read_process_id(recorded.get("supervisor")) if recorded else None
 
 
 def await_exit(process: ProcessId, deadline_s: float) -> bool:
@@ -202,9 +202,9 @@ def await_exit(process: ProcessId, deadline_s: float) -> bool:
     end = time.monotonic() + deadline_s
     try:
         fd = os.pidfd_open(process.pid)
-    except (OSError, AttributeError):  # gone; or Linux before 5.3, where nobody tells
+    except (OSError, AttributeError):  # gone; or Linux before 5.3, which has no event for it
         while is_alive(process) and time.monotonic() < end:
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
         return not is_alive(process)
     try:
         if is_alive(process):
@@ -216,7 +216,7 @@ def await_exit(process: ProcessId, deadline_s: float) -> bool:
         os.close(fd)
 
 
-def exit_of(status: int) -> Exit:
+def decode_exit(status: int) -> Exit:
     """Return how a process ended, from the status of waitpid(2)."""
     if os.WIFSIGNALED(status):
         return Exit(signal=os.WTERMSIG(status))

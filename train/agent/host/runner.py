@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Callable, Dict, List, Optional, Sequence
 
-from train.agent.host.processes import exit_of, signal_group
+from train.agent.host.processes import decode_exit, signal_group
 from train.agent.host.spawn import Spawned, spawn
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
@@ -34,10 +34,10 @@ class Steps:
         self.channel = channel
         self.step = ""
         self._newest = BootstrapStep("")
-        self._told = self._newest
-        self._told_at = 0.0
+        self._sent = self._newest
+        self._sent_at = 0.0
 
-    def tell(self, step: str, detail: str = "", part: int = 0, whole: int = 0) -> None:
+    def report_step(self, step: str, detail: str = "", part: int = 0, whole: int = 0) -> None:
         """Set the current step; it is sent at once if `step` is new, otherwise within a few ticks.
 
         Raises:
@@ -45,7 +45,7 @@ class Steps:
         """
         self.step = step
         self._newest = BootstrapStep(step, detail, part, whole)
-        if step != self._told.step:
+        if step != self._sent.step:
             self._send()
         else:
             self.tick()
@@ -56,8 +56,8 @@ class Steps:
         Raises:
             ClientGoneError: the client disconnected.
         """
-        since = time.monotonic() - self._told_at
-        if since >= (BEAT_S if self._newest == self._told else _SPACING_S):
+        since = time.monotonic() - self._sent_at
+        if since >= (BEAT_S if self._newest == self._sent else _SPACING_S):
             self._send()
 
     def pause(self, seconds: float) -> None:
@@ -72,10 +72,10 @@ class Steps:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if poll.poll(min(_TICK_S, seconds) * 1000):
-                self.interrupted()
+                self.handle_input()
             self.tick()
 
-    def interrupted(self) -> None:
+    def handle_input(self) -> None:
         """Handle input that arrives while the client should only listen.
 
         Raises:
@@ -87,7 +87,7 @@ class Steps:
 
     def _send(self) -> None:
         self.channel.send(self._newest)
-        self._told, self._told_at = self._newest, time.monotonic()
+        self._sent, self._sent_at = self._newest, time.monotonic()
 
 
 def run(
@@ -97,7 +97,7 @@ def run(
     steps: Steps,
     *,
     deadline_s: float,
-    look: Callable[[List[str]], bool],
+    on_lines: Callable[[List[str]], bool],
 ) -> Exit:
     """Run `command` in `directory` to its end, in its own process group that ends with this call.
 
@@ -105,9 +105,9 @@ def run(
         command: What to run.
         env: All of its environment.
         directory: Its working directory.
-        steps: Told of in between.
-        deadline_s: Longest time without `look` finding that it got on.
-        look: Called at least every 0.2 s, with the lines that it has printed since, standard error among them.
+        steps: Reports the progress.
+        deadline_s: Longest time without progress.
+        on_lines: Called at least every 0.2 s with the new lines of output; returns True on progress.
 
     Raises:
         OverdueError: the deadline has passed.
@@ -121,7 +121,7 @@ def run(
         end = time.monotonic() + deadline_s
         while True:
             lines = running.turn()
-            if look(lines):
+            if on_lines(lines):
                 end = time.monotonic() + deadline_s
             if running.exit is not None:
                 return running.exit
@@ -153,10 +153,10 @@ class _Running:
         wait_s = _TICK_S if self._open and not self._ended else _TICK_S / 20
         ready = dict(self._poll.poll(wait_s * 1000))
         if self._client in ready:
-            self._steps.interrupted()
+            self._steps.handle_input()
         data = self._read() if self._spawned.output in ready else None
         if data is None and (self._ended or not self._open) and self._reaped():
-            self.exit = exit_of(self._status)
+            self.exit = decode_exit(self._status)
         self._reaped()
         return self._lines(data or b"")
 

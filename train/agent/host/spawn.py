@@ -4,7 +4,7 @@ import os
 import signal
 from typing import Dict, NamedTuple, NoReturn, Optional, Sequence
 
-from train.agent.host.startup import Hook, hooked
+from train.agent.host.startup import Hook, hook_environment
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36
@@ -42,7 +42,7 @@ class Spawned(NamedTuple):
     pid: int
     output: int  # read end of the pipe that takes its stdout and stderr
     gate: int  # write end; -1 where there is none
-    line: int = -1  # read end of the pipe on which the hook tells; -1 where there is none
+    line: int = -1  # read end of the hook's pipe; -1 if there is none
     line_end: int = -1  # its other end, by its number in the process
 
 
@@ -77,20 +77,20 @@ def spawn(
     ends = _Ends(output_end, gate_end, line_end)
     if hook:
         os.set_blocking(line, False)
-        os.set_blocking(line_end, False)  # stacks that nobody reads are lost; they never stop the task
+        os.set_blocking(line_end, False)  # unread stacks are lost; they never block the task
     parent = os.getpid()
     blocked = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:
         pid = os.fork()
         if pid == 0:
-            _become(command, env, directory, umask, parent, ends, hook)
+            _run_child(command, env, directory, umask, parent, ends, hook)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     for end in ends:
         if end >= 0:
             os.close(end)
     os.set_blocking(output, False)
-    return Spawned(pid, output, gate, line, _high(0) if hook else -1)
+    return Spawned(pid, output, gate, line, _high_descriptor(0) if hook else -1)
 
 
 def open_gate(spawned: Spawned) -> bool:
@@ -115,7 +115,7 @@ def _default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _high(place: int) -> int:
+def _high_descriptor(place: int) -> int:
     """Return the highest usable descriptor minus `place`, within reason: the kernel's table grows with it."""
     most = os.sysconf("SC_OPEN_MAX")
     return (min(most - 1, _HIGHEST) if most > 0 else _HIGHEST) - place
@@ -128,8 +128,8 @@ def _keep_descriptors(ends: _Ends) -> _Ends:
     os.dup2(high[0], 0)
     os.dup2(high[1], 1)
     os.dup2(high[1], 2)
-    line = os.dup2(ends.line, _high(0)) if ends.line >= 0 else -1
-    gate = os.dup2(ends.gate, _high(1)) if ends.gate >= 0 else -1
+    line = os.dup2(ends.line, _high_descriptor(0)) if ends.line >= 0 else -1
+    gate = os.dup2(ends.gate, _high_descriptor(1)) if ends.gate >= 0 else -1
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in (0, 1, 2, gate, line):
             try:
@@ -139,7 +139,7 @@ def _keep_descriptors(ends: _Ends) -> _Ends:
     return _Ends(1, gate, line)
 
 
-def _why_not_run(program: str, error: OSError) -> str:
+def _explain_failure(program: str, error: OSError) -> str:
     """Return why a program could not be run; for an existing script, what is wrong with its interpreter."""
     if isinstance(error, FileNotFoundError) and os.path.isfile(program):
         with open(program, "rb") as file:
@@ -152,7 +152,7 @@ def _why_not_run(program: str, error: OSError) -> str:
     return str(error.strerror)
 
 
-def _become(
+def _run_child(
     command: Sequence[str],
     env: Dict[str, str],
     directory: str,
@@ -169,17 +169,17 @@ def _become(
         _, gate, line = _keep_descriptors(ends)
         _default_signals()
         os.umask(umask)
-        if gate >= 0 and not (hook and hook.warm):
+        if gate >= 0 and not (hook and hook.holds_task):
             if os.read(gate, 1) != _OPEN:
                 os._exit(_NOT_RELEASED)
             os.close(gate)
             gate = -1
         os.chdir(directory)
         if hook:
-            env = hooked(hook, env, os.getpid(), gate, line)
+            env = hook_environment(hook, env, os.getpid(), gate, line)
         os.execvpe(command[0], list(command), env)  # noqa: S606 - no shell is meant
     except OSError as error:
-        why = _why_not_run(command[0], error)
-        os.write(2, f"fleet: cannot run {command[0]}: {why}\n".encode("utf-8", "surrogateescape"))
+        reason = _explain_failure(command[0], error)
+        os.write(2, f"fleet: cannot run {command[0]}: {reason}\n".encode("utf-8", "surrogateescape"))
     finally:
         os._exit(_NOT_RUN)

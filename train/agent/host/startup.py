@@ -143,11 +143,11 @@ class Hook(NamedTuple):
     """The way in which a task uses the hook."""
 
     directory: str
-    warm: bool  # it holds the task; else the task is held before its exec
-    below: bool = False  # it is for the interpreters that the task starts, whichever program the task is
+    holds_task: bool  # it holds the task; else the task is held before its exec
+    for_children: bool = False  # it is for the interpreters that the task starts, whichever program the task is
 
 
-def install(directory: str) -> None:
+def install_hook(directory: str) -> None:
     """Write the hook into `directory`.
 
     Raises:
@@ -169,7 +169,7 @@ def is_program(path: str) -> bool:
         return False
 
 
-def proving(directory: str, environment: Mapping[str, str]) -> Dict[str, str]:
+def proof_environment(directory: str, environment: Mapping[str, str]) -> Dict[str, str]:
     """Return an environment in which an interpreter that runs the hook sets `VARIABLE` to `PROVEN`."""
     return {**environment, "PYTHONPATH": _with_directory(directory, environment), VARIABLE: PROVE}
 
@@ -187,14 +187,14 @@ def hook_for(
     """
     if proof is None:
         return None
-    plain = len(command) > 1 and (not command[1].startswith("-") or (command[1] == "-m" and len(command) > 2))
-    if command[0] != proof.python or not plain:
-        return Hook(proof.directory, warm=False, below=True)
-    same = all(env.get(name) == session.get(name) for name in _DECISIVE)
-    return Hook(proof.directory, warm=same and proof.program)
+    is_script = len(command) > 1 and (not command[1].startswith("-") or (command[1] == "-m" and len(command) > 2))
+    if command[0] != proof.python or not is_script:
+        return Hook(proof.directory, holds_task=False, for_children=True)
+    is_same = all(env.get(name) == session.get(name) for name in _DECISIVE)
+    return Hook(proof.directory, holds_task=is_same and proof.program)
 
 
-def hooked(hook: Hook, env: Mapping[str, str], pid: int, gate: int, line: int) -> Dict[str, str]:
+def hook_environment(hook: Hook, env: Mapping[str, str], pid: int, gate: int, line: int) -> Dict[str, str]:
     """Return the environment in which the process `pid` starts with the hook.
 
     Args:
@@ -205,8 +205,8 @@ def hooked(hook: Hook, env: Mapping[str, str], pid: int, gate: int, line: int) -
         line: Descriptor to which it writes that it has arrived, and its stacks.
     """
     had, before = ("1", env["PYTHONPATH"]) if "PYTHONPATH" in env else ("0", "")
-    told = f"{0 if hook.below else pid}:{gate}:{line}:{int(STACKS_SIGNAL)}:{had}:{before}"
-    return {**env, "PYTHONPATH": _with_directory(hook.directory, env), VARIABLE: told}
+    value = f"{0 if hook.for_children else pid}:{gate}:{line}:{int(STACKS_SIGNAL)}:{had}:{before}"
+    return {**env, "PYTHONPATH": _with_directory(hook.directory, env), VARIABLE: value}
 
 
 def _with_directory(directory: str, env: Mapping[str, str]) -> str:

@@ -32,12 +32,12 @@ class CpuMeter:
 
         Pages that processes share are counted for each of them.
         """
-        found = {pid: table[pid].ticks for pid in pids if pid in table}
-        spent = sum(ticks - self._ticks.get(pid, 0) for pid, ticks in found.items())
+        current = {pid: table[pid].ticks for pid in pids if pid in table}
+        spent = sum(ticks - self._ticks.get(pid, 0) for pid, ticks in current.items())
         seconds = now - self._at
         percent = 100.0 * spent / self._ticks_per_s / seconds if self._at and seconds > 0 else -1.0
-        self._ticks, self._at = found, now
-        return percent, sum(table[pid].resident for pid in found) * self._page
+        self._ticks, self._at = current, now
+        return percent, sum(table[pid].resident for pid in current) * self._page
 
 
 class GpuMeter:
@@ -64,9 +64,9 @@ class GpuMeter:
 
 def parse_gpu_use(lines: Iterable[str]) -> List[GpuUse]:
     """Parse the output of `GPU_COMMAND`; a GPU without values (``[N/A]``) is left out."""
-    found = []
+    uses = []
     for line in lines:
         fields = [field.strip() for field in line.split(",")]
         if len(fields) == 3 and all(field.isdigit() for field in fields):
-            found.append(GpuUse(int(fields[0]), float(fields[1]), int(fields[2])))
-    return found
+            uses.append(GpuUse(int(fields[0]), float(fields[1]), int(fields[2])))
+    return uses

@@ -35,14 +35,14 @@ _GENERAL = ("subprocess-exited-with-error", "ResolutionImpossible")
 _SHOWN = 5  # versions
 
 
-class Reading:
+class PipProgress:
     """Progress of pip, parsed from its output.
 
     Attributes:
         step: What it is doing.
         detail: With which package.
         file: Name of the file that is being downloaded; empty: none is.
-        whole: Bytes of that file, or packages that are being installed; 0: not known.
+        total_count: Bytes of that file, or packages that are being installed; 0: not known.
         lines: What it printed, for `trouble`.
     """
 
@@ -50,7 +50,7 @@ class Reading:
         self.step = RESOLVING
         self.detail = ""
         self.file = ""
-        self.whole = 0
+        self.total_count = 0
         self.lines: List[str] = []
 
     def feed(self, line: str) -> None:
@@ -59,7 +59,7 @@ class Reading:
         installing = _INSTALLING.match(line)
         if installing:
             count = installing[1].count(",") + 1
-            self._now(INSTALLING, f"{count} package{'' if count == 1 else 's'}", whole=count)
+            self._set(INSTALLING, f"{count} package{'' if count == 1 else 's'}", total_count=count)
             return
         downloading = _DOWNLOADING.match(line)
         if downloading:
@@ -67,21 +67,21 @@ class Reading:
             return
         collecting = _COLLECTING.match(line)
         if collecting:
-            self._now(RESOLVING, collecting[1].rpartition("/")[2])
+            self._set(RESOLVING, collecting[1].rpartition("/")[2])
         elif _BUILDING.match(line):
-            self._now(BUILDING, line.strip().split(":")[0])
+            self._set(BUILDING, line.strip().split(":")[0])
 
     def _download(self, name: str, size: float) -> None:
         if name.endswith(".metadata"):
-            self._now(RESOLVING, name.partition("-")[0])
+            self._set(RESOLVING, name.partition("-")[0])
         else:
-            self._now(DOWNLOADING, name, file=name, whole=round(size))
+            self._set(DOWNLOADING, name, file=name, total_count=round(size))
 
-    def _now(self, step: str, detail: str, file: str = "", whole: int = 0) -> None:
-        self.step, self.detail, self.file, self.whole = step, detail, file, whole
+    def _set(self, step: str, detail: str, file: str = "", total_count: int = 0) -> None:
+        self.step, self.detail, self.file, self.total_count = step, detail, file, total_count
 
 
-class Trouble(NamedTuple):
+class PipFailure(NamedTuple):
     """Why pip failed."""
 
     kind: Refusal
@@ -90,43 +90,45 @@ class Trouble(NamedTuple):
     hint: str
 
 
-def trouble(lines: Sequence[str], end: Exit) -> Refused:
+def find_cause(lines: Sequence[str], end: Exit) -> Refused:
     """Return why pip failed.
 
     Args:
         lines: All that it printed.
         end: How it ended.
     """
-    found = _disk(lines) or _killed(end) or _network(lines) or _conflict(lines) or _no_version(lines) or _build(lines)
-    found = found or _last_words(lines)
-    return Refused(found.kind, found.reason, found.hint, cause=found.cause)
+    failure = (
+        _disk(lines) or _killed(end) or _network(lines) or _conflict(lines) or _no_version(lines) or _build(lines)
+    )
+    failure = failure or _last_output(lines)
+    return Refused(failure.kind, failure.reason, failure.hint, cause=failure.cause)
 
 
-def _refused(reason: str, cause: str, hint: str) -> Trouble:
-    return Trouble(Refusal.PACKAGES, reason, cause, hint)
+def _refused(reason: str, cause: str, hint: str) -> PipFailure:
+    return PipFailure(Refusal.PACKAGES, reason, cause, hint)
 
 
-def _disk(lines: Sequence[str]) -> Optional[Trouble]:
-    if not any(words in line for line in lines for words in _FULL):
+def _disk(lines: Sequence[str]) -> Optional[PipFailure]:
+    if not any(text in line for line in lines for text in _FULL):
         return None
     reason = "no space left on this host for the packages"
-    return Trouble(Refusal.DISK, reason, "", "free space on the host, or make its disk larger")
+    return PipFailure(Refusal.DISK, reason, "", "free space on the host, or make its disk larger")
 
 
-def _killed(end: Exit) -> Optional[Trouble]:
+def _killed(end: Exit) -> Optional[PipFailure]:
     if end.signal is None:
         return None
     return _refused(f"pip was killed by signal {end.signal}", "", "the host may have too little memory")
 
 
-def _network(lines: Sequence[str]) -> Optional[Trouble]:
+def _network(lines: Sequence[str]) -> Optional[PipFailure]:
     broken = [line for line in lines if _BROKEN.search(line)]
     versions = [line for line in lines if _VERSIONS.search(line)]
     if not broken or any("(from versions: none)" not in line for line in versions):
         return None
     if not versions and not any(_BROKEN.search(line) for line in lines[-8:]):
-        return None  # it was mended, and something else followed
-    why = [found[0] for found in map(_WHY_BROKEN.search, broken) if found]
+        return None  # pip recovered, and something else failed
+    why = [match[0] for match in map(_WHY_BROKEN.search, broken) if match]
     return _refused(
         "pip cannot reach the package index",
         why[-1] if why else broken[-1].strip(),
@@ -134,52 +136,52 @@ def _network(lines: Sequence[str]) -> Optional[Trouble]:
     )
 
 
-def _conflict(lines: Sequence[str]) -> Optional[Trouble]:
+def _conflict(lines: Sequence[str]) -> Optional[PipFailure]:
     if not any("ResolutionImpossible" in line for line in lines):
         return None
     causes: List[str] = []
     for number, line in enumerate(lines):
         if line.strip() == "The conflict is caused by:":
-            for told in lines[number + 1 :]:
-                if not told.strip():
+            for cause_line in lines[number + 1 :]:
+                if not cause_line.strip():
                     break
-                causes.append(told.strip())
+                causes.append(cause_line.strip())
     return _refused("the packages exclude each other", "; ".join(causes), "request versions that fit together")
 
 
-def _no_version(lines: Sequence[str]) -> Optional[Trouble]:
-    wanted = [found[1] for found in map(_NO_VERSION.match, lines) if found]
-    if not wanted:
+def _no_version(lines: Sequence[str]) -> Optional[PipFailure]:
+    requirements = [match[1] for match in map(_NO_VERSION.match, lines) if match]
+    if not requirements:
         return None
-    versions = next((found[1] for found in map(_VERSIONS.search, lines) if found), "none").split(", ")
+    versions = next((match[1] for match in map(_VERSIONS.search, lines) if match), "none").split(", ")
     cause = "there are none for this Python and computer"
     if versions != ["none"]:
         cause = f"there are {'…, ' if len(versions) > _SHOWN else ''}{', '.join(versions[-_SHOWN:])}"
     others = [line.partition(_OTHER_PYTHON)[2] for line in lines if _OTHER_PYTHON in line]
     if others:
         cause += f"; for other versions of Python {others[0].rpartition('; ')[2]}"
-    return _refused(f"pip finds no {wanted[-1]}", cause, "request a version that exists")
+    return _refused(f"pip finds no {requirements[-1]}", cause, "request a version that exists")
 
 
-def _build(lines: Sequence[str]) -> Optional[Trouble]:
-    failed = next((found[1] for found in map(_BUILD_FAILED.match, lines) if found), "")
+def _build(lines: Sequence[str]) -> Optional[PipFailure]:
+    failed = next((match[1] for match in map(_BUILD_FAILED.match, lines) if match), "")
     if not failed:
         return None
     output = [line.strip() for line in lines[: _index(lines, "[end of output]")] if line.strip()]
-    words = next((line for line in output if _COMPILER.search(line)), output[-1])
-    return _refused(f"pip fails in {failed}", words, "install what it needs on the host, or request another version")
+    text = next((line for line in output if _COMPILER.search(line)), output[-1])
+    return _refused(f"pip fails in {failed}", text, "install what it needs on the host, or request another version")
 
 
-def _index(lines: Sequence[str], wanted: str) -> int:
-    return next((number for number, line in enumerate(lines) if line.strip() == wanted), len(lines))
+def _index(lines: Sequence[str], significant_lines: str) -> int:
+    return next((number for number, line in enumerate(lines) if line.strip() == significant_lines), len(lines))
 
 
-def _last_words(lines: Sequence[str]) -> Trouble:
-    said = [line.strip() for line in lines if line.strip()]
+def _last_output(lines: Sequence[str]) -> PipFailure:
+    lines = [line.strip() for line in lines if line.strip()]
     errors = [
         line.partition(":")[2].strip()
-        for line in said
-        if line.lower().startswith("error:") and not any(words in line for words in _GENERAL)
+        for line in lines
+        if line.lower().startswith("error:") and not any(text in line for text in _GENERAL)
     ]
-    words = errors[-1] if errors else said[-1] if said else "it said nothing"
-    return _refused("pip cannot install the packages", words, "correct the list of packages")
+    text = errors[-1] if errors else lines[-1] if lines else "no output"
+    return _refused("pip cannot install the packages", text, "correct the list of packages")

@@ -13,9 +13,9 @@ import subprocess
 import zipfile
 from typing import Dict, List, Tuple
 
-from train.agent.files.disk import make_directory, write_atomic
+from train.agent.files.disk import list_names, make_directory, write_atomic
 from train.agent.files.paths import HostPaths, VenvPaths
-from train.agent.host.inventory import PROBE_DEADLINE_S, ran
+from train.agent.host.inventory import PROBE_DEADLINE_S, run_program
 from train.agent.host.runner import Steps
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import NeedPip, PipWheel, Refusal
@@ -35,7 +35,7 @@ def find_wheel(host: HostPaths, python: str, version: str, session: Dict[str, st
         python: The interpreter.
         version: Its version, ``3.12.3``.
         session: Environment of the login.
-        steps: Told that pip is awaited, and the way to the client.
+        steps: Reports the progress; connection to the client.
 
     Raises:
         RefusedError: what the client sends is not a pip wheel.
@@ -65,21 +65,21 @@ def unpack_wheel(wheel: str, paths: VenvPaths, site: str) -> None:
 
 def _bundled(python: str, session: Dict[str, str]) -> str:
     """Return the newest pip wheel that ensurepip of `python` would install; empty if there is none."""
-    code, printed = ran([python, "-I", "-S", "-c", _LIBRARY], session, PROBE_DEADLINE_S, subprocess.DEVNULL)
+    code, printed = run_program([python, "-I", "-S", "-c", _LIBRARY], session, PROBE_DEADLINE_S, subprocess.DEVNULL)
     directory = os.path.join(printed.strip(), "ensurepip", "_bundled")
-    found: List[Tuple[List[int], str]] = []
+    wheels: List[Tuple[List[int], str]] = []
     for name in _names(directory) if code == 0 else ():
         match = _BUNDLED.fullmatch(name)
         path = os.path.join(directory, name)
         if match and _is_pip(path):
-            found.append(([int(part) for part in match[1].split(".")], path))
-    return max(found)[1] if found else ""
+            wheels.append(([int(part) for part in match[1].split(".")], path))
+    return max(wheels)[1] if wheels else ""
 
 
 def _received(host: HostPaths, version: str, steps: Steps) -> str:
     """Return the wheel that the client selects; it is sent unless this host has it."""
     have = [name[: -len(SUFFIX)] for name in _names(host.pip) if _is_whole(host.pip_wheel(name[: -len(SUFFIX)]))]
-    steps.tell("receiving pip")
+    steps.report_step("receiving pip")
     steps.channel.send(NeedPip(".".join(version.split(".")[:2]), have))
     answer = steps.channel.receive(_RECEIVE_DEADLINE_S)
     if not isinstance(answer, PipWheel) or answer.payload > LARGEST_WHEEL:
@@ -97,10 +97,7 @@ def _received(host: HostPaths, version: str, steps: Steps) -> str:
 
 
 def _names(directory: str) -> List[str]:
-    try:
-        return sorted(name for name in os.listdir(directory) if name.endswith(SUFFIX))
-    except OSError:
-        return []
+    return sorted(name for name in list_names(directory) if name.endswith(SUFFIX))
 
 
 def _is_whole(path: str) -> bool:

@@ -22,6 +22,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tu
 from train.agent.files.disk import (
     DISK_RESERVE,
     free_space,
+    list_names,
     make_directory,
     read_json,
     read_text,
@@ -34,7 +35,7 @@ from train.agent.files.journal import read_job, read_result
 from train.agent.files.paths import HostPaths, VenvPaths
 from train.agent.host.jobs import newest_tasks
 from train.agent.host.runner import OverdueError, Steps, run
-from train.agent.packages.pip import INSTALLING, Reading, trouble
+from train.agent.packages.pip import INSTALLING, PipProgress, find_cause
 from train.agent.packages.pip_wheel import find_wheel, unpack_wheel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal
@@ -48,22 +49,30 @@ _PIP_DEADLINE_S = 900.0  # without a line, a byte or a package
 _LOCK_DEADLINE_S = 1800.0
 _LOCK_AGAIN_S = 0.2
 # What is there of a Python and a host must not get into the new environment.
-_FOREIGN = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_QUIET")
+_REMOVED_VARIABLES = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONUSERBASE",
+    "VIRTUAL_ENV",
+    "PIP_TARGET",
+    "PIP_PREFIX",
+    "PIP_QUIET",
+)
 _NO_VENV = re.compile(r"No module named '?venv")
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?")
 _GIB = 1 << 30
-# Of packages that take much: installed, and what was downloaded for them beside. All others fit into the rest.
-_LARGE = {
+# Disk space of large packages: installed, plus their downloads. All others fit into the rest.
+_LARGE_BYTES = {
     "tensorflow[and-cuda]": 10 * _GIB,
     "tensorflow": 3 * _GIB,
     "tensorflow-cpu": 2 * _GIB,
     "tf-nightly": 3 * _GIB,
     "torch": 9 * _GIB,
 }
-_OTHERS = _GIB // 8
+_SMALL_BYTES = _GIB // 8
 
 
-_BELOW_FILE = "below.pth"
+_BASE_FILE = "below.pth"
 
 
 class Base(NamedTuple):
@@ -71,11 +80,11 @@ class Base(NamedTuple):
 
     path: str  # without links
     version: str  # 3.12.3
-    below: Tuple[str, ...] = ()  # directories whose packages the environment finds behind its own
+    base_directories: Tuple[str, ...] = ()  # directories whose packages the environment finds behind its own
     owner: str = ""  # our environment that these are of; empty: of none
 
 
-class Wish(NamedTuple):
+class EnvironmentSpec(NamedTuple):
     """The requested content of an environment."""
 
     requirements: str
@@ -88,36 +97,36 @@ class Wish(NamedTuple):
         return "\n".join([self.requirements.rstrip("\n"), *self.pins]) + "\n"
 
 
-def wanted(requirements: str) -> List[str]:
+def significant_lines(requirements: str) -> List[str]:
     """Return the significant lines, sorted; lines that a backslash joins are one."""
     lines = requirements.replace("\r\n", "\n").replace("\\\n", " ").split("\n")
     kept = (re.sub(r"(^|\s)#.*", "", line).strip() for line in lines)
     return sorted(line for line in kept if line)
 
 
-def name_of(wish: Wish, base: Base) -> str:
+def environment_name(spec: EnvironmentSpec, base: Base) -> str:
     """Return the name of the environment's directory: a hash of everything that determines its content."""
-    parts = [_FORMAT, base.path, ".".join(base.version.split(".")[:2]), *wanted(wish.text)]
-    if wanted(wish.constraints):
-        parts += ["within", *wanted(wish.constraints)]
-    if base.below:
-        parts += ["on top of", *base.below]
+    parts = [_FORMAT, base.path, ".".join(base.version.split(".")[:2]), *significant_lines(spec.text)]
+    if significant_lines(spec.constraints):
+        parts += ["within", *significant_lines(spec.constraints)]
+    if base.base_directories:
+        parts += ["on top of", *base.base_directories]
     return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def bytes_estimated(requirements: str) -> int:
+def estimate_size(requirements: str) -> int:
     """Return the estimated disk space of an environment; an unknown package counts as small."""
-    total = _OTHERS
-    for line in wanted(requirements):
-        found = _NAME.match(line)
-        if found:
-            name = re.sub(r"[-_.]+", "-", found[1]).lower()
-            extras = (found[2] or "").replace(" ", "").lower()
-            total += _LARGE.get(name + extras, _LARGE.get(name, 0))
+    total = _SMALL_BYTES
+    for line in significant_lines(requirements):
+        match = _NAME.match(line)
+        if match:
+            name = re.sub(r"[-_.]+", "-", match[1]).lower()
+            extras = (match[2] or "").replace(" ", "").lower()
+            total += _LARGE_BYTES.get(name + extras, _LARGE_BYTES.get(name, 0))
     return total
 
 
-def superfluous(complete: Sequence[Tuple[float, VenvPaths]], now: float) -> List[VenvPaths]:
+def select_unused(complete: Sequence[Tuple[float, VenvPaths]], now: float) -> List[VenvPaths]:
     """Return the environments to remove before a new one is created, of the complete and unused ones.
 
     Args:
@@ -135,15 +144,15 @@ class Venvs:
     Args:
         host: Paths of the fleet on this host.
         session: Environment of the login.
-        steps: Told what is being done.
+        steps: Reports the progress.
     """
 
     def __init__(self, host: HostPaths, session: Dict[str, str], steps: Steps) -> None:
         self._host = host
-        self._session = {name: value for name, value in session.items() if name not in _FOREIGN}
+        self._session = {name: value for name, value in session.items() if name not in _REMOVED_VARIABLES}
         self._steps = steps
 
-    def need(self, wish: Wish, base: Base) -> Tuple[str, bool]:
+    def ensure(self, spec: EnvironmentSpec, base: Base) -> Tuple[str, bool]:
         """Return the interpreter of the requested environment, and whether it was created now.
 
         Raises:
@@ -151,19 +160,19 @@ class Venvs:
             ClientGoneError: the client disconnected; likewise.
             OSError: probably because the disk is full; likewise.
         """
-        paths = self._host.venv(name_of(wish, base))
+        paths = self._host.venv(environment_name(spec, base))
         if base.owner:
-            _use(VenvPaths(base.owner))
-        if _use(paths):
+            _mark_used(VenvPaths(base.owner))
+        if _mark_used(paths):
             return paths.python, False
         make_directory(self._host.venvs)
         with self._locked():
-            if _use(paths):
+            if _mark_used(paths):
                 return paths.python, False
             self._prune(base)
-            self._check_disk(wish, base)
+            self._check_disk(spec, base)
             try:
-                self._make(paths, wish, base)
+                self._create(paths, spec, base)
             except BaseException:
                 remove_tree(paths.directory)
                 raise
@@ -180,7 +189,7 @@ class Venvs:
                         f"packages have been installed for others on this host for {_LOCK_DEADLINE_S / 60:.0f} min"
                     )
                     raise RefusedError(Refusal.BUSY, reason, "end it, and run the command again")
-                self._steps.tell("waiting", "packages are installed for others on this host")
+                self._steps.report_step("waiting", "packages are installed for others on this host")
                 self._steps.pause(_LOCK_AGAIN_S)
             yield
         finally:
@@ -198,18 +207,18 @@ class Venvs:
                 complete.append((os.stat(paths.ready).st_mtime, paths))
             else:
                 self._remove(paths)
-        for paths in superfluous(complete, time.time()):
+        for paths in select_unused(complete, time.time()):
             self._remove(paths)
 
     def _remove(self, paths: VenvPaths) -> None:
-        self._steps.tell("removing old packages")
+        self._steps.report_step("removing old packages")
         remove_file(paths.ready)
         remove_tree(paths.directory)
 
-    def _check_disk(self, wish: Wish, base: Base) -> None:
+    def _check_disk(self, spec: EnvironmentSpec, base: Base) -> None:
         free, total = free_space(self._host.venvs)
         # On top of another the large ones are there already, most likely.
-        needed = bytes_estimated("" if base.below else wish.requirements) + DISK_RESERVE
+        needed = estimate_size("" if base.base_directories else spec.requirements) + DISK_RESERVE
         if free < needed:
             raise RefusedError(
                 Refusal.DISK,
@@ -218,28 +227,28 @@ class Venvs:
                 "free space on the host, or make its disk larger",
             )
 
-    def _make(self, paths: VenvPaths, wish: Wish, base: Base) -> None:
+    def _create(self, paths: VenvPaths, spec: EnvironmentSpec, base: Base) -> None:
         began = time.monotonic()
-        self._steps.tell("making the environment", f"Python {base.version}")
+        self._steps.report_step("making the environment", f"Python {base.version}")
         remove_tree(paths.directory)
         make_directory(paths.directory)
-        self._make_empty(paths, base)
-        if base.below:
-            _put_on_top(paths, base)
+        self._create_empty(paths, base)
+        if base.base_directories:
+            _write_base_file(paths, base)
         make_directory(paths.scratch)
-        write_atomic(paths.requirements, wish.text.encode("utf-8", "surrogateescape"))
-        write_atomic(paths.constraints, wish.constraints.encode("utf-8", "surrogateescape"))
+        write_atomic(paths.requirements, spec.text.encode("utf-8", "surrogateescape"))
+        write_atomic(paths.constraints, spec.constraints.encode("utf-8", "surrogateescape"))
         self._install(paths)
         remove_tree(paths.scratch)
         seconds = round(time.monotonic() - began, 1)
-        told = {"base": base.path, "python": base.version, "owner": base.owner, "seconds": seconds}
-        write_atomic(paths.ready, json.dumps(told).encode())
+        info = {"base": base.path, "python": base.version, "owner": base.owner, "seconds": seconds}
+        write_atomic(paths.ready, json.dumps(info).encode())
 
-    def _make_empty(self, paths: VenvPaths, base: Base) -> None:
+    def _create_empty(self, paths: VenvPaths, base: Base) -> None:
         """Create an environment that contains only pip."""
-        words = self._run_to_end([base.path, "-I", "-m", "venv", "--without-pip", paths.directory])
-        if words is not None:
-            raise _no_environment(words, base)
+        output = self._run_to_end([base.path, "-I", "-m", "venv", "--without-pip", paths.directory])
+        if output is not None:
+            raise _no_environment(output, base)
         wheel = find_wheel(self._host, base.path, base.version, self._session, self._steps)
         for directory in _site_directories(paths):
             unpack_wheel(wheel, paths, directory)
@@ -248,41 +257,43 @@ class Venvs:
         """Return None if the command succeeded, or else its output."""
         lines: List[str] = []
 
-        def look(new: List[str]) -> bool:
+        def on_lines(new: List[str]) -> bool:
             lines.extend(new)
             return False
 
         try:
-            end = run(command, self._environment(), "/", self._steps, deadline_s=_VENV_DEADLINE_S, look=look)
+            end = run(command, self._environment(), "/", self._steps, deadline_s=_VENV_DEADLINE_S, on_lines=on_lines)
         except OverdueError:
             return f"{' '.join(command[:4])} did not end within {_VENV_DEADLINE_S:.0f} s"
         return None if end.code == 0 else "\n".join(lines)
 
     def _install(self, paths: VenvPaths) -> None:
-        watched = _Watched(paths, self._steps)
+        watch = _PipWatch(paths, self._steps)
         options = ["--progress-bar", "off", "--no-input", "--disable-pip-version-check"]
         lists = ["-r", paths.requirements, "-c", paths.constraints]
         command = [paths.python, "-I", "-m", "pip", "install", *options, *lists]
         env = {**self._environment(), "TMPDIR": paths.scratch}
         try:
-            end = run(command, env, paths.directory, self._steps, deadline_s=_PIP_DEADLINE_S, look=watched.look)
+            end = run(command, env, paths.directory, self._steps, deadline_s=_PIP_DEADLINE_S, on_lines=watch.on_lines)
         except OverdueError:
-            reading = watched.reading
+            progress = watch.progress
             raise RefusedError(
                 Refusal.PACKAGES,
-                f"pip got no further for {_PIP_DEADLINE_S / 60:.0f} min while {reading.step}"
-                + (f" ({reading.detail})" if reading.detail else ""),
+                f"pip got no further for {_PIP_DEADLINE_S / 60:.0f} min while {progress.step}"
+                + (f" ({progress.detail})" if progress.detail else ""),
                 "run the command again; what was downloaded is kept",
             ) from None
         if end.code != 0:
-            why = trouble(watched.reading.lines, end)
-            raise RefusedError(why.kind, why.reason, why.hint, cause=why.cause, next_step=why.next_step)
+            failure = find_cause(watch.progress.lines, end)
+            raise RefusedError(
+                failure.kind, failure.reason, failure.hint, cause=failure.cause, next_step=failure.next_step
+            )
 
     def _environment(self) -> Dict[str, str]:
         return {**self._session, "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8", "NO_COLOR": "1", "PIP_USER": "0"}
 
 
-class _Watched:
+class _PipWatch:
     """Follow pip's progress by its output and by the files that it writes."""
 
     def __init__(self, paths: VenvPaths, steps: Steps) -> None:
@@ -290,40 +301,40 @@ class _Watched:
         self._steps = steps
         self._part = 0
         self._present = _count_installed(paths)
-        self.reading = Reading()
-        steps.tell(self.reading.step)
+        self.progress = PipProgress()
+        steps.report_step(self.progress.step)
 
-    def look(self, lines: List[str]) -> bool:
+    def on_lines(self, lines: List[str]) -> bool:
         for line in lines:
-            self.reading.feed(line)
+            self.progress.feed(line)
         part = self._measure()
         advanced = bool(lines) or part != self._part
         self._part = part
-        reading = self.reading
-        self._steps.tell(reading.step, reading.detail, min(part, reading.whole), reading.whole)
+        progress = self.progress
+        self._steps.report_step(progress.step, progress.detail, min(part, progress.total_count), progress.total_count)
         return advanced
 
     def _measure(self) -> int:
-        if self.reading.file:
-            return _downloaded(self._paths.scratch, self.reading.file)
-        if self.reading.step == INSTALLING:
+        if self.progress.file:
+            return _downloaded(self._paths.scratch, self.progress.file)
+        if self.progress.step == INSTALLING:
             return max(0, _count_installed(self._paths) - self._present)
         return 0
 
 
-def _put_on_top(paths: VenvPaths, base: Base) -> None:
-    lines = "".join(f"import site; site.addsitedir({directory!r})\n" for directory in base.below)
+def _write_base_file(paths: VenvPaths, base: Base) -> None:
+    lines = "".join(f"import site; site.addsitedir({directory!r})\n" for directory in base.base_directories)
     for directory in _site_directories(paths):
-        write_atomic(os.path.join(directory, _BELOW_FILE), lines.encode("utf-8", "surrogateescape"))
+        write_atomic(os.path.join(directory, _BASE_FILE), lines.encode("utf-8", "surrogateescape"))
 
 
 def _owners(host: HostPaths) -> Set[str]:
     """Return the directories of environments that overlays depend on."""
     ready = (read_json(host.venv(name).ready) for name in os.listdir(host.venvs))
-    return {str(one.get("owner", "")) for one in ready if one is not None}
+    return {str(values.get("owner", "")) for values in ready if values is not None}
 
 
-def _use(paths: VenvPaths) -> bool:
+def _mark_used(paths: VenvPaths) -> bool:
     """Return True if an environment is complete; update the time of its last use."""
     try:
         os.utime(paths.ready)
@@ -377,23 +388,18 @@ def _first_word(pid: str) -> str:
 def _downloaded(scratch: str, name: str) -> int:
     """Return the size of the file that pip is downloading, in a directory that pip has created for it."""
     most = 0
-    for directory in _listed(scratch):
+    for directory in list_names(scratch):
         with contextlib.suppress(OSError):
             most = max(most, os.stat(os.path.join(scratch, directory, name)).st_size)
     return most
 
 
 def _count_installed(paths: VenvPaths) -> int:
-    return sum(name.endswith(".dist-info") for directory in _site_directories(paths) for name in _listed(directory))
+    return sum(
+        name.endswith(".dist-info") for directory in _site_directories(paths) for name in list_names(directory)
+    )
 
 
 def _site_directories(paths: VenvPaths) -> List[str]:
     above = os.path.join(paths.directory, "lib")
-    return [os.path.join(above, python, "site-packages") for python in _listed(above)]
-
-
-def _listed(directory: str) -> List[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []
+    return [os.path.join(above, python, "site-packages") for python in list_names(above)]

@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from train.agent.gang.scheduling import BEAT_FRACTION
 from train.agent.host.loop import READ, WRITE, Loop
-from train.agent.protocol.admission import Acceptor, most_strangers
+from train.agent.protocol.admission import Acceptor, max_unauthenticated
 from train.agent.protocol.channel import LineBuffer, LineTooLongError
 from train.agent.protocol.records import Member
 from train.agent.protocol.session import (
@@ -31,10 +31,10 @@ _RETRY_S = (0.05, 1.0)
 _BEAT: Message = {"beat": 1}
 _AT_ONCE = 1 << 16
 _EVERY_ATTEMPT = 0
-_KNOCK = "knock "
+_PROBE_PREFIX = "probe "
 
 
-class Bond(NamedTuple):
+class JobCredentials(NamedTuple):
     """Data that the agents of a job share."""
 
     job: str
@@ -62,9 +62,9 @@ class Line:
         self._on_end = on_end
         self._outgoing = bytearray()
         self._buffer = LineBuffer(LONGEST_LINE)
-        self.heard_at = time.monotonic()
+        self.received_at = time.monotonic()
         self.open = True
-        self.trusted = False
+        self.authenticated = False
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop.watch(connection.fileno(), READ, self._serve)
 
@@ -100,7 +100,7 @@ class Line:
             except BlockingIOError:
                 break
             except OSError as error:
-                self._break(_clause(error))
+                self._break(_describe_break(error))
                 return
             del self._outgoing[:sent]
         if self.open:
@@ -112,43 +112,43 @@ class Line:
         except BlockingIOError:
             return
         except OSError as error:
-            self._break(_clause(error))
+            self._break(_describe_break(error))
             return
         if not data:
             self._break("its agent ended")
             return
         self._buffer.feed(data)
         try:
-            self._hand_on()
+            self._process_lines()
         except (LinkError, LineTooLongError) as error:
             self._break(str(error))
         except Exception:
-            if self.trusted:
+            if self.authenticated:
                 raise
-            # Nobody who has proven nothing may end this process, whatever was overlooked in reading what they sent.
+            # An unauthenticated peer must not end this process, whatever error its data causes.
             self._break("a greeting that cannot be read")
 
-    def _hand_on(self) -> None:
+    def _process_lines(self) -> None:
         while self.open:
             line = self._buffer.line()
             if line is None:
-                if not self.trusted and self._buffer.size > LONGEST_GREETING:
+                if not self.authenticated and self._buffer.size > LONGEST_GREETING:
                     raise LinkError("a greeting that is too long")
                 return
-            self.heard_at = time.monotonic()
+            self.received_at = time.monotonic()
             self._on_line(line)
 
 
-def _clause(error: OSError) -> str:
+def _describe_break(error: OSError) -> str:
     return f"its connection broke ({error.strerror})"
 
 
-def silence(link_timeout_s: float) -> str:
+def describe_silence(link_timeout_s: float) -> str:
     """Return the reason for an agent that was silent for too long."""
     return f"its agent was silent for {link_timeout_s:g} s"
 
 
-class _Guest:
+class _IncomingConnection:
     """An incoming connection of another agent, and its authentication state."""
 
     def __init__(self, line: Line, greeting: ChiefGreeting) -> None:
@@ -158,24 +158,24 @@ class _Guest:
         self.since = time.monotonic()
 
 
-class _Call:
+class _OutgoingConnection:
     """A connection to another agent; retried until it is established, or tried once for a probe.
 
     Args:
         loop: Event loop that serves it.
         bond: What we have in common.
         me: Local slot, as in the greeting.
-        other: Whom to call.
+        other: The slot to connect to.
         on_up: Called when the other has proven itself.
         on_message: Called with its messages.
-        on_end: Called with a reason when a connection that stood ended, and with each try that failed.
+        on_end: Called with a reason when an established connection ends, and after each failed try.
     """
 
     def __init__(
         self,
         loop: Loop,
-        bond: Bond,
-        me: str,
+        credentials: JobCredentials,
+        local_slot: str,
         other: Member,
         *,
         on_up: Callable[[], None],
@@ -184,8 +184,8 @@ class _Call:
     ) -> None:
         self.slot = other.slot
         self._loop = loop
-        self._bond = bond
-        self._me = me
+        self._credentials = credentials
+        self._local_slot = local_slot
         self._other = other
         self._on_up = on_up
         self._on_message = on_message
@@ -194,11 +194,11 @@ class _Call:
         self._greeting: Optional[PeerGreeting] = None
         self._session: Optional[Session] = None
         self._closed = False
-        self._timer = f"call {me} {other.slot}"
+        self._timer = f"call {local_slot} {other.slot}"
         self.line: Optional[Line] = None
 
     @property
-    def stands(self) -> bool:
+    def is_established(self) -> bool:
         """Return True if the other agent has authenticated."""
         return self._session is not None
 
@@ -206,10 +206,10 @@ class _Call:
         """Try once; the callbacks report the result."""
         self._loop.after(self._timer, GREETING_DEADLINE_S, lambda: self._failed("no answer"))
         try:
-            found = socket.getaddrinfo(self._other.address, self._other.link_port, type=socket.SOCK_STREAM)[0]
-            self._socket = socket.socket(found[0], socket.SOCK_STREAM)
+            address_info = socket.getaddrinfo(self._other.address, self._other.link_port, type=socket.SOCK_STREAM)[0]
+            self._socket = socket.socket(address_info[0], socket.SOCK_STREAM)
             self._socket.setblocking(False)
-            self._socket.connect(found[4])
+            self._socket.connect(address_info[4])
         except BlockingIOError:
             pass
         except OSError as error:
@@ -227,9 +227,9 @@ class _Call:
         """Close the connection without calling `on_end`."""
         self._closed = True
         self._session = None
-        self._hang_up()
+        self._close_line()
 
-    def _hang_up(self) -> None:
+    def _close_line(self) -> None:
         self._loop.cancel(self._timer)
         if self.line is not None:
             self.line.close()
@@ -242,7 +242,7 @@ class _Call:
             self._socket = None
 
     def _failed(self, reason: str) -> None:
-        self._hang_up()
+        self._close_line()
         self._session = None
         if not self._closed:
             self._on_end(reason)
@@ -257,34 +257,36 @@ class _Call:
             return
         self._loop.unwatch(connection.fileno())
         self._socket = None
-        bond = self._bond
-        self._greeting = PeerGreeting(bond.secret, bond.job, _EVERY_ATTEMPT, self._me, os.urandom(NONCE_BYTES))
-        self.line = Line(self._loop, connection, self._take, self._failed)
+        credentials = self._credentials
+        self._greeting = PeerGreeting(
+            credentials.secret, credentials.job, _EVERY_ATTEMPT, self._local_slot, os.urandom(NONCE_BYTES)
+        )
+        self.line = Line(self._loop, connection, self._process_line, self._failed)
         self.line.send(self._greeting.first())
 
-    def _take(self, data: bytes) -> None:
+    def _process_line(self, data: bytes) -> None:
         if self._session is not None:
             message = self._session.open(data)
             if message != _BEAT:
                 self._on_message(message)
         elif self._greeting is not None and self.line is not None:
             answer, self._session = self._greeting.take(data)
-            self.line.trusted = True
+            self.line.authenticated = True
             self._loop.cancel(self._timer)
             self.line.send(answer)
             self._on_up()
 
 
-class Events(NamedTuple):
+class ConnectionEvents(NamedTuple):
     """Callbacks of the connections."""
 
-    up: Callable[[str], None]  # with a slot, whenever a connection with it stands, also where it comes back
-    down: Callable[[str, str], None]  # with a slot and a reason: nothing was heard of it for the link timeout
-    message: Callable[[str, Message], None]  # with a slot and what it said
-    idle: Callable[[], None]  # a connection ended, and no other stands
+    up: Callable[[str], None]  # with a slot, whenever a connection to it is established, also again
+    down: Callable[[str, str], None]  # with a slot and a reason: nothing was received for the link timeout
+    message: Callable[[str, Message], None]  # with a slot and its message
+    idle: Callable[[], None]  # the last connection ended
 
 
-class Links:
+class PeerConnections:
     """Connections of one agent: incoming ones, and the one to its leader.
 
     Args:
@@ -300,35 +302,37 @@ class Links:
         self,
         loop: Loop,
         listener: socket.socket,
-        bond: Bond,
-        me: str,
+        credentials: JobCredentials,
+        local_slot: str,
         others: Mapping[str, Member],
         *,
-        events: Events,
+        events: ConnectionEvents,
     ) -> None:
         self._loop = loop
         self._listener = listener
         self._acceptor = Acceptor(listener)
-        self._most_strangers = most_strangers(len(others))
-        self._bond = bond
-        self._me = me
+        self._max_unauthenticated = max_unauthenticated(len(others))
+        self._credentials = credentials
+        self._local_slot = local_slot
         self._others = dict(others)
         self._on_up, self._on_down, self._on_message, self._on_idle = events
-        self._strangers: List[_Guest] = []
-        self._guests: Dict[str, _Guest] = {}
-        self._call: Optional[_Call] = None
-        self._pause = _RETRY_S[0]
-        self._knocks: Dict[str, _Call] = {}
+        self._unauthenticated: List[_IncomingConnection] = []
+        self._incoming: Dict[str, _IncomingConnection] = {}
+        self._outgoing_connection: Optional[_OutgoingConnection] = None
+        self._pause_s = _RETRY_S[0]
+        self._probes: Dict[str, _OutgoingConnection] = {}
         self._closed = False
         loop.watch(listener.fileno(), READ, lambda _: self._accept())
-        self._beat()
+        self._send_heartbeats()
 
     @property
     def connected(self) -> bool:
         """Return True if any other agent is connected."""
-        return bool(self._guests) or (self._call is not None and self._call.stands)
+        return bool(self._incoming) or (
+            self._outgoing_connection is not None and self._outgoing_connection.is_established
+        )
 
-    def learn(self, members: Sequence[Member]) -> None:
+    def update_addresses(self, members: Sequence[Member]) -> None:
         """Update the addresses of the slots; another host may have replaced a lost one."""
         for member in members:
             if member.slot in self._others:
@@ -336,55 +340,59 @@ class Links:
 
     def send(self, slot: str, message: Message) -> None:
         """Send a message to a slot; it is dropped if the slot is not connected."""
-        if self._call is not None and self._call.slot == slot and self._call.stands:
-            self._call.send(message)
+        if (
+            self._outgoing_connection is not None
+            and self._outgoing_connection.slot == slot
+            and self._outgoing_connection.is_established
+        ):
+            self._outgoing_connection.send(message)
             return
-        guest = self._guests.get(slot)
-        if guest is not None and guest.session is not None:
-            guest.line.send(guest.session.seal(message))
+        incoming = self._incoming.get(slot)
+        if incoming is not None and incoming.session is not None:
+            incoming.line.send(incoming.session.seal(message))
 
     def dial(self, slot: str) -> None:
         """Connect to a slot and keep trying; the previous connection of this agent is closed."""
-        before, self._call = self._call, None
-        if before is not None:
-            before.close()
+        previous, self._outgoing_connection = self._outgoing_connection, None
+        if previous is not None:
+            previous.close()
             self._loop.cancel("dial")
-            if before.slot != slot and before.slot not in self._guests:
-                self._loop.cancel(f"away {before.slot}")
-                self._loop.after(f"part {before.slot}", 0.0, lambda: self._on_down(before.slot, ""))
-        self._pause = _RETRY_S[0]
-        self._call = _Call(
+            if previous.slot != slot and previous.slot not in self._incoming:
+                self._loop.cancel(f"away {previous.slot}")
+                self._loop.after(f"part {previous.slot}", 0.0, lambda: self._on_down(previous.slot, ""))
+        self._pause_s = _RETRY_S[0]
+        self._outgoing_connection = _OutgoingConnection(
             self._loop,
-            self._bond,
-            self._me,
+            self._credentials,
+            self._local_slot,
             self._others[slot],
-            on_up=lambda: self._came(slot),
+            on_up=lambda: self._established(slot),
             on_message=lambda message: self._on_message(slot, message),
-            on_end=lambda reason: self._call_ended(slot, reason),
+            on_end=lambda reason: self._outgoing_ended(slot, reason),
         )
-        self._call.connect()
+        self._outgoing_connection.connect()
 
-    def knock(self, slot: str, message: Message) -> None:
+    def send_once(self, slot: str, message: Message) -> None:
         """Send one message to a slot that is not connected, if it can be reached."""
-        before = self._knocks.pop(slot, None)
-        if before is not None:
-            before.close()
+        previous = self._probes.pop(slot, None)
+        if previous is not None:
+            previous.close()
 
-        def said() -> None:
-            call.send(message)
-            self._loop.after(f"knock {slot}", GREETING_DEADLINE_S, call.close)
+        def send() -> None:
+            outgoing.send(message)
+            self._loop.after(f"probe {slot}", GREETING_DEADLINE_S, outgoing.close)
 
-        call = _Call(
+        outgoing = _OutgoingConnection(
             self._loop,
-            self._bond,
-            _KNOCK + self._me,
+            self._credentials,
+            _PROBE_PREFIX + self._local_slot,
             self._others[slot],
-            on_up=said,
+            on_up=send,
             on_message=lambda _: None,
             on_end=lambda _: None,
         )
-        self._knocks[slot] = call
-        call.connect()
+        self._probes[slot] = outgoing
+        outgoing.connect()
 
     def close(self) -> None:
         """Close all connections without calling the callbacks."""
@@ -392,43 +400,43 @@ class Links:
         self._loop.cancel("links")
         self._loop.cancel("dial")
         for slot in self._others:
-            for name in ("away", "knock", "part"):
+            for name in ("away", "probe", "part"):
                 self._loop.cancel(f"{name} {slot}")
-        for call in [self._call, *self._knocks.values()]:
-            if call is not None:
-                call.close()
-        for guest in [*self._strangers, *self._guests.values()]:
-            guest.line.close()
-        self._strangers.clear()
-        self._guests.clear()
+        for outgoing in [self._outgoing_connection, *self._probes.values()]:
+            if outgoing is not None:
+                outgoing.close()
+        for incoming in [*self._unauthenticated, *self._incoming.values()]:
+            incoming.line.close()
+        self._unauthenticated.clear()
+        self._incoming.clear()
         self._loop.unwatch(self._listener.fileno())
         self._acceptor.close()
 
     # --- our call -----------------------------------------------------------------------------------------------
 
-    def _came(self, slot: str) -> None:
-        self._pause = _RETRY_S[0]
+    def _established(self, slot: str) -> None:
+        self._pause_s = _RETRY_S[0]
         self._loop.cancel(f"away {slot}")
         self._on_up(slot)
 
-    def _call_ended(self, slot: str, reason: str) -> None:
-        call = self._call
-        if call is None or call.slot != slot or self._closed:
+    def _outgoing_ended(self, slot: str, reason: str) -> None:
+        outgoing = self._outgoing_connection
+        if outgoing is None or outgoing.slot != slot or self._closed:
             return
-        if call.line is not None and call.line.trusted:
-            call.line.trusted = False
-            self._away(slot, reason, call.line.heard_at)
-        self._loop.after("dial", self._pause, call.connect)
-        self._pause = min(self._pause * 2, _RETRY_S[1])
+        if outgoing.line is not None and outgoing.line.authenticated:
+            outgoing.line.authenticated = False
+            self._await_reconnection(slot, reason, outgoing.line.received_at)
+        self._loop.after("dial", self._pause_s, outgoing.connect)
+        self._pause_s = min(self._pause_s * 2, _RETRY_S[1])
 
-    def _away(self, slot: str, reason: str, heard_at: float) -> None:
+    def _await_reconnection(self, slot: str, reason: str, received_at: float) -> None:
         """Wait for the rest of the link timeout before the slot counts as lost."""
-        left_s = heard_at + self._bond.link_timeout_s - time.monotonic()
-        self._loop.after(f"away {slot}", max(0.0, left_s), lambda: self._gone(slot, reason))
+        left_s = received_at + self._credentials.link_timeout_s - time.monotonic()
+        self._loop.after(f"away {slot}", max(0.0, left_s), lambda: self._report_lost(slot, reason))
 
-    def _gone(self, slot: str, reason: str) -> None:
-        call = self._call
-        if slot in self._guests or (call is not None and call.slot == slot and call.stands):
+    def _report_lost(self, slot: str, reason: str) -> None:
+        outgoing = self._outgoing_connection
+        if slot in self._incoming or (outgoing is not None and outgoing.slot == slot and outgoing.is_established):
             return
         self._on_down(slot, reason)
 
@@ -439,84 +447,93 @@ class Links:
         if accepted is None:
             return
         connection, _ = accepted
-        greeting = ChiefGreeting(self._bond.secret, self._bond.job, _EVERY_ATTEMPT, os.urandom(NONCE_BYTES))
-        line = Line(self._loop, connection, lambda data: self._take(guest, data), lambda why: self._ended(guest, why))
-        guest = _Guest(line, greeting)
-        self._strangers.append(guest)
-        if len(self._strangers) > self._most_strangers:
-            self._strangers.pop(0).line.close()
+        greeting = ChiefGreeting(
+            self._credentials.secret, self._credentials.job, _EVERY_ATTEMPT, os.urandom(NONCE_BYTES)
+        )
+        line = Line(
+            self._loop,
+            connection,
+            lambda data: self._process_line(incoming, data),
+            lambda why: self._incoming_ended(incoming, why),
+        )
+        incoming = _IncomingConnection(line, greeting)
+        self._unauthenticated.append(incoming)
+        if len(self._unauthenticated) > self._max_unauthenticated:
+            self._unauthenticated.pop(0).line.close()
 
-    def _take(self, guest: _Guest, data: bytes) -> None:
-        name = guest.greeting.slot
-        if guest.session is not None:
-            message = guest.session.open(data)
+    def _process_line(self, incoming: _IncomingConnection, data: bytes) -> None:
+        name = incoming.greeting.slot
+        if incoming.session is not None:
+            message = incoming.session.open(data)
             if message != _BEAT:
-                self._on_message(name[len(_KNOCK) :] if name.startswith(_KNOCK) else name, message)
+                self._on_message(name[len(_PROBE_PREFIX) :] if name.startswith(_PROBE_PREFIX) else name, message)
             return
-        answer, session = guest.greeting.take(data)
+        answer, session = incoming.greeting.take(data)
         if session is None:
-            guest.line.send(answer)
+            incoming.line.send(answer)
             return
-        self._welcome(guest, session)
+        self._accept_slot(incoming, session)
 
-    def _welcome(self, guest: _Guest, session: Session) -> None:
-        name = guest.greeting.slot
-        knocks = name.startswith(_KNOCK)
-        slot = name[len(_KNOCK) :] if knocks else name
+    def _accept_slot(self, incoming: _IncomingConnection, session: Session) -> None:
+        name = incoming.greeting.slot
+        is_probe = name.startswith(_PROBE_PREFIX)
+        slot = name[len(_PROBE_PREFIX) :] if is_probe else name
         if slot not in self._others:
             raise LinkError(f"{slot} is not expected")
-        guest.session = session
-        guest.line.trusted = True
-        if knocks:  # stays among the strangers, who are sent away after a while
+        incoming.session = session
+        incoming.line.authenticated = True
+        if is_probe:  # stays among the strangers, who are sent away after a while
             return
-        self._strangers.remove(guest)
-        before = self._guests.pop(slot, None)
-        if before is not None:
-            before.line.close()
-        self._guests[slot] = guest
+        self._unauthenticated.remove(incoming)
+        previous = self._incoming.pop(slot, None)
+        if previous is not None:
+            previous.line.close()
+        self._incoming[slot] = incoming
         self._loop.cancel(f"away {slot}")
         self._on_up(slot)
 
-    def _ended(self, guest: _Guest, reason: str) -> None:
-        if guest in self._strangers:
-            self._strangers.remove(guest)
+    def _incoming_ended(self, incoming: _IncomingConnection, reason: str) -> None:
+        if incoming in self._unauthenticated:
+            self._unauthenticated.remove(incoming)
             return
-        slot = guest.greeting.slot
-        if self._guests.get(slot) is guest:
-            del self._guests[slot]
-            self._away(slot, reason, guest.line.heard_at)
+        slot = incoming.greeting.slot
+        if self._incoming.get(slot) is incoming:
+            del self._incoming[slot]
+            self._await_reconnection(slot, reason, incoming.line.received_at)
             if not self.connected:
                 self._on_idle()
 
     # --- beats ----------------------------------------------------------------------------------------------------
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         now = time.monotonic()
-        for guest in [one for one in self._strangers if now - one.since > GREETING_DEADLINE_S]:
-            self._strangers.remove(guest)
-            guest.line.close()
+        for incoming in [
+            candidate for candidate in self._unauthenticated if now - candidate.since > GREETING_DEADLINE_S
+        ]:
+            self._unauthenticated.remove(incoming)
+            incoming.line.close()
         # So early that even what is noticed at the next beat is noticed in time.
-        longest_s = (1.0 - BEAT_FRACTION) * self._bond.link_timeout_s
-        for slot, guest in list(self._guests.items()):
-            if now - guest.line.heard_at > longest_s:
-                guest.line.close()
-                del self._guests[slot]
-                self._gone(slot, silence(self._bond.link_timeout_s))
-            elif guest.session is not None:
-                guest.line.send(guest.session.seal(_BEAT))
-        self._beat_call(now, longest_s)
-        self._loop.after("links", BEAT_FRACTION * self._bond.link_timeout_s, self._beat)
+        longest_s = (1.0 - BEAT_FRACTION) * self._credentials.link_timeout_s
+        for slot, incoming in list(self._incoming.items()):
+            if now - incoming.line.received_at > longest_s:
+                incoming.line.close()
+                del self._incoming[slot]
+                self._report_lost(slot, describe_silence(self._credentials.link_timeout_s))
+            elif incoming.session is not None:
+                incoming.line.send(incoming.session.seal(_BEAT))
+        self._check_outgoing(now, longest_s)
+        self._loop.after("links", BEAT_FRACTION * self._credentials.link_timeout_s, self._send_heartbeats)
 
-    def _beat_call(self, now: float, longest_s: float) -> None:
-        call = self._call
-        if call is None or call.line is None or not call.stands:
+    def _check_outgoing(self, now: float, longest_s: float) -> None:
+        outgoing = self._outgoing_connection
+        if outgoing is None or outgoing.line is None or not outgoing.is_established:
             return
-        if now - call.line.heard_at <= longest_s:
-            call.send(_BEAT)
+        if now - outgoing.line.received_at <= longest_s:
+            outgoing.send(_BEAT)
             return
-        slot = call.slot
-        call.line.trusted = False
-        call.close()
-        self._call = None
+        slot = outgoing.slot
+        outgoing.line.authenticated = False
+        outgoing.close()
+        self._outgoing_connection = None
         self.dial(slot)
-        self._gone(slot, silence(self._bond.link_timeout_s))
+        self._report_lost(slot, describe_silence(self._credentials.link_timeout_s))

@@ -14,8 +14,8 @@ from typing import Callable, Deque, Dict, Optional, Sequence
 
 from train.agent.gang import readiness
 from train.agent.host.loop import READ, WRITE, Loop
-from train.agent.peers.connections import Bond
-from train.agent.protocol.admission import Acceptor, most_strangers
+from train.agent.peers.connections import JobCredentials
+from train.agent.protocol.admission import Acceptor, max_unauthenticated
 from train.agent.protocol.records import Member
 from train.agent.protocol.session import (
     LONGEST_GREETING,
@@ -25,12 +25,12 @@ from train.agent.protocol.session import (
     port_question,
 )
 
-VISIT_DEADLINE_S = 5.0  # for the first try of one port; doubled for each further one
-VISITS_DEADLINE_S = 20.0  # for all tries of all ports
+PORT_DEADLINE_S = 5.0  # for the first try of one port; doubled for each further one
+PROBES_DEADLINE_S = 20.0  # for all tries of all ports
 _PAUSE_S = (0.1, 1.0)  # before the second try, doubled up to the longest
 _AT_ONCE = 128
 _RESET = struct.pack("ii", 1, 0)
-_CLAUSES = {
+_ERRORS = {
     errno.ETIMEDOUT: readiness.TIMED_OUT,
     errno.ECONNREFUSED: readiness.REFUSED,
     errno.EHOSTUNREACH: "no route to host",
@@ -39,20 +39,20 @@ _CLAUSES = {
 }
 
 # Load on the other host can cause these; anything else is what a kernel, a firewall, or a name server answers.
-_BY_LOAD = (readiness.TIMED_OUT, readiness.SILENT, readiness.STRANGER, "connection reset")
+_TRANSIENT = (readiness.TIMED_OUT, readiness.SILENT, readiness.STRANGER, "connection reset")
 
 
-def _clause(code: int) -> str:
-    return _CLAUSES.get(code, os.strerror(code).lower())
+def _describe_error(code: int) -> str:
+    return _ERRORS.get(code, os.strerror(code).lower())
 
 
-def _hang_up(connection: socket.socket) -> None:
-    # A reset leaves no TIME_WAIT behind on a port that somebody else is about to bind.
+def _reset(connection: socket.socket) -> None:
+    # A reset leaves no TIME_WAIT state on a port that the task is about to bind.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     connection.close()
 
 
-class Door:
+class ProbeListener:
     """Answer probes on a task's port: the agent of the task listens there.
 
     Args:
@@ -63,14 +63,16 @@ class Door:
         visitors: How many are expected.
     """
 
-    def __init__(self, loop: Loop, listener: socket.socket, bond: Bond, slot: str, visitors: int) -> None:
+    def __init__(
+        self, loop: Loop, listener: socket.socket, credentials: JobCredentials, slot: str, expected: int
+    ) -> None:
         self._loop = loop
         self._listener = listener
-        self._bond = bond
+        self._credentials = credentials
         self._slot = slot
         self._acceptor = Acceptor(listener)
-        self._room = most_strangers(visitors)
-        self._guests: Dict[socket.socket, bytearray] = {}
+        self._max_connections = max_unauthenticated(expected)
+        self._connections: Dict[socket.socket, bytearray] = {}
         self._open = True
         listener.setblocking(False)
         loop.watch(listener.fileno(), READ, lambda _: self._accept())
@@ -80,63 +82,63 @@ class Door:
         if self._open:
             self._open = False
             self._loop.unwatch(self._listener.fileno())
-            for guest in list(self._guests):
-                self._drop(guest)
+            for connection in list(self._connections):
+                self._drop(connection)
             self._acceptor.close()
 
     def _accept(self) -> None:
         accepted = self._acceptor.accept()
         if accepted is None:
             return
-        guest, _ = accepted
-        self._guests[guest] = bytearray()
-        if len(self._guests) > self._room:
-            self._drop(next(iter(self._guests)))
-        self._loop.watch(guest.fileno(), READ, lambda _: self._hear(guest))
-        self._hear(guest)
+        connection, _ = accepted
+        self._connections[connection] = bytearray()
+        if len(self._connections) > self._max_connections:
+            self._drop(next(iter(self._connections)))
+        self._loop.watch(connection.fileno(), READ, lambda _: self._receive(connection))
+        self._receive(connection)
 
-    def _hear(self, guest: socket.socket) -> None:
+    def _receive(self, connection: socket.socket) -> None:
         try:
-            data = guest.recv(LONGEST_GREETING)
+            data = connection.recv(LONGEST_GREETING)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        heard = self._guests[guest]
-        heard += data
-        if not data or len(heard) > LONGEST_GREETING:
-            self._drop(guest)
-        elif heard.endswith(b"\n"):
-            self._answer(guest, bytes(heard))
-            heard.clear()
+        received = self._connections[connection]
+        received += data
+        if not data or len(received) > LONGEST_GREETING:
+            self._drop(connection)
+        elif received.endswith(b"\n"):
+            self._answer(connection, bytes(received))
+            received.clear()
 
-    def _answer(self, guest: socket.socket, line: bytes) -> None:
-        bond = self._bond
+    def _answer(self, connection: socket.socket, line: bytes) -> None:
+        credentials = self._credentials
         try:
-            guest.send(port_answer(bond.secret, bond.job, bond.attempt, self._slot, line))
+            connection.send(port_answer(credentials.secret, credentials.job, credentials.attempt, self._slot, line))
         except Exception:  # noqa: BLE001 - of a stranger's line; nothing that it holds may end this process
-            self._drop(guest)
+            self._drop(connection)
 
-    def _drop(self, guest: socket.socket) -> None:
-        del self._guests[guest]
-        self._loop.unwatch(guest.fileno())
-        _hang_up(guest)
+    def _drop(self, connection: socket.socket) -> None:
+        del self._connections[connection]
+        self._loop.unwatch(connection.fileno())
+        _reset(connection)
 
 
-class _Visit:
+class _PortProbe:
     """The state of the probe of one port, repeated until it succeeds or has failed for long enough."""
 
-    def __init__(self, member: Member, began: float) -> None:
+    def __init__(self, member: Member, began_at: float) -> None:
         self.member = member
-        self.began = began
+        self.began_at = began_at
         self.failures = 0
-        self.clause = ""  # of the newest failure
+        self.error = ""  # of the newest failure
         self.nonce = b""
         self.connection: Optional[socket.socket] = None
         self.answer = bytearray()
 
 
-class Visits:
+class PortProbes:
     """Probe the ports of other tasks, many at once.
 
     A loaded host may lose or refuse a connection that the next one gets. A visit that fails is therefore repeated:
@@ -152,161 +154,170 @@ class Visits:
     """
 
     def __init__(
-        self, loop: Loop, bond: Bond, slot: str, others: Sequence[Member], on_done: Callable[[Dict[str, str]], None]
+        self,
+        loop: Loop,
+        credentials: JobCredentials,
+        slot: str,
+        others: Sequence[Member],
+        on_done: Callable[[Dict[str, str]], None],
     ) -> None:
         self._loop = loop
-        self._bond = bond
+        self._credentials = credentials
         self._slot = slot
         self._on_done = on_done
-        self._left: Deque[_Visit] = deque(_Visit(member, 0.0) for member in others)
-        self._visits: Dict[str, _Visit] = {}  # those that have a connection now
-        self._pausing: Dict[str, _Visit] = {}  # those that failed and will be repeated
-        self._found: Dict[str, str] = {}
-        self._until = 0.0
+        self._waiting: Deque[_PortProbe] = deque(_PortProbe(member, 0.0) for member in others)
+        self._active: Dict[str, _PortProbe] = {}  # those that have a connection now
+        self._pausing: Dict[str, _PortProbe] = {}  # those that failed and will be repeated
+        self._results: Dict[str, str] = {}
+        self._deadline = 0.0
         self._done = False
 
     def begin(self) -> None:
         """Start the probes; without other tasks, finish at once."""
-        self._until = time.monotonic() + VISITS_DEADLINE_S
-        self._loop.after("visits", VISITS_DEADLINE_S, self._give_up)
-        self._go_on()
+        self._deadline = time.monotonic() + PROBES_DEADLINE_S
+        self._loop.after("visits", PROBES_DEADLINE_S, self._give_up)
+        self._start_probes()
 
     def close(self) -> None:
         """End all probes without a result."""
         self._done = True
         self._loop.cancel("visits")
-        self._left.clear()
+        self._waiting.clear()
         for slot in list(self._pausing):
             self._loop.cancel(f"visit {slot}")
         self._pausing.clear()
-        for visit in list(self._visits.values()):
-            self._leave(visit)
+        for probe in list(self._active.values()):
+            self._disconnect(probe)
 
-    def _go_on(self) -> None:
-        while self._left and len(self._visits) < _AT_ONCE:
-            self._set_out(self._left.popleft())
-        if not (self._left or self._visits or self._pausing or self._done):
+    def _start_probes(self) -> None:
+        while self._waiting and len(self._active) < _AT_ONCE:
+            self._start_probe(self._waiting.popleft())
+        if not (self._waiting or self._active or self._pausing or self._done):
             self.close()
-            self._on_done(self._found)
+            self._on_done(self._results)
 
-    def _set_out(self, visit: _Visit) -> None:
-        member = visit.member
-        self._visits[member.slot] = visit
-        visit.began = visit.began or time.monotonic()
-        visit.nonce = os.urandom(NONCE_BYTES)
-        visit.answer.clear()
-        # Whoever answers too late for one deadline may answer in time for the next.
-        self._loop.after(f"visit {member.slot}", VISIT_DEADLINE_S * 2**visit.failures, lambda: self._late(visit))
+    def _start_probe(self, probe: _PortProbe) -> None:
+        member = probe.member
+        self._active[member.slot] = probe
+        probe.began_at = probe.began_at or time.monotonic()
+        probe.nonce = os.urandom(NONCE_BYTES)
+        probe.answer.clear()
+        # A host that is too slow for one deadline may meet the next, longer one.
+        self._loop.after(f"visit {member.slot}", PORT_DEADLINE_S * 2**probe.failures, lambda: self._timed_out(probe))
         try:
             family, _, _, _, where = socket.getaddrinfo(member.address, member.port, type=socket.SOCK_STREAM)[0]
-            visit.connection = socket.socket(family, socket.SOCK_STREAM)
-            visit.connection.setblocking(False)
-            code = visit.connection.connect_ex(where)
+            probe.connection = socket.socket(family, socket.SOCK_STREAM)
+            probe.connection.setblocking(False)
+            code = probe.connection.connect_ex(where)
         except socket.gaierror:
-            self._failed(visit, readiness.UNKNOWN_NAME)
+            self._retry_or_fail(probe, readiness.UNKNOWN_NAME)
             return
         except OSError as error:
-            self._failed(visit, _clause(error.errno or 0))
+            self._retry_or_fail(probe, _describe_error(error.errno or 0))
             return
         if code in (0, errno.EINPROGRESS):
-            self._loop.watch(visit.connection.fileno(), WRITE, lambda _: self._arrived(visit))
+            self._loop.watch(probe.connection.fileno(), WRITE, lambda _: self._connected(probe))
         else:
-            self._failed(visit, _clause(code))
+            self._retry_or_fail(probe, _describe_error(code))
 
-    def _arrived(self, visit: _Visit) -> None:
-        connection = visit.connection
+    def _connected(self, probe: _PortProbe) -> None:
+        connection = probe.connection
         if connection is None:
             return
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if not code:
-            bond = self._bond
-            code = self._sent(connection, port_question(bond.job, bond.attempt, self._slot, visit.nonce))
+            credentials = self._credentials
+            code = self._send(
+                connection, port_question(credentials.job, credentials.attempt, self._slot, probe.nonce)
+            )
         if code:
-            self._ended(visit, _clause(code))
+            self._finish(probe, _describe_error(code))
         else:
-            self._loop.watch(connection.fileno(), READ, lambda _: self._hear(visit))
+            self._loop.watch(connection.fileno(), READ, lambda _: self._receive(probe))
 
-    def _sent(self, connection: socket.socket, line: bytes) -> int:
+    def _send(self, connection: socket.socket, line: bytes) -> int:
         try:
             connection.send(line)  # the first bytes of a connection: there is room for them
         except OSError as error:
             return error.errno or 0
         return 0
 
-    def _hear(self, visit: _Visit) -> None:
-        if visit.connection is None:
+    def _receive(self, probe: _PortProbe) -> None:
+        if probe.connection is None:
             return
         try:
-            data = visit.connection.recv(LONGEST_GREETING)
+            data = probe.connection.recv(LONGEST_GREETING)
         except BlockingIOError:
             return
-        except OSError as error:  # our agents hang up on those whom they do not know, too
+        except OSError as error:  # agents reset the connections of unknown peers, too
             reset = error.errno == errno.ECONNRESET
-            self._ended(visit, readiness.STRANGER if reset else _clause(error.errno or 0))
+            self._finish(probe, readiness.STRANGER if reset else _describe_error(error.errno or 0))
             return
-        visit.answer += data
-        if visit.answer.endswith(b"\n") or not data or len(visit.answer) > LONGEST_GREETING:
-            self._ended(visit, self._judged(visit))
+        probe.answer += data
+        if probe.answer.endswith(b"\n") or not data or len(probe.answer) > LONGEST_GREETING:
+            self._finish(probe, self._check_answer(probe))
 
-    def _judged(self, visit: _Visit) -> str:
-        bond = self._bond
+    def _check_answer(self, probe: _PortProbe) -> str:
+        credentials = self._credentials
         try:
-            owner = port_owner(bond.secret, bond.job, bond.attempt, self._slot, visit.nonce, bytes(visit.answer))
+            owner = port_owner(
+                credentials.secret, credentials.job, credentials.attempt, self._slot, probe.nonce, bytes(probe.answer)
+            )
         except Exception:  # noqa: BLE001 - of a stranger's answer; nothing that it holds may end this process
             return readiness.STRANGER
-        return "" if owner == visit.member.slot else f"{owner} {readiness.ANOTHER}"
+        return "" if owner == probe.member.slot else f"{owner} {readiness.ANOTHER}"
 
-    def _late(self, visit: _Visit) -> None:
-        watched_for_answer = visit.connection is not None and self._stands(visit.connection)
-        self._ended(visit, readiness.SILENT if watched_for_answer else readiness.TIMED_OUT)
+    def _timed_out(self, probe: _PortProbe) -> None:
+        watched_for_answer = probe.connection is not None and self._is_connected(probe.connection)
+        self._finish(probe, readiness.SILENT if watched_for_answer else readiness.TIMED_OUT)
 
-    def _stands(self, connection: socket.socket) -> bool:
+    def _is_connected(self, connection: socket.socket) -> bool:
         try:
             connection.getpeername()
         except OSError:
             return False
         return True
 
-    def _ended(self, visit: _Visit, clause: str) -> None:
+    def _finish(self, probe: _PortProbe, clause: str) -> None:
         if clause:
-            self._failed(visit, clause)
+            self._retry_or_fail(probe, clause)
         else:
-            self._leave(visit)
-            self._found[visit.member.slot] = ""
-        self._go_on()
+            self._disconnect(probe)
+            self._results[probe.member.slot] = ""
+        self._start_probes()
 
-    def _failed(self, visit: _Visit, clause: str) -> None:
+    def _retry_or_fail(self, probe: _PortProbe, clause: str) -> None:
         """Repeat the probe, or report why it failed if that is certain."""
-        slot = visit.member.slot
-        self._leave(visit)
-        visit.clause = clause
-        visit.failures += 1
-        pause_s = min(_PAUSE_S[0] * 2 ** (visit.failures - 1), _PAUSE_S[1])
-        until = self._until if clause in _BY_LOAD else visit.began + VISIT_DEADLINE_S
+        slot = probe.member.slot
+        self._disconnect(probe)
+        probe.error = clause
+        probe.failures += 1
+        pause_s = min(_PAUSE_S[0] * 2 ** (probe.failures - 1), _PAUSE_S[1])
+        until = self._deadline if clause in _TRANSIENT else probe.began_at + PORT_DEADLINE_S
         is_proven = clause != readiness.STRANGER and clause.endswith(f" {readiness.ANOTHER}")
-        if is_proven or (visit.failures > 1 and time.monotonic() + pause_s >= until):
-            self._found[slot] = clause
+        if is_proven or (probe.failures > 1 and time.monotonic() + pause_s >= until):
+            self._results[slot] = clause
             return
-        self._pausing[slot] = visit
-        self._loop.after(f"visit {slot}", pause_s, lambda: self._repeat(visit))
+        self._pausing[slot] = probe
+        self._loop.after(f"visit {slot}", pause_s, lambda: self._repeat(probe))
 
-    def _repeat(self, visit: _Visit) -> None:
-        del self._pausing[visit.member.slot]
-        self._left.append(visit)
-        self._go_on()
+    def _repeat(self, probe: _PortProbe) -> None:
+        del self._pausing[probe.member.slot]
+        self._waiting.append(probe)
+        self._start_probes()
 
-    def _leave(self, visit: _Visit) -> None:
-        slot = visit.member.slot
-        self._visits.pop(slot, None)
+    def _disconnect(self, probe: _PortProbe) -> None:
+        slot = probe.member.slot
+        self._active.pop(slot, None)
         self._loop.cancel(f"visit {slot}")
-        if visit.connection is not None:
-            self._loop.unwatch(visit.connection.fileno())
-            _hang_up(visit.connection)
-            visit.connection = None
+        if probe.connection is not None:
+            self._loop.unwatch(probe.connection.fileno())
+            _reset(probe.connection)
+            probe.connection = None
 
     def _give_up(self) -> None:
-        for visit in [*self._visits.values(), *self._pausing.values(), *self._left]:
-            if visit.failures > 1:
-                self._found[visit.member.slot] = visit.clause
+        for probe in [*self._active.values(), *self._pausing.values(), *self._waiting]:
+            if probe.failures > 1:
+                self._results[probe.member.slot] = probe.error
         self.close()
-        self._on_done(self._found)
+        self._on_done(self._results)

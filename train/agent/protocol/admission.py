@@ -9,10 +9,10 @@ from typing import Any, Optional, Tuple
 
 _MOST = 64
 _LEAST = 8
-_SHARE = 8  # of the process's descriptors, at most one in so many is a stranger's
+_SHARE = 8  # at most one of this many descriptors of the process belongs to an unauthenticated peer
 
 
-def most_strangers(expected: int) -> int:
+def max_unauthenticated(expected: int) -> int:
     """Return the number of unproven connections that one listener holds at a time.
 
     Args:

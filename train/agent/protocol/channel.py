@@ -50,17 +50,17 @@ class LineBuffer:
         if end < 0:
             self._searched = len(self._bytes)
             return None
-        found = bytes(self._bytes[:end])
+        line = bytes(self._bytes[:end])
         del self._bytes[: end + 1]
         self._searched = 0
-        return found
+        return line
 
     def take(self, limit: int) -> bytes:
         """Return up to `limit` raw bytes of the buffer."""
-        found = bytes(self._bytes[:limit])
+        data = bytes(self._bytes[:limit])
         del self._bytes[:limit]
         self._searched = 0
-        return found
+        return data
 
 
 class Channel:
@@ -75,7 +75,7 @@ class Channel:
         self._reads = reads
         self._writes = writes
         self._buffer = LineBuffer(LONGEST_REQUEST)
-        self._owed = 0  # of a payload that nobody read to its end
+        self._owed = 0  # unread bytes of the current payload
         os.set_blocking(writes, False)
 
     def fileno(self) -> int:
@@ -87,7 +87,7 @@ class Channel:
 
         Raises:
             ClientGoneError: the input ended, or nothing came for `deadline_s` seconds.
-            MalformedRecordError: what came is no record.
+            MalformedRecordError: the line is not a record.
         """
         for _ in self.payload(self._owed, deadline_s):
             continue
@@ -102,7 +102,7 @@ class Channel:
 
         Raises:
             ClientGoneError: the input ended.
-            MalformedRecordError: what came is no record.
+            MalformedRecordError: the line is not a record.
         """
         self._fill(0)
         return self.buffered()
@@ -162,10 +162,10 @@ class Channel:
             raise ClientGoneError("the client closed its end")
         self._buffer.feed(data)
 
-    def _wait(self, fd: int, event: int, deadline_s: float, what: str) -> None:
+    def _wait(self, fd: int, event: int, deadline_s: float, action: str) -> None:
         poll = select.poll()
         poll.register(fd, event)
         end = time.monotonic() + deadline_s
         while not poll.poll(max(0.0, end - time.monotonic()) * 1000):
             if time.monotonic() >= end:
-                raise ClientGoneError(f"waited {deadline_s:.0f} s for the client {what}")
+                raise ClientGoneError(f"waited {deadline_s:.0f} s for the client {action}")

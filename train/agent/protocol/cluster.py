@@ -54,7 +54,7 @@ def cluster_spec(members: Sequence[Member]) -> Dict[str, List[str]]:
     for member in members:
         kind, index = parse_task(member.task)
         if index in by_type.setdefault(kind, {}):
-            raise ValueError(f"{member.task} stands twice in the cluster spec")
+            raise ValueError(f"duplicate task {member.task} in the cluster spec")
         by_type[kind][index] = endpoint(member.address, member.port)
     spec = {}
     for kind in TASK_TYPES:
@@ -92,7 +92,7 @@ def tf_config(members: Sequence[Member], task: str) -> str:
     """Return TF_CONFIG of `task` as JSON, with the cluster in the same order on every task.
 
     An evaluator is in a cluster of its own: the coordinator of ParameterServerStrategy would wait for one in its
-    cluster, and a MultiWorkerMirroredStrategy in the evaluator wants to find itself, and ends what it does when it
+    cluster, and a MultiWorkerMirroredStrategy in the evaluator must find itself, and stops when it
     does not find others that it knows of (multi_worker_util.worker_count and CollectiveAllReduceStrategy's health
     check in TensorFlow 2.21).
     """

@@ -1,4 +1,4 @@
-"""Everything that client and agent say to each other, and what the agent writes on its host.
+"""All records that client and agent exchange, and that the agent writes on its host.
 
 A message is one line of JSON, ``{"record": "task_state", "slot": "worker-2", "task": "ps-0", …}``. If it has a field
 ``payload`` greater than zero, that many raw bytes follow the line. Unknown fields are ignored and missing ones take
@@ -66,7 +66,7 @@ class Outcome(str, Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    LOST = "lost"  # nobody is left who could tell
+    LOST = "lost"  # no host is left that knows
 
 
 class RestartPolicy(str, Enum):
@@ -190,14 +190,20 @@ class Policy(NamedTuple):
     restart: RestartPolicy = RestartPolicy.ON_FAILURE
     restarts: int = 0  # maximum number
     success: SuccessPolicy = SuccessPolicy.ALL_WORKERS
-    min_workers: int = 0  # fewer than these do not go on; 0: all that the job began with
+    min_workers: int = 0  # minimum for a restart; 0: all that the job started with
     backoff_s: float = 0.5  # before the first restart; twice as long before each further one
     host_timeout_s: float = 60.0  # how long a lost host may take to come back, or to be replaced
     timeout_s: float = 0.0  # for the whole job; 0: none
     start_timeout_s: float = 600.0  # to the first step of an attempt; 0: none
-    hang_timeout_s: float = 0.0  # without progress; 0: nobody looks
+    hang_timeout_s: float = 0.0  # without progress; 0: no hang detection
     on_hang: OnHang = OnHang.REPORT
-    preemptions: int = 0  # so many losses of a host are no failures of the job; -1: all
+    preemptions: int = 0  # tolerated losses of a host; -1: no limit
+
+    @property
+    def max_attempts(self) -> int:
+        """Return the maximum number of attempts of a job; 0 means no limit."""
+        restarts = 0 if self.restart is RestartPolicy.NEVER else self.restarts
+        return 0 if self.preemptions < 0 else 1 + restarts + self.preemptions
 
 
 class Replication(NamedTuple):
@@ -223,7 +229,7 @@ class Prepare(NamedTuple):
     dry_run: bool = False  # reserve and report; nothing is wanted or unpacked
     join: bool = False  # the job runs already; what this host still has of it is kept
     directory: str = ""  # absolute: the task runs in this directory as it is, and there are no entries
-    program: str = ""  # that must be there beside the interpreter, Rscript; empty: none
+    program: str = ""  # required in addition to the interpreter, e.g. Rscript; empty: none
     imports: List[str] = []  # noqa: RUF012 - never changed; top-level modules that the interpreter ought to find
     import_directories: List[str] = []  # noqa: RUF012 - never changed; where it looks for them, too
 
@@ -263,11 +269,11 @@ class Follow(NamedTuple):
     slot: str
     log_offset: int = 0  # bytes
     record_offset: int = 0  # bytes of the file of records
-    tail_lines: int = -1  # 0 or more: of the log only the last so many lines, from log_offset on
+    tail_lines: int = -1  # 0 or more: send only this many last lines of the log after log_offset
     attempt: int = 0  # from this one on, to which both offsets belong; 0: the newest
     logs: bool = True
     follow: bool = True  # False: what is there now, then End
-    head_bytes: int = -1  # 0 or more: of the log only the first so many, and the last `tail_bytes`; no Progress
+    head_bytes: int = -1  # 0 or more: send only the first bytes of the log and the last `tail_bytes`; no Progress
     tail_bytes: int = 0
 
 
@@ -309,7 +315,7 @@ class Bootstrap(NamedTuple):
 
     requirements: str = ""  # lines as in a requirements file of pip's; empty: nothing is installed
     python: str = ""  # with which it is made; empty: the one that runs the agent
-    gpus: int = 0  # so many must be usable; 0: nobody looks
+    gpus: int = 0  # number that must be usable; 0: not checked
     constraints: str = ""  # lines as in a constraints file of pip's
     on_top: bool = False  # what that interpreter finds, the environment's finds, too, and is not installed again
 
@@ -327,7 +333,7 @@ class Trial(NamedTuple):
     command: List[str]
     env: Dict[str, str]
     secret_env: Dict[str, str]  # never written anywhere
-    seconds: float  # at most so long
+    seconds: float  # time limit
 
 
 class ListJobs(NamedTuple):
@@ -389,7 +395,7 @@ class Prepared(NamedTuple):
     memory_total: int  # bytes
     hostname: str
     workdir: str  # absolute, where the bundle was unpacked
-    machine: str = ""  # x86_64, aarch64; empty: it did not tell
+    machine: str = ""  # x86_64, aarch64; empty: unknown
     missing: List[str] = []  # noqa: RUF012 - never changed; of the imports that were asked for
     keras_backend: str = ""  # that Keras 3 uses on this host unless the job sets another; empty: not set
 
@@ -402,7 +408,7 @@ class Refusal(str, Enum):
     PYTHON = "python"  # no usable interpreter
     PORT = "port"
     BUNDLE = "bundle"  # contents did not arrive as announced
-    REQUEST = "request"  # what was asked makes no sense here
+    REQUEST = "request"  # the request is invalid here
     PACKAGES = "packages"  # they cannot be installed
     GPU = "gpu"  # missing, or not usable
     PROGRAM = "program"  # it is not there
@@ -442,7 +448,7 @@ class Bootstrapped(NamedTuple):
     python: str  # path of the interpreter that finds the packages
     versions: Dict[str, str]  # as in Prepared
     gpus: List[Gpu]
-    seen: int  # GPUs that TensorFlow lists; 0 where nobody asked it
+    seen: int  # GPUs that TensorFlow lists; 0 if not checked
     made: bool  # whether anything was installed
     seconds: float
 
@@ -468,7 +474,7 @@ class Invitation(NamedTuple):
     fleet: str
     entries: List[Entry]
     commit: Commit
-    python: str = ""  # the interpreter of the host that tells, where the commit's command names it
+    python: str = ""  # interpreter of the answering host, if the command of the commit contains it
 
 
 class Stopped(NamedTuple):
@@ -594,12 +600,12 @@ class AttemptEnded(NamedTuple):
     exits: Dict[str, Exit]  # by task
     retry_s: float  # until the next attempt, at the earliest
     attempts: int = 0  # maximum number of attempts; 0: no limit, or unknown
-    preempted: bool = False  # the host of that task was preempted or is gone, which is not a failure of the job
+    preempted: bool = False  # the host of that task was lost, which is not a failure of the job
     first_failed_slot: str = ""  # of that task
 
 
 class Stalled(NamedTuple):
-    """What a task does that makes no progress."""
+    """Inspection of a task in a job that makes no progress."""
 
     slot: str
     task: str
@@ -666,8 +672,8 @@ class JobResult(NamedTuple):
     first_failed_task: str = ""
     reason: str = ""
     exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed; by task
-    started: bool = True  # whether any user code ran
-    isolated: bool = False  # told by a host that had lost sight of the others
+    started: bool = True  # True if any user code ran
+    isolated: bool = False  # reported by a host that had lost contact with the others
 
 
 class Beat(NamedTuple):

@@ -16,8 +16,8 @@ from train.agent.protocol.strict_json import JsonError, parse_object
 
 NONCE_BYTES = 16
 LONGEST_LINE = 1 << 20  # bytes
-LONGEST_MESSAGE = 16 << 20  # bytes, of who has proven to know the secret; readers may set a lower limit
-LONGEST_GREETING = 1 << 12  # bytes, of somebody who has proven nothing
+LONGEST_MESSAGE = 16 << 20  # bytes, of an authenticated peer; readers may set a lower limit
+LONGEST_GREETING = 1 << 12  # bytes, of an unauthenticated peer
 _HEX = 64
 
 Message = Dict[str, Any]
@@ -194,8 +194,8 @@ class PeerGreeting:
 
 # --- who listens on a slot's port -------------------------------------------------------------------------------
 #
-#     anybody → {"port": [job, attempt, asker], "nonce": …}
-#     agent   → {"slot": …, "proof": HMAC(secret, "port", slot, greeting of the asker, nonce)}
+#     peer  → {"port": [job, attempt, asker], "nonce": …}
+#     agent → {"slot": …, "proof": HMAC(secret, "port", slot, greeting of the asker, nonce)}
 
 
 def _port_proof(secret: bytes, slot: str, greeting: bytes, nonce: bytes) -> str:
@@ -211,7 +211,7 @@ def port_answer(secret: bytes, job: str, attempt: int, slot: str, line: bytes) -
     """Return the line that answers it for the agent of `slot`.
 
     Raises:
-        LinkError: it is no such question, or one of another job or attempt.
+        LinkError: the question is malformed, or belongs to another job or attempt.
     """
     message = _read(line, LONGEST_GREETING)
     asked = message.get("port")

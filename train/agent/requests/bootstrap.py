@@ -6,11 +6,11 @@ import time
 
 from train.agent.files.disk import make_directory
 from train.agent.files.paths import HostPaths
-from train.agent.host.gpus import await_driver, seen_by_tensorflow
+from train.agent.host.gpus import await_driver, count_tensorflow_gpus
 from train.agent.host.inventory import Probe, login_environment
 from train.agent.host.runner import Steps
-from train.agent.packages.base import on_top
-from train.agent.packages.venv import OLDEST_PYTHON, Base, Venvs, Wish, wanted
+from train.agent.packages.base import overlay
+from train.agent.packages.venv import OLDEST_PYTHON, Base, EnvironmentSpec, Venvs, significant_lines
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Bootstrap, Bootstrapped, Refusal
@@ -30,19 +30,19 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> None:
     probe = Probe(host.probe, session, host.hook)
     steps = Steps(channel)
     python, made = request.python, False
-    if wanted(request.requirements):
-        wish, base = Wish(request.requirements, request.constraints), _base(probe, request)
+    if significant_lines(request.requirements):
+        spec, base = EnvironmentSpec(request.requirements, request.constraints), _base(probe, request)
         if request.on_top:
-            wish, base = on_top(host, probe, session, wish, base)
-        python, made = Venvs(host, session, steps).need(wish, base)
-    steps.tell("looking at Python")
+            spec, base = overlay(host, probe, session, spec, base)
+        python, made = Venvs(host, session, steps).ensure(spec, base)
+    steps.report_step("looking at Python")
     interpreter = probe.interpreter(python)
     gpus, seen = [], 0
     try:
         if request.gpus > 0:
-            steps.tell("looking at the GPUs")
+            steps.report_step("looking at the GPUs")
             gpus = await_driver(probe, request.gpus, steps)
-            seen = seen_by_tensorflow(probe, interpreter, gpus, request.gpus, session, steps)
+            seen = count_tensorflow_gpus(probe, interpreter, gpus, request.gpus, session, steps)
     finally:
         probe.save()
     seconds = round(time.monotonic() - began, 3)
@@ -55,14 +55,14 @@ def _base(probe: Probe, request: Bootstrap) -> Base:
     Raises:
         RefusedError: there is none, or it is too old.
     """
-    found = probe.interpreter(request.python or ("" if request.on_top else sys.executable))
-    version = found.versions.get("python", "")
+    interpreter = probe.interpreter(request.python or ("" if request.on_top else sys.executable))
+    version = interpreter.versions.get("python", "")
     numbers = tuple(int(number) for number in version.split(".")[:2] if number.isdigit())
     if numbers < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
         raise RefusedError(
             Refusal.PYTHON,
-            f"{found.path} on this host is Python {version}, and virtual environments need {oldest}",
+            f"{interpreter.path} on this host is Python {version}, and virtual environments need {oldest}",
             f"install Python {oldest} or later there, or name its interpreter",
         )
-    return Base(found.path if request.on_top else os.path.realpath(found.path), version)
+    return Base(interpreter.path if request.on_top else os.path.realpath(interpreter.path), version)

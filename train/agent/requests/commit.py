@@ -17,7 +17,7 @@ from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Commit, Refusal, to_dict
 from train.agent.requests.prepare import Reservation
 from train.agent.supervisor.attempt import Start
-from train.agent.supervisor.host_environment import fit
+from train.agent.supervisor.host_environment import create_host_environment
 from train.agent.supervisor.supervisor import Resumed, Supervisor
 from train.agent.supervisor.watchdog import Watchdog, watch
 
@@ -51,8 +51,8 @@ def commit(reservation: Reservation, request: Commit, umask: int) -> int:
 
 
 def _check(reservation: Reservation, request: Commit) -> None:
-    asked = reservation.request
-    if asked.dry_run or (asked.job, asked.slot) != (request.job, request.slot):
+    prepared = reservation.request
+    if prepared.dry_run or (prepared.job, prepared.slot) != (request.job, request.slot):
         raise RefusedError(Refusal.REQUEST, f"{request.slot} of job {request.job} is not prepared on this host")
     if reservation.member() not in [member._replace(task="") for member in request.members]:
         raise RefusedError(Refusal.REQUEST, f"the job's members do not have {request.slot} as it was prepared")
@@ -95,7 +95,7 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
         listener=reservation.listener,
         control=listener,
         proof=reservation.proof(),
-        fittings=fit(paths.programs, python, address, len(facts.gpus)),
+        host_environment=create_host_environment(paths.programs, python, address, len(facts.gpus)),
     )
 
 
@@ -113,9 +113,9 @@ def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
         keep = {lock, writes, start.control.fileno(), start.listener.fileno(), *start.port.descriptors()}
         _close_others(keep, start.paths.agent_log)
 
-        def supervise(watchdog: Watchdog, last: Optional[DesiredState], why: str) -> None:
-            resumed = Resumed(last, why) if last is not None else None
-            Supervisor(start, watchdog, resumed).run(_tell(writes) if resumed is None else _nobody)
+        def supervise(watchdog: Watchdog, last: Optional[DesiredState], reason: str) -> None:
+            resumed = Resumed(last, reason) if last is not None else None
+            Supervisor(start, watchdog, resumed).run(_report_start(writes) if resumed is None else _ignore_start)
 
         stopped_s = _STOPPED_PART * start.commit.link_timeout_s
         watch(start.paths, start.commit.slot, stopped_s, supervise, start.port.release)
@@ -125,16 +125,16 @@ def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
         os._exit(0)
 
 
-def _nobody() -> None:
+def _ignore_start() -> None:
     """Do nothing: no process waits for the start of a replacement supervisor."""
 
 
-def _tell(writes: int) -> Callable[[], None]:
-    def tell() -> None:
+def _report_start(writes: int) -> Callable[[], None]:
+    def send_record() -> None:
         os.write(writes, _STARTED)
         os.close(writes)
 
-    return tell
+    return send_record
 
 
 def _close_others(keep: Set[int], log: str) -> None:
@@ -155,14 +155,14 @@ def _close_others(keep: Set[int], log: str) -> None:
 def _await_start(reservation: Reservation, request: Commit, pid: int, reads: int) -> None:
     poll = select.poll()
     poll.register(reads, select.POLLIN)
-    came = bool(poll.poll(_START_DEADLINE_S * 1000))
-    if came and os.read(reads, 1) == _STARTED:
+    has_reported = bool(poll.poll(_START_DEADLINE_S * 1000))
+    if has_reported and os.read(reads, 1) == _STARTED:
         return
-    if not came:
+    if not has_reported:
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    why = start_failure(status, read_text(reservation.paths.agent_log), in_time=came)
-    raise RefusedError(Refusal.FAULT, f"the supervisor of {request.slot} did not start: {why}")
+    reason = start_failure(status, read_text(reservation.paths.agent_log), in_time=has_reported)
+    raise RefusedError(Refusal.FAULT, f"the supervisor of {request.slot} did not start: {reason}")
 
 
 def start_failure(status: int, log: str, *, in_time: bool) -> str:

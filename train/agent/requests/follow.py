@@ -13,7 +13,7 @@ from train.agent.files.disk import size_of
 from train.agent.files.journal import attempts, log_at, read_result, states
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
-from train.agent.host.jobs import known_task, lost
+from train.agent.host.jobs import find_task, lost_result
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import (
@@ -46,21 +46,21 @@ def tail_offset(path: str, lines: int) -> int:
             begin = max(0, position - _BLOCK)
             file.seek(begin)
             block = file.read(position - begin)
-            cut = len(block)
+            newline = len(block)
             if position == end and block.endswith(b"\n"):
-                cut -= 1
+                newline -= 1
             while True:
-                cut = block.rfind(b"\n", 0, cut)
-                if cut < 0:
+                newline = block.rfind(b"\n", 0, newline)
+                if newline < 0:
                     break
                 lines -= 1
                 if lines == 0:
-                    return begin + cut + 1
+                    return begin + newline + 1
             position = begin
     return 0
 
 
-def _middle(size: int, request: Follow) -> Tuple[int, int]:
+def _omitted_range(size: int, request: Follow) -> Tuple[int, int]:
     """Return start and end of the omitted middle of a log of `size` bytes; both 0 if nothing is omitted."""
     if request.head_bytes < 0 or size <= request.head_bytes + request.tail_bytes:
         return 0, 0
@@ -78,7 +78,7 @@ class _Stream:
         self._logs = request.logs
         self._log = paths.log(attempt)
         self._records = paths.records(attempt)
-        self._left_out = _middle(size_of(self._log), request)
+        self._omitted = _omitted_range(size_of(self._log), request)
         self._brief = request.head_bytes >= 0
         self.attempt = attempt
         self.record_offset = request.record_offset
@@ -86,7 +86,7 @@ class _Stream:
         if request.tail_lines >= 0:
             self.log_offset = max(self.log_offset, tail_offset(self._log, request.tail_lines))
 
-    def send_news(self) -> None:
+    def send_new(self) -> None:
         """Send everything that is on disk now."""
         lines = self._new_records()
         for line in lines:
@@ -117,13 +117,13 @@ class _Stream:
             self._task = next((state.task for state in states(self._paths, self.attempt)), "")
         fd = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            begin, end = self._left_out
+            begin, end = self._omitted
             while self.log_offset < until:
                 if begin <= self.log_offset < end:
                     self.log_offset = end
                     continue
-                most = begin if self.log_offset < begin else until
-                data = os.pread(fd, min(SLICE, min(most, until) - self.log_offset), self.log_offset)
+                limit = begin if self.log_offset < begin else until
+                data = os.pread(fd, min(SLICE, min(limit, until) - self.log_offset), self.log_offset)
                 if not data:
                     return
                 self._channel.send(Log(self._slot, self._task, self.attempt, self.log_offset, len(data)), data)
@@ -144,44 +144,44 @@ class Follower:
     def __init__(self, channel: Channel, host: HostPaths, request: Follow) -> None:
         self._channel = channel
         self._request = request
-        self._paths = known_task(host, request.job, request.slot)
+        self._paths = find_task(host, request.job, request.slot)
         self._stream: Optional[_Stream] = None
-        self._passed = max(0, request.attempt - 1)  # of this attempt and those before it nothing is to be sent
-        self._begin_first()
+        self._current_attempt = max(0, request.attempt - 1)  # attempts up to this one are complete
+        self._start_first_attempt()
         self._supervisor: Optional[socket.socket] = None
-        self._is_asked = False  # a sign of life that has not come yet
-        self._heard_at = time.monotonic()
+        self._is_subscribing = False  # a sign of life that has not come yet
+        self._received_at = time.monotonic()
         self._stop: Optional[Stop] = None
         self._killed = False
 
-    def _begin_first(self) -> None:
+    def _start_first_attempt(self) -> None:
         """Start with the requested attempt, or with the next one if this host did not take part in it."""
         request = self._request
-        found = [number for number in attempts(self._paths) if number > self._passed]
-        if not found:
+        numbers = [number for number in attempts(self._paths) if number > self._current_attempt]
+        if not numbers:
             return
-        first = found[0] if request.attempt else found[-1]
+        first = numbers[0] if request.attempt else numbers[-1]
         if first == request.attempt or not request.attempt:
-            self._passed = first
+            self._current_attempt = first
             self._stream = _Stream(self._channel, self._paths, first, request)
         else:
-            self._begin(first)
+            self._start_attempt(first)
 
-    def _begin(self, attempt: int) -> None:
-        again = self._request._replace(log_offset=0, record_offset=0, tail_lines=-1)
-        self._passed = attempt
-        self._stream = _Stream(self._channel, self._paths, attempt, again)
+    def _start_attempt(self, attempt: int) -> None:
+        request = self._request._replace(log_offset=0, record_offset=0, tail_lines=-1)
+        self._current_attempt = attempt
+        self._stream = _Stream(self._channel, self._paths, attempt, request)
 
-    def _following(self, over: bool) -> int:
+    def _next_attempt(self, over: bool) -> int:
         """Return the attempt to continue with once the current one is complete; 0 if there is none yet.
 
         Args:
             over: Whether nothing more will be written at all.
         """
-        number = next((one for one in attempts(self._paths) if one > self._passed), 0)
+        number = next((candidate for candidate in attempts(self._paths) if candidate > self._current_attempt), 0)
         if not number or over or self._stream is None:
             return number
-        history = states(self._paths, self._passed)
+        history = states(self._paths, self._current_attempt)
         ended = not history or any(state.phase is Phase.EXITED for state in history)
         return number if ended or states(self._paths, number) else 0
 
@@ -191,9 +191,9 @@ class Follower:
         Raises:
             ClientGoneError: the client disconnected.
         """
-        self._meet_supervisor()
+        self._connect_supervisor()
         try:
-            result = self._until_result() if self._request.follow else self._what_is_there()
+            result = self._follow_to_result() if self._request.follow else self._send_stored()
         finally:
             if self._supervisor is not None:
                 self._supervisor.close()
@@ -203,51 +203,53 @@ class Follower:
             self._channel.send(Stopped(self._killed, running=True))
         self._channel.send(End())
 
-    def _meet_supervisor(self) -> None:
+    def _connect_supervisor(self) -> None:
         """Subscribe to the supervisor; the replacement of a killed one listens at the same path."""
         if self._supervisor is not None:
             self._supervisor.close()
         self._supervisor = control.connect(self._paths.control)
         if self._supervisor is not None:
-            self._heard_at = time.monotonic()
-            self._ask_for_life()
+            self._received_at = time.monotonic()
+            self._subscribe()
             if self._stop is not None:
-                control.tell(self._supervisor, self._stop)
+                control.send_record(self._supervisor, self._stop)
 
-    def _ask_for_life(self) -> None:
+    def _subscribe(self) -> None:
         """Subscribe again, which the supervisor always answers; one request at a time, so sending never blocks."""
-        if self._supervisor is not None and not self._is_asked:
-            self._is_asked = control.tell(self._supervisor, Follow(self._request.job, self._request.slot))
+        if self._supervisor is not None and not self._is_subscribing:
+            self._is_subscribing = control.send_record(
+                self._supervisor, Follow(self._request.job, self._request.slot)
+            )
 
-    def _what_is_there(self) -> Optional[JobResult]:
+    def _send_stored(self) -> Optional[JobResult]:
         result = read_result(self._paths)
-        self._send_news()
-        while number := self._following(over=True):
-            self._begin(number)
-            self._send_news()
+        self._send_new()
+        while number := self._next_attempt(over=True):
+            self._start_attempt(number)
+            self._send_new()
         if result is None and self._supervisor is None:
-            return lost(self._paths, self._request.job, self._passed)
+            return lost_result(self._paths, self._request.job, self._current_attempt)
         return result
 
-    def _until_result(self) -> JobResult:
+    def _follow_to_result(self) -> JobResult:
         while True:
             # Looked for before the last bytes are: what comes after the result is written is nothing.
             alive = self._supervisor is not None
             result = read_result(self._paths)
-            number = self._following(over=result is not None or not alive)
-            self._send_news()
+            number = self._next_attempt(over=result is not None or not alive)
+            self._send_new()
             if number:
-                self._begin(number)
+                self._start_attempt(number)
             elif result is not None and self._stop is None:
                 return result
             elif not alive:
-                return result or lost(self._paths, self._request.job, self._passed)
+                return result or lost_result(self._paths, self._request.job, self._current_attempt)
             else:
                 self._wait()
 
-    def _send_news(self) -> None:
+    def _send_new(self) -> None:
         if self._stream is not None:
-            self._stream.send_news()
+            self._stream.send_new()
 
     def _wait(self) -> None:
         """Wait for an update of the supervisor, a request of the client, or the next heartbeat."""
@@ -259,12 +261,12 @@ class Follower:
         ready = [fd for fd, _ in poll.poll(BEAT_S * 1000)]
         if not ready:
             beat = self._stream.beat() if self._stream is not None else Beat(time.time())
-            self._channel.send(beat._replace(unheard_s=round(time.monotonic() - self._heard_at, 1)))
-            self._ask_for_life()
+            self._channel.send(beat._replace(unheard_s=round(time.monotonic() - self._received_at, 1)))
+            self._subscribe()
         if self._channel.fileno() in ready:
             self._take_request()
         if self._supervisor.fileno() in ready:
-            self._take_news()
+            self._handle_update()
 
     def _take_request(self) -> None:
         request = self._channel.received()
@@ -273,16 +275,16 @@ class Follower:
                 raise RefusedError(Refusal.REQUEST, "while a job is followed, it can only be stopped")
             self._stop = request
             if self._supervisor is not None:
-                control.tell(self._supervisor, request)
+                control.send_record(self._supervisor, request)
             request = self._channel.buffered()
 
-    def _take_news(self) -> None:
+    def _handle_update(self) -> None:
         if self._supervisor is None:
             return
-        record = control.hear(self._supervisor, 0)
-        self._heard_at, self._is_asked = time.monotonic(), False
+        record = control.receive(self._supervisor, 0)
+        self._received_at, self._is_subscribing = time.monotonic(), False
         if record is None:
-            self._meet_supervisor()
+            self._connect_supervisor()
         elif isinstance(record, Stopped):
             self._killed = record.killed
         elif isinstance(record, (Progress, Usage)):

@@ -9,7 +9,7 @@ from train.agent.files.disk import read_json
 from train.agent.files.journal import read_job
 from train.agent.files.paths import HostPaths
 from train.agent.host import control
-from train.agent.host.jobs import known_task
+from train.agent.host.jobs import find_task
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Chunk, Commit, Entry, Give, Invitation, Invite, Refusal, build
@@ -18,13 +18,13 @@ _ANSWER_DEADLINE_S = 5.0
 _PIECE = 1 << 18
 
 
-def invitation(host: HostPaths, request: Invite) -> Invitation:
+def get_join_info(host: HostPaths, request: Invite) -> Invitation:
     """Answer Invite.
 
     Raises:
         RefusedError: the job does not run here.
     """
-    paths = known_task(host, request.job, request.slot)
+    paths = find_task(host, request.job, request.slot)
     job, bundle = read_job(paths) or {}, read_json(paths.bundle)
     connection = control.connect(paths.control)
     if connection is None or bundle is None:
@@ -32,18 +32,18 @@ def invitation(host: HostPaths, request: Invite) -> Invitation:
             Refusal.REQUEST, f"job {request.job} does not run on this host any more", next_step="fleet status"
         )
     with connection:
-        control.tell(connection, request)
+        control.send_record(connection, request)
         end = time.monotonic() + _ANSWER_DEADLINE_S
-        record = control.hear(connection, _ANSWER_DEADLINE_S)
+        record = control.receive(connection, _ANSWER_DEADLINE_S)
         while record is not None and not isinstance(record, Commit):
-            record = control.hear(connection, end - time.monotonic())
+            record = control.receive(connection, end - time.monotonic())
     if record is None:
         raise RefusedError(Refusal.REQUEST, f"job {request.job} has just ended", next_step="fleet status")
     python = str(job.get("python", ""))
-    return Invitation(str(job.get("fleet", "")), [build(Entry, one) for one in bundle["entries"]], record, python)
+    return Invitation(str(job.get("fleet", "")), [build(Entry, entry) for entry in bundle["entries"]], record, python)
 
 
-def give(channel: Channel, host: HostPaths, request: Give) -> None:
+def send_contents(channel: Channel, host: HostPaths, request: Give) -> None:
     """Answer Give.
 
     Raises:

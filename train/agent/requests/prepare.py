@@ -21,6 +21,7 @@ from train.agent.files.contents import (
 from train.agent.files.disk import (
     DISK_RESERVE,
     free_space,
+    list_names,
     make_directory,
     read_text,
     readable_size,
@@ -29,7 +30,14 @@ from train.agent.files.disk import (
 )
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host.imports import missing as missing_modules
-from train.agent.host.inventory import Interpreter, Probe, keras_backend, login_environment, memory_total, which
+from train.agent.host.inventory import (
+    Interpreter,
+    Probe,
+    find_executables,
+    keras_backend,
+    login_environment,
+    memory_total,
+)
 from train.agent.host.ports import TaskPort, listen_for_links, reserve_task_port
 from train.agent.host.processes import await_exit, end_leftovers, supervisor_of
 from train.agent.host.startup import Proof, is_program
@@ -37,7 +45,7 @@ from train.agent.protocol.channel import Channel
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Chunk, Gpu, Member, Prepare, Prepared, Refusal, to_dict
-from train.agent.supervisor.host_environment import beside
+from train.agent.supervisor.host_environment import program_directories
 
 CACHED_JOBS = 5
 """Pushed contents of this many newest jobs stay in the store, so that a repeat sends nothing again."""
@@ -69,17 +77,17 @@ class Reservation:
         self.listener: Optional[socket.socket] = None
         self.lock = -1
         self._locked = False
-        self._made = False
+        self._removes_directory = False
 
-    def take_host(self) -> None:
+    def claim_host(self) -> None:
         """Write the name of this task to the locked file; from now on this reservation clears it."""
         self._locked = True
         os.ftruncate(self.lock, 0)
         os.pwrite(self.lock, f"{self.request.job}/{self.request.slot}".encode(), 0)
 
-    def own_directory(self) -> None:
+    def remove_on_release(self) -> None:
         """Remove the task's directory on release."""
-        self._made = True
+        self._removes_directory = True
 
     def member(self) -> Member:
         """Return the task as the others see it."""
@@ -89,18 +97,22 @@ class Reservation:
 
     def proof(self) -> Optional[Proof]:
         """Return the proof that the interpreter runs the hook, or None."""
-        one = self.interpreter
-        return Proof(one.path, self.host.hook, is_program(one.path)) if one.hooked else None
+        interpreter = self.interpreter
+        return (
+            Proof(interpreter.path, self.host.hook, is_program(interpreter.path))
+            if interpreter.hook_environment
+            else None
+        )
 
     def hand_over(self) -> None:
         """Close everything, because a supervisor holds it now."""
-        self._made = False
+        self._removes_directory = False
         self._close()
 
     def release(self) -> None:
         """Release everything, and leave no files."""
-        if self._made:
-            self._made = False
+        if self._removes_directory:
+            self._removes_directory = False
             remove_tree(self.paths.directory)
             with contextlib.suppress(OSError):  # holds another task
                 os.rmdir(os.path.dirname(self.paths.directory))
@@ -136,7 +148,7 @@ def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
             _lock(reservation)
         _reserve(reservation)
         if not request.dry_run:
-            _bring(channel, reservation)
+            _receive_bundle(channel, reservation)
         channel.send(_prepared(reservation))
     except BaseException:
         reservation.release()
@@ -166,7 +178,7 @@ def _lock(reservation: Reservation) -> None:
     job, paths = _holder(host)
     if job:
         end_leftovers(paths)
-    reservation.take_host()
+    reservation.claim_host()
 
 
 def _try_lock(lock: int) -> bool:
@@ -180,24 +192,24 @@ def _try_lock(lock: int) -> bool:
 def _holder(host: HostPaths) -> Tuple[str, TaskPaths]:
     """Return the job that holds or last held the lock; an empty name if there is none."""
     job, _, task = read_text(host.active).partition("/")
-    known = JOB_NAME.fullmatch(job) and JOB_NAME.fullmatch(task)
-    return (job if known else ""), host.task(job, task)
+    is_valid = JOB_NAME.fullmatch(job) and JOB_NAME.fullmatch(task)
+    return (job if is_valid else ""), host.task(job, task)
 
 
 def _await_holder(host: HostPaths, waited_s: float) -> None:
     """Wait briefly for a job that is ending, or that was prepared by a client that may be gone."""
     job, paths = _holder(host)
-    doing, patience_s = "running", 0.0
+    activity, patience_s = "running", 0.0
     if os.path.exists(paths.result):
-        doing, patience_s = "ending", _ENDING_S
+        activity, patience_s = "ending", _ENDING_S
     elif not os.path.exists(paths.job):
-        doing, patience_s = "being prepared", _PREPARING_S
+        activity, patience_s = "being prepared", _PREPARING_S
     if waited_s >= patience_s:
-        reason = f"job {job} is {doing} on this host" if job else "another job is being prepared on this host"
+        reason = f"job {job} is {activity} on this host" if job else "another job is being prepared on this host"
         raise RefusedError(Refusal.BUSY, reason, job=job, next_step="fleet logs -f\nfleet stop")
     supervisor = supervisor_of(paths)
     if supervisor is None or not await_exit(supervisor, patience_s - waited_s):
-        time.sleep(0.01)  # nobody tells when a lock is free, and who waits for it in the kernel has no deadline
+        time.sleep(0.01)  # there is no event for a free lock, and waiting in the kernel has no deadline
 
 
 def _reserve(reservation: Reservation) -> None:
@@ -220,39 +232,39 @@ def _check_program(program: str, python: str, session: Dict[str, str]) -> None:
     """Check that the program of a job exists, unless the bundle contains it."""
     if not program or ("/" in program and not os.path.isabs(program)):
         return
-    search = os.pathsep.join([*beside(python), session.get("PATH") or os.defpath])
+    search = os.pathsep.join([*program_directories(python), session.get("PATH") or os.defpath])
     if os.path.isabs(program):
-        found = os.access(program, os.X_OK) and os.path.isfile(program)
+        exists = os.access(program, os.X_OK) and os.path.isfile(program)
     else:
-        found = any(which(program, search))
-    if not found:
+        exists = any(find_executables(program, search))
+    if not exists:
         package = _PACKAGES.get(program, "")
         hint = f"install it on the host: sudo apt-get install -y {package}" if package else "install it on the host"
         raise RefusedError(Refusal.PROGRAM, f"there is no {program} on this host", hint)
 
 
-def _bring(channel: Channel, reservation: Reservation) -> None:
+def _receive_bundle(channel: Channel, reservation: Reservation) -> None:
     """Receive the bundle's missing contents from the client, and unpack the bundle."""
     host, paths, entries = reservation.host, reservation.paths, reservation.request.entries
-    joins = reservation.request.join
-    if os.path.exists(paths.job) and not joins:
+    is_joining = reservation.request.join
+    if os.path.exists(paths.job) and not is_joining:
         raise RefusedError(Refusal.REQUEST, f"job {reservation.request.job} has run on this host already")
-    kept = joins and os.path.exists(paths.job) and os.path.isdir(paths.source)
-    if not kept:
-        remove_tree(paths.source if joins else paths.directory)
+    is_kept = is_joining and os.path.exists(paths.job) and os.path.isdir(paths.source)
+    if not is_kept:
+        remove_tree(paths.source if is_joining else paths.directory)
     discard_unused(host, objects_of(entries))
     want = missing(host.store, entries)
     _check_disk(host, bytes_needed(entries, want))
     make_directory(host.store)
     if not os.path.exists(paths.job):
-        reservation.own_directory()
+        reservation.remove_on_release()
     make_directory(paths.directory)
     write_atomic(paths.objects, "\n".join(sorted(objects_of(entries))).encode())
     channel.send(want)
     if want.objects:
         sizes = {entry.sha256: entry.size for entry in entries}
-        _receive(channel, Receiver(host.store, [(one, sizes[one]) for one in want.objects]))
-    if not kept:
+        _receive(channel, Receiver(host.store, [(digest, sizes[digest]) for digest in want.objects]))
+    if not is_kept:
         _lay_out_source(reservation)
     for directory in (paths.checkpoints, paths.logs, paths.model):
         make_directory(directory)
@@ -302,11 +314,7 @@ def _lay_out_source(reservation: Reservation) -> None:
 def _committed_jobs(host: HostPaths) -> List[str]:
     """Return the directories of committed jobs, newest first; remove reservations that were never committed."""
     changed: Dict[str, float] = {}
-    try:
-        names = os.listdir(host.jobs)
-    except FileNotFoundError:
-        return []
-    for name in names:
+    for name in list_names(host.jobs):
         path = os.path.join(host.jobs, name)
         if any(os.path.exists(host.task(name, task).job) for task in os.listdir(path)):
             changed[path] = os.stat(path).st_mtime

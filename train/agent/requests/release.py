@@ -17,7 +17,7 @@ _DEADLINE_S = 10.0
 _PAUSE_S = 0.05
 
 
-def leave(host: HostPaths, request: Leave) -> Left:
+def release_host(host: HostPaths, request: Leave) -> Left:
     """End every job of the fleet on this host, and remove its directory.
 
     Raises:
@@ -49,6 +49,6 @@ def _remove(directory: str) -> None:
                     f"{error.filename or directory} cannot be removed: {error.strerror}",
                     f"remove {directory} there by hand, then repeat fleet down",
                 ) from error
-            time.sleep(_PAUSE_S)  # nobody tells when the last writer has ended
+            time.sleep(_PAUSE_S)  # there is no event for the end of the last writer
         else:
             return

@@ -5,7 +5,7 @@ import os
 import stat
 from typing import Callable, Collection, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from train.agent.checkpoints.snapshot import unfit
+from train.agent.checkpoints.snapshot import replication_problem
 from train.agent.files.contents import STAMP_NS
 from train.agent.files.disk import read_json
 from train.agent.files.journal import attempts, read_job
@@ -25,7 +25,7 @@ class Root(NamedTuple):
     outside: bool = False  # not below the fleet's directory
 
 
-class Found(NamedTuple):
+class ResultFile(NamedTuple):
     """A file, a link or an empty directory among the results."""
 
     area: Area
@@ -60,15 +60,15 @@ class Results:
         given = [Root(Area.MODEL, paths.model), self._checkpoints(), Root(Area.TENSORBOARD, paths.logs)]
         if not os.path.islink(paths.source):  # a task that runs in place leaves its files where they are
             given.append(Root(Area.FILES, paths.source))
-        found = []
+        roots = []
         for root in given:
             if root is None:
                 continue
             if os.path.islink(root.path) and not root.outside:
                 self._note(f"{root.path} is a link to {os.readlink(root.path)}")
             elif os.path.isdir(root.path):
-                found.append(root)
-        return found
+                roots.append(root)
+        return roots
 
     def _checkpoints(self) -> Optional[Root]:
         """Return where the script keeps checkpoints; None if that is a URL, or holds other things as well."""
@@ -80,13 +80,13 @@ class Results:
             return None
         path = os.path.normpath(os.path.join(self._paths.source, os.path.expanduser(directory)))
         real = os.path.realpath(path)
-        reason = unfit(real, os.path.realpath(self._paths.replica), os.path.expanduser("~"))
+        reason = replication_problem(real, os.path.realpath(self._paths.replica), os.path.expanduser("~"))
         if reason:
             self._note(reason)
             return None
         return Root(Area.CHECKPOINTS, path, outside=not (real + "/").startswith(self._fleet + "/"))
 
-    def find(self, *, empty: bool = False) -> Iterator[Found]:
+    def find(self, *, empty: bool = False) -> Iterator[ResultFile]:
         """Yield all results, in an order that stays the same.
 
         Args:
@@ -96,13 +96,13 @@ class Results:
         others = {os.path.realpath(root.path) for root in roots if root.area is not Area.FILES}
         for root in roots:
             if root.area is Area.FILES:
-                pushed = _Pushed(self._paths, self._tick)
-                yield from (one for one in self._below(root, others, empty=empty) if not pushed.has(one))
+                pushed = _PushedFiles(self._paths, self._tick)
+                yield from (file for file in self._walk(root, others, empty=empty) if not pushed.has(file))
             else:
-                yield from self._below(root, (), empty=empty)
+                yield from self._walk(root, (), empty=empty)
         yield from self._logs()
 
-    def _logs(self) -> Iterator[Found]:
+    def _logs(self) -> Iterator[ResultFile]:
         for number in attempts(self._paths):
             try:
                 status = os.lstat(self._paths.log(number))
@@ -110,41 +110,43 @@ class Results:
                 continue
             if stat.S_ISREG(status.st_mode) and status.st_size:
                 path = f"attempt-{number}.log"
-                yield Found(Area.LOGS, path, self._paths.log(number), EntryKind.FILE, status)
+                yield ResultFile(Area.LOGS, path, self._paths.log(number), EntryKind.FILE, status)
 
-    def _below(self, root: Root, left_out: Collection[str], *, empty: bool) -> Iterator[Found]:
-        top = os.path.realpath(root.path)
-        ahead = [""]
-        while ahead:
-            below = ahead.pop()
+    def _walk(self, root: Root, left_out: Collection[str], *, empty: bool) -> Iterator[ResultFile]:
+        root_path = os.path.realpath(root.path)
+        queue = [""]
+        while queue:
+            directory = queue.pop()
             self._tick()
             try:
-                with os.scandir(os.path.join(top, below)) as listing:
+                with os.scandir(os.path.join(root_path, directory)) as listing:
                     entries = sorted(listing, key=lambda entry: entry.name)
-                status = os.lstat(os.path.join(top, below))
+                status = os.lstat(os.path.join(root_path, directory))
             except OSError as error:
-                self._note(f"{os.path.join(top, below)} cannot be read: {error.strerror}")
+                self._note(f"{os.path.join(root_path, directory)} cannot be read: {error.strerror}")
                 continue
-            if empty and below and not entries:
-                yield Found(root.area, below, os.path.join(top, below), EntryKind.DIRECTORY, status)
+            if empty and directory and not entries:
+                yield ResultFile(
+                    root.area, directory, os.path.join(root_path, directory), EntryKind.DIRECTORY, status
+                )
             for entry in entries:
-                path = f"{below}/{entry.name}" if below else entry.name
+                path = f"{directory}/{entry.name}" if directory else entry.name
                 if entry.is_dir(follow_symlinks=False):
                     if entry.path not in left_out and not (root.area is Area.FILES and entry.name == _REGENERABLE):
-                        ahead.append(path)
+                        queue.append(path)
                 else:
-                    one = _found(root.area, path, entry)
-                    if one is not None:
-                        yield one
+                    file = _read_entry(root.area, path, entry)
+                    if file is not None:
+                        yield file
 
     def use(self) -> Tuple[List[AreaUse], str]:
         """Return the use of each area, and a fingerprint of all results; empty if there are none."""
         hashed = hashlib.sha256()
         counts: Dict[Area, Tuple[int, int]] = {}
-        for one in self.find():
-            _add(hashed, one)
-            files, size = counts.get(one.area, (0, 0))
-            counts[one.area] = files + 1, size + _size(one)
+        for file in self.find():
+            _add(hashed, file)
+            files, size = counts.get(file.area, (0, 0))
+            counts[file.area] = files + 1, size + _size(file)
         places = {root.area: root for root in [*self.roots(), Root(Area.LOGS, self._paths.directory)]}
         del self.notes[_MOST_NOTES:]
         uses = [AreaUse(area, places[area].path, *counts[area], places[area].outside) for area in counts]
@@ -152,19 +154,19 @@ class Results:
 
     def entries(self, fingerprint: "hashlib._Hash") -> Iterator[FileEntry]:
         """Yield all results with the hashes of their contents, and add them to the fingerprint."""
-        for one in self.find(empty=True):
+        for file in self.find(empty=True):
             self._tick()
-            entry = FileEntry(one.area, one.path, one.kind, one.status.st_mode & 0o777)
-            if one.kind is EntryKind.DIRECTORY:
+            entry = FileEntry(file.area, file.path, file.kind, file.status.st_mode & 0o777)
+            if file.kind is EntryKind.DIRECTORY:
                 yield entry
                 continue
-            _add(fingerprint, one)
-            if one.kind is EntryKind.LINK:
-                yield entry._replace(target=one.target)
+            _add(fingerprint, file)
+            if file.kind is EntryKind.LINK:
+                yield entry._replace(target=file.target)
                 continue
-            size = one.status.st_size
-            digest = hash_start(one.full, size, self._tick)
-            yield entry._replace(size=size, mtime_ns=one.status.st_mtime_ns, sha256=digest)
+            size = file.status.st_size
+            digest = hash_start(file.full, size, self._tick)
+            yield entry._replace(size=size, mtime_ns=file.status.st_mtime_ns, sha256=digest)
 
     def path_of(self, area: Area, path: str) -> str:
         """Return the path of a file that was listed; empty if there is no such directory."""
@@ -174,19 +176,21 @@ class Results:
         parts = path.split("/")
         if any(part in ("", ".", "..") for part in parts) or "\0" in path:
             return ""
-        return next((os.path.join(os.path.realpath(one.path), path) for one in self.roots() if one.area is area), "")
+        return next(
+            (os.path.join(os.path.realpath(root.path), path) for root in self.roots() if root.area is area), ""
+        )
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
 
-class _Pushed:
+class _PushedFiles:
     """The content of the working directory before the task started."""
 
     def __init__(self, paths: TaskPaths, tick: Callable[[], None]) -> None:
         values = read_json(paths.bundle) or {}
-        entries = [build(Entry, one) for one in values.get("entries", [])]
+        entries = [build(Entry, entry) for entry in values.get("entries", [])]
         self._entries: Dict[str, Entry] = {entry.path: entry for entry in entries}
         self._tick = tick
         try:
@@ -194,41 +198,41 @@ class _Pushed:
         except OSError:
             self._since_ns = 0
 
-    def has(self, found: Found) -> bool:
+    def has(self, file: ResultFile) -> bool:
         """Return True if a file is unchanged since it was pushed."""
-        entry = self._entries.get(found.path)
-        if entry is None or (entry.kind is EntryKind.LINK) != (found.kind is EntryKind.LINK):
+        entry = self._entries.get(file.path)
+        if entry is None or (entry.kind is EntryKind.LINK) != (file.kind is EntryKind.LINK):
             return False
-        if found.kind is not EntryKind.FILE:
-            return entry.target == found.target
-        if entry.size != found.status.st_size:
+        if file.kind is not EntryKind.FILE:
+            return entry.target == file.target
+        if entry.size != file.status.st_size:
             return False
-        if entry.kind is EntryKind.DATA and found.status.st_mtime_ns == STAMP_NS:
+        if entry.kind is EntryKind.DATA and file.status.st_mtime_ns == STAMP_NS:
             return True
-        # Nothing but a change of the file moves this time forward, and no program can set it.
-        if found.status.st_ctime_ns <= self._since_ns:
+        # Only a change of the file updates this time, and no program can set it.
+        if file.status.st_ctime_ns <= self._since_ns:
             return True
-        return hash_start(found.full, entry.size, self._tick) == entry.sha256
+        return hash_start(file.full, entry.size, self._tick) == entry.sha256
 
 
-def _found(area: Area, path: str, entry: "os.DirEntry[str]") -> Optional[Found]:
+def _read_entry(area: Area, path: str, entry: "os.DirEntry[str]") -> Optional[ResultFile]:
     """Return a file or link; None for sockets, pipes and devices, and for what has just been removed."""
     try:
         status = entry.stat(follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
-            return Found(area, path, entry.path, EntryKind.LINK, status, os.readlink(entry.path))
+            return ResultFile(area, path, entry.path, EntryKind.LINK, status, os.readlink(entry.path))
     except OSError:
         return None
-    return Found(area, path, entry.path, EntryKind.FILE, status) if stat.S_ISREG(status.st_mode) else None
+    return ResultFile(area, path, entry.path, EntryKind.FILE, status) if stat.S_ISREG(status.st_mode) else None
 
 
-def _size(found: Found) -> int:
-    return found.status.st_size if found.kind is EntryKind.FILE else 0
+def _size(file: ResultFile) -> int:
+    return file.status.st_size if file.kind is EntryKind.FILE else 0
 
 
-def _add(hashed: "hashlib._Hash", found: Found) -> None:
-    mtime_ns = found.status.st_mtime_ns if found.kind is EntryKind.FILE else 0
-    words = (found.area.value, found.path, found.kind.value, str(_size(found)), str(mtime_ns), found.target)
+def _add(hashed: "hashlib._Hash", file: ResultFile) -> None:
+    mtime_ns = file.status.st_mtime_ns if file.kind is EntryKind.FILE else 0
+    words = (file.area.value, file.path, file.kind.value, str(_size(file)), str(mtime_ns), file.target)
     hashed.update("\0".join(words).encode("utf-8", "surrogateescape") + b"\n")
 
 
@@ -259,15 +263,15 @@ def disk_usage(directory: str, tick: Callable[[], None] = lambda: None) -> int:
     """Return the bytes that deleting a directory frees: files that the store shares with it do not count."""
     seen = set()
     total = 0
-    ahead = [directory]
-    while ahead:
+    queue = [directory]
+    while queue:
         tick()
         try:
-            with os.scandir(ahead.pop()) as listing:
+            with os.scandir(queue.pop()) as listing:
                 for entry in listing:
                     status = entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(status.st_mode):
-                        ahead.append(entry.path)
+                        queue.append(entry.path)
                     if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
                         if status.st_mtime_ns == STAMP_NS or status.st_ino in seen:
                             continue

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Optional, Union
 
 from train.agent.files.paths import HostPaths
-from train.agent.host.address import own_address
+from train.agent.host.address import host_address
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import ClientGoneError, RefusedError
 from train.agent.protocol.records import (
@@ -66,17 +66,17 @@ class Conversation:
                 try:
                     self._answer(self._channel.receive(IDLE_S))
                 except (RefusedError, MalformedRecordError, OSError) as error:
-                    self._channel.send(self._refused(error))
+                    self._channel.send(self._to_refusal(error))
                 except ClientGoneError:
                     raise
                 except Exception as error:  # noqa: BLE001 - the client always gets an error
-                    self._channel.send(self._refused(error))
+                    self._channel.send(self._to_refusal(error))
         except ClientGoneError:
             return
         finally:
-            self._give_back()
+            self._release_reservation()
 
-    def _give_back(self) -> None:
+    def _release_reservation(self) -> None:
         if self._reservation is not None:
             self._reservation.release()
             self._reservation = None
@@ -85,7 +85,7 @@ class Conversation:
         if isinstance(request, Prepare):
             self._prepare(request)
         elif isinstance(request, Chunk):
-            # Of a stream that was refused, or that nobody asked for: read and forgotten before the next request.
+            # Part of a refused or unrequested stream: skipped before the next request.
             self._channel.pass_over(request.payload)
         elif isinstance(request, Commit):
             self._commit(request)
@@ -94,7 +94,7 @@ class Conversation:
 
             Follower(self._channel, self._host, request).run()
         elif isinstance(request, (Invite, Give)):
-            self._share(request)
+            self._help_to_join(request)
         elif isinstance(request, Stop):
             from train.agent.requests.stop import stop
 
@@ -102,9 +102,9 @@ class Conversation:
         elif isinstance(request, Inspect):
             self._inspect(request)
         elif isinstance(request, Leave):
-            from train.agent.requests.release import leave
+            from train.agent.requests.release import release_host
 
-            self._channel.send(leave(self._host, request))
+            self._channel.send(release_host(self._host, request))
         elif isinstance(request, (Bootstrap, Trial)):
             self._work(request)
         else:
@@ -112,7 +112,7 @@ class Conversation:
 
     def _answer_about_results(self, request: Record) -> None:
         if not isinstance(request, (ListJobs, ListFiles, ReadFiles, PruneJobs)):
-            raise RefusedError(Refusal.REQUEST, f"{type(request).__name__} is no request")
+            raise RefusedError(Refusal.REQUEST, f"{type(request).__name__} is not a request")
         from train.agent.requests.stored_jobs import answer
 
         answer(self._channel, self._host, request)
@@ -120,7 +120,7 @@ class Conversation:
     def _prepare(self, request: Prepare) -> None:
         from train.agent.requests.prepare import prepare
 
-        self._give_back()
+        self._release_reservation()
         self._reservation = prepare(self._channel, self._host, request)
         import train.agent.requests.commit  # noqa: F401 - while the client waits for the other hosts
 
@@ -132,7 +132,7 @@ class Conversation:
         try:
             pid = commit(self._reservation, request, self._umask)
         except BaseException:
-            self._give_back()
+            self._release_reservation()
             raise
         self._reservation = None
         self._channel.send(Committed(pid))
@@ -143,34 +143,34 @@ class Conversation:
 
             bootstrap(self._channel, self._host, request)
             return
-        from train.agent.requests.smoke_test import trial
+        from train.agent.requests.smoke_test import run_smoke_test
 
         if self._reservation is None:
             raise RefusedError(Refusal.REQUEST, "nothing is prepared on this host")
         try:
-            tried = trial(self._channel, self._reservation, request)
+            result = run_smoke_test(self._channel, self._reservation, request)
         finally:
-            self._give_back()
-        self._channel.send(tried)
+            self._release_reservation()
+        self._channel.send(result)
 
     def _inspect(self, request: Inspect) -> None:
-        from train.agent.host.jobs import newest_tasks, report
+        from train.agent.host.jobs import newest_tasks, report_task
 
         for paths in newest_tasks(self._host, request.limit):
-            found = report(paths)
-            if found is not None:
-                self._channel.send(found)
+            report = report_task(paths)
+            if report is not None:
+                self._channel.send(report)
         self._channel.send(End())
 
-    def _share(self, request: Union[Invite, Give]) -> None:
-        from train.agent.requests.join import give, invitation
+    def _help_to_join(self, request: Union[Invite, Give]) -> None:
+        from train.agent.requests.join import get_join_info, send_contents
 
         if isinstance(request, Invite):
-            self._channel.send(invitation(self._host, request))
+            self._channel.send(get_join_info(self._host, request))
         else:
-            give(self._channel, self._host, request)
+            send_contents(self._channel, self._host, request)
 
-    def _refused(self, error: Exception) -> Refused:
+    def _to_refusal(self, error: Exception) -> Refused:
         if isinstance(error, RefusedError):
             return error.record
         if isinstance(error, MalformedRecordError):
@@ -181,10 +181,10 @@ class Conversation:
             free, total = (readable_size(count) for count in free_space(self._host.root))
             reason = f"no space left on this host: {self._host.root} has {free} free of {total} ({error.strerror})"
             return Refused(Refusal.DISK, reason, "free some space on the host")
-        return Refused(Refusal.FAULT, f"{type(error).__name__}: {error} ({_where(error)})")
+        return Refused(Refusal.FAULT, f"{type(error).__name__}: {error} ({_error_location(error)})")
 
 
-def _where(error: Exception) -> str:
+def _error_location(error: Exception) -> str:
     trace = error.__traceback__
     if trace is None:
         return "nowhere"
@@ -207,7 +207,7 @@ def main() -> None:
     channel = Channel(0, 1)
     version = "{}.{}.{}".format(*sys.version_info[:3])
     try:
-        channel.send(Hello(digest, version, os.getpid(), own_address(os.environ.get("SSH_CONNECTION", ""))))
+        channel.send(Hello(digest, version, os.getpid(), host_address(os.environ.get("SSH_CONNECTION", ""))))
     except ClientGoneError:
         return
     Conversation(channel, HostPaths(_absolute(root), *map(_absolute, shared)), umask).run()

@@ -12,22 +12,22 @@ from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Exit, Refusal, Trial, Tried
 from train.agent.requests.prepare import Reservation
-from train.agent.supervisor.environment import Place, task_environment
-from train.agent.supervisor.host_environment import fit
+from train.agent.supervisor.environment import TaskIdentity, task_environment
+from train.agent.supervisor.host_environment import create_host_environment
 from train.agent.supervisor.progress import ProgressParser
 
 LONGEST_S = 3600.0
 _TASK = "worker-0"
-_LINES = 20  # that are told
+_LINES = 20  # last lines of output in the result
 _LONGEST_LINE = 500  # characters
-_PATIENCE_S = 2 * LONGEST_S  # the trial's own time is over before
+_DEADLINE_S = 2 * LONGEST_S  # the trial's own time is over before
 
 
 class SteppedError(Exception):
     """The task has made its first step."""
 
 
-def trial(channel: Channel, reservation: Reservation, request: Trial) -> Tried:
+def run_smoke_test(channel: Channel, reservation: Reservation, request: Trial) -> Tried:
     """Run the smoke test; afterwards no process is left and the reservation can be released.
 
     Raises:
@@ -35,33 +35,35 @@ def trial(channel: Channel, reservation: Reservation, request: Trial) -> Tried:
         ClientGoneError: the client disconnected, and the task was ended.
         OSError: it cannot be started.
     """
-    asked = reservation.request
-    if asked.dry_run or reservation.port is None or not request.command:
-        raise RefusedError(Refusal.REQUEST, f"{asked.slot} of job {asked.job} is not prepared on this host")
+    prepared = reservation.request
+    if prepared.dry_run or reservation.port is None or not request.command:
+        raise RefusedError(Refusal.REQUEST, f"{prepared.slot} of job {prepared.job} is not prepared on this host")
     user = {**request.env, **request.secret_env}
     gpus = visible([gpu.name for gpu in reservation.gpus], user.get("CUDA_VISIBLE_DEVICES"))
     paths = reservation.paths
     env = task_environment(
         reservation.session,
         user,
-        place=Place(asked.fleet, asked.job, _TASK, 1, [reservation.member()._replace(task=_TASK)]),
+        identity=TaskIdentity(prepared.fleet, prepared.job, _TASK, 1, [reservation.member()._replace(task=_TASK)]),
         paths=paths,
-        fittings=fit(paths.programs, reservation.interpreter.path, asked.address, len(gpus)),
+        host_environment=create_host_environment(
+            paths.programs, reservation.interpreter.path, prepared.address, len(gpus)
+        ),
     )
     write_atomic(paths.processes, b"{}")  # who comes next ends what we leave, if we are killed
     reservation.port.yield_to_task()
-    watched = _Watched(Steps(channel), min(request.seconds, LONGEST_S))
+    watch = _OutputWatch(Steps(channel), min(request.seconds, LONGEST_S))
     ended: Optional[Exit] = None
     try:
-        ended = run(request.command, env, paths.source, watched.steps, deadline_s=_PATIENCE_S, look=watched.look)
+        ended = run(request.command, env, paths.source, watch.steps, deadline_s=_DEADLINE_S, on_lines=watch.on_lines)
     except (SteppedError, OverdueError):
         pass
     finally:
         end_leftovers(paths)
-    return watched.tried(ended)
+    return watch.result(ended)
 
 
-class _Watched:
+class _OutputWatch:
     """Watch the task's output until its first step or its deadline."""
 
     def __init__(self, steps: Steps, seconds: float) -> None:
@@ -71,9 +73,9 @@ class _Watched:
         self._parser = ProgressParser(_TASK, _TASK, 1)
         self._lines: Deque[str] = deque(maxlen=_LINES)
         self._stepped = False
-        steps.tell("running the script by itself")
+        steps.report_step("running the script by itself")
 
-    def look(self, lines: List[str]) -> bool:
+    def on_lines(self, lines: List[str]) -> bool:
         """Parse new lines; return True if there were any.
 
         Raises:
@@ -91,8 +93,8 @@ class _Watched:
         seconds = time.monotonic() - self._began
         if seconds > self._seconds:
             raise OverdueError
-        self.steps.tell("running the script by itself", f"{seconds:.0f} s")
+        self.steps.report_step("running the script by itself", f"{seconds:.0f} s")
         return bool(lines)
 
-    def tried(self, ended: Optional[Exit]) -> Tried:
+    def result(self, ended: Optional[Exit]) -> Tried:
         return Tried(round(time.monotonic() - self._began, 1), self._stepped, ended, list(self._lines))

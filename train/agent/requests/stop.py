@@ -8,7 +8,7 @@ from typing import Optional
 
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
-from train.agent.host.jobs import known_task
+from train.agent.host.jobs import find_task
 from train.agent.host.processes import ProcessId, await_exit, end_leftovers, is_alive, supervisor_of
 from train.agent.protocol.records import Stop, Stopped
 
@@ -24,14 +24,14 @@ def stop(host: HostPaths, request: Stop) -> Stopped:
         RefusedError: there is no such job here.
         TimeoutError: processes survive SIGKILL.
     """
-    paths = known_task(host, request.job, request.slot)
+    paths = find_task(host, request.job, request.slot)
     supervisor = supervisor_of(paths)
     connection = control.connect(paths.control)
     if connection is None:
-        found = end_leftovers(paths)
-        return Stopped(killed=found, running=found)
+        has_killed = end_leftovers(paths)
+        return Stopped(killed=has_killed, running=has_killed)
     with connection:
-        control.tell(connection, request)
+        control.send_record(connection, request)
         try:
             killed = _await_end(connection, request.grace_s + MARGIN_S)
         except TimeoutError:
@@ -45,7 +45,7 @@ def _await_end(connection: socket.socket, deadline_s: float) -> bool:
     end = time.monotonic() + deadline_s
     killed = False
     while True:
-        record = control.hear(connection, end - time.monotonic())
+        record = control.receive(connection, end - time.monotonic())
         if record is None:
             return killed
         if isinstance(record, Stopped):

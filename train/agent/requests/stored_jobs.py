@@ -7,9 +7,9 @@ import re
 import time
 from typing import List, Optional, Tuple, Union
 
-from train.agent.files.disk import free_space, remove_tree
+from train.agent.files.disk import free_space, list_names, remove_tree
 from train.agent.files.paths import HostPaths, TaskPaths
-from train.agent.host.jobs import known_task, newest_tasks, report
+from train.agent.host.jobs import find_task, newest_tasks, report_task
 from train.agent.host.processes import end_leftovers
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
@@ -40,7 +40,7 @@ _PIECE = 1 << 18
 Request = Union[ListJobs, ListFiles, ReadFiles, PruneJobs]
 
 
-class _Pulse:
+class _Heartbeat:
     """Send heartbeats during long work, so that the client does not time out."""
 
     def __init__(self, channel: Channel) -> None:
@@ -57,7 +57,7 @@ def answer(channel: Channel, host: HostPaths, request: Request) -> None:
     """Answer one of the requests.
 
     Raises:
-        RefusedError: there is no such task, or what was asked makes no sense.
+        RefusedError: there is no such task, or the request is invalid.
         ClientGoneError: the client disconnected.
     """
     if isinstance(request, ListJobs):
@@ -67,31 +67,28 @@ def answer(channel: Channel, host: HostPaths, request: Request) -> None:
     elif isinstance(request, ReadFiles):
         _read_files(channel, host, request)
     else:
-        channel.send(_prune_jobs(_Pulse(channel), host, request))
+        channel.send(_prune_jobs(_Heartbeat(channel), host, request))
 
 
-def _places(host: HostPaths) -> List[Tuple[str, HostPaths]]:
+def _slots(host: HostPaths) -> List[Tuple[str, HostPaths]]:
     """Return the fleet's directory and those of its slots, by name; several tasks on a host have a slot each."""
-    try:
-        names = sorted(name for name in os.listdir(host.root) if _SLOT.fullmatch(name))
-    except OSError:
-        names = []
+    names = sorted(name for name in list_names(host.root) if _SLOT.fullmatch(name))
     return [("", host), *((name, HostPaths(os.path.join(host.root, name))) for name in names)]
 
 
 def _list_jobs(channel: Channel, host: HostPaths, request: ListJobs) -> None:
-    pulse = _Pulse(channel)
-    found = []
-    for directory, place in _places(host):
-        for paths in newest_tasks(place, _MOST):
+    heartbeat = _Heartbeat(channel)
+    jobs = []
+    for directory, host_paths in _slots(host):
+        for paths in newest_tasks(host_paths, _MOST):
             if not request.jobs or _job_of(paths) in request.jobs:
-                found.append((os.stat(paths.job).st_mtime, directory, paths))
-    for _, directory, paths in sorted(found, key=lambda one: one[0], reverse=True):
-        pulse()
-        areas, fingerprint = Results(paths, host.root, pulse).use()
-        size = disk_usage(paths.directory, pulse)
+                jobs.append((os.stat(paths.job).st_mtime, directory, paths))
+    for _, directory, paths in sorted(jobs, key=lambda row: row[0], reverse=True):
+        heartbeat()
+        areas, fingerprint = Results(paths, host.root, heartbeat).use()
+        size = disk_usage(paths.directory, heartbeat)
         slot = os.path.basename(paths.directory)
-        stored = (paths.directory, size, fingerprint, areas, report(paths))
+        stored = (paths.directory, size, fingerprint, areas, report_task(paths))
         channel.send(StoredJob(_job_of(paths), slot, directory, *stored))
     channel.send(DiskSpace(host.root, *free_space(host.root)))
     channel.send(End())
@@ -104,12 +101,12 @@ def _job_of(paths: TaskPaths) -> str:
 def _task(host: HostPaths, request: Union[ListFiles, ReadFiles]) -> TaskPaths:
     if request.directory and not _SLOT.fullmatch(request.directory):
         raise RefusedError(Refusal.REQUEST, f"{request.directory!r} is not the directory of a slot")
-    place = HostPaths(os.path.join(host.root, request.directory)) if request.directory else host
-    return known_task(place, request.job, request.slot)
+    host_paths = HostPaths(os.path.join(host.root, request.directory)) if request.directory else host
+    return find_task(host_paths, request.job, request.slot)
 
 
 def _list_files(channel: Channel, host: HostPaths, request: ListFiles) -> None:
-    results = Results(_task(host, request), host.root, _Pulse(channel))
+    results = Results(_task(host, request), host.root, _Heartbeat(channel))
     fingerprint = hashlib.sha256()
     count = 0
     for entry in results.entries(fingerprint):
@@ -144,27 +141,27 @@ def _send_part(channel: Channel, path: str, part: FilePart) -> str:
     return ""
 
 
-def _prune_jobs(pulse: _Pulse, host: HostPaths, request: PruneJobs) -> JobsPruned:
+def _prune_jobs(heartbeat: _Heartbeat, host: HostPaths, request: PruneJobs) -> JobsPruned:
     gone, freed = set(), 0
     with contextlib.ExitStack() as stack:
-        places = [place for _, place in _places(host) if os.path.isdir(place.jobs)]
-        locks = [(place, stack.enter_context(HostLock(place))) for place in places]
+        places = [host_paths for _, host_paths in _slots(host) if os.path.isdir(host_paths.jobs)]
+        locks = [(host_paths, stack.enter_context(HostLock(host_paths))) for host_paths in places]
         busy = {lock.busy_with for _, lock in locks}
-        for place, lock in locks:
+        for host_paths, lock in locks:
             for job in request.jobs:
-                directory = os.path.join(place.jobs, job)
+                directory = os.path.join(host_paths.jobs, job)
                 if JOB_NAME.fullmatch(job) and job not in busy and os.path.isdir(directory):
-                    freed += _remove(directory, pulse)
+                    freed += _remove(directory, heartbeat)
                     gone.add(job)
             if lock.held:
-                freed += discard_unused(place, set(), thorough=True)
+                freed += discard_unused(host_paths, set(), thorough=True)
     return JobsPruned(sorted(gone), freed, {job: "it is running" for job in request.jobs if job in busy})
 
 
-def _remove(directory: str, pulse: _Pulse) -> int:
+def _remove(directory: str, heartbeat: _Heartbeat) -> int:
     """Delete a job; return the bytes that this frees."""
     for task in os.listdir(directory):
         end_leftovers(TaskPaths(os.path.join(directory, task)))
-    size = disk_usage(directory, pulse)
+    size = disk_usage(directory, heartbeat)
     remove_tree(directory)
     return size

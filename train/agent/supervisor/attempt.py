@@ -26,14 +26,14 @@ from train.agent.gang.reconciler import (
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import TaskPort, reserve_task_port
-from train.agent.host.processes import Stat, descendants, everybody, identify
+from train.agent.host.processes import Stat, descendants, identify, list_processes
 from train.agent.host.spawn import spawn
 from train.agent.host.startup import Proof, hook_for
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, CpuMeter, GpuMeter
-from train.agent.peers.connections import Bond
-from train.agent.peers.probes import Door, Visits
+from train.agent.peers.connections import JobCredentials
+from train.agent.peers.probes import PortProbes, ProbeListener
 from train.agent.protocol.records import Commit, Exit, Member, Phase, Progress, Record, Stalled, TaskState, Usage
-from train.agent.supervisor.environment import Fittings, Place, task_environment
+from train.agent.supervisor.environment import HostEnvironment, TaskIdentity, task_environment
 from train.agent.supervisor.listening import PortWatch
 from train.agent.supervisor.progress import ProgressParser
 from train.agent.supervisor.progress_queue import SHARE, ProgressQueue
@@ -41,7 +41,7 @@ from train.agent.supervisor.task import TaskProcess
 
 _PROGRESS_S = 0.2
 _WAKE_S = 0.01
-_FEW_EPOCHS = 1000  # after so many, ends of epochs are kept at most once a second
+_FEW_EPOCHS = 1000  # after this many, ends of epochs are recorded at most once a second
 _FIRST_SAMPLE_S = 0.5  # the processor is the tasks' that have just been let go
 _IDLE_PERCENT = 5.0  # of one core; TensorFlow's heartbeats take less, and all training takes more
 
@@ -59,7 +59,7 @@ class Start(NamedTuple):
     listener: socket.socket
     control: socket.socket
     proof: Optional[Proof] = None  # that the interpreter runs the hook
-    fittings: Fittings = Fittings()
+    host_environment: HostEnvironment = HostEnvironment()
 
     @property
     def checkpoints(self) -> str:
@@ -77,10 +77,10 @@ class Attempt:
         loop: Event loop that serves it.
         start: Of the supervisor.
         number: Of the attempt.
-        port: Reserved for it; None: one after `after` is to be reserved.
+        port: Reserved port; None: reserve one after `after`.
         after: Port of the attempt before.
-        control: Who follows is told through it.
-        tell: Called with what happens.
+        control: Notifies followers.
+        report_event: Called with each event.
 
     Raises:
         OSError: the disk is full.
@@ -96,28 +96,30 @@ class Attempt:
         port: Optional[TaskPort],
         after: int,
         control: ControlServer,
-        tell: Callable[[SlotEvent], None],
+        report_event: Callable[[SlotEvent], None],
     ) -> None:
         self.number = number
         self._loop = loop
         self._start = start
         self._commit = start.commit
         self._control = control
-        self._tell = tell
+        self._report_event = report_event
         self._task = ""
         self._checkpoint: Optional[str] = None
         self._port = port or reserve_task_port(after + 1)
         try:
             self.journal = Journal(start.paths, number)
-            bond = Bond(self._commit.job, bytes.fromhex(self._commit.secret), attempt=number)
-            visitors = len(self._commit.members)
-            self._door = Door(loop, self._port.listener, bond, self._commit.slot, visitors)
+            credentials = JobCredentials(self._commit.job, bytes.fromhex(self._commit.secret), attempt=number)
+            peer_count = len(self._commit.members)
+            self._probe_listener = ProbeListener(
+                loop, self._port.listener, credentials, self._commit.slot, peer_count
+            )
         except OSError:
             self._port.release()
             raise
-        self._bond = bond
-        self._visits: Optional[Visits] = None
-        self._read_progress(visitors)
+        self._credentials = credentials
+        self._probes: Optional[PortProbes] = None
+        self._read_progress(peer_count)
         self.task = TaskProcess(
             loop, on_output=self._output, on_exit=self._exited, on_closed=self._closed, on_held=self._held
         )
@@ -126,11 +128,11 @@ class Attempt:
         self._gpu = GpuMeter()
         self._gpu_pid = 0
         self._usage: Optional[Usage] = None
-        self._kept: Optional[Progress] = None
-        self._kept_count = 0
-        self._fault = ""
+        self._recorded_progress: Optional[Progress] = None
+        self._recorded_count = 0
+        self._failure = ""
         self._stopping = False
-        self._spoke_at = self._moved_at = time.monotonic()
+        self._output_at = self._active_at = time.monotonic()
 
     @property
     def _name(self) -> str:
@@ -143,11 +145,11 @@ class Attempt:
         return self._port.port
 
     @property
-    def known(self) -> List[Record]:
+    def latest_records(self) -> List[Record]:
         """Return the latest progress and usage, which are not stored in a file."""
         return [record for record in (self._parser.latest, self._usage) if record is not None]
 
-    # --- what the gang wants --------------------------------------------------------------------------------------
+    # --- actions --------------------------------------------------------------------------------------------------
 
     def spawn(self, action: Spawn, supervisor: int) -> None:
         """Start the process, held at its gate.
@@ -165,42 +167,42 @@ class Attempt:
         env = task_environment(
             self._start.session,
             {**commit.env, **commit.secret_env},
-            place=Place(self._start.fleet, commit.job, action.task, self.number, action.members),
+            identity=TaskIdentity(self._start.fleet, commit.job, action.task, self.number, action.members),
             paths=paths,
             checkpoints=self._start.checkpoints,
-            fittings=self._start.fittings,
+            host_environment=self._start.host_environment,
         )
         hook = hook_for(commit.command, env, self._start.session, self._start.proof)
         self.task.start(commit.command, env, paths.source, self._start.umask, hook)
-        known = {"supervisor": list(identify(supervisor)), "task": list(identify(self.task.pid))}
-        write_atomic(paths.processes, json.dumps(known).encode())
+        latest_records = {"supervisor": list(identify(supervisor)), "task": list(identify(self.task.pid))}
+        write_atomic(paths.processes, json.dumps(latest_records).encode())
         if len(action.members) > 1 and not is_evaluator(action.task):
-            self._port_watch = PortWatch(self._loop, self.port, lambda: self._processes(everybody()))
+            self._port_watch = PortWatch(self._loop, self.port, lambda: self._processes(list_processes()))
         self._record_phase(Phase.WAITING)
 
     def _read_progress(self, workers: int) -> None:
         self._parser = ProgressParser(self._commit.slot, self._task, self.number, workers)
         self._unparsed = ProgressQueue(self._parser)
 
-    def visit(self, others: Sequence[Member]) -> None:
+    def probe_ports(self, others: Sequence[Member]) -> None:
         """Probe the ports of the other tasks."""
-        self._visits = Visits(
+        self._probes = PortProbes(
             self._loop,
-            self._bond,
+            self._credentials,
             self._commit.slot,
             others,
-            lambda found: self._tell(PortsProbed(self.number, found)),
+            lambda results: self._report_event(PortsProbed(self.number, results)),
         )
-        self._visits.begin()
+        self._probes.begin()
 
-    def open(self) -> None:
+    def open_gate(self) -> None:
         """Open the gate."""
         if self._stopping or not self.task.held:
             return
-        self._door.close()
+        self._probe_listener.close()
         self._port.yield_to_task()
         self.task.release()
-        self._spoke_at = self._moved_at = time.monotonic()
+        self._output_at = self._active_at = time.monotonic()
         self._record_phase(Phase.RUNNING)
         if self._start.facts.gpus:
             self._start_gpu_meter()
@@ -211,35 +213,35 @@ class Attempt:
     def end(self, reason: str, grace_s: float) -> None:
         """End the task: SIGTERM, then SIGKILL after `grace_s` seconds."""
         first, self._stopping = not self._stopping, True
-        self._close_doors()
+        self._close_probes()
         if first and self.task.exit is None:
             self._record_phase(Phase.STOPPING, reason)
         self.task.stop(grace_s)
 
-    def look(self, number: int) -> None:
+    def inspect(self, number: int) -> None:
         """Inspect what the task is doing, and report it to the gang and all followers."""
 
         def seen(stalled: Stalled) -> None:
             self.record(stalled)
             self._control.wake()
-            self._tell(TaskInspected(self.number, number, stalled))
+            self._report_event(TaskInspected(self.number, number, stalled))
 
-        self.task.look(Stalled(self._commit.slot, self._task, self.number, 0.0, "", "", []), seen)
+        self.task.inspect(Stalled(self._commit.slot, self._task, self.number, 0.0, "", "", []), seen)
 
     def give_up(self, reason: str) -> None:
         """End the task because of a failure of this host."""
-        if not self._fault:
-            self._fault = reason
-            self.journal.use_spare()
+        if not self._failure:
+            self._failure = reason
+            self.journal.free_reserve()
             if self.task.pid:
                 self.task.stop(self._commit.grace_s)
             else:
-                self._tell(Failed(self.number, reason))
+                self._report_event(Failed(self.number, reason))
 
-    def reaped(self, pid: int, status: int) -> None:
+    def child_exited(self, pid: int, status: int) -> None:
         """Handle the end of a child process."""
         if pid == self.task.pid:
-            self.task.reaped(status)
+            self.task.record_exit(status)
         elif pid == self._gpu_pid:
             self._gpu_pid = 0
 
@@ -252,7 +254,7 @@ class Attempt:
 
     def reap(self) -> None:
         """Release all resources."""
-        self._close_doors()
+        self._close_probes()
         for name in ("usage", "wake", "progress", "parse"):
             self._loop.cancel(name)
         if self._port_watch is not None:
@@ -262,25 +264,25 @@ class Attempt:
         self._port.release()
         self.journal.close()
 
-    def _close_doors(self) -> None:
-        self._door.close()
-        if self._visits is not None:
-            self._visits.close()
+    def _close_probes(self) -> None:
+        self._probe_listener.close()
+        if self._probes is not None:
+            self._probes.close()
 
-    # --- what the task does ---------------------------------------------------------------------------------------
+    # --- events of the task ---------------------------------------------------------------------------------------
 
     def _held(self) -> None:
-        self._tell(HeldAtGate(self.number))
+        self._report_event(HeldAtGate(self.number))
 
     def _output(self, data: bytes) -> None:
-        if self._fault:
+        if self._failure:
             return
         try:
             self.journal.write_log(data)
         except OSError as error:
             self.give_up(f"{self._name}'s log cannot be written: {error.strerror}")
             return
-        self._spoke_at = time.monotonic()
+        self._output_at = time.monotonic()
         self._wake_soon()
         self._unparsed.put(data, time.time())
         if not self._loop.waits_for("parse"):
@@ -305,10 +307,14 @@ class Attempt:
             self._control.publish(self._parser.latest)
 
     def _keep(self, progress: Progress) -> None:
-        often = self._kept_count > _FEW_EPOCHS and self._kept is not None and progress.at - self._kept.at < 1.0
+        often = (
+            self._recorded_count > _FEW_EPOCHS
+            and self._recorded_progress is not None
+            and progress.at - self._recorded_progress.at < 1.0
+        )
         if not often:
-            self._kept = progress
-            self._kept_count += 1
+            self._recorded_progress = progress
+            self._recorded_count += 1
             self.record(progress)
 
     def _record_phase(self, phase: Phase, reason: str = "", ended: Optional[Exit] = None) -> None:
@@ -323,7 +329,7 @@ class Attempt:
 
     def _exited(self, ended: Exit) -> None:
         self._loop.cancel("kill")
-        self._tell(Exited(self.number, ended, self._fault or self._reason))
+        self._report_event(Exited(self.number, ended, self._failure or self._reason))
 
     @property
     def _reason(self) -> str:
@@ -336,40 +342,42 @@ class Attempt:
             self._port_watch.end()
         for progress in self._unparsed.finish():
             self._keep(progress)
-        if self._parser.latest is not None and self._parser.latest is not self._kept:
+        if self._parser.latest is not None and self._parser.latest is not self._recorded_progress:
             self.record(self._parser.latest)
-        # How a process ended that was never let go says nothing about the user's code.
+        # The exit of a process whose gate was never opened is not the result of user code.
         ended = None if self.task.never_ran else self.task.exit
-        self._record_phase(Phase.EXITED, self._fault or self._reason, ended)
-        self._tell(Closed(self.number))
+        self._record_phase(Phase.EXITED, self._failure or self._reason, ended)
+        self._report_event(Closed(self.number))
 
-    # --- what it takes of the host --------------------------------------------------------------------------------
+    # --- resource use ---------------------------------------------------------------------------------------------
 
     def _sample(self) -> None:
-        table = everybody()
+        table = list_processes()
         pids = self._processes(table)
         if self._port_watch is not None:
             self._port_watch.examine(pids)
         now = time.monotonic()
         percent, resident = self._cpu.read(table, pids, now)
         if percent >= _IDLE_PERCENT:
-            self._moved_at = now
+            self._active_at = now
         if percent >= 0:
             used = (time.time(), round(percent, 1), resident, self._gpu.read())
             self._usage = Usage(self._commit.slot, self._task, *used)
             self._control.publish(self._usage)
         self._loop.after("usage", PERIOD_S, self._sample)
         stepped = self._parser.latest is not None
-        self._tell(TaskActivity(self.number, round(now - self._spoke_at, 1), round(now - self._moved_at, 1), stepped))
+        self._report_event(
+            TaskActivity(self.number, round(now - self._output_at, 1), round(now - self._active_at, 1), stepped)
+        )
 
     def _processes(self, table: Dict[int, Stat]) -> Set[int]:
         """Return the processes of `table` that belong to the task."""
-        return {pid for pid in descendants(os.getpid(), table) if pid not in self.task.orphans}
+        return {pid for pid in descendants(os.getpid(), table) if pid not in self.task.excluded}
 
     def _start_gpu_meter(self) -> None:
         meter = spawn(GPU_COMMAND, self._start.session, "/", umask=self._start.umask, gated=False)
         self._gpu_pid = meter.pid
-        self.task.spare(meter.pid)
+        self.task.exclude(meter.pid)
 
         def read(_: int) -> None:
             data = os.read(meter.output, 1 << 14)

@@ -23,44 +23,44 @@ def _without_proxy(variables: Mapping[str, str], members: Sequence[Member]) -> D
         return {}
     hosts = [*(member.address for member in members), *_LOCAL]
     both = [variables.get("no_proxy", ""), variables.get("NO_PROXY", "")]
-    found = {"no_proxy": both, "NO_PROXY": both}
+    bypasses = {"no_proxy": both, "NO_PROXY": both}
     if "no_grpc_proxy" in variables:
-        found["no_grpc_proxy"] = [variables["no_grpc_proxy"]]
+        bypasses["no_grpc_proxy"] = [variables["no_grpc_proxy"]]
     merged = {}
-    for name, values in found.items():
+    for name, values in bypasses.items():
         given = [item.strip() for value in values for item in value.split(",")]
         merged[name] = ",".join(dict.fromkeys(item for item in [*given, *hosts] if item))
     return merged
 
 
-def _of_python(session: Mapping[str, str], fittings: "Fittings") -> Dict[str, str]:
+def _of_python(session: Mapping[str, str], host_environment: "HostEnvironment") -> Dict[str, str]:
     """Return variables by which programs find the interpreter by name; RETICULATE_PYTHON is read by R's reticulate.
 
     Source: https://rstudio.github.io/reticulate/articles/versions.html
     """
-    found = {}
-    if fittings.python:
-        found["RETICULATE_PYTHON"] = fittings.python
-    if fittings.directories:
-        found["PATH"] = os.pathsep.join([*fittings.directories, session.get("PATH") or os.defpath])
-    return found
+    variables = {}
+    if host_environment.python:
+        variables["RETICULATE_PYTHON"] = host_environment.python
+    if host_environment.directories:
+        variables["PATH"] = os.pathsep.join([*host_environment.directories, session.get("PATH") or os.defpath])
+    return variables
 
 
-def _nccl(fittings: "Fittings") -> Dict[str, str]:
+def _nccl(host_environment: "HostEnvironment") -> Dict[str, str]:
     """Return settings of NCCL for hosts with GPUs: the shared network interface, and its warnings.
 
     Where the interface is not known NCCL chooses by itself.
     Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
-    if not fittings.gpus:
+    if not host_environment.gpus:
         return {}
-    found = {"NCCL_DEBUG": "WARN"}
-    if fittings.interface:
-        found["NCCL_SOCKET_IFNAME"] = f"={fittings.interface}"
-    return found
+    variables = {"NCCL_DEBUG": "WARN"}
+    if host_environment.interface:
+        variables["NCCL_SOCKET_IFNAME"] = f"={host_environment.interface}"
+    return variables
 
 
-class Place(NamedTuple):
+class TaskIdentity(NamedTuple):
     """The task and attempt that the environment is for."""
 
     fleet: str
@@ -70,7 +70,7 @@ class Place(NamedTuple):
     members: Sequence[Member]  # all tasks of the job
 
 
-class Fittings(NamedTuple):
+class HostEnvironment(NamedTuple):
     """The part of the environment that depends on the host."""
 
     python: str = ""  # the interpreter
@@ -79,34 +79,34 @@ class Fittings(NamedTuple):
     gpus: int = 0  # that the task will see
 
 
-_NOTHING = Fittings()
+_NOTHING = HostEnvironment()
 
 
 def task_environment(
     session: Mapping[str, str],
     user: Mapping[str, str],
     *,
-    place: Place,
+    identity: TaskIdentity,
     paths: TaskPaths,
     checkpoints: str = "",
-    fittings: Fittings = _NOTHING,
+    host_environment: HostEnvironment = _NOTHING,
 ) -> Dict[str, str]:
     """Return all environment variables of a task.
 
     Args:
-        session: The host's own environment.
-        user: What the user set; it wins over everything but TF_CONFIG and what keeps a proxy away.
-        place: Task and attempt.
+        session: Environment of the host.
+        user: Variables set by the user; they override all others except TF_CONFIG and the proxy bypass.
+        identity: Task and attempt.
         paths: The task's paths on its host.
-        checkpoints: Directory or URL where the script keeps checkpoints; empty: the job's own.
-        fittings: What the host adds.
+        checkpoints: Directory or URL of the checkpoints; empty: the default directory.
+        host_environment: Host-specific part.
     """
     checkpoints = checkpoints or paths.checkpoints
-    fleet, job, task, attempt, members = place
+    fleet, job, task, attempt, members = identity
     kind, index = parse_task(task)
     ranked = by_rank(members)
-    variables = {**_nccl(fittings), **session}
-    variables.update(_of_python(session, fittings))
+    variables = {**_nccl(host_environment), **session}
+    variables.update(_of_python(session, host_environment))
     variables.update(
         PYTHONUNBUFFERED="1",
         PWD=paths.source,

@@ -7,7 +7,7 @@ import struct
 from typing import Iterator, List, Tuple
 
 from train.agent.files.disk import make_directory, read_text
-from train.agent.supervisor.environment import Fittings
+from train.agent.supervisor.environment import HostEnvironment
 
 _NAMES = ("python", "python3")
 _SIOCGIFCONF = 0x8912  # netdevice(7)
@@ -15,7 +15,7 @@ _IFREQ = struct.calcsize("16s16s") + (8 if struct.calcsize("P") == 8 else 0)
 _MOST = 256  # addresses
 
 
-def fit(programs: str, python: str, address: str, gpus: int) -> Fittings:
+def create_host_environment(programs: str, python: str, address: str, gpus: int) -> HostEnvironment:
     """Return the host-specific environment of a task, and write its programs.
 
     Args:
@@ -28,11 +28,11 @@ def fit(programs: str, python: str, address: str, gpus: int) -> Fittings:
         OSError: they cannot be written.
     """
     write_programs(programs, python)
-    directories = (programs, *beside(python))
-    return Fittings(python, directories, interface_of(address) if gpus else "", gpus)
+    directories = (programs, *program_directories(python))
+    return HostEnvironment(python, directories, interface_of(address) if gpus else "", gpus)
 
 
-def beside(python: str) -> List[str]:
+def program_directories(python: str) -> List[str]:
     """Return the directory of programs of an interpreter's virtual environment; empty for any other interpreter."""
     directory = os.path.dirname(python)
     return [directory] if os.path.exists(os.path.join(os.path.dirname(directory), "pyvenv.cfg")) else []
@@ -41,7 +41,7 @@ def beside(python: str) -> List[str]:
 def write_programs(directory: str, python: str) -> None:
     """Make the names python and python3 run one interpreter.
 
-    A link would not do: of a virtual environment Python is told by the directory that it is called in.
+    A link is not sufficient: Python finds a virtual environment by the directory of its executable.
 
     Raises:
         OSError: they cannot be written.
@@ -64,7 +64,7 @@ def interface_of(address: str) -> str:
             wanted = socket.inet_pton(family, address)
         except OSError:
             continue
-        return next((name for name, found in pairs() if found == wanted), "")
+        return next((name for name, candidate in pairs() if candidate == wanted), "")
     return ""
 
 
@@ -73,9 +73,9 @@ def _ipv4() -> Iterator[Tuple[str, bytes]]:
 
     names = array.array("B", bytes(_IFREQ * _MOST))
     begin, size = names.buffer_info()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            answer = fcntl.ioctl(one.fileno(), _SIOCGIFCONF, struct.pack("iL", size, begin))
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, struct.pack("iL", size, begin))
         except OSError:
             return
     data = names.tobytes()[: struct.unpack("iL", answer)[0]]

@@ -9,9 +9,9 @@ import struct
 import time
 from typing import Callable, Iterable, Iterator, List
 
-from train.agent.files.disk import read_text
+from train.agent.files.disk import list_names, read_text
 from train.agent.gang.hang import Connection, main_first
-from train.agent.host.processes import descendants, everybody, stat_of
+from train.agent.host.processes import descendants, list_processes, read_stat
 from train.agent.protocol.cluster import endpoint
 from train.agent.protocol.records import Stalled
 
@@ -22,7 +22,7 @@ _STATES = {
 }  # fmt: skip
 _LISTEN = "LISTEN"
 _MAPPED = b"\0" * 10 + b"\xff\xff"  # an IPv4 address in IPv6
-_BRIEF_S = 0.05  # too short to tell from it what share of a core is used
+_BRIEF_S = 0.05  # too short to measure the use of a core
 
 Dump = Callable[[Callable[[str], None]], None]
 """Asks for the stacks of a process, and calls back once with what came: what faulthandler wrote, or nothing."""
@@ -33,28 +33,32 @@ def connections(pids: Iterable[int], net: str) -> List[Connection]:
 
     Args:
         pids: Of one network namespace.
-        net: Directory in which this namespace tells of itself, ``/proc/PID/net``.
+        net: Directory with the state of this namespace, ``/proc/PID/net``.
     """
     wanted = set(sockets_of(pids))
-    found = []
+    result = []
     for name in ("tcp", "tcp6") if wanted else ():
         for line in read_text(os.path.join(net, name)).splitlines()[1:]:
             fields = line.split()
             if len(fields) > 9 and fields[9] in wanted:
-                found.append(_connection(fields))
-    found = [one for one in found if one.state != _LISTEN]
-    return sorted(found, key=lambda one: (one.state == "ESTABLISHED", -one.unsent, -one.unread, one))
+                result.append(_connection(fields))
+    result = [connection for connection in result if connection.state != _LISTEN]
+    return sorted(
+        result,
+        key=lambda connection: (
+            connection.state == "ESTABLISHED",
+            -connection.unsent,
+            -connection.unread,
+            connection,
+        ),
+    )
 
 
 def sockets_of(pids: Iterable[int]) -> Iterator[str]:
     """Yield the inodes of the sockets that processes have open."""
     for pid in pids:
         directory = f"/proc/{pid}/fd"
-        try:
-            names = os.listdir(directory)
-        except OSError:
-            continue
-        for name in names:
+        for name in list_names(directory):
             try:
                 target = os.readlink(f"{directory}/{name}")
             except OSError:
@@ -85,7 +89,7 @@ class InspectTask:
 
     Args:
         pid: The task's process.
-        dump: Tells its stacks.
+        dump: Requests its stacks.
         empty: The record to fill in.
         on_done: Called once with the filled record; without a state if the process has ended.
     """
@@ -95,24 +99,24 @@ class InspectTask:
         self._empty = empty
         self._on_done = on_done
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
-        found = stat_of(pid)
-        self._begun, self._ticks = time.monotonic(), found.ticks if found else 0
+        stat = read_stat(pid)
+        self._begun, self._ticks = time.monotonic(), stat.ticks if stat else 0
         dump(self._dumped)
 
     def _dumped(self, stacks: str) -> None:
         pid = self._pid
-        table = everybody()
-        found = table.get(pid)
+        table = list_processes()
+        stat = table.get(pid)
         connected: List[Connection] = []
-        if found is not None:
+        if stat is not None:
             connected = connections({pid} | descendants(pid, table), f"/proc/{pid}/net")
         self._on_done(
             self._empty._replace(
                 at=time.time(),
-                state=found.state if found else "",
+                state=stat.state if stat else "",
                 stack=main_first(stacks),
-                sockets=[str(one) for one in connected[:MOST_SOCKETS]],
-                kernel=self._kernel(found.ticks) if found else "",
+                sockets=[str(connection) for connection in connected[:MOST_SOCKETS]],
+                kernel=self._kernel(stat.ticks) if stat else "",
             )
         )
 

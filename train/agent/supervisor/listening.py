@@ -24,8 +24,8 @@ _OTHERS = re.compile(r"/(?:jaxlib|torch|horovod)/[^\n]*\.so")
 def listening_ports(text: str) -> Dict[str, int]:
     """Return the port of each listening socket of ``/proc/net/tcp`` or ``tcp6``, by its inode."""
     rows = (line.split() for line in text.splitlines()[1:])
-    found = {row[9]: row[1].rpartition(":")[2] for row in rows if len(row) > 9 and row[3] == _LISTEN}
-    return {inode: int(port, 16) for inode, port in found.items()}
+    ports = {row[9]: row[1].rpartition(":")[2] for row in rows if len(row) > 9 and row[3] == _LISTEN}
+    return {inode: int(port, 16) for inode, port in ports.items()}
 
 
 def loads_tensorflow(maps: str) -> bool:
@@ -87,22 +87,22 @@ class PortWatch:
         self._loop.cancel("port")
 
     def _look(self) -> None:
-        found = self._listeners()
-        if self._port in found.values():
-            self._look_at_sockets(found, self._pids())
+        listeners = self._listeners()
+        if self._port in listeners.values():
+            self._look_at_sockets(listeners, self._pids())
         if not self._opened:
             self._loop.after("port", PERIOD_S, self._look)
 
     def _listeners(self) -> Dict[str, int]:
-        found: Dict[str, int] = {}
+        listeners: Dict[str, int] = {}
         for name in ("tcp", "tcp6"):
-            found.update(listening_ports(read_text(os.path.join(self._net, name))))
-        return found
+            listeners.update(listening_ports(read_text(os.path.join(self._net, name))))
+        return listeners
 
-    def _look_at_sockets(self, found: Dict[str, int], pids: Collection[int]) -> None:
-        own = {found[inode] for inode in sockets_of(pids) if inode in found}
-        if self._port in own:
+    def _look_at_sockets(self, listeners: Dict[str, int], pids: Collection[int]) -> None:
+        task_ports = {listeners[inode] for inode in sockets_of(pids) if inode in listeners}
+        if self._port in task_ports:
             self._opened = True
             self.end()
-        elif own:  # a script may set a TF_CONFIG of its own
+        elif task_ports:  # a script may set a TF_CONFIG of its own
             self._another = True

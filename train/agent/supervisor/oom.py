@@ -43,16 +43,16 @@ class _Counts(NamedTuple):
 
 def death_of(pid: int, log: str) -> Optional[Death]:
     """Return the log entry on the death of `pid`, or None if the OOM killer did not end it."""
-    used, found, in_cgroup = 0, False, False
+    used, is_found, in_cgroup = 0, False, False
     for line in log.splitlines():
         chosen = _CHOSEN.search(line)
         if chosen and int(chosen.group(2)) == pid:
-            found, in_cgroup = True, chosen.group(1) == _IN_CGROUP
+            is_found, in_cgroup = True, chosen.group(1) == _IN_CGROUP
         killed = _KILLED.search(line)
         if killed and int(killed.group(1)) == pid:
-            found, in_cgroup = True, in_cgroup or "Memory cgroup" in line
+            is_found, in_cgroup = True, in_cgroup or "Memory cgroup" in line
             used = sum(int(count) for count in _RESIDENT.findall(line)) * 1024
-    return Death(used, in_cgroup) if found else None
+    return Death(used, in_cgroup) if is_found else None
 
 
 class OomWatch:
@@ -94,10 +94,10 @@ class OomWatch:
         death = death_of(pid, log)
         if death is not None:
             return f"killed by the kernel's OOM killer{self._measured(death)}"
-        if whole:  # it names everybody whom the kernel kills
+        if whole:  # it lists every process that the kernel kills
             return ""
         if now.cgroup > before.cgroup >= 0:
-            return f"killed by the kernel's OOM killer, as the count of its cgroup tells{self._measured(None)}"
+            return f"killed by the kernel's OOM killer according to the counter of its cgroup{self._measured(None)}"
         if now.host > before.host >= 0 and now.cgroup < 0:
             return (
                 "most likely killed by the kernel's OOM killer, which killed "
@@ -121,17 +121,17 @@ class OomWatch:
 
     def _find_cgroup(self, pid: int) -> Tuple[str, int]:
         """Return the directory of the memory cgroup of `pid`, and its version; empty if there is none."""
-        own: Dict[int, str] = {}
+        path_by_version: Dict[int, str] = {}
         for line in read_text(self._path(f"proc/{pid}/cgroup")).splitlines():
             number, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             if "memory" in controllers.split(","):
-                own[1] = path
+                path_by_version[1] = path
             elif number == "0":
-                own[2] = path
-        for version in sorted(own):
+                path_by_version[2] = path
+        for version in sorted(path_by_version):
             for mounted, inside in self._mounts(version):
-                below = own[version]
+                below = path_by_version[version]
                 below = below[len(inside) :] if inside != "/" and below.startswith(inside) else below
                 for path in (mounted.rstrip("/") + below, mounted):
                     directory = self._path(path).rstrip("/")
@@ -140,15 +140,15 @@ class OomWatch:
         return "", 0
 
     def _mounts(self, version: int) -> List[Tuple[str, str]]:
-        found = []
+        mounts = []
         for line in read_text(self._path("proc/self/mountinfo")).splitlines():
             here, _, kind = line.partition(" - ")
             fields, words = here.split(), kind.split()
             if len(fields) < 5 or len(words) < 3 or words[0] != _KIND[version]:
                 continue
             if version == 2 or "memory" in words[2].split(","):
-                found.append((fields[4], fields[3]))
-        return found
+                mounts.append((fields[4], fields[3]))
+        return mounts
 
     def _count(self) -> _Counts:
         host = _field(read_text(self._path("proc/vmstat")), "oom_kill", -1)
@@ -166,12 +166,12 @@ class OomWatch:
 
     def _read_log(self) -> Tuple[str, bool]:
         """Return the log entries on killed processes since the start, and True if none is missing."""
-        found: List[str] = []
+        entries: List[str] = []
         whole = self._log >= 0
         for _ in range(_LINES if whole else 0):
             try:
                 data = os.read(self._log, _LONGEST_LINE)
-            except BrokenPipeError:  # some of it was overwritten, and the next read goes on after that
+            except BrokenPipeError:  # some entries were overwritten; the next read continues after them
                 whole = False
                 continue
             except OSError:
@@ -180,8 +180,8 @@ class OomWatch:
                 break
             message = data.partition(b";")[2].split(b"\n", 1)[0]
             if b"Killed process" in message or b"oom-kill" in message:
-                found.append(message.decode("utf-8", "replace"))
-        return "\n".join(found), whole
+                entries.append(message.decode("utf-8", "replace"))
+        return "\n".join(entries), whole
 
 
 def _field(text: str, name: str, default: int = 0) -> int:

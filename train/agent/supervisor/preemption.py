@@ -33,7 +33,7 @@ def metadata_server(environment: Mapping[str, str], product: str = _PRODUCT) -> 
 
     Args:
         environment: Of the session; Google's own libraries take GCE_METADATA_HOST for the server.
-        product: File in which the computer says what it is.
+        product: File with the product name of the host.
     """
     named = environment.get("GCE_METADATA_HOST", "").strip()
     return named or (METADATA_ADDRESS if read_text(product).strip() == _COMPUTE_ENGINE else "")
@@ -62,7 +62,7 @@ def read_answer(data: bytes, *, ended: bool) -> Optional[Answer]:
         ended: Nothing more will come.
 
     Raises:
-        ValueError: it is no answer of HTTP.
+        ValueError: the data is not an HTTP response.
     """
     head, separator, body = data.partition(b"\r\n\r\n")
     if not separator:
@@ -128,10 +128,10 @@ class PreemptionWatch:
         self._data.clear()
         self._loop.after(_TIMER, _ANSWER_S, self._failed)
         try:
-            found = socket.getaddrinfo(*self._place, type=socket.SOCK_STREAM)[0]
-            self._socket = socket.socket(found[0], socket.SOCK_STREAM)
+            address_info = socket.getaddrinfo(*self._place, type=socket.SOCK_STREAM)[0]
+            self._socket = socket.socket(address_info[0], socket.SOCK_STREAM)
             self._socket.setblocking(False)
-            self._socket.connect(found[4])
+            self._socket.connect(address_info[4])
         except BlockingIOError:
             pass
         except OSError:
@@ -181,7 +181,7 @@ class PreemptionWatch:
             self.preempted = True
             self._on_preempted()
             return
-        # Without one the server cannot tell what is new: asked at once, it is asked again a little later.
+        # Without an ETag the server cannot wait for a change; poll again after a pause.
         self._etag = answer.headers.get("etag", "")
         self._loop.after(_TIMER, 0.0 if self._etag else 1.0, self._connect)
 

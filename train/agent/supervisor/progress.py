@@ -1,6 +1,6 @@
 r"""Finds a training's progress in what it prints: Keras' bars and lines, and what custom loops print.
 
-Formats, as printed where stdout is no terminal (``\b`` and colours are taken out first):
+Formats, as printed if stdout is not a terminal (``\b`` and colours are taken out first):
 
     Epoch 1/2                                                                  Keras, before each epoch
     1/6 [====>.........................] - ETA: 7s - loss: 1.1554              Keras 2, after a carriage return
@@ -84,12 +84,12 @@ class ProgressParser:
 
     def _feed_slice(self, data: bytes) -> None:
         begin = 0
-        for found in _SPLIT.finditer(data):
-            piece, begin = data[begin : found.start()], found.end()
+        for match in _SPLIT.finditer(data):
+            piece, begin = data[begin : match.start()], match.end()
             if self._overlong:
                 self._overlong = False
             elif self._rest or piece:
-                self._line(self._rest + piece, newline=b"\n" in found.group())
+                self._line(self._rest + piece, newline=b"\n" in match.group())
             self._rest = b""
         if not self._overlong:
             self._rest += data[begin:]
@@ -100,8 +100,8 @@ class ProgressParser:
         if len(line) > _LONGEST_LINE:
             return
         lower = line.lower()
-        tells = any(word in lower for word in _WORDS)
-        if not tells and b"/" not in line:
+        has_counter = any(word in lower for word in _WORDS)
+        if not has_counter and b"/" not in line:
             return
         if b"\b" in line:
             line = line.replace(b"\b", b"")
@@ -114,7 +114,7 @@ class ProgressParser:
                 self._read_bar(ends_epoch=True)
             return
         self._read_bar(ends_epoch=False)
-        if not tells:
+        if not has_counter:
             return
         header = _HEADER.match(line)
         if header:
@@ -129,13 +129,13 @@ class ProgressParser:
 
     def _read_bar(self, *, ends_epoch: bool) -> None:
         line, self._bar = self._bar, None
-        found = _BAR.match(line) if line is not None else None
-        if line is None or found is None:
+        match = _BAR.match(line) if line is not None else None
+        if line is None or match is None:
             return
         if self._now.epochs > 0 and not self._in_epoch:
             return  # of evaluate() or predict(), after the training
-        step = int(found.group(1))
-        steps = -1 if found.group(2) == b"Unknown" else int(found.group(2))
+        step = int(match.group(1))
+        steps = -1 if match.group(2) == b"Unknown" else int(match.group(2))
         metrics = self._now.metrics if self._sums and _WITHIN_EPOCH in line else _bar_metrics(line)
         self._report(self._now._replace(step=step, steps=steps, metrics=metrics), ends_epoch=ends_epoch)
         if ends_epoch:
@@ -144,10 +144,10 @@ class ProgressParser:
     def _read_loose(self, line: bytes) -> None:
         counts: Dict[bytes, Tuple[int, int]] = {}
         first = len(line)
-        for found in _COUNTER.finditer(line):
-            name = b"epoch" if found.group(1).lower() == b"epoch" else b"step"
-            counts.setdefault(name, (int(found.group(2)), int(found.group(3) or -1)))
-            first = min(first, found.start())
+        for match in _COUNTER.finditer(line):
+            name = b"epoch" if match.group(1).lower() == b"epoch" else b"step"
+            counts.setdefault(name, (int(match.group(2)), int(match.group(3) or -1)))
+            first = min(first, match.start())
         if not counts:
             return
         metrics = _loose_metrics(line)
@@ -176,15 +176,15 @@ class ProgressParser:
 
 
 def _bar_metrics(line: bytes) -> Dict[str, float]:
-    found = _BAR_METRIC.findall(line)[:_MOST_METRICS]
-    return {name.decode("ascii", "replace"): float(value) for name, value in found if name not in _NO_METRIC}
+    pairs = _BAR_METRIC.findall(line)[:_MOST_METRICS]
+    return {name.decode("ascii", "replace"): float(value) for name, value in pairs if name not in _NO_METRIC}
 
 
 def _loose_metrics(line: bytes) -> Dict[str, float]:
     metrics: Dict[str, float] = {}
     for name, separator, value in _PAIR.findall(line):
-        known = bool(_FIGURE.search(name))
-        if name.lower() in _COUNTERS or not (separator or known) or len(metrics) >= _MOST_METRICS:
+        is_metric = bool(_FIGURE.search(name))
+        if name.lower() in _COUNTERS or not (separator or is_metric) or len(metrics) >= _MOST_METRICS:
             continue
         metrics[name.decode("ascii", "replace")] = float(value)
     return metrics

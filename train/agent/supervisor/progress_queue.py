@@ -18,8 +18,8 @@ _PIECE = 1 << 11
 class ProgressQueue:
     """Pass output to a parser in slices.
 
-    A task can write faster than its output can be parsed. Then the oldest waiting output is skipped: the newest tells
-    where the training is.
+    A task can write faster than its output can be parsed. Then the oldest waiting output is skipped: the newest
+    shows the current progress.
 
     Args:
         parser: Reads the output.
@@ -44,22 +44,22 @@ class ProgressQueue:
 
     def parse(self, seconds: float = SLICE_S) -> List[Progress]:
         """Parse the queue for about `seconds`; return the ends of epochs."""
-        found: List[Progress] = []
+        epoch_ends: List[Progress] = []
         until = time.monotonic() + seconds
         while self._waiting:
             data, at = self._waiting[0]
             piece = data[self._done : self._done + _PIECE]
             self._forget(len(piece))
-            found += self._parser.feed(piece, at)
+            epoch_ends += self._parser.feed(piece, at)
             if time.monotonic() >= until:
                 break
-        return found
+        return epoch_ends
 
     def finish(self) -> List[Progress]:
         """Parse the rest of the queue, or its end if that takes too long; return the ends of epochs."""
-        found = self.parse(_LAST_S)
+        epoch_ends = self.parse(_LAST_S)
         self._keep_newest(_LAST_BYTES)
-        return found + self.parse(_LAST_S)
+        return epoch_ends + self.parse(_LAST_S)
 
     def _keep_newest(self, most_bytes: int) -> None:
         if self._size <= most_bytes:

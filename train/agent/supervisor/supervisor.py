@@ -49,12 +49,12 @@ from train.agent.gang.reconciler import (
     SlotEvent,
     Spawn,
 )
-from train.agent.gang.scheduling import Terms, max_attempts
+from train.agent.gang.scheduling import Terms
 from train.agent.gang.states import DesiredState, Message, SlotStatus, Source, from_wire, to_wire
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.spawn import adopt_orphans
-from train.agent.peers.connections import Bond, Events, Links
+from train.agent.peers.connections import ConnectionEvents, JobCredentials, PeerConnections
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import (
     AttemptEnded,
@@ -81,7 +81,7 @@ from train.agent.supervisor.watchdog import Watchdog
 _CLOSE_S = 5.0
 _SETTLE_S = 8.0
 _REPLICATORS = 5
-_NOTICE_S = 2.0  # a host that is taken may be told to end before its metadata server says why
+_NOTICE_S = 2.0  # a preempted host may receive SIGTERM before its metadata server reports the preemption
 
 
 class Resumed(NamedTuple):
@@ -106,33 +106,33 @@ class Supervisor:
         self._watchdog = watchdog
         self._resumed = resumed
         self._loop = Loop()
-        self._control = ControlServer(self._loop, start.control, self._asked)
+        self._control = ControlServer(self._loop, start.control, self._handle_request)
         self._attempt: Optional[Attempt] = None
         self._replicator: Optional[Replicator] = None
-        self._settled: Optional[Closed] = None
-        self._on_settled: Callable[[], None] = self._closed
+        self._pending_close: Optional[Closed] = None
+        self._on_settled: Callable[[], None] = self._deliver_close
         self._restoring: Optional[Restore] = None
         self._watching = 0  # attempt whose checkpoints are copied
-        self._shows = False  # our task reads checkpoints as they come
+        self._is_evaluator = False  # our task reads checkpoints as they come
         self._replicator_lives = _REPLICATORS
         self._preemption: Optional[PreemptionWatch] = None
-        self._node: Peer
-        self._begun = False  # what happens before comes after
+        self._peer: Peer
+        self._has_begun = False  # what happens before comes after
         self._events: Deque[PeerEvent] = deque()
         self._actions: Dict[type, Callable[[Any], None]] = {
-            SendMessage: self._tell,
+            SendMessage: self._send_message,
             Dial: lambda action: self._links.dial(action.slot),
-            ProbePeer: lambda action: self._links.knock(action.slot, to_wire(action.message)),
+            ProbePeer: lambda action: self._links.send_once(action.slot, to_wire(action.message)),
             Reserve: self._reserve,
             Restore: self._restore,
             Fetch: self._fetch,
             Spawn: self._spawn,
-            ProbePorts: lambda action: self._mine(action.attempt).visit(action.others),
-            OpenGate: lambda action: self._mine(action.attempt).open(),
+            ProbePorts: lambda action: self._attempt_for(action.attempt).probe_ports(action.others),
+            OpenGate: lambda action: self._attempt_for(action.attempt).open_gate(),
             Notify: self._notify,
-            InspectTask: lambda action: self._mine(action.attempt).look(action.look),
-            EndTask: lambda action: self._mine(action.attempt).end(action.reason, action.grace_s),
-            ReportAttemptEnd: self._tell_end,
+            InspectTask: lambda action: self._attempt_for(action.attempt).inspect(action.inspect),
+            EndTask: lambda action: self._attempt_for(action.attempt).end(action.reason, action.grace_s),
+            ReportAttemptEnd: self._record_attempt_end,
             Finish: lambda action: self._finish(action.result),
         }
         self._result: Optional[JobResult] = None
@@ -149,9 +149,9 @@ class Supervisor:
         """
         self._take_signals()
         adopt_orphans()
-        self._replicator = self._replicate() if self._replicates else None
-        self._look_at_checkpoints()
-        self._meet_the_others()
+        self._replicator = self._start_replicator() if self._needs_replicator else None
+        self._recover_checkpoint()
+        self._connect_peers()
         self._begin()
         self._watch_for_preemption()
         started()
@@ -170,29 +170,29 @@ class Supervisor:
             signal.signal(number, signal.SIG_IGN)
         self._loop.watch(reads, READ, lambda _: self._signalled(os.read(reads, 4096)))
 
-    def _meet_the_others(self) -> None:
+    def _connect_peers(self) -> None:
         commit = self._commit
         others = {member.slot: member for member in commit.members if member.slot != commit.slot}
-        self._links = Links(
+        self._links = PeerConnections(
             self._loop,
             self._start.listener,
-            Bond(commit.job, bytes.fromhex(commit.secret), commit.link_timeout_s),
+            JobCredentials(commit.job, bytes.fromhex(commit.secret), commit.link_timeout_s),
             commit.slot,
             others,
-            events=Events(
+            events=ConnectionEvents(
                 lambda slot: self._feed(PeerConnected(slot)),
                 lambda slot, reason: self._feed(PeerLost(slot, reason)),
-                self._hear,
-                self._look_if_told,
+                self._receive,
+                self._stop_if_delivered,
             ),
         )
 
     @property
-    def _replicates(self) -> bool:
+    def _needs_replicator(self) -> bool:
         commit = self._commit
         return len(commit.members) > 1 and commit.replication.mib_s > 0 and "://" not in self._start.checkpoints
 
-    def _look_at_checkpoints(self) -> None:
+    def _recover_checkpoint(self) -> None:
         """Keep a complete checkpoint that the task wrote before the previous supervisor was killed."""
         order = self._resumed.last if self._resumed is not None else None
         first = order.members[0].slot if order is not None and order.members else ""
@@ -206,24 +206,24 @@ class Supervisor:
         while waits:
             self._loop.turn()
         self._loop.cancel("settle")
-        self._on_settled = self._closed
+        self._on_settled = self._deliver_close
 
     def _watch_for_preemption(self) -> None:
-        place = metadata_server(self._start.session)
-        if place:
-            self._preemption = PreemptionWatch(self._loop, place, self._preempted)
+        server = metadata_server(self._start.session)
+        if server:
+            self._preemption = PreemptionWatch(self._loop, server, self._preempted)
 
     def _preempted(self) -> None:
-        self._loop.cancel("told to end")
+        self._loop.cancel("terminate")
         if self._replicator is not None:
-            self._replicator.hurry()
+            self._replicator.remove_limit()
         self._feed(Preempted())
 
     @property
     def _is_preempted(self) -> bool:
         return self._preemption is not None and self._preemption.preempted
 
-    def _replicate(self) -> Replicator:
+    def _start_replicator(self) -> Replicator:
         commit, paths = self._commit, self._start.paths
         setup = Setup(
             commit.job,
@@ -235,11 +235,11 @@ class Supervisor:
             paths.directory,
             commit.replication.mib_s,
         )
-        replicator = Replicator(self._loop, setup, on_news=self._replica_news)
+        replicator = Replicator(self._loop, setup, on_news=self._handle_news)
         if self._attempt is not None:
-            self._attempt.task.spare(replicator.pid)
+            self._attempt.task.exclude(replicator.pid)
         if self._is_preempted:
-            replicator.hurry()
+            replicator.remove_limit()
         return replicator
 
     @property
@@ -258,28 +258,28 @@ class Supervisor:
         )
         now = time.monotonic()
         if self._resumed is not None:
-            self._take_up(self._resumed)
-            slot = self._slot(0)
-            node, actions = election.resume(terms, commit.slot, slot, self._resumed.last, self._resumed.reason, now)
+            self._record_lost_task(self._resumed)
+            slot = self._new_slot(0)
+            peer, actions = election.resume(terms, commit.slot, slot, self._resumed.last, self._resumed.reason, now)
         elif commit.join:
-            slot = self._slot(last_attempt(start.paths))
-            node, actions = election.join(terms, commit.slot, slot, now)
+            slot = self._new_slot(last_attempt(start.paths))
+            peer, actions = election.join(terms, commit.slot, slot, now)
         else:
             if any(member.slot == commit.slot and member.task for member in commit.members):
                 self._attempt = self._new_attempt(commit.attempt)
-            slot = self._slot(commit.attempt)._replace(port=start.port.port, restored=True)
-            node, actions = election.begin(terms, commit.slot, slot, now)
-        self._turn(node, actions)
-        self._begun = True
+            slot = self._new_slot(commit.attempt)._replace(port=start.port.port, restored=True)
+            peer, actions = election.begin(terms, commit.slot, slot, now)
+        self._apply(peer, actions)
+        self._has_begun = True
         self._serve()
 
-    def _slot(self, attempt: int) -> Slot:
+    def _new_slot(self, attempt: int) -> Slot:
         link_port = self._start.listener.getsockname()[1]
         return Slot(
             self._commit.slot, attempt=attempt, facts=self._start.facts, address=self._address, link_port=link_port
         )
 
-    def _take_up(self, resumed: Resumed) -> None:
+    def _record_lost_task(self, resumed: Resumed) -> None:
         """Record the end of the task that ran when the previous supervisor was killed."""
         commit, paths, number = self._commit, self._start.paths, resumed.last.attempt
         history = states(paths, number)
@@ -287,36 +287,36 @@ class Supervisor:
             ended = (number, Phase.EXITED, time.time(), 0, None, resumed.reason)
             self._record(TaskState(commit.slot, history[-1].task, *ended))
 
-    # --- what happens ---------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------------
 
     def _feed(self, event: PeerEvent) -> None:
         # An action may itself lead to an event, as when a link breaks under a message: one after the other.
         self._events.append(event)
-        if self._begun and len(self._events) == 1:
+        if self._has_begun and len(self._events) == 1:
             self._serve()
 
     def _serve(self) -> None:
         while self._events:
             event = self._events[0]
-            self._turn(*election.step(self._node, event, time.monotonic()))
+            self._apply(*election.step(self._peer, event, time.monotonic()))
             self._events.popleft()
-        self._look_if_told()
+        self._stop_if_delivered()
 
-    def _turn(self, node: Peer, actions: List[PeerAction]) -> None:
-        self._node = node
-        if node.slot.desired is not None:
-            self._links.learn(node.slot.desired.members)
-            self._watchdog.remember(node.slot.desired)
+    def _apply(self, peer: Peer, actions: List[PeerAction]) -> None:
+        self._peer = peer
+        if peer.slot.desired is not None:
+            self._links.update_addresses(peer.slot.desired.members)
+            self._watchdog.remember(peer.slot.desired)
         now = time.monotonic()
-        due = election.deadline(node, now)
+        due = election.deadline(peer, now)
         if due is None:
-            self._loop.cancel("node")
+            self._loop.cancel("deadline")
         else:
-            self._loop.after("node", max(0.0, due - now), lambda: self._feed(DeadlineReached()))
+            self._loop.after("deadline", max(0.0, due - now), lambda: self._feed(DeadlineReached()))
         for action in actions:
             self._actions[type(action)](action)
 
-    def _hear(self, slot: str, values: Dict[str, Any]) -> None:
+    def _receive(self, slot: str, values: Dict[str, Any]) -> None:
         try:
             message = from_wire(values)
         except MalformedRecordError as error:
@@ -327,26 +327,26 @@ class Supervisor:
         if message is not None:
             self._feed(MessageReceived(slot, message))
 
-    def _task_told(self, event: SlotEvent) -> None:
+    def _handle_task_event(self, event: SlotEvent) -> None:
         if isinstance(event, Closed):
             self._killed = self._killed or (self._attempt is not None and self._attempt.task.killed)
             if self._replicator is not None and self._watching:
                 # The last checkpoint counts, too.
                 self._watching = 0
-                self._settled = event
-                self._loop.after("settle", _SETTLE_S, self._closed)
-                orderly = self._attempt is not None and self._attempt.task.exit == Exit(code=0)
-                self._replicator.settle(orderly=orderly)
+                self._pending_close = event
+                self._loop.after("settle", _SETTLE_S, self._deliver_close)
+                is_orderly = self._attempt is not None and self._attempt.task.exit == Exit(code=0)
+                self._replicator.settle(is_orderly=is_orderly)
                 return
         self._feed(event)
 
-    def _closed(self) -> None:
-        event, self._settled = self._settled, None
+    def _deliver_close(self) -> None:
+        event, self._pending_close = self._pending_close, None
         self._loop.cancel("settle")
         if event is not None:
             self._feed(event)
 
-    def _replica_news(self, news: News) -> None:
+    def _handle_news(self, news: News) -> None:
         for text in filter(None, (news.note, news.error)):
             self._notify(Notify(0, text))
         source = Source(self._address, news.port) if news.held is not None and news.port else None
@@ -358,30 +358,32 @@ class Supervisor:
             self._restoring = None
             self._feed(Restored(wanted.attempt, news.restored.error, _checkpoint_name(wanted.snapshot, news)))
         if news.ended:
-            self._replicate_again()
+            self._restart_replicator()
 
-    def _replicate_again(self) -> None:
+    def _restart_replicator(self) -> None:
         self._replicator = None
         self._replicator_lives -= 1
         if self._replicator_lives <= 0:
             if self._restoring is not None:
-                self._feed(Restored(self._restoring.attempt, f"the replicator of {self._commit.slot} ends each time"))
+                self._feed(
+                    Restored(self._restoring.attempt, f"the replicator of {self._commit.slot} ended repeatedly")
+                )
             return
-        self._replicator = self._replicate()
-        self._replicator.show(on=self._shows)
+        self._replicator = self._start_replicator()
+        self._replicator.update_live(on=self._is_evaluator)
         if self._watching:
             self._replicator.watch(self._watching, self._attempt.task.pid if self._attempt is not None else 0)
         if self._restoring is not None:
             self._restore(self._restoring)
 
-    # --- what is to be done -----------------------------------------------------------------------------------------
+    # --- actions ----------------------------------------------------------------------------------------------------
 
-    def _tell(self, action: SendMessage) -> None:
+    def _send_message(self, action: SendMessage) -> None:
         message: Message = action.message
         if isinstance(message, SlotStatus):
             message = message._replace(clock=time.time())
         if isinstance(message, DesiredState) and message.result is not None:
-            message = message._replace(result=self._dated(message.result))
+            message = message._replace(result=self._with_time(message.result))
         self._links.send(action.slot, to_wire(message))
 
     def _new_attempt(self, number: int) -> Attempt:
@@ -394,16 +396,16 @@ class Supervisor:
             port=self._start.port if first else None,
             after=before.port if before is not None else self._start.port.port,
             control=self._control,
-            tell=self._task_told,
+            report_event=self._handle_task_event,
         )
         if before is not None:
             before.reap()
         if self._replicator is not None:
-            attempt.task.spare(self._replicator.pid)
+            attempt.task.exclude(self._replicator.pid)
         self._attempt = attempt
         return attempt
 
-    def _mine(self, number: int) -> Attempt:
+    def _attempt_for(self, number: int) -> Attempt:
         if self._attempt is None or self._attempt.number != number:
             return self._new_attempt(number)
         return self._attempt
@@ -412,7 +414,7 @@ class Supervisor:
         try:
             port = self._new_attempt(action.attempt).port
         except OSError as error:
-            self._feed(Failed(action.attempt, f"attempt {action.attempt} cannot be prepared: {error.strerror}"))
+            self._feed(Failed(action.attempt, f"attempt {action.attempt} could not be prepared: {error.strerror}"))
         except RefusedError as error:
             self._feed(Failed(action.attempt, error.record.reason))
         else:
@@ -432,7 +434,7 @@ class Supervisor:
             self._replicator.fetch(action.snapshot, [(source.address, source.port) for source in action.sources])
 
     def _spawn(self, action: Spawn) -> None:
-        attempt = self._mine(action.attempt)
+        attempt = self._attempt_for(action.attempt)
         try:
             attempt.spawn(action, self._watchdog.pid)
         except OSError as error:
@@ -442,8 +444,8 @@ class Supervisor:
         self._watchdog.keep(attempt.task.output, self._start.paths.log(action.attempt))
         if self._replicator is None:
             return
-        self._shows = is_evaluator(action.task)
-        self._replicator.show(on=self._shows)
+        self._is_evaluator = is_evaluator(action.task)
+        self._replicator.update_live(on=self._is_evaluator)
         if action.members[0].task == action.task:
             self._watching = action.attempt
             self._replicator.watch(action.attempt, attempt.task.pid)
@@ -461,37 +463,37 @@ class Supervisor:
             self._attempt.record(record)
             self._control.wake()
 
-    def _tell_end(self, action: ReportAttemptEnd) -> None:
-        self._record(action.ended._replace(at=time.time(), attempts=max_attempts(self._commit.policy)))
+    def _record_attempt_end(self, action: ReportAttemptEnd) -> None:
+        self._record(action.ended._replace(at=time.time(), attempts=self._commit.policy.max_attempts))
 
     def _finish(self, result: JobResult) -> None:
-        self._result = self._dated(result)
+        self._result = self._with_time(result)
         try:
             write_result(self._start.paths, self._result)
         except OSError as error:
             os.write(2, f"the result cannot be written: {error.strerror}\n{self._result}\n".encode())
         self._control.wake()
-        self._loop.after("told", self._commit.link_timeout_s + _CLOSE_S, self._told)
+        self._loop.after("deliver", self._commit.link_timeout_s + _CLOSE_S, self._stop_loop)
 
-    def _dated(self, result: JobResult) -> JobResult:
+    def _with_time(self, result: JobResult) -> JobResult:
         """Return the result with its time, which the leader sets and all hosts share."""
         self._ended_at = self._ended_at or time.time()
         return result if result.at else result._replace(at=self._ended_at)
 
-    def _look_if_told(self) -> None:
+    def _stop_if_delivered(self) -> None:
         """Exit once the result is delivered: the leader waits until the others have disconnected."""
-        if self._result is not None and (self._node.leader != self._commit.slot or not self._links.connected):
-            self._told()
+        if self._result is not None and (self._peer.leader != self._commit.slot or not self._links.connected):
+            self._stop_loop()
 
-    def _told(self) -> None:
+    def _stop_loop(self) -> None:
         self._over = True
 
-    # --- what the host and its users do ---------------------------------------------------------------------------
+    # --- signals and requests -------------------------------------------------------------------------------------
 
     def _signalled(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers and not self._is_preempted:
             pause_s = _NOTICE_S if self._preemption is not None else 0.0
-            self._loop.after("told to end", pause_s, self._told_to_end)
+            self._loop.after("terminate", pause_s, self._terminate)
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -500,29 +502,29 @@ class Supervisor:
             if pid == 0:
                 return
             if self._attempt is not None:
-                self._attempt.reaped(pid, status)
+                self._attempt.child_exited(pid, status)
 
-    def _told_to_end(self) -> None:
+    def _terminate(self) -> None:
         if self._attempt is not None:
-            self._attempt.give_up(f"the agent of {self._commit.slot} was told to end (SIGTERM)")
+            self._attempt.give_up(f"the agent of {self._commit.slot} received SIGTERM")
 
-    def _asked(self, request: Record, answer: Callable[[Record], None]) -> bool:
+    def _handle_request(self, request: Record, answer: Callable[[Record], None]) -> bool:
         if isinstance(request, Stop):
             self._stoppers.append(answer)
             self._feed(StopRequested(request.grace_s))
             return True
-        if isinstance(request, Invite) and self._begun:
-            answer(self._invitation())
+        if isinstance(request, Invite) and self._has_begun:
+            answer(self._join_info())
         if isinstance(request, (Follow, Inspect)):
-            for known in self._attempt.known if self._attempt is not None else []:
-                answer(known)
+            for record in self._attempt.latest_records if self._attempt is not None else []:
+                answer(record)
             if isinstance(request, Inspect):
                 answer(End())
         return isinstance(request, Follow)
 
-    def _invitation(self) -> Commit:
+    def _join_info(self) -> Commit:
         """Return the commit with the current address of every slot."""
-        order = self._node.slot.desired
+        order = self._peer.slot.desired
         now = {member.slot: member for member in order.members} if order is not None else {}
         members = [now.get(one.slot, one)._replace(task=one.task) for one in self._commit.members]
         return self._commit._replace(members=members, join=True)

@@ -5,14 +5,22 @@ import signal
 from typing import Callable, Dict, List, Optional, Sequence, Set
 
 from train.agent.host.loop import READ, Loop
-from train.agent.host.processes import catches, descendants, everybody, exit_of, signal_all, signal_group, stat_of
+from train.agent.host.processes import (
+    decode_exit,
+    descendants,
+    handles_signal,
+    list_processes,
+    read_stat,
+    signal_all,
+    signal_group,
+)
 from train.agent.host.spawn import open_gate, spawn
 from train.agent.host.startup import STACKS_SIGNAL, Hook
 from train.agent.protocol.records import Exit, Stalled
 from train.agent.supervisor.inspection import InspectTask
 from train.agent.supervisor.oom import OomWatch
 
-# How long what is left of a task may go on writing after the task itself has ended.
+# Descendants of a task may write for this time after the task itself has ended.
 LINGER_S = 2.0
 # From the start of the process until its interpreter has come to the hook; a cold disk takes seconds.
 ARRIVE_S = 60.0
@@ -20,7 +28,7 @@ ARRIVE_S = 60.0
 STACKS_S = 2.0
 _QUIET_S = 0.1
 _MOST_STACKS = 1 << 18  # bytes
-_AGAIN_S = 0.02  # nobody tells of the end of a grandchild
+_AGAIN_S = 0.02  # there is no event for the end of a grandchild
 _REAP_S = 5.0
 _AT_ONCE = 1 << 18
 _PIPE_SIZE = 1 << 20
@@ -38,7 +46,7 @@ class TaskProcess:
         on_held: Called once when it has arrived at its gate.
 
     Attributes:
-        reason: What happened to it, where more is known than its exit tells, as in "it was …"; known when `on_exit`
+        reason: The cause of its end if it is known, as a completion of "it was …"; set when `on_exit`
             is called.
     """
 
@@ -56,17 +64,17 @@ class TaskProcess:
         self._on_exit = on_exit
         self._on_closed = on_closed
         self._on_held = on_held
-        self._orphans: Set[int] = set()
+        self._excluded: Set[int] = set()
         self._output = -1
         self._gate = -1
-        self._line = -1
+        self._hook_pipe = -1
         self._arrived = False
-        self._heard = False
-        self._below = False
-        self._asked: List[Callable[[str], None]] = []
+        self._hook_arrived = False
+        self._is_hook_for_children = False
+        self._stack_requests: List[Callable[[str], None]] = []
         self._stacks = bytearray()
         self._oom: Optional[OomWatch] = None
-        self._burials = 0
+        self._reap_attempts = 0
         self.pid = 0
         self.exit: Optional[Exit] = None
         self.closed = False
@@ -83,14 +91,16 @@ class TaskProcess:
             OSError: no process can be made.
         """
         self._spawned = spawn(command, env, directory, umask=umask, gated=True, hook=hook)
-        self.pid, self._output, self._gate, self._line = self._spawned[:4]
+        self.pid, self._output, self._gate, self._hook_pipe = self._spawned[:4]
         self._oom = OomWatch(self.pid)
-        _widen(self._output)
+        _enlarge_pipe(self._output)
         self._loop.watch(self._output, READ, lambda _: self._read())
-        self._below = self._heard = hook is not None and hook.below  # nothing but stacks comes of these
+        self._is_hook_for_children = self._hook_arrived = (
+            hook is not None and hook.for_children
+        )  # these send only stacks
         if hook:
-            self._loop.watch(self._line, READ, lambda _: self._hear())
-        if hook and hook.warm:
+            self._loop.watch(self._hook_pipe, READ, lambda _: self._read_hook())
+        if hook and hook.holds_task:
             self._loop.after("arrive", ARRIVE_S, self._never_arrived)
         else:
             self._loop.after("arrive", 0.0, self._arrive)
@@ -118,9 +128,9 @@ class TaskProcess:
         return self._output
 
     @property
-    def orphans(self) -> Set[int]:
+    def excluded(self) -> Set[int]:
         """Return children of this process that are not part of the task."""
-        return self._orphans
+        return self._excluded
 
     @property
     def held(self) -> bool:
@@ -132,78 +142,78 @@ class TaskProcess:
         """Return True if the process was killed before its gate was opened: no user code ran."""
         return self.killed and not self.released
 
-    def look(self, empty: Stalled, on_done: Callable[[Stalled], None]) -> None:
+    def inspect(self, empty: Stalled, on_done: Callable[[Stalled], None]) -> None:
         """Inspect what the task is doing; `on_done` is called once, within little more than two seconds.
 
         Args:
             empty: The record to fill in.
             on_done: Called with the filled record.
         """
-        InspectTask(self._speaker(), self.dump, empty, on_done)
+        InspectTask(self._find_stack_process(), self.dump_stacks, empty, on_done)
 
-    def dump(self, on_done: Callable[[str], None]) -> None:
+    def dump_stacks(self, on_done: Callable[[str], None]) -> None:
         """Request the stacks of all Python threads; `on_done` is called once, within two seconds.
 
-        The text is faulthandler's, and empty where the process cannot tell: it has no hook, it is stopped, or it is
+        The text is faulthandler's, and empty if the process cannot answer: it has no hook, is stopped, or is
         stuck in the kernel.
         """
-        self._asked.append(on_done)
-        if len(self._asked) > 1:
+        self._stack_requests.append(on_done)
+        if len(self._stack_requests) > 1:
             return
         self._stacks.clear()
-        speaker = self._speaker()
-        if self._can_tell(speaker) and signal_all([speaker], STACKS_SIGNAL):
-            self._loop.after("stacks", STACKS_S, self._told)
+        target = self._find_stack_process()
+        if self._can_dump_stacks(target) and signal_all([target], STACKS_SIGNAL):
+            self._loop.after("stacks", STACKS_S, self._deliver_stacks)
         else:
-            self._loop.after("stacks", 0.0, self._told)
+            self._loop.after("stacks", 0.0, self._deliver_stacks)
 
-    def _speaker(self) -> int:
+    def _find_stack_process(self) -> int:
         """Return the process whose stacks to read: the task's own, or the busiest interpreter below it."""
-        if not self._below or self._can_tell(self.pid):
+        if not self._is_hook_for_children or self._can_dump_stacks(self.pid):
             return self.pid
-        table = everybody()
-        able = [pid for pid in descendants(self.pid, table) if self._can_tell(pid)]
-        return max(able, key=lambda pid: table[pid].ticks, default=self.pid)
+        table = list_processes()
+        candidates = [pid for pid in descendants(self.pid, table) if self._can_dump_stacks(pid)]
+        return max(candidates, key=lambda pid: table[pid].ticks, default=self.pid)
 
-    def _can_tell(self, pid: int) -> bool:
+    def _can_dump_stacks(self, pid: int) -> bool:
         """Return True if the process handles our signal, which would end any other process, and has our pipe."""
-        if self._line < 0 or self.exit is not None:
+        if self._hook_pipe < 0 or self.exit is not None:
             return False
-        found = stat_of(pid)
-        if found is None or found.state not in "RSD" or not catches(pid, STACKS_SIGNAL):
+        stat = read_stat(pid)
+        if stat is None or stat.state not in "RSD" or not handles_signal(pid, STACKS_SIGNAL):
             return False
         try:
-            theirs = os.readlink(f"/proc/{pid}/fd/{self._spawned.line_end}")
-            return theirs == os.readlink(f"/proc/self/fd/{self._line}")
+            their_pipe = os.readlink(f"/proc/{pid}/fd/{self._spawned.line_end}")
+            return their_pipe == os.readlink(f"/proc/self/fd/{self._hook_pipe}")
         except OSError:
             return False
 
-    def _hear(self) -> None:
+    def _read_hook(self) -> None:
         try:
-            data = os.read(self._line, _AT_ONCE)
+            data = os.read(self._hook_pipe, _AT_ONCE)
         except BlockingIOError:
             return
         if not data:
-            self._hang_up()
-        elif not self._heard:  # the hook writes nothing else before anybody can ask it
-            self._heard = True
+            self._close_hook_pipe()
+        elif not self._hook_arrived:  # the hook writes only this before the first request
+            self._hook_arrived = True
             self._arrive()
-        elif self._asked and len(self._stacks) < _MOST_STACKS:
+        elif self._stack_requests and len(self._stacks) < _MOST_STACKS:
             self._stacks += data
-            self._loop.after("stacks", _QUIET_S, self._told)
+            self._loop.after("stacks", _QUIET_S, self._deliver_stacks)
 
-    def _told(self) -> None:
+    def _deliver_stacks(self) -> None:
         self._loop.cancel("stacks")
         text = self._stacks.decode("utf-8", "replace")
-        asked, self._asked = self._asked, []
-        for on_done in asked:
+        requests, self._stack_requests = self._stack_requests, []
+        for on_done in requests:
             on_done(text)
 
-    def _hang_up(self) -> None:
-        if self._line >= 0:
-            self._loop.unwatch(self._line)
-            os.close(self._line)
-            self._line = -1
+    def _close_hook_pipe(self) -> None:
+        if self._hook_pipe >= 0:
+            self._loop.unwatch(self._hook_pipe)
+            os.close(self._hook_pipe)
+            self._hook_pipe = -1
 
     def stop(self, grace_s: float) -> None:
         """Send SIGTERM to the process group, and SIGKILL to all descendants after `grace_s` seconds."""
@@ -226,9 +236,9 @@ class TaskProcess:
         signal_all(self._descendants(), signal.SIGKILL)
         self._loop.after("kill", _AGAIN_S, self.kill)
 
-    def reaped(self, status: int) -> None:
+    def record_exit(self, status: int) -> None:
         """Record that the process ended with the given status of waitpid(2)."""
-        self.exit = exit_of(status)
+        self.exit = decode_exit(status)
         if self._gate >= 0:
             os.close(self._gate)
             self._gate = -1
@@ -238,9 +248,9 @@ class TaskProcess:
             self.reason = self._oom.verdict(self.pid)
         if self._oom is not None:
             self._oom.close()
-        if self._asked:
-            self._told()
-        self._hang_up()
+        if self._stack_requests:
+            self._deliver_stacks()
+        self._close_hook_pipe()
         self._on_exit(self.exit)
         if self._output >= 0 and self._descendants():
             self._loop.after("reap", LINGER_S, self._reap)
@@ -253,16 +263,16 @@ class TaskProcess:
             self._close()
 
     def _descendants(self) -> Set[int]:
-        return {pid for pid in descendants(os.getpid(), everybody()) if pid not in self._orphans}
+        return {pid for pid in descendants(os.getpid(), list_processes()) if pid not in self._excluded}
 
-    def spare(self, pid: int) -> None:
+    def exclude(self, pid: int) -> None:
         """Exclude a child process that is not part of the task."""
-        self._orphans.add(pid)
+        self._excluded.add(pid)
 
     def _reap(self) -> None:
         left = self._descendants()
-        if left and self._burials * _AGAIN_S < _REAP_S:
-            self._burials += 1
+        if left and self._reap_attempts * _AGAIN_S < _REAP_S:
+            self._reap_attempts += 1
             self.killed = signal_all(left, signal.SIGKILL) or self.killed
             self._loop.after("reap", _AGAIN_S, self._reap)
             return
@@ -281,7 +291,7 @@ class TaskProcess:
             self._reap()
 
     def _drain(self) -> None:
-        for _ in range(2 * _PIPE_SIZE // _AT_ONCE):  # more only comes from somebody who goes on writing
+        for _ in range(2 * _PIPE_SIZE // _AT_ONCE):  # more output comes only from a process that keeps writing
             if self._output < 0:
                 return
             try:
@@ -308,7 +318,7 @@ class TaskProcess:
         self._on_closed()
 
 
-def _widen(pipe: int) -> None:
+def _enlarge_pipe(pipe: int) -> None:
     import fcntl
 
     try:

@@ -13,12 +13,12 @@ from typing import Callable, List, NoReturn, Optional, Tuple
 
 from train.agent.files.paths import TaskPaths
 from train.agent.gang.states import DesiredState, from_line, to_line
-from train.agent.host.processes import end_leftovers, stat_of
+from train.agent.host.processes import end_leftovers, read_stat
 from train.agent.host.spawn import adopt_orphans, end_with
 
 _LONGEST = 1 << 20
-_LOOK_S = 1.0
-_MOST_LIVES = 20
+_CHECK_INTERVAL_S = 1.0
+_MAX_SUPERVISORS = 20
 _AT_ONCE = 1 << 16
 
 
@@ -52,7 +52,7 @@ class Watchdog:
             return
 
 
-class _Kept:
+class _SupervisorState:
     """State of the supervisor that the watchdog keeps."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _Kept:
         self.output = -1
         self.log = ""
 
-    def take(self, data: bytes, descriptors: List[int]) -> None:
+    def receive(self, data: bytes, descriptors: List[int]) -> None:
         """Handle a message of the supervisor."""
         kind, _, rest = data.partition(b" ")
         if kind == b"order":
@@ -117,29 +117,29 @@ def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, f
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     adopt_orphans()
-    kept = _Kept()
-    why = ""
-    for life in range(_MOST_LIVES):
+    state = _SupervisorState()
+    reason = ""
+    for count in range(_MAX_SUPERVISORS):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         watchdog = os.getpid()
         pid = os.fork()
         if pid == 0:
             ours.close()
-            kept.close()
-            _be_supervisor(Watchdog(watchdog, theirs), kept.order, why, supervise)
+            state.close()
+            _run_supervisor(Watchdog(watchdog, theirs), state.order, reason, supervise)
         theirs.close()
-        _hand_on(signal.SIGTERM, pid)
-        if life == 0:
+        _forward_signal(signal.SIGTERM, pid)
+        if count == 0:
             forked()
         with ours:
-            status = _await_end(pid, ours, kept, stopped_s)
-        if status == 0 or kept.order is None:
+            status = _await_end(pid, ours, state, stopped_s)
+        if status == 0 or state.order is None:
             return
         end_leftovers(paths)
         _reap()
-        kept.save()
-        why = f"the agent of {slot} {'was killed' if os.WIFSIGNALED(status) else 'broke off'}"
-        os.write(2, f"{why}, with status {status}\n".encode())
+        state.save()
+        reason = f"the agent of {slot} {'was killed' if os.WIFSIGNALED(status) else 'broke off'}"
+        os.write(2, f"{reason}, with status {status}\n".encode())
 
 
 def _reap() -> None:
@@ -151,20 +151,20 @@ def _reap() -> None:
         return
 
 
-def _hand_on(number: int, pid: int) -> None:
+def _forward_signal(number: int, pid: int) -> None:
     def kill(*_: object) -> None:
         os.kill(pid, number)
 
     signal.signal(number, kill)
 
 
-def _be_supervisor(watchdog: Watchdog, last: Optional[DesiredState], why: str, supervise: Supervise) -> NoReturn:
+def _run_supervisor(watchdog: Watchdog, last: Optional[DesiredState], reason: str, supervise: Supervise) -> NoReturn:
     code = 1
     try:
         if end_with(watchdog.pid):
             for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
-            supervise(watchdog, last, why)
+            supervise(watchdog, last, reason)
             code = 0
     except BaseException:  # noqa: BLE001 - report the error of a process without a parent that could
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
@@ -172,15 +172,15 @@ def _be_supervisor(watchdog: Watchdog, last: Optional[DesiredState], why: str, s
         os._exit(code)
 
 
-def _await_end(pid: int, line: socket.socket, kept: _Kept, stopped_s: float) -> int:
+def _await_end(pid: int, line: socket.socket, state: _SupervisorState, stopped_s: float) -> int:
     poll = select.poll()
     poll.register(line, select.POLLIN)
     stopped_at: Optional[float] = None
     while True:
-        if poll.poll(_LOOK_S * 1000) and not _take(line, kept):
+        if poll.poll(_CHECK_INTERVAL_S * 1000) and not _receive_message(line, state):
             return os.waitpid(pid, 0)[1]
-        found = stat_of(pid)
-        if found is None or found.state != "T":
+        stat = read_stat(pid)
+        if stat is None or stat.state != "T":
             stopped_at = None
         elif stopped_at is None:
             stopped_at = time.monotonic()
@@ -188,11 +188,11 @@ def _await_end(pid: int, line: socket.socket, kept: _Kept, stopped_s: float) -> 
             os.kill(pid, signal.SIGKILL)
 
 
-def _take(line: socket.socket, kept: _Kept) -> bool:
+def _receive_message(line: socket.socket, state: _SupervisorState) -> bool:
     data, descriptors = _receive(line)
     if not data:
         return False
-    kept.take(data, descriptors)
+    state.receive(data, descriptors)
     return True
 
 
