@@ -49,7 +49,7 @@ def installed(python: str) -> set[str]:
 
 def test_only_what_is_not_there_is_installed(host: tuple[Agent, Bootstrapped]) -> None:
     agent, base_directories = host
-    above = done(agent, requirements="adds\n", python=base_directories.python, overlay=True)
+    above = done(agent, requirements="adds\n", python=base_directories.python, on_top=True)
     assert above.made
     assert above.python not in (base_directories.python, sys.executable)
     assert above.versions["tensorflow"] == "2.21.0"
@@ -57,7 +57,7 @@ def test_only_what_is_not_there_is_installed(host: tuple[Agent, Bootstrapped]) -
     assert told(
         above.python, "import adds, tensorflow_cpu, numbers_lib as n; print(tensorflow_cpu.FROM, n.VERSION)"
     ) == ("below 1")
-    again = done(agent, requirements="adds", python=base_directories.python, overlay=True)
+    again = done(agent, requirements="adds", python=base_directories.python, on_top=True)
     assert (again.python, again.made) == (above.python, False)
     prepared = agent.prepare("j", Bundle("pass"), python=above.python)
     assert isinstance(prepared, Prepared)
@@ -69,7 +69,7 @@ def test_only_what_is_not_there_is_installed(host: tuple[Agent, Bootstrapped]) -
 def test_what_tensorflow_needs_is_kept(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
     agent, base_directories = host
     wheel(wheels, "numbers_lib", "0.5")
-    answer = refused(agent, requirements="numbers_lib<1", python=base_directories.python, overlay=True)
+    answer = refused(agent, requirements="numbers_lib<1", python=base_directories.python, on_top=True)
     assert (answer.kind, answer.reason) == (Refusal.PACKAGES, "the packages exclude each other")
     assert "tensorflow-cpu 2.21.0 depends on numbers_lib>=1" in answer.cause
 
@@ -81,7 +81,7 @@ def test_constraints_hold_and_decide_the_name(host: tuple[Agent, Bootstrapped], 
     pythons = []
     for constraints, significant_lines in (("extra<2\n", "1"), ("", "2")):
         above = done(
-            agent, requirements="extra", constraints=constraints, python=base_directories.python, overlay=True
+            agent, requirements="extra", constraints=constraints, python=base_directories.python, on_top=True
         )
         assert told(above.python, "import extra; print(extra.V)") == significant_lines
         pythons.append(above.python)
@@ -92,7 +92,7 @@ def test_other_versions_go_before_those_below(host: tuple[Agent, Bootstrapped], 
     agent, base_directories = host
     wheel(wheels, "tensorflow_cpu", "2.15.1", "FROM = 'above'\n")
     significant_lines = "adds\nnumbers_lib>=2\ntensorflow_cpu==2.15.1"
-    above = done(agent, requirements=significant_lines, python=base_directories.python, overlay=True)
+    above = done(agent, requirements=significant_lines, python=base_directories.python, on_top=True)
     assert above.versions["tensorflow"] == "2.15.1"
     both = "import tensorflow_cpu, numbers_lib; print(tensorflow_cpu.FROM, numbers_lib.VERSION)"
     assert told(above.python, both) == "above 2"
@@ -106,7 +106,7 @@ def test_what_others_stand_on_stays(host: tuple[Agent, Bootstrapped]) -> None:
     for age, name in enumerate(["recent", "newer", "owner", "old"], 1):
         complete(agent, name, now - 100 * age)
     (agent.root / "venvs" / "newer" / "ready.json").write_text(json.dumps({"owner": str(agent.root / "venvs/owner")}))
-    above = done(agent, requirements="adds", python=base_directories.python, overlay=True)
+    above = done(agent, requirements="adds", python=base_directories.python, on_top=True)
     assert venvs(agent) == {Path(above.python).parts[-3], mine.name, "recent", "newer", "owner"}
     assert (mine / "ready.json").stat().st_mtime >= now - 1
 
@@ -121,7 +121,7 @@ def test_on_top_of_an_environment_that_is_not_ours(connect: Connect, tmp_path: P
     (tmp_path / "far").mkdir()
     (tmp_path / "far" / "distant.py").write_text("")
     agent = connect(env=pip_environment(wheels))
-    above = done(agent, requirements="adds", python=str(directory / "bin" / "python"), overlay=True)
+    above = done(agent, requirements="adds", python=str(directory / "bin" / "python"), on_top=True)
     assert told(above.python, "import mine, adds, distant; print(mine.FROM)") == "own"
     assert (Path(above.python).parents[1] / "pyvenv.cfg").read_text().count(str(directory / "bin")) == 0
     assert "tensorflow" not in above.versions
@@ -129,5 +129,5 @@ def test_on_top_of_an_environment_that_is_not_ours(connect: Connect, tmp_path: P
 
 
 def test_nothing_wanted_leaves_the_interpreter(connect: Connect) -> None:
-    answer = done(connect(), requirements="# nothing", python=sys.executable, overlay=True)
+    answer = done(connect(), requirements="# nothing", python=sys.executable, on_top=True)
     assert (answer.python, answer.made) == (sys.executable, False)
