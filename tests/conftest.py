@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import sys
@@ -8,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from provision.local import sshd
 from tests.program import Program
+
+ROOT = Path(__file__).parent
 
 # Compiling all modules in each process that the tests start, and all tests in each worker, doubles the CPU time.
 sys.dont_write_bytecode = False
@@ -26,6 +30,20 @@ def pytest_configure() -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests whose programs are not installed, and say how to install them."""
+    missing: dict[str, pytest.MarkDecorator] = {}
+    if sshd.find() is None:
+        skip = pytest.mark.skip(reason="sshd is not installed: ./scripts/test --install")
+        missing |= dict.fromkeys(("wire", "faults", "docs", "e2e", "test_provider.py"), skip)
+    if importlib.util.find_spec("tensorflow") is None:
+        missing["e2e"] = pytest.mark.skip(reason="TensorFlow is not installed: ./scripts/setup")
+    for item in items:
+        for part in item.path.relative_to(ROOT).parts:
+            if part in missing:
+                item.add_marker(missing[part])
 
 
 @pytest.fixture
