@@ -1,4 +1,4 @@
-"""The contract of every provider; tests/contract checks it."""
+"""The contract of every provider; tests/cloud checks it."""
 
 from __future__ import annotations
 

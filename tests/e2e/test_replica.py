@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.replicators import Yard
+from tests.process.train.agent.replicators import Yard
 from train.agent.checkpoints.replicator import Restored
 from train.agent.checkpoints.snapshot import named_checkpoints
 

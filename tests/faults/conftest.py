@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.namespaces import Namespace, namespaces, obstacle
-from tests.unit.agent.hosts import Agent, end_all
+from tests.process.train.agent.hosts import Agent, end_all
 
 Connect = Callable[..., Agent]
 Hosts = Callable[[int], list[Namespace]]

@@ -12,8 +12,8 @@ import pytest
 
 from tests.faults.conftest import Connect, Hosts
 from tests.faults.namespaces import Namespace
+from tests.process.train.agent.hosts import Agent, Bundle, Story, commits, committed, fake_python, follow, prepared
 from tests.program import PYTHON
-from tests.unit.agent.hosts import Agent, Bundle, Story, commits, committed, fake_python, follow, prepared
 from train.agent.protocol.records import Follow, JobResult, Notice, Outcome, Prepared
 
 MARK = "from pathlib import Path\nPath('ran').touch()\n"

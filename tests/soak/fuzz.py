@@ -18,11 +18,11 @@ from typing import Any, cast
 from fleet.console.jsonl import JsonSink
 from fleet.console.messages import message
 from fleet.events import Event
+from tests.process.train.agent.peers.test_links import Net, joined
+from tests.process.train.agent.peers.test_reach import Site
 from tests.program import wait_for
 from tests.soak.answers import fuzz_answers, fuzz_follow, fuzz_listings, fuzz_reports
 from tests.soak.mangler import Mangler, sample_records
-from tests.unit.agent.test_links import Net, joined
-from tests.unit.agent.test_reach import Site
 from train.agent.checkpoints.snapshot import (
     Item,
     Kind,

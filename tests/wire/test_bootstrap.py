@@ -24,8 +24,8 @@ from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host
 from tests.emulator import python as bare_python
 from tests.emulator.guests import GuestSpec, SshGuests, obstacle
+from tests.process.train.agent.wheels import wheel
 from tests.program import wait_for
-from tests.unit.agent.wheels import wheel
 from tests.wire.hosts import Hosts
 from tests.wire.scripted import Scripted
 from train.agent.protocol.records import Bootstrap, BootstrapStep, Prepare

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.train.agent.wheels import wheel
 from tests.program import CommandResult, Program, lines_of, task_config, wait_for
-from tests.unit.agent.wheels import wheel
 
 pytestmark = pytest.mark.wire
 

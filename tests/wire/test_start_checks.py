@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.train.agent.hosts import fake_python
 from tests.program import Program
-from tests.unit.agent.hosts import fake_python
 
 pytestmark = pytest.mark.wire
 

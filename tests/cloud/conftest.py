@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+import pytest
+import requests
+
+from fleet.state import Store
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
+from provision.keys import KeyPair, generate_ed25519
+from provision.local import LocalProvider
+from provision.local.options import LocalOptions
+from provision.model import FleetSpec, Host, Instance
+from provision.options import ProviderOptions
+from provision.provider import Provider
+from provision.static.options import StaticOptions
+from provision.static.provider import StaticProvider
+from tests.cloud.histories import QUICK
+from tests.emulator import Emulator, guests
+from tests.program import wait_for
+from tests.wire.machines import Lab, lab
+
+
+class Case(Protocol):
+    """A provider under test, and the operations of the suite that bypass it."""
+
+    provider: Provider
+    impossible: FleetSpec  # one that `check` refuses
+
+    @property
+    def options(self) -> ProviderOptions:
+        """Options of every spec of the suite."""
+
+    first_step: str  # first step that `create` reports for an instance
+    has_deadline: bool  # whether the provider deletes by itself
+
+    def kill(self, instance: Instance) -> None:
+        """End `instance` without the provider."""
+
+    def traces(self) -> list[str]:
+        """Return all processes and files of any instance, found without the provider."""
+
+    def script(self) -> str:
+        """Return Python statements that bind `provider` to the same provider in another program."""
+
+    def sweep(self) -> None:
+        """End and delete what a failed test left."""
+
+
+def arguments(process: psutil.Process) -> str:
+    """Return the command line of `process`; empty if it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+class LocalCase:
+    options: ProviderOptions = LocalOptions()
+    first_step = "starting sshd"
+    has_deadline = False
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "local root"
+        self.provider: Provider = LocalProvider(self.root)
+        self.impossible = FleetSpec("demo", "local", workers=65)
+
+    def kill(self, instance: Instance) -> None:
+        mark = f"FLEET_INSTANCE={instance.id}"
+        [listener] = [process for process in psutil.process_iter() if mark in arguments(process)]
+        listener.kill()
+        gone = time.monotonic() + 10
+        while listener.is_running() and listener.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < gone
+            time.sleep(0.005)
+
+    def traces(self) -> list[str]:
+        files = [str(path) for path in self.root.glob("**/*")]
+        return files + [f"{process.pid} {process.name()}" for process in self._processes()]
+
+    def sweep(self) -> None:
+        for process in self._processes():
+            process.kill()
+
+    def script(self) -> str:
+        return (
+            "from pathlib import Path\n"
+            "from provision.local import LocalProvider\n"
+            f"provider = LocalProvider(Path({str(self.root)!r}))\n"
+        )
+
+    def _processes(self) -> list[psutil.Process]:
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        """Return whether its command line or its standard error names this provider's directory, as for an sshd."""
+        try:
+            standard_error = str(Path(f"/proc/{process.pid}/fd/2").readlink())
+            return str(self.root) in arguments(process) or str(self.root) in standard_error
+        except OSError:
+            return False
+
+
+class GceCase:
+    """Instances of the emulator, each a real sshd."""
+
+    first_step = "booting"
+    has_deadline = True
+
+    def __init__(self, emulator: Emulator, root: Path) -> None:
+        self.emulator = emulator
+        self.root = root
+        self.options = self._gce = GceOptions(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",))
+        store = Store(root)
+        for fleet in ("a", "b", "b-worker-0", "demo", "other"):
+            store.fleet(fleet).create()
+        self.provider: Provider = GceProvider(store.owner(), "tester", store.journal, self._gce, QUICK)
+        self.impossible = FleetSpec("demo", "gce", workers=2, options=replace(self._gce, zones=("nowhere",)))
+
+    def kill(self, instance: Instance) -> None:
+        name = next(name for name in self.emulator.state()["instances"] if name.endswith(f"-{instance.name}"))
+        url = f"{self.emulator.url}/compute/v1/projects/proj-1/zones/{instance.zone}/instances/{name}"
+        assert requests.post(f"{url}/stop", timeout=10).status_code == 200
+        wait_for("the end of an instance", lambda: requests.get(url, timeout=10).json()["status"] == "TERMINATED")
+
+    def traces(self) -> list[str]:
+        state = self.emulator.state()
+        directories = [
+            str(path) for path in self.emulator.cloud.directory.iterdir() if path.name not in guests.SHARED
+        ]
+        return [*state["instances"], *state["disks"], *state["operations"], *directories]
+
+    def script(self) -> str:
+        return (
+            "from pathlib import Path\n"
+            "from fleet.state import Store\n"
+            "from provision.gce.provider import GceProvider\n"
+            "from provision.gce.options import GceOptions\n"
+            "from tests.cloud.histories import QUICK\n"
+            f"store = Store(Path({str(self.root)!r}))\n"
+            f"provider = GceProvider(store.owner(), 'tester', store.journal, {self._gce!r}, QUICK)\n"
+        )
+
+    def sweep(self) -> None:
+        remaining = self.emulator.state()
+        self.emulator.reset()
+        assert not remaining["violations"]
+
+
+class StaticCase:
+    """Existing hosts, named by an inventory."""
+
+    first_step = "ready"
+    has_deadline = False
+
+    def __init__(self, directory: Path, home: Lab) -> None:
+        self.root = directory / "static root"
+        self.provider: Provider = StaticProvider(self.root)
+        self.options: ProviderOptions = StaticOptions(inventory=str(home.inventory(*home.machines)))
+        self.impossible = FleetSpec("demo", "static", len(home.machines) + 1, options=self.options)
+
+    def kill(self, instance: Instance) -> None:
+        raise AssertionError(f"{instance.name} has no process to kill")
+
+    def traces(self) -> list[str]:
+        return [str(path) for path in self.root.glob("**/*")]
+
+    def script(self) -> str:
+        return (
+            "from pathlib import Path\n"
+            "from provision.static.provider import StaticProvider\n"
+            f"provider = StaticProvider(Path({str(self.root)!r}))\n"
+        )
+
+    def sweep(self) -> None:
+        """Check that no process remains."""
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory, key: KeyPair) -> Iterator[Lab]:
+    """Start three machines of a user who logs in with the fleet's key of the suite."""
+    with lab(tmp_path_factory.mktemp("machines") / "lab") as user:
+        user.write("id", key.private)
+        user.write("id.pub", key.public + "\n")
+        user.add_known_hosts(*(user.machine(f"gpu{number}") for number in range(3)))
+        yield user
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    if reason := guests.obstacle():
+        pytest.skip(reason)
+    directory = tmp_path_factory.mktemp("guests")
+    directory.chmod(0o755)
+    with Emulator(operation_s=0.01, guests=guests.SshGuests(directory), directory=directory) as running:
+        yield running
+
+
+@pytest.fixture(params=["local", "gce", "static"])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
+    cases: dict[str, Callable[[], Case]] = {
+        "local": lambda: LocalCase(tmp_path),
+        "gce": lambda: GceCase(request.getfixturevalue("emulator"), tmp_path / "state"),
+        "static": lambda: StaticCase(tmp_path, request.getfixturevalue("home")),
+    }
+    case = cases[request.param]()
+    try:
+        yield case
+        for fleet in {instance.fleet for instance in case.provider.list()}:
+            assert case.provider.delete_fleet(fleet, lambda *_: None) == []
+        assert case.traces() == []
+    finally:
+        case.sweep()
+
+
+@pytest.fixture(scope="session")
+def key() -> KeyPair:
+    return generate_ed25519("the fleet's")
+
+
+@pytest.fixture
+def spec(case: Case, key: KeyPair) -> Callable[..., FleetSpec]:
+    def make(workers: int = 2, name: str = "demo", python: str = "") -> FleetSpec:
+        return FleetSpec(name, case.provider.name, workers, key.public, python, options=case.options)
+
+    return make
+
+
+@pytest.fixture
+def own_hosts(case: Case) -> None:
+    """Skip a test that applies only to hosts that the provider creates."""
+    if case.options.existing:
+        pytest.skip("its hosts exist without it: it neither starts nor ends them, and decides not who may log in")
+
+
+@dataclass
+class Ssh:
+    """The OpenSSH client, which uses only what the provider reported for a host."""
+
+    directory: Path
+    private: str
+
+    def command(self, host: Host, *words: str) -> list[str]:
+        key = self.directory / "id"
+        if not key.exists():
+            key.touch(0o600)
+            key.write_text(self.private)
+        known_hosts = self.directory / f"known_hosts.{host.name}"
+        known_hosts.write_text(f"{host.key_alias} {host.host_key}\n")
+        options = {
+            "BatchMode": "yes",
+            "ConnectTimeout": "10",
+            "HostKeyAlias": host.key_alias,
+            "IdentitiesOnly": "yes",
+            "IdentityAgent": "none",
+            "IdentityFile": str(key),
+            "StrictHostKeyChecking": "yes",
+            "UserKnownHostsFile": str(known_hosts),
+            "GlobalKnownHostsFile": "/dev/null",
+        }
+        flags = [word for name, value in options.items() for word in ("-o", f'{name}="{value.replace("%", "%%")}"')]
+        return ["ssh", "-F", "none", *flags, "-p", str(host.port), f"{host.user}@{host.address}", *words]
+
+    def wait(self, host: Host) -> None:
+        """Wait until its sshd listens: the host key is published earlier."""
+
+        def listens() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex((host.address, host.port)) == 0
+
+        wait_for(f"the sshd of {host.name}", listens)
+
+    def run(self, host: Host, *words: str) -> subprocess.CompletedProcess[str]:
+        self.wait(host)
+        return subprocess.run(
+            self.command(host, *words),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, key: KeyPair) -> Ssh:
+    directory = tmp_path / "client"
+    directory.mkdir()
+    return Ssh(directory, key.private)

@@ -1,0 +1,240 @@
+"""The program against the emulator of Compute Engine: credentials, refusals, and clean-up after any end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
+from provision.gce.rest.api import Timing
+from provision.model import FleetSpec
+from tests.cloud.histories import QUICK
+from tests.emulator import Emulator
+from tests.program import Program, wait_for
+
+pytestmark = pytest.mark.wire
+UP = ("up", "--workers", "2", "--gpu", "t4", "--yes")
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Emulator]:
+    with Emulator(operation_s=0.3) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def emulator(running: Emulator) -> Iterator[Emulator]:
+    running.reset()
+    yield running
+    assert running.state()["violations"] == []
+
+
+@pytest.fixture
+def caller(program: Program, emulator: Emulator) -> Program:
+    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
+    return program
+
+
+def credentials(program: Program, emulator: Emulator) -> Path:
+    """Write the key file of a service account, as the cloud console creates it."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    account = {
+        "type": "service_account",
+        "project_id": "proj-1",
+        "client_email": "me@proj-1.iam",
+        "private_key": text,
+    }
+    file = program.directory / "key.json"
+    file.write_text(json.dumps({**account, "private_key_id": "1", "token_uri": f"{emulator.url}/token"}))
+    return file
+
+
+def held(emulator: Emulator) -> list[str]:
+    state = emulator.state()
+    return [*state["instances"], *state["disks"], *state["firewalls"], *state["addresses"]]
+
+
+# --- credentials --------------------------------------------------------------------------------------------------
+
+
+def test_missing_credentials_are_reported_with_the_command_that_creates_them(caller: Program) -> None:
+    env = {"GOOGLE_APPLICATION_CREDENTIALS": str(caller.directory / "missing.json")}
+    ran = caller.run(*UP, env=env, code=10)
+    assert "gcloud auth application-default login" in ran.err
+    doctor = caller.run("doctor", "--provider", "gce", env=env, code=10)
+    assert "gcloud auth application-default login" in doctor.text + doctor.err
+
+
+def test_the_key_of_a_service_account_is_used(caller: Program, emulator: Emulator) -> None:
+    env = {"GOOGLE_APPLICATION_CREDENTIALS": str(credentials(caller, emulator))}
+    assert "us-central1-a" in caller.run("up", "--gpu", "t4", "--dry-run", env=env).text
+
+
+def test_expired_credentials_are_reported_without_the_secret(caller: Program, emulator: Emulator) -> None:
+    emulator.faults.add("invalid-grant", "oauth.token", times=0)
+    env = {"GOOGLE_APPLICATION_CREDENTIALS": str(credentials(caller, emulator))}
+    ran = caller.run(*UP, env=env, code=10)
+    assert "gcloud auth application-default login" in ran.err
+    assert "PRIVATE KEY" not in ran.err + ran.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "advice"),
+    [
+        ("401", 10, "gcloud auth application-default login"),
+        ("403-disabled", 14, "gcloud services enable compute.googleapis.com --project proj-1"),
+        ("403-forbidden", 10, "gcloud projects add-iam-policy-binding proj-1"),
+        ("412", 2, "--iap"),
+    ],
+)
+def test_a_refused_call_is_reported_with_the_command_that_fixes_it(
+    caller: Program, emulator: Emulator, kind: str, code: int, advice: str
+) -> None:
+    match = "compute.*bulkInsert" if kind == "412" else "compute.*"
+    emulator.faults.add(kind, match, times=0)
+    assert advice in caller.run(*UP, code=code).err
+    assert held(emulator) == []
+
+
+def test_a_project_of_another_user_is_refused(caller: Program, emulator: Emulator) -> None:
+    ran = caller.run("up", "--gpu", "t4", "--project", "not-mine", "--yes", code=2)
+    assert "not-mine" in ran.err
+    assert held(emulator) == []
+
+
+def test_doctor_names_each_missing_permission(caller: Program, emulator: Emulator) -> None:
+    emulator.deny("compute.instances.create", "compute.firewalls.create")
+    ran = caller.run("doctor", "--provider", "gce", code=14)
+    emulator.cloud.denied.clear()
+    assert "compute.firewalls.create, compute.instances.create" in " ".join(ran.text.split())
+
+
+def test_doctor_reports_all_failed_checks(caller: Program, emulator: Emulator) -> None:
+    emulator.set_networks("prod-vpc")
+    emulator.set_quota("GPUS_ALL_REGIONS", 0)
+    env = {"FLEET_ADDRESS_URL": f"{emulator.url}/nothing"}
+    try:
+        ran = caller.run("doctor", "--provider", "gce", "-o", "json", env=env, code=14)
+    finally:
+        emulator.set_quota("GPUS_ALL_REGIONS", 256)
+    checks = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
+    assert {subject for subject, ok in checks.items() if not ok} == {"network", "GPU quota", "address"}
+    assert {"credentials", "project", "API", "permissions", "image", "regional quota"} <= checks.keys()
+
+
+def test_doctor_reports_a_missing_project_and_a_failed_connection(caller: Program, emulator: Emulator) -> None:
+    file = credentials(caller, emulator)
+    account = json.loads(file.read_text())
+    file.write_text(json.dumps({**account, "project_id": "", "token_uri": "http://127.0.0.1:9/token"}))
+    env = {"GOOGLE_APPLICATION_CREDENTIALS": str(file), "FLEET_GCE_PROJECT": ""}
+    ran = caller.run("doctor", "--provider", "gce", "-o", "json", env=env, code=14)
+    checks = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
+    assert (checks["connection"], checks["project"], checks["address"]) == (False, False, True)
+
+
+# --- before creation -------------------------------------------------------------------------------------------
+
+
+def test_an_exhausted_quota_is_reported_before_any_resource_is_created(caller: Program, emulator: Emulator) -> None:
+    emulator.set_quota("GPUS_ALL_REGIONS", 0)
+    try:
+        ran = caller.run(*UP, code=11)
+    finally:
+        emulator.set_quota("GPUS_ALL_REGIONS", 256)
+    assert "GPUS_ALL_REGIONS" in ran.err
+    assert "quotas?project=proj-1" in ran.err
+    assert not any("bulkInsert" in name for name in emulator.state()["calls"])
+    assert not (caller.state / "fleets" / "default").exists()
+
+
+def test_up_without_a_terminal_requires_yes(caller: Program, emulator: Emulator) -> None:
+    ran = caller.run("up", "--gpu", "t4", code=2)
+    assert "--yes" in ran.err
+    assert held(emulator) == []
+
+
+def test_a_stockout_in_all_zones_names_each_location_and_leaves_no_resource(
+    caller: Program, emulator: Emulator
+) -> None:
+    emulator.faults.add("stockout", "compute.*bulkInsert", times=0)
+    ran = caller.run(*UP, "--zone", "us-central1", "--zone", "us-west4-b", code=12)
+    assert "us-central1" in ran.err
+    assert "us-west4-b" in ran.err
+    assert "--retry-until-up" in ran.err
+    assert held(emulator) == []
+
+
+# --- Identity-Aware Proxy
+
+
+def test_connections_to_hosts_without_external_addresses_use_gcloud(emulator: Emulator) -> None:
+    class NoJournal:
+        def intend(self, fleet: str, intent: str, **details: object) -> None:
+            pass
+
+        def intents(self, fleet: str) -> list[dict[str, object]]:
+            return []
+
+    cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), external=False)
+    provider = GceProvider("k3jq7xab", "me", NoJournal(), cloud, QUICK)
+    spec = FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud)
+    provider.create(spec, ["worker-0"], lambda *_: None)
+    [host] = provider.hosts(spec, provider.list("demo"))
+    name = "demo-k3jq7xab-worker-0"
+    tunnel = ("gcloud", "compute", "start-iap-tunnel", name, "22", "--listen-on-stdin")
+    assert host.proxy == (*tunnel, "--project=proj-1", "--zone=us-central1-a")
+    assert host.address == host.private_address
+    assert emulator.cloud.firewalls["demo-k3jq7xab-ssh"]["sourceRanges"] == ["35.235.240.0/20"]
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+
+
+# --- interrupted commands -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", ["firewall", "insert", "inserted"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_no_resource_is_lost_if_up_is_interrupted(
+    caller: Program, emulator: Emulator, sign: str, number: int
+) -> None:
+    process = caller.start(*UP)
+    journal = caller.state / "fleets" / "default" / "journal"
+    wait_for(f"{sign} in the journal", lambda: journal.exists() and f'"{sign}"' in journal.read_text(), 60)
+    process.send_signal(number)
+    ended = caller.finish(process, code=None)
+    if number == signal.SIGINT:
+        assert ended.code == 103
+        assert held(emulator) == []
+    else:
+        assert ended.code == -signal.SIGKILL
+        caller.run("status", code=None)
+        caller.run("down", "--yes")
+        assert held(emulator) == []
+
+
+def test_gc_deletes_the_resources_of_a_lost_state_directory(
+    caller: Program, emulator: Emulator, tmp_path: Path
+) -> None:
+    process = caller.start(*UP)
+    wait_for("instances", lambda: len(emulator.state()["instances"]) == 2, 60)
+    process.kill()
+    caller.finish(process, code=None)
+    emulator.settle()
+    subprocess.run(["rm", "-rf", str(caller.state)], check=True)
+    assert "demo" not in caller.run("gc", code=2).text  # not confirmed
+    assert len(held(emulator)) > 0
+    assert "0 left" in caller.run("gc", "--yes").err
+    assert held(emulator) == []
+
+
+def test_poll_intervals_grow_up_to_a_maximum() -> None:
+    pauses = Timing(first_poll_s=1.0, longest_poll_s=3.0).pauses()
+    assert [next(pauses) for _ in range(5)] == [1.0, 1.5, 2.25, 3.0, 3.0]

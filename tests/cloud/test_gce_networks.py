@@ -1,0 +1,126 @@
+"""Networks of other projects (Shared VPC), and fleets without their own firewall rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.state import Store
+from provision.gce.catalog.networks import network_of, network_path, subnetwork_of, subnetwork_path
+from provision.gce.options import GceOptions, options_of
+from provision.gce.provider import GceProvider
+from provision.model import FleetSpec
+from provision.provider import ErrorKind, ProviderError
+from tests.cloud.histories import QUICK
+from tests.emulator import Emulator
+
+HOST = "host-proj"
+NETWORK = f"projects/{HOST}/global/networks/shared"
+SUBNET = f"projects/{HOST}/regions/us-central1/subnetworks/shared"
+WORKERS = ["worker-0", "worker-1"]
+
+Make = Callable[..., tuple[GceProvider, FleetSpec]]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Emulator]:
+    with Emulator(operation_s=0.003) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def emulator(running: Emulator) -> Iterator[Emulator]:
+    running.reset()
+    running.set_networks()  # without "default"
+    running.share_networks(HOST, "shared")
+    yield running
+    assert running.state()["violations"] == []
+
+
+@pytest.fixture
+def make(emulator: Emulator, tmp_path: Path) -> Make:
+    store = Store(tmp_path)
+    store.fleet("demo").create()
+
+    def made(**more: Any) -> tuple[GceProvider, FleetSpec]:
+        given = {"network": NETWORK, "subnetwork": SUBNET, **more}
+        cloud = GceOptions(project="proj-1", endpoint=emulator.url, **given)
+        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+        return provider, FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
+
+    return made
+
+
+@pytest.mark.parametrize("prefix", ["", "https://www.googleapis.com/compute/v1/"])
+def test_a_shared_network_is_used_with_rules_in_its_project(emulator: Emulator, make: Make, prefix: str) -> None:
+    provider, spec = make(network=prefix + NETWORK, subnetwork=prefix + SUBNET)
+    provider.check(spec)
+    assert {offer.zone[:-2] for offer in provider.quote(spec, WORKERS).offers} == {"us-central1"}
+    provider.create(spec, WORKERS, lambda *_: None)
+    for instance in emulator.cloud.instances.values():
+        assert instance.body["networkInterfaces"][0]["network"].endswith(NETWORK)
+        assert instance.body["networkInterfaces"][0]["subnetwork"].endswith(SUBNET)
+    assert len(emulator.cloud.firewalls) == 2
+    assert all(f"/projects/{HOST}/" in rule["selfLink"] for rule in emulator.cloud.firewalls.values())
+    emulator.set_caller("198.51.100.7")
+    assert not provider.open_ssh(spec).changed
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    assert (emulator.cloud.firewalls, emulator.cloud.instances) == ({}, {})
+
+
+def test_the_rule_of_a_shared_network_follows_the_caller(
+    emulator: Emulator, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider, spec = make()
+    provider.create(spec, WORKERS, lambda *_: None)
+    monkeypatch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
+    emulator.set_caller("198.51.100.7")
+    access = provider.open_ssh(spec)
+    assert (access.changed, access.before) == (True, ("127.0.0.1/32",))
+    assert ["198.51.100.7/32"] in [rule.get("sourceRanges") for rule in emulator.cloud.firewalls.values()]
+
+
+def test_existing_rules_are_used_without_permission_to_create_rules_in_the_host_project(
+    emulator: Emulator, make: Make
+) -> None:
+    emulator.deny(f"{HOST}:compute.firewalls.create", f"{HOST}:compute.firewalls.list")
+    provider, spec = make()
+    steps: list[tuple[str, str]] = []
+    provider.create(spec, WORKERS, lambda *step: steps.append(step))
+    [note] = [text for place, text in steps if place == HOST]
+    assert "tcp:22 from this computer" in note
+    assert provider.open_ssh(spec).note == note
+    assert len(provider.list("demo")) == 2
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+
+
+def test_a_fleet_without_its_own_rules_changes_no_rule(emulator: Emulator, make: Make) -> None:
+    provider, spec = make(firewall=False)
+    assert any("--no-firewall" in note for note in provider.quote(spec, WORKERS).notes)
+    provider.create(spec, WORKERS, lambda *_: None)
+    assert "--no-firewall" in provider.open_ssh(spec, make=True).note
+    assert not [name for name in emulator.state()["calls"] if "firewalls" in name]
+
+
+def test_a_missing_network_is_named(make: Make) -> None:
+    provider, spec = make(network=f"projects/{HOST}/global/networks/other")
+    with pytest.raises(ProviderError, match="other"):
+        provider.quote(spec, WORKERS)
+    for network in ("projects/p/networks/n", "a/b", f"projects/{HOST}/global/networks/"):
+        with pytest.raises(ProviderError, match="is not a network") as refusal:
+            provider.check(replace(spec, options=replace(options_of(spec), network=network)))
+        assert refusal.value.kind is ErrorKind.USAGE
+
+
+def test_network_paths_are_resolved() -> None:
+    assert network_of("default") == ("", "default")
+    assert network_path("default") == network_path("global/networks/default") == "global/networks/default"
+    assert subnetwork_of("regions/r1/subnetworks/s") == ("", "r1", "s")
+    assert subnetwork_path("s", "r1") == "regions/r1/subnetworks/s"
+    assert subnetwork_path("s", "r1", HOST) == f"projects/{HOST}/regions/r1/subnetworks/s"
+    with pytest.raises(ValueError, match="is not a subnetwork"):
+        subnetwork_of("a/b")

@@ -1,0 +1,196 @@
+"""Google's command line accepts the emulator, and logs in on its instances."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.state import Store
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
+from provision.keys import generate_ed25519
+from provision.model import FleetSpec
+from tests.cloud.histories import QUICK
+from tests.emulator import Emulator
+from tests.emulator.guests import SshGuests, obstacle
+from tests.program import wait_for
+
+pytestmark = [
+    pytest.mark.wire,
+    pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed"),
+]
+ZONE = "us-central1-a"
+GPU = ("--machine-type=n1-standard-4", "--accelerator=type=nvidia-tesla-t4,count=1", "--maintenance-policy=TERMINATE")
+IMAGE = ("--image-family=debian-12", "--image-project=debian-cloud")
+
+
+@dataclass
+class Gcloud:
+    """The gcloud command line, configured for an emulator.
+
+    Attributes:
+        emulator: The emulator that it calls.
+        directory: Its settings and its user's home directory.
+    """
+
+    emulator: Emulator
+    directory: Path
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run `gcloud compute` with these arguments."""
+        settings = {
+            "HOME": str(self.directory),
+            "CLOUDSDK_CONFIG": str(self.directory / "config"),
+            "CLOUDSDK_CORE_PROJECT": "proj-1",
+            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
+            "CLOUDSDK_AUTH_ACCESS_TOKEN": "emulated",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{self.emulator.url}/compute/v1/",
+        }
+        return subprocess.run(
+            ["gcloud", "compute", *words],
+            env={**os.environ, **settings},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def query(self, *words: str) -> Any:
+        """Return the JSON output of a command, which must succeed."""
+        done = self.run(*words, "--format=json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout or "null")
+
+
+@pytest.fixture
+def gcloud(tmp_path: Path) -> Iterator[Gcloud]:
+    with Emulator(operation_s=0.02) as emulator:
+        yield Gcloud(emulator, tmp_path)
+        assert emulator.state()["violations"] == []
+
+
+def test_an_instance_from_creation_to_deletion(gcloud: Gcloud) -> None:
+    attributes = "--metadata=enable-guest-attributes=TRUE"
+    [made] = gcloud.query("instances", "create", "demo", f"--zone={ZONE}", *GPU, attributes, "--labels=fleet=demo")
+    [listed] = gcloud.query("instances", "list", "--filter=labels.fleet=demo AND status=RUNNING")
+    described = gcloud.query("instances", "describe", "demo", f"--zone={ZONE}")
+    assert made["id"] == listed["id"] == described["id"]
+    assert described["guestAccelerators"][0]["acceleratorCount"] == 1
+
+    gcloud.query("instances", "add-metadata", "demo", f"--zone={ZONE}", "--metadata=more=1")
+    metadata = gcloud.query("instances", "describe", "demo", f"--zone={ZONE}")["metadata"]
+    assert {item["key"]: item["value"] for item in metadata["items"]} == {
+        "enable-guest-attributes": "TRUE",
+        "more": "1",
+    }
+    [key] = gcloud.query("instances", "get-guest-attributes", "demo", f"--zone={ZONE}", "--query-path=hostkeys/")
+    assert (key["namespace"], key["key"]) == ("hostkeys", "ssh-ed25519")
+
+    gcloud.query("instances", "delete", "demo", f"--zone={ZONE}")
+    assert gcloud.emulator.state()["instances"] == gcloud.emulator.state()["disks"] == []
+
+
+def test_bulk_creation_operations_and_deletion_in_one_batch(gcloud: Gcloud) -> None:
+    names = "--predefined-names=worker-0,worker-1"
+    gcloud.query("instances", "bulk", "create", names, f"--zone={ZONE}", "--machine-type=n1-standard-4", *IMAGE)
+    region = ("--name-pattern=other-#", "--count=2", "--region=us-west4")
+    gcloud.query("instances", "bulk", "create", *region, "--machine-type=e2-small", *IMAGE)
+    assert gcloud.emulator.state()["instances"] == ["other-1", "other-2", "worker-0", "worker-1"]
+
+    operations = gcloud.query("operations", "list", "--filter=operationType=insert", f"--zones={ZONE}")
+    assert sorted(operation["targetLink"].rsplit("/", 1)[-1] for operation in operations) == ["worker-0", "worker-1"]
+    gcloud.query("instances", "delete", "worker-0", "worker-1", f"--zone={ZONE}")
+    state = gcloud.emulator.state()
+    assert state["instances"] == ["other-1", "other-2"]
+    assert state["calls"]["batch.compute.instances.delete"] == 2
+
+
+def test_gcloud_lists_and_deletes_the_instances_of_a_fleet(gcloud: Gcloud, tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.fleet("demo").create()
+    cloud = GceOptions(project="proj-1", endpoint=gcloud.emulator.url, zones=(ZONE,), gpu="t4", gpus=2, spot=True)
+    provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+    spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
+    provider.create(spec, ["worker-0", "worker-1"], lambda *_: None)
+    names = [f"demo-{store.owner()}-worker-{index}" for index in range(2)]
+    listed = gcloud.query("instances", "list", "--filter=labels.fleet=demo")
+    assert [instance["name"] for instance in listed] == names
+    first = listed[0]
+    assert first["machineType"].endswith("/n1-standard-8")
+    assert first["guestAccelerators"][0]["acceleratorCount"] == 2
+    assert first["scheduling"]["provisioningModel"] == "SPOT"
+    assert first["scheduling"]["maxRunDuration"] == {"seconds": "28800"}
+    assert first["id"] in {instance.id for instance in provider.list("demo")}
+    assert gcloud.run("instances", "delete", names[0], "--zone", ZONE).returncode == 0
+    assert [instance.name for instance in provider.list("demo")] == ["worker-1"]
+    assert "was deleted" in provider.termination_reasons("demo", ["worker-0"])["worker-0"]
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    assert gcloud.query("instances", "list") == []
+    assert gcloud.query("firewall-rules", "list") == []
+
+
+def test_gcloud_changes_firewall_rules(gcloud: Gcloud) -> None:
+    rule = ("--allow=tcp:22", "--source-ranges=203.0.113.7/32", "--target-tags=demo")
+    gcloud.query("firewall-rules", "create", "demo-ssh", *rule)
+    [listed] = gcloud.query("firewall-rules", "list")
+    assert (listed["name"], listed["sourceRanges"]) == ("demo-ssh", ["203.0.113.7/32"])
+    gcloud.query("firewall-rules", "delete", "demo-ssh")
+    assert gcloud.emulator.state()["firewalls"] == []
+
+
+def test_gcloud_shows_a_stockout(gcloud: Gcloud) -> None:
+    gcloud.emulator.faults.add("stockout")
+    done = gcloud.run("instances", "create", "demo", f"--zone={ZONE}", *GPU)
+    assert done.returncode == 1
+    error = " ".join(done.stderr.split())
+    assert "code: ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS" in error
+    assert "with 1 nvidia-tesla-t4 accelerator(s) is currently unavailable in the us-central1-a zone" in error
+    assert gcloud.emulator.state()["instances"] == []
+
+
+@pytest.fixture
+def guests() -> Iterator[Path]:
+    """Return a directory for guests, which other users must be able to enter."""
+    reason = obstacle()
+    if reason:
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix="fleet-gcloud-") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
+def test_gcloud_logs_in_and_stores_the_host_key(guests: Path, tmp_path: Path) -> None:
+    pair = generate_ed25519("test")
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_text(pair.private)
+    key.with_suffix(".pub").write_text(f"{pair.public}\n")
+    with Emulator(operation_s=0.02, guests=SshGuests(guests), directory=guests) as emulator:
+        gcloud = Gcloud(emulator, tmp_path)
+        attributes = "--metadata=enable-guest-attributes=TRUE"
+        gcloud.query("firewall-rules", "create", "ssh", "--allow=tcp:22", "--source-ranges=127.0.0.1/32")
+        [made] = gcloud.query("instances", "create", "demo", f"--zone={ZONE}", *GPU, attributes)
+        wait_for("the host key", lambda: bool(emulator.cloud.instance(ZONE, "demo").attributes))
+        strict = (f"--ssh-key-file={key}", "--strict-host-key-checking=yes")
+        done = gcloud.run("ssh", "fleet@demo", f"--zone={ZONE}", *strict, "--command=hostname; whoami")
+        assert done.stdout.split() == ["demo", "fleet"], done.stderr
+        known_hosts = (tmp_path / ".ssh" / "google_compute_known_hosts").read_text()
+        assert known_hosts.startswith(f"compute.{made['id']} ssh-ed25519 ")
+
+        gcloud.query("instances", "delete", "demo", f"--zone={ZONE}")
+        refused = gcloud.run("ssh", "fleet@demo", f"--zone={ZONE}", *strict, "--command=hostname")
+        assert refused.returncode != 0
+        assert list(guests.glob(made["id"])) == []
+        assert emulator.state()["violations"] == []

@@ -1,0 +1,481 @@
+"""Each rule of the contract in provision/provider.py, for each provider."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from provision.keys import generate_ed25519
+from provision.model import FleetSpec, Host, Instance, InstanceState
+from provision.names import instance_name
+from provision.planner import plan
+from provision.provider import ErrorKind, ProviderError
+from tests.cloud.conftest import Case, Ssh, arguments
+from tests.program import wait_for
+
+pytestmark = pytest.mark.wire
+of_own_hosts = pytest.mark.usefixtures("own_hosts")
+
+Spec = Callable[..., FleetSpec]
+PROJECT = Path(__file__).parents[3]
+_NAPS = itertools.count(1)
+
+
+def quiet(name: str, step: str) -> None:
+    pass
+
+
+def create(case: Case, spec: FleetSpec) -> None:
+    case.provider.create(spec, [instance_name(index) for index in range(spec.workers)], quiet)
+
+
+def host_of(case: Case, spec: Spec, instance: Instance) -> Host:
+    [host] = case.provider.hosts(spec(name=instance.fleet), [instance])
+    return host
+
+
+def states(case: Case, fleet: str | None = "demo") -> dict[str, str]:
+    return {instance.name: instance.state.value for instance in case.provider.list(fleet)}
+
+
+def ids(case: Case, fleet: str = "demo") -> dict[str, str]:
+    return {instance.name: instance.id for instance in case.provider.list(fleet)}
+
+
+# --- check ------------------------------------------------------------------------------------------------------
+
+
+def test_check_accepts_a_valid_spec_and_changes_nothing(case: Case, spec: Spec) -> None:
+    case.provider.check(spec())
+    assert case.traces() == []
+
+
+def test_check_refuses_an_impossible_spec_and_changes_nothing(case: Case) -> None:
+    with pytest.raises(ProviderError) as refusal:
+        case.provider.check(case.impossible)
+    assert refusal.value.kind is ErrorKind.USAGE
+    assert case.traces() == []
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_check_refuses_a_fleet_without_workers(case: Case, spec: Spec, workers: int) -> None:
+    with pytest.raises(ProviderError, match=f"at least 1 worker, not {workers}") as refusal:
+        case.provider.check(spec(workers=workers))
+    assert refusal.value.kind is ErrorKind.USAGE
+
+
+def test_check_refuses_an_invalid_name(case: Case, spec: Spec) -> None:
+    with pytest.raises(ProviderError, match="lower-case") as refusal:
+        case.provider.check(spec(name="../Demo"))
+    assert refusal.value.kind is ErrorKind.USAGE
+
+
+# --- create -----------------------------------------------------------------------------------------------------
+
+
+def test_list_returns_all_created_instances_as_running_in_order(case: Case, spec: Spec) -> None:
+    before = time.time()
+    create(case, spec(workers=3))
+    instances = case.provider.list("demo")
+    assert [instance.name for instance in instances] == ["worker-0", "worker-1", "worker-2"]
+    assert {instance.state for instance in instances} == {InstanceState.RUNNING}
+    assert {instance.fleet for instance in instances} == {"demo"}
+    assert len({instance.id for instance in instances}) == 3
+    assert all(before <= instance.created_at <= time.time() for instance in instances)
+
+
+def test_create_reports_its_steps_for_each_name(case: Case, spec: Spec) -> None:
+    steps: list[tuple[str, str]] = []
+    case.provider.create(spec(), ["worker-0", "worker-1"], lambda name, step: steps.append((name, step)))
+    assert {name for name, _ in steps} >= {"worker-0", "worker-1"}
+    assert {("worker-0", "ready"), ("worker-1", "ready")} <= set(steps)
+
+
+def test_a_repeated_create_changes_nothing(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    first = case.provider.list("demo")
+    create(case, spec())
+    assert case.provider.list("demo") == first
+
+
+def test_create_creates_only_missing_instances(case: Case, spec: Spec) -> None:
+    case.provider.create(spec(), ["worker-1"], quiet)
+    first = ids(case)
+    create(case, spec())
+    assert ids(case)["worker-1"] == first["worker-1"]
+    assert states(case) == {"worker-0": "running", "worker-1": "running"}
+
+
+@of_own_hosts
+def test_a_dead_instance_is_listed_and_only_it_is_repaired_by_a_repeat(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec(workers=3))
+    first = case.provider.list("demo")
+    host = host_of(case, spec, first[1])
+    assert ssh.run(host, f"mkdir -p '{host.root}' && echo precious > '{host.root}/log'").returncode == 0
+    case.kill(first[1])
+    assert states(case) == {"worker-0": "running", "worker-1": "stopped", "worker-2": "running"}
+    create(case, spec(workers=3))
+    repaired = case.provider.list("demo")
+    assert states(case) == {"worker-0": "running", "worker-1": "running", "worker-2": "running"}
+    assert (repaired[0], repaired[2]) == (first[0], first[2])
+    assert repaired[1].id == first[1].id
+    again = host_of(case, spec, repaired[1])
+    assert again.host_key == host.host_key
+    assert ssh.run(again, f"cat '{again.root}/log'").stdout == "precious\n"
+
+
+@of_own_hosts
+def test_the_repair_of_the_planner_works(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    case.kill(case.provider.list("demo")[0])
+    steps = plan(spec(), case.provider.list("demo"))
+    case.provider.delete(steps.delete, quiet)
+    case.provider.create(spec(), steps.create, quiet)
+    again = plan(spec(), case.provider.list("demo"))
+    assert (again.create, again.delete) == ((), ())
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_all_resources_of_an_interrupted_create_are_listed(case: Case, spec: Spec, nth: int) -> None:
+    seen: list[str] = []
+
+    def interrupt(name: str, step: str) -> None:
+        seen.append(name)
+        if len(seen) == nth:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        case.provider.create(spec(workers=3), ["worker-0", "worker-1", "worker-2"], interrupt)
+    assert {name for name in seen if name.startswith("worker-")} <= set(states(case))
+    case.provider.delete(case.provider.list("demo"), quiet)
+    assert case.traces() == []
+
+
+def test_create_completes_an_interrupted_create(case: Case, spec: Spec) -> None:
+    def interrupt(name: str, step: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        case.provider.create(spec(), ["worker-0", "worker-1"], interrupt)
+    create(case, spec())
+    assert states(case) == {"worker-0": "running", "worker-1": "running"}
+
+
+def other_program(case: Case, spec: FleetSpec, progress: str) -> subprocess.Popen[str]:
+    source = (
+        f"import time\nfrom provision.model import FleetSpec\n"
+        f"from {type(spec.options).__module__} import {type(spec.options).__name__}\n{case.script()}"
+        f"def progress(name, step):\n    print(step, flush=True)\n    {progress}\n"
+        f"provider.create({spec!r}, {[instance_name(index) for index in range(spec.workers)]!r}, progress)\n"
+    )
+    return subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, cwd=PROJECT)
+
+
+def test_instances_outlive_the_program_that_made_them(case: Case, spec: Spec, ssh: Ssh) -> None:
+    with other_program(case, spec(), "pass") as other:
+        assert other.wait(timeout=30) == 0
+    assert states(case) == {"worker-0": "running", "worker-1": "running"}
+    for instance in case.provider.list("demo"):
+        assert ssh.run(host_of(case, spec, instance), "true").returncode == 0
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_all_resources_of_a_killed_create_are_listed(case: Case, spec: Spec, last: bool) -> None:
+    step = "ready" if last else case.first_step
+    with other_program(case, spec(), f"time.sleep(60 * (step == {step!r}))") as other:
+        assert other.stdout is not None
+        assert any(line == step + "\n" for line in other.stdout)
+        other.kill()
+    assert states(case)
+    case.provider.delete(case.provider.list("demo"), quiet)
+    assert case.traces() == []
+
+
+# --- list -------------------------------------------------------------------------------------------------------
+
+
+def test_list_without_instances_is_empty(case: Case) -> None:
+    assert case.provider.list() == []
+    assert case.provider.list("demo") == []
+
+
+def test_list_selects_a_fleet_and_returns_all_without_a_name(case: Case, spec: Spec) -> None:
+    create(case, spec(workers=2, name="b"))
+    create(case, spec(workers=1, name="b-worker-0"))
+    create(case, spec(workers=1, name="a"))
+    assert states(case, "b") == {"worker-0": "running", "worker-1": "running"}
+    assert states(case, "b-worker-0") == {"worker-0": "running"}
+    assert [(instance.fleet, instance.name) for instance in case.provider.list()] == [
+        ("a", "worker-0"),
+        ("b", "worker-0"),
+        ("b", "worker-1"),
+        ("b-worker-0", "worker-0"),
+    ]
+
+
+# --- quote ------------------------------------------------------------------------------------------------------
+
+
+def test_a_quote_creates_nothing(case: Case, spec: Spec) -> None:
+    quote = case.provider.quote(spec(), ["worker-0", "worker-1"])
+    assert quote.instances == 2
+    assert bool(quote.offers) == (case.options.rents)
+    assert case.provider.list() == []
+    assert case.traces() == []
+
+
+def test_a_quote_for_zero_instances_is_free(case: Case, spec: Spec) -> None:
+    assert case.provider.quote(spec(), []).instances == 0
+
+
+# --- hosts ------------------------------------------------------------------------------------------------------
+
+
+def test_ssh_reaches_each_host_with_the_reported_host_key(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec())
+    hosts = case.provider.hosts(spec(), case.provider.list("demo"))
+    for host in hosts:
+        ran = ssh.run(host, f"mkdir -p '{host.root}' && cd '{host.root}' && echo it is $(whoami)")
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"it is {host.user}\n", "")
+    assert len({(host.address, host.port) for host in hosts}) == 2
+    assert len({host.host_key for host in hosts}) == 2
+    assert len({host.key_alias for host in hosts}) == 2
+    assert len({(host.address, host.root) for host in hosts}) == 2
+
+
+def test_a_host_with_another_host_key_is_refused(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec())
+    first, second = case.provider.hosts(spec(), case.provider.list("demo"))
+    ran = ssh.run(dataclasses.replace(first, host_key=second.host_key), "true")
+    assert ran.returncode == 255
+    assert "Host key verification failed" in ran.stderr
+
+
+@of_own_hosts
+def test_only_the_key_of_the_fleet_can_log_in(case: Case, spec: Spec, tmp_path: Path) -> None:
+    create(case, spec(workers=1))
+    [instance] = case.provider.list("demo")
+    ran = Ssh(tmp_path, generate_ed25519("a stranger's").private).run(host_of(case, spec, instance), "true")
+    assert ran.returncode == 255
+    assert "Permission denied" in ran.stderr
+
+
+def test_a_host_has_the_interpreter_of_the_spec(case: Case, spec: Spec) -> None:
+    create(case, spec(workers=1, python="/opt/tf/bin/python"))
+    [instance] = case.provider.list("demo")
+    [host] = case.provider.hosts(spec(workers=1, python="/opt/tf/bin/python"), [instance])
+    assert host.python == "/opt/tf/bin/python"
+
+
+def test_hosts_of_an_instance_that_does_not_run_raises_an_error(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    other, deleted = case.provider.list("demo")
+    dead = [other] if not case.options.existing else []
+    for instance in dead:
+        case.kill(instance)
+    case.provider.delete([deleted], quiet)
+    for instance in (*dead, deleted):
+        with pytest.raises(ProviderError, match=f"{instance.name} in fleet demo") as error:
+            case.provider.hosts(spec(), [instance])
+        assert error.value.kind is ErrorKind.UNREACHABLE
+        assert error.value.hint or error.value.next_step
+
+
+def test_ssh_can_be_opened_at_any_time(case: Case, spec: Spec, ssh: Ssh) -> None:
+    assert not case.provider.open_ssh(spec()).changed  # before a fleet exists
+    create(case, spec(workers=1))
+    assert not case.provider.open_ssh(spec(workers=1), make=True).changed
+    access = case.provider.open_ssh(spec(workers=1))
+    assert (access.changed, access.admits_caller) == (False, True)
+    [instance] = case.provider.list("demo")
+    assert ssh.run(host_of(case, spec, instance), "true").returncode == 0
+
+
+# --- delete -----------------------------------------------------------------------------------------------------
+
+
+def test_delete_leaves_no_trace(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    assert case.traces()
+    case.provider.delete(case.provider.list("demo"), quiet)
+    assert case.provider.list() == []
+    assert case.traces() == []
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_a_repeated_delete_completes_an_interrupted_one(case: Case, spec: Spec, nth: int) -> None:
+    seen: list[str] = []
+
+    def interrupt(name: str, step: str) -> None:
+        seen.append(name)
+        if len(seen) == nth:
+            raise KeyboardInterrupt
+
+    create(case, spec())
+    with pytest.raises(KeyboardInterrupt):
+        case.provider.delete(case.provider.list("demo"), interrupt)
+    case.provider.delete(case.provider.list("demo"), quiet)
+    assert case.traces() == []
+
+
+def test_deleting_a_deleted_instance_succeeds(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    instances = case.provider.list("demo")
+    case.provider.delete(instances, quiet)
+    case.provider.delete(instances, quiet)
+    assert case.provider.list() == []
+
+
+def test_delete_does_not_affect_other_instances(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec())
+    create(case, spec(name="other"))
+    first, second = case.provider.list("demo")
+    others = case.provider.list("other")
+    case.provider.delete([first], quiet)
+    assert case.provider.list() == [second, *others]
+    assert ssh.run(host_of(case, spec, second), "true").returncode == 0
+
+
+@of_own_hosts
+def test_delete_of_an_earlier_instance_keeps_its_successor_of_the_same_name(case: Case, spec: Spec) -> None:
+    create(case, spec(workers=1))
+    earlier = case.provider.list("demo")
+    case.provider.delete(earlier, quiet)
+    create(case, spec(workers=1))
+    now = case.provider.list("demo")
+    case.provider.delete(earlier, quiet)
+    assert case.provider.list("demo") == now
+
+
+def start_sleeper(case: Case, spec: Spec, ssh: Ssh, before: str = "") -> psutil.Process:
+    """Start a daemonized process in its own session on worker-0, as `nohup` and agents do."""
+    host = host_of(case, spec, case.provider.list("demo")[0])
+    nap = f"600.{os.getpid()}{next(_NAPS)}"
+    ran = ssh.run(host, f"setsid sh -c '{before} sleep {nap} </dev/null >/dev/null 2>&1 &'")
+    assert ran.returncode == 0, ran.stderr
+    # A host can have its own PID namespace: the process is identified by its command line.
+    sleeper = wait_for(
+        "the sleeper",
+        lambda: next((process for process in psutil.process_iter() if arguments(process) == f"sleep {nap}"), None),
+    )
+    assert os.getsid(sleeper.pid) not in (0, sleeper.pid, os.getsid(0))
+    return sleeper
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+@of_own_hosts
+def test_delete_ends_processes_started_through_ssh(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec())
+    sleeper = start_sleeper(case, spec, ssh)
+    case.provider.delete(case.provider.list("demo")[1:], quiet)
+    assert not has_ended(sleeper)
+    case.provider.delete(case.provider.list("demo"), quiet)
+    assert has_ended(sleeper)
+
+
+@of_own_hosts
+def test_delete_ends_processes_that_ignore_sigterm(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec(workers=1))
+    sleeper = start_sleeper(case, spec, ssh, before='trap "" TERM;')
+    case.provider.delete(case.provider.list("demo"), quiet)
+    assert has_ended(sleeper)
+
+
+@of_own_hosts
+@pytest.mark.parametrize("killed", [False, True])
+def test_delete_ends_an_idle_connection(case: Case, spec: Spec, ssh: Ssh, killed: bool) -> None:
+    create(case, spec(workers=1))
+    [instance] = case.provider.list("demo")
+    idle = ["ssh", "-N", "-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo connected"]
+    host = host_of(case, spec, instance)
+    command = [*idle, *ssh.command(host)[1:]]
+    ssh.wait(host)
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as client:
+        try:
+            assert client.stdout is not None
+            assert client.stdout.readline() == b"connected\n"
+            if killed:
+                case.kill(instance)
+            case.provider.delete([instance], quiet)
+            assert client.wait(timeout=10) == 255
+        finally:
+            client.kill()
+
+
+@of_own_hosts
+def test_delete_removes_read_only_files_and_files_still_being_written(case: Case, spec: Spec, ssh: Ssh) -> None:
+    create(case, spec(workers=1))
+    [instance] = case.provider.list("demo")
+    host = host_of(case, spec, instance)
+    writer = 'trap "" TERM; i=0; while :; do i=$((i+1)); mkdir -p a/$i && echo x > a/$i/f; done'
+    ran = ssh.run(
+        host,
+        f"mkdir -p '{host.root}/sealed/in' && cd '{host.root}' && touch sealed/in/file && chmod -R a-w sealed"
+        f" && (setsid sh -c '{writer}' </dev/null >/dev/null 2>&1 &)",
+    )
+    assert ran.returncode == 0, ran.stderr
+    case.provider.delete([instance], quiet)
+    assert case.traces() == []
+
+
+# --- delete_fleet -----------------------------------------------------------------------------------------------
+
+
+def test_delete_fleet_deletes_one_fleet_and_keeps_the_others(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    create(case, spec(workers=1, name="other"))
+    if not case.options.existing:
+        case.kill(case.provider.list("demo")[0])
+    others = case.provider.list("other")
+    steps: list[tuple[str, str]] = []
+    assert case.provider.delete_fleet("demo", lambda name, step: steps.append((name, step))) == []
+    assert case.provider.list() == others
+    assert {("worker-0", "deleted"), ("worker-1", "deleted")} <= set(steps)
+    assert case.provider.delete_fleet("demo", quiet) == []
+    assert case.provider.delete_fleet("other", quiet) == []
+    assert case.traces() == []
+
+
+# --- extend, termination reasons, doctor ------------------------------------------------------------------------
+
+
+def test_extend_moves_the_deletion_or_reports_that_there_is_none(case: Case, spec: Spec) -> None:
+    create(case, spec())
+    instances = case.provider.list("demo")
+    assert all(bool(instance.delete_at) == case.has_deadline for instance in instances)
+    if case.has_deadline:
+        case.provider.extend(instances, 5 * 3600.0, quiet)
+        later = case.provider.list("demo")
+        assert [instance.id for instance in later] == [instance.id for instance in instances]
+        assert all(abs(instance.delete_at - time.time() - 5 * 3600) < 300 for instance in later)
+    else:
+        with pytest.raises(ProviderError, match="no deletion time") as refusal:
+            case.provider.extend(instances, 3600.0, quiet)
+        assert refusal.value.kind is ErrorKind.USAGE
+        assert case.provider.list("demo") == instances
+
+
+def test_termination_reasons_of_running_and_missing_instances_are_unknown(case: Case, spec: Spec) -> None:
+    create(case, spec(workers=1))
+    assert case.provider.termination_reasons("demo", ["worker-0", "worker-1"]) == {}
+    assert case.provider.termination_reasons("other", ["worker-0"]) == {}
+
+
+def test_doctor_reports_no_failure_if_fleets_can_be_created_and_changes_nothing(case: Case) -> None:
+    findings = case.provider.doctor()
+    assert [finding for finding in findings if not finding.ok] == []
+    assert len({finding.subject for finding in findings}) == len(findings) > 0
+    assert all(finding.message for finding in findings)
+    assert case.traces() == []

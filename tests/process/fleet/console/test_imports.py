@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_rich_is_imported_for_the_live_console_alone() -> None:
+    code = (
+        "import sys, io, fleet.console, fleet.console.status_table, fleet.console.errors\n"
+        "fleet.console.make_sink('auto', stdout=sys.stdout, stderr=sys.stderr)\n"
+        "sys.exit(any(name.split('.')[0] == 'rich' for name in sys.modules))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0

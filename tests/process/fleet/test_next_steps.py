@@ -1,0 +1,175 @@
+"""Every next step in the sources is a command line that works when pasted into a shell."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.exceptions import TyperException
+
+from fleet.cli.app import app
+from fleet.steps import FLEET_COMMANDS, Step
+
+ROOT = Path(__file__).parents[3]
+PROGRAMS = {
+    "fleet", "gcloud", "ssh", "ssh-add", "ssh-keygen", "chmod", "chsh", "usermod", "export", "pip", "python3", "sudo",
+    "jupyter", "ansible-inventory",
+}  # fmt: skip
+PLACEHOLDER = re.compile(r"…|\.\.\.|(?<![\w$-])[A-Z]{3,}(?![\w.])|<\w+>")
+COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
+
+
+def sources() -> list[Path]:
+    found = [path for directory in ("fleet", "provision", "train") for path in (ROOT / directory).rglob("*.py")]
+    return sorted(path for path in found if "examples" not in path.parts)
+
+
+def texts(node: ast.expr, names: dict[str, list[ast.expr]]) -> list[str]:
+    """All values that an expression of literals may have; a value that is not literal stands as ``x``."""
+    found: list[str] = []
+    match node:
+        case ast.Constant():
+            found = [str(node.value)]
+        case ast.JoinedStr():
+            parts = [texts(part, names) if isinstance(part, ast.Constant) else ["x"] for part in node.values]
+            found = ["".join(choice) for choice in product(*parts)]
+        case ast.IfExp():
+            found = [*texts(node.body, names), *texts(node.orelse, names)]
+        case ast.BinOp():
+            found = [left + right for left, right in product(texts(node.left, names), texts(node.right, names))]
+        case ast.Name():
+            values = [value for value in names.get(node.id, []) if not isinstance(value, ast.Name)]
+            found = [text for value in values for text in texts(value, names)]
+        case ast.BoolOp():
+            found = [text for value in node.values for text in texts(value, names)]
+        case ast.Call(func=ast.Attribute(value=by, attr="join"), args=[ast.List(elts=words)]):
+            join = by.value.join if isinstance(by, ast.Constant) and isinstance(by.value, str) else shlex.join
+            found = [
+                join([next(iter(texts(word, names)), "x") for word in words if not isinstance(word, ast.Starred)])
+            ]
+    return found
+
+
+def assigned(tree: ast.AST) -> dict[str, list[ast.expr]]:
+    names: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            names.setdefault(node.targets[0].id, []).append(node.value)
+    return names
+
+
+def keywords(tree: ast.AST, name: str) -> Iterator[ast.expr]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield from (word.value for word in node.keywords if word.arg == name)
+
+
+def next_steps() -> list[tuple[str, str]]:
+    """Return all command lines that the sources recommend, each with its place."""
+    found = []
+    for path in sources():
+        tree = ast.parse(path.read_text("utf-8"))
+        names = assigned(tree)
+        lines = [
+            (value.lineno, line)
+            for value in keywords(tree, "next_step")
+            for text in texts(value, names)
+            for line in text.split("\n")
+            if line.partition(" ")[0] not in ("", "x")
+        ]
+        for call in calls(tree, "Step", "Shell"):
+            words = [next(iter(texts(word, names)), "x") for word in call.args if not isinstance(word, ast.Starred)]
+            if words and words[0] != "x":
+                lines.append((call.lineno, Step(*words).text() if call.func.id == "Step" else words[0]))  # type: ignore[attr-defined]
+        found += [(f"{path.relative_to(ROOT)}:{number}", line) for number, line in lines]
+    return found
+
+
+def calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+            yield node
+
+
+def changes() -> list[tuple[str, tuple[str, ...]]]:
+    """The options of every literal change to a typed command line."""
+    found = []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Dict):
+                continue
+            options = tuple(str(key.value) for key in node.keys if isinstance(key, ast.Constant))
+            if options and all(option.startswith("--") for option in options):
+                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", options))
+    return found
+
+
+def wrong(line: str) -> str:
+    """Why a line does not work when pasted; empty if it does."""
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        return str(error)
+    if words[0] not in PROGRAMS:
+        return f"{words[0]!r} is not a program: prose goes into the hint"
+    if PLACEHOLDER.search(line):
+        return "it has a placeholder"
+    if re.search(r"\s{2}|&&|;|`|\s\(", line):
+        return "it is more than one command, or has a comment: one command a line"
+    return _refused(words[1:]) if words[0] == "fleet" else ""
+
+
+def _refused(words: list[str]) -> str:
+    """What the command line says to the arguments of fleet, which are parsed and not run."""
+    if words[0] in ("--help", "x"):
+        return ""
+    if words[0] not in COMMANDS:
+        return f"unknown command {words[0]!r}"
+    try:
+        COMMANDS[words[0]].make_context(f"fleet {words[0]}", [word for word in words[1:] if word != "--help"])
+    except TyperException as error:
+        return str(error)
+    return ""
+
+
+def test_next_steps_are_found() -> None:
+    assert len(next_steps()) > 100
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fleet up   repairs it",
+        "fleet train --dryrun",
+        "check the path",
+        "fleet up --zone REGION",
+        "fleet logs -f to come back",
+        "fleet down && fleet up",
+        "gcloud compute networks list --project P (shows them)",
+        "fleet agent --rank 0 …",
+    ],
+)
+def test_prose_and_placeholders_are_found(line: str) -> None:
+    assert wrong(line)
+
+
+def test_every_next_step_works_when_pasted() -> None:
+    assert [f"{place}: {line!r}: {why}" for place, line in next_steps() if (why := wrong(line))] == []
+
+
+def test_every_change_names_options_of_a_command() -> None:
+    known = [{name for param in command.params for name in param.opts} for command in COMMANDS.values()]
+    bad = [(place, options) for place, options in changes() if not any(set(options) <= names for names in known)]
+    assert bad == []
+
+
+def test_all_commands_that_take_a_fleet_are_known() -> None:
+    takes = {name for name, command in COMMANDS.items() if any("--fleet" in param.opts for param in command.params)}
+    assert takes == FLEET_COMMANDS

@@ -1,0 +1,148 @@
+"""A fleet written down for other programs, and read back by them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.inventory import export, read_inventory
+from provision.model import Host
+from tests.unit.provision.inventory.record import ansible_hosts, ansible_list, ssh_options
+
+KEY = Path("/home/a user/.local/state/fleet/demo/100% key")
+KNOWN = Path("/home/a user/.local/state/fleet/demo/known_hosts")
+PROXY = ("gcloud", "compute", "start-iap-tunnel", "demo-worker-1", "%p", "--zone=a b", "it's")
+HOSTS = [
+    Host("worker-0", "10.0.0.1", 22, "fleet", "ssh-ed25519 AAAA", "gce-1234", "10.128.0.1"),
+    Host("worker-1", "2001:db8::1", 2222, "10", "ssh-ed25519 BBBB", "gce-5678", "", "/opt/py 3/bin/python"),
+    Host("worker-2", "127.0.0.3", 2200, "True", "ssh-ed25519 CCCC", "", "127.0.0.3", proxy=PROXY),
+    Host("worker-3", "lab3", 22, "me", "ssh-ed25519 DDDD", "lab3", "", agent="SSH_AUTH_SOCK"),
+    Host(
+        *("worker-4", "lab4", 22, "me", "ssh-ed25519 EEEE", "lab4", ""),
+        identities=("/keys/one", "/my keys/two"),
+        certificates=("/my keys/two-cert.pub",),
+        agent="/run/agent",
+        identities_only=True,
+    ),
+]
+
+
+def keys_of(host: Host) -> tuple[str, ...]:
+    """The private keys that a host is offered; none but those of the agent, where it has nothing else."""
+    return host.identities or (() if host.agent else (str(KEY),))
+
+
+def told(directory: Path) -> dict[str, dict[str, str]]:
+    """What ``ssh -G`` reads in the exported configuration, by name of the host."""
+    path = directory / "config"
+    path.write_text(export("my-fleet", HOSTS, KEY, KNOWN, "ssh-config"))
+    found: dict[str, dict[str, str]] = {}
+    for host in HOSTS:
+        words = ["ssh", "-G", "-F", str(path), f"my-fleet-{host.name}"]
+        text = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout
+        options: dict[str, str] = {}
+        found[host.name] = options
+        for name, _, value in (line.partition(" ") for line in text.splitlines()):
+            options[name] = f"{options[name]}\n{value}" if name in options else value
+    return found
+
+
+def test_ssh_reads_the_configuration(tmp_path: Path) -> None:
+    options = told(tmp_path)
+    for host in HOSTS:
+        read = options[host.name]
+        assert (read["hostname"], read["port"], read["user"]) == (host.address, str(host.port), host.user)
+        keys = [key.replace("%", "%%") for key in keys_of(host)]  # ssh fills tokens in when it opens the file
+        assert [key for key in read["identityfile"].split("\n") if not key.startswith("~/.ssh/id_")] == keys
+        assert read["userknownhostsfile"] == str(KNOWN)
+        assert read["stricthostkeychecking"] == "true"
+        assert read["identitiesonly"] == ("no" if host.name == "worker-3" else "yes")
+        assert read.get("identityagent", "") == host.agent
+        assert read.get("certificatefile", "") == "".join(host.certificates)
+        assert read.get("hostkeyalias", "") == host.key_alias
+    assert "proxycommand" not in options["worker-0"]
+    assert options["worker-2"]["proxycommand"] == (
+        """gcloud compute start-iap-tunnel demo-worker-1 %%p '--zone=a b' 'it'"'"'s'"""
+    )
+
+
+def test_the_reader_of_inventories_reads_the_inventory(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.ini"
+    path.write_text(export("my-fleet", HOSTS, KEY, KNOWN, "ansible"))
+    entries = read_inventory(path).select("my_fleet")
+    for host, one in zip(HOSTS, entries, strict=True):
+        assert (one.name, one.address, one.port, one.user) == (host.name, host.address, host.port, host.user)
+        args = one.ssh_args
+        assert one.python == host.python
+        assert (one.key_file, *args.more_keys) == (keys_of(host) or ("",))
+        assert (args.certificates, args.agent) == (host.certificates, host.agent)
+        assert args.identities_only == (host.name != "worker-3")
+        assert (args.known_hosts, args.key_alias, args.host_key_checking) == (str(KNOWN), host.key_alias, "yes")
+    assert entries[2].ssh_args.proxy_command == told(tmp_path)["worker-2"]["proxycommand"]
+
+
+@pytest.mark.skipif(not shutil.which("ansible-inventory"), reason="ansible-inventory is not on PATH")
+def test_ansible_reads_the_inventory(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.ini"
+    path.write_text(export("my-fleet", HOSTS, KEY, KNOWN, "ansible"))
+    listing = ansible_list(path)
+    assert listing["my_fleet"]["hosts"] == ansible_hosts(path) == [host.name for host in HOSTS]
+    variables = listing["_meta"]["hostvars"]
+    for host in HOSTS:
+        mine = variables[host.name]
+        assert (mine["ansible_host"], mine["ansible_port"]) == (host.address, host.port)
+        assert str(mine["ansible_user"]) == host.user
+        assert mine.get("ansible_python_interpreter", "") == host.python
+    options = told(tmp_path)
+    for name, said in ssh_options(path, [host.name for host in HOSTS]).items():
+        keys = options[name]["identityfile"].split("\n")
+        assert said["identityfile"] == [key for key in keys if not key.startswith("~/.ssh/id_")]
+        for option in ("hostname", "port", "user", "userknownhostsfile", "stricthostkeychecking"):
+            assert said[option] == options[name][option], (name, option)
+        for option in ("proxycommand", "hostkeyalias"):
+            assert said.get(option) == options[name].get(option), (name, option)
+
+
+def test_json_holds_everything() -> None:
+    content = json.loads(export("my-fleet", HOSTS, KEY, KNOWN, "json"))
+    assert (content["version"], content["fleet"]) == (1, "my-fleet")
+    assert (content["key"], content["known_hosts"]) == (str(KEY), str(KNOWN))
+    assert content["hosts"] == json.loads(json.dumps([asdict(host) for host in HOSTS]))
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\nb"])
+def test_a_path_that_cannot_be_written_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be written into a configuration"):
+        export("demo", HOSTS, Path(name), KNOWN, "ansible")
+
+
+def test_what_ansible_would_fill_in_is_refused() -> None:
+    with pytest.raises(ValueError, match="is a template to Ansible"):
+        export("demo", HOSTS, Path("/keys/{{ x }}"), KNOWN, "ansible")
+    assert "{{ x }}" in export("demo", HOSTS, Path("/keys/{{ x }}"), KNOWN, "ssh-config")
+
+
+WORDS = st.text(
+    st.characters(codec="utf-8", exclude_categories=("C", "Z"), exclude_characters='"{', include_characters=" "),
+    min_size=1,
+)
+
+
+@given(paths=st.tuples(WORDS, WORDS), proxy=st.lists(WORDS, max_size=3))
+def test_whatever_stands_in_paths_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, paths: tuple[str, str], proxy: list[str]
+) -> None:
+    key, known = (Path("/", text.strip() or "x") for text in paths)
+    host = Host("worker-0", "10.0.0.1", 22, "fleet", "ssh-ed25519 AAAA", "alias", "10.0.0.1", proxy=tuple(proxy))
+    path = tmp_path_factory.mktemp("export") / "hosts.ini"
+    path.write_text(export("demo", [host], key, known, "ansible"), encoding="utf-8")
+    (one,) = read_inventory(path).hosts
+    assert (one.key_file, one.ssh_args.known_hosts) == (str(key), str(known))
+    assert bool(one.ssh_args.proxy_command) == bool(proxy)

@@ -1,0 +1,225 @@
+"""Inventories: what they yield is what Ansible makes of them, and what ssh makes of Ansible's words."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.inventory import Entry, Inventory, InventoryError, read_inventory
+from tests.unit.provision.inventory.record import (
+    FILES,
+    INVENTORIES,
+    LIMITS,
+    UNSAID,
+    ansible_hosts,
+    ansible_list,
+    expected,
+    said_to_ssh,
+)
+
+ROOT = Path(__file__).parents[4]
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(expected(path).read_text(encoding="utf-8"))
+    return content
+
+
+def below(listing: dict[str, Any], group: str) -> list[str]:
+    """The hosts of a group of Ansible's list, then those of the groups in it, level by level."""
+    hosts: list[str] = []
+    level = [group]
+    while level:
+        contents = [listing.get(name, {}) for name in level]
+        hosts += [host for content in contents for host in content.get("hosts", [])]
+        level = [child for content in contents for child in content.get("children", [])]
+    return list(dict.fromkeys(hosts))
+
+
+def as_json(value: Any) -> Any:
+    """A value as it comes back from JSON, without Ansible's wrapping of what is not to be filled in."""
+    if isinstance(value, dict):
+        if set(value) == {"__ansible_unsafe"}:
+            return value["__ansible_unsafe"]
+        return {str(key): as_json(one) for key, one in value.items()}
+    return [as_json(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def assert_agrees(inventory: Inventory, listing: dict[str, Any]) -> None:
+    """The inventory says what Ansible's list says, of groups and of every host."""
+    groups = set(listing) - {"_meta"}
+    assert {name for name, hosts in inventory.groups.items() if hosts} == {
+        name for name in groups if below(listing, name)
+    }
+    assert set(inventory.groups["all"]) == set(below(listing, "all"))  # its own hosts are not in the list
+    for group in groups - {"all"}:
+        assert list(inventory.groups[group]) == below(listing, group), group
+    for host in inventory.hosts:
+        assert as_json(host.variables) == as_json(listing["_meta"]["hostvars"].get(host.name, {})), host.name
+        assert host.groups == tuple(sorted(name for name in groups - {"all"} if host.name in below(listing, name)))
+
+
+def said(host: Entry) -> dict[str, Any]:
+    """What an entry says, in the words of ``ssh -G``."""
+    args = host.ssh_args
+    words = {
+        "hostname": host.address.lower(),  # as ssh compares names
+        "port": str(host.port or ""),
+        "user": host.user,
+        "proxyjump": args.proxy_jump,
+        "proxycommand": args.proxy_command,
+        "stricthostkeychecking": {"yes": "true", "no": "false"}.get(args.host_key_checking, args.host_key_checking),
+        "userknownhostsfile": args.known_hosts,
+        "hostkeyalias": args.key_alias,
+    }
+    return {
+        **{name: value for name, value in words.items() if value},
+        "identityfile": [key for key in (host.key_file, *args.more_keys) if key],
+    }
+
+
+def test_there_are_at_least_thirty_inventories() -> None:
+    assert len(INVENTORIES) >= 30
+
+
+@pytest.mark.parametrize("path", INVENTORIES, ids=lambda path: str(path.relative_to(FILES)))
+def test_an_inventory_yields_what_ansible_recorded(path: Path) -> None:
+    inventory = read_inventory(path)
+    record = recorded(path)
+    assert_agrees(inventory, record["list"])
+    assert list(inventory.names) in record["orders"]
+    assert {host.name: said(host) for host in inventory.hosts} == record["ssh"]
+
+
+@pytest.mark.parametrize("name", ["ini_ssh_args.ini", "ini_ipv6.ini", "ini_legacy.ini", "yaml_ssh.yml"])
+def test_ssh_makes_of_an_entry_what_it_makes_of_ansibles_words(name: str, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("".join(f"{option} {value}\n" for option, value in UNSAID.items()))
+    made = {}
+    for host in read_inventory(FILES / name).hosts:
+        words = ["ssh", "-G", "-F", str(tmp_path / "config"), *host.options(), "--", host.address]
+        made[host.name] = said_to_ssh(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    assert made == recorded(FILES / name)["ssh"]
+
+
+@pytest.mark.skipif(not shutil.which("ansible-inventory"), reason="ansible-inventory is not on PATH")
+@pytest.mark.parametrize("path", INVENTORIES, ids=lambda path: str(path.relative_to(FILES)))
+def test_ansible_itself_agrees(path: Path) -> None:
+    assert_agrees(read_inventory(path), ansible_list(path))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "inventories").glob("hosts.*")), ids=lambda path: path.name)
+def test_the_examples_are_read(path: Path) -> None:
+    inventory = read_inventory(path)
+    assert inventory.hosts
+    if shutil.which("ansible-inventory") and path.suffix != ".txt":
+        assert_agrees(inventory, ansible_list(path))
+        assert list(inventory.names) == ansible_hosts(path)
+
+
+def test_there_is_an_example_of_each_kind() -> None:
+    kinds = {path.name: read_inventory(path).kind for path in (ROOT / "inventories").glob("hosts.*")}
+    assert kinds == {"hosts.ini": "ini", "hosts.yaml": "yaml", "hosts.txt": "plain"}
+
+
+@pytest.mark.parametrize(("limit", "hosts"), json.loads(LIMITS.read_text(encoding="utf-8")).items())
+def test_a_limit_selects_what_ansible_selects(limit: str, hosts: list[str]) -> None:
+    inventory = read_inventory(FILES / "limits" / "hosts.ini")
+    if hosts:
+        assert [host.name for host in inventory.select(limit)] == hosts
+    else:
+        with pytest.raises(InventoryError):
+            inventory.select(limit)
+
+
+def test_nested_groups_have_one_order() -> None:
+    """Where Ansible's order depends on chance, ours is that of the file."""
+    inventory = read_inventory(FILES / "ini_nested.ini")
+    assert inventory.names == ("d1", "s1", "n2", "n1")
+    assert inventory.groups["site"] == ("n2", "n1", "s1")
+
+
+def test_an_entry_tells_all_that_ssh_needs() -> None:
+    inventory = read_inventory(FILES / "ini_ssh_args.ini")
+    by_name = {host.name: host for host in inventory.hosts}
+    assert by_name["nothing"].ssh_args.no_proxy
+    assert not by_name["jump"].ssh_args.no_proxy
+    assert by_name["key"].key_file == "/keys/lab"
+    (two,) = read_inventory(FILES / "beside" / "hosts.ini").select("w2")
+    assert (two.address, two.user, two.port, two.groups) == ("10.0.0.2", "lab", 0, ("site", "web"))
+
+
+def test_the_interpreter_is_a_path_or_found_on_the_host() -> None:
+    hosts = read_inventory(FILES / "ini_interpreter.ini").hosts
+    assert [host.python for host in hosts] == ["/usr/bin/python3.11", "", ""]
+
+
+def test_users_and_ports_of_a_plain_list(tmp_path: Path) -> None:
+    path = tmp_path / "machines"
+    path.write_text("lab@gpu[1:2]:2222\n; away\n\n  admin@login # here\n[2001:db8::1]:22\nlab@gpu2:2222\n")
+    inventory = read_inventory(path)
+    assert inventory.kind == "plain"
+    assert [(host.name, host.user, host.port) for host in inventory.hosts] == [
+        ("gpu1", "lab", 2222),
+        ("gpu2", "lab", 2222),
+        ("login", "admin", 0),
+        ("2001:db8::1", "", 22),
+    ]
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.ini"
+    path.write_bytes(b"\xef\xbb\xbf[gpu]\ng1\n")
+    assert read_inventory(path).groups["gpu"] == ("g1",)
+
+
+def test_a_host_that_cannot_be_honoured_disturbs_only_those_who_want_it(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.ini"
+    path.write_text("[gpu]\ng1\n[windows]\nw1 ansible_connection=winrm\n[here]\nlocalhost ansible_connection=local\n")
+    inventory = read_inventory(path)
+    assert [host.name for host in inventory.select("gpu")] == ["g1"]
+    with pytest.raises(InventoryError, match="winrm"):
+        inventory.select("windows")
+    with pytest.raises(InventoryError, match="ansible_connection=local") as caught:
+        inventory.select("here")
+    assert "--provider local" in caught.value.hint
+
+
+def test_a_sealed_file_disturbs_only_its_group(tmp_path: Path) -> None:
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / "db.yml").write_text("$ANSIBLE_VAULT;1.1;AES256\n6162\n")
+    path = tmp_path / "hosts.ini"
+    path.write_text("[gpu]\ng1\n[db]\nd1\n")
+    assert len(read_inventory(path).select("gpu")) == 1
+    with pytest.raises(InventoryError, match=r"group_vars/db\.yml: this file is sealed by ansible-vault"):
+        read_inventory(path).select("db")
+
+
+def test_an_executable_list_without_an_interpreter_is_only_a_list(tmp_path: Path) -> None:
+    """File systems of other systems mark everything as executable."""
+    path = tmp_path / "hosts.ini"
+    path.write_text("[gpu]\ng1\n")
+    path.chmod(0o755)
+    assert os.access(path, os.X_OK)
+    assert read_inventory(path).names == ("g1",)
+
+
+def test_aliases_inside_aliases_are_read_once(tmp_path: Path) -> None:
+    """Each level names the one before it twice: read as a tree, this would have a million million groups."""
+    lines = ["a0: &a0 {hosts: {h1: }}"]
+    lines += [f"a{n}: &a{n} {{children: {{l{n}: *a{n - 1}, r{n}: *a{n - 1}}}}}" for n in range(1, 40)]
+    path = tmp_path / "hosts.yml"
+    path.write_text("\n".join(lines))
+    assert read_inventory(path).groups["a39"] == ("h1",)
+
+
+def test_many_hosts_are_read_in_a_moment(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.ini"
+    path.write_text("[gpu]\ngpu[0001:9999] ansible_user=lab\n[gpu:vars]\nx=1\n")
+    hosts = read_inventory(path).hosts
+    assert (hosts[0].name, hosts[-1].name, len(hosts)) == ("gpu0001", "gpu9999", 9999)

@@ -1,0 +1,707 @@
+"""Replicators as real processes on this computer: what they copy, give, fetch and put back, and what they survive."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.checkpoints.test_formats import hdf5, zipped
+from tests.process.train.agent.replicators import Host, Yard, step_in, tree
+from train.agent.checkpoints import store as replica_store
+from train.agent.checkpoints import transfer as replica_wire
+from train.agent.checkpoints.replicator import News, Restored
+from train.agent.checkpoints.snapshot import MAX_INCOMPLETE, Snapshot, decode_manifest, newer
+from train.agent.files.disk import DISK_RESERVE
+from train.agent.host.processes import identify, is_alive
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    yard = Yard(tmp_path)
+    yield yard
+    yard.close()
+
+
+# --- the whole way ----------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_reaches_another_host_and_its_directory(yard: Yard) -> None:
+    chief, other = yard.host(), yard.host("worker-1")
+    chief.write(("checkpoint", 'model_checkpoint_path: "ckpt-1"\n'), ("ckpt-1.index", "i"), ("sub/model.h5", "h" * 9))
+    chief.write(("ckpt-1.data-00000-of-00001", "d"))
+    (chief.live / "sub" / "last").symlink_to("model.h5")
+    (chief.live / "empty").mkdir()
+    (chief.live / "sub" / "model.h5").chmod(0o640)
+    first = chief.snapshot()
+    assert (first.attempt, first.number) == (0, 1)
+
+    other.write(("stale/old.h5", "x"), ("model.h5", "x"), ("sub", "a file where a directory belongs"))
+    assert other.fetch(first, chief).fetched == first
+    assert other.held == first
+    assert other.restore(first) == Restored(first)
+    assert other.content() == chief.content()
+    assert not chief.notes + other.notes
+
+
+def test_what_is_fetched_can_be_given_on(yard: Yard) -> None:
+    chief, second, third = yard.host(), yard.host("worker-1"), yard.host("worker-2")
+    one = chief.snapshot(("a.h5", "one"))
+    second.fetch(one, chief)
+    chief.close()
+    third.restore(one, chief, second)
+    assert third.content() == second.yard.hosts[0].content()
+
+
+def test_deletions_arrive_and_nothing_is_restored_as_nothing(yard: Yard) -> None:
+    chief, other = yard.host(), yard.host("worker-1")
+    other.restore(chief.snapshot(("a.h5", "one"), ("b.h5", "two")), chief)
+    (chief.live / "a.h5").unlink()
+    other.restore(chief.snapshot(), chief)
+    assert list(other.content()) == ["b.h5"]
+    (chief.live / "b.h5").unlink()
+    emptied = chief.snapshot()
+    other.restore(emptied, chief)
+    assert other.content() == {}
+    assert other.held == emptied
+    other.write(("stale", "x"), ("deep/er/file", "x"))
+    assert other.restore(None) == Restored(None)
+    assert other.content() == {}
+    assert other.held == emptied
+
+
+def test_what_is_there_already_is_not_sent_again(yard: Yard) -> None:
+    chief, other = yard.host(mib_s=0.5), yard.host("worker-1")
+    big = os.urandom(1 << 20).hex()
+    began = time.monotonic()
+    other.fetch(chief.snapshot(("big.h5", big)), chief)
+    slow = time.monotonic() - began
+    assert slow > 3.0  # 2 MiB at half a MiB a second
+    os.utime(chief.live / "big.h5")
+    began = time.monotonic()
+    second = chief.snapshot(("small.h5", "x"))
+    assert other.fetch(second, chief).fetched == second
+    assert time.monotonic() - began < slow / 2
+    other.restore(second)
+    assert other.content() == chief.content()
+
+
+def test_the_bound_holds_over_all_who_fetch(yard: Yard) -> None:
+    chief, others = yard.host(mib_s=2.0), [yard.host(f"worker-{n}") for n in (1, 2)]
+    one = chief.snapshot(("big.h5", os.urandom(1 << 20).hex()))
+    began = time.monotonic()
+    for other in others:
+        other.replicator.fetch(one, [chief.source])
+    yard.until(lambda: all(other.held == one for other in others), "both to hold it")
+    assert time.monotonic() - began > 1.5  # 4 MiB at 2 MiB a second
+
+
+def test_writing_in_place_after_a_restore_does_not_touch_the_snapshot(yard: Yard) -> None:
+    chief = yard.host()
+    files = (
+        ("checkpoint", 'model_checkpoint_path: "c"\n'),
+        ("c.index", "i"),
+        ("c.data-00000-of-00001", "d"),
+        ("w.h5", "w"),
+    )
+    one = chief.snapshot(*files)
+    before = chief.content()
+    assert os.path.samestat((chief.live / "c.data-00000-of-00001").stat(), (stored(chief) / "0").stat())
+    for _ in range(2):
+        for name in ("checkpoint", "c.index", "w.h5"):
+            (chief.live / name).write_text("scribbled")
+        (chief.live / "c.data-00000-of-00001").unlink()
+        chief.write(("c.data-00000-of-00001", "other"))
+        assert chief.restore(one) == Restored(one)
+        assert chief.content() == before
+
+
+def stored(host: Host) -> Path:
+    """Return the directory of the newest snapshot; while the one before is read, that is there as well."""
+    numbers = {
+        directory: tuple(map(int, directory.name.split("-")[:2])) for directory in host.store.glob("[0-9]*-*-*")
+    }
+    return max(numbers, key=lambda directory: numbers[directory])
+
+
+def test_a_restore_leaves_alone_what_is_right(yard: Yard) -> None:
+    chief = yard.host()
+    one = chief.snapshot(("w.h5", "w"))
+    before = (chief.live / "w.h5").stat().st_ino
+    chief.restore(one)
+    assert (chief.live / "w.h5").stat().st_ino == before
+
+
+def test_a_snapshot_that_was_damaged_is_fetched_anew(yard: Yard) -> None:
+    chief, other = yard.host(), yard.host("worker-1")
+    one = chief.snapshot(("w.h5", "right"))
+    other.fetch(one, chief)
+    (stored(other) / "0").write_text("wrong")
+    assert other.restore(one).error.startswith("no host gave snapshot 1 of attempt 0")
+    assert other.restore(one, chief) == Restored(one)
+    assert other.content() == chief.content()
+
+
+# --- watching ---------------------------------------------------------------------------------------------------
+
+
+def checked(host: Host) -> int:
+    """The step of what a host holds, restored to a directory beside; fails where it is not whole."""
+    probe = host.yard.directory / "probe"
+    shutil.rmtree(probe, ignore_errors=True)
+    kept = replica_store.StoredSnapshot(str(stored(host)), decode_manifest((stored(host) / "manifest").read_bytes()))
+    replica_store.restore(str(probe), kept)
+    return step_in(probe)
+
+
+@pytest.mark.parametrize("kind", ["tensorflow", "keras", "atomic"])
+def test_a_script_that_never_rests_long_still_gets_snapshots(yard: Yard, kind: str) -> None:
+    chief = yard.host()
+    chief.replicator.watch(1)
+    writer = yard.writer(chief, kind, pause=0.7, slow=0.2)
+    yard.until(lambda: chief.held is not None and chief.held.number >= 3, "three snapshots")
+    last = yard.end(writer)
+    chief.settle()
+    assert last - 1 <= checked(chief) <= last + 1
+    assert not chief.notes
+
+
+@pytest.mark.parametrize("kind", ["tensorflow", "atomic"])
+def test_a_script_that_writes_all_the_time_still_gets_snapshots(yard: Yard, kind: str) -> None:
+    chief = yard.host()
+    chief.replicator.watch(1)
+    writer = yard.writer(chief, kind, pause=0.0, slow=0.1)
+    yard.until(lambda: chief.held is not None and chief.held.number >= 2, "two snapshots")
+    last = yard.end(writer)
+    chief.settle()
+    assert last <= checked(chief) <= last + 1
+
+
+def test_a_file_written_in_place_counts_only_when_it_is_whole(yard: Yard) -> None:
+    chief = yard.host()
+    chief.replicator.watch(1)
+    writer = yard.writer(chief, "keras", pause=1.0, slow=1.5)
+    yard.run_for(2.5)
+    assert chief.held is None  # the weights are there, the epoch's number is not
+    yard.until(lambda: chief.held is not None, "the first snapshot")
+    assert checked(chief) == 1
+    yard.run_for(1.8)
+    assert (chief.newest.number, checked(chief)) == (1, 1)
+    yard.end(writer)
+    chief.settle()
+    assert (chief.newest.number, checked(chief)) == (1, 1)  # killed in the middle of the second
+
+
+HALF = """
+import sys, time
+with open(sys.argv[1], "w") as file:
+    file.write("half of ")
+    file.flush()
+    time.sleep(float(sys.argv[2]))
+    file.write("it")
+time.sleep(60)
+"""
+
+
+def test_a_file_that_is_open_for_writing_is_waited_for_however_long_it_rests(yard: Yard) -> None:
+    chief = yard.host()
+    chief.live.mkdir(parents=True)
+    chief.replicator.watch(1)
+    yard.process(chief, [sys.executable, "-c", HALF, str(chief.live / "w.bin"), "2"])
+    yard.until((chief.live / "w.bin").exists, "the file")
+    yard.run_for(1.5)
+    assert chief.held is None
+    yard.until(lambda: chief.held is not None, "the snapshot")
+    chief.restore(chief.held)
+    assert (chief.live / "w.bin").read_text() == "half of it"
+
+
+def test_who_was_killed_has_closed_its_files_but_not_finished_them(yard: Yard) -> None:
+    chief = yard.host()
+    first = chief.snapshot(("a.bin", "whole"))
+    killed = yard.process(chief, [sys.executable, "-c", HALF, str(chief.live / "a.bin"), "60"])
+    chief.replicator.watch(1, killed.pid)
+    yard.process(chief, [sys.executable, "-c", "import time; time.sleep(60)"])  # another process of the task
+    yard.until(lambda: (chief.live / "a.bin").read_text() == "half of ", "the first half")
+    yard.run_for(1.5)
+    yard.output_of(killed)
+    yard.run_for(1.5)
+    chief.settle()
+    assert chief.held == first
+    assert chief.restore(first) == Restored(first)
+    assert (chief.live / "a.bin").read_text() == "whole"
+
+
+PAIR = """
+import os, signal, sys, time
+os.chdir(sys.argv[1])
+for step in "12":
+    open("weights.bin", "w").write(step)
+    if step == "2":
+        print("between", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    open("epoch.bin", "w").write(step)
+    time.sleep(60 if step == "2" else 0)
+    print("written", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_task_that_gets_no_cpu_between_two_files_has_written_no_checkpoint(yard: Yard, killed: bool) -> None:
+    chief = yard.host()
+    chief.live.mkdir(parents=True)
+    task = yard.process(chief, [sys.executable, "-c", PAIR, str(chief.live)], stdin=subprocess.PIPE)
+    chief.replicator.watch(1, task.pid)
+    assert task.stdin is not None
+    assert task.stdout is not None
+    assert task.stdout.readline() == b"written\n"
+    yard.until(lambda: "epoch.bin" in held_by(chief), "the first snapshot")
+    assert held_by(chief) == {"epoch.bin": "1", "weights.bin": "1"}
+    task.stdin.write(b"go on\n")
+    task.stdin.flush()
+    assert task.stdout.readline() == b"between\n"
+    yard.run_for(1.5)
+    if killed:
+        yard.output_of(task)
+        chief.settle()
+    assert held_by(chief) == {"epoch.bin": "1", "weights.bin": "1"}
+    if not killed:
+        task.send_signal(signal.SIGCONT)
+        yard.until(lambda: chief.newest.number > 1 and held_by(chief)["epoch.bin"] == "2", "the second snapshot")
+        assert held_by(chief) == {"epoch.bin": "2", "weights.bin": "2"}
+
+
+def held_by(host: Host) -> dict[str, str]:
+    """Return the text of each file that a host holds, by its name in the checkpoint directory."""
+    if host.held is None:
+        return {}
+    probe, directory = host.yard.directory / "probe", stored(host)
+    manifest = decode_manifest((directory / "manifest").read_bytes())
+    replica_store.restore(str(probe), replica_store.StoredSnapshot(str(directory), manifest))
+    return {path.name: path.read_text() for path in probe.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5", "state.json"])
+def test_half_a_file_of_a_killed_child_does_not_replace_a_checkpoint(yard: Yard, name: str) -> None:
+    whole = {"model.keras": zipped(), "model.weights.h5": hdf5(), "state.json": b'{"epoch": [1, 2]}'}[name]
+    chief = yard.host()
+    chief.live.mkdir(parents=True)
+    (chief.live / name).write_bytes(whole)
+    chief.settle(is_orderly=True)
+    first = chief.newest
+    task = yard.process(chief, [sys.executable, "-c", "import time; time.sleep(60)"])
+    chief.replicator.watch(1, task.pid)
+    (chief.live / name).write_bytes(whole[: len(whole) // 2])  # and nobody who lives has it open
+    yard.run_for(1.5)
+    assert chief.held == first
+    yard.output_of(task)
+    chief.settle()
+    assert chief.held == first
+    assert chief.restore(first) == Restored(first)
+    assert (chief.live / name).read_bytes() == whole
+
+
+def test_a_file_that_only_looks_cut_short_is_copied_in_the_end(yard: Yard) -> None:
+    chief = yard.host()
+    task = yard.process(chief, [sys.executable, "-c", "import time; time.sleep(60)"])
+    chief.replicator.watch(1, task.pid)
+    for number in range(MAX_INCOMPLETE + 1):
+        chief.write(("lines.json", f"{number}\n{number}"))
+        yard.run_for(1.0)
+    yard.until(lambda: chief.held is not None, "a snapshot")
+
+
+def test_watching_a_directory_in_which_nothing_happens_costs_nothing(yard: Yard) -> None:
+    chief = yard.host()
+    chief.write(*((f"{n}.npy", "x") for n in range(300)))
+    chief.replicator.watch(1)
+    writer = yard.writer(chief, "atomic", pause=60.0)
+    yard.until(lambda: chief.held is not None, "the first snapshot")
+    before = ticks(chief.replicator.pid)
+    yard.run_for(3.0)
+    assert ticks(chief.replicator.pid) - before <= 0.03 * 3.0 * os.sysconf("SC_CLK_TCK")
+    assert writer.poll() is None
+    assert chief.newest.number == 1
+
+
+def ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def test_a_directory_that_is_made_late_removed_and_made_again_is_followed(yard: Yard) -> None:
+    chief = yard.host()
+    chief.replicator.watch(1)
+    sleeper = yard.writer(chief, "atomic", pause=60.0)
+    yard.until(lambda: chief.held is not None, "the first snapshot")
+    shutil.rmtree(chief.live)
+    yard.run_for(1.0)
+    assert chief.newest.number == 1  # who empties a directory mostly fills it again
+    chief.write(("w.bin", "x"))
+    yard.until(lambda: chief.newest.number == 2, "the second snapshot")
+    assert sleeper.poll() is None
+
+
+def test_the_same_content_is_no_new_snapshot_and_numbers_go_on(yard: Yard) -> None:
+    chief = yard.host()
+    one = chief.snapshot(("a.h5", "x"))
+    assert chief.snapshot(("a.h5", "x")) == one
+    chief.replicator.watch(2)
+    two = chief.snapshot(("a.h5", "y"))
+    three = chief.snapshot(("a.h5", "z"))
+    assert [(s.attempt, s.number) for s in (one, two, three)] == [(0, 1), (2, 1), (2, 2)]
+    assert newer(three, two)
+    assert len(list(chief.store.iterdir())) == 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", ["tensorflow", "keras", "atomic"])
+def test_whenever_the_writer_is_killed_nothing_half_is_kept(yard: Yard, kind: str, seed: int) -> None:
+    luck = random.Random(f"{kind} {seed}")
+    chief, other = yard.host(), yard.host("worker-1")
+    best = 0
+    for attempt in range(1, 6):
+        writer = yard.writer(chief, kind, pause=luck.choice([0.0, 0.05, 0.3]), slow=luck.choice([0.0, 0.05, 0.2]))
+        chief.replicator.watch(attempt, writer.pid)
+        yard.run_for(luck.uniform(0.3, 1.5))
+        last = yard.end(writer)
+        chief.settle()
+        assert other.restore(chief.held, chief).error == ""
+        if chief.held is not None:
+            step = step_in(other.live)
+            assert best <= step <= max(last, best) + 1
+            if kind != "keras":  # what was written in place just before a kill cannot be told from half a file
+                assert step >= last
+            best = step
+        assert chief.restore(chief.held).error == ""
+        assert chief.content() == other.content()
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------
+
+
+def test_rotation_during_a_transfer_does_not_matter(yard: Yard) -> None:
+    chief, other = yard.host(mib_s=1.0), yard.host("worker-1")
+    chief.replicator.watch(1)
+    writer = yard.writer(chief, "tensorflow", pause=0.3, size=300_000)
+    yard.until(lambda: chief.held is not None, "a snapshot")
+    for _ in range(3):
+        significant_lines = chief.newest
+        news = other.fetch(significant_lines, chief)
+        if "does not hold it" in news.error:  # so late that two newer ones were there before it was asked for
+            significant_lines = chief.newest
+            news = other.fetch(significant_lines, chief)
+        assert news.fetched == significant_lines, news.error
+        assert 0 < checked(other) <= checked(chief)
+    yard.until(lambda: chief.newest.number > other.newest.number, "a newer snapshot")
+    yard.end(writer)
+    yard.until(lambda: len(list(chief.store.iterdir())) == 1, "older snapshots to be removed")
+
+
+def test_no_more_than_one_older_snapshot_is_kept_for_those_who_still_read(yard: Yard) -> None:
+    chief, other, third = yard.host(mib_s=0.5), yard.host("worker-1"), yard.host("worker-2")
+    one = chief.snapshot(("big.h5", os.urandom(2 << 20).hex()))
+    other.replicator.fetch(one, [chief.source])
+    yard.until(lambda: any(other.store.glob("making-*/*.part")), "the first transfer to begin")
+    for text in ("small", "smaller", os.urandom(2 << 20).hex()):
+        two = chief.snapshot(("big.h5", text))
+        assert len(list(chief.store.iterdir())) == 2
+    third.replicator.fetch(two, [chief.source])
+    yard.until(lambda: any(third.store.glob("making-*/*.part")), "the second transfer to begin")
+    assert not any(news.error for news in other.news)
+    three = chief.snapshot(("big.h5", "three"))
+    yard.until(lambda: any(news.error for news in other.news), "the first transfer to be cut off")
+    assert "no host gave snapshot 1" in other.news[-1].error
+    assert other.fetch(three, chief).fetched == three
+    assert len(list(chief.store.iterdir())) == 2
+    third.replicator.restore(three, [chief.source])
+    yard.until(lambda: len(list(chief.store.iterdir())) == 1, "older snapshots to be removed")
+
+
+def test_a_newer_order_waits_for_what_is_on_its_way_and_a_restore_does_not(yard: Yard) -> None:
+    chief, other, third = yard.host(mib_s=1.0), yard.host("worker-1"), yard.host("worker-2")
+    one = chief.snapshot(("big.h5", os.urandom(1 << 20).hex()))
+    other.replicator.fetch(one, [chief.source])
+    third.replicator.fetch(one, [chief.source])
+    yard.run_for(0.5)
+    two = chief.snapshot(("big.h5", "two"))
+    other.replicator.fetch(two, [chief.source])
+    assert third.restore(two, chief) == Restored(two)
+    assert one not in [news.fetched for news in third.news]
+    assert third.content() == chief.content()
+    yard.until(lambda: other.held == two, "the newest to arrive")
+    assert [news.fetched for news in other.news if news.fetched] == [one, two]
+    assert not [news.fetched for news in third.news if news.fetched]
+
+
+def test_a_receiver_that_is_killed_in_the_middle_begins_again(yard: Yard) -> None:
+    chief, other = yard.host(mib_s=2.0), yard.host("worker-1")
+    first = chief.snapshot(("small.h5", "first"))
+    other.fetch(first, chief)
+    second = chief.snapshot(("big.h5", os.urandom(2 << 20).hex()))
+    other.replicator.fetch(second, [chief.source])
+    yard.until(lambda: any(other.store.glob("making-*/*.part")), "the transfer to begin")
+    other.kill()
+    assert other.news[-1] == News(first, 0, error=other.news[-1].error, ended=True)
+    other.start()
+    assert other.held == first
+    assert len(list(other.store.iterdir())) == 1
+    assert other.restore(second, chief) == Restored(second)
+    assert other.content() == chief.content()
+
+
+def test_when_the_sender_is_killed_another_source_goes_on(yard: Yard) -> None:
+    chief, second, other = yard.host(mib_s=1.0), yard.host("worker-1"), yard.host("worker-2")
+    parts = [(f"{n}.h5", os.urandom(1 << 19).hex()) for n in range(3)]
+    one = chief.snapshot(*parts)
+    second.fetch(one, chief)
+    other.replicator.fetch(one, [chief.source, second.source])
+    yard.until(lambda: any(other.store.glob("making-*/1.part")), "the transfer to be in its middle")
+    chief.kill()
+    yard.until(lambda: other.held == one, "the rest to come from elsewhere", 3.0)
+
+
+def test_when_the_only_sender_is_killed_it_is_said_at_once(yard: Yard) -> None:
+    chief, other = yard.host(mib_s=1.0), yard.host("worker-1")
+    one = chief.snapshot(("big.h5", os.urandom(2 << 20).hex()))
+    other.replicator.fetch(one, [chief.source])
+    yard.until(lambda: any(other.store.glob("making-*/*.part")), "the transfer to begin")
+    port = chief.source[1]
+    chief.kill()
+    yard.until(lambda: bool(other.news[-1].error), "the failure to be told", 3.0)
+    assert other.news[-1].error.startswith("no host gave snapshot 1 of attempt 0 of the checkpoint: 127.0.0.1 port")
+    assert other.held is None
+    assert not list(other.store.iterdir())
+    refused = other.restore(one, chief)
+    assert refused.error
+    assert str(port) not in refused.error  # its port is 0 by now
+
+
+def test_who_does_not_know_the_secret_gets_nothing(yard: Yard) -> None:
+    chief, other = yard.host(), yard.host("worker-1", secret=b"t" * 32)
+    one = chief.snapshot(("a.h5", "one"))
+    assert "does not know the job's secret" in other.fetch(one, chief).error
+    assert "does not know the job's secret" in other.restore(one, chief).error
+    third = yard.host("worker-2", job="another")
+    assert "the connection ended" in third.fetch(one, chief).error
+    with socket.create_connection(chief.source) as stranger:
+        stranger.sendall(b'{"snapshot": [0, 1, "x"]}\n' * 200)
+        stranger.settimeout(5.0)
+        with contextlib.suppress(ConnectionResetError):
+            assert stranger.recv(1000) == b""
+    assert yard.host("worker-3").fetch(one, chief).fetched == one
+
+
+def test_a_silent_stranger_is_hung_up_on(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_wire, "GREETING_S", 0.3)
+    chief = yard.host()
+    with socket.create_connection(chief.source) as stranger:
+        stranger.settimeout(5.0)
+        assert stranger.recv(1) == b""
+
+
+def test_a_silent_sender_is_given_up(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_wire, "SILENCE_S", 0.5)
+    chief, other = yard.host(mib_s=1.0), yard.host("worker-1")
+    one = chief.snapshot(("big.h5", os.urandom(2 << 20).hex()))
+    other.replicator.fetch(one, [chief.source])
+    yard.until(lambda: any(other.store.glob("making-*/*.part")), "the transfer to begin")
+    os.kill(chief.replicator.pid, signal.SIGSTOP)
+    try:
+        yard.until(lambda: bool(other.news[-1].error), "the silence to be told")
+    finally:
+        os.kill(chief.replicator.pid, signal.SIGCONT)
+    assert "it was silent" in other.news[-1].error
+
+
+def test_damaged_bytes_never_count(yard: Yard) -> None:
+    chief, other = yard.host(), yard.host("worker-1")
+    one = chief.snapshot(("a.h5", "right"))
+    blob = stored(chief) / "0"
+    status = blob.stat()
+    blob.write_text("wrong")
+    os.utime(blob, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert "a.h5 was damaged on its way" in other.fetch(one, chief).error
+    assert other.held is None
+
+
+def test_a_replicator_goes_on_from_disk(yard: Yard) -> None:
+    chief = yard.host()
+    one = chief.snapshot(("a.h5", "one"))
+    chief.kill()
+    (chief.store / "making-1").mkdir()
+    (chief.store / "1-1-half").mkdir()
+    (chief.live / "a.h5").write_text("half")
+    chief.start()
+    assert chief.held == one
+    assert len(list(chief.store.iterdir())) == 1
+    assert chief.restore(one) == Restored(one)
+    assert (chief.live / "a.h5").read_text() == "one"
+
+
+def test_a_restore_that_is_killed_in_the_middle_is_done_again(yard: Yard) -> None:
+    luck = random.Random(7)
+    chief = yard.host()
+    one = chief.snapshot(*((f"{n}/{n}.h5", str(n) * 20000) for n in range(200)))
+    significant_lines = chief.content()
+    for _ in range(5):
+        shutil.rmtree(chief.live)
+        chief.write(*((f"stale-{n}", "x") for n in range(100)))
+        chief.replicator.restore(one, [])
+        yard.run_for(luck.uniform(0.0, 0.03))
+        chief.kill()
+        chief.start()
+        assert chief.restore(one) == Restored(one)
+        assert chief.content() == significant_lines
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk with 4 MiB more than what stays reserved."""
+    directory = tmp_path / "small"
+    directory.mkdir()
+    size = DISK_RESERVE + (4 << 20)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)], check=False, capture_output=True
+    )
+    if made.returncode:
+        pytest.skip(f"no file system can be mounted here: {made.stderr.decode().strip()}")
+    yield directory
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def test_a_chief_without_room_says_so_once_and_keeps_what_it_has(yard: Yard, small_disk: Path) -> None:
+    chief = yard.host(store=small_disk / "replica")
+    small = chief.snapshot(("state.json", "small"))
+    chief.live.joinpath("state.json").unlink()
+    chief.replicator.watch(1)
+    writer = yard.writer(chief, "atomic", pause=0.3, size=6 << 20)
+    yard.until(lambda: bool(chief.notes), "a reason")
+    yard.run_for(6.0)
+    assert len(chief.notes) == 1
+    assert "a copy of worker-0's checkpoint needs" in chief.notes[0]
+    assert "make room there" in chief.notes[0]
+    assert chief.held == small
+    yard.end(writer)
+
+
+def test_a_receiver_without_room_says_so_and_takes_the_next_that_fits(yard: Yard, small_disk: Path) -> None:
+    chief, other = yard.host(), yard.host("worker-1", store=small_disk / "replica")
+    first = chief.snapshot(("a.h5", "first"))
+    other.fetch(first, chief)
+    big = chief.snapshot(("a.h5", os.urandom(3 << 20).hex()))
+    assert "a copy of worker-0's checkpoint on worker-1 needs 6.0 MiB" in other.fetch(big, chief).error
+    assert other.held == first
+    third = chief.snapshot(("a.h5", "third"))
+    assert other.fetch(third, chief).fetched == third
+
+
+def test_a_full_disk_in_the_middle_leaves_the_older_one(yard: Yard, small_disk: Path) -> None:
+    chief, other = yard.host(mib_s=1.0), yard.host("worker-1", store=small_disk / "replica")
+    first = chief.snapshot(("a.h5", "first"))
+    other.fetch(first, chief)
+    second = chief.snapshot(("a.h5", os.urandom(3 << 19).hex()))
+    other.replicator.fetch(second, [chief.source])
+    yard.until(lambda: any(other.store.glob("making-*/*.part")), "the transfer to begin")
+    with contextlib.suppress(OSError), (small_disk / "filler").open("wb") as filler:
+        while True:
+            filler.write(bytes(1 << 16))
+            filler.flush()
+    yard.until(lambda: bool(other.news[-1].error), "the full disk to be told")
+    assert other.news[-1].error == "a copy of the checkpoint cannot be written: No space left on device"
+    assert other.held == first
+
+
+# --- directories that are none of ours ------------------------------------------------------------------------------
+
+
+def test_a_directory_that_two_hosts_share_is_left_alone(yard: Yard) -> None:
+    shared = yard.directory / "shared"
+    chief, other = yard.host(live=shared), yard.host("worker-1", live=shared)
+    one = chief.snapshot(("a.h5", "one"))
+    chief.write(("b.h5", "written since"))
+    before = tree(shared)
+    assert other.fetch(one, chief).fetched == one
+    assert other.held is None
+    assert other.restore(one, chief) == Restored(one)
+    assert tree(shared) == before
+    assert chief.restore(one) == Restored(one)
+    assert sorted(tree(shared)) == ["a.h5"]
+
+
+def test_a_url_is_none_of_ours(yard: Yard) -> None:
+    host = yard.host(live="gs://bucket/directory")
+    one = Snapshot(1, 1, "x")
+    host.replicator.watch(1)
+    assert host.settle().held is None
+    assert host.fetch(one).fetched == one
+    assert host.restore(one) == Restored(one)
+    assert host.restore(None) == Restored(None)
+    assert not list(yard.directory.glob("**/gs:*"))
+
+
+def test_a_directory_with_other_things_in_it_is_never_emptied(yard: Yard) -> None:
+    host = yard.host(live=yard.directory)
+    (yard.directory / "precious").write_text("x")
+    assert "give checkpoints a directory of their own" in host.restore(None).error
+    host.settle(is_orderly=True)
+    assert host.held is None
+    assert (yard.directory / "precious").exists()
+    assert ["give checkpoints a directory of their own" in note for note in host.notes] == [True]
+
+
+# --- the process ------------------------------------------------------------------------------------------------
+
+
+def test_it_keeps_no_descriptor_of_the_supervisor_and_yields_to_others(yard: Yard) -> None:
+    with (yard.directory / "open").open("wb"):
+        host = yard.host()
+        pid = host.replicator.pid
+        links = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
+        assert not [link for link in links if link.startswith(str(yard.directory)) or "eventpoll" in link]
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
+
+
+def test_it_ends_with_the_supervisor(tmp_path: Path) -> None:
+    code = """
+import os, sys, time
+from train.agent.host.loop import Loop
+from train.agent.checkpoints.replicator import Replicator, Setup
+loop = Loop()
+setup = Setup("job", b"s", "worker-0", "127.0.0.1", sys.argv[1] + "/live", sys.argv[1] + "/replica", "m", 1.0)
+news = []
+one = Replicator(loop, setup, on_news=news.append)
+while not news:
+    loop.turn()
+print(one.pid, flush=True)
+time.sleep(60)
+"""
+    supervisor = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+    assert supervisor.stdout is not None
+    replicator = identify(int(supervisor.stdout.readline()))
+    assert is_alive(replicator)
+    supervisor.kill()
+    supervisor.communicate()
+    deadline = time.monotonic() + 5
+    while is_alive(replicator):
+        assert time.monotonic() < deadline, "the replicator outlived its supervisor"
+        time.sleep(0.01)
+
+
+def test_a_host_without_the_address_says_so(yard: Yard) -> None:
+    host = yard.host(address="192.0.2.1")
+    assert host.news[-1].port == 0
+    assert host.notes[0].startswith("worker-0 cannot give its checkpoints to other hosts: this host cannot listen on")
+    one = host.snapshot(("a.h5", "x"))
+    assert host.restore(one) == Restored(one)

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.hosts import Agent, end_all
+
+Connect = Callable[..., Agent]
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Connect]:
+    """Opens conversations with hosts by number; hangs up all of them and ends what runs on the hosts afterwards."""
+    opened: list[Agent] = []
+
+    def open_agent(host: int = 0, **options: object) -> Agent:
+        agent = Agent(tmp_path / f"host-{host}", **options)  # type: ignore[arg-type]
+        opened.append(agent)
+        return agent
+
+    yield open_agent
+    words = [agent.close() for agent in opened]
+    end_all([agent.root for agent in opened])
+    assert "".join(words) == ""

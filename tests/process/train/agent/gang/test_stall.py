@@ -1,0 +1,315 @@
+"""Who waits for whom: on stacks of real TensorFlow 2.21 gangs that hung, and on live tasks without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.processes import HeldProcess, hook_in, process, script_in
+from train.agent.gang.hang import MOST_STACK, Connection, describe_hang, main_first, read_connection, threads_of
+from train.agent.protocol.records import Member, Stalled
+from train.agent.supervisor.inspection import MOST_SOCKETS, connections
+
+STALLS = Path(__file__).parent / "stalls"
+Gang = tuple[dict[str, Stalled], list[Member]]
+
+
+def recorded(name: str) -> Gang:
+    """What each task of a gang was doing when it hung."""
+    found = json.loads((STALLS / f"{name}.json").read_text())
+    stalled = {task: Stalled(slot=task, **values) for task, values in found["stalled"].items()}
+    return stalled, [Member(values[0], *values) for values in found["members"]]
+
+
+def edited(gang: Gang, task: str, **values: object) -> Gang:
+    return {**gang[0], task: gang[0][task]._replace(**values)}, gang[1]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "ctl-load",
+            "worker-1 is in user code (task.py:12 in load), "
+            "and worker-0 and worker-2 wait for it in a collective operation",
+        ),
+        (
+            "ctl-start",
+            "worker-2 is in user code (task.py:6 in <module>), "
+            "and worker-0 and worker-1 wait for it at the start of TensorFlow's server",
+        ),
+        (
+            "ctl-generator",
+            "worker-1 is in user code of its input pipeline (task.py:18 in generate), "
+            "and worker-0 waits for it in a collective operation",
+        ),
+        (
+            "ctl-stop",
+            "worker-1 is stopped (by SIGSTOP or a debugger), and worker-0 waits for it in a collective operation",
+        ),
+        (
+            "ctl-uneven",
+            "all tasks wait for each other, at different places: "
+            "worker-0 in a collective operation (task.py:46 in main) and worker-1 at a barrier (task.py:51 in main)",
+        ),
+        (
+            "keras-callback",
+            "worker-1 is in user code (task.py:16 in upload), and worker-0 waits for it in a collective operation",
+        ),
+        (
+            "keras-thread",
+            "worker-1 has reached the end of its script and waits for its own threads (task.py:30 in write), "
+            "and worker-0 waits for it in a collective operation",
+        ),
+    ],
+)
+def test_real_gangs(name: str, message: str) -> None:
+    assert describe_hang(*recorded(name)) == message
+
+
+def test_a_task_that_did_not_answer() -> None:
+    stalled, members = recorded("ctl-load")
+    del stalled["worker-1"]
+    describe = describe_hang(stalled, members)
+    assert describe == "worker-1 does not answer, and worker-0 and worker-2 wait for it in a collective operation"
+
+
+def test_a_task_that_has_ended() -> None:
+    describe = describe_hang(*edited(recorded("ctl-load"), "worker-1", state="", stack="", sockets=[]))
+    assert describe == "worker-1 has ended, and worker-0 and worker-2 wait for it in a collective operation"
+
+
+def test_a_task_without_stacks_tells_what_the_kernel_knows() -> None:
+    gang = edited(recorded("ctl-load"), "worker-1", stack="", kernel="CPU 3.0 s, waits in pipe_read")
+    assert describe_hang(*gang).startswith("worker-1 shows no stack (CPU 3.0 s, waits in pipe_read), and")
+    gang = edited(gang, "worker-1", state="D", kernel="waits in nfs_wait_bit_killable")
+    assert describe_hang(*gang).startswith("worker-1 is stuck in the kernel (waits in nfs_wait_bit_killable), and")
+
+
+def test_several_in_the_same_place_are_told_of_together() -> None:
+    gang = recorded("ctl-load")
+    stalled = {**gang[0], "worker-2": gang[0]["worker-1"]._replace(task="worker-2")}
+    assert describe_hang(stalled, gang[1]) == (
+        "worker-1 and worker-2 are in user code (task.py:12 in load), "
+        "and worker-0 waits for them in a collective operation"
+    )
+    stalled["worker-0"] = gang[0]["worker-1"]
+    assert describe_hang(stalled, gang[1]) == (
+        "worker-0, worker-1 and worker-2 are in user code (task.py:12 in load); no task waits for another"
+    )
+
+
+def all_in_a_collective() -> Gang:
+    stalled, members = recorded("ctl-load")
+    stalled["worker-1"] = stalled["worker-2"]._replace(task="worker-1", sockets=stalled["worker-1"].sockets)
+    return stalled, members
+
+
+def test_all_in_a_collective_operation_with_nothing_else_to_see() -> None:
+    assert describe_hang(*all_in_a_collective()) == (
+        "all tasks wait for each other in a collective operation (task.py:46 in main), "
+        "and no connection between them is stuck"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "how"),
+    [
+        ("ESTABLISHED 4512 unsent", "4512 bytes are not confirmed"),
+        ("SYN_SENT 1 unsent", "no answer to a connection"),
+    ],
+)
+def test_a_connection_that_is_stuck_is_named(change: str, how: str) -> None:
+    stalled, members = all_in_a_collective()
+    by_server = [one.replace("ESTABLISHED 0 unsent", change) for one in stalled["worker-1"].sockets]
+    describe = describe_hang(*edited((stalled, members), "worker-1", sockets=[by_server[1]]))
+    assert describe == (
+        f"nothing that worker-1 sends reaches worker-2 ({how}), and all tasks wait for each other "
+        "in a collective operation"
+    )
+
+
+def test_a_stuck_connection_to_a_task_that_tells_nothing_of_its_own_is_known_by_its_address() -> None:
+    stalled, members = all_in_a_collective()
+    silent = {task: seen._replace(sockets=[]) for task, seen in stalled.items()}
+    stuck = f"10.9.9.9:40000 > {members[0].address}:{members[0].port} SYN_SENT 1 unsent 0 unread"
+    silent["worker-2"] = silent["worker-2"]._replace(sockets=[stuck])
+    assert describe_hang(silent, members).startswith("nothing that worker-2 sends reaches worker-0 (no answer")
+    silent["worker-2"] = silent["worker-2"]._replace(
+        sockets=["10.9.9.9:40000 > 8.8.8.8:443 SYN_SENT 1 unsent 0 unread"]
+    )
+    assert describe_hang(silent, members).startswith("all tasks wait for each other")
+
+
+def test_who_computes_inside_tensorflow_is_waited_for() -> None:
+    gang = edited(all_in_a_collective(), "worker-1", kernel="CPU 99.0 s, now 198 % of a core")
+    assert describe_hang(*gang) == (
+        "worker-1 computes in TensorFlow (task.py:46 in main), "
+        "and worker-0 and worker-2 wait for it in a collective operation"
+    )
+    for task in gang[0]:  # as NCCL does that waits on a GPU
+        gang = edited(gang, task, kernel="CPU 99.0 s, now 100 % of a core")
+    assert describe_hang(*gang).startswith("all tasks wait for each other in a collective operation")
+
+
+def frames(*places: str) -> str:
+    lines = [f'  File "{place.split()[0]}", line 7 in {place.split()[1]}' for place in places]
+    return "\n".join(["Main thread (most recent call first):", *lines]) + "\n"
+
+
+PACKAGES = "/venv/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("stack", "expected"),
+    [
+        (
+            frames("/usr/lib/python3.11/ssl.py read", "/usr/lib/python3.11/socket.py readinto", "/src/task.py fetch"),
+            "is in user code (task.py:7 in fetch, inside read of ssl.py)",
+        ),
+        (
+            frames(f"{PACKAGES}/requests/api.py get", "/src/task.py fetch"),
+            "is in user code (task.py:7 in fetch, inside get of api.py)",
+        ),
+        (
+            frames(f"{PACKAGES}/tensorflow/python/framework/ops.py _create", "/src/task.py build"),
+            "is in library code (task.py:7 in build, inside _create of ops.py)",
+        ),
+        (
+            frames(f"{PACKAGES}/tensorflow/python/ops/gen_dataset_ops.py iterator_get_next", "/src/task.py train"),
+            "waits for its own input data (task.py:7 in train)",
+        ),
+        (frames("/usr/lib/python3.11/runpy.py run_module"), "is in user code (runpy.py:7 in run_module)"),
+    ],
+)
+def test_places(stack: str, expected: str) -> None:
+    gang = edited(recorded("ctl-load"), "worker-1", stack=stack)
+    message = f"worker-1 {expected}, and worker-0 and worker-2 wait for it in a collective operation"
+    assert describe_hang(*gang) == message
+
+
+def test_a_server_that_only_serves_keeps_nobody_waiting() -> None:
+    serving = frames(f"{PACKAGES}/tensorflow/python/training/server_lib.py join", "/src/task.py main")
+    gang = edited(recorded("ctl-stop"), "worker-1", stack=serving, state="S")
+    assert describe_hang(*gang).startswith("all tasks wait for each other in a collective operation")
+    assert (
+        describe_hang({"ps-0": gang[0]["worker-1"]}, [Member("ps-0", "ps-0", "h", 1, 2)])
+        == "no task waits for another"
+    )
+
+
+def test_training_in_another_thread_than_the_main_one() -> None:
+    gang = recorded("ctl-load")
+    waits = gang[0]["worker-0"].stack.replace("Main thread", "Thread 0x00007f")
+    joins = frames("/usr/lib/python3.11/threading.py join", "/src/task.py main")
+    gang = edited(gang, "worker-0", stack=joins + "\n" + waits)
+    assert describe_hang(*gang).endswith("and worker-0 and worker-2 wait for it in a collective operation")
+
+
+# --- stacks as faulthandler writes them -----------------------------------------------------------------------------
+
+
+def test_the_main_thread_comes_first() -> None:
+    written = (
+        'Thread 0x01 [loader] (most recent call first):\n  File "a.py", line 1 in load\n\n'
+        'Current thread 0x02 [python] (most recent call first):\n  File "a.py", line 2 in <module>\n\n'
+        'Current thread\'s C stack trace (most recent call first):\n  Binary file "python", at _Py_DumpStack\n'
+    )
+    text = main_first(written)
+    assert text.startswith('Main thread (most recent call first):\n  File "a.py", line 2 in <module>\n')
+    assert "Thread 0x01 [loader]" in text
+    assert len(threads_of(text)) == 2
+
+
+def test_a_long_one_is_cut_and_keeps_the_main_thread() -> None:
+    thread = "Thread 0x01 (most recent call first):\n" + '  File "a.py", line 1 in load\n' * 90 + "\n"
+    text = main_first(thread * 100 + 'Current thread 0x02 (most recent call first):\n  File "a.py", line 2 in main\n')
+    assert len(text) == MOST_STACK
+    assert text.startswith('Main thread (most recent call first):\n  File "a.py", line 2 in main\n')
+    assert main_first("") == ""
+    assert main_first("nothing of the kind") == "nothing of the kind"
+
+
+# --- live tasks -----------------------------------------------------------------------------------------------------
+
+
+def looked_at(one: HeldProcess) -> Stalled:
+    found: list[Stalled] = []
+    one.task.inspect(Stalled("worker-1", "worker-1", 3, 0.0, "", "", []), found.append)
+    one.until(lambda: found, 5.0)
+    return found[0]
+
+
+def test_a_live_task(tmp_path: Path) -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    script = f"""
+import socket, subprocess, sys, time
+def load():
+    client = socket.create_connection(("127.0.0.1", {server.getsockname()[1]}))
+    client.sendall(b"12345")
+    subprocess.Popen([sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"],
+                     pass_fds=[client.fileno()])
+    time.sleep(60)
+load()
+"""
+    with server, process() as one:
+        command = [sys.executable, script_in(tmp_path, script)]
+        one.task.start(command, {"PATH": os.defpath}, str(tmp_path), 0o022, hook_in(tmp_path))
+        one.task.release()
+        one.until(lambda: b"ready" in one.output)
+        found = looked_at(one)
+        assert (found.task, found.attempt, found.state) == ("worker-1", 3, "S")
+        assert " in load\n" in found.stack
+        assert found.kernel.startswith("CPU ")
+        accepted, peer = server.accept()
+        mine = "{}:{}".format(*server.getsockname())
+        (describe,) = found.sockets
+        assert read_connection(describe) == Connection("{}:{}".format(*peer), mine, "ESTABLISHED", 0, 0)
+        accepted.close()
+        assert describe_hang({"worker-1": found}, [Member("worker-1", "worker-1", "127.0.0.1", 1, 2)]).startswith(
+            "worker-1 is in user code (task.py:"
+        )
+
+        os.kill(one.task.pid, signal.SIGSTOP)
+        one.until(lambda: "T (stopped)" in Path(f"/proc/{one.task.pid}/status").read_text())
+        found = looked_at(one)
+        assert (found.state, found.stack) == ("T", "")
+
+        os.kill(one.task.pid, signal.SIGKILL)
+        one.until(lambda: one.exits)
+        assert looked_at(one).state == ""
+
+
+def test_what_is_not_read_counts_and_stuck_ones_come_first() -> None:
+    ours = []
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as six,
+    ):
+        for _ in range(3):
+            client = socket.create_connection(server.getsockname())
+            accepted, _ = server.accept()
+            ours += [client, accepted]
+        ours.append(socket.create_connection(six.getsockname()[:2]))
+        ours[3].sendall(b"x" * 100)
+        found = connections([os.getpid()], "/proc/self/net")
+        for one in ours:
+            one.close()
+    assert found[0].unread == 100
+    assert any(one.local.startswith("[::1]:") for one in found)
+    assert all(one.state != "LISTEN" for one in found)
+    assert len(found) >= 7
+    assert MOST_SOCKETS == 64
+
+
+def test_text_of_a_connection_is_read_back() -> None:
+    one = Connection("[::1]:1", "10.0.0.2:2222", "SYN_SENT", 1, 2)
+    assert read_connection(str(one)) == one
+    with pytest.raises(ValueError, match="not a connection"):
+        read_connection("10.0.0.2:1 ESTABLISHED")

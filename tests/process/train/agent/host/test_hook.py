@@ -1,0 +1,461 @@
+"""A task is held inside its interpreter, and nothing of that is left when its script begins."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.processes import HeldProcess, hook_in, process, script_in
+from tests.process.train.agent.requests.test_bootstrap import interpreter
+from tests.program import PYTHON
+from train.agent.host.inventory import Probe
+from train.agent.host.startup import VARIABLE, Hook, Proof, hook_for, is_program
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import Exit, Stalled
+from train.agent.supervisor import task as task_module
+
+VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13"]
+TELL = """
+import json, os, subprocess, sys
+child = "import json, os, sys; print(json.dumps([sys.path[1:], dict(os.environ), os.listdir('/proc/self/fd')]))"
+print(json.dumps({
+    "path": sys.path[1:],
+    "env": dict(os.environ),
+    "modules": sorted(name for name in sys.modules if name in ("sitecustomize", "faulthandler", "fcntl", "signal")),
+    "importers": sorted(sys.path_importer_cache),
+    "fds": sorted(map(int, os.listdir("/proc/self/fd"))),
+    "child": json.loads(subprocess.run([sys.executable, "-c", child], stdout=subprocess.PIPE).stdout),
+}), flush=True)
+"""
+
+
+def started(
+    one: HeldProcess, directory: Path, script: str, hook: Hook | None, python: str = sys.executable, **env: str
+) -> None:
+    command = [python, script_in(directory, script)]
+    one.task.start(command, {"PATH": os.defpath, **env}, str(directory), 0o022, hook)
+
+
+def told(directory: Path, hook: Hook | None, python: str = sys.executable, **env: str) -> dict[str, object]:
+    """What a script sees of itself."""
+    with process() as one:
+        started(one, directory, TELL, hook, python, **env)
+        one.until(lambda: one.held)
+        one.task.release()
+        one.until(lambda: one.exits)
+        assert one.exits == [Exit(code=0)], bytes(one.output)
+        seen: dict[str, object] = json.loads(one.output)
+        return seen
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_script_sees_nothing_of_the_hook(tmp_path: Path, version: str) -> None:
+    python = interpreter(version)
+    with_hook, without = told(tmp_path, hook_in(tmp_path), python), told(tmp_path, None, python)
+    fds, child = with_hook.pop("fds"), with_hook["child"]
+    assert fds == [0, 1, 2, 3, 1023]
+    assert without.pop("fds") == [0, 1, 2, 3]
+    assert with_hook == without
+    assert isinstance(child, list)
+    assert child[2] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("given", ["", "/nowhere", "/nowhere:/a:b::/c"])
+def test_pythonpath_is_as_the_user_has_it(tmp_path: Path, given: str) -> None:
+    with_hook, without = told(tmp_path, hook_in(tmp_path), PYTHONPATH=given), told(tmp_path, None, PYTHONPATH=given)
+    assert with_hook["path"] == without["path"]
+    assert with_hook["env"] == without["env"]
+
+
+@pytest.mark.parametrize("holds_task", [True, False])
+def test_no_user_code_runs_before_the_gate_opens(tmp_path: Path, holds_task: bool) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import os\nos.write(1, b'site ')\n")
+    (own / "usercustomize.py").write_text("import os\nos.write(1, b'user ')\n")
+    hook = hook_in(tmp_path, holds_task=holds_task)
+    with process() as one:
+        started(one, tmp_path, "print('script')", hook, PYTHONPATH=str(own))
+        one.until(lambda: one.held)
+        one.serve(0.2)
+        assert (b"task.py" in Path(f"/proc/{one.task.pid}/cmdline").read_bytes()) is holds_task
+        assert one.output == b""
+        assert one.task.held
+        one.task.release()
+        one.until(lambda: one.exits)
+        assert one.output.startswith(b"site ")
+        assert one.output.endswith(b"script\n")
+        assert one.held == 1
+
+
+ALIASED = """
+import keras.backend as K
+from keras import layers
+from keras.layers.core import Dense
+import keras, sys, tf_keras, warnings
+import keras.layers.core as core
+from keras.layers.late import late
+assert keras is tf_keras and layers is tf_keras.layers and core.Dense is Dense is layers.Dense
+assert keras.__spec__.name == keras.__name__ == "tf_keras", keras.__spec__
+assert keras.layers.late.late is late is tf_keras.layers.late.late
+try:
+    import keras.nothing
+except ModuleNotFoundError as error:
+    print("as tf-keras:", error)
+print(K.name, os.environ.get("PYTHONPATH"), "sitecustomize" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("for_children", [False, True])
+def test_keras_is_tf_keras_in_an_adapted_interpreter(tmp_path: Path, version: str, for_children: bool) -> None:
+    package = tmp_path / "tf_keras"
+    (package / "layers").mkdir(parents=True)
+    (package / "__init__.py").write_text("from . import layers\n")
+    (package / "backend.py").write_text("name = 'backend'\n")
+    (package / "layers" / "__init__.py").write_text("from .core import Dense\n")
+    (package / "layers" / "core.py").write_text("class Dense: pass\n")
+    (package / "layers" / "late.py").write_text("from ..backend import name as late\n")
+    hook = hook_in(tmp_path, holds_task=not for_children)._replace(for_children=for_children)
+    with process() as one:
+        script = "import os, warnings\nwarnings.simplefilter('error')\n" + ALIASED
+        started(one, tmp_path, script, hook, interpreter(version), FLEET_ADAPT="keras")
+        one.until(lambda: one.held)
+        one.task.release()
+        one.until(lambda: one.exits)
+        assert one.output.decode() == "as tf-keras: No module named 'tf_keras.nothing'\nbackend None False\n"
+
+
+def test_nothing_is_adapted_unless_it_is_asked_for(tmp_path: Path) -> None:
+    with process() as one:
+        started(
+            one, tmp_path, "import sys; print([f for f in sys.meta_path if 'Alias' in str(f)])", hook_in(tmp_path)
+        )
+        one.until(lambda: one.held)
+        one.task.release()
+        one.until(lambda: one.exits)
+        assert one.output == b"[]\n"
+
+
+def test_a_warm_task_has_its_interpreter_behind_it(tmp_path: Path) -> None:
+    with process() as one:
+        started(one, tmp_path, "", hook_in(tmp_path))
+        assert one.held == 0
+        one.until(lambda: one.held)
+        assert Path(f"/proc/{one.task.pid}/exe").readlink() == Path(sys.executable).resolve()
+        assert b"task.py" in Path(f"/proc/{one.task.pid}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_errors_of_the_next_sitecustomize_are_told_as_python_does(tmp_path: Path, version: str) -> None:
+    python, own = interpreter(version), tmp_path / "own"
+    own.mkdir()
+    for text in ("raise ValueError('no')", "import not_there", "import sys; sys.answer = 42"):
+        (own / "sitecustomize.py").write_text(text)
+        script = script_in(tmp_path, "import sys; print(getattr(sys, 'answer', 0))")
+        env = {"PATH": os.defpath, "PYTHONPATH": str(own), "PYTHONDONTWRITEBYTECODE": "1"}
+        plain = subprocess.run(
+            [python, script], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+        with process() as one:
+            one.task.start([python, script], env, str(tmp_path), 0o022, hook_in(tmp_path))
+            one.until(lambda one=one: one.held)  # type: ignore[misc]
+            one.task.release()
+            one.until(lambda one=one: one.exits)  # type: ignore[misc]
+            assert bytes(one.output) == plain.stdout
+
+
+def test_a_gate_that_closes_ends_the_task(tmp_path: Path) -> None:
+    with process() as one:
+        started(one, tmp_path, "print('never')", hook_in(tmp_path))
+        one.until(lambda: one.held)
+        os.close(one.task._gate)
+        one.task._gate = -1
+        one.until(lambda: one.exits)
+        assert one.exits == [Exit(code=125)]
+        assert one.output == b""
+
+
+def test_a_task_that_is_held_can_be_stopped(tmp_path: Path) -> None:
+    with process() as one:
+        started(one, tmp_path, "print('never')", hook_in(tmp_path))
+        one.until(lambda: one.held)
+        one.task.stop(60.0)
+        one.until(lambda: one.closed)
+        assert one.exits == [Exit(signal=signal.SIGKILL)]
+        assert one.task.reason == ""
+        assert one.output == b""
+
+
+def test_the_gate_may_open_before_the_interpreter_has_come_to_it(tmp_path: Path) -> None:
+    with process() as one:
+        started(one, tmp_path, "print('at once')", hook_in(tmp_path))
+        one.task.release()
+        one.until(lambda: one.exits)
+        assert one.output == b"at once\n"
+        assert one.held == 1
+
+
+def test_an_interpreter_that_never_comes_is_ended_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_module, "ARRIVE_S", 0.3)
+    with process() as one:
+        command = ["/bin/sleep", "60"]
+        one.task.start(command, {"PATH": os.defpath}, str(tmp_path), 0o022, hook_in(tmp_path))
+        one.until(lambda: one.closed)
+        assert one.held == 0
+        assert one.exits == [Exit(signal=signal.SIGKILL)]
+        assert one.task.reason == "killed because its interpreter did not come to the script within 0 s"
+
+
+def test_any_other_command_is_held_before_its_exec(tmp_path: Path) -> None:
+    with process() as one:
+        one.task.start(["/bin/echo", "hello"], {"PATH": os.defpath}, str(tmp_path), 0o022)
+        one.until(lambda: one.held)
+        one.serve(0.05)
+        assert Path(f"/proc/{one.task.pid}/exe").readlink() == Path("/proc/self/exe").readlink()
+        one.task.release()
+        one.until(lambda: one.exits)
+        assert one.output == b"hello\n"
+
+
+# --- stacks ---------------------------------------------------------------------------------------------------------
+
+SLEEP = """
+import faulthandler, signal, sys, threading, time
+faulthandler.enable()
+faulthandler.register(signal.SIGUSR1)
+began = threading.Event()
+def load():
+    began.set()
+    time.sleep(60)
+def main():
+    threading.Thread(target=load, daemon=True, name="loader").start()
+    began.wait()
+    print("ready", flush=True)
+    time.sleep(60)
+main()
+"""
+
+
+@pytest.mark.parametrize("holds_task", [True, False])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_stacks_of_all_threads(tmp_path: Path, version: str, holds_task: bool) -> None:
+    with process() as one:
+        started(one, tmp_path, SLEEP, hook_in(tmp_path, holds_task=holds_task), interpreter(version))
+        one.task.release()
+        one.until(lambda: b"ready" in one.output)
+        stacks: list[str] = []
+        for count in (2, 4):
+            one.task.dump_stacks(stacks.append)
+            one.task.dump_stacks(stacks.append)  # both are told
+            one.until(lambda count=count: len(stacks) == count, 5.0)  # type: ignore[misc]
+            assert stacks[-1] == stacks[-2]
+            assert " in load\n" in stacks[-1]
+            assert " in main\n" in stacks[-1]
+        os.kill(one.task.pid, signal.SIGUSR1)  # the script's own
+        one.until(lambda: b"task.py" in one.output)
+        assert not one.exits
+
+
+def test_nobody_is_sent_a_signal_that_would_end_him(tmp_path: Path) -> None:
+    """A program that the script became, a script that closed our pipe, a task without the hook, a stopped one."""
+    scripts = {
+        "became": "import os, sys; os.execv('/bin/sh', ['sh', '-c', 'echo ready; sleep 60'])",
+        "closed": "import os, time; os.closerange(3, 2000); print('ready', flush=True); time.sleep(60)",
+        "without": "import time; print('ready', flush=True); time.sleep(60)",
+        "stopped": "import os, time; print('ready', flush=True); os.kill(os.getpid(), 19); time.sleep(60)",
+    }
+    for name, script in scripts.items():
+        with process() as one:
+            started(one, tmp_path, script, None if name == "without" else hook_in(tmp_path))
+            one.task.release()
+            one.until(lambda one=one: b"ready" in one.output)  # type: ignore[misc]
+            one.serve(0.1)
+            stacks: list[str] = []
+            one.task.dump_stacks(stacks.append)
+            one.until(lambda stacks=stacks: stacks)  # type: ignore[misc]
+            assert stacks == [""], name
+            one.serve(0.05)
+            assert not one.exits, name
+
+
+def for_children(directory: Path) -> Hook:
+    return hook_in(directory, holds_task=False)._replace(for_children=True)
+
+
+@pytest.mark.parametrize("way", ["child", "exec", "two"])
+def test_the_stacks_of_an_interpreter_below_a_shell(tmp_path: Path, way: str) -> None:
+    script = script_in(
+        tmp_path, "import time\ndef main():\n    print('ready', flush=True)\n    time.sleep(60)\nmain()\n"
+    )
+    commands = {
+        "child": f"{PYTHON} {script}; echo ended",
+        "exec": f"exec {PYTHON} {script}",
+        "two": f"sleep 60 & {PYTHON} -c pass; {PYTHON} {script}; echo ended",
+    }
+    with process() as one:
+        one.task.start(
+            ["/bin/sh", "-c", commands[way]], {"PATH": os.defpath}, str(tmp_path), 0o022, for_children(tmp_path)
+        )
+        one.until(lambda: one.held)
+        assert one.output == b""  # held before its exec
+        one.task.release()
+        one.until(lambda: b"ready" in one.output)
+        told: list[str] = []
+        one.task.dump_stacks(told.append)
+        one.until(lambda: told, 5.0)
+        assert " in main\n" in told[0]
+        seen: list[Stalled] = []
+        one.task.inspect(Stalled("worker-0", "worker-0", 1, 0.0, "", "", []), seen.append)
+        one.until(lambda: seen, 5.0)
+        assert (seen[0].state, " in main\n" in seen[0].stack) == ("S", True)
+
+
+def test_a_shell_and_all_below_it_find_their_environment(tmp_path: Path) -> None:
+    """Whatever the shell makes of PYTHONPATH; and nothing is said where it has closed our pipe."""
+    show = "import os, sys; print([os.environ.get('PYTHONPATH'), 'FLEET_HOOK' in os.environ, sys.path[1:]])"
+    script = script_in(tmp_path, show)
+    line = f"{PYTHON} {script}"
+    command = f"{line}; PYTHONPATH=/own:$PYTHONPATH {line}; PYTHONPATH=/own {line}; {line} 1023>&-"
+    for given in ({}, {"PYTHONPATH": "/before"}):
+        plain = subprocess.run(
+            ["/bin/bash", "-c", command],
+            env={"PATH": os.defpath, **given},
+            cwd=tmp_path,
+            capture_output=True,
+            check=True,
+        )
+        with process() as one:
+            env = {"PATH": os.defpath, **given}
+            one.task.start(["/bin/bash", "-c", command], env, str(tmp_path), 0o022, for_children(tmp_path))
+            one.until(lambda one=one: one.held)  # type: ignore[misc]
+            one.task.release()
+            one.until(lambda one=one: one.exits)  # type: ignore[misc]
+        # Who does not pass by the hook leaves its variable, which harms nobody.
+        shown = one.output.decode().replace("', True, ", "', False, ").splitlines()
+        assert shown == plain.stdout.decode().splitlines()
+
+
+# --- which command gets it ------------------------------------------------------------------------------------------
+
+PROOF = Proof("/usr/bin/python3", "/hook", program=True)
+SESSION = {"PATH": "/usr/bin", "PYTHONPATH": "/lib/own", "HOME": "/home/user"}
+
+
+def test_a_script_of_the_proven_interpreter_gets_a_warm_gate() -> None:
+    for command in (["/usr/bin/python3", "task.py", "-S"], ["/usr/bin/python3", "-m", "package.task"]):
+        assert hook_for(command, {**SESSION, "LANG": "C"}, SESSION, PROOF) == Hook("/hook", holds_task=True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["/usr/bin/python3"],
+        ["/usr/bin/python3", "-I", "task.py"],
+        ["/usr/bin/python3", "-m"],
+        ["/usr/bin/python3", "-u", "task.py"],
+        ["/usr/bin/python3.9", "task.py"],
+        ["sh", "task.sh"],
+    ],
+)
+def test_other_commands_hand_it_on_to_what_they_start(command: list[str]) -> None:
+    assert hook_for(command, SESSION, SESSION, PROOF) == Hook("/hook", holds_task=False, for_children=True)
+    assert hook_for(command, SESSION, SESSION, None) is None
+
+
+@pytest.mark.parametrize("name", ["PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "HOME"])
+def test_what_was_proven_with_other_variables_is_held_before_its_exec(name: str) -> None:
+    command = ["/usr/bin/python3", "task.py"]
+    assert hook_for(command, {**SESSION, name: "/other"}, SESSION, PROOF) == Hook("/hook", holds_task=False)
+
+
+def test_a_script_in_an_interpreters_place_is_held_before_its_exec() -> None:
+    proof = PROOF._replace(program=False)
+    assert hook_for(["/usr/bin/python3", "task.py"], SESSION, SESSION, proof) == Hook("/hook", holds_task=False)
+
+
+def test_programs_and_scripts(tmp_path: Path) -> None:
+    assert is_program(sys.executable)
+    assert not is_program(str(tmp_path / "missing"))
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\n")
+    assert not is_program(str(script))
+
+
+# --- the proof ------------------------------------------------------------------------------------------------------
+
+
+def probe(directory: Path, hook: bool = True) -> Probe:
+    environment = {"PATH": os.environ["PATH"]}
+    return Probe(str(directory / "probe.json"), environment, str(directory / "hook") if hook else "")
+
+
+def wrapper(directory: Path, command: str) -> str:
+    path = directory / "python"
+    path.write_text(f"#!/bin/sh\n{command}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_an_interpreter_proves_that_it_runs_the_hook(tmp_path: Path) -> None:
+    one = probe(tmp_path)
+    assert one.interpreter(sys.executable).hook_environment
+    one.save()
+    known = json.loads((tmp_path / "probe.json").read_text())["interpreters"]
+    (entry,) = known.values()
+    assert entry["hooked"] is True
+    entry["versions"] = {"python": "from the cache"}
+    (tmp_path / "probe.json").write_text(json.dumps({"interpreters": known}))
+    again = probe(tmp_path).interpreter(sys.executable)
+    assert (again.versions, again.hook_environment) == ({"python": "from the cache"}, True)
+    entry["asked"] = 1  # another hook than ours
+    (tmp_path / "probe.json").write_text(json.dumps({"interpreters": known}))
+    again = probe(tmp_path).interpreter(sys.executable)
+    assert again.versions["python"] != "from the cache"
+    assert again.hook_environment
+
+
+def test_what_was_found_without_the_hook_is_looked_at_again(tmp_path: Path) -> None:
+    first = probe(tmp_path, hook=False)
+    assert not first.interpreter(sys.executable).hook_environment
+    first.save()
+    assert probe(tmp_path).interpreter(sys.executable).hook_environment
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f'exec env -u PYTHONPATH {PYTHON} "$@"',
+        f'exec env -i {PYTHON} "$@"',
+        f'exec {PYTHON} -I "$@"',
+        f'exec {PYTHON} -E "$@"',
+        f'exec {PYTHON} -S "$@"',
+    ],
+)
+def test_an_interpreter_that_passes_the_hook_by_does_not(tmp_path: Path, command: str) -> None:
+    assert not probe(tmp_path).interpreter(wrapper(tmp_path, command)).hook_environment
+
+
+def test_no_directory_is_written_for_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError):
+        probe(tmp_path, hook=False).interpreter("no-such-python")
+    assert not list(tmp_path.iterdir())
+
+
+def test_in_another_process_the_hook_only_takes_itself_out(tmp_path: Path) -> None:
+    """As one that a .pth file starts."""
+    hook = hook_in(tmp_path)
+    env = {"PATH": os.defpath, "PYTHONPATH": hook.directory, VARIABLE: "1:7:8:47:0:"}
+    script = "import os, sys; print([n for n in os.environ if n in ('PYTHONPATH', 'FLEET_HOOK')], sys.path[1:])"
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("[] ")
+    assert hook.directory not in done.stdout
+    assert done.stderr == ""

@@ -1,0 +1,133 @@
+"""The request Bootstrap for a job: an environment on top of the interpreter that the host has, by a real pip."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.conftest import Connect
+from tests.process.train.agent.hosts import Agent, Bundle
+from tests.process.train.agent.packages.test_packages import complete, done, refused, venvs
+from tests.process.train.agent.wheels import pip_environment, wheel
+from train.agent.protocol.records import Bootstrapped, Prepared, Refusal
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """What pip finds."""
+    directory = tmp_path / "wheels"
+    wheel(directory, "tensorflow_cpu", "2.21.0", "FROM = 'below'\n", requires=["numbers_lib>=1"])
+    wheel(directory, "numbers_lib", "1.0", "VERSION = 1\n")
+    wheel(directory, "adds", "1.0", requires=["numbers_lib"])
+    return directory
+
+
+@pytest.fixture
+def host(connect: Connect, tmp_path: Path, wheels: Path) -> tuple[Agent, Bootstrapped]:
+    """A host, and the environment with TensorFlow that its fleet made on it."""
+    agent = connect(env=pip_environment(wheels))
+    made = done(agent, requirements="tensorflow-cpu==2.21.0", python=sys.executable)
+    wheel(wheels, "numbers_lib", "2.0", "VERSION = 2\n")  # comes out later
+    return agent, made
+
+
+def told(python: str, code: str) -> str:
+    return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def installed(python: str) -> set[str]:
+    (site,) = Path(python).parents[1].glob("lib/python*/site-packages")
+    return {path.name.partition("-")[0] for path in site.glob("*.dist-info")} - {"pip", "setuptools", "wheel"}
+
+
+def test_only_what_is_not_there_is_installed(host: tuple[Agent, Bootstrapped]) -> None:
+    agent, base_directories = host
+    above = done(agent, requirements="adds\n", python=base_directories.python, on_top=True)
+    assert above.made
+    assert above.python not in (base_directories.python, sys.executable)
+    assert above.versions["tensorflow"] == "2.21.0"
+    assert installed(above.python) == {"adds"}
+    assert told(
+        above.python, "import adds, tensorflow_cpu, numbers_lib as n; print(tensorflow_cpu.FROM, n.VERSION)"
+    ) == ("below 1")
+    again = done(agent, requirements="adds", python=base_directories.python, on_top=True)
+    assert (again.python, again.made) == (above.python, False)
+    prepared = agent.prepare("j", Bundle("pass"), python=above.python)
+    assert isinstance(prepared, Prepared)
+    assert prepared.versions == above.versions
+    ready = json.loads((Path(above.python).parents[1] / "ready.json").read_text())
+    assert ready["owner"] == str(Path(base_directories.python).parents[1])
+
+
+def test_what_tensorflow_needs_is_kept(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
+    agent, base_directories = host
+    wheel(wheels, "numbers_lib", "0.5")
+    answer = refused(agent, requirements="numbers_lib<1", python=base_directories.python, on_top=True)
+    assert (answer.kind, answer.reason) == (Refusal.PACKAGES, "the packages exclude each other")
+    assert "tensorflow-cpu 2.21.0 depends on numbers_lib>=1" in answer.cause
+
+
+def test_constraints_hold_and_decide_the_name(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
+    agent, base_directories = host
+    wheel(wheels, "extra", "1.0", "V = 1\n")
+    wheel(wheels, "extra", "2.0", "V = 2\n")
+    pythons = []
+    for constraints, significant_lines in (("extra<2\n", "1"), ("", "2")):
+        above = done(
+            agent, requirements="extra", constraints=constraints, python=base_directories.python, on_top=True
+        )
+        assert told(above.python, "import extra; print(extra.V)") == significant_lines
+        pythons.append(above.python)
+    assert len(set(pythons)) == 2
+
+
+def test_other_versions_go_before_those_below(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
+    agent, base_directories = host
+    wheel(wheels, "tensorflow_cpu", "2.15.1", "FROM = 'above'\n")
+    significant_lines = "adds\nnumbers_lib>=2\ntensorflow_cpu==2.15.1"
+    above = done(agent, requirements=significant_lines, python=base_directories.python, on_top=True)
+    assert above.versions["tensorflow"] == "2.15.1"
+    both = "import tensorflow_cpu, numbers_lib; print(tensorflow_cpu.FROM, numbers_lib.VERSION)"
+    assert told(above.python, both) == "above 2"
+    assert told(base_directories.python, both) == "below 1"
+
+
+def test_what_others_stand_on_stays(host: tuple[Agent, Bootstrapped]) -> None:
+    agent, base_directories = host
+    now, mine = time.time(), Path(base_directories.python).parents[1]
+    os.utime(mine / "ready.json", (now - 900, now - 900))
+    for age, name in enumerate(["recent", "newer", "owner", "old"], 1):
+        complete(agent, name, now - 100 * age)
+    (agent.root / "venvs" / "newer" / "ready.json").write_text(json.dumps({"owner": str(agent.root / "venvs/owner")}))
+    above = done(agent, requirements="adds", python=base_directories.python, on_top=True)
+    assert venvs(agent) == {Path(above.python).parts[-3], mine.name, "recent", "newer", "owner"}
+    assert (mine / "ready.json").stat().st_mtime >= now - 1
+
+
+def test_on_top_of_an_environment_that_is_not_ours(connect: Connect, tmp_path: Path, wheels: Path) -> None:
+    """Which Python's own --system-site-packages would pass by."""
+    directory = tmp_path / "own"
+    venv.create(directory, with_pip=False)
+    (site,) = directory.glob("lib/python*/site-packages")
+    (site / "mine.py").write_text("FROM = 'own'\n")
+    (site / "more.pth").write_text(f"{tmp_path}/far\n")
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "distant.py").write_text("")
+    agent = connect(env=pip_environment(wheels))
+    above = done(agent, requirements="adds", python=str(directory / "bin" / "python"), on_top=True)
+    assert told(above.python, "import mine, adds, distant; print(mine.FROM)") == "own"
+    assert (Path(above.python).parents[1] / "pyvenv.cfg").read_text().count(str(directory / "bin")) == 0
+    assert "tensorflow" not in above.versions
+    assert venvs(agent) == {Path(above.python).parents[1].name}
+
+
+def test_nothing_wanted_leaves_the_interpreter(connect: Connect) -> None:
+    answer = done(connect(), requirements="# nothing", python=sys.executable, on_top=True)
+    assert (answer.python, answer.made) == (sys.executable, False)

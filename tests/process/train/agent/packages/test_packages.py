@@ -1,0 +1,663 @@
+"""The request Bootstrap on agents that talk over pipes: a real pip installs wheels made here."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.emulator import python as bare_python
+from tests.process.train.agent.conftest import Connect
+from tests.process.train.agent.hosts import Agent, Bundle, alive, eventually, gone
+from tests.process.train.agent.requests.test_bootstrap import interpreter
+from tests.process.train.agent.wheels import pip_environment, wheel
+from tests.program import PYTHON
+from train.agent.files.paths import VenvPaths
+from train.agent.host.runner import OverdueError, Steps, run
+from train.agent.packages.venv import (
+    Base,
+    EnvironmentSpec,
+    environment_name,
+    estimate_size,
+    select_unused,
+    significant_lines,
+)
+from train.agent.protocol.channel import Channel
+from train.agent.protocol.records import (
+    Bootstrap,
+    Bootstrapped,
+    BootstrapStep,
+    Gpu,
+    Inspect,
+    NeedPip,
+    PipWheel,
+    Prepared,
+    Refusal,
+    Refused,
+)
+from train.pip_wheel import read_pip_wheel
+
+BASE = Base(os.path.realpath(sys.executable), ".".join(map(str, sys.version_info[:3])))
+T4 = "0, Tesla T4, 15360, 580.82.07\n"
+TENSORFLOW = """
+import sys
+sys.stderr.write({said!r})
+class config:
+    @staticmethod
+    def list_physical_devices(kind):
+        return ["GPU"] * {gpus}
+"""
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    return tmp_path / "wheels"
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An interpreter without ensurepip and pip, as on the images of Ubuntu."""
+    return str(bare_python.build(tmp_path_factory.mktemp("bare")))
+
+
+def without(directory: Path, module: str) -> str:
+    """An interpreter that lacks a module of the standard library."""
+    script = directory / "python3"
+    script.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *"-m {module}"*) echo "$0: No module named {module}" >&2; exit 1 ;; esac\n'
+        f'exec {PYTHON} "$@"\n'
+    )
+    script.chmod(0o755)
+    return str(script)
+
+
+def until(agent: Agent) -> tuple[list[BootstrapStep], Bootstrapped | Refused | NeedPip]:
+    """The steps up to the next answer."""
+    steps: list[BootstrapStep] = []
+    while True:
+        record, _ = agent.receive()
+        if not isinstance(record, BootstrapStep):
+            assert isinstance(record, (Bootstrapped, Refused, NeedPip)), record
+            return steps, record
+        steps.append(record)
+
+
+def bootstrap(agent: Agent, **fields: object) -> tuple[list[BootstrapStep], Bootstrapped | Refused]:
+    agent.send(Bootstrap(**fields))  # type: ignore[arg-type]
+    steps, answer = until(agent)
+    if isinstance(answer, NeedPip):
+        pip = read_pip_wheel(answer.python)
+        agent.send(PipWheel(pip.digest, len(pip.data)), pip.data)
+        more, answer = until(agent)
+        steps += more
+    assert not isinstance(answer, NeedPip)
+    return steps, answer
+
+
+def done(agent: Agent, **fields: object) -> Bootstrapped:
+    _, answer = bootstrap(agent, **fields)
+    assert isinstance(answer, Bootstrapped), answer
+    return answer
+
+
+def refused(agent: Agent, **fields: object) -> Refused:
+    _, answer = bootstrap(agent, **fields)
+    assert isinstance(answer, Refused), answer
+    return answer
+
+
+def venvs(agent: Agent) -> set[str]:
+    return {path.name for path in (agent.root / "venvs").iterdir() if path.is_dir()}
+
+
+def complete(agent: Agent, name: str, used_at: float) -> Path:
+    """An environment that was finished long ago."""
+    directory = agent.root / "venvs" / name
+    directory.mkdir(parents=True)
+    (directory / "ready.json").write_text("{}")
+    os.utime(directory / "ready.json", (used_at, used_at))
+    return directory
+
+
+# --- packages ---------------------------------------------------------------------------------------------------
+
+
+def test_packages_are_installed_once_per_content(connect: Connect, wheels: Path) -> None:
+    wheel(wheels, "tensorflow", "2.21.0", requires=["adds"])
+    wheel(wheels, "adds", "1.0")
+    agent = connect(env=pip_environment(wheels))
+    steps, answer = bootstrap(agent, requirements="tensorflow==2.21.0  # the same everywhere\n")
+    assert isinstance(answer, Bootstrapped)
+    assert answer.made
+    assert answer.versions["tensorflow"] == "2.21.0"
+    assert answer.python == str(agent.root / "venvs" / next(iter(venvs(agent))) / "bin/python")
+    assert (answer.gpus, answer.seen) == ([], 0)
+    kinds = list(dict.fromkeys(step.step for step in steps))
+    assert kinds == ["making the environment", "resolving packages", "installing packages", "looking at Python"]
+    installing = [step for step in steps if step.step == "installing packages"]
+    assert {(step.detail, step.whole) for step in installing} == {("2 packages", 2)}
+    subprocess.run([answer.python, "-c", "import tensorflow, adds"], check=True)
+    ready = json.loads((Path(answer.python).parents[1] / "ready.json").read_text())
+    assert ready["base"] == BASE.path
+    assert not (Path(answer.python).parents[1] / "scratch").exists()
+
+    again = done(connect(env=pip_environment(wheels)), requirements="\n# only this\ntensorflow==2.21.0")
+    assert (again.made, again.python) == (False, answer.python)
+    prepared = agent.prepare("j", Bundle("pass"), python=answer.python)
+    assert isinstance(prepared, Prepared)
+    assert prepared.versions == answer.versions
+
+
+def test_the_oldest_python_does_as_well(connect: Connect, wheels: Path) -> None:
+    wheel(wheels, "adds", "1.0")
+    python = interpreter("3.9")
+    agent = connect(env=pip_environment(wheels), python=python)
+    answer = done(agent, requirements="adds")
+    assert answer.versions["python"].startswith("3.9.")
+    subprocess.run([answer.python, "-c", "import adds"], check=True)
+
+
+def test_nothing_to_install_leaves_the_interpreter_as_it_is(connect: Connect) -> None:
+    agent = connect()
+    answer = done(agent, python=sys.executable, requirements="# nothing\n")
+    assert (answer.python, answer.made) == (sys.executable, False)
+    assert not (agent.root / "venvs").exists()
+
+
+def test_what_pip_cannot_install_is_told_and_nothing_is_left(connect: Connect, wheels: Path) -> None:
+    wheel(wheels, "one", "1", requires=["common==1"])
+    wheel(wheels, "two", "1", requires=["common==2"])
+    wheel(wheels, "common", "1")
+    wheel(wheels, "common", "2")
+    agent = connect(env=pip_environment(wheels))
+    answer = refused(agent, requirements="one\ntwo")
+    assert (answer.kind, answer.reason) == (Refusal.PACKAGES, "the packages exclude each other")
+    assert answer.cause == "one 1 depends on common==1; two 1 depends on common==2"
+    assert venvs(agent) == set()
+    agent.send(Inspect())  # the conversation goes on
+    agent.receive()
+
+
+def test_an_index_out_of_reach_is_told(connect: Connect) -> None:
+    env = {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
+    agent = connect(env={**env, "PIP_FIND_LINKS": "", "no_proxy": "*"})
+    answer = refused(agent, requirements="tensorflow")
+    assert (answer.reason, answer.cause) == ("pip cannot reach the package index", "Connection refused")
+    assert "Cloud NAT" in answer.hint
+
+
+def test_a_host_without_ensurepip_gets_pip_from_the_client_once(connect: Connect, wheels: Path, bare: str) -> None:
+    wheel(wheels, "adds", "1.0")
+    wheel(wheels, "more", "1.0")
+    agent = connect(env=pip_environment(wheels))
+    expected = read_pip_wheel(".".join(BASE.version.split(".")[:2]))
+    agent.send(Bootstrap("adds", bare))
+    steps, ensure = until(agent)
+    assert [step.step for step in steps] == ["making the environment", "receiving pip"]
+    assert ensure == NeedPip(".".join(BASE.version.split(".")[:2]), [])
+    agent.send(PipWheel(expected.digest, len(expected.data)), expected.data)
+    _, answer = until(agent)
+    assert isinstance(answer, Bootstrapped), answer
+    pip = Path(answer.python).with_name("pip")
+    listed = subprocess.run([pip, "list", "--format=freeze"], capture_output=True, text=True, check=True).stdout
+    assert sorted(line.split("==")[0] for line in listed.split()) == ["adds", "pip"]
+
+    agent.send(Bootstrap("more", bare))
+    assert until(agent)[1] == NeedPip(ensure.python, [expected.digest])
+    agent.send(PipWheel(expected.digest))
+    _, answer = until(agent)
+    assert isinstance(answer, Bootstrapped), answer
+    subprocess.run([answer.python, "-c", "import more, pip"], check=True)
+
+
+@pytest.mark.parametrize(
+    ("sent", "digest", "kind", "reason"),
+    [
+        (b"x", "0" * 64, Refusal.BUNDLE, "pip arrived damaged"),
+        (b"", "0" * 64, Refusal.BUNDLE, "pip arrived damaged"),
+        (b"x", hashlib.sha256(b"x").hexdigest(), Refusal.BUNDLE, "the file that came as pip is not a wheel of pip"),
+    ],
+)
+def test_pip_that_arrives_damaged_is_refused(
+    connect: Connect, bare: str, sent: bytes, digest: str, kind: Refusal, reason: str
+) -> None:
+    agent = connect()
+    agent.send(Bootstrap("six", bare))
+    assert isinstance(until(agent)[1], NeedPip)
+    agent.send(PipWheel(digest, len(sent)), sent)
+    _, answer = until(agent)
+    assert isinstance(answer, Refused)
+    assert (answer.kind, answer.reason) == (kind, reason)
+    assert venvs(agent) == set()
+
+
+def test_a_library_without_venv_is_reported(connect: Connect, tmp_path: Path) -> None:
+    answer = refused(connect(), requirements="six", python=without(tmp_path, "venv"))
+    assert answer.kind is Refusal.PYTHON
+    assert answer.reason == f"{tmp_path}/python3 on this host has no module venv"
+    assert "apt" not in answer.next_step
+
+
+def test_settings_of_pip_on_the_host_do_not_keep_pip_out(connect: Connect, wheels: Path, bare: str) -> None:
+    wheel(wheels, "adds", "1.0")
+    agent = connect(env={**pip_environment(wheels), "PIP_REQUIRE_VIRTUALENV": "1", "PIP_USER": "1"})
+    answer = done(agent, requirements="adds", python=bare)
+    subprocess.run([answer.python, "-c", "import adds"], check=True)
+
+
+def test_an_environment_that_was_never_finished_is_made_anew(connect: Connect, wheels: Path) -> None:
+    wheel(wheels, "adds", "1.0")
+    agent = connect(env=pip_environment(wheels))
+    broken = agent.root / "venvs" / environment_name(EnvironmentSpec("adds"), BASE)
+    (broken / "bin").mkdir(parents=True)
+    (broken / "bin" / "python").symlink_to(sys.executable)
+    (agent.root / "venvs" / "other" / "lib").mkdir(parents=True)
+    assert done(agent, requirements="adds").made
+    assert venvs(agent) == {broken.name}
+    assert (broken / "ready.json").exists()
+
+
+def test_old_environments_go_and_those_in_use_stay(connect: Connect, wheels: Path) -> None:
+    wheel(wheels, "adds", "1.0")
+    agent = connect(env=pip_environment(wheels))
+    now = time.time()
+    ages = {"newest": 1, "newer": 2, "old": 3, "busy": 4, "job": 5, "ended": 6}
+    directories = {name: complete(agent, name, now - age) for name, age in ages.items()}
+    for job in ("job", "ended"):
+        task = agent.root / "jobs" / job / "worker-0"
+        task.mkdir(parents=True)
+        (task / "job.json").write_text(
+            json.dumps({"job": job, "command": [str(directories[job] / "bin" / "python")]})
+        )
+    result = {"record": "job_result", "job": "ended", "attempt": 1, "outcome": "succeeded", "at": 1.0}
+    (agent.root / "jobs/ended/worker-0/result.json").write_text(json.dumps(result))
+    with subprocess.Popen([str(directories["busy"] / "bin" / "python"), "60"], executable="/bin/sleep") as process:
+        try:
+            made = done(agent, requirements="adds")
+        finally:
+            process.kill()
+    assert venvs(agent) == {"newest", "newer", "busy", "job", Path(made.python).parts[-3]}
+
+
+def test_what_was_not_used_for_a_month_goes() -> None:
+    day = 86400.0
+    used = {"recent": 39 * day, "month": 11 * day, "old": 9 * day}
+    complete = [(at, VenvPaths(name)) for name, at in used.items()]
+    assert select_unused(complete, now=40 * day) == [VenvPaths("old")]
+    assert select_unused(complete, now=45 * day) == [VenvPaths("month"), VenvPaths("old")]
+    assert select_unused(complete[:1], now=45 * day) == []
+
+
+def test_who_comes_second_waits_for_the_first(connect: Connect, wheels: Path) -> None:
+    wheel(wheels, "adds", "1.0")
+    agent = connect(env=pip_environment(wheels))
+    (agent.root / "venvs").mkdir(parents=True)
+    with (agent.root / "venvs" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        agent.send(Bootstrap("adds"))
+        waiting = agent.expect(BootstrapStep)
+    assert (waiting.step, waiting.detail) == ("waiting", "packages are installed for others on this host")
+    answer = None
+    while not isinstance(answer, Bootstrapped):
+        answer, _ = agent.receive()
+        assert not isinstance(answer, Refused), answer
+
+
+def test_slots_of_a_host_share_their_packages(tmp_path: Path, wheels: Path) -> None:
+    wheel(wheels, "adds", "1.0")
+    wheel(wheels, "more", "1.0")
+    host = tmp_path / "host"
+    agents = [
+        Agent(host / f"slot-{slot}", env=pip_environment(wheels), shared=str(host), python=sys.executable)
+        for slot in range(2)
+    ]
+    with agents[0], agents[1]:
+        for agent in agents:
+            agent.send(Bootstrap("adds"))
+        answers = [until(agent)[1] for agent in agents]
+        assert all(isinstance(answer, Bootstrapped) for answer in answers), answers
+        first, second = (answer for answer in answers if isinstance(answer, Bootstrapped))
+        assert first.python == second.python
+        assert sorted([first.made, second.made]) == [False, True]
+        assert Path(first.python).is_relative_to(host / "venvs")
+        assert not list(host.glob("slot-*/venvs"))
+        # An environment that a job in the other slot uses is not removed, however old.
+        (made,) = [path for path in (host / "venvs").iterdir() if path.is_dir()]
+        task = host / "slot-1/jobs/job/worker-1"
+        task.mkdir(parents=True)
+        (task / "job.json").write_text(json.dumps({"job": "job", "command": [first.python]}))
+        os.utime(made / "ready.json", (1, 1))
+        assert done(agents[0], requirements="more").made
+        assert made.is_dir()
+
+
+class Slow(http.server.BaseHTTPRequestHandler):
+    """A package index with one wheel, of which half comes, and the rest when it is let go."""
+
+    wheel: Path
+    go: threading.Event
+
+    def do_GET(self) -> None:
+        if self.path.endswith(".whl"):
+            data = self.wheel.read_bytes()
+        else:
+            data = f'<a href="/{self.wheel.name}">{self.wheel.name}</a>'.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        half = len(data) // 2 if self.path.endswith(".whl") else len(data)
+        self.wfile.write(data[:half])
+        self.wfile.flush()
+        if half < len(data) and self.go.wait(20):
+            self.wfile.write(data[half:])
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def index(wheels: Path) -> Iterator[tuple[dict[str, str], threading.Event]]:
+    """What leads pip to a slow index with the package ``large``, and what lets go the second half of it."""
+    go = threading.Event()
+    path = wheel(wheels, "large", "1.0", f"DATA = '{'x' * 3_000_000}'\n")
+    kind = type("_", (Slow,), {"wheel": path, "go": go})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/simple"
+        yield {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": url, "PIP_FIND_LINKS": "", "no_proxy": "*"}, go
+        go.set()
+        server.shutdown()
+        thread.join()
+
+
+Index = tuple[dict[str, str], threading.Event]
+
+
+def downloading(agent: Agent) -> BootstrapStep:
+    """The first step that tells of bytes that have come."""
+    while True:
+        step = agent.expect(BootstrapStep)
+        if step.step == "downloading packages" and step.part > 0:
+            return step
+
+
+def test_a_download_tells_its_bytes(connect: Connect, index: Index) -> None:
+    env, go = index
+    agent = connect(env=env)
+    agent.send(Bootstrap("large"))
+    step = downloading(agent)
+    assert step.detail == "large-1.0-py3-none-any.whl"
+    assert 0 < step.part < step.whole == 3_000_000
+    go.set()
+    answer = None
+    while not isinstance(answer, Bootstrapped):
+        answer, _ = agent.receive()
+        assert not isinstance(answer, Refused), answer
+
+
+def test_a_client_that_goes_ends_pip_and_leaves_nothing(connect: Connect, index: Index) -> None:
+    env, _ = index
+    agent = connect(env=env)
+    agent.send(Bootstrap("large"))
+    downloading(agent)
+    mark = str(agent.root / "venvs").encode()
+    (pip,) = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if (words := _read(path)).startswith(mark) and b"\0install\0" in words
+    ]
+    agent.close()
+    assert gone(pip)
+    assert venvs(agent) == set()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_something_else_in_the_middle_is_refused(connect: Connect, index: Index) -> None:
+    env, _ = index
+    agent = connect(env=env)
+    agent.send(Bootstrap("large"))
+    downloading(agent)
+    agent.send(Inspect())
+    record: object = None
+    while not isinstance(record, Refused):
+        record, _ = agent.receive()
+    assert record.reason == "something else came while downloading packages"
+    assert eventually(lambda: venvs(agent) == set())
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_comes(connect: Connect) -> None:
+    agent = connect()
+    free = os.statvfs("/").f_bavail * os.statvfs("/").f_frsize
+    enough = -(-free // estimate_size("torch"))
+    answer = refused(agent, requirements="\n".join(f"torch=={n}" for n in range(enough + 1)))
+    assert answer.kind is Refusal.DISK
+    assert answer.reason.startswith(f"no space left on this host: {agent.root}/venvs has ")
+    assert ", and the packages need about " in answer.reason
+
+
+def test_what_decides_the_name() -> None:
+    name = environment_name(EnvironmentSpec("b==1\na==2"), BASE)
+    assert environment_name(EnvironmentSpec("# both\na==2\r\n\n  b==1 # why\n"), BASE) == name
+    assert environment_name(EnvironmentSpec("a==2\nb==2"), BASE) != name
+    assert environment_name(EnvironmentSpec("b==1\na==2"), BASE._replace(path="/other")) != name
+    major, minor, _ = BASE.version.split(".")
+    assert environment_name(EnvironmentSpec("b==1\na==2"), BASE._replace(version=f"{major}.{minor}.99")) == name
+    assert environment_name(EnvironmentSpec("b==1\na==2"), BASE._replace(version=f"{major}.99.0")) != name
+    assert significant_lines("a==1 \\\n  --hash=sha256:1\n--hash=sha256:2") == [
+        "--hash=sha256:2",
+        "a==1    --hash=sha256:1",
+    ]
+    assert significant_lines("x @ https://h/x.whl#sha256=1") == ["x @ https://h/x.whl#sha256=1"]
+
+
+@pytest.mark.parametrize(
+    ("requirements", "gib"),
+    [
+        ("tensorflow[and-cuda]==2.21.0", 10),
+        ("TensorFlow [and_cuda] >= 2", 3),
+        ("tensorflow", 3),
+        ("tensorflow_cpu~=2.21", 2),
+        ("tensorflow-probability", 0),
+        ("-r more.txt\nnumpy", 0),
+    ],
+)
+def test_what_packages_take_of_the_disk(requirements: str, gib: int) -> None:
+    assert estimate_size(requirements) == (gib << 30) + (1 << 27)
+
+
+def test_a_program_that_gets_no_further_is_ended() -> None:
+    reads, writes = os.pipe()
+    heard, told = os.pipe()
+    lines: list[str] = []
+
+    def on_lines(new: list[str]) -> bool:
+        lines.extend(new)
+        return bool(new)
+
+    script = (
+        "import os, sys, time; sys.stdout.write(f'one\\r{os.getpid()}\\nrest'); sys.stdout.flush(); time.sleep(60)"
+    )
+    try:
+        with pytest.raises(OverdueError):
+            run(
+                [sys.executable, "-c", script],
+                dict(os.environ),
+                "/",
+                Steps(Channel(reads, told)),
+                deadline_s=1,
+                on_lines=on_lines,
+            )
+        pid = int(lines[1])
+        assert lines == ["one", str(pid)]
+        assert not alive(pid)
+        end = run(
+            ["/bin/sh", "-c", "printf rest; exit 3"],
+            {},
+            "/",
+            Steps(Channel(reads, told)),
+            deadline_s=9,
+            on_lines=on_lines,
+        )
+        assert (end.code, lines[2:]) == (3, ["rest"])
+    finally:
+        for fd in (reads, writes, heard, told):
+            os.close(fd)
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------
+
+
+def smi(directory: Path, text: str, code: int = 0) -> None:
+    """An nvidia-smi that says `text`."""
+    directory.mkdir(exist_ok=True)
+    program = directory / "nvidia-smi"
+    (directory / "said").write_text(text)
+    program.write_text(f"#!/bin/sh\ncat {directory}/said\nexit {code}\n")
+    program.chmod(0o755)
+
+
+def tensorflow(directory: Path, *, gpus: int, said: str = "") -> dict[str, str]:
+    """A TensorFlow that lists so many GPUs, found by every interpreter."""
+    info = directory / "tensorflow-2.21.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")
+    (directory / "tensorflow.py").write_text(TENSORFLOW.format(gpus=gpus, said=said))
+    return {"PYTHONPATH": str(directory), "PATH": f"{directory.parent / 'bin'}:/usr/bin:/bin"}
+
+
+def test_gpus_that_tensorflow_lists_are_asked_for_once(connect: Connect, tmp_path: Path) -> None:
+    env = tensorflow(tmp_path / "packages", gpus=2)
+    smi(tmp_path / "bin", T4 + T4.replace("0", "1", 1))
+    steps, answer = bootstrap(connect(env=env), python=sys.executable, gpus=2)
+    assert isinstance(answer, Bootstrapped)
+    assert answer.gpus == [Gpu(number, "Tesla T4", 15360, "580.82.07") for number in range(2)]
+    assert (answer.seen, answer.made, answer.python) == (2, False, sys.executable)
+    assert "asking TensorFlow for its GPUs" in [step.step for step in steps]
+    steps, answer = bootstrap(connect(env=env), python=sys.executable, gpus=2)
+    assert isinstance(answer, Bootstrapped)
+    assert answer.seen == 2
+    assert "asking TensorFlow for its GPUs" not in [step.step for step in steps]
+    (tmp_path / "packages" / "new.py").touch()  # something was installed
+    steps, _ = bootstrap(connect(env=env), python=sys.executable, gpus=2)
+    assert "asking TensorFlow for its GPUs" in [step.step for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        (
+            "I0000 00:00:1795251120.885977   23419 cudart_stub.cc:31] Could not find cuda drivers on your machine, "
+            "GPU will not be used.\n"
+            "E0000 00:00:1795251121.801082   23419 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error: "
+            "Failed call to cuInit: UNKNOWN ERROR (303)\n",
+            "Could not find cuda drivers on your machine, GPU will not be used; failed call to cuInit: INTERNAL: "
+            "CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",
+        ),
+        (
+            "2026-02-24 16:46:54.006789: W tensorflow/core/common_runtime/gpu/gpu_device.cc:2342] Cannot dlopen some "
+            "GPU libraries. Please make sure the missing libraries mentioned above are installed properly if you "
+            "would like to use GPU. Follow the guide at https://www.tensorflow.org/install/gpu for how to download "
+            "and setup the required libraries for your platform.\nSkipping registering GPU devices...\n",
+            "Cannot dlopen some GPU libraries",
+        ),
+        ("nothing that is known\n", "nothing that is known"),
+    ],
+)
+def test_a_tensorflow_that_lists_none_is_told_in_its_own_words(
+    connect: Connect, tmp_path: Path, said: str, cause: str
+) -> None:
+    smi(tmp_path / "bin", T4)
+    env = tensorflow(tmp_path / "packages", gpus=0, said=said)
+    answer = refused(connect(env=env), python=sys.executable, gpus=1)
+    assert answer.kind is Refusal.GPU
+    assert answer.reason == "TensorFlow 2.21.0 on this host sees 0 of 1 GPUs"
+    assert answer.cause == cause
+    assert "tensorflow[and-cuda]" in answer.hint
+
+
+def test_no_tensorflow_at_all(connect: Connect, tmp_path: Path) -> None:
+    smi(tmp_path / "bin", T4)
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    answer = refused(connect(env=env), python=str(bare / "bin" / "python"), gpus=1)
+    assert answer.reason == f"{bare}/bin/python on this host has no TensorFlow that could use the GPUs"
+    assert answer.cause == "ModuleNotFoundError: No module named 'tensorflow'"
+
+
+def test_fewer_gpus_than_were_asked_for(connect: Connect, tmp_path: Path) -> None:
+    smi(tmp_path / "bin", T4)
+    answer = refused(connect(env=tensorflow(tmp_path / "packages", gpus=1)), python=sys.executable, gpus=4)
+    assert (answer.kind, answer.reason) == (Refusal.GPU, "this host has 1 of 4 GPUs")
+    assert answer.cause == "nvidia-smi lists 0: Tesla T4"
+    smi(tmp_path / "bin", "".join(T4.replace("0", str(number), 1) for number in range(4)))
+    env = tensorflow(tmp_path / "more", gpus=4)
+    assert len(done(connect(env=env), python=sys.executable, gpus=4).gpus) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+            "NVIDIA driver is installed and running.\n\n",
+            9,
+        ),
+        ("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.82\n", 18),
+    ],
+)
+def test_the_driver_is_waited_for(connect: Connect, tmp_path: Path, text: str, code: int) -> None:
+    smi(tmp_path / "bin", text, code)
+    agent = connect(env=tensorflow(tmp_path / "packages", gpus=1))
+    agent.send(Bootstrap(python=sys.executable, gpus=1))
+    step = BootstrapStep("")
+    while step.step != "waiting for the NVIDIA driver":
+        step = agent.expect(BootstrapStep)
+    assert step.detail == " ".join(text.split())
+    smi(tmp_path / "bin", T4)
+    record: object = None
+    while not isinstance(record, Bootstrapped):
+        record, _ = agent.receive()
+        assert not isinstance(record, Refused), record
+    assert record.seen == 1
+
+
+def test_a_driver_that_does_not_come_is_told_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train.agent.host import gpus as module
+    from train.agent.host.inventory import Probe
+    from train.agent.host.runner import Steps
+    from train.agent.protocol.channel import Channel
+    from train.agent.protocol.errors import RefusedError
+
+    monkeypatch.setattr(module, "DRIVER_DEADLINE_S", 0.0)
+    reads, writes = os.pipe()
+    probe = Probe(str(tmp_path / "probe.json"), {"PATH": str(tmp_path)})
+    try:
+        with pytest.raises(RefusedError) as raised:
+            module.await_driver(probe, 1, Steps(Channel(reads, writes)))
+    finally:
+        os.close(reads)
+        os.close(writes)
+    assert raised.value.record.cause == "there is no nvidia-smi"
+    assert "install-drivers-gpu" in raised.value.record.hint

@@ -1,0 +1,290 @@
+"""Connections that have not proven anything: no bytes of theirs end a process or keep true peers away."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.process.train.agent.peers.test_links import Net, joined
+from tests.process.train.agent.peers.test_reach import Site
+from tests.process.train.agent.replicators import Yard
+from tests.program import wait_for
+from train.agent.protocol.admission import max_unauthenticated
+from train.agent.protocol.session import Message
+from train.agent.protocol.strict_json import JsonError, parse_object
+from train.errors import RendezvousError
+from train.rendezvous.contract import Participants
+from train.rendezvous.tcp import join_tcp
+
+NONCE = "00" * 16
+HELLO = json.dumps({"hello": ["job", 0, "worker-1"], "nonce": NONCE}).encode() + b"\n"
+LINES = {
+    "deep list": b"[" * 3000 + b"\n",
+    "deep object": b'{"a":' * 800 + b"\n",
+    "proof of half a character": HELLO + b'{"proof":"\\ud800"}\n',
+    "proof that is not ASCII": HELLO + '{"proof":"é"}\n'.encode(),
+    "proof that is a number": HELLO + b'{"proof":1e400}\n',
+    "name that is a list": b'{"hello":["job",0,[[]]],"nonce":"%s"}\n' % NONCE.encode(),
+    "name of half a character": b'{"hello":["job",0,"\\udfff"],"nonce":"%s"}\n' % NONCE.encode(),
+    "nonce that is not hexadecimal": '{"hello":["job",0,"worker-1"],"nonce":"é"}\n'.encode(),
+    "huge number": b'{"hello":["job",%s,"x"]}\n' % (b"9" * 3900),
+    "bytes of UTF-16": "\ufeff{}\n".encode("utf-16"),
+}
+PORT_LINES = {
+    "deep list": LINES["deep list"],
+    "name of half a character": b'{"port":["job",1,"\\ud800"],"nonce":"%s"}\n' % NONCE.encode(),
+    "name that is an object": b'{"port":["job",1,{"a":1}],"nonce":"%s"}\n' % NONCE.encode(),
+    "huge number": b'{"port":["job",%s,"x"]}\n' % (b"9" * 3900),
+}
+
+
+@pytest.fixture
+def net() -> Iterator[Net]:
+    built = Net()
+    yield built
+    built.close()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    built = Site()
+    yield built
+    for close in built.closing:
+        close()
+    built.loop.close()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_a_stranger_at_the_link_port_loses_only_its_own_connection(net: Net, line: bytes) -> None:
+    leader, _ = joined(net)
+    with socket.create_connection(("127.0.0.1", net.port("worker-0"))) as stranger:
+        stranger.sendall(line)
+        net.until(lambda: is_closed(stranger))
+    message: Message = {"order": 2}
+    leader.send("worker-1", message)
+    net.until(lambda: net.count("message", "worker-1", "worker-0", message) == 1)
+    assert net.downs() == []
+
+
+@pytest.mark.parametrize("answer", [LINES["deep list"], b'{"nonce":"%s","proof":"\\ud800"}\n' % NONCE.encode()])
+def test_a_stranger_that_answers_a_call_does_not_end_the_agent(net: Net, answer: bytes) -> None:
+    leader = net.agent("worker-0")
+    impostor = socket.create_server(("127.0.0.1", 0))
+    impostor.setblocking(False)
+    follower = net.agent("worker-1", ports={"worker-0": impostor.getsockname()[1]})
+    follower.dial("worker-0")
+    with impostor, contextlib.ExitStack() as opened:
+        calls: list[socket.socket] = []
+
+        def called_twice() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                calls.append(opened.enter_context(impostor.accept()[0]))
+                calls[-1].sendall(answer)
+            return len(calls) > 1
+
+        net.until(called_twice)
+    assert leader is net.agents["worker-0"]
+    assert net.told == []
+
+
+@pytest.mark.parametrize("line", PORT_LINES.values(), ids=PORT_LINES)
+def test_a_stranger_at_a_task_port_loses_only_its_own_connection(site: Site, line: bytes) -> None:
+    port = site.door()
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(line)
+
+        def closed() -> bool:
+            site.loop.after("test", 0.01, lambda: None)
+            site.loop.turn()
+            return is_closed(stranger)
+
+        wait_for("the end of the connection", closed)
+    assert site.visit(port) == {"worker-1": ""}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"1",
+        b"[]",
+        b"NaN",
+        b'{"a":NaN}',
+        b'{"a":1e999}',
+        b'{"a":18446744073709551616}',
+        b'{"a":"\\ud800"}',
+        b'{"\\ud800":1}',
+        b'{"a":' + b"[" * 40 + b"]" * 40 + b"}",
+        b'{"a":"' + b"x" * 1000 + b'"}',
+    ],
+)
+def test_what_is_out_of_bounds_is_refused(text: bytes) -> None:
+    with pytest.raises(JsonError):
+        parse_object(text, 1000)
+
+
+def test_names_that_are_not_utf_8_are_accepted() -> None:
+    assert parse_object(json.dumps({"a": ["b\udc80"]}).encode(), 1000) == {"a": ["b\udc80"]}
+
+
+# --- rendezvous -----------------------------------------------------------------------------------------------------
+
+SECRET = "correct horse battery staple"
+RANK_0 = """
+import resource, sys
+from train.rendezvous.contract import Participants
+from train.rendezvous.tcp import join_tcp
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[2])))
+meeting = join_tcp("127.0.0.1", int(sys.argv[1]), Participants(0, 2), sys.argv[3], 60)
+print(meeting.gather("hello", {"rank": 0}, 30), flush=True)
+meeting.close()
+"""
+CROWD = """
+import socket, sys
+held = []
+for _ in range(int(sys.argv[2])):
+    held.append(socket.create_connection(("127.0.0.1", int(sys.argv[1]))))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def program(text: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", text, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def connected(port: int) -> socket.socket:
+    def connection() -> socket.socket | None:
+        with contextlib.suppress(OSError):
+            return socket.create_connection(("127.0.0.1", port), timeout=10)
+        return None
+
+    return wait_for("rank 0", connection)
+
+
+def meets(process: subprocess.Popen[bytes], port: int) -> None:
+    values: list[dict[str, Any]] = [{"rank": 0}, {"rank": 1}]
+    meeting = join_tcp("127.0.0.1", port, Participants(1, 2), SECRET, 30)
+    assert meeting.gather("hello", {"rank": 1}, 30) == values
+    meeting.close()
+    assert process.communicate()[0].decode().strip() == str(values)
+    assert process.returncode == 0
+
+
+def test_no_stranger_ends_a_rendezvous() -> None:
+    port = free_port()
+    hello = HELLO.replace(b'"job", 0, "worker-1"', b'"rendezvous", 0, "1"')
+    with program(RANK_0, port, 256, SECRET) as rank_0:
+        for line in [*LINES.values(), hello + b'{"proof":"\\ud800"}\n', hello + b"[" * 3000 + b"\n"]:
+            with connected(port) as stranger:
+                stranger.sendall(line)
+                wait_for("the end of the connection", lambda stranger=stranger: is_closed(stranger))  # type: ignore[misc]
+        meets(rank_0, port)
+
+
+def test_idle_strangers_do_not_keep_participants_from_a_rendezvous() -> None:
+    port = free_port()
+    with program(RANK_0, port, 64, SECRET) as rank_0:
+        connected(port).close()
+        with crowd(port, 200):
+            meets(rank_0, port)
+
+
+@contextlib.contextmanager
+def crowd(port: int, size: int) -> Iterator[None]:
+    """Connections of another process that say nothing."""
+    with program(CROWD, port, size) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield
+
+
+def test_idle_strangers_do_not_keep_agents_apart(net: Net) -> None:
+    net.agent("worker-0")
+    with crowd(net.port("worker-0"), 100):  # as many as wait until the agent accepts them
+        follower = net.agent("worker-1")
+        follower.dial("worker-0")
+        net.until(lambda: ("up", "worker-0", "worker-1") in net.told)
+    assert net.downs() == []
+
+
+def test_idle_strangers_do_not_keep_visitors_from_a_task_port(site: Site) -> None:
+    port = site.door()
+    with crowd(port, 200):
+        assert site.visit(port) == {"worker-1": ""}
+
+
+def test_idle_strangers_do_not_keep_hosts_from_a_checkpoint(tmp_path: Path) -> None:
+    yard = Yard(tmp_path)
+    try:
+        chief, other = yard.host(), yard.host("worker-1")
+        snapshot = chief.snapshot(("model.h5", "h" * 9))
+        with crowd(chief.source[1], 400):
+            assert other.fetch(snapshot, chief).fetched == snapshot
+    finally:
+        yard.close()
+
+
+def test_a_port_that_only_hangs_up_is_not_blamed_on_the_secret() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with subprocess.Popen(
+            [sys.executable, "-c", CLOSER, str(listener.fileno())], pass_fds=[listener.fileno()]
+        ) as closer:
+            with pytest.raises(
+                RendezvousError, match=r"timed out after 1 s waiting for rank 0 at .*: it does not answer"
+            ) as refused:
+                join_tcp("127.0.0.1", port, Participants(1, 2), SECRET, 1)
+            closer.kill()
+    assert "closed before an answer came" in refused.value.cause
+
+
+CLOSER = """
+import socket, sys
+listener = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    listener.accept()[0].close()
+"""
+
+
+def test_strangers_get_fewer_places_where_descriptors_are_few() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        assert max_unauthenticated(3) == 8
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1024), hard))
+        assert max_unauthenticated(3) == 67
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

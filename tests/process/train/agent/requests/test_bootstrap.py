@@ -1,0 +1,207 @@
+"""How the agent comes to a host and starts there."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.conftest import Connect
+from tests.process.train.agent.hosts import Bundle, commits, committed, follow
+from train.agent.protocol.records import Exit, Follow, Prepared
+from train.pack import bootstrap_command, build_agent
+
+AGENT = Path(__file__).parents[5] / "train" / "agent"
+SOURCES = sorted(AGENT.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(AGENT).as_posix()
+
+
+def interpreter(version: str) -> str:
+    """An interpreter of this version on this machine."""
+    places = sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python"))
+    found = str(places[-1]) if places else shutil.which(f"python{version}")
+    if not found or subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode != 0:
+        pytest.skip(f"there is no Python {version} here")
+    return found
+
+
+def test_the_archive_is_the_same_bytes_every_time() -> None:
+    first = build_agent()
+    build_agent.cache_clear()
+    assert build_agent() == first
+    names = zipfile.ZipFile(BytesIO(first.data)).namelist()
+    assert names == sorted(names)
+    assert set(names) == {"__main__.py", "train/__init__.py", *(f"train/agent/{name_of(path)}" for path in SOURCES)}
+
+
+def test_the_command_is_one_line_that_every_shell_passes_on() -> None:
+    command = bootstrap_command("python3", ".fleet dir", "d" * 64)
+    assert command.startswith("exec python3 -I -S -c 'exec(")
+    assert command.endswith(f"' '.fleet dir' {'d' * 64}")
+    assert "\n" not in command
+    source = command[command.index("'") + 1 : command.rindex("' '.fleet")]
+    assert not re.search(r"['!]|\\\\", source)  # quotes, history of csh, escapes of fish
+    assert len(command) < 4096
+    assert bootstrap_command("~/my env/bin/python", "r", "d").startswith("exec \"$HOME\"'/my env/bin/python' -I")
+
+
+def test_the_agent_is_asked_for_once_and_then_starts_from_disk(connect: Connect) -> None:
+    first = connect()
+    assert first.fetched
+    digest = build_agent().digest
+    assert first.hello is not None
+    assert first.hello.agent == digest
+    assert first.hello.python == ".".join(map(str, sys.version_info[:3]))
+    assert not connect().fetched
+    directory = first.root / "agent"
+    assert sorted(path.name for path in directory.iterdir()) == [digest, f"{digest}.pyz"]
+    assert (directory / f"{digest}.pyz").stat().st_mode & 0o777 == 0o600
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert list((directory / digest / "train/agent/requests/__pycache__").glob("serve.*.pyc"))
+
+
+def test_the_archive_on_disk_runs_by_itself(connect: Connect) -> None:
+    archive = next((connect().root / "agent").glob("*.pyz"))
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", archive, archive.parents[1], archive.stem],
+        input=b"",
+        capture_output=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.stdout.startswith(b'{"record":"hello","agent":"' + archive.stem.encode())
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_only_the_newest_agents_stay(connect: Connect) -> None:
+    directory = connect().root / "agent"
+    for n in range(8):
+        (directory / f"{n}.pyz").touch()
+        (directory / f"{n}").mkdir()
+        os.utime(directory / f"{n}.pyz", (n, n))
+    shutil.rmtree(directory / build_agent().digest)
+    connect()
+    assert {path.stem for path in directory.iterdir()} == {build_agent().digest, "7", "6", "5", "4"}
+
+
+def test_a_damaged_archive_on_disk_is_replaced(connect: Connect) -> None:
+    archive = next((connect().root / "agent").glob("*.pyz"))
+    archive.write_bytes(archive.read_bytes()[:-1])
+    assert connect().fetched
+    assert archive.read_bytes() == build_agent().data
+
+
+def test_a_relative_root_lies_in_the_home_directory(tmp_path: Path) -> None:
+    archive = build_agent()
+    done = subprocess.run(
+        ["/bin/sh", "-c", bootstrap_command(sys.executable, ".fleet", archive.digest)],
+        input=b"%d\n" % len(archive.data) + archive.data,
+        capture_output=True,
+        check=False,
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        cwd="/",
+        timeout=30,
+    )
+    assert done.stdout.startswith(b'want-agent\n{"record":"hello"')
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (tmp_path / ".fleet" / "agent" / archive.digest).is_dir()
+
+
+@pytest.mark.parametrize("sent", [b"", b"12", b"10\nshort"])
+def test_a_client_that_goes_in_the_middle_of_the_archive_leaves_nothing(tmp_path: Path, sent: bytes) -> None:
+    command = bootstrap_command(sys.executable, str(tmp_path / "root"), build_agent().digest)
+    done = subprocess.run(["/bin/sh", "-c", command], input=sent, capture_output=True, check=False, timeout=30)
+    assert (done.stdout, done.stderr, done.returncode) == (b"want-agent\n", b"", 4)
+    assert not list(tmp_path.rglob("*.pyz*"))
+
+
+def test_an_archive_that_is_not_the_one_is_refused(tmp_path: Path) -> None:
+    command = bootstrap_command(sys.executable, str(tmp_path / "root"), build_agent().digest)
+    done = subprocess.run(["/bin/sh", "-c", command], input=b"3\nabc", capture_output=True, check=False, timeout=30)
+    assert done.stdout == b"want-agent\nbootstrap-failed the agent arrived damaged\n"
+    assert (done.returncode, done.stderr) == (4, b"")
+
+
+def test_a_root_that_cannot_be_made_is_said_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    archive = build_agent()
+    done = subprocess.run(
+        ["/bin/sh", "-c", bootstrap_command(sys.executable, str(tmp_path / "file" / "root"), archive.digest)],
+        input=b"%d\n" % len(archive.data) + archive.data,
+        capture_output=True,
+        check=False,
+        timeout=30,
+    )
+    assert re.fullmatch(rb"(want-agent\n)?bootstrap-failed .*Not a directory.*\n", done.stdout)
+    assert (done.returncode, done.stderr) == (4, b"")
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.8"])
+def test_a_python_that_is_too_old_says_so(tmp_path: Path, version: str) -> None:
+    command = bootstrap_command(interpreter(version), str(tmp_path), build_agent().digest)
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=False, timeout=30)
+    assert re.fullmatch(rb"python-too-old %s\.\d+\n" % version.encode(), done.stdout)
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize("version", ["3.9", "3.10", "3.12", "3.13"])
+def test_a_whole_job_on_another_python(connect: Connect, version: str) -> None:
+    python = interpreter(version)
+    agents = [connect(host, python=python) for host in range(2)]
+    command = [python, "task.py"]
+    script = "import os, sys\nprint(sys.version_info[:2])\nsys.exit(int(os.environ['FLEET_RANK']) * 5)"
+    committed(agents, "old", Bundle(script), command=command)
+    stories = [follow(agent, Follow("old", f"worker-{n}")) for n, agent in enumerate(agents)]
+    assert bytes(stories[1].log) == f"({version.replace('.', ', ')})\n".encode()
+    assert stories[1].exit == Exit(code=5)
+    assert stories[0].result == stories[1].result
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_every_module_is_python_3_9_and_imports_the_standard_library_alone(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            names.add(node.module or "")
+    for name in names:
+        assert name.split(".")[0] in sys.stdlib_module_names or name.startswith("train.agent"), name
+
+
+def test_few_modules_are_imported_before_the_first_record() -> None:
+    code = "import sys; sys.path.insert(0, '.'); import train.agent.requests.serve; print(*sys.modules)"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    modules = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=AGENT.parent.parent
+    ).stdout.split()
+    assert len([name for name in modules if name.startswith("train.agent.")]) < 20
+    assert len(modules) < 90
+
+
+def memory_of(pid: int) -> int:
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return int(next(line for line in text.splitlines() if line.startswith("Pss:")).split()[1]) * 1024
+
+
+def test_supervisor_and_follower_are_small(connect: Connect) -> None:
+    agent = connect()
+    answer = agent.prepare("small", Bundle("import time; time.sleep(60)"))
+    assert isinstance(answer, Prepared)
+    assert agent.hello is not None
+    supervisor = agent.commit(next(commits("small", [answer.member], [sys.executable, "task.py"]))).pid
+    follow(agent, Follow("small", "worker-0"), lambda story: "running" in story.phases)
+    assert memory_of(supervisor) + memory_of(agent.hello.pid) < 30 << 20

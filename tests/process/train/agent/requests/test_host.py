@@ -1,0 +1,387 @@
+"""Prepare on agents that talk over pipes: what a host reserves, brings, refuses, and keeps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.conftest import Connect
+from tests.process.train.agent.hosts import Bundle, commits, committed, eventually, follow
+from tests.program import PYTHON
+from train.agent.host.inventory import keras_backend
+from train.agent.protocol.records import (
+    Chunk,
+    Entry,
+    EntryKind,
+    Follow,
+    Hello,
+    Prepare,
+    Prepared,
+    Refusal,
+    Refused,
+    Want,
+)
+
+INTERPRETER = """#!/bin/sh
+echo run >> {directory}/probed
+exec {python} "$@"
+"""
+
+
+def tree(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if "agent" not in path.parts[len(root.parts) :]}
+
+
+def test_prepared_tells_what_the_host_has(connect: Connect) -> None:
+    agent = connect()
+    answer = agent.prepare("j", Bundle("pass"))
+    assert isinstance(answer, Prepared)
+    assert answer.python == sys.executable
+    assert answer.versions["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert answer.versions["tensorflow"]
+    assert answer.hostname == os.uname().nodename
+    assert answer.memory_total > 0
+    assert answer.disk_free > 0
+    assert answer.workdir == str(agent.root / "jobs/j/worker-0/src")
+    assert answer.member.link_port > 0
+
+
+def test_what_was_found_is_kept_until_something_is_installed(connect: Connect, tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python3"
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    python.parent.mkdir()
+    python.write_text(INTERPRETER.format(directory=tmp_path, python=PYTHON))
+    python.chmod(0o755)
+    env = {"PATH": f"{python.parent}:/usr/bin:/bin", "PYTHONPATH": str(packages)}
+    probed = tmp_path / "probed"
+    for _ in range(2):
+        answer = connect(env=env).prepare("j", Bundle("pass"), python="python3", dry_run=True)
+        assert isinstance(answer, Prepared)
+        assert answer.python == str(python)
+    assert probed.read_text() == "run\n"
+    (packages / "tensorflow_cpu-9.9.dist-info").mkdir()
+    (packages / "tensorflow_cpu-9.9.dist-info" / "METADATA").write_text("Name: tensorflow-cpu\nVersion: 9.9\n")
+    answer = connect(env=env).prepare("j", Bundle("pass"), python="", dry_run=True)
+    assert isinstance(answer, Prepared)
+    assert probed.read_text() == "run\nrun\n"
+
+
+def test_the_first_python3_with_tensorflow_is_chosen(connect: Connect, tmp_path: Path) -> None:
+    for name, module in (("plain", ""), ("with", "tensorflow")):
+        directory = tmp_path / name
+        directory.mkdir()
+        versions = '{"python": "3.11.0"' + (f', "{module}": "2.20.0"' if module else "") + "}"
+        script = f"""#!/bin/sh\necho '{{"versions": {versions}, "directories": []}}'\n"""
+        (directory / "python3").write_text(script)
+        (directory / "python3").chmod(0o755)
+    path = f"{tmp_path / 'plain'}:{tmp_path / 'with'}"
+    answer = connect(env={"PATH": path}).prepare("j", Bundle("pass"), python="", dry_run=True)
+    assert isinstance(answer, Prepared)
+    assert (answer.python, answer.versions["tensorflow"]) == (str(tmp_path / "with" / "python3"), "2.20.0")
+    answer = connect(env={"PATH": str(tmp_path / "plain")}).prepare("j", Bundle("pass"), python="", dry_run=True)
+    assert isinstance(answer, Prepared)
+    assert "tensorflow" not in answer.versions
+
+
+@pytest.mark.parametrize(
+    ("asked", "path", "reason"),
+    [
+        ("/nowhere/python", "/usr/bin", "/nowhere/python on this host does not run as a Python interpreter"),
+        ("python9", "/usr/bin:/bin", "there is no interpreter python9 on this host"),
+        ("/bin/true", "/bin", "/bin/true on this host does not run as a Python interpreter"),
+        ("", "/nowhere", "there is no python3 on the PATH of this host (/nowhere)"),
+    ],
+)
+def test_no_interpreter_is_refused_with_its_name(connect: Connect, asked: str, path: str, reason: str) -> None:
+    agent = connect(env={"PATH": path})
+    answer = agent.prepare("j", Bundle("pass"), python=asked)
+    assert isinstance(answer, Refused)
+    assert (answer.kind, answer.reason) == (Refusal.PYTHON, reason)
+    assert not (agent.root / "jobs").exists()
+
+
+def test_gpus_are_listed_where_nvidia_smi_is(connect: Connect, tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho run >> {tmp_path}/asked\necho '0, Tesla T4, 15360, 535.183.01'\n")
+    program.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    for _ in range(2):
+        answer = connect(env=env).prepare("j", Bundle("pass"), dry_run=True)
+        assert isinstance(answer, Prepared)
+        assert [tuple(gpu) for gpu in answer.gpus] == [(0, "Tesla T4", 15360, "535.183.01")]
+    assert (tmp_path / "asked").read_text() == "run\n"
+
+
+def test_a_dry_run_leaves_nothing_but_what_it_found_out(connect: Connect) -> None:
+    agent = connect()
+    answer = agent.prepare("dry", Bundle("pass"), dry_run=True, first_port=23500)
+    assert isinstance(answer, Prepared)
+    assert not hasattr(agent, "wanted")
+    assert tree(agent.root) == {"probe.json"}
+    agent.send(next(commits("dry", [answer.member], ["x"])))
+    assert agent.expect(Refused).kind is Refusal.REQUEST
+
+
+def test_two_agents_on_one_computer_never_get_the_same_port(connect: Connect) -> None:
+    agents = [connect(host) for host in range(3)]
+    script = Bundle("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)")
+    ports = []
+    for index, agent in enumerate(agents):
+        members = committed([agent], f"j{index}", script, first_port=23600)
+        ports.append(members[0].port)
+    # The tasks run, and none of them has bound its port yet.
+    assert ports == [23600, 23601, 23602]
+    for index, agent in enumerate(agents):
+        (agent.root / f"jobs/j{index}/worker-0/src/go").touch()
+        follow(agent, Follow(f"j{index}", "worker-0"))
+    assert eventually(lambda: committed([connect(9)], "again", script, first_port=23600)[0].port == 23600)
+    (connect(9).root / "jobs/again/worker-0/src/go").touch()
+
+
+def test_the_task_can_bind_the_port_that_its_agent_held(connect: Connect) -> None:
+    agent = connect()
+    script = """
+import json, os, socket
+port = int(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0].rpartition(":")[2])
+server = socket.socket()
+server.bind(("0.0.0.0", port))
+server.listen()
+print("bound")
+"""
+    committed([agent], "bind", Bundle(script), first_port=23700)
+    assert bytes(follow(agent, Follow("bind", "worker-0")).log) == b"bound\n"
+
+
+def test_a_port_that_somebody_else_has_is_passed_over(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        answer = connect().prepare("j", Bundle("pass"), first_port=port)
+    assert isinstance(answer, Prepared)
+    assert answer.member.port > port
+
+
+@pytest.mark.parametrize("port", [0, -1, 70000])
+def test_a_port_that_is_none_is_refused(connect: Connect, port: int) -> None:
+    answer = connect().prepare("j", Bundle("pass"), first_port=port)
+    assert isinstance(answer, Refused)
+    assert answer.reason == f"invalid port {port}"
+
+
+def test_an_address_of_another_host_is_refused(connect: Connect) -> None:
+    answer = connect().prepare("j", Bundle("pass"), address="192.0.2.1")
+    assert isinstance(answer, Refused)
+    assert answer.kind is Refusal.PORT
+    assert answer.reason.startswith("this host cannot listen on 192.0.2.1: ")
+
+
+def test_only_changed_contents_come_again_and_removed_files_vanish(connect: Connect) -> None:
+    agent = connect()
+    first = Bundle("print('one')", left=b"left", kept=b"kept")
+    committed([agent], "j1", first)
+    assert len(agent.significant_lines.objects) == 3
+    follow(agent, Follow("j1", "worker-0"))
+    second = Bundle("print('two')", kept=b"kept")
+    committed([agent], "j2", second)
+    assert [second.contents[one] for one in agent.significant_lines.objects] == [b"print('two')"]
+    assert bytes(follow(agent, Follow("j2", "worker-0")).log) == b"two\n"
+    assert sorted(path.name for path in (agent.root / "jobs/j2/worker-0/src").iterdir()) == ["kept", "task.py"]
+
+
+def test_contents_that_are_not_what_was_announced_are_refused_and_the_conversation_goes_on(connect: Connect) -> None:
+    agent = connect()
+    bundle = Bundle("print(1)")
+    request = Prepare("bad", "tiny", "worker-0", bundle.entries, "127.0.0.1", sys.executable)
+    agent.send(request)
+    agent.expect(Want)
+    for _ in range(3):
+        agent.send(Chunk(5), b"wrong")
+    agent.send(Chunk(0))
+    assert agent.expect(Refused).kind is Refusal.BUNDLE
+    assert isinstance(agent.prepare("good", bundle), Prepared)
+    assert not (agent.root / "jobs/bad").exists()
+
+
+def test_an_end_in_the_middle_of_the_contents_leaves_nothing(connect: Connect) -> None:
+    agent = connect()
+    agent.send(Prepare("cut", "tiny", "worker-0", Bundle("print(1)").entries, "127.0.0.1", sys.executable))
+    agent.expect(Want)
+    agent.send(Chunk(100), b"part")
+    agent.close()
+    assert not (agent.root / "jobs/cut").exists()
+    assert [path for path in (agent.root / "store").rglob("*") if path.is_file()] == []
+    assert isinstance(connect().prepare("next", Bundle("pass")), Prepared)
+
+
+@pytest.mark.parametrize(
+    ("job", "task"), [("../x", "worker-0"), ("", "worker-0"), ("j", "boss-0"), ("j", "worker"), ("a/b", "worker-0")]
+)
+def test_names_that_are_none_are_refused(connect: Connect, job: str, task: str) -> None:
+    answer = connect().prepare(job, Bundle("pass"), slot=task)
+    assert isinstance(answer, Refused)
+    assert answer.kind is Refusal.REQUEST
+
+
+def test_a_bundle_that_leaves_its_directory_is_refused(connect: Connect) -> None:
+    bundle = Bundle("pass")
+    bundle.entries.append(Entry("out", EntryKind.LINK, target="/etc"))
+    answer = connect().prepare("j", bundle)
+    assert isinstance(answer, Refused)
+    assert (answer.kind, "'out' points outside" in answer.reason) == (Refusal.REQUEST, True)
+
+
+def test_nonsense_is_refused_in_a_message_and_the_conversation_goes_on(connect: Connect) -> None:
+    agent = connect()
+    for line in (b"\n", b"{}\n", b"\xff\xfe\n", b'{"record":"prepare"}\n', b'{"record":"nothing"}\n', b"[1]\n"):
+        agent.write(line)
+        answer = agent.expect(Refused)
+        assert answer.kind is Refusal.REQUEST
+        assert "Traceback" not in answer.reason
+    agent.send(Hello("a", "b", 1))
+    assert agent.expect(Refused).reason == "Hello is not a request"
+    agent.write(b'{"record":"prepare","job":1,"fleet":"f","task":2,"entries":[],"address":3}\n')
+    answer = agent.expect(Refused)
+    assert (answer.kind, answer.reason) == (
+        Refusal.REQUEST,
+        "the request cannot be read: Prepare, job: int instead of str",
+    )
+    assert isinstance(agent.prepare("j", Bundle("pass")), Prepared)
+
+
+def test_members_without_the_task_as_it_was_prepared_are_refused(connect: Connect) -> None:
+    agent = connect()
+    answer = agent.prepare("j", Bundle("pass"))
+    assert isinstance(answer, Prepared)
+    agent.send(next(commits("j", [answer.member._replace(port=1)], ["x"])))
+    assert "do not have worker-0" in agent.expect(Refused).reason
+    agent.send(next(commits("j", [answer.member], ["x"])))
+    assert "is not prepared" in agent.expect(Refused).reason
+
+
+RESULTS = """
+import os
+for name in ("MODEL", "CHECKPOINT", "LOG"):
+    with open(os.path.join(os.environ[f"FLEET_{name}_DIR"], "result"), "w") as file:
+        file.write(name)
+open("written", "w").write("by the job")
+print("said", open("data").read())
+raise SystemExit(int(os.environ["FLEET_JOB_ID"] == "j1"))
+"""
+
+
+def test_no_later_job_deletes_what_a_job_left_behind(connect: Connect) -> None:
+    agent = connect()
+    for n in range(9):
+        bundle = Bundle(f"{RESULTS}# {n}\n")
+        bundle.add("data", b"data of %d" % n, EntryKind.DATA)
+        committed([agent], f"j{n}", bundle)
+        follow(agent, Follow(f"j{n}", "worker-0"))
+    for n in range(9):
+        task = agent.root / f"jobs/j{n}/worker-0"
+        left = ["model/result", "checkpoints/result", "logs/result", "src/written", "src/data", "attempt-1/log"]
+        assert [(task / path).read_bytes() for path in left] == [
+            b"MODEL", b"CHECKPOINT", b"LOG", b"by the job", b"data of %d" % n, b"said data of %d\n" % n
+        ]  # fmt: skip
+
+
+def test_a_host_that_joins_its_job_again_keeps_what_the_task_wrote(connect: Connect) -> None:
+    agent, bundle = connect(), Bundle("open('written', 'w').write('by the job')\n")
+    committed([agent], "j", bundle)
+    follow(agent, Follow("j", "worker-0"))
+    assert isinstance(agent.prepare("j", bundle, join=True), Prepared)
+    assert (agent.root / "jobs/j/worker-0/src/written").read_text() == "by the job"
+
+
+def test_pushed_contents_that_only_older_jobs_name_are_removed(connect: Connect) -> None:
+    agent = connect()
+    for n in range(7):
+        bundle = Bundle(f"print({n})")
+        bundle.add("data", b"common", EntryKind.DATA)
+        committed([agent], f"j{n}", bundle)
+        follow(agent, Follow(f"j{n}", "worker-0"))
+    kept = {path.read_bytes() for path in (agent.root / "store").rglob("*") if path.is_file()}
+    assert kept == {b"common", *(f"print({n})".encode() for n in range(1, 7))}
+    assert (agent.root / "jobs/j0/worker-0/src/data").read_bytes() == b"common"
+
+
+def test_what_an_agent_that_was_killed_while_preparing_left_is_removed(connect: Connect) -> None:
+    agent = connect()
+    assert isinstance(agent.prepare("broken", Bundle("pass")), Prepared)
+    agent.process.kill()
+    agent.process.wait()
+    assert (agent.root / "jobs/broken").exists()
+    assert isinstance(connect().prepare("next", Bundle("pass")), Prepared)
+    assert not (agent.root / "jobs/broken").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "host-77"
+    directory.mkdir()
+    if os.getuid() != 0 or not shutil.which("mount"):
+        pytest.skip("a small file system can be mounted by root alone")
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(directory)], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip(f"tmpfs cannot be mounted here: {done.stderr.decode()}")
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def test_a_bundle_that_does_not_fit_is_refused_with_numbers(small_disk: Path, connect: Connect) -> None:
+    agent = connect(77)
+    answer = agent.prepare("big", Bundle("pass", data=os.urandom(20 << 20)))
+    assert isinstance(answer, Refused)
+    assert answer.kind is Refusal.DISK
+    assert answer.reason.startswith(f"no space left on this host: {small_disk} has ")
+    assert "MiB free, and the job needs 104.0 MiB" in answer.reason
+    assert not (small_disk / "jobs").exists()
+
+
+def test_a_disk_that_fills_while_contents_come_is_refused(small_disk: Path, connect: Connect) -> None:
+    agent = connect(77)
+    bundle = Bundle("pass")
+    bundle.add("data", os.urandom(10 << 20), EntryKind.DATA)
+    agent.send(Prepare("full", "tiny", "worker-0", bundle.entries, "127.0.0.1", sys.executable))
+    want = agent.expect(Want)
+    with (small_disk / "filler").open("wb") as filler:
+        filler.write(b"\0" * (shutil.disk_usage(small_disk).free - (5 << 20)))
+    data = zlib.compress(b"".join(bundle.contents[one] for one in want.objects), 0)
+    agent.send(Chunk(len(data)), data)
+    agent.send(Chunk(0))
+    answer = agent.expect(Refused)
+    assert answer.kind is Refusal.DISK
+    assert answer.reason.startswith("no space left on this host")
+    assert not (small_disk / "jobs/full").exists()
+
+
+def test_a_disk_that_fills_while_the_task_prints_ends_the_job_with_that_reason(
+    small_disk: Path, connect: Connect
+) -> None:
+    agent = connect(77)
+    committed([agent], "flood", Bundle("import os\nwhile True: os.write(1, b'z' * 65536)"), grace_s=0.5)
+    story = follow(agent, Follow("flood", "worker-0", logs=False))
+    assert story.result is not None
+    assert story.result.reason == "worker-0's log cannot be written: No space left on device"
+
+
+def test_the_backend_of_keras_is_read_as_keras_reads_it(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    assert keras_backend(home) == ""
+    (tmp_path / ".keras").mkdir()
+    (tmp_path / ".keras/keras.json").write_text('{"backend": "torch"}')
+    assert keras_backend(home) == "torch"
+    assert keras_backend({**home, "KERAS_BACKEND": "jax"}) == "jax"
+    (tmp_path / "keras.json").write_text('{"backend": "jax"}')
+    assert keras_backend({**home, "KERAS_HOME": str(tmp_path)}) == "jax"
+    (tmp_path / "keras.json").write_text("[]")
+    assert keras_backend({**home, "KERAS_HOME": str(tmp_path)}) == ""

@@ -1,0 +1,154 @@
+"""Results on a host: found, told from what was pushed, listed, sent, and deleted."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+from tests.process.train.agent.conftest import Connect
+from tests.process.train.agent.hosts import Agent, Bundle, committed, eventually, follow
+from train.agent.protocol.records import (
+    Area,
+    Beat,
+    Chunk,
+    DiskSpace,
+    End,
+    EntryKind,
+    FileEnd,
+    FileEntry,
+    FilePart,
+    FilesListed,
+    Follow,
+    JobsPruned,
+    ListFiles,
+    ListJobs,
+    PruneJobs,
+    ReadFiles,
+    Record,
+    Refused,
+    Replication,
+    StoredJob,
+)
+
+WRITES = """
+import helper, os, time
+open(os.path.join(os.environ["FLEET_MODEL_DIR"], "weights"), "wb").write(b"w" * 1000)
+os.makedirs("ck")
+open("ck/step-1", "w").write("checkpoint")
+open("new", "w").write("new")
+open("changed", "a").write("!")
+open("same-size", "w").write("B")
+open("same", "a").close()
+os.utime("same", (1, 1))
+os.symlink("new", "link")
+os.mkfifo("pipe")
+print("said")
+"""
+
+
+COPIED = Replication()
+
+
+def bundle() -> Bundle:
+    found = Bundle(WRITES, **{"helper.py": b"", "changed": b"a", "same-size": b"A", "same": b"S"})
+    found.add("data/part", b"data", EntryKind.DATA)
+    return found
+
+
+def answers(agent: Agent, request: Record, last: type) -> list[Record]:
+    agent.send(request)
+    found: list[Record] = []
+    while not found or not isinstance(found[-1], last):
+        record, _ = agent.receive()
+        assert not isinstance(record, Refused), record
+        if not isinstance(record, Beat):
+            found.append(record)
+    return found
+
+
+def stored(agent: Agent, *jobs: str) -> list[StoredJob]:
+    found = answers(agent, ListJobs(list(jobs)), End)
+    assert any(isinstance(one, DiskSpace) and 0 < one.free <= one.total for one in found)
+    return [one for one in found if isinstance(one, StoredJob)]
+
+
+def finished(agent: Agent, job: str, files: Bundle, replication: Replication = COPIED) -> None:
+    committed([agent], job, files, replication=replication)
+    follow(agent, Follow(job, "worker-0"))
+
+
+def test_only_what_the_task_made_or_changed_is_a_result(connect: Connect) -> None:
+    agent = connect()
+    finished(agent, "j", bundle(), replication=Replication("./ck", 0.0))
+    listed = answers(agent, ListFiles("j", "worker-0"), FilesListed)
+    found = {(one.area, one.path): one for one in listed if isinstance(one, FileEntry)}
+    assert sorted((area.value, path) for area, path in found) == [
+        ("checkpoints", "step-1"),
+        ("files", "changed"),
+        ("files", "link"),
+        ("files", "new"),
+        ("files", "same-size"),
+        ("logs", "attempt-1.log"),
+        ("model", "weights"),
+    ]
+    assert found[Area.MODEL, "weights"].sha256 == sha256(b"w" * 1000).hexdigest()
+    assert found[Area.FILES, "link"].target == "new"
+    (job,) = stored(agent)
+    assert {use.area: use.files for use in job.areas} == {
+        Area.MODEL: 1, Area.CHECKPOINTS: 1, Area.FILES: 4, Area.LOGS: 1
+    }  # fmt: skip
+    assert isinstance(listed[-1], FilesListed)
+    assert listed[-1].fingerprint == job.fingerprint
+    path = agent.root / "jobs/j/worker-0/src/new"
+    path.write_text("another")
+    assert stored(agent)[0].fingerprint != job.fingerprint
+
+
+def test_parts_of_files_are_sent_and_nothing_outside(connect: Connect) -> None:
+    agent = connect()
+    finished(agent, "j", bundle())
+    parts = [
+        FilePart(Area.MODEL, "weights", 990, 1000),
+        FilePart(Area.MODEL, "weights", 0, 1001),
+        FilePart(Area.MODEL, "../job.json", 0, 1),
+        FilePart(Area.FILES, "link", 0, 1),
+        FilePart(Area.FILES, "gone", 0, 1),
+    ]
+    agent.send(ReadFiles("j", "worker-0", "", parts))
+    told: list[bytes | str] = []
+    while sum(isinstance(one, str) for one in told) < len(parts):
+        record, data = agent.receive()
+        told.append(record.problem if isinstance(record, FileEnd) else data)
+        assert isinstance(record, (FileEnd, Chunk))
+    assert told[:4] == [b"w" * 10, "", b"w" * 1000, "it became shorter"]
+    assert all(isinstance(one, str) and one for one in told[4:])
+
+
+def test_a_directory_that_is_a_link_is_not_followed(connect: Connect, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/secret").touch()
+    agent = connect()
+    there = str(tmp_path / "elsewhere")
+    script = f"import os\nmodel = os.environ['FLEET_MODEL_DIR']\nos.rmdir(model)\nos.symlink({there!r}, model)\n"
+    finished(agent, "j", Bundle(script))
+    (last,) = answers(agent, ListFiles("j", "worker-0"), FilesListed)
+    assert isinstance(last, FilesListed)
+    assert "is a link to" in last.notes[0]
+    assert last.fingerprint == ""
+
+
+def test_jobs_are_deleted_but_never_one_that_runs(connect: Connect) -> None:
+    agent = connect()
+    finished(agent, "old", bundle())
+    committed([agent], "now", Bundle("import time\nprint('up', flush=True)\ntime.sleep(600)\n"))
+    eventually((agent.root / "jobs/now/worker-0/attempt-1/log").exists)
+    (answer,) = answers(agent, PruneJobs(["old", "now", "../..", "none"]), JobsPruned)
+    assert isinstance(answer, JobsPruned)
+    assert (answer.jobs, answer.kept) == (["old"], {"now": "it is running"})
+    assert answer.freed > 1000
+    assert [path.name for path in (agent.root / "jobs").iterdir()] == ["now"]
+    agent.stop("now")
+    (answer,) = answers(agent, PruneJobs(["now"]), JobsPruned)
+    assert isinstance(answer, JobsPruned)
+    assert answer.jobs == ["now"]
+    assert not [path for path in (agent.root / "store").rglob("*") if path.is_file()]

@@ -1,0 +1,123 @@
+"""The request Trial on agents that talk over pipes: a script by itself, until its first step."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.conftest import Connect
+from tests.process.train.agent.hosts import Agent, Bundle, alive, eventually, gone
+from train.agent.protocol.records import BootstrapStep, Exit, Prepared, Refusal, Refused, Trial, Tried
+
+STEPS = """
+import time
+print("Epoch 1/2")
+for step in range(1, 100):
+    print(f"step {step} loss {1 / step}", flush=True)
+    time.sleep(0.05)
+"""
+HANG = """
+import os, subprocess, sys, time
+away = subprocess.Popen(["sleep", "600"], start_new_session=True)
+print("waiting", os.getpid(), away.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def tried(
+    agent: Agent, script: str, seconds: float = 20.0, env: dict[str, str] | None = None, task: str = "worker-3"
+) -> tuple[Tried | Refused, list[BootstrapStep]]:
+    answer = agent.prepare("check-1", Bundle(script), slot=task)
+    assert isinstance(answer, Prepared), answer
+    agent.send(Trial([sys.executable, "task.py", "--x"], {"COLOUR": "blue", **(env or {})}, {"TOKEN": "s"}, seconds))
+    steps: list[BootstrapStep] = []
+    while True:
+        record, _ = agent.receive()
+        if not isinstance(record, BootstrapStep):
+            assert isinstance(record, Tried | Refused)
+            return record, steps
+        steps.append(record)
+
+
+def nothing_is_left(agent: Agent) -> None:
+    assert not list((agent.root / "jobs").glob("*/*"))
+    assert (agent.root / "active").read_text() == ""
+
+
+def test_a_script_is_ended_at_its_first_step(connect: Connect) -> None:
+    agent = connect()
+    answer, steps = tried(agent, STEPS)
+    assert isinstance(answer, Tried)
+    assert (answer.stepped, answer.exit) == (True, None)
+    assert answer.lines[:2] == ["Epoch 1/2", "step 1 loss 1.0"]
+    assert len(answer.lines) < 20
+    assert steps[0].step == "running the script by itself"
+    nothing_is_left(agent)
+    again, _ = tried(agent, "print('step 1 loss 2')")  # the conversation goes on
+    assert isinstance(again, Tried)
+    assert again.stepped
+
+
+def test_it_runs_as_the_only_task_there_is(connect: Connect) -> None:
+    agent = connect()
+    names = ("TF_CONFIG", "COLOUR", "TOKEN", "FLEET_RANK", "FLEET_NUM_TASKS", "FLEET_CHECKPOINT_DIR")
+    script = f"import json, os, sys\nprint(json.dumps([sys.argv[1:], *[os.environ[n] for n in {names!r}]]))"
+    answer, _ = tried(agent, script)
+    assert isinstance(answer, Tried)
+    assert (answer.stepped, answer.exit) == (False, Exit(0))
+    arguments, config, *others, checkpoints = json.loads(answer.lines[-1])
+    assert arguments == ["--x"]
+    assert json.loads(config)["task"] == {"type": "worker", "index": 0}
+    assert len(json.loads(config)["cluster"]["worker"]) == 1
+    assert others == ["blue", "s", "0", "1"]
+    assert checkpoints == str(agent.root / "jobs/check-1/worker-3/checkpoints")
+
+
+def test_an_error_is_told_with_the_last_lines(connect: Connect) -> None:
+    answer, _ = tried(
+        connect(), "for i in range(50): print('line', i)\nprint('a' * 600)\nraise SystemExit('no data')"
+    )
+    assert isinstance(answer, Tried)
+    assert answer.exit == Exit(1)
+    assert len(answer.lines) == 20
+    assert "no data" in answer.lines
+    assert "a" * 500 in answer.lines
+
+
+def test_time_runs_out_and_all_processes_end(connect: Connect) -> None:
+    agent = connect()
+    answer, _ = tried(agent, HANG, seconds=1.0)
+    assert isinstance(answer, Tried)
+    assert (answer.stepped, answer.exit) == (False, None)
+    assert answer.seconds >= 1.0
+    pids = [int(word) for word in answer.lines[0].split()[1:]]
+    assert not any(map(alive, pids))
+    nothing_is_left(agent)
+
+
+def test_a_client_that_goes_takes_the_script_along(connect: Connect, tmp_path: Path) -> None:
+    agent = connect()
+    marker = tmp_path / "pids"
+    script = HANG.replace("flush=True", f"file=open({str(marker)!r}, 'w', buffering=1)")
+    assert isinstance(agent.prepare("check-1", Bundle(script)), Prepared)
+    agent.send(Trial([sys.executable, "task.py"], {}, {}, 600.0))
+    assert eventually(lambda: marker.exists() and marker.read_text().endswith("\n"))
+    pids = [int(word) for word in marker.read_text().split()[1:]]
+    agent.close()
+    assert all(map(gone, pids))
+    nothing_is_left(agent)
+
+
+@pytest.mark.parametrize("fields", [{"dry_run": True}, {}])
+def test_only_what_was_prepared_can_be_tried(connect: Connect, fields: dict[str, object]) -> None:
+    agent = connect()
+    if fields:
+        assert isinstance(agent.prepare("check-1", Bundle(), **fields), Prepared)
+    agent.send(Trial([sys.executable, "-c", "pass"], {}, {}, 5.0))
+    refused = agent.expect(Refused)
+    assert refused.kind is Refusal.REQUEST
+    assert "prepared" in refused.reason
+    assert not (agent.root / "jobs").exists()

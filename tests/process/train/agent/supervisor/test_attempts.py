@@ -1,0 +1,285 @@
+"""Attempts after attempts: real agents and processes on one computer, stand-in scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.process.train.agent.conftest import Connect
+from tests.process.train.agent.hosts import Agent, Bundle, Story, committed, follow
+from tests.program import wait_for
+from train.agent.protocol.records import (
+    AttemptEnded,
+    Chunk,
+    Exit,
+    Follow,
+    Give,
+    Invitation,
+    Invite,
+    JobResult,
+    Member,
+    Outcome,
+    Policy,
+    Prepare,
+    Prepared,
+    RestartPolicy,
+    SuccessPolicy,
+    TaskState,
+    Want,
+)
+
+# Counts steps; the chief keeps each tenth in the checkpoint directory, and everybody begins where the directory says.
+COUNT = """
+import json, os, sys, time
+directory, rank = os.environ["FLEET_CHECKPOINT_DIR"], int(os.environ["FLEET_RANK"])
+attempt = os.environ["FLEET_ATTEMPT"]
+path = os.path.join(directory, "count.json")
+begin = json.load(open(path)) if os.path.exists(path) else 0
+config = json.loads(os.environ["TF_CONFIG"])
+print("begin", attempt, begin, json.dumps(config), flush=True)
+last = int(sys.argv[1]) if attempt == "1" else begin + 5
+for step in range(begin + 1, last + 1):
+    time.sleep(0.05)
+    if rank == 0 and step % 10 == 0:
+        with open(path + ".tmp", "w") as file:
+            json.dump(step, file)
+        os.replace(path + ".tmp", path)
+    print("step", step, flush=True)
+"""
+AGAIN = Policy(restarts=3, backoff_s=0.1, host_timeout_s=2.0)
+
+
+class Job:
+    """A job of `count` slots whose tasks count."""
+
+    def __init__(
+        self, connect: Connect, count: int, policy: Policy, script: str = COUNT, steps: int = 1000, **more: Any
+    ):
+        self.agents: list[Agent] = [connect(index) for index in range(count)]
+        self.names = [f"worker-{index}" for index in range(count)]
+        command = [sys.executable, "task.py", str(steps)]
+        self.members: list[Member] = committed(
+            self.agents, "job", Bundle(script), command=command, policy=policy, grace_s=1.0, **more
+        )
+
+    def directory(self, slot: int) -> Path:
+        return self.agents[slot].root / "jobs" / "job" / self.names[slot]
+
+    def log(self, slot: int, attempt: int = 1) -> str:
+        path = self.directory(slot) / f"attempt-{attempt}" / "log"
+        return path.read_text() if path.exists() else ""
+
+    def wait_for_step(self, step: int, slot: int = 0, attempt: int = 1) -> None:
+        wait_for(f"step {step}", lambda: f"step {step}\n" in self.log(slot, attempt))
+
+    def pid(self, slot: int, kind: str) -> int:
+        """Of the ``task`` or the ``watchdog`` of a slot."""
+        known = json.loads((self.directory(slot) / "processes").read_text())
+        return int(known["task" if kind == "task" else "supervisor"][0])
+
+    def supervisor(self, slot: int) -> int:
+        children = Path(f"/proc/{self.pid(slot, 'watchdog')}/task/{self.pid(slot, 'watchdog')}/children")
+        return int(children.read_text().split()[0])
+
+    def kill(self, slot: int, kind: str, number: int = signal.SIGKILL) -> None:
+        pid = self.supervisor(slot) if kind == "supervisor" else self.pid(slot, kind)
+        os.kill(pid, number)
+
+    def lose_host(self, slot: int) -> None:
+        """End all that runs on a host, at once and for ever."""
+        watchdog, supervisor, task = self.pid(slot, "watchdog"), self.supervisor(slot), self.pid(slot, "task")
+        for pid in (watchdog, supervisor, task):
+            os.kill(pid, signal.SIGKILL)
+
+    def story(self, slot: int = 0, deadline_s: float = 40.0) -> Story:
+        return follow(self.agents[slot], Follow("job", self.names[slot], logs=False), deadline_s=deadline_s)
+
+    def result(self, slot: int = 0) -> JobResult:
+        result = self.story(slot).result
+        assert result is not None
+        return result
+
+    def begins(self, slot: int, attempt: int) -> tuple[int, dict[str, object]]:
+        """At which step an attempt began, and its TF_CONFIG."""
+        line = self.log(slot, attempt).splitlines()[0].split(" ", 3)
+        assert line[:2] == ["begin", str(attempt)]
+        return int(line[2]), json.loads(line[3])
+
+
+def test_after_a_killed_task_all_begin_again_with_fresh_ports_at_the_newest_checkpoint(connect: Connect) -> None:
+    job = Job(connect, 3, AGAIN)
+    job.wait_for_step(20)
+    job.kill(1, "task")
+    story = job.story()
+    assert story.result is not None
+    assert (story.result.outcome, story.result.attempt) == (Outcome.SUCCEEDED, 2)
+    ended = [record for record in story.records if isinstance(record, AttemptEnded)]
+    assert [(end.attempt, end.first_failed_task, end.reason) for end in ended] == [
+        (1, "worker-1", "worker-1 was killed by SIGKILL")
+    ]
+    assert ended[0].exits["worker-1"] == Exit(signal=signal.SIGKILL)
+    starts = [job.begins(slot, 2)[0] for slot in range(3)]
+    assert len(set(starts)) == 1
+    assert starts[0] == job.log(0).count("step") // 10 * 10
+    ports = [json.dumps(job.begins(slot, attempt)[1]["cluster"]) for slot in range(3) for attempt in (1, 2)]
+    assert len(set(ports)) == 2
+    for slot in range(3):
+        assert json.loads((job.directory(slot) / "checkpoints" / "count.json").read_text()) >= starts[0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "attempts"),
+    [
+        (Policy(restarts=2, backoff_s=0.05), 3, 3),
+        (Policy(restarts=2, backoff_s=0.05, restart=RestartPolicy.EXIT_CODE), 3, 1),
+        (Policy(restarts=2, backoff_s=0.05, restart=RestartPolicy.EXIT_CODE), 130, 3),
+        (Policy(restarts=2, backoff_s=0.05, restart=RestartPolicy.NEVER), 130, 1),
+        (Policy(), 3, 1),
+    ],
+)
+def test_the_policy_decides_how_often_a_failure_is_tried_again(
+    connect: Connect, policy: Policy, code: int, attempts: int
+) -> None:
+    script = f"import os, sys, time\nsys.exit({code}) if os.environ['FLEET_RANK'] == '1' else time.sleep(60)"
+    job = Job(connect, 2, policy, script)
+    result = job.result()
+    assert (result.outcome, result.attempt, result.first_failed_task) == (Outcome.FAILED, attempts, "worker-1")
+    assert result.reason == f"worker-1 exited with code {code}"
+    assert sorted(path.name for path in job.directory(1).glob("attempt-*")) == [
+        f"attempt-{number}" for number in range(1, attempts + 1)
+    ]
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_supervisor_that_is_killed_or_stopped_is_replaced(connect: Connect, slot: int, number: int) -> None:
+    job = Job(connect, 2, AGAIN)
+    job.wait_for_step(5)
+    task = job.pid(slot, "task")
+    job.kill(slot, "supervisor", number)
+    results = [job.result(0), job.result(1)]
+    assert [(result.outcome, result.attempt) for result in results] == [(Outcome.SUCCEEDED, 2)] * 2
+    assert not Path(f"/proc/{task}").exists()
+    whole = follow(job.agents[slot], Follow("job", job.names[slot], logs=False, attempt=1))
+    assert [record.attempt for record in whole.records if isinstance(record, AttemptEnded)] == [1]
+
+
+def test_without_restarts_a_killed_supervisor_fails_the_job_and_is_named(connect: Connect) -> None:
+    job = Job(connect, 2, Policy())
+    job.wait_for_step(3)
+    job.kill(1, "supervisor")
+    result = job.result(0)
+    assert (result.outcome, result.first_failed_task, result.reason) == (
+        Outcome.FAILED,
+        "worker-1",
+        "the agent of worker-1 was killed",
+    )
+
+
+@pytest.mark.parametrize("slot", [0, 1, 2])
+def test_the_job_goes_on_smaller_whichever_host_is_lost(connect: Connect, slot: int) -> None:
+    job = Job(connect, 3, AGAIN._replace(min_workers=2), link_timeout_s=2.0)
+    job.wait_for_step(39)
+    job.lose_host(slot)
+    left = [other for other in range(3) if other != slot]
+    results = [job.result(other) for other in left]
+    assert {(result.outcome, result.attempt) for result in results} == {(Outcome.SUCCEEDED, 2)}
+    configs = [job.begins(other, 2)[1] for other in left]
+    assert [len(config["cluster"]["worker"]) for config in configs] == [2, 2]  # type: ignore[index]
+    assert [config["task"] for config in configs] == [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}]
+    starts = {job.begins(other, 2)[0] for other in left}
+    assert len(starts) == 1
+    assert starts.pop() >= 30
+
+
+def test_a_lost_host_without_leave_to_go_on_ends_the_job_with_its_name(connect: Connect) -> None:
+    job = Job(connect, 2, AGAIN, link_timeout_s=2.0)
+    job.wait_for_step(3)
+    job.lose_host(1)
+    result = job.result(0)
+    assert (result.outcome, result.first_failed_task) == (Outcome.FAILED, "worker-1")
+    assert "worker-1 (127.0.0.2) was lost" in result.reason
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_spare_takes_over_the_place_of_a_lost_host(connect: Connect, slot: int) -> None:
+    job = Job(connect, 3, AGAIN, link_timeout_s=2.0, spares=["worker-2"])
+    job.wait_for_step(39)
+    assert not (job.directory(2) / "attempt-1").exists()
+    job.lose_host(slot)
+    story = job.story(2)
+    assert story.result is not None
+    assert (story.result.outcome, story.result.attempt) == (Outcome.SUCCEEDED, 2)
+    begin, config = job.begins(2, 2)
+    assert config["task"] == {"type": "worker", "index": slot}
+    assert begin == job.begins(1 - slot, 2)[0] >= 30
+    states = [record for record in story.records if isinstance(record, TaskState)]
+    assert {state.task for state in states} == {f"worker-{slot}"}
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_new_host_joins_under_the_name_of_a_lost_one(connect: Connect, slot: int) -> None:
+    policy = AGAIN._replace(host_timeout_s=30.0)
+    job = Job(connect, 2, policy, link_timeout_s=2.0, secret_env={"KEY": "s3cr3t"})
+    job.wait_for_step(39)
+    job.lose_host(slot)
+    survivor, name = job.agents[1 - slot], job.names[slot]
+    survivor.send(Invite("job", job.names[1 - slot]))
+    invited = survivor.expect(Invitation)
+    assert invited.commit.secret_env == {"KEY": "s3cr3t"}
+    fresh = connect(7)
+    fresh.send(Prepare("job", "tiny", name, invited.entries, f"127.0.0.{slot + 8}", sys.executable, join=True))
+    want = fresh.expect(Want)
+    survivor.send(Give(want.objects))
+    while True:
+        chunk, data = survivor.receive()
+        assert isinstance(chunk, Chunk)
+        fresh.send(chunk, data)
+        if not chunk.payload:
+            break
+    prepared = fresh.expect(Prepared)
+    members = [prepared.member._replace(task=one.task) if one.slot == name else one for one in invited.commit.members]
+    fresh.commit(invited.commit._replace(slot=name, members=members))
+    story = follow(fresh, Follow("job", name), deadline_s=40.0)
+    assert story.result is not None
+    assert (story.result.outcome, story.result.attempt) == (Outcome.SUCCEEDED, 2)
+    assert b'"index": %d' % slot in story.log
+    assert story.log.startswith(b"begin 2 ")
+    assert int(story.log.split()[2]) == job.begins(1 - slot, 2)[0] >= 30
+    assert f"127.0.0.{slot + 8}:" in json.dumps(job.begins(1 - slot, 2)[1])
+    assert job.result(1 - slot) == story.result._replace(at=job.result(1 - slot).at)
+
+
+def test_with_the_chief_policy_the_others_are_ended_when_the_chief_is_done(connect: Connect) -> None:
+    script = "import os, time\ntime.sleep(0.2 if os.environ['FLEET_RANK'] == '0' else 60)"
+    job = Job(connect, 2, Policy(success=SuccessPolicy.CHIEF), script)
+    result = job.result(1)
+    assert result.outcome is Outcome.SUCCEEDED
+    assert result.exits["worker-0"] == Exit(code=0)
+
+
+def test_a_job_ends_when_its_time_is_up(connect: Connect) -> None:
+    job = Job(connect, 2, AGAIN._replace(timeout_s=1.5))
+    result = job.result(0)
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "the job ran longer than 1.5 s (--timeout)")
+
+
+def test_stop_between_two_attempts_ends_the_job(connect: Connect) -> None:
+    job = Job(connect, 2, Policy(restarts=3, backoff_s=30.0))
+    job.wait_for_step(3)
+    job.kill(1, "task")
+
+    def ended(story: Story) -> bool:
+        return any(isinstance(one, AttemptEnded) for one in story.records)
+
+    follow(connect(0), Follow("job", "worker-0", logs=False), until=ended)
+    connect(1).stop("job", "worker-1")
+    result = job.result(0)
+    assert result.outcome is Outcome.CANCELLED
+    assert not (job.directory(0) / "attempt-2").exists()

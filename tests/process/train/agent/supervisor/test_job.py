@@ -1,0 +1,592 @@
+"""Whole jobs on agents that talk over pipes, with small scripts in the place of TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.conftest import Connect
+from tests.process.train.agent.hosts import (
+    Bundle,
+    alive,
+    commits,
+    committed,
+    eventually,
+    follow,
+    gone,
+    listen,
+    prepared,
+)
+from train.agent.protocol.records import (
+    Exit,
+    Follow,
+    GpuUse,
+    Inspect,
+    JobReport,
+    Member,
+    Outcome,
+    Phase,
+    Prepared,
+    Progress,
+    Refusal,
+    Refused,
+    Stop,
+    Stopped,
+    TaskState,
+    Usage,
+)
+
+PRINT_ENVIRONMENT = """
+import json, os, signal
+names = [n for n in os.environ if n.startswith(("FLEET_", "AIP_", "TF_", "MY_", "SSH_"))]
+names += ["no_proxy", "NO_PROXY", "PYTHONUNBUFFERED", "PWD"]
+seen = {n: os.environ.get(n) for n in names}
+mask = os.umask(0); os.umask(mask)
+print(json.dumps({"env": seen, "cwd": os.getcwd(), "umask": mask, "pgid": os.getpgid(0) == os.getpid(),
+                  "pipe": signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL or "python ignores it",
+                  "fds": sorted(map(int, os.listdir("/proc/self/fd")))}))
+"""
+
+# Says its process id in a file, then does as it is told.
+SLEEP = """
+import os, signal, sys, time
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open("pid.new", "w") as file:
+    file.write(str(os.getpid()))
+os.rename("pid.new", "pid")
+print("sleeping", flush=True)
+time.sleep(60)
+"""
+
+
+def source(root: Path, job: str, task: str = "worker-0") -> Path:
+    return root / "jobs" / job / task / "src"
+
+
+def pid_in(root: Path, job: str, task: str, name: str = "pid") -> int:
+    path = source(root, job, task) / name
+    assert eventually(path.exists)
+    return int(path.read_text())
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def log_of(root: Path, job: str, task: str = "worker-0") -> bytes:
+    return (root / "jobs" / job / task / "attempt-1" / "log").read_bytes()
+
+
+def test_one_task_from_prepare_to_its_result(connect: Connect) -> None:
+    agent = connect(env={"SSH_CONNECTION": "1 2 3 4", "SSH_AUTH_SOCK": "/tmp/a", "MY_SESSION": "kept"})
+    bundle = Bundle(PRINT_ENVIRONMENT)
+    members = committed([agent], "one", bundle, env={"MY_NAME": "a b"}, secret_env={"MY_KEY": "s3cr3t"})
+    story = follow(agent, Follow("one", "worker-0"))
+
+    assert story.phases == ["waiting", "running", "exited"]
+    assert story.exit == Exit(code=0)
+    assert story.result is not None
+    assert (story.result.outcome, story.result.reason) == (Outcome.SUCCEEDED, "")
+    seen = json.loads(story.log)
+    directory = agent.root / "jobs" / "one" / "worker-0"
+    assert seen["cwd"] == str(directory / "src")
+    assert seen["pgid"] is True
+    assert seen["fds"] == [0, 1, 2, 3, 1023]  # 3 is the directory that is being listed, 1023 takes stacks
+    assert json.loads(seen["env"]["TF_CONFIG"]) == {
+        "cluster": {"worker": [f"127.0.0.1:{members[0].port}"]},
+        "task": {"type": "worker", "index": 0},
+    }
+    assert seen["env"]["MY_NAME"] == "a b"
+    assert seen["env"]["MY_KEY"] == "s3cr3t"
+    assert seen["env"]["MY_SESSION"] == "kept"
+    assert not [name for name in seen["env"] if name.startswith("SSH_")]
+    assert seen["env"]["FLEET_CHECKPOINT_DIR"] == str(directory / "checkpoints")
+    assert (directory / "checkpoints").is_dir()
+    written = b"".join(path.read_bytes() for path in agent.root.rglob("*") if path.is_file() and path.name != "log")
+    assert b"s3cr3t" not in written
+    assert log_of(agent.root, "one") == story.log
+
+
+def test_the_users_umask_is_kept_and_the_jobs_directory_is_private(connect: Connect) -> None:
+    before = os.umask(0o027)
+    try:
+        agent = connect()
+    finally:
+        os.umask(before)
+    committed([agent], "mask", Bundle(PRINT_ENVIRONMENT))
+    assert json.loads(follow(agent, Follow("mask", "worker-0")).log)["umask"] == 0o027
+    for directory in (agent.root, agent.root / "jobs" / "mask" / "worker-0"):
+        assert directory.stat().st_mode & 0o077 == 0
+
+
+def test_three_tasks_start_together_and_know_their_places(connect: Connect) -> None:
+    agents = [connect(index) for index in range(3)]
+    script = PRINT_ENVIRONMENT + "\nimport time; time.sleep(0.2 * int(os.environ['FLEET_RANK']))"
+    members = committed(agents, "three", Bundle(script))
+    stories = [follow(agent, Follow("three", f"worker-{index}")) for index, agent in enumerate(agents)]
+
+    cluster = {"worker": [f"{member.address}:{member.port}" for member in members]}
+    for index, story in enumerate(stories):
+        env = json.loads(story.log)["env"]
+        assert json.loads(env["TF_CONFIG"]) == {"cluster": cluster, "task": {"type": "worker", "index": index}}
+        assert (env["FLEET_RANK"], env["FLEET_NUM_TASKS"]) == (str(index), "3")
+        assert story.result is not None
+        assert story.result.outcome is Outcome.SUCCEEDED
+        assert story.result.exits == {f"worker-{each}": Exit(code=0) for each in range(3)}
+    waits, starts = (
+        [one.at for story in stories for one in story.records if isinstance(one, TaskState) and one.phase is phase]
+        for phase in (Phase.WAITING, Phase.RUNNING)
+    )
+    assert len(starts) == 3
+    assert max(waits) <= min(starts)
+
+
+def test_a_task_that_is_killed_ends_all_within_the_grace_period(connect: Connect) -> None:
+    agents = [connect(index) for index in range(3)]
+    command = [sys.executable, "task.py", "stubborn"]
+    committed(agents, "kill", Bundle(SLEEP), command=command, grace_s=1.0)
+    pids = [pid_in(agent.root, "kill", f"worker-{index}") for index, agent in enumerate(agents)]
+    os.kill(pids[1], signal.SIGKILL)
+    stories = [follow(agent, Follow("kill", f"worker-{index}")) for index, agent in enumerate(agents)]
+
+    assert not any(map(alive, pids))
+    for story in stories:
+        assert story.result is not None
+        assert story.result.outcome is Outcome.FAILED
+        assert story.result.first_failed_task == "worker-1"
+        assert story.result.reason == "worker-1 was killed by SIGKILL"
+    assert stories[0].phases == ["waiting", "running", "stopping", "exited"]
+    assert stories[0].exit == Exit(signal=signal.SIGKILL)
+
+
+def test_a_task_that_fails_names_its_exit_code(connect: Connect) -> None:
+    agents = [connect(index) for index in range(2)]
+    script = "import os, sys, time\nif os.environ['FLEET_RANK'] == '1': sys.exit(7)\ntime.sleep(60)"
+    committed(agents, "fail", Bundle(script))
+    story = follow(agents[0], Follow("fail", "worker-0"))
+    assert story.result is not None
+    assert (story.result.first_failed_task, story.result.reason) == ("worker-1", "worker-1 exited with code 7")
+    assert story.result.exits["worker-1"] == Exit(code=7)
+    assert story.exit == Exit(signal=signal.SIGTERM)
+
+
+def test_a_command_that_cannot_be_run_fails_the_job_and_says_so_in_the_log(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "nothing", Bundle("pass"), command=["/nowhere/python", "task.py"])
+    story = follow(agent, Follow("nothing", "worker-0"))
+    assert story.log == b"fleet: cannot run /nowhere/python: No such file or directory\n"
+    assert story.exit == Exit(code=127)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("#!/bin/sh\r\nexit 0\r\n", "its lines end with CR LF, as on Windows; Linux needs LF"),
+        ("#!/nowhere/perl -w\nexit 0\n", "its interpreter /nowhere/perl is not on this host"),
+    ],
+)
+def test_a_program_that_cannot_be_run_says_what_is_wrong_with_it(
+    connect: Connect, tmp_path: Path, text: str, why: str
+) -> None:
+    program = tmp_path / "run.sh"
+    program.write_bytes(text.encode())
+    program.chmod(0o755)
+    agent = connect()
+    committed([agent], "shebang", Bundle("pass"), command=[str(program)])
+    story = follow(agent, Follow("shebang", "worker-0"))
+    assert story.log == f"fleet: cannot run {program}: {why}\n".encode()
+
+
+def test_daemons_and_children_of_a_task_do_not_outlive_it(connect: Connect) -> None:
+    agent = connect()
+    script = """
+import os, time
+def leave(name):
+    with open(name + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(name + ".new", name)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        leave("daemon")
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+if os.fork() == 0:
+    leave("child")
+    time.sleep(60)
+while not (os.path.exists("daemon") and os.path.exists("child")):
+    time.sleep(0.01)
+print("done")
+"""
+    committed([agent], "daemon", Bundle(script))
+    story = follow(agent, Follow("daemon", "worker-0"))
+    assert story.result is not None
+    assert story.result.outcome is Outcome.SUCCEEDED
+    assert story.log == b"done\n"
+    for name in ("daemon", "child"):
+        assert not alive(pid_in(agent.root, "daemon", "worker-0", name))
+
+
+def test_the_job_outlives_the_client_and_its_log_can_be_read_from_any_offset(connect: Connect) -> None:
+    agent = connect()
+    script = """
+import os, sys, time
+for n in range(40):
+    os.write(1, b"line %d \\xff\\r\\n" % n)
+    time.sleep(0.02)
+os.write(2, b"no newline")
+"""
+    committed([agent], "away", Bundle(script))
+    part = follow(agent, Follow("away", "worker-0"), lambda story: len(story.log) > 60)
+    agent.process.kill()
+    agent.process.wait()
+    expected = b"".join(b"line %d \xff\r\n" % n for n in range(40)) + b"no newline"
+
+    again = connect()
+    rest = follow(again, Follow("away", "worker-0", log_offset=len(part.log)))
+    assert part.log + rest.log == expected
+    assert rest.result is not None
+    assert rest.result.outcome is Outcome.SUCCEEDED
+    assert log_of(again.root, "away") == expected
+    late = connect()
+    assert follow(late, Follow("away", "worker-0")).log == expected
+    assert follow(late, Follow("away", "worker-0", tail_lines=3)).log == b"".join(expected.splitlines(True)[-3:])
+    assert follow(late, Follow("away", "worker-0", tail_lines=0)).log == b""
+    assert follow(late, Follow("away", "worker-0", tail_lines=999)).log == expected
+    without = follow(late, Follow("away", "worker-0", logs=False))
+    assert without.log == b""
+    assert without.phases == ["waiting", "running", "exited"]
+
+
+def test_records_continue_from_an_offset(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "resume", Bundle("print('Epoch: 1, loss: 0.5')"))
+    whole = follow(agent, Follow("resume", "worker-0"))
+    size = (agent.root / "jobs/resume/worker-0/attempt-1/records").stat().st_size
+    first = len((agent.root / "jobs/resume/worker-0/attempt-1/records").read_bytes().splitlines(True)[0])
+    rest = follow(agent, Follow("resume", "worker-0", record_offset=first))
+    assert rest.phases == whole.phases[1:]
+    none = follow(agent, Follow("resume", "worker-0", record_offset=size))
+    assert none.phases == []
+    assert none.result == whole.result
+
+
+def test_output_comes_before_the_record_of_what_followed_it(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "order", Bundle("print('x' * 100000)\nprint('Epoch: 1, loss: 0.5')\nprint('bye')"))
+    follow(agent, Follow("order", "worker-0"))
+    story = follow(connect(), Follow("order", "worker-0"))
+    kinds = [type(record).__name__ for record in story.records]
+    assert kinds.index("Log") > kinds.index("TaskState")
+    last_log = len(kinds) - 1 - kinds[::-1].index("Log")
+    last_state = len(kinds) - 1 - kinds[::-1].index("TaskState")
+    assert last_log < last_state
+
+
+def test_follow_without_follow_tells_what_is_there(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "now", Bundle(SLEEP))
+    pid_in(agent.root, "now", "worker-0")
+    assert eventually(lambda: log_of(agent.root, "now") == b"sleeping\n")
+    story = follow(agent, Follow("now", "worker-0", follow=False))
+    assert story.log == b"sleeping\n"
+    assert story.result is None
+    assert agent.stop("now") == Stopped(killed=False, running=True)
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_stop_ends_the_whole_job_whoever_is_asked(connect: Connect, asked: int) -> None:
+    agents = [connect(index) for index in range(2)]
+    command = [sys.executable, "task.py", "stubborn"]
+    committed(agents, "stop", Bundle(SLEEP), command=command)
+    pids = [pid_in(agent.root, "stop", f"worker-{index}") for index, agent in enumerate(agents)]
+    assert agents[asked].stop("stop", f"worker-{asked}", grace_s=0.3) == Stopped(killed=True, running=True)
+    for index, agent in enumerate(agents):
+        result = follow(agent, Follow("stop", f"worker-{index}")).result
+        assert result is not None
+        assert (result.outcome, result.first_failed_task, result.reason) == (
+            Outcome.CANCELLED,
+            "",
+            "stopped on request",
+        )
+    assert not any(map(alive, pids))
+    assert agents[asked].stop("stop", f"worker-{asked}") == Stopped(killed=False, running=False)
+
+
+def test_stop_while_following(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "both", Bundle(SLEEP))
+    pid_in(agent.root, "both", "worker-0")
+    follow(agent, Follow("both", "worker-0"), lambda story: bool(story.log))
+    agent.send(Stop("both", "worker-0", 5.0))
+    story = listen(agent)
+    assert story.result is not None
+    assert story.result.outcome is Outcome.CANCELLED
+    assert story.records[-1] == Stopped(killed=False, running=True)
+
+
+def test_a_stopped_process_ends_too(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "frozen", Bundle(SLEEP))
+    pid = pid_in(agent.root, "frozen", "worker-0")
+    os.kill(pid, signal.SIGSTOP)
+    assert agent.stop("frozen", grace_s=2.0).running
+    assert not alive(pid)
+
+
+def test_a_gang_that_is_never_complete_fails_and_starts_nothing(connect: Connect) -> None:
+    agents = [connect(index) for index in range(2)]
+    bundle = Bundle(SLEEP)
+    answers = [
+        agent.prepare("alone", bundle, slot=f"worker-{index}", address=f"127.0.0.{index + 1}")
+        for index, agent in enumerate(agents)
+    ]
+    members = [answer.member for answer in answers if isinstance(answer, Prepared)]
+    request = next(commits("alone", members, [sys.executable, "task.py"], join_timeout_s=0.5))
+    agents[0].commit(request)
+    story = follow(agents[0], Follow("alone", "worker-0"))
+    assert story.result is not None
+    assert story.result.outcome is Outcome.FAILED
+    assert story.result.first_failed_task == "worker-1"
+    assert story.result.reason == "worker-1 (127.0.0.2) did not join within 0.5 s; nothing was started"
+    assert "running" not in story.phases
+    assert not (source(agents[0].root, "alone") / "pid").exists()
+
+
+def test_a_supervisor_that_is_killed_takes_its_task_with_it_and_the_others_say_who_was_lost(connect: Connect) -> None:
+    agents = [connect(index) for index in range(2)]
+    members = []
+    bundle = Bundle(SLEEP)
+    for index, agent in enumerate(agents):
+        answer = agent.prepare("lost", bundle, slot=f"worker-{index}", address=f"127.0.0.{index + 1}")
+        assert isinstance(answer, Prepared)
+        members.append(answer.member)
+    requests = commits("lost", members, [sys.executable, "task.py"])
+    supervisors = [agent.commit(request).pid for agent, request in zip(agents, requests, strict=True)]
+    pids = [pid_in(agent.root, "lost", f"worker-{index}") for index, agent in enumerate(agents)]
+    os.kill(supervisors[0], signal.SIGKILL)
+
+    story = follow(agents[0], Follow("lost", "worker-0"))
+    assert story.result is not None
+    assert story.result.outcome is Outcome.LOST
+    assert story.result.reason == "the agent that looked after worker-0 is gone without a word"
+    other = follow(agents[1], Follow("lost", "worker-1"))
+    assert other.result is not None
+    assert other.result.outcome is Outcome.FAILED
+    assert other.result.first_failed_task == "worker-0"
+    assert other.result.reason == "worker-0 (127.0.0.1) was lost: its agent ended"
+    assert all(map(gone, pids))
+    assert not connect(0).stop("lost", "worker-0").running
+
+
+def test_a_chief_that_is_lost_before_the_start_leaves_word_that_nothing_was_started(connect: Connect) -> None:
+    agents = [connect(index) for index in range(3)]
+    members = prepared(agents, "early", Bundle(SLEEP))
+    requests = commits("early", members, [sys.executable, "task.py"])
+    supervisors = [agent.commit(next(requests)).pid for agent in agents[:2]]
+    agents[1].send(Follow("early", "worker-1"))
+    time.sleep(0.3)  # for the link, of which nobody tells
+    os.kill(supervisors[0], signal.SIGKILL)
+    result = listen(agents[1]).result
+    assert result is not None
+    assert (result.outcome, result.first_failed_task, result.started) == (Outcome.FAILED, "worker-0", False)
+
+
+def test_what_a_killed_supervisor_left_is_ended_by_the_next_prepare(connect: Connect) -> None:
+    agent = connect()
+    script = """
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    with open("daemon.new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename("daemon.new", "daemon")
+time.sleep(60)
+"""
+    answer = agent.prepare("first", Bundle(script))
+    assert isinstance(answer, Prepared)
+    supervisor = agent.commit(next(commits("first", [answer.member], [sys.executable, "task.py"]))).pid
+    daemon = pid_in(agent.root, "first", "worker-0", "daemon")
+    os.kill(supervisor, signal.SIGKILL)
+    other = connect()
+    assert eventually(lambda: isinstance(other.prepare("second", Bundle(script)), Prepared))
+    assert not alive(daemon)
+
+
+def test_sigterm_to_the_supervisor_fails_the_job_with_that_reason(connect: Connect) -> None:
+    agent = connect()
+    answer = agent.prepare("term", Bundle(SLEEP))
+    assert isinstance(answer, Prepared)
+    supervisor = agent.commit(next(commits("term", [answer.member], [sys.executable, "task.py"]))).pid
+    pid = pid_in(agent.root, "term", "worker-0")
+    os.kill(supervisor, signal.SIGTERM)
+    result = follow(agent, Follow("term", "worker-0")).result
+    assert result is not None
+    assert result.reason == "the agent of worker-0 received SIGTERM"
+    assert not alive(pid)
+
+
+@pytest.mark.parametrize(
+    ("piece", "times"),
+    [(b"x" * (1 << 20), 50), (b"\r" * (1 << 20), 8), (bytes(range(256)) * 4096, 4), (b"\xff\xfe\n" * 100000, 4)],
+    ids=["one-line", "carriage-returns", "all-bytes", "invalid-utf8"],
+)
+def test_any_output_arrives_byte_for_byte(connect: Connect, piece: bytes, times: int) -> None:
+    agent = connect()
+    bundle = Bundle(
+        f"import sys\ndata = open('piece', 'rb').read()\nfor _ in range({times}): sys.stdout.buffer.write(data)"
+    )
+    bundle.add("piece", piece)
+    committed([agent], "bytes", bundle)
+    story = follow(agent, Follow("bytes", "worker-0"))
+    assert len(story.log) == len(piece) * times
+    expected = sha256()
+    for _ in range(times):
+        expected.update(piece)
+    assert sha256(story.log).digest() == expected.digest()
+
+
+def test_a_reader_who_does_not_read_holds_up_nothing(connect: Connect) -> None:
+    agent, other = connect(), connect()
+    committed([agent], "slow", Bundle("import os\nfor _ in range(200):\n    os.write(1, b'y' * 65536)"))
+    agent.send(Follow("slow", "worker-0"))  # and reads no answer
+    story = follow(other, Follow("slow", "worker-0"))
+    assert len(story.log) == 200 * 65536
+    assert len(listen(agent).log) == 200 * 65536
+
+
+def test_progress_is_told_as_it_comes_and_ends_of_epochs_are_kept(connect: Connect) -> None:
+    agent = connect()
+    script = """
+import sys, time
+for epoch in (1, 2):
+    sys.stdout.write("Epoch %d/2\\n" % epoch)
+    for step in (1, 2, 3):
+        sys.stdout.write("\\r%d/3 [===>...] - ETA: 1s - loss: 0.%d" % (step, 9 - step))
+        sys.stdout.flush()
+        time.sleep(0.3)
+    sys.stdout.write("\\b\\b\\b\\r3/3 [======] - 1s 3ms/step - loss: 0.5\\n")
+"""
+    committed([agent], "progress", Bundle(script))
+    live = follow(agent, Follow("progress", "worker-0"))
+    seen = [(record.epoch, record.step) for record in live.records if isinstance(record, Progress)]
+    assert (1, 2) in seen
+    late = follow(connect(), Follow("progress", "worker-0"))
+    kept = [record for record in late.records if isinstance(record, Progress)]
+    assert [(one.epoch, one.epochs, one.step, one.steps) for one in kept] == [(1, 2, 3, 3), (2, 2, 3, 3)]
+    assert kept[-1].metrics == {"loss": 0.5}
+
+
+def test_inspect_reports_the_newest_jobs_and_what_the_running_one_does(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "older", Bundle("import sys; sys.exit(3)"))
+    follow(agent, Follow("older", "worker-0"))
+    committed([agent], "newer", Bundle("print('Epoch: 4, loss: 0.25')\nimport time; time.sleep(60)"))
+    follow(agent, Follow("newer", "worker-0"), lambda story: any(isinstance(r, Progress) for r in story.records))
+    asker = connect()
+    asker.send(Inspect(2))
+    newer, older = listen(asker).records
+    assert isinstance(newer, JobReport)
+    assert isinstance(older, JobReport)
+    assert (newer.job, newer.alive, newer.phase, newer.result) == ("newer", True, Phase.RUNNING, None)
+    assert newer.progress is not None
+    assert (newer.progress.epoch, newer.progress.metrics) == (4, {"loss": 0.25})
+    assert newer.command == [sys.executable, "task.py"]
+    assert newer.log_size == len("Epoch: 4, loss: 0.25\n")
+    assert (older.job, older.alive, older.exit) == ("older", False, Exit(code=3))
+    assert older.result is not None
+    assert older.result.outcome is Outcome.FAILED
+    asker.send(Inspect())
+    assert len(listen(asker).records) == 1
+    assert asker.stop("newer").running
+
+
+@pytest.mark.slow
+def test_usage_is_told_every_five_seconds(connect: Connect, tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in\n'
+        "*utilization*) echo '0, 37, 1024'; exec sleep 60 ;;\n"
+        "*) echo '0, Tesla T4, 15360, 535.183.01' ;;\n"
+        "esac\n"
+    )
+    program.chmod(0o755)
+    agent = connect(env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    committed([agent], "usage", Bundle("data = bytearray(50 << 20)\nwhile True: pass"))
+    story = follow(agent, Follow("usage", "worker-0"), lambda story: any(isinstance(r, Usage) for r in story.records))
+    usage = next(record for record in story.records if isinstance(record, Usage))
+    assert usage.cpu_percent > 5
+    assert usage.memory_bytes > 50 << 20
+    assert usage.gpus == [GpuUse(0, 37.0, 1024)]
+    connect().stop("usage")
+
+    def left() -> list[str]:
+        found = [path for path in Path("/proc").glob("[0-9]*/environ") if str(tmp_path).encode() in read(path)]
+        return [path.parent.name for path in found if path.parent.name != str(agent.process.pid)]
+
+    assert eventually(lambda: not left()), left()
+
+
+def test_a_second_job_is_refused_while_one_runs_and_taken_afterwards(connect: Connect) -> None:
+    agent, other = connect(), connect()
+    committed([agent], "mine", Bundle(SLEEP))
+    answer = other.prepare("yours", Bundle("pass"))
+    assert isinstance(answer, Refused)
+    assert (answer.kind, answer.job) == (Refusal.BUSY, "mine")
+    assert answer.reason == "job mine is running on this host"
+    agent.stop("mine")
+    assert isinstance(other.prepare("yours", Bundle("pass")), Prepared)
+
+
+def test_hanging_up_before_commit_gives_everything_back(connect: Connect) -> None:
+    agent = connect()
+    first = agent.prepare("never", Bundle("pass"), first_port=23450)
+    assert isinstance(first, Prepared)
+    assert Path(first.workdir, "task.py").exists()
+    agent.close()
+    assert not (agent.root / "jobs" / "never").exists()
+    second = connect().prepare("again", Bundle("pass"), first_port=23450)
+    assert isinstance(second, Prepared)
+    assert second.member.port == 23450
+
+
+def test_a_job_that_is_not_there_is_refused_in_a_message(connect: Connect) -> None:
+    agent = connect()
+    for request in (Follow("no", "worker-0"), Stop("no", "worker-0"), Follow("..", "worker-0"), Follow("", "")):
+        agent.send(request)
+        answer = agent.expect(Refused)
+        assert answer.kind is Refusal.REQUEST
+        assert "is not on this host" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("tasks", "says"),
+    [
+        (["chief-0", "ps-1"], "indices of ps"),
+        (["worker-0", "worker-0"], "stands twice"),
+        (["chief-0", "boss-0"], "is not a task"),
+        (["ps-0", "evaluator-0"], "a chief or a worker 0"),
+    ],
+)
+def test_tasks_that_are_not_a_cluster_are_refused(connect: Connect, tasks: list[str], says: str) -> None:
+    agent = connect()
+    members = [
+        *prepared([agent], "job", Bundle("print('never')")),
+        Member("worker-1", "worker-1", "127.0.0.2", 2222, 4000),
+    ]
+    members = [member._replace(task=task) for member, task in zip(members, tasks, strict=True)]
+    agent.send(next(commits("job", members, [sys.executable, "task.py"])))
+    assert says in agent.expect(Refused).reason

@@ -1,0 +1,209 @@
+"""Whether the kernel killed a task for want of memory: what it counts and logs, made up and real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.processes import process
+from train.agent.host.spawn import open_gate, spawn
+from train.agent.supervisor.oom import Death, OomWatch, death_of
+
+MEMCG = (
+    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/job,task_memcg=/job,"
+    "task=python,pid=31744,uid=0\n"
+    "Memory cgroup out of memory: Killed process 31744 (python) total-vm:75220kB, anon-rss:65280kB, file-rss:5916kB, "
+    "shmem-rss:1024kB, UID:0 pgtables:184kB oom_score_adj:0"
+)
+HOST = (
+    "Out of memory: Killed process 812 (python3) total-vm:9000000kB, anon-rss:8388608kB, file-rss:0kB, "
+    "shmem-rss:0kB, UID:1000 pgtables:184kB oom_score_adj:0"
+)
+OLD = (
+    "Out of memory: Kill process 812 (python3) score 930 or sacrifice child\n"
+    "Killed process 812 (python3) total-vm:9000000kB, anon-rss:1024kB, file-rss:0kB, shmem-rss:0kB"
+)
+
+
+def test_what_the_log_tells_of_a_death() -> None:
+    assert death_of(31744, MEMCG) == Death((65280 + 1024) * 1024, in_cgroup=True)
+    assert death_of(812, HOST) == Death(8 << 30, in_cgroup=False)
+    assert death_of(812, OLD) == Death(1 << 20, in_cgroup=False)
+
+
+def test_the_death_of_another_is_none_of_ours() -> None:
+    assert death_of(3174, MEMCG) is None
+    assert death_of(81, HOST) is None
+    assert death_of(812, "") is None
+
+
+class Files:
+    """/proc, /sys and /dev as a kernel might have them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.cgroup = root / "sys/fs/cgroup/user.slice/session-3.scope"
+        self.cgroup.mkdir(parents=True)
+        (root / "proc/7").mkdir(parents=True)
+        (root / "proc/self/ns").mkdir(parents=True)
+        (root / "proc/7/cgroup").write_text("0::/user.slice/session-3.scope\n")
+        (root / "proc/meminfo").write_text("MemTotal:       16777216 kB\nMemFree: 1 kB\n")
+        mounts = "22 27 0:21 / /proc rw - proc proc rw\n30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+        (root / "proc/self/mountinfo").write_text(mounts)
+        self.count(0, 0)
+
+    def count(self, host: int, cgroup: int) -> None:
+        (self.root / "proc/vmstat").write_text(f"nr_free_pages 1\noom_kill {host}\n")
+        if cgroup >= 0:
+            (self.cgroup / "memory.events").write_text(f"low 0\noom 9\noom_kill {cgroup}\noom_group_kill 0\n")
+
+    def watch(self) -> OomWatch:
+        return OomWatch(7, str(self.root))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def test_nothing_is_said_when_the_kernel_killed_nobody(files: Files) -> None:
+    watch = files.watch()
+    assert watch.verdict(7) == ""
+    (files.root / "proc/vmstat").unlink()
+    assert watch.verdict(7) == ""
+
+
+def test_the_count_of_its_own_cgroup_makes_it_certain(files: Files) -> None:
+    files.count(4, 2)
+    watch = files.watch()
+    files.count(5, 3)
+    assert watch.verdict(7) == "killed by the kernel's OOM killer according to the counter of its cgroup"
+    (files.cgroup / "memory.max").write_text("12884901888\n")
+    assert watch.verdict(7).endswith("according to the counter of its cgroup (limit 12.0 GiB)")
+    (files.cgroup / "memory.max").write_text("max\n")
+    assert watch.verdict(7).endswith("of its cgroup")
+
+
+def test_somebody_elses_death_is_not_taken_for_ours(files: Files) -> None:
+    watch = files.watch()
+    files.count(1, 0)
+    assert watch.verdict(7) == ""
+
+
+@pytest.mark.parametrize(
+    ("pid", "log", "told"),
+    [
+        (31744, MEMCG, "killed by the kernel's OOM killer (it used 64.8 MiB of 1.0 GiB, the limit of its cgroup)"),
+        (812, HOST, "killed by the kernel's OOM killer (it used 8.0 GiB of 16.0 GiB, the memory of its host)"),
+        (7, HOST, ""),
+    ],
+)
+def test_the_log_names_whom_it_killed(
+    files: Files, monkeypatch: pytest.MonkeyPatch, pid: int, log: str, told: str
+) -> None:
+    (files.cgroup / "memory.max").write_text(str(1 << 30))
+    watch = files.watch()
+    files.count(1, 1)
+    monkeypatch.setattr(watch, "_read_log", lambda: (log, True))
+    assert watch.verdict(pid) == told
+
+
+def test_a_count_of_the_whole_host_alone_makes_it_likely(files: Files) -> None:
+    (files.cgroup / "memory.events").unlink()
+    watch = files.watch()
+    files.count(2, -1)
+    assert watch.verdict(7) == (
+        "most likely killed by the kernel's OOM killer, which killed 2 of this host's processes since the task began"
+    )
+
+
+def test_a_container_sees_its_own_part_of_the_cgroups(files: Files) -> None:
+    (files.root / "proc/7/cgroup").write_text("5:cpu:/docker/ab\n4:memory:/docker/ab\n0::/docker/ab\n")
+    directory = files.root / "sys/fs/cgroup/memory"
+    directory.mkdir()
+    mount = "30 24 0:26 /docker/ab /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    (files.root / "proc/self/mountinfo").write_text(mount)
+    (directory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+    (directory / "memory.limit_in_bytes").write_text("1073741824\n")
+    watch = files.watch()
+    files.count(1, -1)
+    (directory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert watch.verdict(7).endswith("according to the counter of its cgroup (limit 1.0 GiB)")
+
+
+def test_a_task_asks_only_when_it_was_killed_by_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def verdict(_: OomWatch, pid: int) -> str:
+        asked.append(pid)
+        return "killed by the kernel's OOM killer"
+
+    monkeypatch.setattr(OomWatch, "verdict", verdict)
+    for number in (signal.SIGKILL, signal.SIGTERM, 0):
+        with process() as one:
+            one.task.start(["/bin/sleep", "60"], {}, str(tmp_path), 0o022)
+            one.task.release()
+            if number:
+                os.kill(one.task.pid, number)
+            else:
+                one.task.kill()
+            one.until(lambda one=one: one.exits)  # type: ignore[misc]
+            by_others = number == signal.SIGKILL
+            assert one.task.reason == ("killed by the kernel's OOM killer" if by_others else "")
+            assert asked == ([one.task.pid] if by_others else asked[:1])
+    assert len(asked) == 1
+
+
+class TestRealKernel:
+    """A real process in a memory cgroup that is too small for it; as root, with cgroups that may be written."""
+
+    @pytest.fixture
+    def cgroup(self) -> Iterator[tuple[Path, str]]:
+        name = f"fleet-test-{os.getpid()}"
+        for directory, limit in (
+            (Path("/sys/fs/cgroup/memory") / name, "memory.limit_in_bytes"),
+            (Path("/sys/fs/cgroup") / name, "memory.max"),
+        ):
+            try:
+                directory.mkdir()
+            except OSError:
+                continue
+            try:
+                if (directory / limit).exists():
+                    yield directory, limit
+                    return
+            finally:
+                directory.rmdir()
+        pytest.skip("no memory cgroup can be made here")
+
+    def test_it_is_told_that_the_kernel_killed_it(self, cgroup: tuple[Path, str]) -> None:
+        directory, limit = cgroup
+        (directory / limit).write_text(str(64 << 20))
+        swap = directory / "memory.swap.max"
+        if swap.exists():
+            swap.write_text("0")
+        script = "held = []\nwhile True: held.append(bytearray(b'x') * (1 << 20))"
+        spawned = spawn([sys.executable, "-c", script], dict(os.environ), "/", umask=0o022, gated=True)
+        try:
+            (directory / "cgroup.procs").write_text(str(spawned.pid))
+            watch, blind = OomWatch(spawned.pid), OomWatch(spawned.pid)
+            blind.close()
+        finally:
+            open_gate(spawned)
+            _, status = os.waitpid(spawned.pid, 0)
+            os.close(spawned.output)
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        told = watch.verdict(spawned.pid)
+        watch.close()
+        assert told.startswith("killed by the kernel's OOM killer")
+        assert "64.0 MiB" in told
+        assert blind.verdict(spawned.pid) == (
+            "killed by the kernel's OOM killer according to the counter of its cgroup (limit 64.0 MiB)"
+        )

@@ -1,0 +1,429 @@
+"""A host that the cloud takes: how its agent learns of it, and what becomes of the job."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.train.agent.gang.test_gang import DONE, KILLED, Play
+from train.agent.checkpoints.snapshot import Snapshot
+from train.agent.gang import reconciler, scheduling
+from train.agent.gang.reconciler import EndTask, Fetch, Notify, Preempted, ReportAttemptEnd, Slot
+from train.agent.gang.scheduling import PREEMPTION_GRACE_S
+from train.agent.gang.states import DesiredState, Source, Stage
+from train.agent.host.loop import Loop
+from train.agent.protocol.records import Exit, Member, Outcome, Policy, RestartPolicy
+from train.agent.supervisor import preemption
+from train.agent.supervisor.preemption import METADATA_ADDRESS, PreemptionWatch, metadata_server, read_answer, request
+
+# --- the metadata server ------------------------------------------------------------------------------------------
+
+
+def test_only_a_host_of_compute_engine_has_one(tmp_path: Path) -> None:
+    product = tmp_path / "product_name"
+    assert metadata_server({}, str(product)) == ""
+    product.write_text("Standard PC (Q35)\n")
+    assert metadata_server({}, str(product)) == ""
+    product.write_text("Google Compute Engine\n")
+    assert metadata_server({}, str(product)) == METADATA_ADDRESS
+    assert metadata_server({"GCE_METADATA_HOST": "127.0.0.9:8080"}, str(product)) == "127.0.0.9:8080"
+
+
+def test_the_value_is_asked_for_at_once_and_then_its_change() -> None:
+    first, second = request("host", ""), request("host:80", "4c0f")
+    assert first.startswith(b"GET /computeMetadata/v1/instance/preempted HTTP/1.1\r\nHost: host\r\n")
+    assert b"?wait_for_change=true&last_etag=4c0f&timeout_sec=300 HTTP/1.1\r\n" in second
+    for one in (first, second):
+        assert b"\r\nMetadata-Flavor: Google\r\n" in one
+        assert one.endswith(b"\r\n\r\n")
+
+
+def test_an_answer_is_read_when_all_of_it_has_come() -> None:
+    whole = b"HTTP/1.1 200 OK\r\nETag: ab\r\nContent-Length: 4\r\n\r\nTRUE"
+    for end in range(len(whole)):
+        assert read_answer(whole[:end], ended=False) is None
+    answer = read_answer(whole, ended=False)
+    assert answer is not None
+    assert (answer.status, answer.headers["etag"], answer.body) == (200, "ab", "TRUE")
+    until_the_end = b"HTTP/1.0 503 Busy\r\n\r\nlater"
+    assert read_answer(until_the_end, ended=False) is None
+    answer = read_answer(until_the_end, ended=True)
+    assert answer is not None
+    assert (answer.status, answer.body) == (503, "later")
+
+
+@pytest.mark.parametrize("data", [b"", b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 soon\r\n\r\n", b"HTTP/1.1\r\n\r\n"])
+def test_what_is_no_answer(data: bytes) -> None:
+    with pytest.raises(ValueError, match="no answer"):
+        read_answer(data, ended=True)
+
+
+def test_an_answer_without_end_is_not_kept_for_ever() -> None:
+    for head in (b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "):
+        with pytest.raises(ValueError, match="answer"):
+            read_answer(head + b"a" * (1 << 17), ended=False)
+
+
+def answer(body: str, *, etag: str = "e", status: str = "200 OK", flavor: str = "Google") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nMetadata-Flavor: {flavor}\r\nETag: {etag}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return (head + body).encode()
+
+
+class Server:
+    """Answers as it was told to, one connection after the other; what is asked after that is not answered."""
+
+    def __init__(self, answers: list[bytes | None]) -> None:
+        self.asked: list[str] = []
+        self._answers = answers
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.place = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self._open.append(connection)
+                self.asked.append(connection.recv(4096).decode().split(" ")[1])
+                given = self._answers.pop(0) if self._answers else b""
+                if given is None:  # hangs up
+                    self._open.pop().close()
+                for start in range(0, len(given or b""), 7):
+                    connection.sendall((given or b"")[start : start + 7])
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+        for connection in self._open:
+            connection.close()
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
+    monkeypatch.setattr(preemption, "_RETRY_S", (0.01, 0.02))
+    servers: list[Server] = []
+
+    def start(*answers: bytes | None) -> Server:
+        servers.append(Server(list(answers)))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def turn(loop: Loop, until: Callable[[], bool], deadline_s: float = 5.0) -> None:
+    end = time.monotonic() + deadline_s
+    while not until():
+        assert time.monotonic() < end
+        loop.after("look", 0.02, lambda: None)
+        loop.turn()
+
+
+def test_the_change_is_waited_for_and_told_once(serve: Callable[..., Server]) -> None:
+    server = serve(answer("FALSE", etag="a1"), answer("FALSE", etag="a1"), answer("TRUE", etag="b2"))
+    loop, told = Loop(), list[int]()
+    watch = PreemptionWatch(loop, server.place, lambda: told.append(1))
+    turn(loop, lambda: watch.preempted)
+    assert told == [1]
+    assert server.asked == [
+        preemption.PATH,
+        *[f"{preemption.PATH}?wait_for_change=true&last_etag=a1&timeout_sec=300"] * 2,
+    ]
+    assert not loop.waits_for("preemption")
+    watch.close()
+    loop.close()
+
+
+def test_a_server_that_is_away_for_a_while_is_asked_again(serve: Callable[..., Server]) -> None:
+    away = (None, answer("", status="503 Service Unavailable"), b"HTTP/1.1 200 OK\r\n", None) * 3
+    server = serve(answer("FALSE"), *away, answer("TRUE"))
+    loop, told = Loop(), list[int]()
+    watch = PreemptionWatch(loop, server.place, lambda: told.append(1))
+    monkey = preemption._ANSWER_S
+    preemption._ANSWER_S = 0.1  # the third answer of four never ends
+    preemption._POLL_S, polled = 0, preemption._POLL_S
+    try:
+        turn(loop, lambda: watch.preempted)
+    finally:
+        preemption._ANSWER_S, preemption._POLL_S = monkey, polled
+    assert server.asked[1].endswith("last_etag=e&timeout_sec=0")
+    assert server.asked[2] == preemption.PATH  # what the value is now is asked first
+    watch.close()
+    loop.close()
+
+
+@pytest.mark.parametrize(
+    "given", [(answer("TRUE", flavor="Other"),) * 9, (answer("", status="404 Not Found"),) * 9, (None,) * 9]
+)
+def test_where_there_is_no_such_server_nobody_asks_for_long(
+    serve: Callable[..., Server], given: tuple[bytes | None, ...]
+) -> None:
+    server = serve(*given)
+    loop = Loop()
+    watch = PreemptionWatch(loop, server.place, lambda: pytest.fail("told of what nobody said"))
+    turn(loop, lambda: not loop.waits_for("preemption"))
+    assert len(server.asked) == 6
+    watch.close()
+    loop.close()
+
+
+def test_where_nobody_listens_nobody_asks_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemption, "_RETRY_S", (0.01, 0.02))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    loop = Loop()
+    watch = PreemptionWatch(loop, f"127.0.0.1:{port}", lambda: pytest.fail("told of what nobody said"))
+    turn(loop, lambda: not loop.waits_for("preemption"))
+    watch.close()
+    loop.close()
+
+
+# --- the slot -----------------------------------------------------------------------------------------------------
+
+SLOTS = [Member(f"worker-{n}", f"worker-{n}", f"10.0.0.{n + 2}", 2222, 4000) for n in range(2)]
+OLD, NEW = Snapshot(1, 4, "a"), Snapshot(1, 5, "b")
+
+
+def order(stage: Stage, **more: object) -> DesiredState:
+    values = {
+        "term": 1,
+        "leader": "worker-0",
+        "attempt": 1,
+        "stage": stage,
+        "members": SLOTS,
+        **more,
+    }
+    return DesiredState(**values)  # type: ignore[arg-type]
+
+
+def running() -> Slot:
+    found, _ = reconciler.step(Slot("worker-1", attempt=1, spawned=True, closed=False, held=True), order(Stage.GO))
+    return found
+
+
+def test_a_slot_tells_that_its_host_is_being_taken_in_whatever_attempt() -> None:
+    taken, _ = reconciler.step(running(), Preempted())
+    assert reconciler.build_status(taken).preempted
+    ended = taken._replace(closed=True)
+    later, _ = reconciler.step(ended, order(Stage.RESERVE)._replace(attempt=2))
+    assert later.attempt == 2
+    assert reconciler.build_status(later).preempted
+
+
+def test_while_an_attempt_ends_notices_are_passed_on_and_the_last_checkpoint_is_copied() -> None:
+    found = running()._replace(snapshot=OLD)
+    sources = [Source("10.0.0.2", 5000)]
+    significant_lines = order(
+        Stage.STOP, snapshot=NEW, sources=sources, grace_s=10.0, notices=["be warned"], reason="taken"
+    )
+    found, actions = reconciler.step(found, significant_lines)
+    assert actions == [Notify(1, "be warned"), Fetch(NEW, tuple(sources)), EndTask(1, "taken", 10.0)]
+    _, actions = reconciler.step(found, significant_lines)
+    assert actions == []
+    closed = found._replace(closed=True, snapshot=OLD, fetching=None)
+    _, actions = reconciler.step(
+        closed, significant_lines._replace(stage=Stage.WAIT, preempted=True, first_failed_slot="worker-0")
+    )
+    assert isinstance(actions[0], Fetch)
+    assert isinstance(actions[1], ReportAttemptEnd)
+    assert actions[1].ended.preempted
+
+
+# --- the gang -----------------------------------------------------------------------------------------------------
+
+SPOT = Policy(preemptions=-1, backoff_s=1.0, host_timeout_s=1800.0)
+
+
+def test_a_preemption_ends_the_attempt_at_once_with_grace_and_is_no_restart() -> None:
+    play = Play(3, SPOT, grace_s=30.0).start()
+    play.send_record("worker-1", preempted=True)
+    significant_lines = scheduling.desired_state(play.gang)
+    assert (significant_lines.stage, significant_lines.first_failed_slot, significant_lines.grace_s) == (
+        Stage.STOP,
+        "worker-1",
+        PREEMPTION_GRACE_S,
+    )
+    assert significant_lines.reason == "worker-1 (10.0.0.3) was preempted"
+    assert significant_lines.preempted
+    assert significant_lines.notices == [
+        "worker-1 is being preempted by Compute Engine; the job continues when it is replaced",
+    ]
+    play.close()
+    assert play.at(Stage.WAIT)
+    play.wait(100.0)  # it still answers, and gets nothing to do
+    assert play.at(Stage.WAIT)
+    play.lose("worker-1")
+    play.wait(1000.0)
+    assert play.at(Stage.WAIT)
+    play.send_record("worker-1", preempted=False, attempt=0, exit=None, closed=True, address="10.0.0.9")
+    play.wait(5.0)
+    assert (play.gang.stage, play.gang.attempt) == (Stage.RESERVE, 2)
+    assert (play.gang.restarts, play.gang.preemptions) == (0, 1)
+    assert [member.address for member in scheduling.desired_state(play.gang).members] == [
+        "10.0.0.2",
+        "10.0.0.9",
+        "10.0.0.4",
+    ]
+
+
+@pytest.mark.parametrize("restart", RestartPolicy)
+def test_it_is_survived_whatever_becomes_of_failures(restart: RestartPolicy) -> None:
+    play = Play(2, SPOT._replace(restart=restart)).start()
+    play.send_record("worker-1", preempted=True, exit=Exit(code=42))
+    play.close()
+    assert play.at(Stage.WAIT)
+    play.send_record("worker-1", preempted=False)
+    play.wait(5.0)
+    play.start()
+    play.exit("worker-0", Exit(code=1))
+    play.close()
+    assert (play.result.outcome, play.result.attempt) == (Outcome.FAILED, 2)
+
+
+def test_a_host_that_is_gone_without_notice_is_a_preemption_where_these_are_survived() -> None:
+    play = Play(2, SPOT._replace(preemptions=1)).start()
+    play.exit("worker-0", Exit(code=1))  # TensorFlow noticed first
+    play.send_record("worker-0", closed=True)
+    play.lose("worker-1")
+    significant_lines = scheduling.desired_state(play.gang)
+    assert (significant_lines.stage, significant_lines.first_failed_slot, significant_lines.preempted) == (
+        Stage.WAIT,
+        "worker-1",
+        True,
+    )
+    play.send_record("worker-1", attempt=0, exit=None, closed=True)
+    play.wait(10.0)
+    play.start()
+    play.lose("worker-1")
+    play.close("worker-1")
+    assert (play.result.outcome, play.result.reason.partition(":")[0]) == (
+        Outcome.FAILED,
+        "worker-1 (10.0.0.3) was lost",
+    )
+
+
+def test_what_the_taking_of_a_host_brings_about_is_told_as_that() -> None:
+    """An instance that is shut down may end its task, and TensorFlow those of the others, before it says why."""
+    play = Play(2, SPOT).start()
+    play.exit("worker-0", Exit(signal=15))
+    play.send_record("worker-1", preempted=True)
+    play.close()
+    significant_lines = scheduling.desired_state(play.gang)
+    assert (significant_lines.stage, significant_lines.first_failed_slot, significant_lines.preempted) == (
+        Stage.WAIT,
+        "worker-1",
+        True,
+    )
+
+
+def test_one_that_is_taken_after_its_task_is_done_harms_nobody() -> None:
+    play = Play(2, SPOT).start()
+    play.exit("worker-1", DONE)
+    play.send_record("worker-1", preempted=True, closed=True)
+    assert play.at(Stage.GO)
+    play.exit("worker-0", DONE)
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+
+
+def test_without_a_replacement_the_job_ends_and_says_so() -> None:
+    play = Play(2, SPOT).start()
+    play.send_record("worker-1", preempted=True)
+    play.close()
+    play.lose("worker-1")
+    play.wait(1800.0)
+    assert play.result.reason == ("worker-1 (10.0.0.3) was preempted, and it was not replaced within 1800 s")
+    assert (play.result.first_failed_task, play.result.outcome) == ("worker-1", Outcome.FAILED)
+
+
+def test_where_no_preemption_is_survived_the_job_ends() -> None:
+    play = Play(2, Policy()).start()
+    play.send_record("worker-1", preempted=True)
+    assert scheduling.desired_state(play.gang).notices == [
+        "worker-1 is being preempted by Compute Engine; the job ends with it"
+    ]
+    play.close()
+    assert play.result.reason == "worker-1 (10.0.0.3) was preempted"
+
+
+def test_the_last_host_cannot_go_on_alone() -> None:
+    play = Play(1, SPOT).start()
+    play.send_record("worker-0", preempted=True)
+    play.close()
+    assert play.result.reason == "worker-0 (10.0.0.2) was preempted, and no other host is left"
+
+
+def test_before_any_user_code_ran_nothing_is_started() -> None:
+    play = Play(2, SPOT)
+    play.send_record("worker-1", preempted=True)
+    play.close()
+    assert (play.result.started, play.result.reason) == (False, "worker-1 (10.0.0.3) was preempted")
+
+
+def test_a_spare_begins_when_the_last_checkpoint_has_left_the_host() -> None:
+    play = Play(3, SPOT, spares=1).start()
+    for name in play.names:
+        play.send_record(name, snapshot=OLD, source=Source(name, 1))
+    play.send_record("worker-1", preempted=True)
+    assert scheduling.desired_state(play.gang).notices[-1].endswith("; worker-2 replaces it")
+    play.send_record("worker-1", snapshot=NEW)
+    play.close()
+    play.wait(1.0)
+    assert play.at(Stage.WAIT)
+    assert scheduling.desired_state(play.gang).sources == [Source("worker-1", 1)]
+    play.send_record("worker-0", snapshot=NEW)
+    assert play.at(Stage.RESERVE)
+    assert [(one.slot, one.task) for one in scheduling.desired_state(play.gang).members] == [
+        ("worker-0", "worker-0"),
+        ("worker-2", "worker-1"),
+    ]
+
+
+def test_a_leader_that_is_taken_leaves_the_next_attempt_to_another() -> None:
+    play = Play(3, SPOT, spares=1).start()
+    play.send_record("worker-0", preempted=True)
+    play.close()
+    play.wait(50.0)
+    assert play.at(Stage.WAIT)
+    last = scheduling.desired_state(play.gang)
+    end = scheduling.End(Outcome.FAILED, "worker-0", "worker-0 was lost", host_lost=True)
+    after = scheduling.take_over(play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": "lost"}, term=2)
+    for name in ("worker-1", "worker-2"):
+        after = scheduling.receive_status(after, play.statuses[name]._replace(preempted=False), play.now)
+    assert scheduling.desired_state(after).first_failed_slot == "worker-0"
+    after = scheduling.advance(after, play.now + 20.0)
+    assert (after.stage, after.preemptions, after.restarts) == (Stage.RESERVE, 1, 0)
+
+
+def test_where_the_newest_checkpoint_went_with_its_host_the_one_before_is_begun_at() -> None:
+    play = Play(2, SPOT).start()
+    play.send_record("worker-0", snapshot=OLD, source=Source("a", 1))
+    play.send_record("worker-1", snapshot=NEW, source=Source("b", 1))
+    play.lose("worker-1")
+    play.exit("worker-0", KILLED)
+    play.close("worker-1")
+    play.wait(10.0)
+    play.send_record("worker-1", attempt=0, exit=None, closed=True, snapshot=None, source=None)
+    play.wait(5.0)
+    play.send_record("worker-0", attempt=2, port=2300, exit=None, held=False, probe_results=None)
+    play.send_record("worker-1", attempt=2, port=2300)
+    assert play.at(Stage.RESERVE)
+    play.wait(5.0)
+    significant_lines = scheduling.desired_state(play.gang)
+    assert (significant_lines.stage, significant_lines.snapshot) == (Stage.LAUNCH, OLD)
+    assert significant_lines.notices == [
+        "attempt 2 starts from an earlier checkpoint: the newest one was lost with its host before it was copied"
+    ]
+    play.send_record("worker-1", snapshot=NEW)  # found on its disk after all
+    assert scheduling.desired_state(play.gang).snapshot == OLD

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fleet.cli import app as cli
+from fleet.cli import failures, runtime
+from fleet.commands.fleets import up
+from fleet.errors import UsageError
+from fleet.fleets.resolution import UpRequest
+from fleet.steps import Again, Step
+from tests.settings import settings
+from tests.unit.fleet.clouds import Kept
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    return tmp_path
+
+
+def test_a_bug_is_a_message_and_a_file(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("by hand")
+
+    monkeypatch.setattr(up, "run", fail)
+    assert cli.run(["up"]) == 1
+    told = capsys.readouterr().err
+    assert "internal error: ZeroDivisionError: by hand" in told
+    assert "Traceback" not in told
+    assert "ZeroDivisionError" in (state / "bug-report.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["train", "-o", "json", "x.py"], True),
+        (["train", "--output=json", "x.py"], True),
+        (["train", "x.py", "--", "-o", "json"], False),
+        (["train", "json"], False),
+    ],
+)
+def test_json_is_seen_before_the_command_line_is_parsed(arguments: list[str], wanted: bool) -> None:
+    assert failures.wants_json(arguments) is wanted
+
+
+def test_help_and_version_succeed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("fleet 0.")
+    assert cli.run(["train", "--help"]) == 0
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.run([])
+    told = capsys.readouterr()
+    assert "Commands:" in told.out
+    assert code == 0
+
+
+# --- next steps ---
+
+
+@pytest.mark.parametrize(
+    ("error", "typed", "lines"),
+    [
+        (
+            UsageError("no", next_steps=[Again({})]),
+            "up --workers 2 --gpu t4 -o lines",
+            ["fleet up --workers 2 --gpu t4 -o lines"],
+        ),
+        (UsageError("no", next_steps=[Again({"--yes": True})]), "up --gpu t4", ["fleet up --yes --gpu t4"]),
+        (UsageError("no", next_steps=[Again({"--workers": "3"})]), "up -w 2", ["fleet up --workers 3"]),
+        (UsageError("no", next_steps=[Again({"--spot": None})]), "up --no-spot -w 2", ["fleet up -w 2"]),
+        (
+            UsageError("no", next_steps=[Again({}, "up"), Step("down"), Step("up")]),
+            "up --fleet demo",
+            ["fleet up --fleet demo", "fleet down --fleet demo"],
+        ),
+        (UsageError("no", next_steps=[Again({"--chief": True}), Step("status")]), "up", ["fleet status"]),
+    ],
+)
+def test_the_typed_command_is_repeated_with_changes(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: UsageError,
+    typed: str,
+    lines: list[str],
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(up, "run", fail)
+    assert cli.run(typed.split()) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert [line[7:] for line in told[1:]] == lines
+
+
+def test_a_train_that_is_interrupted_early_started_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fleet.commands.jobs.train.find", interrupted)
+    assert cli.run(["train", "task.py", "--", "--epochs", "5"]) == 103
+    assert capsys.readouterr().err.splitlines() == [
+        "error: interrupted; nothing was started",
+        "next:  fleet train task.py -- --epochs 5",
+    ]
+
+
+# --- settings ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., UpRequest]:
+    """What `fleet up` hands to its verb, in a directory with a fleet.toml above it."""
+    directory = tmp_path / "work"
+    directory.mkdir()
+    (tmp_path / "fleet.toml").write_text(
+        '[fleet]\nname = "toml"\nworkers = 3\n[gce]\nproject = "file"\nspot = true\n'
+    )
+    monkeypatch.chdir(directory)
+    for name in ("FLEET_NAME", "FLEET_GCE_PROJECT", "GOOGLE_CLOUD_PROJECT", "FLEET_GCE_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    requests: list[UpRequest] = []
+    monkeypatch.setattr(up, "run", lambda request, *_: requests.append(request))
+
+    def ask(*arguments: str) -> UpRequest:
+        assert cli.run(["up", *arguments]) == 0
+        return requests.pop()
+
+    return ask
+
+
+def test_the_file_says_what_nothing_else_says(asked: Callable[..., UpRequest]) -> None:
+    request = asked()
+    assert (request.fleet, request.given) == ("toml", settings())
+    assert request.defaults == settings(name="toml", provider="gce", workers=3, project="file", spot=True)
+
+
+def test_the_environment_goes_before_the_file(
+    asked: Callable[..., UpRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_NAME", "env")
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "env-project")
+    request = asked()
+    assert (request.fleet, request.defaults.of("gce")["project"], request.defaults.workers) == (
+        "env",
+        "env-project",
+        3,
+    )
+
+
+def test_the_command_line_goes_before_all(asked: Callable[..., UpRequest], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEET_NAME", "env")
+    request = asked("--fleet", "flag", "--project", "flag-project", "--no-spot")
+    assert (request.fleet, request.given) == ("flag", settings(project="flag-project", spot=False))
+
+
+def test_every_option_comes_where_it_belongs(asked: Callable[..., UpRequest]) -> None:
+    request = asked(
+        *["-w", "4", "--provider", "gce", "--python", "/p", "--package", "a<2,>1", "--package", "b", "--gpu", "t4:2"],
+        *["--machine-type", "n1-standard-8", "--zone", "us-central1,us-west1-a", "--zone", "europe-west4", "--spot"],
+        *["--max-duration", "90m", "--retry-until-up", "--project", "p", "--image", "i", "--disk-size", "200"],
+        *["--network", "n", "--subnet", "s", "--iap", "--ssh-from", "203.0.113.0/24", "--scopes", "cloud-platform"],
+        *["--service-account", "a@b", "--dry-run", "--yes"],
+    )
+    assert (request.dry_run, request.retry_until_up) == (True, True)
+    assert request.given == settings(
+        provider="gce",
+        workers=4,
+        python="/p",
+        packages=("a<2,>1", "b"),
+        project="p",
+        zones=("us-central1", "us-west1-a", "europe-west4"),
+        gpu="t4:2",
+        machine_type="n1-standard-8",
+        spot=True,
+        max_duration_s=5400,
+        image="i",
+        disk_gb=200,
+        network="n",
+        subnetwork="s",
+        external=False,
+        ssh_from=("203.0.113.0/24",),
+        scopes=("cloud-platform",),
+        service_account="a@b",
+    )
+
+
+def test_never_is_a_duration(asked: Callable[..., UpRequest]) -> None:
+    assert asked("--max-duration", "0").given.of("gce") == {"max_duration_s": 0}
+
+
+# --- questions --------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"), [("\n", True), ("y\n", True), ("Yes\n", True), ("n\n", False), ("?\n", False), ("", False)]
+)
+def test_a_question_is_answered_by_a_line_and_not_by_the_end_of_the_input(
+    monkeypatch: pytest.MonkeyPatch, answer: str, wanted: bool
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    monkeypatch.setattr("sys.stderr", told := Terminal())
+    sink = Kept()
+    ports = runtime.make_ports(sink)
+    assert (ports.attended, ports.confirm("Proceed?")) == (True, wanted)
+    assert told.getvalue() == "Proceed? [Y/n] "
+    assert sink.closed == 1  # the terminal is free for the question
+
+
+def test_yes_answers_everything_and_without_a_terminal_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert runtime.make_ports(yes=True).attended
+    assert runtime.make_ports(yes=True).confirm("Proceed?")
+    assert not runtime.make_ports().attended

@@ -1,0 +1,293 @@
+"""`fleet down`, `fleet extend`, `fleet gc` and `fleet doctor` with instances that cost money."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.commands.fleets import down, extend, gc, status, up
+from fleet.commands.fleets.doctor import DoctorRequest
+from fleet.commands.fleets.doctor import run as doctor
+from fleet.config import caller
+from fleet.errors import CancelledError, CredentialsError, FleetError, NotFoundError, NotReadyError, UsageError
+from fleet.events import (
+    Checked,
+    FleetDown,
+    FleetOpened,
+    InstanceChanged,
+    Note,
+    OrphansDeleted,
+    OrphansFound,
+    ResultsAtRisk,
+)
+from fleet.fleets.resolution import UpRequest
+from fleet.status import HostStatus
+from provision.gce.catalog.machines import resolved
+from provision.gce.options import GceOptions
+from provision.model import Finding, Orphan
+from provision.provider import ErrorKind, ProviderError
+from tests.next_steps import next_lines
+from tests.settings import settings
+from tests.unit.fleet.clouds import NOW, CloudProvider, World
+
+ME, OTHER = caller(), "bob-desk"
+
+
+@pytest.fixture
+def fleet(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A world with a fleet of two in it, on which nothing runs."""
+    monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
+    monkeypatch.setattr(extend, "running_job", lambda *_: "")
+    world.answers = [True]
+    up.run(UpRequest("demo", settings(provider="gce", project="p")), world.ports(), world.sink)
+    world.sink.events.clear()
+    world.cloud.calls.clear()
+    world.asked.clear()
+    return world
+
+
+# --- down -------------------------------------------------------------------------------------------------------
+
+
+def test_down_deletes_all_and_tells_the_cost_from_the_start_of_each_instance(fleet: World) -> None:
+    started = replace(fleet.cloud.instances[1], created_at=NOW + 3600)
+    fleet.cloud.instances[1] = started
+    assert down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink).deleted == ("worker-0", "worker-1")
+    assert fleet.sink.events[-1] == FleetDown("demo", ("worker-0", "worker-1"), 0, 0.5 * 2 + 0.5 * 1, 7200.0)
+    assert (fleet.cloud.calls, fleet.cloud.instances, fleet.store.names()) == (["delete_fleet"], [], [])
+    assert fleet.clouds[-1].project == "p"
+
+
+def test_down_of_what_the_provider_deleted_tells_the_cost_until_then(fleet: World) -> None:
+    record = fleet.store.fleet("demo").read()
+    assert record is not None
+    early = tuple(replace(one, delete_at=NOW + 3600) for one in record.instances)
+    fleet.store.fleet("demo").write(replace(record, instances=early))
+    fleet.cloud.instances = []
+    down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink)
+    assert fleet.sink.events[-1] == FleetDown("demo", (), 0, 1.0, 7200.0)
+    assert fleet.cloud.calls == ["delete_fleet"]  # its firewall rules are there still
+
+
+def test_down_names_what_is_left_and_forgets_nothing(fleet: World) -> None:
+    fleet.cloud.stuck = {"worker-1"}
+    with pytest.raises(FleetError, match=r"1 resource could not be deleted: instance worker-1"):
+        down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink)
+    assert fleet.store.names() == ["demo"]
+    fleet.cloud.stuck = set()
+    down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink)
+    assert fleet.store.names() == []
+
+
+def test_down_writes_its_intent_before_the_call(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CloudProvider, "delete_fleet", interrupted)
+    with pytest.raises(CancelledError):
+        down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink)
+    assert fleet.store.fleet("demo").intents()[-1]["intent"] == "delete_fleet"
+
+
+@pytest.mark.parametrize("damage", ["{", None])
+def test_down_finds_a_fleet_whose_record_is_lost_by_the_journal(fleet: World, damage: str | None) -> None:
+    file = fleet.store.fleet("demo").path / "fleet.json"
+    file.unlink() if damage is None else file.write_text(damage)
+    fleet.answers = [True]
+    down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink)
+    assert fleet.sink.of(ResultsAtRisk) == [ResultsAtRisk("demo", (), ("worker-0", "worker-1"))]
+    assert (fleet.cloud.instances, fleet.store.names()) == ([], [])
+    assert fleet.clouds[-1].project == "p"
+
+
+# --- extend -----------------------------------------------------------------------------------------------------
+
+
+def test_extend_asks_and_moves_the_deletion(fleet: World) -> None:
+    fleet.answers = [True]
+    summary = extend.run(extend.ExtendRequest("demo", 4 * 3600), fleet.ports(), fleet.sink)
+    assert summary.delete_at == NOW + 4 * 3600
+    assert "restart the instances" in fleet.asked[0]
+    [opened] = fleet.sink.of(FleetOpened)
+    assert isinstance(opened, FleetOpened)
+    assert opened.delete_at == NOW + 4 * 3600
+    record = fleet.store.fleet("demo").read()
+    assert record is not None
+    assert record.delete_at == NOW + 4 * 3600
+
+
+def test_extend_says_which_job_would_end(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extend, "running_job", lambda *_: "j-1")
+    fleet.answers = [False]
+    with pytest.raises(CancelledError, match="nothing was changed"):
+        extend.run(extend.ExtendRequest("demo", 60), fleet.ports(), fleet.sink)
+    assert "the running job j-1 would end" in fleet.asked[0]
+    fleet.attended = False
+    with pytest.raises(UsageError, match="job j-1 is running"):
+        extend.run(extend.ExtendRequest("demo", 60), fleet.ports(), fleet.sink)
+    assert fleet.cloud.calls == []
+
+
+def test_extend_of_what_cannot_be_extended(fleet: World) -> None:
+    with pytest.raises(UsageError, match="immediately"):
+        extend.run(extend.ExtendRequest("demo", 0), fleet.ports(), fleet.sink)
+    with pytest.raises(NotFoundError):
+        extend.run(extend.ExtendRequest("other", 60), fleet.ports(), fleet.sink)
+    fleet.cloud.instances.pop()
+    with pytest.raises(NotReadyError, match="1 of its 2 instances"):
+        extend.run(extend.ExtendRequest("demo", 60), fleet.ports(), fleet.sink)
+
+
+# --- status -----------------------------------------------------------------------------------------------------
+
+
+def test_status_tells_the_deletion_and_what_became_of_silent_hosts(
+    fleet: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = tuple(HostStatus(f"worker-{index}", "127.0.0.1", 1, False, "no answer") for index in range(2))
+    monkeypatch.setattr(status, "_ask", lambda *_: (hosts, None, []))
+    [found] = status.run(status.StatusRequest("demo"), fleet.ports()).fleets
+    assert found.delete_at == NOW + 8 * 3600
+    told = "worker-1 was preempted at 12:03:10; replace it with `fleet up --fleet demo`"
+    assert [host.reason for host in found.hosts] == ["no answer", told]
+
+
+# --- gc ---------------------------------------------------------------------------------------------------------
+
+
+def orphan(
+    name: str, *, fleet: str = "lost", owner: str = "aaaaaaaa", user: str = ME, kind: str = "instance"
+) -> Orphan:
+    return Orphan(fleet, owner, user, kind, name, "z-a", NOW + 3600, 0.5)
+
+
+def collect(world: World, *, everybody: bool = False) -> gc.GcSummary:
+    return gc.run(gc.GcRequest(settings(project="p"), everybody=everybody), world.ports(), world.sink)
+
+
+def found(world: World) -> dict[str, bool]:
+    [event] = world.sink.of(OrphansFound)
+    assert isinstance(event, OrphansFound)
+    return {one.name: one.to_delete for one in event.orphans}
+
+
+def test_gc_deletes_what_this_user_made_and_shows_the_rest(fleet: World) -> None:
+    owner = fleet.store.owner()
+    fleet.cloud.things = [
+        orphan("known", fleet="demo", owner=owner),
+        orphan("mine"),
+        orphan("mine too", owner=owner),
+        orphan("rule", user="", kind="firewall rule"),
+        orphan("same name", fleet="demo"),
+        orphan("his", owner="bbbbbbbb", user=OTHER),
+        orphan("his rule", owner="bbbbbbbb", user="", kind="firewall rule"),
+    ]
+    fleet.answers = [True]
+    assert collect(fleet).deleted == 4
+    assert found(fleet) == {
+        "mine": True, "mine too": True, "rule": True, "same name": True, "his": False, "his rule": False,
+    }  # fmt: skip
+    assert fleet.asked == ["Delete 4 of them?"]
+    assert [one.name for one in fleet.cloud.things] == ["known", "his", "his rule"]
+    assert fleet.sink.events[-1] == OrphansDeleted(4, ())
+    assert InstanceChanged("mine", "deleted", done=True) in fleet.sink.events
+
+
+def test_gc_of_everybody_leaves_only_what_is_known(fleet: World) -> None:
+    fleet.cloud.things = [orphan("known", fleet="demo", owner=fleet.store.owner()), orphan("his", user=OTHER)]
+    fleet.answers = [True]
+    assert collect(fleet, everybody=True).deleted == 1
+    assert [one.name for one in fleet.cloud.things] == ["known"]
+
+
+def test_gc_tells_age_and_cost(world: World) -> None:
+    world.cloud.things, world.attended = [orphan("mine")], False
+    with pytest.raises(UsageError, match="1 of 1 resource would be deleted"):
+        collect(world)
+    [event] = world.sink.of(OrphansFound)
+    assert isinstance(event, OrphansFound)
+    assert (event.orphans[0].created_at, event.orphans[0].cost_usd) == (NOW + 3600, 0.5)
+    assert len(world.cloud.things) == 1
+
+
+def test_gc_asks_nothing_where_there_is_nothing_and_makes_no_file(world: World) -> None:
+    assert collect(world).deleted == 0
+    assert found(world) == {}
+    assert (world.asked, world.state.exists()) == ([], False)
+
+
+def test_gc_takes_no_for_an_answer_and_names_what_is_left(world: World) -> None:
+    world.cloud.things, world.answers = [orphan("a"), orphan("b")], [False, True]
+    with pytest.raises(CancelledError):
+        collect(world)
+    world.cloud.stuck = {"b"}
+    with pytest.raises(FleetError, match="1 resource could not be deleted: instance b"):
+        collect(world)
+    assert world.sink.events[-1] == OrphansDeleted(1, ("instance b",))
+
+
+def test_gc_spares_a_fleet_that_was_made_while_the_user_was_asked(world: World) -> None:
+    world.cloud.things = [orphan("demo-worker-0", fleet="demo", owner=world.store.owner())]
+
+    def confirm(_: str) -> bool:
+        world.store.fleet("demo").create()
+        return True
+
+    ports = replace(world.ports(), consent=confirm)
+    gc.run(gc.GcRequest(settings(project="p")), ports, world.sink)
+    assert len(world.cloud.things) == 1
+
+
+def test_gc_looks_at_every_project_that_is_known_here(fleet: World) -> None:
+    fleet.clouds.clear()
+    gc.run(gc.GcRequest(defaults=settings(project="q")), fleet.ports(), fleet.sink)
+    assert fleet.clouds == [GceOptions(project="p"), GceOptions(project="q")]
+    fleet.clouds.clear()
+    gc.run(gc.GcRequest(), fleet.ports(), fleet.sink)
+    assert fleet.clouds == [GceOptions(project="p")]
+
+
+def test_gc_goes_on_without_credentials_where_no_project_is_known(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(_: CloudProvider) -> list[Orphan]:
+        raise ProviderError(ErrorKind.CREDENTIALS, "there are none")
+
+    monkeypatch.setattr(CloudProvider, "orphans", unknown)
+    gc.run(gc.GcRequest(), world.ports(), world.sink)
+    assert Note("skipped Compute Engine: there are none") in world.sink.events
+    with pytest.raises(CredentialsError):
+        collect(world)
+
+
+# --- doctor -----------------------------------------------------------------------------------------------------
+
+WELL = Finding("project", True, "it is p")
+SICK = Finding("api", False, "it is disabled", "gcloud services enable compute.googleapis.com")
+
+
+@pytest.mark.parametrize(
+    ("findings", "error"),
+    [
+        ([WELL], None),
+        ([WELL, SICK], NotReadyError),
+        ([Finding("credentials", False, "none", "gcloud auth login"), SICK], CredentialsError),
+    ],
+)
+def test_doctor_tells_all_and_ends_as_bad_as_it_is(
+    world: World, findings: list[Finding], error: type[FleetError] | None
+) -> None:
+    world.cloud.findings = findings
+    request = DoctorRequest("gce", settings(project="p", endpoint="http://127.0.0.1:1", network="lab"))
+    if error is None:
+        assert doctor(request, world.ports(), world.sink).checked == 1
+    else:
+        with pytest.raises(error, match="failed for provider 'gce'") as failure:
+            doctor(request, world.ports(), world.sink)
+        assert next_lines(failure.value) == next(one.next_step for one in findings if not one.ok)
+    told = [event for event in world.sink.events if isinstance(event, Checked)]
+    assert [(event.subject, event.ok) for event in told] == [(one.subject, one.ok) for one in findings]
+    wanted = GceOptions(project="p", endpoint="http://127.0.0.1:1", network="lab")
+    assert world.clouds == [resolved(wanted)]  # what `fleet up` would create with these settings
+    assert not world.state.exists()

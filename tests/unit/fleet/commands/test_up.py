@@ -1,0 +1,297 @@
+"""`fleet up` where instances cost money: what is told, what is asked, what is left when it fails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.commands.fleets import up
+from fleet.commands.fleets.up import next_train, run
+from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, QuotaError, UsageError
+from fleet.events import FleetOpened, InstanceChanged, Note, Quoted, ZoneTried
+from fleet.fleets.resolution import UpRequest
+from fleet.steps import Again, Shell
+from provision.provider import ErrorKind, ProviderError
+from tests.next_steps import next_lines, repetition
+from tests.settings import settings
+from tests.unit.fleet.clouds import NOW, OFFERS, World
+
+ASKED = UpRequest("demo", settings(provider="gce", project="p"))
+NOTHING = ProviderError(ErrorKind.CAPACITY, "no zone has room")
+
+
+def test_the_price_is_told_and_asked_before_anything_is_made(world: World) -> None:
+    seen: list[tuple[list[str], bool]] = []
+
+    def confirm(question: str) -> bool:
+        seen.append((list(world.cloud.calls), world.state.exists()))
+        return World._confirm(world, question)
+
+    world.answers = [True]
+    summary = run(ASKED, replace(world.ports(), confirm=confirm), world.sink)
+    assert seen == [([], False)]
+    assert world.asked == ["Proceed?"]
+    assert world.sink.events[0] == Quoted("demo", "gce", "p", 2, OFFERS, False, "2026-11-01", 8 * 3600)
+    assert summary.created == ("worker-0", "worker-1")
+
+
+def test_what_was_made_is_on_record(world: World) -> None:
+    world.answers = [True]
+    run(ASKED, world.ports(), world.sink)
+    record = world.store.fleet("demo").read()
+    assert record is not None
+    assert record.spec.options.rents
+    assert record.spec.public_key.startswith("ssh-ed25519 ")
+    assert [one.name for one in record.instances] == ["worker-0", "worker-1"]
+    assert (record.price_usd_h, record.delete_at) == (1.0, NOW + 8 * 3600)
+    [opened] = world.sink.of(FleetOpened)
+    assert opened == FleetOpened("demo", "gce", ("worker-0", "worker-1"), NOW + 7200, 1.0, NOW + 8 * 3600)
+    [created] = [entry for entry in world.store.fleet("demo").intents() if entry["intent"] == "create"]
+    assert (created["provider"], created["options"]["project"]) == ("gce", "p")
+
+
+@pytest.mark.parametrize("dry", [False, True])
+def test_no_and_a_dry_run_touch_nothing(world: World, dry: bool) -> None:
+    world.answers = [] if dry else [False]
+    request = UpRequest("demo", ASKED.given, dry_run=dry)
+    if dry:
+        assert run(request, world.ports(), world.sink).created == ()
+    else:
+        with pytest.raises(CancelledError, match="nothing was created"):
+            run(request, world.ports(), world.sink)
+    assert world.sink.of(Quoted)
+    assert world.cloud.calls == []
+    assert not world.state.exists()
+
+
+def test_where_nobody_can_be_asked_nothing_is_spent(world: World) -> None:
+    world.attended = False
+    with pytest.raises(UsageError, match="costs money") as refusal:
+        run(ASKED, world.ports(), world.sink)
+    assert repetition(refusal.value) == Again({"--yes": True})
+    assert (world.asked, world.cloud.calls, world.state.exists()) == ([], [], False)
+
+
+def test_a_spec_that_cannot_be_made_is_refused_before_the_price(world: World) -> None:
+    with pytest.raises(UsageError, match="at most 8"):
+        run(UpRequest("demo", settings(provider="gce", workers=9)), world.ports(), world.sink)
+    assert (world.sink.events, world.state.exists()) == ([], False)
+
+
+def test_a_repair_costs_only_what_is_missing(world: World) -> None:
+    world.answers = [True, True]
+    run(ASKED, world.ports(), world.sink)
+    first = world.cloud.instances[0]
+    world.cloud.instances = [first]
+    assert run(UpRequest("demo"), world.ports(), world.sink).created == ("worker-1",)
+    assert [event.instances for event in world.sink.events if isinstance(event, Quoted)] == [2, 1]
+    assert world.cloud.instances[0] == first
+    assert run(UpRequest("demo"), world.ports(), world.sink).created == ()  # and nothing is asked
+
+
+def test_a_dry_run_of_what_is_up_says_so(world: World) -> None:
+    world.answers = [True]
+    run(ASKED, world.ports(), world.sink)
+    run(UpRequest("demo", dry_run=True), world.ports(), world.sink)
+    last = world.sink.events[-1]
+    assert isinstance(last, Note)
+    assert "nothing would be created" in last.text
+
+
+def test_a_fleet_that_changed_while_the_user_was_asked_is_not_paid_for(world: World) -> None:
+    world.answers = [True, True]
+    run(ASKED, world.ports(), world.sink)
+    world.cloud.instances.pop()
+
+    def confirm(_: str) -> bool:
+        world.cloud.instances.clear()
+        return True
+
+    with pytest.raises(NotReadyError, match="changed while waiting for confirmation"):
+        run(UpRequest("demo"), replace(world.ports(), confirm=confirm), world.sink)
+    assert world.cloud.calls == ["create"]
+
+
+def test_instances_whose_key_is_lost_are_not_taken_for_a_fleet(world: World) -> None:
+    world.cloud.make("demo", "worker-0")
+    world.answers = [True]
+    with pytest.raises(NotReadyError, match="SSH key is missing on this computer") as refusal:
+        run(ASKED, world.ports(), world.sink)
+    assert "fleet gc" in next_lines(refusal.value)
+    assert world.cloud.calls == []
+
+
+# --- no room ----------------------------------------------------------------------------------------------------
+
+
+def test_without_room_it_ends_and_leaves_nothing(world: World) -> None:
+    world.answers, world.cloud.failures = [True], [NOTHING]
+    with pytest.raises(CapacityError, match="no zone has room"):
+        run(ASKED, world.ports(), world.sink)
+    assert world.sink.of(ZoneTried) == [ZoneTried("z-a", "no capacity")]
+    assert world.cloud.calls == ["create", "delete_fleet"]
+    assert not world.store.names()
+
+
+def test_it_waits_for_room_as_long_as_it_takes(world: World) -> None:
+    world.answers, world.cloud.failures = [True], [NOTHING] * 7
+    run(UpRequest("demo", ASKED.given, retry_until_up=True), world.ports(), world.sink)
+    assert world.slept == [30, 60, 120, 240, 480, 600, 600]
+    told = [event.text for event in world.sink.events if isinstance(event, Note)]
+    assert told[0] == "no zone has room; retrying in 30 s until there is capacity; Ctrl-C stops"
+    assert len(world.cloud.instances) == 2
+
+
+def test_it_waits_for_nothing_but_room(world: World) -> None:
+    world.answers, world.cloud.failures = [True], [NOTHING, ProviderError(ErrorKind.QUOTA, "the limit is 0")]
+    with pytest.raises(QuotaError):
+        run(UpRequest("demo", ASKED.given, retry_until_up=True), world.ports(), world.sink)
+    assert world.slept == [30]
+    assert not world.store.names()
+
+
+def test_ctrl_c_ends_the_wait_and_cleans_up(world: World) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    world.answers, world.cloud.failures, world.on_sleep = [True], [NOTHING], interrupt
+    with pytest.raises(CancelledError, match="nothing is left"):
+        run(UpRequest("demo", ASKED.given, retry_until_up=True), world.ports(), world.sink)
+    assert world.cloud.calls == ["create", "delete_fleet"]
+    assert not world.store.names()
+
+
+# --- failures and interrupts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), ProviderError(ErrorKind.QUOTA, "the limit is 1", next_step="fleet status\ngcloud info")],
+)
+def test_what_a_failed_call_made_is_deleted_and_the_intent_is_written_before(
+    world: World, error: BaseException
+) -> None:
+    world.answers, world.cloud.broken = [True], error
+    with pytest.raises((CancelledError, QuotaError)) as failure:
+        run(ASKED, world.ports(), world.sink)
+    assert repetition(failure.value) == Again({}, "up")
+    assert "fleet" not in next_lines(failure.value)
+    assert world.cloud.instances == []
+    assert not world.store.names()
+
+
+@pytest.mark.parametrize(
+    ("scripts", "command"),
+    [
+        (["a.py", "task.py"], "fleet train task.py"),
+        (["util.py", "main.py"], "fleet train main.py"),
+        (["my script.py"], "fleet train 'my script.py'"),
+        (["a.py", "b.py"], "fleet train --help"),
+        ([], "fleet train --help"),
+    ],
+)
+def test_the_next_command_runs_a_script_that_is_there(scripts: list[str], command: str) -> None:
+    assert next_train(scripts).text() == command
+
+
+def test_a_failed_repair_leaves_what_was_there(world: World) -> None:
+    world.answers = [True, True]
+    run(UpRequest("demo", settings(provider="gce", workers=3)), world.ports(), world.sink)
+    first = world.cloud.instances[0]
+    world.cloud.instances, world.cloud.broken = [first], ProviderError(ErrorKind.QUOTA, "the limit is 1")
+    with pytest.raises(QuotaError):
+        run(UpRequest("demo"), world.ports(), world.sink)
+    assert world.cloud.instances == [first]
+    assert world.store.names() == ["demo"]
+
+
+def test_what_cannot_be_deleted_again_is_named_and_stays_known(world: World) -> None:
+    world.answers, world.cloud.broken = [True], ProviderError(ErrorKind.QUOTA, "the limit is 1")
+    world.cloud.stuck = {"worker-0"}
+    with pytest.raises(QuotaError, match="the limit is 1") as failure:
+        run(ASKED, world.ports(), world.sink)
+    assert failure.value.cause == "still there: instance worker-0"
+    assert next_lines(failure.value) == "fleet down"
+    assert world.store.names() == ["demo"]
+
+
+@pytest.mark.parametrize(
+    ("second", "kind", "words"),
+    [
+        (KeyboardInterrupt(), CancelledError, "interrupted during cleanup"),
+        (ProviderError(ErrorKind.CREDENTIALS, "they expired"), QuotaError, "the limit is 1"),
+    ],
+)
+def test_a_failure_while_cleaning_up_says_that_something_may_be_left(
+    world: World, monkeypatch: pytest.MonkeyPatch, second: BaseException, kind: type[FleetError], words: str
+) -> None:
+    def fail(*_: object) -> list[str]:
+        raise second
+
+    monkeypatch.setattr("tests.unit.fleet.clouds.CloudProvider.delete_fleet", fail)
+    world.answers, world.cloud.broken = [True], ProviderError(ErrorKind.QUOTA, "the limit is 1")
+    with pytest.raises(kind, match=words) as failure:
+        run(ASKED, world.ports(), world.sink)
+    assert "resources may remain" in failure.value.message + failure.value.cause
+    assert next_lines(failure.value) == "fleet down"
+    assert world.store.names() == ["demo"]
+
+
+def test_a_fleet_that_its_provider_deleted_is_made_anew_and_paid_for_from_now(world: World) -> None:
+    world.answers = [True, True]
+    run(ASKED, world.ports(), world.sink)
+    world.cloud.instances = []
+    run(UpRequest("demo"), replace(world.ports(), clock=lambda: NOW + 10**6), world.sink)
+    record = world.store.fleet("demo").read()
+    assert record is not None
+    assert record.created_at == NOW + 10**6
+
+
+def test_hosts_that_do_not_answer_are_deleted_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreached(*_: object, **__: object) -> list[object]:
+        raise NotReadyError("worker-0 has no disk space")
+
+    monkeypatch.setattr(up, "reach", unreached)
+    world.answers = [True]
+    with pytest.raises(NotReadyError):
+        run(ASKED, world.ports(), world.sink)
+    assert (world.cloud.instances, world.store.names()) == ([], [])
+    assert InstanceChanged("worker-0", "deleting") in world.sink.events
+
+
+def test_instances_that_could_not_be_prepared_are_kept_for_the_next_try(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reach = getattr(up, "reach")  # noqa: B009 - the fixture's
+
+    def unprepared(*_: object, **__: object) -> list[object]:
+        raise NotReadyError("worker-0 has no disk space", next_steps=[Shell("df -h")])
+
+    monkeypatch.setattr(up, "reach", unprepared)
+    world.answers, world.cloud.keeps = [True], True
+    with pytest.raises(NotReadyError, match="no disk space") as failure:
+        run(ASKED, world.ports(), world.sink)
+    until = NOW + 7200 + up.KEEP_S
+    assert [one.name for one in world.cloud.instances] == ["worker-0", "worker-1"]
+    assert world.cloud.stops == {"worker-0": until, "worker-1": until}
+    assert "kept until" in failure.value.cause
+    assert "for $1.00/h" in failure.value.cause
+    assert next_lines(failure.value) == "df -h\nfleet up\nfleet down"
+    record = world.store.fleet("demo").read()
+    assert record is not None
+    assert (record.ready, record.kept, record.kept_until) == (False, ("worker-0", "worker-1"), until)
+
+    changed = UpRequest("demo", settings(packages=("six",)))
+    with pytest.raises(NotReadyError):
+        run(changed, world.ports(), world.sink)  # and they are kept again
+    assert world.cloud.stops == {"worker-0": until, "worker-1": until}
+
+    monkeypatch.setattr(up, "reach", reach)
+    assert run(UpRequest("demo"), world.ports(), world.sink).created == ()
+    assert world.cloud.stops == {"worker-0": 0, "worker-1": 0}
+    assert world.cloud.calls == ["create"]
+    record = world.store.fleet("demo").read()
+    assert record is not None
+    assert (record.ready, record.kept, record.kept_until) == (True, (), 0.0)
+    assert record.spec.packages == ("six",)

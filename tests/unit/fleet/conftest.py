@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.commands.fleets import extend, up
+from provision.model import FleetSpec, Host, Instance
+from tests.unit.fleet.clouds import World, host
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A world whose hosts answer at once."""
+
+    def reach(_spec: FleetSpec, instances: Sequence[Instance], *_: Any, **__: Any) -> list[Host]:
+        return [host(one.name) for one in instances]
+
+    monkeypatch.setattr(up, "reach", reach)
+    monkeypatch.setattr(extend, "reach", reach)
+    return World(tmp_path / "state")

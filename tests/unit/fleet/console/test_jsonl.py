@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet import errors
+from fleet.console.jsonl import JsonSink, error_to_json, event_name, to_json
+from fleet.events import Event, LogChunk, Note
+from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
+from tests.unit.fleet.console.samples import ONE_OF_EACH, exited
+from train.agent.protocol.records import Progress, TaskState
+from train.diagnosis import Kind, Verdict
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "json.md"
+STATUS = FleetStatus(
+    "demo",
+    "local",
+    (HostStatus("worker-0", "127.0.0.2", 22, True),),
+    JobStatus(
+        "j", "t.py", 1, 1.0, (TaskStatus("w", "w"),), verdict=Verdict("w", Kind.KILLED, "w was killed", ("x",))
+    ),
+)
+
+
+def written(*events: Event | FleetStatus) -> list[dict[str, Any]]:
+    out = io.BytesIO()
+    sink = JsonSink(out, clock=lambda: 12.5)
+    for event in events:
+        sink.emit(event)
+    sink.close()
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_the_samples_are_one_of_each() -> None:
+    assert {type(event) for event in ONE_OF_EACH} == set(get_args(Event))
+
+
+@pytest.mark.parametrize("event", [*ONE_OF_EACH, STATUS], ids=lambda event: type(event).__name__)
+def test_every_event_is_one_line(event: Event) -> None:
+    schema, line = written(event)
+    assert schema == {"event": "schema", "version": 1}
+    assert list(line)[:2] == ["event", "time"]
+    assert line["event"] == event_name(type(event))
+    assert line["time"] == 12.5
+
+
+def test_names() -> None:
+    assert event_name(TaskState) == "task_state"
+    assert event_name(Note) == "note"
+
+
+def test_nested_values_are_plain() -> None:
+    assert to_json(exited("worker-0", signal=9))["exit"] == {"code": None, "signal": 9}
+    assert to_json(exited("worker-0", signal=9))["phase"] == "exited"
+    job = to_json(STATUS)["job"]
+    assert job["tasks"][0]["task"] == "w"
+    assert job["outcome"] is None
+    assert (job["verdict"]["kind"], job["verdict"]["lines"]) == ("killed", ["x"])
+
+
+def test_numbers_that_json_lacks() -> None:
+    metrics = {"a": float("nan"), "b": float("inf"), "c": float("-inf"), "d": 1.0}
+    line = written(Progress("worker-0", "worker-0", 1, 1.0, metrics=metrics))[1]
+    assert line["metrics"] == {"a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 1.0}
+
+
+def test_text_and_base64() -> None:
+    assert to_json(LogChunk("worker-0", "worker-0", 1, 7, "é\r\n".encode())) == {
+        "event": "log_chunk", "slot": "worker-0", "task": "worker-0", "attempt": 1, "offset": 7, "text": "é\r\n",
+    }  # fmt: skip
+    fields = to_json(LogChunk("worker-0", "worker-0", 1, 7, b"\xff\x00"))
+    assert base64.b64decode(fields["base64"]) == b"\xff\x00"
+    assert "text" not in fields
+
+
+def test_a_character_in_two_chunks_stays_text() -> None:
+    data = "a━b".encode()
+    lines = written(
+        LogChunk("worker-0", "worker-0", 1, 0, data[:2]), LogChunk("worker-0", "worker-0", 1, 2, data[2:])
+    )
+    assert [(line["offset"], line["text"]) for line in lines[1:]] == [(0, "a"), (1, "━b")]
+
+
+def test_the_start_of_a_character_comes_at_the_end_at_the_latest() -> None:
+    lines = written(LogChunk("worker-0", "worker-0", 1, 0, b"a\xe2"), exited("worker-0", code=0))
+    assert [line["event"] for line in lines[1:]] == ["log_chunk", "log_chunk", "task_state"]
+    assert written(LogChunk("worker-0", "worker-0", 1, 0, b"\xe2"))[1]["base64"] == "4g=="
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.binary(max_size=9) | st.text(max_size=3).map(str.encode))))
+def test_the_pieces_are_the_log(chunks: list[tuple[str, bytes]]) -> None:
+    logs = {"a": b"", "b": b""}
+    events = []
+    for task, data in chunks:
+        events.append(LogChunk(task, task, 1, len(logs[task]), data))
+        logs[task] += data
+    found = {"a": b"", "b": b""}
+    for line in written(*events)[1:]:
+        assert line["offset"] == len(found[line["task"]])
+        found[line["task"]] += line["text"].encode() if "text" in line else base64.b64decode(line["base64"])
+    assert found == logs
+
+
+def test_strange_names_stay_valid() -> None:
+    line = written(Note("broken \udcff\u2028 name"))[1]
+    assert line["text"] == "broken ?\u2028 name"
+
+
+def test_an_error_is_the_last_line() -> None:
+    out = io.BytesIO()
+    sink = JsonSink(out, clock=lambda: 1.0)
+    sink.emit(LogChunk("worker-0", "worker-0", 1, 0, b"a\xe2"))
+    sink.error(errors.NotReadyError("no", cause="why", hint="wait"), ["fleet stop"])
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line["event"] for line in lines] == ["schema", "log_chunk", "log_chunk", "error"]
+    assert lines[-1] == {
+        "event": "error", "time": 1.0, "kind": "not_ready", "message": "no", "cause": "why", "hint": "wait",
+        "next_step": "fleet stop", "exit_code": 14,
+    }  # fmt: skip
+
+
+class Gone(io.BytesIO):
+    def write(self, data: object) -> int:
+        raise BrokenPipeError
+
+
+def test_a_reader_that_goes_away_is_told_once() -> None:
+    sink = JsonSink(Gone())
+    with pytest.raises(BrokenPipeError):
+        sink.emit(Note("one"))
+    sink.emit(Note("two"))
+    sink.error(errors.UsageError("three"))
+    sink.close()
+
+
+def test_unknown_numbers_are_null() -> None:
+    plain = to_json(Progress("worker-0", "worker-0", 1, 1.0, step=-1, metrics={"loss": -1.0}))
+    assert (plain["epoch"], plain["step"], plain["steps_per_s"], plain["metrics"]) == (
+        None,
+        None,
+        None,
+        {"loss": -1.0},
+    )
+    assert to_json(Progress("worker-0", "worker-0", 1, 1.0, step=0))["step"] == 0
+
+
+# --- docs/json.md ---------------------------------------------------------------------------------------------
+
+
+def sections() -> dict[str, str]:
+    parts = re.split(r"^### `(\w+)`$", DOCUMENT.read_text("utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def documented() -> dict[str, set[str]]:
+    fields = {
+        event_name(kind): set(getattr(kind, "_fields", ())) or {item.name for item in dataclasses.fields(kind)}
+        for kind in (*get_args(Event), FleetStatus)
+    }
+    fields["log_chunk"] = fields["log_chunk"] - {"data"} | {"text", "base64"}
+    fields["error"] = set(error_to_json(errors.UsageError(""))) - {"event"}
+    fields["schema"] = {"version"}
+    return fields
+
+
+def test_the_document_has_every_event_and_no_other() -> None:
+    assert set(sections()) == set(documented())
+
+
+@pytest.mark.parametrize("name", sorted(documented()))
+def test_the_document_has_every_field_and_no_other(name: str) -> None:
+    assert set(re.findall(r"^\| `(\w+)` \|", sections()[name], re.MULTILINE)) == documented()[name]
+
+
+@pytest.mark.parametrize("name", sorted(documented()))
+def test_the_examples_are_complete(name: str) -> None:
+    (block,) = re.findall(r"```json\n(.*?)```", sections()[name], re.DOTALL)
+    for line in block.splitlines():
+        example = json.loads(line)
+        assert example.pop("event") == name
+        assert name == "schema" or example.pop("time") > 0
+        left_out = {"text", "base64"} - set(example) if name == "log_chunk" else set()
+        assert len(left_out) <= 1
+        assert set(example) == documented()[name] - left_out
+
+
+def test_the_document_has_every_kind_of_cause() -> None:
+    (row,) = re.findall(r"^\| `kind` \|(.*)$", sections()["job_diagnosed"], re.MULTILINE)
+    assert set(re.findall(r"`([\w-]+)`", row)) == {kind.value for kind in Kind}
+
+
+@pytest.mark.parametrize("kind", [HostStatus, JobStatus, TaskStatus, Verdict])
+def test_the_document_has_every_field_of_a_status(kind: Any) -> None:
+    for item in dataclasses.fields(kind):
+        assert f"`{item.name}`" in sections()["fleet_status"]
+
+
+def test_the_document_has_every_kind_of_error() -> None:
+    kinds = {error_to_json(kind(""))["kind"] for kind in errors.FleetError.__subclasses__()}
+    (row,) = re.findall(r"^\| `kind` \|(.*)$", sections()["error"], re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", row)) == kinds

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.console.lines import LinesSink
+from fleet.console.reports import report_text
+from fleet.events import BootstrapProgress, Event, LogChunk, PushProgress, ResultsAtRisk, ResultsFound
+from tests.unit.fleet.console.samples import ONE_OF_EACH, STALLED, exited
+from train.agent.protocol.records import Phase, TaskState
+
+
+class Reader:
+    """Both ends of a sink."""
+
+    def __init__(self, *, prefix: bool = True, color: bool = False, terminal: bool = False) -> None:
+        self.raw = io.BytesIO()
+        self.err = io.StringIO()
+        self.sink = LinesSink(self.raw, self.err, prefix=prefix, color=color, terminal=terminal)
+
+    def log(self, data: bytes, task: str = "worker-0", attempt: int = 1) -> None:
+        self.sink.emit(LogChunk(task, task, attempt, 0, data))
+
+    @property
+    def out(self) -> bytes:
+        return self.raw.getvalue()
+
+
+def test_lines_have_their_task() -> None:
+    reader = Reader()
+    reader.log(b"one\ntwo\n\n")
+    reader.log(b"three\n", "worker-1")
+    assert reader.out == b"worker-0 | one\nworker-0 | two\nworker-0 | \nworker-1 | three\n"
+
+
+def test_after_the_prefix_nothing_is_changed() -> None:
+    reader = Reader()
+    line = b"\xff\x00 50%\r100%\x1b[31m\r \x85 \xe2\x80\xa8 \x0b\x0c"
+    reader.log(line + b"\r\n")
+    assert reader.out == b"worker-0 | " + line + b"\r\n"
+
+
+def test_a_line_is_written_when_it_is_complete() -> None:
+    reader = Reader()
+    reader.log(b"one\ntw")
+    assert reader.out == b"worker-0 | one\n"
+    reader.log(b"else\n", "worker-1")
+    reader.log(b"o\n")
+    assert reader.out == b"worker-0 | one\nworker-1 | else\nworker-0 | two\n"
+
+
+def test_the_rest_is_written_when_the_task_ends() -> None:
+    reader = Reader()
+    reader.log(b"killed in the mid")
+    reader.sink.emit(exited("worker-0", signal=9))
+    assert reader.out == b"worker-0 | killed in the mid"
+    reader.log(b"dle\n")  # the end of the log may come after the news of the end
+    reader.log(b"more")
+    reader.sink.close()
+    assert reader.out == b"worker-0 | killed in the middle\nworker-0 | more\n"
+
+
+def test_other_phases_write_nothing_early() -> None:
+    reader = Reader()
+    reader.log(b"partial")
+    reader.sink.emit(TaskState("worker-0", "worker-0", 1, Phase.STOPPING, 1.0))
+    assert reader.out == b""
+
+
+def test_a_long_line_is_written_in_pieces_that_join() -> None:
+    reader = Reader()
+    for _ in range(10):
+        reader.log(b"x" * 50_000)
+    assert len(reader.out) >= 400_000
+    reader.log(b"end\nnext\n")
+    assert reader.out == b"worker-0 | " + b"x" * 500_000 + b"end\nworker-0 | next\n"
+
+
+def test_between_pieces_of_a_long_line_another_task_gets_a_line_of_its_own() -> None:
+    reader = Reader()
+    reader.log(b"x" * 70_000)
+    reader.log(b"short\n", "worker-1")
+    reader.log(b"rest\n")
+    assert reader.out == b"worker-0 | " + b"x" * 70_000 + b"\nworker-1 | short\nworker-0 | rest\n"
+
+
+def test_a_new_attempt_starts_a_new_line() -> None:
+    reader = Reader()
+    reader.log(b"killed", attempt=1)
+    reader.log(b"again\n", attempt=2)
+    assert reader.out == b"worker-0 | killed\nworker-0 | again\n"
+
+
+@given(st.lists(st.binary(max_size=50), max_size=20))
+def test_without_prefix_every_byte_and_no_other(chunks: list[bytes]) -> None:
+    reader = Reader(prefix=False)
+    for chunk in chunks:
+        reader.log(chunk)
+    reader.sink.emit(exited("worker-0", code=0))
+    reader.sink.close()
+    assert reader.out == b"".join(chunks)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["worker-0", "worker-1"]), st.binary(max_size=50)), max_size=20))
+def test_with_prefix_every_byte_of_each_task(chunks: list[tuple[str, bytes]]) -> None:
+    reader = Reader()
+    for task, data in chunks:
+        reader.log(data, task)
+    reader.sink.close()
+    for task in ("worker-0", "worker-1"):
+        prefix = task.encode() + b" | "
+        written = [line for line in reader.out.split(b"\n") if line.startswith(prefix)]
+        whole = b"".join(data for name, data in chunks if name == task)
+        expected = whole.split(b"\n")[: None if whole[-1:] != b"\n" else -1] if whole else []
+        assert [line[len(prefix) :] for line in written] == expected
+
+
+def test_a_prefix_may_have_a_colour() -> None:
+    reader = Reader(color=True)
+    reader.log(b"one\ntwo\n")
+    assert reader.out == b"\x1b[36mworker-0 |\x1b[0m one\n\x1b[36mworker-0 |\x1b[0m two\n"
+
+
+def test_what_happens_is_told_beside_the_log() -> None:
+    reader = Reader()
+    events: list[Event] = [event for event in ONE_OF_EACH if not isinstance(event, LogChunk)]
+    for event in events:
+        reader.sink.emit(event)
+    aside = (ResultsFound, ResultsAtRisk)
+    reports = "".join(report_text(event) for event in events if not isinstance(event, aside))
+    assert "worker-0 on 10.0.0.2\n  command" in reports  # what a command was typed for, and nothing else
+    assert reader.out == reports.encode()
+    assert all(report_text(event) in reader.err.getvalue() for event in events if isinstance(event, aside))
+    told = reader.err.getvalue().splitlines()
+    assert [line for line in told if "failed" in line] == [  # of the job, the error at the end of the command tells
+        "attempt 1 failed: worker-1 was killed by SIGKILL; attempt 2 starts in 0.5 s (of at most 4)"
+    ]
+    assert "worker-0: connection lost (timed out); retrying in 2 s" in told
+
+
+def test_a_stack_is_told_in_full_below_its_message() -> None:
+    reader = Reader()
+    reader.sink.emit(STALLED._replace(kernel="now 0 % of a core, in tcp_recvmsg"))
+    assert reader.err.getvalue().splitlines() == [
+        "no progress: worker-1 is in user code (data.py:31 in fetch, inside readinto of socket.py) (state S)",
+        "worker-1, its stack:",
+        *(f"  {line}" for line in STALLED.stack.splitlines()),
+        "worker-1, its connections:",
+        "  10.0.0.3:2222 > 10.0.0.2:41234 ESTABLISHED 0 unsent 12 unread",
+        "worker-1, its process:",
+        "  now 0 % of a core, in tcp_recvmsg",
+    ]
+    reader.sink.emit(STALLED._replace(stack="", sockets=[], kernel=""))
+    assert reader.err.getvalue().endswith("\nno progress: worker-1 shows no stack (state S)\n")
+
+
+def test_each_step_of_a_host_is_told_once() -> None:
+    reader = Reader()
+    for part in range(3):
+        for host in ("worker-0", "worker-1"):
+            reader.sink.emit(BootstrapProgress(host, "resolving packages"))
+            reader.sink.emit(BootstrapProgress(host, "downloading packages", "a.whl", part, 2))
+    reader.sink.emit(BootstrapProgress("worker-0", "ready", "Python 3.12.3", done=True))
+    assert reader.err.getvalue().splitlines() == [
+        "worker-0: resolving packages",
+        "worker-0: downloading packages (a.whl)",
+        "worker-1: resolving packages",
+        "worker-1: downloading packages (a.whl)",
+        "worker-0: ready (Python 3.12.3)",
+    ]
+
+
+def test_a_push_is_told_once() -> None:
+    reader = Reader()
+    for sent in (0, 5, 10, 10):
+        reader.sink.emit(PushProgress("worker-0", sent, 10, 1))
+    assert reader.err.getvalue() == "worker-0: 1 file pushed, 10 B\n"
+
+
+def test_a_terminal_is_safe_from_what_a_task_writes() -> None:
+    reader = Reader(terminal=True)
+    reader.log(b"50%\r100%\n\x1b]0;title\x07\x1b[2Jtext\nrest")
+    assert reader.out == b"worker-0 | 100%\nworker-0 | text\n"
+    reader.sink.close()
+    assert reader.out == b"worker-0 | 100%\nworker-0 | text\nworker-0 | rest\n"
+
+
+class Gone(io.BytesIO):
+    def write(self, data: object) -> int:
+        raise BrokenPipeError
+
+
+def test_a_reader_that_goes_away_is_told_once() -> None:
+    sink = LinesSink(Gone(), io.StringIO(), prefix=True, color=False)
+    with pytest.raises(BrokenPipeError):
+        sink.emit(LogChunk("worker-0", "worker-0", 1, 0, b"one\n"))
+    sink.emit(LogChunk("worker-0", "worker-0", 1, 4, b"two\nthree"))
+    sink.close()
+
+
+def test_a_reader_that_goes_away_does_not_disturb_close() -> None:
+    sink = LinesSink(Gone(), io.StringIO(), prefix=True, color=False)
+    sink.emit(LogChunk("worker-0", "worker-0", 1, 0, b"partial"))
+    sink.close()
+
+
+class Nowhere(io.BytesIO):
+    count = 0
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self.count += len(data)
+        return len(data)
+
+
+def test_a_million_lines_a_second() -> None:
+    out = Nowhere()
+    sink = LinesSink(out, io.StringIO(), prefix=True, color=False)
+    chunk = LogChunk("worker-0", "worker-0", 1, 0, (b"x" * 99 + b"\n") * 655)
+    begin = time.process_time()
+    for _ in range(1000):
+        sink.emit(chunk)
+    spent = time.process_time() - begin
+    assert out.count == 655 * 1000 * 111
+    assert 655_000 / spent > 1_000_000

@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import io
+import re
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from fleet.console.live import LiveSink
+from fleet.events import Event, FleetDown, LogChunk, Note, TaskPlanned, ZoneTried
+from tests.unit.fleet.console.samples import QUOTED, START, exited, names, opened, running, started
+from train.agent.protocol.records import JobResult, Outcome
+
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+class Screen:
+    """A terminal that keeps what was written; rich does not ask the real one."""
+
+    def __init__(self, width: int = 80, height: int = 24, *, color: bool = True, encoding: str = "utf-8") -> None:
+        self.raw = io.BytesIO()
+        self.file = io.TextIOWrapper(self.raw, encoding, write_through=True)
+        self.console = Console(
+            file=self.file, force_terminal=True, width=width, height=height, highlight=False, markup=False,
+            emoji=False, color_system="standard" if color else None, legacy_windows=False,
+            _environ={"TERM": "xterm"},
+        )  # fmt: skip
+        self.sink = LiveSink(self.file, console=self.console, clock=lambda: START + 754, hint="Ctrl-C detaches")
+
+    @property
+    def text(self) -> str:
+        return self.raw.getvalue().decode(self.file.encoding)
+
+    def until(self, words: str) -> None:
+        deadline = time.monotonic() + 10
+        while words not in self.text:
+            assert time.monotonic() < deadline, f"no {words!r} in {self.text!r}"
+            time.sleep(0.01)
+
+    @property
+    def plain(self) -> list[str]:
+        """What stands on an endless screen in the end."""
+        lines: list[str] = [""]
+        row = 0
+        for token in re.findall(r"\x1b\[(?:\d*;?)*[A-Za-z]|\x1b\[\?25[lh]|\n|\r|[^\x1b\r\n]+", self.text):
+            if token == "\n":
+                row += 1
+                lines += [""] * (row + 1 - len(lines))
+            elif token == "\x1b[1A":
+                row -= 1
+            elif token == "\x1b[2K":
+                lines[row] = ""
+            elif token[0] not in "\x1b\r":
+                lines[row] += token
+        return lines
+
+
+def log(data: bytes, task: str = "worker-0") -> LogChunk:
+    return LogChunk(task, task, 1, 0, data)
+
+
+def play(screen: Screen, *events: Event) -> None:
+    for event in events:
+        screen.sink.emit(event)
+    screen.sink.close()
+
+
+def test_the_log_stands_above_the_table() -> None:
+    screen = Screen()
+    result = JobResult("j-1", 1, Outcome.SUCCEEDED, START)
+    play(screen, opened(2, price=0.7), started(2), *running(2), log(b"one\ntwo\n"), log(b"three", "worker-1"), result)
+    lines = screen.plain
+    assert lines[0] == "job 20260102-101112-ab3d started: custom_training_loop.py on worker-[0-1]"
+    assert lines[1:4] == ["worker-0 | one", "worker-0 | two", "worker-1 | three"]
+    assert lines[4].startswith("── demo ──")
+    assert lines[-2:] == ["job j-1 succeeded", ""]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_no_line_of_the_table_is_longer_than_the_terminal(width: int) -> None:
+    screen = Screen(width, 24)
+    play(screen, opened(40, price=0.7), started(40), *running(40))
+    table = [line for line in screen.plain if "|" not in line and not line.startswith("job 2026")]
+    assert max(map(len, table)) <= width
+    assert any("… and 28 more running" in line for line in table)
+
+
+def test_the_cursor_comes_back() -> None:
+    screen = Screen()
+    screen.sink.emit(opened(1))
+    screen.until(HIDE)
+    screen.sink.close()
+    screen.sink.close()
+    assert screen.text.rindex(SHOW) > screen.text.rindex(HIDE)
+    assert not any(thread.name == "console" for thread in threading.enumerate())
+
+
+def test_nothing_is_drawn_without_events() -> None:
+    screen = Screen()
+    screen.sink.close()
+    assert screen.text == ""
+
+
+def test_a_table_without_rows_is_not_drawn() -> None:
+    screen = Screen()
+    play(screen, Note("only a note"))
+    assert screen.plain == ["only a note", ""]
+
+
+def test_redrawn_at_most_ten_times_a_second() -> None:
+    screen = Screen()
+    begin = time.monotonic()
+    screen.sink.emit(opened(2))
+    screen.sink.emit(started(2))
+    while time.monotonic() - begin < 1.0:
+        for event in running(2):
+            screen.sink.emit(event)
+        screen.sink.emit(log(b"line\n"))
+        time.sleep(0.002)
+    screen.sink.close()
+    assert 1 <= screen.text.count(" demo ") <= (time.monotonic() - begin) * 10 + 3
+
+
+def test_a_flood_is_summed_up_and_its_end_is_shown() -> None:
+    screen = Screen()
+    screen.sink.emit(opened(1))
+    screen.sink.emit(started(1))
+    for _ in range(100):
+        screen.sink.emit(log(b"".join(b"line %d\n" % number for number in range(1000))))
+    screen.sink.emit(log(b"Traceback: the reason\n"))
+    screen.sink.close()
+    lines = screen.plain
+    shown = [line for line in lines if line.startswith("worker-0 |")]
+    (summary,) = [line for line in lines if "not shown" in line]
+    hidden = int(re.sub(r"\D", "", summary.split("lines")[0]))
+    assert hidden + len(shown) == 100_001
+    assert shown[-1] == "worker-0 | Traceback: the reason"
+    assert re.fullmatch(r"… [\d,]+ lines not shown; fleet logs has them all", summary)
+
+
+def test_a_flood_is_told_while_it_lasts() -> None:
+    screen = Screen()
+    screen.sink.emit(opened(1))
+    stop = time.monotonic() + 5
+    while "not shown; fleet logs has them all" not in screen.text:
+        assert time.monotonic() < stop
+        screen.sink.emit(log(b"line\n" * 10_000))
+    screen.sink.close()
+
+
+def test_chatter_is_counted_not_shown() -> None:
+    screen = Screen()
+    play(screen, opened(1), started(1), log(b"I0000 00:00:1795228844.7 58 a.cc:1] text\nEpoch 1/2\n"))
+    assert "worker-0 | Epoch 1/2" in screen.plain
+    assert "1 TensorFlow startup line hidden" in screen.plain
+    assert "a.cc" not in screen.text
+
+
+def test_prefixes_line_up_and_colours_are_those_of_the_rows() -> None:
+    screen = Screen()
+    play(screen, opened(11), started(11), log(b"a\n", "worker-1"), log(b"b\n", "worker-10"))
+    assert "\x1b[35mworker-1  |\x1b[0m a\n" in screen.text
+    assert "worker-10 |" in screen.text
+
+
+def test_without_colours_none_at_all() -> None:
+    screen = Screen(color=False)
+    play(screen, opened(1), started(1), *running(1), log(b"\x1b[31mred\x1b[0m\n"))
+    assert "worker-0 | red\n" in screen.text
+    assert not re.search(r"\x1b\[[0-9;]*m", screen.text)
+
+
+def test_what_a_task_writes_cannot_take_the_terminal() -> None:
+    screen = Screen()
+    play(screen, started(1), log(b"\x1b]0;title\x07\x1b[1;1H\x1b[6nsafe\n"), Note("\x1b[5Anote\x07"))
+    assert "worker-0 | safe" in screen.plain
+    for evil in ("\x1b]", "\x1b[1;1H", "\x1b[6n", "\x1b[5A", "\x07"):
+        assert evil not in screen.text
+
+
+def test_an_encoding_without_our_characters() -> None:
+    screen = Screen(encoding="latin-1")
+    play(screen, opened(40), started(40), *running(40), log("━━ é\n".encode()), Note("学"))
+    assert "worker-0  | ?? é" in screen.plain
+    assert "~ and 28 more running" in screen.plain
+
+
+def test_a_tasks_own_bar_stands_in_its_row_not_in_the_log() -> None:
+    screen = Screen()
+    for event in (started(1), running(1)[0], log(b"\rDownloading 45%")):
+        screen.sink.emit(event)
+    screen.until("Downloading 45%")
+    assert "| Downloading" not in screen.text
+    screen.sink.close()
+    assert "worker-0 | Downloading 45%" in screen.plain
+
+
+def test_the_hint_is_gone_in_the_end() -> None:
+    screen = Screen()
+    screen.sink.emit(started(1))
+    screen.until("Ctrl-C detaches")
+    screen.sink.close()
+    assert "Ctrl-C detaches" not in "\n".join(screen.plain)
+
+
+def test_last_words_stand_under_the_table() -> None:
+    screen = Screen()
+    play(screen, opened(2), FleetDown("demo", names(2), 0, 0.0, 60.0))
+    assert screen.plain[-2] == "fleet demo: 2 instances deleted, 0 left, uptime 1 min"
+
+
+def test_sentences_are_broken_between_words() -> None:
+    screen = Screen(40)
+    play(screen, Note("legacy Keras on all workers (TF_USE_LEGACY_KERAS=1)\nsecond line"))
+    assert screen.plain == ["legacy Keras on all workers", "(TF_USE_LEGACY_KERAS=1)", "second line", ""]
+
+
+def test_plans_are_printed() -> None:
+    screen = Screen()
+    play(screen, TaskPlanned("worker-0", "worker-0", "worker-0", "{}", "python task.py", {}))
+    assert screen.plain[:2] == ["worker-0", "  command    python task.py"]
+
+
+def gone(screen: Screen, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def write(text: str) -> int:
+        raise error
+
+    monkeypatch.setattr(screen.file, "write", write)
+
+
+def until_raised(emit: Callable[[], None], kind: type[Exception]) -> None:
+    deadline = time.monotonic() + 10
+
+    def again_and_again() -> None:
+        while time.monotonic() < deadline:
+            emit()
+            time.sleep(0.01)
+
+    with pytest.raises(kind):
+        again_and_again()
+
+
+def test_a_terminal_that_goes_away_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    screen.sink.emit(opened(1))
+    gone(screen, monkeypatch, OSError(5, "Input/output error"))
+    until_raised(lambda: screen.sink.emit(log(b"x\n")), OSError)
+    screen.sink.emit(log(b"more\n"))
+    screen.sink.close()
+
+
+def test_a_bug_in_drawing_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    screen.sink.emit(opened(1))
+    gone(screen, monkeypatch, ZeroDivisionError())
+    until_raised(lambda: screen.sink.emit(exited("worker-0", code=0)), ZeroDivisionError)
+
+
+def test_a_terminal_that_is_stopped_does_not_hold_up_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    go = threading.Event()
+    write = screen.file.write
+
+    def slow(text: str) -> int:
+        assert go.wait(120)  # until all was emitted
+        return write(text)
+
+    monkeypatch.setattr(screen.file, "write", slow)
+    screen.sink.emit(opened(1))
+    for _ in range(1000):
+        screen.sink.emit(log(b"x" * 99_999 + b"\n"))
+    go.set()
+    screen.sink.close()
+    assert "not shown" in screen.text
+
+
+def test_a_pause_gives_the_terminal_back_and_the_next_event_takes_it_again() -> None:
+    screen = Screen()
+    screen.sink.emit(QUOTED)
+    screen.sink.close()
+    assert screen.text.count(SHOW) == screen.text.count(HIDE) == 1
+    assert "us-central1-a" in screen.text
+    screen.console.print("Proceed? [Y/n] y")
+    screen.sink.emit(ZoneTried("us-central1-a", "no capacity"))
+    screen.sink.emit(Note("all done"))
+    screen.until("all done")
+    screen.sink.close()
+    text = "\n".join(screen.plain)
+    assert screen.text.count(SHOW) == screen.text.count(HIDE) == 2
+    assert [text.count(words) for words in ("us-central1-a  n1", "Proceed?", "no capacity", "all done")] == [
+        1,
+        1,
+        1,
+        1,
+    ]
+    assert text.index("Proceed?") < text.index("no capacity") < text.index("all done")

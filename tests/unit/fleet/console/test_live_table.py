@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from fleet.console.columns import line_len, render
+from fleet.console.live_table import ASCII, frame
+from fleet.console.view import View, apply
+from fleet.events import (
+    BootstrapProgress,
+    ConnectionLost,
+    Event,
+    FleetDown,
+    InstanceChanged,
+    PushProgress,
+    TaskPrepared,
+)
+from tests.unit.fleet.console.samples import ENDED, START, exited, names, opened, running, started
+from train.agent.protocol.records import Exit, GpuUse, JobResult, Outcome, Phase, Progress, TaskState, Usage
+
+
+def shown(events: Sequence[Event], width: int = 80, height: int = 24, **more: object) -> list[str]:
+    view = View()
+    for event in events:
+        view = apply(view, event, START)
+    lines = frame(view, width=width, height=height, now=START + 754, **more)  # type: ignore[arg-type]
+    assert all(line_len(line) <= width for line in lines)
+    return render(lines, color=False).splitlines()
+
+
+def test_a_training_at_80_columns() -> None:
+    events = [opened(2, price=0.7), started(2), *running(2)]
+    assert shown(events, notice="Ctrl-C detaches; the job goes on") == [
+        "── demo ─────────────────────────────────── 12:34 · $0.85 · deleted in 47 min ──",
+        "job 20260102-101112-ab3d  attempt 1  custom_training_loop.py",
+        "TASK      STATE    EPOCH      STEP  STEPS/S    LOSS  ACCURACY   CPU   MEM",
+        "worker-0  running    2/5  840/1200     12.3  0.3412    0.8910  180%  1.1G",
+        "worker-1  running    2/5  840/1200     12.3  0.3412    0.8910  180%  1.1G",
+        "Ctrl-C detaches; the job goes on",
+    ]
+
+
+def test_the_attempt_and_when_the_next_one_starts() -> None:
+    events = [started(3, spares=1, attempts=4), *running(2), exited("worker-1", signal=9)]
+    assert shown(events)[1] == "job 20260102-101112-ab3d  attempt 1 of 4  custom_training_loop.py"
+    assert any(line.startswith("worker-2  spare") for line in shown(events))
+    waits = [*events, ENDED._replace(retry_s=760.0)]
+    assert shown(waits)[1] == "job 20260102-101112-ab3d  attempt 1 of 4, next in 6 s  custom_training_loop.py"
+    assert "attempt 1 of 4, next soon" in shown([*events, ENDED])[1]
+    again = [*waits, TaskState("worker-2", "worker-1", 2, Phase.RUNNING, START)]
+    assert "attempt 2 of 4  custom" in shown(again)[1]
+    assert any(line.startswith("worker-1 on worker-2  running") for line in shown(again))
+    assert not any("SIGKILL" in line or "840" in line for line in shown(again))
+
+
+def test_nothing_is_shown_of_nothing() -> None:
+    assert shown([]) == []
+
+
+def test_a_free_fleet_shows_no_cost() -> None:
+    assert shown([opened(1)])[0] == "── demo " + "─" * 63 + " 12:34 ──"
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_the_key_facts_fit_every_width(width: int) -> None:
+    gpus = [Usage(name, name, START, 1580.0, 12 * 2**30, [GpuUse(0, 100.0, 81_559)]) for name in names(12)]
+    metrics = {"loss": 123456.0, "sparse_categorical_accuracy": 0.5, "val_loss": 1.0, "val_accuracy": 0.4}
+    steps = [Progress(name, name, 1, START, 12, 100, 46_875, 46_875, metrics, 123.4) for name in names(12)]
+    text = "\n".join(shown([opened(12, price=0.7), started(12), *running(12), *gpus, *steps], width, 40))
+    for fact in ("worker-11", "running", "12/100", "46875/46875", "1.2e+05", "123"):
+        assert fact in text
+    assert "100%" in text or width < 80
+
+
+def test_wide_terminals_show_more() -> None:
+    text = "\n".join(shown([started(2), *running(2)], 120))
+    assert "10.0.0.2:2222" in text
+    assert "━━━━" in text
+
+
+def test_rows_beyond_the_height_are_folded() -> None:
+    lines = shown([opened(40), started(40), *running(40)])
+    assert len(lines) <= 16  # a third is the log's
+    assert sum(line.startswith("worker-") for line in lines) == 12
+    assert "… and 28 more running" in lines
+
+
+@pytest.mark.parametrize("height", [1, 5, 10])
+def test_even_the_smallest_terminal_shows_a_few(height: int) -> None:
+    lines = shown([opened(40), started(40), *running(40)], height=height)
+    assert sum(line.startswith("worker-") for line in lines) >= 2
+
+
+def test_what_needs_attention_is_never_folded() -> None:
+    slow = Progress("worker-37", "worker-37", 1, START, 2, 5, 840, 1200, {}, 1.0)
+    events = [started(40), *running(40), exited("worker-35", code=3), ConnectionLost("worker-39", "gone", 1.0), slow]
+    text = "\n".join(shown(events))
+    assert "worker-35  exit 3" in text
+    assert "worker-37  slow" in text
+    assert "worker-39  no answer" in text
+
+
+def test_folded_states_are_told_apart() -> None:
+    events = [started(40), *running(40), *(exited(name, code=0) for name in names(40)[30:])]
+    assert "… and 18 more running, 10 done" in shown(events)
+
+
+def test_up_and_down_have_a_bar() -> None:
+    ups: list[Event] = [InstanceChanged("worker-0", "ready", done=True), InstanceChanged("worker-1", "starting sshd")]
+    assert shown(ups)[-3:] == [
+        "worker-0  ready",
+        "worker-1  starting sshd",
+        "starting  ━━━━━━━━━━━━━━━━━━━━────────────────────  1 of 2",
+    ]
+    downs: list[Event] = [InstanceChanged("worker-0", "deleting"), InstanceChanged("worker-1", "deleted", done=True)]
+    assert shown(downs)[-1] == "deleting  ━━━━━━━━━━━━━━━━━━━━────────────────────  1 of 2"
+    assert not shown([*downs, FleetDown("demo", names(2), 0, 0.0, 1.0)])[-1].startswith("deleting")
+
+
+def test_getting_ready_has_bars() -> None:
+    events: list[Event] = [
+        BootstrapProgress("worker-0", "downloading packages", "a.whl", 1, 4),
+        BootstrapProgress("worker-1", "waiting for the NVIDIA driver", "No devices were found"),
+        BootstrapProgress("worker-2", "ready", "Python 3.12.3", done=True),
+    ]
+    assert shown(events)[-4:] == [
+        "worker-0  downloading packages           ━━────────  a.whl",
+        "worker-1  waiting for the NVIDIA driver  No devices were found",
+        "worker-2  ready                          Python 3.12.3",
+        "getting ready  ━━━━━━━━━━━━━───────────────────────────  1 of 3",
+    ]
+
+
+def test_push_has_bars() -> None:
+    lines = shown([opened(2), PushProgress("worker-0", 2**20, 4 * 2**20, 12), PushProgress("worker-1", 0, 2**22, 12)])
+    assert lines[-3] == "worker-0  pushing  ━━────────  1.0 MiB of 4.0 MiB, 12 files"
+    assert lines[-1] == "pushing  ━━━━━───────────────────────────────────  1.0 MiB of 8.0 MiB"
+
+
+def test_prepared_hosts_show_what_they_reserved() -> None:
+    assert shown([opened(1), TaskPrepared("worker-0", "10.0.0.2:2222")])[-1] == "worker-0  prepared  10.0.0.2:2222"
+
+
+def test_a_failure_is_told_in_full() -> None:
+    reason = "worker-1 raised ValueError: shapes (3, 4) and (5, 6) do not match, which nobody could foresee at all"
+    result = JobResult("j-1", 1, Outcome.FAILED, START, "worker-1", reason, {"worker-1": Exit(code=1)})
+    lines = shown([started(2), *running(2), exited("worker-1", code=1), exited("worker-0", signal=15), result])
+    assert any(line.startswith("worker-0  SIGTERM") for line in lines)
+    assert " ".join(lines[-2:]) == f"job j-1 failed: {reason}"
+
+
+def test_a_tasks_own_bar_stands_in_its_row() -> None:
+    state = running(1)[0]
+    assert shown([started(1), state], bars={"worker-0": "Downloading 45%"})[3].endswith("Downloading 45%")
+
+
+def test_control_characters_from_a_host_are_taken_out() -> None:
+    result = JobResult("j-1", 1, Outcome.FAILED, START, "", "bad\x1b[2J\x1b]0;title\x07")
+    assert shown([started(1), result])[-1] == "job j-1 failed: bad"
+
+
+def test_ascii() -> None:
+    events: list[Event] = [opened(40, price=0.7), InstanceChanged("worker-0", "ready", done=True)]
+    assert "".join(shown(events, glyphs=ASCII)).isascii()
+    assert "".join(shown([opened(40), started(40), *running(40)], 120, glyphs=ASCII)).isascii()

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.console.messages import Teller, exit_words, message, plan_text, result_message
+from fleet.events import (
+    ConnectionLost,
+    ConnectionRestored,
+    Event,
+    FleetDown,
+    FleetOpened,
+    InstanceChanged,
+    JobDiagnosed,
+    JobStarted,
+    Level,
+    LogChunk,
+    Note,
+    PushProgress,
+    TaskPlanned,
+    TaskPrepared,
+)
+from tests.unit.fleet.console.samples import ENDED, STALLED
+from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
+
+MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", "127.0.0.1", 2222, 1) for index in range(3))
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (Note("something"), "something"),
+        (Note("something", Level.WARNING), "warning: something"),
+        (FleetOpened("demo", "local", ("worker-0",), 1.0, 0.0), "fleet demo: 1 host (local)"),
+        (FleetOpened("demo", "gce", ("a", "b"), 1.0, 0.7), "fleet demo: 2 hosts (gce), $0.70 an hour"),
+        (InstanceChanged("worker-0", "starting sshd"), "worker-0: starting sshd"),
+        (PushProgress("worker-0", 1, 2, 3), ""),
+        (PushProgress("worker-0", 0, 0, 0), "worker-0: up to date"),
+        (PushProgress("worker-0", 2048, 2048, 1), "worker-0: 1 file pushed, 2.0 KiB"),
+        (TaskPrepared("worker-0", "127.0.0.1:2222"), "worker-0: prepared at 127.0.0.1:2222"),
+        (
+            TaskPrepared("worker-0", "h:1", {"tensorflow": "2.21.0"}, ("T4", "T4")),
+            "worker-0: prepared at h:1 (tensorflow 2.21.0, 2 of T4)",
+        ),
+        (JobStarted("j", "task.py", 1, MEMBERS, 1.0), "job j started: task.py on worker-[0-2]"),
+        (JobStarted("j", "task.py", 2, MEMBERS, 1.0, True), "attached to job j: task.py on worker-[0-2], attempt 2"),
+        (
+            JobStarted("j", "-m pkg.task", 1, MEMBERS, 1.0, True, ended=True),
+            "job j has ended: -m pkg.task on worker-[0-2]",
+        ),
+        (
+            JobStarted("j", "task.py", 1, (*MEMBERS[:2], MEMBERS[2]._replace(task="")), 1.0),
+            "job j started: task.py on worker-[0-1], spare: worker-2",
+        ),
+        (LogChunk("worker-0", "worker-0", 1, 0, b"text"), ""),
+        (
+            ConnectionLost("worker-0", "timed out", 0.2),
+            "worker-0: connection lost (timed out); retrying in 1 s",
+        ),
+        (ConnectionLost("worker-0", "timed out", 0.0), "worker-0: connection lost (timed out); giving up"),
+        (ConnectionRestored("worker-0"), "worker-0: connected again"),
+        (
+            FleetDown("demo", ("a", "b"), 0, 0.14, 732.0),
+            "fleet demo: 2 instances deleted, 0 left, uptime 12 min, cost $0.14",
+        ),
+        (
+            FleetDown("demo", ("a", "b"), 0, 0.0, 10.0, external=True),
+            "fleet demo: 2 hosts released; no files remain on them",
+        ),
+        (
+            FleetDown("demo", ("a", "b"), 1, 0.0, 10.0, external=True),
+            "fleet demo: 2 hosts released; files remain on 1",
+        ),
+        (FleetDown("demo", ("a",), 1, 0.0, 10.0), "fleet demo: 1 instance deleted; 1 instance left, uptime 10 s"),
+        (TaskState("worker-0", "worker-0", 1, Phase.RUNNING, 1.0), "worker-0: running"),
+        (
+            TaskState("worker-0", "worker-0", 1, Phase.EXITED, 1.0, 1, Exit(3), "why"),
+            "worker-0: exited with code 3 (why)",
+        ),
+        (
+            TaskState("worker-0", "worker-0", 1, Phase.EXITED, 1.0, 1, Exit(None, 9)),
+            "worker-0: was killed by SIGKILL",
+        ),
+        (TaskState("worker-2", "worker-1", 2, Phase.RUNNING, 1.0), "worker-1 on worker-2: running"),
+        (ENDED, "attempt 1 failed: worker-1 was killed by SIGKILL; attempt 2 starts in 0.5 s (of at most 4)"),
+        (
+            ENDED._replace(reason="", attempt=2, retry_s=90.0, attempts=0),
+            "attempt 2 failed: worker-1 was killed by SIGKILL; attempt 3 starts in 1 min",
+        ),
+        (
+            ENDED._replace(reason="no way\nno disk", retry_s=0.0),
+            "attempt 1 failed: no way; no disk; attempt 2 starts at once (of at most 4)",
+        ),
+        (
+            STALLED,
+            "no progress: worker-1 is in user code (data.py:31 in fetch, inside readinto of socket.py) (state S)",
+        ),
+        (STALLED._replace(state="", stack=""), "no progress: worker-1 has ended"),
+        (JobDiagnosed("j", "worker-1", "hang", "worker-1 hung"), ""),
+        (JobDiagnosed("j", "worker-1", "hang", "worker-1 hung", final=False), "attempt 1: worker-1 hung"),
+        (JobDiagnosed("j", "worker-1", "unknown", "nobody knows", final=False), ""),
+        (Progress("worker-0", "worker-0", 1, 1.0), ""),
+        (Usage("worker-0", "worker-0", 1.0, 1.0, 1), ""),
+        (Note("a\x1b[2J\nb\x07"), "a\nb"),
+    ],
+)
+def test_sentences(event: Event, text: str) -> None:
+    assert message(event) == text
+
+
+def test_what_was_told_of_an_attempt_is_not_told_again() -> None:
+    teller = Teller()
+    assert teller.message(ENDED)
+    killed = JobDiagnosed("j", "worker-1", "killed", "worker-1 (10.0.0.3) was killed by SIGKILL", final=False)
+    assert teller.message(killed) == ""
+    assert teller.message(replace(killed, attempt=2))
+    assert teller.message(replace(killed, message="worker-1 ran out of memory"))
+
+
+EXIT = {"worker-1": Exit(3)}
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (JobResult("j", 1, Outcome.SUCCEEDED, 1.0), "job j succeeded"),
+        (JobResult("j", 1, Outcome.CANCELLED, 1.0), "job j was cancelled"),
+        (JobResult("j", 1, Outcome.LOST, 1.0), "job j is lost: no host can report its result"),
+        (JobResult("j", 1, Outcome.FAILED, 1.0), "job j failed"),
+        (JobResult("j", 1, Outcome.FAILED, 1.0, "", "why"), "job j failed: why"),
+        (JobResult("j", 1, Outcome.FAILED, 1.0, "worker-1", "", EXIT), "job j failed: worker-1 exited with code 3"),
+        (
+            JobResult("j", 1, Outcome.FAILED, 1.0, "worker-1", "out of memory", EXIT),
+            "job j failed: worker-1 exited with code 3 (out of memory)",
+        ),
+        (
+            JobResult("j", 1, Outcome.FAILED, 1.0, "worker-1", "worker-1 was killed for memory", EXIT),
+            "job j failed: worker-1 was killed for memory",
+        ),
+    ],
+)
+def test_results(result: JobResult, text: str) -> None:
+    assert result_message(result) == text
+
+
+def test_exit_words() -> None:
+    ends = [None, Exit(), Exit(0), Exit(3), Exit(None, 9), Exit(None, 99)]
+    assert [exit_words(end) for end in ends] == ["ended", "ended", "done", "exit 3", "SIGKILL", "signal 99"]
+
+
+def test_plan() -> None:
+    plan = TaskPlanned(
+        "worker-0", "worker-0", "alpha", '{"a": 1}', "python task.py", {"B": "2", "A": "1", "TF_CONFIG": "x"}
+    )
+    assert plan_text(plan) == (
+        "worker-0 on alpha\n"
+        "  command    python task.py\n"
+        '  TF_CONFIG  {"a": 1}\n'
+        "  A          1\n"
+        "  B          2\n"
+    )  # fmt: skip
+
+
+def test_plan_of_a_spare() -> None:
+    plan = TaskPlanned("", "worker-2", "alpha", "", "python task.py", {})
+    assert "  TF_CONFIG  none: a spare gets no task until another host is lost\n" in plan_text(plan)

@@ -1,0 +1,182 @@
+"""The fleet that `fleet up` is to create or repair."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.errors import UsageError
+from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_spec
+from fleet.settings import Settings
+from fleet.state import FleetRecord
+from provision.gce.catalog.machines import CPU_IMAGE, GPU_IMAGE
+from provision.gce.options import GceOptions, options_of
+from provision.local.options import LocalOptions
+from provision.model import FleetSpec
+from tests.settings import settings
+from tests.unit.fleet.clouds import host
+
+SILENCE = settings()
+
+
+def asked(
+    said: Settings = SILENCE, defaults: Settings = SILENCE, record: FleetSpec | None = None, *, ready: bool = False
+) -> FleetSpec:
+    hosts = (host("worker-0"),) if ready else ()
+    return resolve_spec(UpRequest("demo", said, defaults), FleetRecord(record, 1.0, hosts) if record else None)
+
+
+def test_the_default_is_two_workers_on_this_computer() -> None:
+    assert asked() == FleetSpec("demo", "local", 2, options=LocalOptions())
+    assert asked(defaults=settings(project="p", endpoint="http://127.0.0.1:1")) == FleetSpec(
+        "demo", "local", 2, options=LocalOptions()
+    )
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        settings(gpu="t4"),
+        settings(machine_type="n1-standard-8"),
+        settings(zones=("us-central1",)),
+        settings(spot=True),
+        settings(project="p"),
+        settings(provider="gce"),
+    ],
+)
+def test_options_of_compute_engine_select_it(said: Settings) -> None:
+    assert asked(said).provider == "gce"
+    with pytest.raises(UsageError, match="provider 'local' does not support"):
+        asked(replace(said.over(settings(image="i")), provider="local"))
+
+
+def test_packages_can_change_before_a_fleet_is_ready() -> None:
+    has = asked(settings(gpu="t4", packages=("none-such",)))
+    assert asked(settings(packages=("jax",)), record=has).packages == ("jax",)
+    spec = asked(settings(python="/p"), record=has)
+    assert (spec.python, spec.packages) == ("/p", ())
+
+
+def test_a_gpu_fleet_in_full() -> None:
+    spec = asked(settings(gpu="t4:2", workers=4), settings(project="p", zones=("us-central1",), workers=3))
+    assert spec == FleetSpec(
+        "demo",
+        "gce",
+        4,
+        packages=GPU_PACKAGES,
+        options=GceOptions(
+            project="p",
+            zones=("us-central1",),
+            machine_type="n1-standard-8",
+            gpu="nvidia-tesla-t4",
+            gpus=2,
+            image=GPU_IMAGE,
+            disk_type="pd-balanced",
+        ),
+    )
+
+
+def test_a_fleet_without_gpus_gets_tensorflow_without_them() -> None:
+    spec = asked(settings(provider="gce"))
+    assert spec.packages == PACKAGES
+    assert spec.options == GceOptions(machine_type="n1-standard-4", image=CPU_IMAGE, disk_type="pd-balanced")
+
+
+@pytest.mark.parametrize(
+    ("said", "defaults", "python", "packages"),
+    [
+        (settings(python="/p"), settings(), "/p", ()),
+        (settings(python="/p"), settings(packages=("jax",)), "/p", ()),
+        (settings(packages=("jax",)), settings(python="/p"), "", ("jax",)),
+        (settings(), settings(python="/p"), "/p", ()),
+        (settings(), settings(packages=()), "", ()),
+    ],
+)
+def test_an_interpreter_of_the_hosts_excludes_packages(
+    said: Settings, defaults: Settings, python: str, packages: tuple[str, ...]
+) -> None:
+    spec = asked(replace(said, provider="gce"), defaults)
+    assert (spec.python, spec.packages) == (python, packages)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (settings(gpu="abacus"), "abacus"),
+        (settings(gpu="t4:3"), "1, 2 or 4"),
+        (settings(gpu="a100", machine_type="n1-standard-4"), "a2-highgpu"),
+        (settings(gpu="t4", zones=("the moon",)), "the moon"),
+        (settings(gpu="t4", ssh_from=("me",)), "'me' is not a range"),
+        (settings(gpu="t4", python="/p", packages=("jax",)), "mutually exclusive"),
+        (settings(image="i", disk_gb=5), "'local' does not support --image, --disk-size"),
+        (settings(max_duration_s=60), "'local' does not support --max-duration"),
+        (settings(external=False), "'local' does not support --iap"),
+    ],
+)
+def test_invalid_settings_are_refused(said: Settings, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as refusal:
+        asked(said)
+    assert refusal.value.hint or refusal.value.next_steps
+
+
+def test_scopes_have_short_names() -> None:
+    options = options_of(asked(settings(provider="gce", scopes=("devstorage.read_only", "https://x/auth/y"))))
+    assert options.scopes == ("https://www.googleapis.com/auth/devstorage.read_only", "https://x/auth/y")
+
+
+def test_a_misspelled_gpu_is_reported_before_that_the_fleet_is_of_another_provider() -> None:
+    has = asked(settings(workers=2))
+    with pytest.raises(UsageError, match="t5"):
+        asked(settings(gpu="t5"), record=has)
+    with pytest.raises(UsageError, match="already up with other settings"):
+        asked(settings(gpu="t4"), record=has)
+
+
+# --- a fleet that is there --------------------------------------------------------------------------------------
+
+
+def test_a_repetition_keeps_the_fleet_whatever_the_defaults_are_now() -> None:
+    has = asked(settings(gpu="t4:2", workers=3, spot=True, zones=("us-central1",)))
+    assert asked(record=has) == has
+    assert asked(defaults=settings(workers=5, gpu="v100", project="other", packages=("jax",)), record=has) == has
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        settings(gpu="t4", machine_type="n1-standard-8", zones=("us-central1",), workers=2),
+        settings(gpu="t4"),
+        settings(gpu="t4:1"),
+        settings(provider="gce", spot=False, external=True),
+    ],
+)
+def test_a_repetition_with_the_same_options_keeps_the_fleet(said: Settings) -> None:
+    has = asked(settings(gpu="t4", machine_type="n1-standard-8", zones=("us-central1",)))
+    assert asked(said, record=has) == has
+
+
+def test_a_repetition_keeps_a_local_fleet() -> None:
+    has = FleetSpec("demo", "local", 2, python="/p", options=LocalOptions())
+    assert asked(record=has) == has
+    with pytest.raises(UsageError, match="--image"):
+        asked(settings(image="i"), record=has)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (settings(workers=3), "3 workers requested, the fleet has 2"),
+        (settings(provider="local"), "provider local requested, the fleet was created by gce"),
+        (settings(gpu="t4:2"), "2 GPUs per instance requested, the fleet has 1"),
+        (settings(gpu="a100"), "GPU type nvidia-tesla-a100 requested, the fleet has nvidia-tesla-t4"),
+        (settings(spot=True), "spot yes requested, the fleet has no"),
+        (settings(packages=("jax",)), "packages jax requested"),
+        (settings(zones=("us-west1",)), "zones us-west1 requested"),
+    ],
+)
+def test_a_different_option_is_reported(said: Settings, words: str) -> None:
+    has = asked(settings(gpu="t4"))
+    with pytest.raises(UsageError, match="already up with other settings") as refusal:
+        asked(said, record=has, ready=True)
+    assert words in refusal.value.cause

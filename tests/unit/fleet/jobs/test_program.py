@@ -1,0 +1,215 @@
+"""What a job runs, from the command line to its command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.cli import app as cli
+from fleet.commands.jobs import check, train
+from fleet.commands.jobs.check import CheckRequest, judged_alone
+from fleet.commands.jobs.train import TrainRequest
+from fleet.errors import UsageError
+from fleet.jobs.program import Terms, described, find, keras_need, missing_imports, script_findings
+from tests.unit.train.script.test_script import write
+from train.agent.protocol.records import Exit, Member, Prepared, Tried
+from train.script.entry import find_entry
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+    """What a command hands to its verb."""
+    monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    requests: list[Any] = []
+    for verb in (train, check):
+        monkeypatch.setattr(verb, "run", lambda request, *_: requests.append(request))
+
+    def ask(*arguments: str) -> Any:
+        assert cli.run(list(arguments)) == 0
+        return requests.pop()
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["task.py"], ("task.py", "", (), ())),
+        (["task.py", "--", "--epochs", "3", "--", "x"], ("task.py", "", (), ("--epochs", "3", "--", "x"))),
+        (["task.py", "a", "-d", "--", "b"], ("task.py", "", (), ("a", "b"))),
+        (["-m", "pkg.task"], ("", "pkg.task", (), ())),
+        (["-m", "pkg.task", "a", "--", "--b"], ("", "pkg.task", (), ("a", "--b"))),
+        (["--", "bash", "run.sh", "-d"], ("", "", ("bash", "run.sh", "-d"), ())),
+        (["-d"], ("", "", (), ())),
+        ([], ("", "", (), ())),
+    ],
+)
+def test_words_before_and_behind_the_hyphens(
+    asked: Callable[..., TrainRequest], words: list[str], wanted: tuple[object, ...]
+) -> None:
+    request = asked("train", *words)
+    assert (request.script, request.module, request.command, request.arguments) == wanted
+
+
+def test_packages_are_asked_for_or_not(asked: Callable[..., TrainRequest]) -> None:
+    assert asked("train", "task.py").requirements is None
+    assert asked("train", "task.py", "--requirements", "r.txt").requirements == "r.txt"
+    assert asked("train", "task.py", "--no-requirements", "--requirements", "r.txt").requirements == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        (["task.py"], 0.0),
+        (["task.py", "--local-first"], 60.0),
+        (["--local-first", "task.py"], 60.0),
+        (["--local-first", "90", "task.py"], 90.0),
+        (["--local-first", "2m", "task.py"], 120.0),
+        (["task.py", "--", "--local-first"], 0.0),
+    ],
+)
+def test_a_trial_has_its_usual_time_or_another(
+    asked: Callable[..., CheckRequest], words: list[str], seconds: float
+) -> None:
+    request = asked("check", *words)
+    assert (request.script, request.local_first_s) == ("task.py", seconds)
+
+
+# --- requirements ---------------------------------------------------------------------------------------------------
+
+
+def wanted(**fields: Any) -> str | None:
+    found = find(TrainRequest("default", **fields)).requirements
+    return found.text if found else None
+
+
+def test_requirements_lie_beside_the_script_or_where_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, {"requirements.txt": "outer\n", "job/task.py": "", "job/deep/task.py": "", "pkg/task.py": ""})
+    write(tmp_path, {"job/requirements.txt": "near\n", "other.txt": "other\n", "empty/task.py": ""})
+    write(tmp_path, {"empty/requirements.txt": "# nothing\n", "pkg/requirements.txt": "of the package\n"})
+    assert wanted(script="job/task.py") == "near\n"
+    assert wanted(script="job/deep/task.py", workdir="job") == "near\n"
+    assert wanted(module="pkg.task") == "outer\n"
+    assert wanted(command=("true",)) == "outer\n"
+    assert wanted(script="job/task.py", requirements="other.txt") == "other\n"
+    assert wanted(script="job/task.py", requirements="") is None
+    assert wanted(script="empty/task.py") is None
+    with pytest.raises(UsageError, match=r"there is no requirements file none\.txt"):
+        wanted(script="job/task.py", requirements="none.txt")
+
+
+# --- warnings -------------------------------------------------------------------------------------------------------
+
+
+def prepared(task: str, *gpus: str) -> Prepared:
+    member = Member(task, task, "10.0.0.2", 2222, 1)
+    return Prepared(member, "/p", {}, [(0, name, 0, "") for name in gpus], 1, 1, "h", "/w")  # type: ignore[misc]
+
+
+def warned(directory: Path, text: str, hosts: int = 2) -> list[str]:
+    write(directory, {"task.py": text})
+    entry = find_entry(str(directory / "task.py"), "", (), "")
+    found = script_findings(entry, [prepared(f"worker-{i}") for i in range(hosts)])
+    return [described(finding).partition(";")[0] for finding in found]
+
+
+STRATEGY = "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy({})\n"
+FIT = (
+    "model = tf.keras.Sequential([tf.keras.layers.Dense(1)])\nmodel.compile('sgd', 'mse')\nmodel.fit([1.0], [1.0])\n"
+)
+
+
+def test_a_script_that_makes_its_own_cluster_or_none_is_noticed(tmp_path: Path) -> None:
+    own = "import json, os\nos.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['a:1']}})\n"
+    assert warned(tmp_path, own + STRATEGY.format("")) == ["task.py:2: the script sets TF_CONFIG itself"]
+    (alone,) = warned(tmp_path, "import tensorflow as tf\n" + FIT)
+    assert "trains with fit and has no strategy for several workers" in alone
+    assert warned(tmp_path, "import tensorflow as tf\n" + FIT, hosts=1) == []
+    assert warned(tmp_path, STRATEGY.format("")) == []
+
+
+def test_a_script_that_lint_expects_to_fail_is_noticed(tmp_path: Path) -> None:
+    late = "import tensorflow as tf\ntf.constant(1)\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
+    (found,) = warned(tmp_path, late)
+    assert found.startswith("task.py:3: MultiWorkerMirroredStrategy is created after tf.constant")
+
+
+def test_missing_tensorboard_names_the_call_and_the_requirement() -> None:
+    (text,) = missing_imports({"tensorboard": "task.py:12"}, {"worker-0": ["tensorboard"]})
+    assert text == (
+        "task.py:12 requires tensorboard, which worker-0 lacks; "
+        "add tensorboard to requirements.txt next to the script"
+    )
+
+
+def test_a_restarted_job_is_warned_of_a_script_that_resumes_nothing(tmp_path: Path) -> None:
+    fit = STRATEGY.format("") + "with strategy.scope():\n    model = tf.keras.Sequential()\nmodel.compile('sgd')\n"
+    keep = "keep = [tf.keras.callbacks.ModelCheckpoint('c')]\nmodel.fit([1.0], [1.0], epochs=3, callbacks=keep)\n"
+    write(tmp_path, {"task.py": fit + keep})
+    entry = find_entry(str(tmp_path / "task.py"), "", (), "")
+    hosts = [prepared("worker-0"), prepared("worker-1")]
+    assert script_findings(entry, hosts) == []
+    (found,) = script_findings(entry, hosts, Terms(restarts=True))
+    assert described(found).startswith(
+        "task.py:7: ModelCheckpoint saves checkpoints, and the script does not restore"
+    )
+
+
+def test_a_missing_module_names_its_place_and_hosts() -> None:
+    missing = {"worker-0": ["a"], "worker-1": ["a", "b"]}
+    assert [
+        text.partition(";")[0] for text in missing_imports({"a": "task.py:1", "b": "x.py:2", "c": "y"}, missing)
+    ] == [
+        "task.py:1 imports a, which worker-[0-1] lack",
+        "x.py:2 imports b, which worker-1 lacks",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "backends"),
+    [
+        (("python", "task.py"), ()),
+        (("env", "KERAS_BACKEND=jax", "python", "task.py"), ("jax",)),
+        (("bash", "run.sh"), ("torch",)),
+        (("bash", "-c", 'KERAS_BACKEND="$1" python task.py'), ("",)),
+        (("bash", "-c", "MY_KERAS_BACKEND=jax python task.py"), ()),
+    ],
+)
+def test_the_backend_of_keras_is_read_from_commands(
+    tmp_path: Path, words: tuple[str, ...], backends: tuple[str, ...]
+) -> None:
+    (tmp_path / "task.py").write_text("import keras\n")
+    (tmp_path / "run.sh").write_text("export KERAS_BACKEND='torch'\nexec python task.py\n")
+    need = keras_need(find_entry("", "", words, str(tmp_path)))
+    assert (need.only_keras, need.backends) == (True, backends)
+
+
+# --- trials ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tried", "ok", "message"),
+    [
+        (Tried(6.34, True, None, ["x"]), True, "the script made its first step after 6.3 s"),
+        (Tried(3.0, False, Exit(0), ["x"]), True, "the script ended after 3.0 s"),
+        (
+            Tried(60.2, False, None, []),
+            True,
+            "the script was still running after 60 s; no step was seen in its output",
+        ),
+        (Tried(3.0, False, Exit(2), ["x"]), False, "the script exited with code 2 after 3.0 s"),
+        (Tried(3.0, False, Exit(signal=9), ["x"]), False, "the script was killed by signal 9 after 3.0 s"),
+    ],
+)
+def test_how_a_trial_went(tried: Tried, ok: bool, message: str) -> None:
+    told = judged_alone("worker-0", tried)
+    assert (told.ok, told.message) == (ok, message)
+    assert told.lines == (() if ok else ("x",))

@@ -1,0 +1,230 @@
+"""fleet.toml, and what counts more than it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import UsageError
+from fleet.settings import Settings, find, from_environment, known_keys, load
+from provision.gce.options import GceOptions
+from provision.options import declarations
+from tests.settings import settings
+
+INVENTORIES = Path(__file__).parents[3] / "inventories"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "fleet.toml"
+
+
+def loaded(file: Path, text: str) -> Settings:
+    file.write_text(text)
+    return load(file)
+
+
+def test_every_key_comes_where_it_belongs(file: Path) -> None:
+    found = loaded(
+        file,
+        """
+        [fleet]
+        name = "demo"
+        provider = "gce"
+        workers = 4
+        python = "/opt/python"
+        packages = ["jax", "numpy>=2"]
+        [gce]
+        project = "my-project"
+        endpoint = "http://127.0.0.1:8080"
+        zones = ["us-central1", "europe-west4-a"]
+        gpu = "t4:2"
+        machine-type = "n1-standard-8"
+        spot = true
+        max-duration = "90m"
+        image = "projects/p/global/images/family/f"
+        disk-size = 200
+        disk-type = "pd-ssd"
+        network = "n"
+        subnet = "s"
+        firewall = false
+        iap = true
+        ssh-from = ["203.0.113.0/24"]
+        ssh-user = "me"
+        ssh-port = 2222
+        scopes = ["cloud-platform"]
+        service-account = "a@b"
+        """,
+    )
+    assert found == settings(
+        name="demo",
+        provider="gce",
+        workers=4,
+        python="/opt/python",
+        packages=("jax", "numpy>=2"),
+        project="my-project",
+        endpoint="http://127.0.0.1:8080",
+        zones=("us-central1", "europe-west4-a"),
+        gpu="t4:2",
+        machine_type="n1-standard-8",
+        spot=True,
+        max_duration_s=5400,
+        image="projects/p/global/images/family/f",
+        disk_gb=200,
+        disk_type="pd-ssd",
+        network="n",
+        subnetwork="s",
+        firewall=False,
+        external=False,
+        ssh_from=("203.0.113.0/24",),
+        ssh_user="me",
+        ssh_port=2222,
+        scopes=("cloud-platform",),
+        service_account="a@b",
+    )
+    assert set(found.of("gce")) == set(declarations(GceOptions))
+
+
+def test_an_empty_file_says_nothing(file: Path) -> None:
+    assert loaded(file, "") == settings()
+    assert loaded(file, "[gce]\nspot = false\n").options == {"gce": {"spot": False}}
+
+
+@pytest.mark.parametrize(
+    ("text", "provider"),
+    [
+        ('[gce]\ngpu = "t4"', "gce"),
+        ('[gce]\nproject = "p"', "gce"),
+        ("[gce]\ndisk-size = 200", None),
+        ('[fleet]\nprovider = "local"\n[gce]\ngpu = "t4"', "local"),
+    ],
+)
+def test_what_only_a_cloud_has_means_one_unless_the_file_says_otherwise(
+    file: Path, text: str, provider: str | None
+) -> None:
+    assert loaded(file, text).provider == provider
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "then"),
+    [
+        ("[gce]\ngpus = 2", "unknown key 'gpus' in [gce]", "did you mean gpu?"),
+        ("[gce]\nxyzzy = 2", "unknown key 'xyzzy' in [gce]", "remove it"),
+        ("[gcp]\n", "unknown table [gcp]", "did you mean gce?"),
+        ("workers = 2", "unknown table [workers]", "remove it"),
+        ("fleet = 2", "fleet must be a table", "write [fleet] on a line of its own"),
+        ("[gce\n", "is not valid TOML", "fix the syntax"),
+        ("[fleet]\nworkers = '2'", "workers in [fleet] must be a whole number", ""),
+        ("[fleet]\nworkers = true", "workers in [fleet] must be a whole number", ""),
+        ("[gce]\nspot = 1", "spot in [gce] must be true or false", ""),
+        ("[gce]\nzones = 'us-central1'", "zones in [gce] must be a list of strings", ""),
+        ("[gce]\nzones = [1]", "zones in [gce] must be a list of strings", ""),
+        ("[gce]\ngpu = 2", "gpu in [gce] must be a string", ""),
+        ("[gce]\nmax-duration = 'long'", "max-duration in [gce]: invalid duration 'long'", ""),
+        ("[gce]\nmax-duration = true", "max-duration in [gce] must be a duration", ""),
+        (
+            "[gce]\nendpoint = 'https://evil.example'",
+            "endpoint in [gce] must be a googleapis.com or loopback URL",
+            "",
+        ),
+        (
+            "[gce]\nendpoint = 'https://127.evil.example'",
+            "endpoint in [gce] must be a googleapis.com or loopback URL",
+            "",
+        ),
+        (
+            "[gce]\nendpoint = 'https://xgoogleapis.com'",
+            "endpoint in [gce] must be a googleapis.com or loopback URL",
+            "",
+        ),
+    ],
+)
+def test_each_mistake_is_one_message_with_the_file_and_the_key(file: Path, text: str, said: str, then: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        loaded(file, text)
+    assert str(file) in caught.value.message
+    assert said in caught.value.message
+    assert then in caught.value.hint
+
+
+def test_a_mistake_in_the_syntax_names_its_line(file: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        loaded(file, "[fleet]\nworkers = \n")
+    assert "line 2" in caught.value.cause
+
+
+@pytest.mark.parametrize("url", ["https://compute-x.p.googleapis.com", "http://localhost:1", "http://[::1]:80"])
+def test_endpoints_that_a_file_may_name(file: Path, url: str) -> None:
+    assert loaded(file, f"[gce]\nendpoint = '{url}'").of("gce")["endpoint"] == url
+
+
+def test_a_file_that_cannot_be_read(file: Path) -> None:
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="cannot be read"):
+        load(file)
+
+
+def test_the_nearest_file_above_counts(tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    assert find(inner) in (None, *(path / "fleet.toml" for path in tmp_path.parents))
+    (tmp_path / "fleet.toml").touch()
+    assert find(inner) == tmp_path / "fleet.toml"
+    (inner / "fleet.toml").touch()
+    assert find(inner) == inner / "fleet.toml"
+
+
+def test_what_is_said_nearer_counts_more() -> None:
+    flags, environment, file = settings(workers=1), settings(workers=2, project="e"), settings(gpu="t4", project="f")
+    assert flags.over(environment.over(file)) == settings(workers=1, project="e", gpu="t4")
+
+
+def test_the_environment_names_project_and_endpoint() -> None:
+    assert from_environment({}) == settings()
+    assert from_environment({"GOOGLE_CLOUD_PROJECT": "g"}) == settings(project="g")
+    both = {"GOOGLE_CLOUD_PROJECT": "g", "FLEET_GCE_PROJECT": "f", "FLEET_GCE_ENDPOINT": "http://127.0.0.1:1"}
+    assert from_environment(both) == settings(project="f", endpoint="http://127.0.0.1:1")
+
+
+# --- hosts that exist -------------------------------------------------------------------------------------------
+
+
+def test_the_path_of_an_inventory_counts_from_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    here = file.parent
+    for text, path in {
+        "hosts.ini": here / "hosts.ini",
+        "../x": here / "../x",
+        "/etc/x": "/etc/x",
+        "~/x": "/home/me/x",
+    }.items():
+        found = loaded(file, f'[static]\ninventory = "{text}"\nlimit = "gpu"\n')
+        assert (found.of("static"), found.provider) == ({"inventory": str(path), "limit": "gpu"}, "static")
+
+
+# --- inventories ------------------------------------------------------------------------------------------------
+
+
+def uncommented(text: str) -> str:
+    """A template with its examples in force: lines ``# key = value``."""
+    return re.sub(r"^# (?=[a-z-]+ = )", "", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["gce", "local", "static"])
+def test_a_template_can_be_used_as_it_is_and_with_all_of_its_examples(file: Path, name: str) -> None:
+    text = (INVENTORIES / f"fleet.{name}.toml").read_text()
+    assert loaded(file, text).provider == name
+    assert loaded(file, uncommented(text)).provider == name
+
+
+def test_the_templates_show_every_key() -> None:
+    shown: dict[str, set[str]] = {}
+    for template in INVENTORIES.glob("fleet.*.toml"):
+        for line in uncommented(template.read_text()).splitlines():
+            if line.startswith("["):
+                table = shown.setdefault(line.strip("[]"), set())
+            elif " = " in line and not line.startswith("#"):
+                table.add(line.partition(" = ")[0])
+    assert shown == {name: set(keys) for name, keys in known_keys().items() if name not in ("slurm", "pbs")}

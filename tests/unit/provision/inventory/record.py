@@ -1,0 +1,179 @@
+"""Records what Ansible and ssh make of the inventories in files/, for the tests to compare with.
+
+    PATH=/where/ansible/is/bin:$PATH .venv/bin/python -m tests.unit.provision.inventory.record [FILE...]
+
+Ansible is asked as a program, in an environment without settings of its own. Its order of hosts depends on the seed
+of Python's hashes where groups are nested, so that several seeds are tried and every order is written down. What
+Ansible would tell ssh is given to ``ssh -G`` instead, with a configuration that shows what was left unsaid.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+FILES = Path(__file__).parent / "files"
+INVENTORIES = sorted(
+    path
+    for pattern in ("*", "beside*/hosts.ini", "beside*/inventory.yml", "limits/hosts.ini")
+    for path in FILES.glob(pattern)
+    if path.is_file() and not path.name.endswith(".expected.json")
+)
+LIMITS = FILES / "limits" / "limits.expected.json"
+UNSAID = {"user": "unsaid", "port": "1", "userknownhostsfile": "/unsaid", "stricthostkeychecking": "ask"}
+PATTERNS = """\
+web
+web:db
+web,db
+db:web
+web:!w2
+!w2
+site:&db
+&db
+w*
+web[0]
+web[-1]
+web[1:2]
+web[1-2]
+web[1:]
+web[3:9]
+web[7]
+~w[24]
+~^(d|e)
+w?
+2001:db8::1
+2001:db8::1,w1
+all
+*
+ungrouped
+empty
+localhost
+nosuch
+w1:web[0:1]:!w2
+WEB
+web db
+!web
+all:!web[0:2]
+~web.*
+web*
+web*[0]
+web*[5]
+*.example.com
+web-east
+web:!~w[1-3]
+web, db
+all[2:1]
+w3:w1
+web:&~w1|w2
+d1-d2
+,
+w1,,w2
+site:&web:&db
+!all
+site[-2]
+!web:!db
+w1:!w1
+six[1]
+[we]*
+w[1-3]
+site:&~.5
+""".splitlines()
+
+
+def expected(path: Path) -> Path:
+    """Where the record of an inventory lies."""
+    return path.with_name(f"{path.name}.expected.json")
+
+
+def run(*argv: str, seed: int = 0, **variables: str) -> str:
+    """Standard output of a program of Ansible's; empty where it finds no host."""
+    with tempfile.TemporaryDirectory() as directory:
+        (settings := Path(directory, "ansible.cfg")).touch()
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+        env = {
+            **clean,
+            "HOME": directory,
+            "ANSIBLE_CONFIG": str(settings),
+            "ANSIBLE_NOCOLOR": "1",
+            "PYTHONHASHSEED": str(seed),
+            **variables,
+        }
+        done = subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout
+
+
+def ansible_list(path: Path) -> dict[str, Any]:
+    """What ``ansible-inventory --list`` says of an inventory."""
+    content: dict[str, Any] = json.loads(run("ansible-inventory", "-i", str(path), "--list"))
+    content["_meta"].pop("profile", None)
+    return content
+
+
+def ansible_hosts(path: Path, limit: str = "all", seed: int = 0) -> list[str]:
+    """The hosts that Ansible would work on, in its order."""
+    words = ("ansible", "-i", str(path), "all", "--list-hosts", "--limit", limit)
+    return [line.strip() for line in run(*words, seed=seed).splitlines()[1:]]
+
+
+def orders(path: Path) -> list[list[str]]:
+    """Every order of the hosts that some seeds give."""
+    found = [ansible_hosts(path, seed=seed) for seed in range(4)]
+    return [order for index, order in enumerate(found) if order not in found[:index]]
+
+
+def ssh_options(path: Path, hosts: list[str]) -> dict[str, dict[str, Any]]:
+    """What ``ssh -G`` makes of the words with which Ansible would call ssh for each host, without what is unsaid."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / "config").write_text("".join(f"{option} {value}\n" for option, value in UNSAID.items()))
+        program = directory / "ssh"
+        program.write_text(
+            f'#!/bin/sh\nexec ssh -G -F {directory}/config "$@" >{directory}/"${{0##*/}}".out 2>/dev/null\n'
+        )
+        program.chmod(0o755)
+        for host in hosts:
+            (directory / host).symlink_to(program)
+        executable = "ansible_ssh_executable=" + str(directory) + "/{{ inventory_hostname }}"
+        run("ansible", "-i", str(path), "all", "-m", "ansible.builtin.raw", "-a", "true", "-e", executable)
+        return {host: said_to_ssh((directory / f"{host}.out").read_text()) for host in hosts}
+
+
+def said_to_ssh(text: str) -> dict[str, Any]:
+    """What an output of ``ssh -G`` says that was not left unsaid."""
+    wanted = ("hostname", "proxyjump", "proxycommand", "hostkeyalias", *UNSAID)
+    lines = [line.split(" ", 1) for line in text.splitlines() if " " in line]
+    said: dict[str, Any] = {name: value for name, value in lines if name in wanted and UNSAID.get(name) != value}
+    said["identityfile"] = [
+        value for name, value in lines if name == "identityfile" and not value.startswith("~/.ssh/id_")
+    ]
+    return said
+
+
+def _write(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def main(names: list[str]) -> None:
+    """Record the inventories of these names, or all."""
+    if not shutil.which("ansible-inventory"):
+        sys.exit("ansible-inventory is not on PATH")
+    for path in INVENTORIES:
+        if names and path.name not in names and path.parent.name not in names:
+            continue
+        found = orders(path)
+        _write(
+            expected(path), {"list": ansible_list(path), "orders": found, "ssh": ssh_options(path, sorted(found[0]))}
+        )
+    if not names or "limits" in names:
+        lab = FILES / "limits" / "hosts.ini"
+        _write(LIMITS, {pattern: ansible_hosts(lab, pattern) for pattern in PATTERNS})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import zlib
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.hosts import Bundle
+from train.agent.files.contents import (
+    Receiver,
+    bytes_needed,
+    check_entries,
+    materialise,
+    missing,
+    object_path,
+    prune_objects,
+)
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import Entry, EntryKind, Refusal
+
+HASH = "a" * 64
+
+
+def file(path: str, kind: EntryKind = EntryKind.FILE, **fields: object) -> Entry:
+    values = {"sha256": HASH, "size": 1, **fields}
+    return Entry(path, kind, **values)  # type: ignore[arg-type]
+
+
+def link(path: str, target: str) -> Entry:
+    return Entry(path, EntryKind.LINK, target=target)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [file("/etc/passwd")],
+        [file("../x")],
+        [file("a/../../x")],
+        [file("a//b")],
+        [file("./a")],
+        [file("")],
+        [file("a\0b")],
+        [file("a"), file("a")],
+        [file("a"), file("a/b")],
+        [link("a", "/etc")],
+        [link("a", "..")],
+        [link("a/b", "../../x")],
+        [link("a", "b/../../x")],
+        [link("a", "b/..")],
+        [link("a", "")],
+        [link("a", "b"), file("a/x")],
+        [file("a", sha256="short")],
+        [file("a", sha256="../" * 20)],
+        [file("a", size=-1)],
+        [file("a"), file("b", size=2)],
+    ],
+)
+def test_entries_that_leave_the_directory_or_contradict_each_other_are_refused(entries: list[Entry]) -> None:
+    with pytest.raises(RefusedError) as caught:
+        check_entries(entries)
+    assert caught.value.record.kind is Refusal.REQUEST
+
+
+def test_ordinary_entries_are_taken() -> None:
+    check_entries(
+        [Entry("a", EntryKind.DIRECTORY), file("a/b c ü"), link("a/l", "../x"), link("m", "a"), file("..a")]
+    )
+
+
+def receive(store: Path, bundle: Bundle, data: bytes, piece: int = 3) -> None:
+    want = missing(str(store), bundle.entries)
+    sizes = {entry.sha256: entry.size for entry in bundle.entries}
+    receiver = Receiver(str(store), [(one, sizes[one]) for one in want.objects])
+    try:
+        for start in range(0, len(data), piece):
+            receiver.feed(data[start : start + piece])
+        receiver.finish()
+    finally:
+        receiver.close()
+
+
+def stream(bundle: Bundle, store: Path) -> bytes:
+    return zlib.compress(b"".join(bundle.contents[one] for one in missing(str(store), bundle.entries).objects))
+
+
+@pytest.fixture
+def bundle() -> Bundle:
+    made = Bundle("print(1)")
+    made.add("empty", b"")
+    made.add("tool", b"#!/bin/sh\n", mode=0o755)
+    made.add("again", b"print(1)")
+    made.add("data/big", b"0123456789" * 5000, EntryKind.DATA)
+    made.entries.append(Entry("nothing", EntryKind.DIRECTORY, 0o755))
+    made.entries.append(link("link", "data/big"))
+    return made
+
+
+def test_contents_arrive_once_and_make_the_directory(tmp_path: Path, bundle: Bundle) -> None:
+    store, directory = tmp_path / "store", tmp_path / "src"
+    want = missing(str(store), bundle.entries)
+    assert len(want.objects) == 4
+    assert want.size == 8 + 10 + 50000
+    assert bytes_needed(bundle.entries, want) == want.size + 8 + 10 + 8
+    receive(store, bundle, stream(bundle, store))
+    assert missing(str(store), bundle.entries).objects == []
+    (directory / "left").mkdir(parents=True)
+    (directory / "left" / "over").touch()
+    materialise(str(store), bundle.entries, str(directory))
+    assert sorted(str(path.relative_to(directory)) for path in directory.rglob("*")) == [
+        "again", "data", "data/big", "empty", "link", "nothing", "task.py", "tool",
+    ]  # fmt: skip
+    assert (directory / "tool").stat().st_mode & 0o777 == 0o755
+    assert (directory / "task.py").read_text() == "print(1)"
+    (directory / "task.py").write_text("changed by the task")
+    assert (directory / "data/big").stat().st_nlink == 2
+    assert (directory / "link").read_bytes() == b"0123456789" * 5000
+    assert missing(str(store), bundle.entries).objects == []
+
+
+def test_an_object_that_was_written_to_is_wanted_again(tmp_path: Path, bundle: Bundle) -> None:
+    store = tmp_path / "store"
+    receive(store, bundle, stream(bundle, store))
+    digest = sha256(b"print(1)").hexdigest()
+    path = Path(object_path(str(store), digest))
+    assert path.stat().st_mode & 0o777 == 0o444
+    path.chmod(0o644)
+    path.write_bytes(b"print(2)")
+    assert missing(str(store), bundle.entries).objects == [digest]
+    receive(store, bundle, zlib.compress(b"print(1)"))
+    assert path.read_bytes() == b"print(1)"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data[:0],
+        lambda data: b"x" + data,
+        lambda data: data + b"more",
+        lambda data: zlib.compress(zlib.decompress(data) + b"more"),
+        lambda data: zlib.compress(zlib.decompress(data)[:-1]),
+        lambda data: zlib.compress(b"P" + zlib.decompress(data)[1:]),
+    ],
+)
+def test_a_damaged_stream_is_refused_and_leaves_nothing_half_done(
+    tmp_path: Path, bundle: Bundle, damage: object
+) -> None:
+    store = tmp_path / "store"
+    assert callable(damage)
+    with pytest.raises(RefusedError) as caught:
+        receive(store, bundle, damage(stream(bundle, store)))
+    assert caught.value.record.kind is Refusal.BUNDLE
+    for path in store.rglob("*"):
+        if path.is_file():
+            assert sha256(path.read_bytes()).hexdigest() == path.name
+
+
+def test_a_small_stream_that_unpacks_to_much_does_not_fill_memory_or_disk(tmp_path: Path) -> None:
+    bundle = Bundle("print(1)")
+    with pytest.raises(RefusedError):
+        receive(tmp_path, bundle, zlib.compress(b"print(1)" + b"\0" * (64 << 20)), piece=1 << 20)
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 8
+
+
+def test_only_contents_that_are_named_stay(tmp_path: Path, bundle: Bundle) -> None:
+    store = tmp_path / "store"
+    receive(store, bundle, stream(bundle, store))
+    (store / "broken.123.new").touch()
+    keep = bundle.entries[0].sha256
+    prune_objects(str(store), {keep})
+    assert [path.name for path in store.rglob("*") if path.is_file()] == [keep]

@@ -1,0 +1,253 @@
+"""The rule of the gang where tasks have roles: whose end counts, whose failure does, and under which names."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.train.agent.gang.test_gang import AGAIN, DONE, HEALTHY, KILLED, OLD, ONCE, Play
+from train.agent.checkpoints.snapshot import Snapshot
+from train.agent.gang import scheduling
+from train.agent.gang.readiness import TIMED_OUT
+from train.agent.gang.scheduling import EVALUATION_IDLE_S, EVALUATION_S, End
+from train.agent.gang.states import Source, Stage, from_line, to_line
+from train.agent.protocol.records import Exit, OnHang, Outcome, Policy, Stalled, SuccessPolicy
+
+COORDINATED = ("chief-0", "worker-0", "worker-1", "ps-0")
+EVALUATED = ("chief-0", "worker-0", "evaluator-0")
+CHIEF = Policy(success=SuccessPolicy.CHIEF)
+LAST = Snapshot(1, 7, "g")
+
+
+def coordinated(policy: Policy = CHIEF) -> Play:
+    return Play(4, policy, tasks=COORDINATED).start()
+
+
+def evaluated(policy: Policy = ONCE) -> Play:
+    return Play(3, policy, tasks=EVALUATED).start()
+
+
+def test_with_parameter_servers_the_end_of_the_chief_is_that_of_the_job() -> None:
+    play = coordinated()
+    play.exit("worker-0", DONE)
+    order = scheduling.desired_state(play.gang)
+    assert (order.stage, order.grace_s) == (Stage.STOP, 10.0)
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+    assert play.result.exits == {"chief-0": DONE, "worker-0": KILLED, "worker-1": KILLED, "ps-0": KILLED}
+
+
+def test_with_all_workers_parameter_servers_are_not_waited_for() -> None:
+    play = coordinated(Policy())
+    play.exit("worker-0", DONE)
+    play.exit("worker-1", DONE)
+    assert play.at(Stage.GO)
+    play.exit("worker-2", DONE)
+    assert play.at(Stage.STOP)
+
+
+@pytest.mark.parametrize(("slot", "task"), [("worker-3", "ps-0"), ("worker-2", "worker-1")])
+def test_a_failed_server_or_worker_ends_the_attempt_under_the_name_of_its_role(slot: str, task: str) -> None:
+    """TensorFlow's coordinator goes on without a worker, but its process does not end while one is missing."""
+    play = coordinated(AGAIN._replace(success=SuccessPolicy.CHIEF))
+    play.exit(slot, KILLED)
+    assert scheduling.desired_state(play.gang).reason == f"{task} was killed by SIGKILL"
+    play.close()
+    assert play.at(Stage.WAIT)
+    order = scheduling.desired_state(play.gang)
+    assert (order.first_failed_slot, order.display_name(order.first_failed_slot)) == (slot, task)
+    play = coordinated()
+    play.lose(slot)
+    play.close(slot)
+    assert play.result.reason == f"{task} ({play.terms.slots[int(slot[-1])].address}) was lost: " + (
+        "its agent was silent for 10 s"
+    )
+    assert play.result.first_failed_task == task
+
+
+def test_a_spare_takes_over_a_parameter_server() -> None:
+    policy = AGAIN._replace(success=SuccessPolicy.CHIEF)
+    play = Play(5, policy, spares=1, tasks=(*COORDINATED, ""), link_timeout_s=10.0).start()
+    play.lose("worker-3")
+    play.close("worker-3")
+    play.wait(40.0)
+    assert play.gang.attempt == 2
+    assert play.gang.members[-1][:2] == ("worker-4", "ps-0")
+    assert scheduling.desired_state(play.gang).notices == [
+        "attempt 2: without slot worker-3, ps-0 runs in slot worker-4"
+    ]
+
+
+def test_a_blocked_pair_and_hosts_that_differ_are_told_by_role() -> None:
+    play = Play(3, tasks=("chief-0", "worker-0", "ps-0"))
+    play.tell_all(held=True, closed=False)
+    play.send_record("worker-0", probe_results={"worker-1": "", "worker-2": TIMED_OUT})
+    play.send_record("worker-1", probe_results={"worker-0": "", "worker-2": ""})
+    play.send_record("worker-2", probe_results={"worker-0": "", "worker-1": ""})
+    play.close()
+    assert play.result.reason.startswith("chief-0 (10.0.0.2) cannot reach ps-0 at 10.0.0.4:2222: timed out")
+    assert play.result.first_failed_task == "ps-0"
+    play = Play(3, tasks=("chief-0", "worker-0", "ps-0"))
+    play.send_record("worker-2", facts=OLD)
+    play.tell_all(held=True, closed=False, probe_results={})
+    play.wait(100.0)
+    play.close()
+    assert "2.19 on ps-0 (10.0.0.4)" in play.result.reason
+
+
+def test_a_coordinator_needs_no_gpu_of_its_own_but_a_chief_among_workers_does() -> None:
+    for roles, fits in (("chief-0", "worker-0", "ps-0"), True), (("chief-0", "worker-0", "evaluator-0"), False):
+        play = Play(3, tasks=roles)
+        play.send_record("worker-1", facts=HEALTHY._replace(gpus=["Tesla T4"]))
+        play.tell_all(held=True, closed=False)
+        for slot in play.playing:
+            play.send_record(slot, probe_results={other: "" for other in play.playing if other != slot})
+        assert play.at(Stage.GO) is fits
+
+
+# --- evaluators -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["code", "lost", "preempted"])
+def test_training_goes_on_without_an_evaluator(how: str) -> None:
+    play = evaluated()
+    if how == "code":
+        play.exit("worker-2", Exit(code=1))
+    elif how == "lost":
+        play.lose("worker-2")
+    else:
+        play.send_record("worker-2", preempted=True)
+        play.exit("worker-2", KILLED)
+    assert play.at(Stage.GO)
+    told = scheduling.desired_state(play.gang).notices[-1]
+    assert told.startswith("evaluator-0 ")
+    assert told.endswith("training continues without it")
+    play.wait(1.0)
+    assert scheduling.desired_state(play.gang).notices[-1] == told
+    play.exit("worker-0", DONE)
+    play.exit("worker-1", DONE)
+    play.close("worker-2" if how == "lost" else "")
+    assert play.result.outcome is Outcome.SUCCEEDED
+
+
+def test_an_evaluator_that_ends_before_the_start_starts_nothing() -> None:
+    play = Play(3, tasks=EVALUATED)
+    play.tell_all(held=True, closed=False)
+    play.exit("worker-2", Exit(code=1))
+    play.close()
+    assert (play.result.outcome, play.result.reason) == (Outcome.FAILED, "evaluator-0 ended before the start")
+
+
+def trained() -> Play:
+    """As far as the end of the training, of which the last checkpoint is on its way."""
+    play = evaluated()
+    play.send_record("worker-0", snapshot=LAST, source=Source("10.0.0.2", 5000))
+    for slot in ("worker-0", "worker-1"):
+        play.exit(slot, DONE)
+        play.send_record(slot, closed=True)
+    assert play.at(Stage.GO)
+    assert scheduling.desired_state(play.gang).trained
+    return play
+
+
+def test_after_the_training_an_evaluator_has_time_for_the_last_checkpoint() -> None:
+    play = trained()
+    play.send_record("worker-2", quiet_s=60.0, idle_s=60.0)  # it waits for what is still to come
+    play.wait(EVALUATION_IDLE_S + 1.0)
+    assert play.at(Stage.GO)
+    play.send_record("worker-2", snapshot=LAST, quiet_s=70.0, idle_s=70.0)
+    due = scheduling.deadline(play.gang, play.now)
+    assert due == play.now + EVALUATION_IDLE_S
+    play.send_record("worker-2", quiet_s=0.0, idle_s=0.0)
+    play.wait(EVALUATION_IDLE_S)
+    assert play.at(Stage.GO)
+    play.send_record("worker-2", quiet_s=4.0, idle_s=EVALUATION_IDLE_S)
+    assert play.at(Stage.GO)
+    play.send_record("worker-2", quiet_s=EVALUATION_IDLE_S, idle_s=EVALUATION_IDLE_S)
+    assert play.at(Stage.STOP)
+    play.close()
+    assert (play.result.outcome, play.result.exits["evaluator-0"]) == (Outcome.SUCCEEDED, KILLED)
+
+
+def test_an_evaluator_that_ends_by_itself_is_not_waited_for_any_longer() -> None:
+    play = trained()
+    play.exit("worker-2", DONE)
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+
+
+def test_an_evaluator_that_is_never_done_is_stopped() -> None:
+    play = trained()
+    play.wait(EVALUATION_S - 1.0)
+    assert play.at(Stage.GO)
+    play.wait(1.0)
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+
+
+def test_what_fails_after_the_training_fails_nothing() -> None:
+    play = trained()
+    play.lose("worker-1")
+    play.exit("worker-2", Exit(code=1))
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+    play = trained()
+    last = from_line(to_line(scheduling.desired_state(play.gang)))
+    end = End(Outcome.FAILED, "worker-0", "worker-0 (10.0.0.2) was lost: its agent was silent for 10 s")
+    taken = scheduling.take_over(
+        play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": end.reason}, term=2
+    )
+    assert scheduling.desired_state(taken).stage is Stage.STOP
+    assert taken.end == End(Outcome.SUCCEEDED)
+
+
+def test_a_time_limit_that_passes_while_an_evaluator_works_fails_nothing() -> None:
+    play = evaluated(Policy(timeout_s=100.0))
+    for slot in ("worker-0", "worker-1"):
+        play.exit(slot, DONE)
+    play.wait(100.0)
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+
+
+# --- hangs ----------------------------------------------------------------------------------------------------------
+
+WATCHED = Policy(success=SuccessPolicy.CHIEF, hang_timeout_s=60.0, on_hang=OnHang.REPORT, start_timeout_s=0.0)
+
+
+def test_idle_servers_and_evaluators_are_no_hang() -> None:
+    play = coordinated(WATCHED)
+    for slot in ("worker-1", "worker-2", "worker-3"):
+        play.send_record(slot, quiet_s=90.0, idle_s=90.0)
+    assert scheduling.desired_state(play.gang).inspection == 0
+    play.send_record("worker-0", quiet_s=90.0, idle_s=0.0)  # a coordinator that computes
+    assert scheduling.desired_state(play.gang).inspection == 0
+    play.send_record("worker-1", quiet_s=90.0, idle_s=0.0)  # a worker that computes for one that has nothing to say
+    play.send_record("worker-0", quiet_s=90.0, idle_s=90.0)
+    assert scheduling.desired_state(play.gang).inspection == 0
+    play.send_record("worker-1", quiet_s=90.0, idle_s=90.0)
+    assert scheduling.desired_state(play.gang).inspection == 1
+    play = evaluated(WATCHED)
+    play.send_record("worker-2", quiet_s=90.0, idle_s=90.0)
+    assert scheduling.desired_state(play.gang).inspection == 0
+
+
+def test_a_hang_is_told_by_role_and_evaluators_are_not_asked() -> None:
+    play = evaluated(WATCHED)
+    for slot in ("worker-0", "worker-1"):
+        play.send_record(slot, quiet_s=90.0, idle_s=90.0)
+    stopped = Stalled("worker-1", "worker-1", 1, 0.0, "T", "", [])
+    waits = Stalled("worker-0", "worker-0", 1, 0.0, "T", "", [])
+    play.send_record("worker-0", inspected=1, hang=waits)
+    play.send_record("worker-1", inspected=1, hang=stopped)
+    assert scheduling.desired_state(play.gang).notices == [
+        "no progress for 60 s: chief-0 and worker-0 are stopped (by SIGSTOP or a debugger); no task waits for another"
+    ]
+
+
+def test_an_evaluator_that_shows_progress_is_no_first_step_of_the_training() -> None:
+    play = evaluated(Policy(start_timeout_s=60.0))
+    play.send_record("worker-2", stepped=True)
+    play.wait(61.0)
+    for slot in ("worker-0", "worker-1"):
+        play.send_record(slot, quiet_s=61.0, idle_s=61.0)
+    assert scheduling.desired_state(play.gang).inspection == 1

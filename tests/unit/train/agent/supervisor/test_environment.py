@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from train.agent.files.paths import TaskPaths
+from train.agent.protocol.cluster import by_rank
+from train.agent.protocol.records import Member
+from train.agent.supervisor.environment import HostEnvironment, TaskIdentity, task_environment
+
+MEMBERS = [
+    Member("worker-1", "worker-1", "10.0.0.3", 2222, 1),
+    Member("ps-0", "ps-0", "10.0.0.9", 2222, 1),
+    Member("chief-0", "chief-0", "10.0.0.2", 2223, 1),
+    Member("worker-0", "worker-0", "fd00::4", 2222, 1),
+]
+
+
+def environment(
+    session: dict[str, str] | None = None, user: dict[str, str] | None = None, task: str = "worker-1"
+) -> dict[str, str]:
+    return task_environment(
+        session or {},
+        user or {},
+        identity=TaskIdentity("tiny", "j1", task, 2, MEMBERS),
+        paths=TaskPaths("/root/jobs/j1/" + task),
+    )
+
+
+def test_rank_follows_type_and_index() -> None:
+    assert [member.task for member in by_rank(MEMBERS)] == ["chief-0", "worker-0", "worker-1", "ps-0"]
+
+
+def test_all_variables_of_a_task() -> None:
+    found = environment()
+    assert json.loads(found.pop("TF_CONFIG")) == {
+        "cluster": {
+            "chief": ["10.0.0.2:2223"],
+            "worker": ["[fd00::4]:2222", "10.0.0.3:2222"],
+            "ps": ["10.0.0.9:2222"],
+        },
+        "task": {"type": "worker", "index": 1},
+    }
+    assert found == {
+        "PYTHONUNBUFFERED": "1",
+        "PWD": "/root/jobs/j1/worker-1/src",
+        "FLEET_NAME": "tiny",
+        "FLEET_JOB_ID": "j1",
+        "FLEET_ATTEMPT": "2",
+        "FLEET_TASK_TYPE": "worker",
+        "FLEET_TASK_INDEX": "1",
+        "FLEET_RANK": "2",
+        "FLEET_NUM_TASKS": "4",
+        "FLEET_ADDRESSES": "10.0.0.2:2223,[fd00::4]:2222,10.0.0.3:2222,10.0.0.9:2222",
+        "FLEET_CHECKPOINT_DIR": "/root/jobs/j1/worker-1/checkpoints",
+        "FLEET_LOG_DIR": "/root/jobs/j1/worker-1/logs",
+        "FLEET_MODEL_DIR": "/root/jobs/j1/worker-1/model",
+        "FLEET_TASK_DIRECTORY": "/root/jobs/j1/worker-1",
+        "AIP_CHECKPOINT_DIR": "/root/jobs/j1/worker-1/checkpoints",
+        "AIP_TENSORBOARD_LOG_DIR": "/root/jobs/j1/worker-1/logs",
+        "AIP_MODEL_DIR": "/root/jobs/j1/worker-1/model",
+    }
+
+
+def test_the_documentation_names_every_variable() -> None:
+    page = (Path(__file__).parents[5] / "docs" / "scripts.md").read_text()
+    table = page.partition("## Environment of a task")[2].partition("## ")[0]
+    named = {name for name in environment() if name.startswith(("FLEET_", "AIP_"))}
+    assert {name for name in named if f"`{name}`" not in table} == {"FLEET_TASK_DIRECTORY"}  # marks the process
+
+
+def test_the_user_wins_over_the_session_and_over_us_but_for_tf_config() -> None:
+    user = {"PYTHONUNBUFFERED": "", "FLEET_LOG_DIR": "gs://b/logs", "TF_CONFIG": "{}", "HOME": "/user"}
+    found = environment({"HOME": "/session", "LANG": "C", "TF_CPP_MIN_LOG_LEVEL": "2"}, user)
+    assert found["PYTHONUNBUFFERED"] == ""
+    assert found["FLEET_LOG_DIR"] == "gs://b/logs"
+    assert found["HOME"] == "/user"
+    assert found["LANG"] == "C"
+    assert found["TF_CPP_MIN_LOG_LEVEL"] == "2"
+    assert json.loads(found["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
+
+
+def test_a_proxy_stays_out_of_the_way_between_tasks() -> None:
+    found = environment({"http_proxy": "http://proxy:3128", "NO_PROXY": "intern, 10.0.0.3", "no_grpc_proxy": "x"})
+    assert found["http_proxy"] == "http://proxy:3128"
+    assert found["no_proxy"] == "intern,10.0.0.3,10.0.0.9,10.0.0.2,fd00::4,localhost,127.0.0.1,::1"
+    assert found["NO_PROXY"] == found["no_proxy"]
+    assert found["no_grpc_proxy"].startswith("x,10.0.0.3,")
+
+
+@pytest.mark.parametrize("name", ["https_proxy", "HTTP_PROXY", "grpc_proxy", "ALL_PROXY"])
+def test_any_proxy_is_kept_away(name: str) -> None:
+    assert environment({}, {name: "http://proxy:3128"})["NO_PROXY"].startswith("10.0.0.3,10.0.0.9,")
+
+
+@pytest.mark.parametrize("session", [{}, {"no_proxy": "intern"}, {"http_proxy": ""}])
+def test_no_proxy_is_left_alone_without_a_proxy(session: dict[str, str]) -> None:
+    found = environment(session)
+    assert (found.get("no_proxy"), found.get("NO_PROXY")) == (session.get("no_proxy"), None)
+
+
+def test_the_cluster_is_the_same_on_every_task() -> None:
+    clusters = [json.loads(environment(task=member.task)["TF_CONFIG"])["cluster"] for member in MEMBERS]
+    assert all(cluster == clusters[0] for cluster in clusters)
+
+
+def fitted(
+    host_environment: HostEnvironment, session: dict[str, str], user: dict[str, str] | None = None
+) -> dict[str, str]:
+    return task_environment(
+        session,
+        user or {},
+        identity=TaskIdentity("tiny", "j1", "worker-1", 2, MEMBERS),
+        paths=TaskPaths("/root/jobs/j1/worker-1"),
+        host_environment=host_environment,
+    )
+
+
+def test_the_interpreter_comes_first_on_the_path() -> None:
+    host_environment = HostEnvironment("/venv/bin/python", ("/job/bin", "/venv/bin"))
+    found = fitted(host_environment, {"PATH": "/usr/bin"})
+    assert (found["PATH"], found["RETICULATE_PYTHON"]) == ("/job/bin:/venv/bin:/usr/bin", "/venv/bin/python")
+    assert fitted(host_environment, {})["PATH"] == "/job/bin:/venv/bin:" + os.defpath
+    mine = fitted(host_environment, {"PATH": "/usr/bin"}, {"PATH": "/own", "RETICULATE_PYTHON": "/r"})
+    assert (mine["PATH"], mine["RETICULATE_PYTHON"]) == ("/own", "/r")
+
+
+def test_nccl_is_told_the_interface_where_there_are_gpus() -> None:
+    assert not [name for name in fitted(HostEnvironment(interface="ens4"), {}) if name.startswith("NCCL")]
+    found = fitted(HostEnvironment(interface="ens4", gpus=1), {})
+    assert (found["NCCL_SOCKET_IFNAME"], found["NCCL_DEBUG"]) == ("=ens4", "WARN")
+    unknown = fitted(HostEnvironment(gpus=1), {})
+    assert "NCCL_SOCKET_IFNAME" not in unknown
+    assert unknown["NCCL_DEBUG"] == "WARN"
+    own = {"NCCL_SOCKET_IFNAME": "^lo", "NCCL_DEBUG": "INFO"}
+    for session, user in ((own, {}), ({}, own)):
+        kept = fitted(HostEnvironment(interface="ens4", gpus=1), session, user)
+        assert {name: kept[name] for name in own} == own

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.train.script.test_script import write
+from train.errors import ScriptError
+from train.script.entry import EntryPoint, Kind, find_entry
+
+PYTHON = "/opt/python"
+
+
+def entry_of(script: str = "", module: str = "", command: tuple[str, ...] = (), workdir: str = "") -> EntryPoint:
+    return find_entry(script, module, command, workdir)
+
+
+def rejected(script: str = "", module: str = "", command: tuple[str, ...] = (), workdir: str = "") -> ScriptError:
+    with pytest.raises(ScriptError) as caught:
+        find_entry(script, module, command, workdir)
+    return caught.value
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current directory."""
+    directory = tmp_path / "job"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    return directory
+
+
+def names(entry: EntryPoint) -> list[str]:
+    return [path.relative_to(entry.workdir).as_posix() for path in entry.sources()]
+
+
+# --- scripts --------------------------------------------------------------------------------------------------------
+
+
+def test_a_script_is_uploaded_with_its_directory(here: Path) -> None:
+    write(here, {"jobs/task.py": "import near\n", "jobs/near.py": "", "far.py": ""})
+    entry = entry_of("jobs/task.py")
+    assert (entry.kind, entry.name, entry.workdir) == (Kind.SCRIPT, "task.py", here / "jobs")
+    assert entry.command(PYTHON, ["--epochs", "3"]) == [PYTHON, "task.py", "--epochs", "3"]
+    assert (entry.program, names(entry)) == ("", ["task.py", "near.py"])
+    below = entry_of("jobs/task.py", workdir=".")
+    assert (below.workdir, below.name, below.command(PYTHON)) == (here, "jobs/task.py", [PYTHON, "jobs/task.py"])
+
+
+def test_a_leading_hyphen_in_a_path_is_not_an_option(here: Path) -> None:
+    write(here, {"-task.py": ""})
+    assert entry_of("./-task.py").command(PYTHON) == [PYTHON, "./-task.py"]
+
+
+def test_a_script_outside_the_directory_is_rejected(here: Path) -> None:
+    write(here, {"../task.py": "", "task.py": ""})
+    assert "outside the directory to upload" in rejected("../task.py", workdir=".").message
+    assert rejected("task.py", workdir="nowhere").message == "--workdir nowhere is not a directory"
+
+
+def test_a_directory_runs_its_main_module(here: Path) -> None:
+    write(here, {"job/__main__.py": "import model\n", "job/model.py": ""})
+    entry = entry_of("job")
+    assert (entry.workdir, entry.command(PYTHON)) == (here / "job", [PYTHON, "__main__.py"])
+    assert entry_of("job", workdir=".").command(PYTHON) == [PYTHON, "job/__main__.py"]
+
+
+def test_a_directory_without_main_names_its_scripts(here: Path) -> None:
+    write(here, {"job/b.py": "", "job/a.py": "", "empty/x.txt": ""})
+    error = rejected("job")
+    assert error.message == "job is a directory without __main__.py"
+    assert error.hint == "name one of its scripts, such as job/a.py"
+    assert rejected("empty").hint == "name a Python script"
+
+
+def test_a_relative_import_in_a_script_suggests_its_module(here: Path) -> None:
+    write(
+        here, {"my job/net/task.py": "import os\nfrom . import model\n", "ok.py": "def f():\n    from . import x\n"}
+    )
+    write(here, {"own.py": "__package__ = 'x'\nfrom . import model\n", "deep/a/b/task.py": "from ..c import d\n"})
+    error = rejected("my job/net/task.py")
+    assert error.message == "my job/net/task.py:2 imports from its package, which a script does not have"
+    assert error.again == {"SCRIPT": None, "--workdir": f"{here}/my job", "-m": "net.task"}
+    assert rejected("deep/a/b/task.py").again == {"SCRIPT": None, "--workdir": f"{here}/deep", "-m": "a.b.task"}
+    assert entry_of("ok.py").kind is entry_of("own.py").kind is Kind.SCRIPT
+
+
+def test_an_r_script_needs_rscript(here: Path) -> None:
+    write(here, {"r/task.R": "this is ( not looked at", "task.r": ""})
+    entry = entry_of("r/task.R")
+    assert (entry.kind, entry.program, entry.workdir) == (Kind.R, "Rscript", here / "r")
+    assert entry.command(PYTHON, ["5"]) == ["Rscript", "task.R", "5"]
+    assert entry.sources() == []
+    assert entry_of("task.r").kind is Kind.R
+    assert rejected("none.R").message == "there is no script none.R"
+
+
+def test_a_notebook_is_rejected_with_the_conversion_command(here: Path) -> None:
+    write(here, {"task.ipynb": "{}"})
+    assert rejected("task.ipynb").next_step == "jupyter nbconvert --to script task.ipynb"
+
+
+# --- modules --------------------------------------------------------------------------------------------------------
+
+
+def test_a_module_is_found_without_importing_it(here: Path) -> None:
+    write(
+        here,
+        {
+            "package/__init__.py": "raise SystemExit\n",
+            "package/task.py": "from . import model\nimport top\n",
+            "package/model.py": "",
+            "package/top.py": "",  # not next to a module
+            "top.py": "",
+        },
+    )
+    entry = entry_of(module="package.task")
+    assert (entry.kind, entry.name, entry.workdir) == (Kind.MODULE, "-m package.task", here)
+    assert entry.command(PYTHON, ["--epochs", "3"]) == [PYTHON, "-m", "package.task", "--epochs", "3"]
+    assert sorted(names(entry)) == ["package/__init__.py", "package/model.py", "package/task.py", "top.py"]
+    assert names(entry)[0] == "package/task.py"
+
+
+def test_packages_run_their_main_module(here: Path) -> None:
+    write(here, {"a/__init__.py": "", "a/__main__.py": "", "a.py": "", "b/__main__.py": "", "c/d.py": "", "d.py": ""})
+    write(here, {"d/x.py": ""})
+    paths = {name: entry.file for name in "abd" if (entry := entry_of(module=name))}
+    assert paths == {"a": here / "a/__main__.py", "b": here / "b/__main__.py", "d": here / "d.py"}
+    assert entry_of(module="c.d", workdir=str(here)).file == here / "c/d.py"
+
+
+def test_a_missing_module_is_reported_with_the_searched_paths(here: Path) -> None:
+    write(here, {"src/package/task.py": "", "package/tasks.py": "", "bare/__init__.py": "", "bare/one.py": ""})
+    error = rejected(module="package.task")
+    assert error.message == (
+        f"there is no module package.task: neither package/task.py nor package/task/__main__.py in {here}"
+    )
+    assert error.again == {"--workdir": f"{here}/src"}
+    assert rejected(module="package.tasky").again == {"-m": "package.tasks"}
+    assert "fleet train -- python -m zzz" in rejected(module="zzz").next_step
+    error = rejected(module="bare")
+    assert error.message == "bare is a package without __main__.py, which cannot be run"
+    assert error.again == {"-m": "bare.one"}
+    assert rejected(module="package/task.py").again == {"-m": None, "SCRIPT": "package/task.py"}
+    assert "not ..task" in rejected(module="..task").message
+
+
+def test_a_module_must_compile(here: Path) -> None:
+    write(here, {"package/task.py": "x = 1\nif:\n"})
+    assert rejected(module="package.task").message.startswith("package/task.py:2: ")
+
+
+# --- any other program ----------------------------------------------------------------------------------------------
+
+
+def test_a_command_runs_in_the_current_directory(here: Path) -> None:
+    write(here, {"run.sh": "#!/bin/sh\nexport A=1\npython -u jobs/task.py --x\npython -m pkg.two\n"})
+    write(here, {"jobs/task.py": "import near\n", "jobs/near.py": "", "pkg/two.py": "", "unused.py": ""})
+    entry = entry_of(command=("bash", "run.sh", "a b"))
+    assert (entry.kind, entry.name, entry.workdir) == (Kind.COMMAND, "bash run.sh 'a b'", here)
+    assert (entry.command(PYTHON), entry.program) == (["bash", "run.sh", "a b"], "bash")
+    assert sorted(names(entry)) == ["jobs/near.py", "jobs/task.py", "pkg/two.py"]
+    assert entry_of(command=("true",), workdir=str(here.parent)).workdir == here.parent
+
+
+def test_python_as_a_program_is_the_hosts_interpreter(here: Path) -> None:
+    write(here, {"task.py": ""})
+    for name in ("python", "python3"):
+        entry = entry_of(command=(name, "-u", "task.py"))
+        assert (entry.command(PYTHON), entry.program) == ([PYTHON, "-u", "task.py"], "")
+        assert names(entry) == ["task.py"]
+    assert entry_of(command=("python3.12", "task.py")).program == "python3.12"
+
+
+def test_a_program_of_the_directory_must_be_executable(here: Path) -> None:
+    write(here, {"run.sh": "#!/bin/sh\n", "task.py": "", "task.R": ""})
+    error = rejected(command=("./run.sh",))
+    assert error.message == "./run.sh may not be executed"
+    assert error.next_step == f"chmod +x {here}/run.sh\nfleet train -- bash ./run.sh"
+    assert rejected(command=("./none.sh",)).message == "there is no program ./none.sh in the directory to upload"
+    (here / "run.sh").chmod(0o755)
+    entry = entry_of(command=("./run.sh", "x"))
+    assert (entry.file, entry.program) == (here / "run.sh", "./run.sh")
+    assert rejected(command=("run.sh", "x")).next_step == "fleet train -- bash run.sh x"
+    assert rejected(command=("task.py", "--epochs", "3")).next_step == "fleet train task.py -- --epochs 3"
+    assert rejected(command=("task.R",)).next_step == "fleet train task.R"
+    assert rejected(command=("../job/task.py",), workdir="..").next_step == "fleet train ../job/task.py"
+
+
+def test_nothing_to_run_is_an_error(here: Path) -> None:
+    assert "SCRIPT, -m MODULE, or a command" in rejected().message
+    assert "empty or invalid" in rejected(command=("",)).message

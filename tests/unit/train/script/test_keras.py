@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from train.errors import KerasError
+from train.script.keras import (
+    BACKEND,
+    VARIABLE,
+    Choice,
+    Need,
+    Verdict,
+    choose,
+    needs_legacy,
+    with_adaptations,
+)
+from train.script.source import imports
+
+TF = "import tensorflow as tf\n"
+GANG = TF + "strategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
+MODEL = "with strategy.scope():\n    model = tf.keras.Sequential()\n"
+FIT = GANG + MODEL + "model.fit(x, y)\n"
+SETTING = 'import os\nos.environ["TF_USE_LEGACY_KERAS"] = "1"\n'
+
+
+def need_of(source: str) -> Need:
+    return needs_legacy({"task.py": source.encode()})
+
+
+# --- the script ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "verdict"),
+    [
+        # fit and similar methods across workers
+        (FIT, Verdict.FIT),
+        (GANG + MODEL + "model.evaluate(x)", Verdict.FIT),
+        (GANG + MODEL + "history = model.predict(x)", Verdict.FIT),
+        (GANG + MODEL + "model.train_on_batch(x)", Verdict.FIT),
+        (FIT.replace("distribute.", "distribute.experimental."), Verdict.FIT),
+        (FIT.replace("MultiWorkerMirroredStrategy", "experimental.ParameterServerStrategy"), Verdict.FIT),
+        ("from tensorflow.distribute import MultiWorkerMirroredStrategy\n" + TF + MODEL + "m.fit(x)", Verdict.FIT),
+        ("from tensorflow import keras\n" + GANG + "keras.Model().fit(x)", Verdict.FIT),
+        ("import tensorflow.keras as k\n" + GANG + "k.Model().fit(x)", Verdict.FIT),
+        ("from tensorflow.keras.layers import *\n" + GANG + "build().fit(x)", Verdict.FIT),
+        (GANG + "keras = tf.keras\nmodel = keras.Model()\ndef run(m):\n    m.fit(x)\n", Verdict.FIT),
+        ("from keras.utils import to_categorical\n" + FIT, Verdict.FIT),
+        ("import keras\nprint(keras.__version__)\n" + FIT, Verdict.FIT),
+        ("try:\n    from tensorflow import keras\nexcept ImportError:\n    import keras\n" + GANG
+         + "keras.Model().fit(x)", Verdict.FIT),
+        # does not depend on the version
+        ("print('hello')", Verdict.ANY),
+        (TF + "model = tf.keras.Sequential()\nmodel.fit(x)", Verdict.ANY),
+        (TF + "s = tf.distribute.MirroredStrategy()\nmodel = tf.keras.Model()\nmodel.fit(x)", Verdict.ANY),
+        (GANG + MODEL + "strategy.run(step)", Verdict.ANY),
+        (GANG + MODEL + "model.fit  # not called", Verdict.ANY),
+        (GANG + MODEL + "# model.fit(x)\ntext = 'model.fit(x)'", Verdict.ANY),
+        (GANG + MODEL + "from sklearn.svm import SVC\nSVC().fit(x)", Verdict.ANY),
+        (GANG + MODEL + "from sklearn import preprocessing as p\ns = p.StandardScaler()\ns.fit(x)", Verdict.ANY),
+        (GANG + "import tf_keras\ntf_keras.Sequential().fit(x)", Verdict.ANY),
+        # names that only Keras 2 has
+        (GANG + MODEL + "tf.keras.metrics.Mean().reset_states()", Verdict.OLD_NAMES),
+        (TF + "acc = tf.keras.metrics.Mean()\nacc.reset_states()", Verdict.OLD_NAMES),
+        (TF + "tf.keras.optimizers.legacy.Adam()", Verdict.OLD_NAMES),
+        ("from tensorflow.keras.optimizers.legacy import Adam\n", Verdict.OLD_NAMES),
+        ("from tensorflow.keras.optimizers import legacy\n", Verdict.OLD_NAMES),
+        (TF + "tf.keras.optimizers.SGD(lr=0.1)", Verdict.OLD_NAMES),
+        ("from tensorflow.keras.optimizers import SGD\nSGD(lr=0.1)", Verdict.OLD_NAMES),
+        (TF + "model = tf.keras.Model()\nmodel.fit_generator(g)", Verdict.OLD_NAMES),
+        (TF + "model = tf.keras.Model()\nmodel.fit(g, workers=4)", Verdict.OLD_NAMES),
+        (TF + "tf.keras.experimental.LinearModel()", Verdict.OLD_NAMES),
+        (TF + "tf.keras.layers.experimental.preprocessing.Rescaling(1)", Verdict.OLD_NAMES),
+        (TF + "tf.keras.layers.Dense(1, batch_input_shape=(1, 2))", Verdict.OLD_NAMES),
+        (TF + "tf.keras.callbacks.ModelCheckpoint('a.keras', period=2)", Verdict.OLD_NAMES),
+        (TF + "tf.compat.v1.keras.experimental.WideDeepModel", Verdict.OLD_NAMES),
+        # and similar names
+        (TF + "tf.keras.optimizers.SGD(learning_rate=0.1)", Verdict.ANY),
+        (TF + "tf.keras.metrics.Mean().reset_state()", Verdict.ANY),
+        (TF + "rnn = tf.keras.layers.LSTM(2)\nrnn.reset_states()", Verdict.ANY),
+        (TF + "tf.config.experimental.list_physical_devices()", Verdict.ANY),
+        (TF + "train(lr=0.1)\ntf.keras.Model()", Verdict.ANY),
+        (TF + "env.reset_states()", Verdict.ANY),  # without Keras
+        # Keras 3 by name
+        ("import keras\n" + GANG + "keras.Sequential().fit(x)", Verdict.KERAS_3_FIT),
+        ("from keras import layers\n" + GANG + "build(layers.Dense).fit(x)", Verdict.KERAS_3_FIT),
+        ("from keras.models import Model\n" + GANG + "Model().fit(x)", Verdict.KERAS_3_FIT),
+        ("import keras\n" + GANG + "model = keras.Sequential()\nstrategy.run(step)", Verdict.ANY),
+        ("import keras\nkeras.Sequential().fit(x)", Verdict.ANY),
+        # the script decides
+        (SETTING + FIT, Verdict.DECIDED),
+        ('import os\nos.environ.setdefault("TF_USE_LEGACY_KERAS", "1")\n' + FIT, Verdict.DECIDED),
+        ('import os\nos.environ.update({"A": "b", "TF_USE_LEGACY_KERAS": "1"})\n' + FIT, Verdict.DECIDED),
+        ('import os\nos.environ.update(TF_USE_LEGACY_KERAS="0")\n' + FIT, Verdict.DECIDED),
+        ('import os\nos.environ |= {"TF_USE_LEGACY_KERAS": "0"}\n' + FIT, Verdict.DECIDED),
+        ('import os\nos.putenv("TF_USE_LEGACY_KERAS", "0")\n' + FIT, Verdict.DECIDED),
+        # it only reads
+        ('import os\nos.environ.get("TF_USE_LEGACY_KERAS")\n' + FIT, Verdict.FIT),
+        ('import os\nif os.environ["TF_USE_LEGACY_KERAS"] == "1":\n    pass\n' + FIT, Verdict.FIT),
+        ('import os\nos.environ.setdefault("A", "TF_USE_LEGACY_KERAS")\n' + FIT, Verdict.FIT),
+    ],
+)  # fmt: skip
+def test_each_case_has_its_verdict(source: str, verdict: Verdict) -> None:
+    assert need_of(source).verdict is verdict
+
+
+def test_the_place_and_the_reason_are_named() -> None:
+    need = need_of(FIT)
+    assert need.legacy
+    assert need.place == "task.py:5"
+    assert need.reason == "calls fit under MultiWorkerMirroredStrategy, which Keras 3 cannot do with several workers"
+    old = need_of(TF + "tf.keras.optimizers.legacy.Adam()")
+    assert old.legacy
+    assert (old.line, old.reason) == (2, "uses tf.keras.optimizers.legacy, which Keras 3 does not have")
+    assert need_of(TF + "tf.keras.optimizers.SGD(lr=1)").reason.startswith("uses SGD(lr=…), ")
+
+
+def test_strategy_model_and_fit_may_be_in_different_modules() -> None:
+    need = needs_legacy(
+        {
+            "main.py": b"import net, loop\nfrom tensorflow.distribute import MultiWorkerMirroredStrategy as S\nS()\n",
+            "net.py": b"from tensorflow.keras import Sequential\n",
+            "loop.py": b"def run(model):\n    model.fit(1)\n",
+        }
+    )
+    assert (need.verdict, need.place) == (Verdict.FIT, "loop.py:2")
+
+
+def test_a_module_that_does_not_compile_is_skipped() -> None:
+    assert needs_legacy({"task.py": FIT.encode(), "other.py": b"x ="}).verdict is Verdict.FIT
+
+
+def test_a_source_is_read_in_its_own_encoding() -> None:
+    source = "# coding: latin-1\n" + FIT + "name = 'é'\n"
+    assert needs_legacy({"task.py": source.encode("latin-1")}).verdict is Verdict.FIT
+
+
+# --- the hosts ----------------------------------------------------------------------------------------------------
+
+
+def hosts(*tensorflow: str, tf_keras: bool = True, keras: str = "3.15.1") -> dict[str, dict[str, str]]:
+    result = {}
+    for index, version in enumerate(tensorflow):
+        versions = {"python": "3.11.7", "tensorflow": version, "keras": keras}
+        result[f"worker-{index}"] = {**versions, "tf_keras": version} if tf_keras else versions
+    return result
+
+
+def refused(
+    need: Need, versions: Mapping[str, Mapping[str, str]], env: Mapping[str, str] | None = None
+) -> KerasError:
+    with pytest.raises(KerasError) as caught:
+        choose(need, versions, env or {})
+    return caught.value
+
+
+FITS = need_of(FIT)
+OLD = need_of(TF + "tf.keras.optimizers.legacy.Adam()")
+KERAS_3 = need_of("import keras\n" + GANG + "keras.Sequential().fit(x)")
+DECIDED = need_of(SETTING + FIT)
+NOTHING = need_of(TF)
+
+
+def test_legacy_keras_is_chosen_for_all_with_a_note() -> None:
+    choice = choose(FITS, hosts("2.21.0", "2.21.0"), {})
+    assert choice.env == {VARIABLE: "1"}
+    assert choice.note.startswith("legacy Keras on all workers (TF_USE_LEGACY_KERAS=1): task.py:5 calls fit under")
+    assert choose(OLD, hosts("2.16.2"), {}).env == {VARIABLE: "1"}
+
+
+@pytest.mark.parametrize(
+    ("need", "versions"),
+    [
+        (NOTHING, hosts("2.21.0", "2.21.0", tf_keras=False)),
+        (FITS, hosts("2.15.1", "2.15.1", tf_keras=False, keras="2.15.0")),
+        (OLD, hosts("2.15.1", tf_keras=False, keras="2.15.0")),
+        (KERAS_3, hosts("2.15.1", "2.15.1", keras="2.15.0")),
+        (KERAS_3, hosts("2.21.0")),
+        (need_of("print()"), {"worker-0": {"python": "3.11.7"}, "worker-1": {"tensorflow": "2.15.0"}}),
+        (DECIDED, hosts("2.21.0", "2.21.0")),
+        (DECIDED, hosts("2.15.1", "2.15.1", tf_keras=False)),
+        (NOTHING, hosts("2.21.0", "2.21.3", "2.21.0rc1")),
+        (FITS, {}),
+    ],
+)
+def test_without_a_need_no_variable_is_added(need: Need, versions: Mapping[str, Mapping[str, str]]) -> None:
+    assert choose(need, versions, {}) == Choice()
+
+
+def test_one_worker_runs_fit_without_tf_keras_with_a_note() -> None:
+    choice = choose(FITS, hosts("2.21.0", tf_keras=False), {})
+    assert choice.env == {}
+    assert "pip install tf-keras~=2.21.0" in choice.note
+    assert refused(OLD, hosts("2.21.0", tf_keras=False)).hint == "install it there: pip install tf-keras~=2.21.0"
+
+
+def test_tf_keras_missing_somewhere_names_the_hosts() -> None:
+    versions = hosts("2.21.0", "2.21.0", "2.21.0")
+    del versions["worker-0"]["tf_keras"], versions["worker-2"]["tf_keras"]
+    error = refused(FITS, versions)
+    assert error.message == ("the script needs legacy Keras, and tf-keras is not installed on worker-0 and worker-2")
+    assert error.cause.startswith("task.py:5 calls fit under MultiWorkerMirroredStrategy")
+    assert error.hint == "install it there: pip install tf-keras~=2.21.0"
+
+
+def test_different_versions_of_tensorflow_are_rejected() -> None:
+    error = refused(NOTHING, hosts("2.21.0", "2.9.3", "2.21.1"))
+    assert error.message == (
+        "the hosts have different versions of TensorFlow: 2.9 on worker-1; 2.21 on worker-0 and worker-2"
+    )
+    assert error.hint == "make them equal: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
+
+
+def test_missing_tensorflow_is_rejected() -> None:
+    error = refused(NOTHING, {**hosts("2.21.0"), "worker-1": {"python": "3.11.7"}})
+    assert error.message == "TensorFlow is not installed on worker-1"
+    assert error.hint == "install it there: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
+    assert "pip install tensorflow tf-keras" in refused(FITS, {"worker-0": {}}).hint
+    older = refused(NOTHING, {**hosts("2.12.1"), "worker-1": {"python": "3.11.7"}})
+    assert older.hint == "install it there: pip install tensorflow~=2.12.0"
+
+
+def test_import_keras_becomes_tf_keras_across_workers() -> None:
+    choice = choose(KERAS_3, hosts("2.21.0", "2.21.0"), {})
+    assert choice.env == {VARIABLE: "1", "FLEET_ADAPT": "keras"}
+    assert "`import keras` imports tf-keras on all workers (--no-adapt turns this off): task.py:4" in choice.note
+    assert choose(KERAS_3, hosts("2.21.0"), {}) == Choice()
+    missing = refused(KERAS_3, hosts("2.21.0", "2.21.0", tf_keras=False))
+    assert missing.hint == "install it there: pip install tf-keras~=2.21.0"
+
+
+def test_keras_3_across_workers_is_rejected_without_adaptations_or_with_names_of_keras_3() -> None:
+    with pytest.raises(KerasError) as caught:
+        choose(KERAS_3, hosts("2.21.0", "2.21.0"), {}, adapt=False)
+    error = caught.value
+    assert error.message.startswith("task.py:4 calls fit on a model of Keras 3 under MultiWorkerMirroredStrategy")
+    assert "from tensorflow import keras" in error.hint
+    new = replace(KERAS_3, only_new="keras.ops")
+    older = refused(new, hosts("2.15.1", "2.15.1", keras="3.0.0"))
+    assert older.cause == "the script uses keras.ops, which only Keras 3 has"
+
+
+@pytest.mark.parametrize("use", ["keras.ops.mean(x)", "keras.random.normal((1,))", "keras.layers.RMSNormalization()"])
+def test_names_that_only_keras_3_has_are_found(use: str) -> None:
+    source = f"import keras\nimport tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n{use}\n"
+    need = needs_legacy({"task.py": (source + "keras.Sequential().fit(1)\n").encode()})
+    assert need.verdict is Verdict.KERAS_3_FIT
+    assert use.startswith(need.only_new)
+    assert need.only_new
+
+
+def test_data_of_few_files_is_divided_unless_turned_off() -> None:
+    nothing = Choice()
+    assert with_adaptations(nothing, FITS, 2, adapt=True).env == {"FLEET_ADAPT": "shard"}
+    both = with_adaptations(Choice({"FLEET_ADAPT": "keras"}), KERAS_3, 2, adapt=True)
+    assert both.env == {"FLEET_ADAPT": "keras,shard"}
+    assert with_adaptations(nothing, FITS, 1, adapt=True) == nothing
+    assert with_adaptations(nothing, FITS, 2, adapt=False) == nothing
+
+
+@pytest.mark.parametrize("value", ["1", "true", "True"])
+def test_the_choice_of_the_user_is_kept_and_needs_tf_keras(value: str) -> None:
+    assert choose(NOTHING, hosts("2.21.0"), {VARIABLE: value}) == Choice()
+    for version in ("2.21.0", "2.15.1"):
+        error = refused(NOTHING, hosts(version, tf_keras=False), {VARIABLE: value})
+        assert error.cause == f"the job's environment has TF_USE_LEGACY_KERAS={value}"
+
+
+def test_the_refusal_of_the_user_is_kept() -> None:
+    versions = hosts("2.21.0", "2.21.0", tf_keras=False)
+    assert choose(FITS, versions, {VARIABLE: "0"}) == Choice()
+    assert choose(KERAS_3, versions, {VARIABLE: ""}) == Choice()
+
+
+def test_the_choice_of_the_script_needs_tf_keras() -> None:
+    error = refused(DECIDED, hosts("2.21.0", "2.21.0", tf_keras=False))
+    assert error.cause == "task.py:2 sets TF_USE_LEGACY_KERAS itself"
+
+
+# --- the shipped scripts, the installed packages --------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[4]
+EXAMPLES = ROOT / "train" / "examples"
+TUTORIALS = ROOT / "tests" / "e2e" / "scripts"
+
+
+@pytest.mark.parametrize(
+    ("script", "verdict"),
+    [
+        (EXAMPLES / "keras_fit.py", Verdict.FIT),
+        (EXAMPLES / "generator.py", Verdict.FIT),
+        (EXAMPLES / "custom_loop.py", Verdict.ANY),
+        (TUTORIALS / "keras_tutorial" / "main.py", Verdict.FIT),
+        (TUTORIALS / "loop_tutorial" / "main.py", Verdict.OLD_NAMES),
+    ],
+)
+def test_shipped_scripts_give_no_finding(script: Path, verdict: Verdict) -> None:
+    need = needs_legacy({path.name: path.read_bytes() for path in imports(script, script.parent)})
+    assert need.verdict is verdict
+    assert need.tensorflow
+
+
+# --- other backends of Keras 3 ------------------------------------------------------------------------------------
+
+KERAS = "import keras\nkeras.Sequential().fit(x)\n"
+JAX = 'import os\nos.environ["KERAS_BACKEND"] = "jax"\n'
+
+
+@pytest.mark.parametrize(
+    ("source", "env", "host", "refused"),
+    [
+        (KERAS, {}, "", True),
+        (KERAS, {}, "tensorflow", True),
+        (KERAS, {}, "jax", False),
+        (KERAS, {"KERAS_BACKEND": "torch"}, "", False),
+        (KERAS, {"KERAS_BACKEND": "tensorflow"}, "jax", True),
+        (JAX + KERAS, {}, "", False),
+        (JAX + KERAS, {"KERAS_BACKEND": "tensorflow"}, "", False),
+        (JAX.replace("jax", "tensorflow") + KERAS, {}, "jax", True),
+        (JAX.replace('"jax"', "choice") + KERAS, {}, "", False),
+        (KERAS + JAX, {}, "", True),  # too late
+        ("import os\nos.environ.setdefault('KERAS_BACKEND', 'jax')\n" + KERAS, {}, "", False),
+        ("import os\nos.environ.setdefault('KERAS_BACKEND', 'jax')\n" + KERAS, {BACKEND: "tensorflow"}, "", True),
+        (JAX + TF + KERAS, {}, "jax", True),
+        (JAX + "from keras import layers\nlayers.Dense(1)\n", {}, "", False),
+        ("import jax\n", {}, "", False),
+    ],
+)
+def test_tensorflow_is_required_only_by_its_import_or_as_the_backend(
+    source: str, env: dict[str, str], host: str, refused: bool
+) -> None:
+    versions = {f"worker-{n}": {"python": "3.12.3", "keras": "3.15.1", BACKEND: host} for n in range(2)}
+    if refused:
+        with pytest.raises(KerasError, match="TensorFlow is not installed on worker-0 and worker-1"):
+            choose(need_of(source), versions, env)
+    else:
+        assert choose(need_of(source), versions, env) == Choice()
+
+
+def test_one_host_with_the_default_backend_requires_tensorflow() -> None:
+    versions = {"worker-0": {BACKEND: "jax", "tensorflow": "2.21.0"}, "worker-1": {BACKEND: ""}}
+    with pytest.raises(KerasError, match="TensorFlow is not installed on worker-1"):
+        choose(need_of(KERAS), versions, {})

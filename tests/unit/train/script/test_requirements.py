@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.train.script.test_script import write
+from train.errors import ScriptError
+from train.script.requirements import Requirements, read_requirements
+
+
+def read(directory: Path, text: str, **others: str) -> Requirements:
+    write(directory, {"requirements.txt": text, **{f"{name}.txt": other for name, other in others.items()}})
+    return read_requirements(directory / "requirements.txt")
+
+
+def refused(directory: Path, text: str) -> ScriptError:
+    with pytest.raises(ScriptError) as caught:
+        read(directory, text)
+    return caught.value
+
+
+def test_only_comments_and_backslashes_are_removed_from_lines(tmp_path: Path) -> None:
+    result = read(
+        tmp_path,
+        "\ufeff# a list\r\nTensorflow-CPU==2.21.0  # the same everywhere\r\n\n--index-url https://pypi.example/simple\n"
+        "scikit_learn[alldeps] >=1.5 ; python_version < '3.13'\nrequests==2.32.0 \\\n    --hash=sha256:0123 \\\n"
+        "    --hash=sha256:4567\n# no more \\\npkg @ git+https://example.com/a/b#egg=pkg\n--pre\n-i https://x.example/y\n",
+    )
+    assert result.text.splitlines() == [
+        "Tensorflow-CPU==2.21.0",
+        "--index-url https://pypi.example/simple",
+        "scikit_learn[alldeps] >=1.5 ; python_version < '3.13'",
+        "requests==2.32.0     --hash=sha256:0123     --hash=sha256:4567",
+        "pkg @ git+https://example.com/a/b#egg=pkg",
+        "--pre",
+        "-i https://x.example/y",
+    ]
+    assert result.constraints == ""
+    assert result.names == {"tensorflow-cpu", "scikit-learn", "requests", "pkg"}
+
+
+def test_included_files_replace_their_line(tmp_path: Path) -> None:
+    write(
+        tmp_path, {"deep/base.txt": "b\n-r more.txt\n-c pins.txt\n", "deep/more.txt": "c\n", "deep/pins.txt": "n<2\n"}
+    )
+    result = read(tmp_path, "a\n-r deep/base.txt\n--requirement=other.txt\n-cpins.txt\nz\n", other="d", pins="m<3")
+    assert result.text == "a\nb\nc\nd\nz\n"
+    assert result.constraints == "n<2\nm<3\n"
+    assert result.names == {"a", "b", "c", "d", "z"}
+    assert read(tmp_path, "-r https://example.com/r.txt\n").text == "-r https://example.com/r.txt\n"
+
+
+def test_requirements_that_include_themselves_are_rejected(tmp_path: Path) -> None:
+    write(tmp_path, {"b.txt": "-r requirements.txt\n"})
+    assert refused(tmp_path, "-r b.txt\n").message.endswith("requirements.txt includes itself")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-e .",
+        "-e ./lib",
+        "--editable=../lib",
+        ".",
+        ".[extra]",
+        "./lib",
+        "../lib",
+        "/srv/lib",
+        "wheels/x-1.0-py3-none-any.whl",
+        "x-1.0.tar.gz",
+        "file:///srv/x-1.0.whl",
+        "x @ file:///srv/x-1.0.whl",
+        "x @ ./x",
+        "lib/part",
+    ],
+)
+def test_packages_on_this_computer_are_rejected_with_their_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / "lib" / "part").mkdir(parents=True)
+    error = refused(tmp_path, f"numpy\n\n{line}\n")
+    assert error.message.startswith(f"{tmp_path}/requirements.txt:3: ")
+    assert "on this computer" in error.message
+    assert error.hint
+
+
+@pytest.mark.parametrize("line", ["-f wheels", "--find-links /srv/wheels", "--find-links=file:///srv"])
+def test_paths_on_this_computer_are_rejected(tmp_path: Path, line: str) -> None:
+    assert refused(tmp_path, line).hint == "name a URL that the hosts reach"
+
+
+@pytest.mark.parametrize(
+    "line", ["-e git+https://example.com/a/b", "https://example.com/x-1.0-py3-none-any.whl", "--no-binary=:all:"]
+)
+def test_urls_that_the_hosts_can_fetch_are_kept(tmp_path: Path, line: str) -> None:
+    assert read(tmp_path, line).text == f"{line}\n"
+
+
+def test_missing_and_unreadable_files_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(ScriptError, match="there is no requirements file"):
+        read_requirements(tmp_path / "none.txt")
+    assert refused(tmp_path, "a\n-r none.txt\n").message.endswith("requirements.txt:2: there is no file none.txt")
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ScriptError, match="cannot be read"):
+        read_requirements(tmp_path / "bytes.txt")
+
+
+def test_modules_are_matched_with_the_packages_that_provide_them() -> None:
+    result = Requirements("", names=frozenset({"scikit-learn", "tf-keras", "pyyaml", "opencv-python", "python-box"}))
+    assert all(map(result.brings, ["sklearn", "tf_keras", "yaml", "cv2", "box"]))
+    assert not any(map(result.brings, ["numpy", "keras", "python"]))
