@@ -274,7 +274,7 @@ def test_clocks_five_seconds_apart_are_close_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "seen"),
+    ("setting", "seen"),
     [
         (None, ["a", "b"]),
         ("", []),
@@ -286,5 +286,5 @@ def test_clocks_five_seconds_apart_are_close_enough() -> None:
         ("NoDevFiles", []),
     ],
 )
-def test_the_gpus_that_a_task_will_see(significant_lines: str | None, seen: list[str]) -> None:
-    assert visible(["a", "b"], significant_lines) == seen
+def test_the_gpus_that_a_task_will_see(setting: str | None, seen: list[str]) -> None:
+    assert visible(["a", "b"], setting) == seen
