@@ -302,7 +302,7 @@ def test_a_request_out_of_turn_is_refused(hosts: Hosts, empty: Path) -> None:
             commit(channel, Commit("job-1", "worker-0", [], "00", ["true"], {}, {}))
         with scan(empty, None, [], empty.parent / "cache") as bundle:
             odd = prepare_request(entries=[Entry("../x", EntryKind.DIRECTORY)])
-            with pytest.raises(RefusedError, match="no path below the working directory"):
+            with pytest.raises(RefusedError, match="is not a path inside the working directory"):
                 prepare(channel, odd, bundle, ignore_progress)
 
 

@@ -105,7 +105,7 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
     """Take part in a job, to its end.
 
     Returns:
-        The exit code; what went wrong with all of them is told by the process with rank 0 alone.
+        The exit code; only the process with rank 0 reports an error that concerns all processes.
 
     Raises:
         UsageError: the command line or the script is wrong; nothing was started.
@@ -121,12 +121,19 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
             sink.emit(Note(f"duplicate process for rank {launch.rank} on this node; exiting"))
             return 0
         try:
-            with translated(), _met(request, launch, script, environ) as meeting:
-                return _taken_part(_Part(request, launch, script, meeting, sink, environ), meeting)
-        except AbandonedError as error:
-            return error.code
+            with translated():
+                return _together(request, launch, script, sink, environ)
         except KeyboardInterrupt:
             raise CancelledError("interrupted; nothing was started") from None
+
+
+def _together(request: AgentRequest, launch: Launch, script: _Script, sink: Sink, environ: Mapping[str, str]) -> int:
+    """Run this part with the other processes; return the exit code, also if another process reports the error."""
+    try:
+        with _met(request, launch, script, environ) as meeting:
+            return _taken_part(_Part(request, launch, script, meeting, sink, environ), meeting)
+    except AbandonedError as error:
+        return error.code
 
 
 def _taken_part(part: _Part, meeting: Rendezvous) -> int:

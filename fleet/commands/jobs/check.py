@@ -317,8 +317,8 @@ class _Judged:
 
 
 def _judged(prepared: Sequence[Prepared]) -> _Judged:
-    """Return what the readiness check would report if all hosts could connect."""
-    members: list[Member] = [item.member for item in prepared]
+    """Return what the readiness check would report if all hosts could connect and ran a worker each."""
+    members: list[Member] = [item.member._replace(task=item.member.slot) for item in prepared]
     facts: Mapping[str, Facts] = {
         item.member.slot: Facts(item.versions, [gpu.name for gpu in item.gpus], item.disk_free, machine=item.machine)
         for item in prepared

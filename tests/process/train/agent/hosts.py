@@ -276,7 +276,7 @@ def prepared(
         address = addresses[index] if addresses else f"127.0.0.{index + 1}"
         answer = agent.prepare(job, bundle, slot=f"worker-{index}", address=address, **ports)
         assert isinstance(answer, Prepared), answer
-        members.append(answer.member._replace(task=answer.member.slot))
+        members.append(answer.member)
     return members
 
 
@@ -293,7 +293,9 @@ def commits(
         "link_timeout_s": 3.0,
         **fields,
     }
-    members = [member._replace(task="") if member.slot in spares else member for member in members]
+    members = [
+        member._replace(task="" if member.slot in spares else member.task or member.slot) for member in members
+    ]
     for member in members:
         yield Commit(job=job, slot=member.slot, members=members, **values)  # type: ignore[arg-type]
 

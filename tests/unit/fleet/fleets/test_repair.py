@@ -293,7 +293,17 @@ class Hosts:
                 item()
 
 
-TAKEN = AttemptEnded("worker-0", 2, 5.0, "worker-1", "worker-1 (10.0.0.3) was preempted", {}, 0.5, preempted=True)
+TAKEN = AttemptEnded(
+    "worker-0",
+    2,
+    5.0,
+    "worker-1",
+    "worker-1 (10.0.0.3) was preempted",
+    {},
+    0.5,
+    preempted=True,
+    first_failed_slot="worker-1",
+)
 
 
 @pytest.mark.parametrize(

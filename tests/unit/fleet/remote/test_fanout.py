@@ -37,7 +37,7 @@ HOSTS = [host(index) for index in range(10)]
         (["chief-0", "worker-0", "worker-1", "ps-0"], "chief-0, worker-[0-1], ps-0"),
         (["worker-9", "worker-10"], "worker-[9-10]"),
         (["gpu-a", "worker-1", "gpu-a"], "worker-1, gpu-a"),
-        (["worker-01", "worker-1"], "worker-1, worker-01"),
+        (["worker-01", "worker-1"], "worker-01, worker-1"),
     ],
 )
 def test_fold(names: list[str], folded: str) -> None:

@@ -77,7 +77,7 @@ def test_modules_are_looked_for_and_not_executed(tmp_path: Path, monkeypatch: py
     names = ["json", "there", "nowhere_at_all", "tmp", "sys"]  # the probe runs in /, where tmp is a directory
     assert missing(probe, python, env, names) == ["nowhere_at_all", "tmp"]
     assert missing(probe, python, env, []) == []
-    monkeypatch.setattr("train.agent.host.imports.ran", None)  # it is kept
+    monkeypatch.setattr("train.agent.host.imports.run_program", None)  # it is kept
     assert missing(probe, python, env, names) == ["nowhere_at_all", "tmp"]
 
 

@@ -576,7 +576,7 @@ def test_a_job_that_is_not_there_is_refused_in_a_message(connect: Connect) -> No
     ("tasks", "says"),
     [
         (["chief-0", "ps-1"], "indices of ps"),
-        (["worker-0", "worker-0"], "stands twice"),
+        (["worker-0", "worker-0"], "duplicate task worker-0"),
         (["chief-0", "boss-0"], "is not a task"),
         (["ps-0", "evaluator-0"], "a chief or a worker 0"),
     ],
