@@ -69,7 +69,7 @@ def test_a_machine_type_with_gpus_gets_their_image_packages_and_check(
 def test_zones_for_ai_are_zones(emulator: Emulator, tmp_path: Path, zone: str | None) -> None:
     if zone is None:
         emulator.set_capacity("us-central1-b", 0)
-    made(emulator, tmp_path, gpu="b200", zones=(zone,) if zone else None)
+    made(emulator, tmp_path, gpu="b200", **({"zones": (zone,)} if zone else {}))
     [instance] = emulator.cloud.instances.values()
     assert instance.blueprint.zone == "us-central1-ai1a"
     assert instance.blueprint.disks[0]["type"] == "hyperdisk-balanced"

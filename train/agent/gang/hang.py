@@ -304,7 +304,8 @@ def _describe_waiting(waiting: Mapping[str, Activity], target: str) -> str:
 def _describe_all_waiting(waiting: Mapping[str, Activity], stuck: str) -> str:
     places = dict.fromkeys((activity.waits, activity.location) for activity in waiting.values())
     if stuck:
-        return f"{stuck}, and all tasks wait for each other {join_names(list(dict.fromkeys(waits for waits, _ in places)))}"
+        waits = join_names(list(dict.fromkeys(waits for waits, _ in places)))
+        return f"{stuck}, and all tasks wait for each other {waits}"
     if len(places) > 1:
         parts = [f"{task} {activity.waits}{_parenthesize(activity.location)}" for task, activity in waiting.items()]
         return f"all tasks wait for each other, at different places: {join_names(parts)}"

@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import json
 import os
+import py_compile
 import subprocess
 import sys
 import threading
@@ -540,7 +541,9 @@ def tensorflow(directory: Path, *, gpus: int, said: str = "") -> dict[str, str]:
     info = directory / "tensorflow-2.21.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")
-    (directory / "tensorflow.py").write_text(TENSORFLOW.format(gpus=gpus, said=said))
+    module = directory / "tensorflow.py"
+    module.write_text(TENSORFLOW.format(gpus=gpus, said=said))
+    py_compile.compile(str(module))  # as pip does
     return {"PYTHONPATH": str(directory), "PATH": f"{directory.parent / 'bin'}:/usr/bin:/bin"}
 
 
